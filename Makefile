@@ -1,0 +1,39 @@
+# Every target makes its environment first where that is missing or out of date.
+#   PYTHON=/path/to/python3.10     the interpreter for .venv
+#   PLANNER_PYTHON=/path/to/python the interpreter for .venv-planner
+#   ARGS="-k boxing"               passed on to pytest or the demo
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-planner check clean venv
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv:
+	@tools/bootstrap.sh .venv oneflow,dev 3.10
+
+demo: venv ## Plan a GPT, show the plan, run it on this machine's CPU ranks
+	@.venv/bin/python -m experiments.demo $(ARGS)
+
+test: venv ## Run all tests (CPython 3.10 with OneFlow)
+	@.venv/bin/python -m pytest $(ARGS)
+
+test-planner: ## Run the planner's tests without OneFlow on the newest CPython found
+	@PYTHON="$(PLANNER_PYTHON)" tools/bootstrap.sh .venv-planner test 3.13 3.12 3.11 || { \
+	    code=$$?; \
+	    if [ $$code -eq 2 ] && [ -z "$(PLANNER_PYTHON)" ]; then \
+	        echo "test-planner: skipped, this machine has no newer Python than 3.10"; exit 0; \
+	    fi; \
+	    exit $$code; }; \
+	.venv-planner/bin/python -m pytest -m "not oneflow and not testbed" $(ARGS)
+
+check: venv ## Lint, check the format, the types and the import contracts
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy -p autoddl -p experiments
+	@.venv/bin/lint-imports --no-cache --no-logo
+
+clean: ## Remove outputs, builds and caches (environments stay: rm -rf .venv*)
+	rm -rf out log build dist *.egg-info
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name '.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,63 @@
+"""Plan and run distributed training of OneFlow graphs.
+
+`optimize(graph, x, y, mesh="2x2")` returns a plan; `plan.apply(graph)` runs it. Importing this package
+imports neither OneFlow nor the planner; both are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from autoddl.errors import AutoDDLError
+
+if TYPE_CHECKING:
+    from autoddl.engine.abstract import abstract_parameters
+    from autoddl.engine.capture import capture
+    from autoddl.optimize import optimize
+    from autoddl.perfmodel.profile import load as load_profile
+    from autoddl.plan import Plan, load
+    from autoddl.sbp.mesh import Mesh
+    from autoddl.sbp.program import Program
+    from autoddl.sbp.rules.registry import OpRule, index_map
+    from autoddl.sbp.rules.registry import register as register_rule
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "abstract_parameters": "autoddl.engine.abstract:abstract_parameters",
+    "capture": "autoddl.engine.capture:capture",
+    "optimize": "autoddl.optimize:optimize",
+    "load": "autoddl.plan:load",
+    "load_profile": "autoddl.perfmodel.profile:load",
+    "Plan": "autoddl.plan:Plan",
+    "Mesh": "autoddl.sbp.mesh:Mesh",
+    "Program": "autoddl.sbp.program:Program",
+    "OpRule": "autoddl.sbp.rules.registry:OpRule",
+    "index_map": "autoddl.sbp.rules.registry:index_map",
+    "register_rule": "autoddl.sbp.rules.registry:register",
+}
+
+__all__ = [
+    "AutoDDLError",
+    "Mesh",
+    "OpRule",
+    "Plan",
+    "Program",
+    "abstract_parameters",
+    "capture",
+    "index_map",
+    "load",
+    "load_profile",
+    "optimize",
+    "register_rule",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'autoddl' has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value

@@ -1,0 +1,1 @@
+"""Connect plans to OneFlow; the only package that imports it."""

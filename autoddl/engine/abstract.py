@@ -1,0 +1,114 @@
+"""Trace big models without allocating their parameters.
+
+Inside `abstract_parameters()` new tensors are zero-stride views of one element: shapes are real,
+memory is not. Such a model can be captured and planned, never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import oneflow as flow
+from oneflow import nn
+from oneflow.nn import init
+
+from autoddl.engine.shadow import variables
+
+_FACTORIES = ("empty", "zeros", "ones", "randn", "rand")
+_IN_PLACE = ("fill_", "normal_", "uniform_", "zero_", "copy_", "mul_", "__mul__", "__rmul__")
+_ENSURE = "_Graph__ensure_state_tensors_contiguous"
+
+
+@contextmanager
+def abstract_parameters() -> Iterator[None]:
+    """Build modules whose parameters and buffers take no memory; initialisation is skipped.
+
+    Build the model (and its optimizer) inside, capture it inside or outside. Values are undefined:
+    such a model can't be trained.
+    """
+    make = _Maker()
+    real_tensor = flow.Tensor
+    with mock.patch.multiple(flow, **{n: make.factory(getattr(flow, n)) for n in _FACTORIES}):
+        skipped = {n: _return_first for n in vars(init) if _is_initialiser(n)}
+        layers = [
+            c
+            for c in vars(nn).values()
+            if isinstance(c, type) and issubclass(c, nn.Module) and "reset_parameters" in vars(c)
+        ]
+        patches = [mock.patch.multiple(init, **skipped)]
+        patches += [mock.patch.object(c, "reset_parameters", _return_first) for c in layers]
+        patches += [mock.patch.object(real_tensor, n, _return_first) for n in _IN_PLACE]
+        patches += [mock.patch.object(flow, "Tensor", make.constructor(real_tensor))]
+        for patch in patches:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in reversed(patches):
+                patch.stop()
+
+
+@contextmanager
+def unmaterialised_states(graph: flow.nn.Graph) -> Iterator[None]:
+    """Keep OneFlow from copying zero-stride parameters to real memory while it traces `graph`."""
+    if all(tensor.is_contiguous() for tensor in variables(graph)):
+        yield
+        return
+    with mock.patch.object(nn.Graph, _ENSURE, lambda self: None):
+        yield
+
+
+def _return_first(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return tensor
+
+
+def _is_initialiser(name: str) -> bool:
+    return name.endswith("_") and not name.startswith("_") and callable(getattr(init, name))
+
+
+class _Maker:
+    """Make zero-stride tensors of any shape from one element per dtype."""
+
+    def __init__(self) -> None:
+        self._zeros = flow.zeros
+        self._elements: dict[Any, flow.Tensor] = {}
+
+    def make(self, shape: tuple[int, ...], dtype: Any) -> flow.Tensor:
+        if dtype not in self._elements:
+            self._elements[dtype] = self._zeros(1, dtype=dtype)
+        if not shape:
+            return self._zeros(1, dtype=dtype).squeeze(0)
+        return self._elements[dtype].expand(*shape)
+
+    def factory(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            shape = args or (kwargs.get("size", ()),)
+            if len(shape) == 1 and not isinstance(shape[0], int):
+                shape = tuple(shape[0])
+            plain = kwargs.get("placement") is None and not kwargs.get("requires_grad")
+            if not plain or not all(isinstance(n, int) for n in shape):
+                return original(*args, **kwargs)
+            return self.make(tuple(shape), kwargs.get("dtype") or flow.float32)
+
+        return replacement
+
+    def constructor(self, real: Any) -> Any:
+        """Return a stand-in for flow.Tensor: calls with sizes make views, all else goes through."""
+        make = self.make
+
+        class _Meta(type(real)):  # type: ignore[misc]
+            def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+                if args and all(isinstance(n, int) for n in args):
+                    return make(args, flow.float32)
+                return real(*args, **kwargs)
+
+            def __instancecheck__(cls, value: Any) -> bool:
+                return isinstance(value, real)
+
+            def __getattr__(cls, name: str) -> Any:
+                return getattr(real, name)
+
+        return _Meta("Tensor", (), {})

@@ -1,0 +1,58 @@
+"""Let all ranks have the same plan: rank 0 makes it, the others receive it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import oneflow as flow
+
+from autoddl import plan_json
+from autoddl.errors import AutoDDLError
+from autoddl.plan import Plan
+
+
+def world_size() -> int:
+    """Return the number of ranks that run this program."""
+    return int(flow.env.get_world_size())
+
+
+def from_rank_0(make: Callable[[], Plan]) -> Plan:
+    """Return the plan that `make` gives on rank 0; its error is raised on every rank.
+
+    Raises:
+        AutoDDLError: what `make` raised on rank 0.
+    """
+    if world_size() == 1:
+        return make()
+    text = ""
+    failure: AutoDDLError | None = None
+    plan: Plan | None = None
+    if flow.env.get_rank() == 0:
+        try:
+            plan = make()
+            text = json.dumps({"plan": plan.to_json()})
+        except AutoDDLError as error:
+            failure = error
+            text = json.dumps({"error": str(error)})
+        except Exception as error:  # the others wait: tell them before this rank goes down
+            _broadcast(json.dumps({"error": f"rank 0 failed: {error!r}"}))
+            raise
+    answer = json.loads(_broadcast(text))
+    if failure is not None:
+        raise failure
+    if "error" in answer:
+        raise AutoDDLError(answer["error"])
+    return plan if plan is not None else plan_json.decode(answer["plan"], "plan of rank 0")
+
+
+def _broadcast(text: str) -> str:
+    """Return rank 0's text on every rank."""
+    data = np.frombuffer(text.encode(), dtype=np.uint8)
+    size = flow.tensor([len(data)], dtype=flow.int64)
+    flow.comm.broadcast(size, 0)
+    count = int(size.numpy()[0])
+    body = flow.tensor(data.copy()) if len(data) == count else flow.zeros(count, dtype=flow.uint8)
+    flow.comm.broadcast(body, 0)
+    return bytes(body.numpy().tobytes()).decode()

@@ -1,0 +1,156 @@
+"""Write a plan into a job: signatures of all ops, and identity ops for every redistribution step.
+
+The job is rewritten between nn.Graph's build and its compilation. Names R1–R4 below are the rules
+under which OneFlow 0.9 executes any plan exactly:
+R1 a variable is read through an identity op in its own state, R2 every step changes one mesh axis,
+R3 shards are even (the planner knows no others), R4 old signature entries are cleared, and on
+one-axis meshes the legacy map gets the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autoddl.engine.capture import neutral_name
+from autoddl.errors import AutoDDLError
+from autoddl.plan import OUTPUT, Plan, Redistribution
+from autoddl.sbp.state import NdSbp, Sbp
+
+
+def write_plan(job: Any, plan: Plan, graph_name: str) -> None:
+    """Rewrite `job` (the full job proto of a graph built on global tensors) to follow `plan`."""
+    writer = _JobWriter(job, graph_name)
+    for name, state in plan.variables.items():
+        writer.set_variable(name, state)
+    for name, signature in plan.signatures.items():
+        writer.set_signature(name, signature)
+    for number, redistribution in enumerate(plan.redistributions):
+        variable = plan.variables.get(redistribution.tensor)
+        writer.redistribute(redistribution, number, variable)
+
+
+def changed_signatures(job: Any, plan: Plan) -> list[tuple[str, str]]:
+    """Return the (op, operand) pairs whose state in a compiled job is not the planned one."""
+    table = job.job_parallel_view_conf.op_name2nd_sbp_signature_conf
+    changed = []
+    for name, signature in plan.signatures.items():
+        if name not in table:
+            continue  # fused or removed by the compiler
+        compiled = table[name].bn_in_op2nd_sbp
+        changed += [
+            (name, operand)
+            for operand, state in signature.items()
+            if operand not in compiled or read_state(compiled[operand]) != state
+        ]
+    return changed
+
+
+def read_state(message: Any) -> NdSbp:
+    """Return the state that an NdSbp message of the engine holds."""
+    kinds = {"broadcast_parallel": "B", "partial_sum_parallel": "P"}
+    states = []
+    for entry in message.sbp_parallel:
+        which = entry.WhichOneof("parallel_type")
+        split = which == "split_parallel"
+        states.append(Sbp("S", entry.split_parallel.axis) if split else Sbp(kinds[which]))
+    return NdSbp(states)
+
+
+class _JobWriter:
+    """Edit one job proto; looks ops up by name and keeps what it adds findable."""
+
+    def __init__(self, job: Any, graph_name: str) -> None:
+        self.job = job
+        self.ops = {op.name: op for op in job.net.op}
+        self.lbn = {
+            neutral_name(op.name, graph_name): f"{op.name}/out"
+            for op in job.net.op
+            if op.WhichOneof("op_type") in ("input_conf", "variable_conf")
+        }
+        self.group = {
+            name: group for group in job.placement.placement_group for name in group.op_set.op_name
+        }
+
+    def set_variable(self, name: str, state: NdSbp) -> None:
+        conf = self._op(name).variable_conf
+        del conf.nd_sbp[:]
+        conf.nd_sbp.extend(f"S({sbp.dim})" if sbp.is_split else sbp.kind for sbp in state)
+        self._write(name, {"out": state})
+
+    def set_signature(self, name: str, signature: Mapping[str, NdSbp]) -> None:
+        self._op(name)
+        self._write(name, signature)
+
+    def redistribute(
+        self, redistribution: Redistribution, number: int, variable: NdSbp | None
+    ) -> None:
+        """Chain one identity per step behind a tensor and let its readers read the last one."""
+        source = self.lbn.get(redistribution.tensor, redistribution.tensor)
+        steps = redistribution.path if variable is None else (variable, *redistribution.path)
+        lbn = source
+        for index, state in enumerate(steps):
+            lbn = self._identity(f"autoddl-boxing-{number}-{index}", lbn, state)
+        for op_name, operand in redistribution.readers:
+            if op_name == OUTPUT:
+                self._rewire_outputs(source, lbn)
+                continue
+            port, _, position = operand.rpartition("_")
+            self._op(op_name).user_conf.input[port].s[int(position)] = lbn
+
+    def _rewire_outputs(self, source: str, lbn: str) -> None:
+        for op in self.job.net.op:
+            if op.WhichOneof("op_type") == "output_conf" and getattr(op.output_conf, "in") == source:
+                setattr(op.output_conf, "in", lbn)
+
+    def _identity(self, name: str, lbn: str, state: NdSbp) -> str:
+        producer = self.ops[lbn.split("/")[0]]
+        op = self.job.net.op.add()
+        op.name, op.device_tag = name, producer.device_tag
+        op.scope_symbol_id = producer.scope_symbol_id
+        conf = op.user_conf
+        conf.op_type_name = "identity"
+        conf.input["in"].s.append(lbn)
+        conf.output["out"].s.append(f"{name}/out_0")
+        conf.input_order.append("in")
+        conf.output_order.append("out")
+        group = self.group[producer.name]
+        group.op_set.op_name.append(name)
+        self.ops[name], self.group[name] = op, group
+        descs = self.job.helper.lbn2logical_blob_desc
+        descs[f"{name}/out_0"].CopyFrom(descs[lbn])
+        self.job.job_parallel_view_conf.op_name2is_local_parallel_view[name] = False
+        self._write(name, {"in_0": state, "out_0": state})
+        return f"{name}/out_0"
+
+    def _write(self, name: str, signature: Mapping[str, NdSbp]) -> None:
+        view = self.job.job_parallel_view_conf
+        conf = view.op_name2nd_sbp_signature_conf[name]
+        conf.Clear()
+        if name in view.op_name2sbp_signature_conf:
+            view.op_name2sbp_signature_conf[name].Clear()
+        for operand, state in signature.items():
+            message = conf.bn_in_op2nd_sbp[operand]
+            _set_state(message, state)
+            if len(state) == 1:
+                legacy = view.op_name2sbp_signature_conf[name].bn_in_op2sbp_parallel[operand]
+                legacy.CopyFrom(message.sbp_parallel[0])
+
+    def _op(self, name: str) -> Any:
+        if name not in self.ops:
+            raise AutoDDLError(
+                f"plan: op {name} is not in this graph; plan again with autoddl.optimize"
+            )
+        return self.ops[name]
+
+
+def _set_state(message: Any, state: Iterable[Sbp]) -> None:
+    message.Clear()
+    for sbp in state:
+        entry = message.sbp_parallel.add()
+        if sbp.is_split:
+            entry.split_parallel.axis = sbp.dim
+        elif sbp.kind == "B":
+            entry.broadcast_parallel.SetInParent()
+        else:
+            entry.partial_sum_parallel.SetInParent()

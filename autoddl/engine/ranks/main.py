@@ -1,0 +1,99 @@
+"""Run one rank's script so that it ends when it should; stdlib only.
+
+The launcher starts every rank as ``python main.py LAUNCHER_PID (script.py | -m module) [args…]``.
+It imports nothing of autoddl, so that a rank costs no more than its script. Two things differ from
+running the script itself:
+
+* an uncaught exception or ``sys.exit(n)`` with n other than 0 ends the process at once. OneFlow's
+  exit hook closes the session together with all ranks and so would hang in the rank that failed.
+  ``atexit`` handlers do not run in this case;
+* when the launcher dies, the kernel kills the rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import signal
+import sys
+from types import TracebackType
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: list[str]) -> None:
+    """Run ``argv`` = launcher pid, then a script or ``-m module``, then its arguments."""
+    _die_with(int(argv[0]))
+    try:
+        _run(argv[1:])
+    except SystemExit as error:
+        code = _exit_status(error.code)
+        if code:
+            _end(code)
+    except BaseException as error:
+        _report(error)
+        _end(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def _run(command: list[str]) -> None:
+    """Run the script or module as ``__main__``, with Python's ``sys.argv`` and ``sys.path``."""
+    as_module = command[0] == "-m"
+    sys.argv = command[1:] if as_module else command
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.realpath(command[0]))
+    if as_module:
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(command[0], run_name="__main__")
+
+
+def _die_with(launcher_pid: int) -> None:
+    """Ask the kernel for SIGKILL when the launcher dies, and go if it has died already."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != launcher_pid:
+        os._exit(1)
+
+
+def _exit_status(code: object) -> int:
+    """Give Python's exit status for ``SystemExit(code)``; print a code that is a message."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def _report(error: BaseException) -> None:
+    """Print the traceback through ``sys.excepthook``, without our and runpy's frames."""
+    try:
+        error.__traceback__ = _user_frames(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as hook_error:
+        sys.stderr.write(f"sys.excepthook failed with {hook_error!r}; the error was {error!r}\n")
+
+
+def _user_frames(traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        if filename not in (__file__, runpy.__file__, "<frozen runpy>"):
+            break
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _end(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        # The script may have closed it, or nobody reads any more.
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

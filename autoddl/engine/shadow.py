@@ -1,0 +1,90 @@
+"""A second, unbuilt copy of an nn.Graph, so that the user's own graph object stays as it was.
+
+The copy shares modules and optimizers with the original and has its own name, configuration and
+proxies; building or compiling it leaves no trace in the original.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import oneflow as flow
+from oneflow.nn.graph.graph_block import GraphModule
+from oneflow.nn.graph.proxy import get_proxy_cls
+
+_MODULE_SETTINGS = ("_is_null", "_stage_id", "_stage_placement", "_activation_checkpointing")
+
+
+def shadow(graph: flow.nn.Graph) -> flow.nn.Graph:
+    """Return an unbuilt copy of `graph` over the same modules and optimizers."""
+    twin = object.__new__(type(graph))
+    twin.__dict__.update(graph.__dict__)
+    twin._generate_name()
+    twin.config = copy.copy(graph.config)
+    twin.config.proto = type(graph.config.proto)()
+    twin.config.proto.CopyFrom(graph.config.proto)
+    if graph.config.training:
+        train = twin.config.proto.train_conf  # a built graph has entries of its own here
+        del train.optimizer_conf[:]
+        train.ClearField("loss_lbn")
+    for name in ("_variables_conf", "_blocks"):
+        setattr(twin, name, OrderedDict())
+    for name in ("_unique_global_op_dict", "_unique_identity_op_dict"):
+        setattr(twin, name, {})
+    twin._additional_variable_tobe_loaded = OrderedDict(graph._additional_variable_tobe_loaded)
+    twin._args_repr, twin._outs_repr = [], []
+    twin._is_compiled = twin._is_global_view = False
+    twin._cur_index_of_ouputs_buffer = 0
+    for name in ("_forward_job_proto", "_full_job_proto", "_compiled_job_proto"):
+        setattr(twin, name, None)
+    twin._job_id = twin._c_nn_graph = twin._oneflow_internal_graph_ir__ = None
+    for name, block in graph._blocks.items():
+        module = block.to(flow.nn.Module)
+        twin._blocks[name] = get_proxy_cls(module)(module, "", name, weakref.proxy(twin))
+        _copy_settings(block, twin._blocks[name])
+    return twin
+
+
+def _copy_settings(source: Any, target: Any) -> None:
+    old, new = source.to(GraphModule), target.to(GraphModule)
+    if old is None or new is None:
+        return
+    for name in _MODULE_SETTINGS:
+        if hasattr(old, name):
+            setattr(new, name, getattr(old, name))
+    for name, child in getattr(source, "_modules", {}).items():
+        if child is not None and name in target._modules:
+            _copy_settings(child, target._modules[name])
+
+
+def modules(graph: flow.nn.Graph) -> list[flow.nn.Module]:
+    """Return the modules that were assigned to the graph."""
+    return [block.to(flow.nn.Module) for block in graph._blocks.values()]
+
+
+def variables(graph: flow.nn.Graph) -> Iterator[flow.Tensor]:
+    """Yield every parameter and buffer of the graph once."""
+    seen = set()
+    for module in modules(graph):
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor not in seen:
+                seen.add(tensor)
+                yield tensor
+
+
+@contextmanager
+def kept_gradients(graph: flow.nn.Graph) -> Iterator[None]:
+    """Put `grad` of every parameter back afterwards: tracing leaves lazy tensors in it."""
+    kept = [(tensor, tensor.grad) for tensor in variables(graph) if tensor.requires_grad]
+    for tensor, _ in kept:
+        tensor.grad = None
+    try:
+        yield
+    finally:
+        for tensor, grad in kept:
+            tensor.grad = grad

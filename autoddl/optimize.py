@@ -1,0 +1,217 @@
+"""`autoddl.optimize`: from a graph (or a saved program) to a plan."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
+from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.profile import Profile
+from autoddl.plan import Estimate, Plan, estimate, make_plan
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.search import coordinate, exhaustive
+from autoddl.search.baselines import BASELINES
+from autoddl.search.problem import Problem, build, unknown_types
+from autoddl.search.result import SearchResult
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+SOLVERS = ("coordinate", "exhaustive")
+
+
+def optimize(
+    graph: Any,
+    *inputs: Any,
+    mesh: str | Sequence[int] | Mesh | None = None,
+    profile: str | Path | Profile | None = None,
+    memory: str | int | None = None,
+    search: str = "coordinate",
+    budget: float = 20.0,
+    seed: int = 0,
+    pin: Mapping[str, str] | None = None,
+    strict: bool = False,
+    progress: Callable[[float, float], None] | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """Plan how to split a training step over a mesh of devices.
+
+    Args:
+        graph: an oneflow.nn.Graph with its optimizer added, or a Program, or the path of a saved one.
+        inputs, kwargs: what the graph is called with (whole logical batches); not needed for a graph
+            that has been built and for programs.
+        mesh: "2x4", "4", (2, 4) or a Mesh; without it every one- and two-axis mesh of the running
+            ranks is planned and the best one kept.
+        profile: a file of `python -m autoddl.fit_network`, a bundled name, or the bundled default.
+        memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
+        search: "coordinate" or "exhaustive" (small problems only).
+        budget: seconds for the search.
+        seed: makes the search repeatable.
+        pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
+        strict: raise for op types without a rule, instead of planning them all-broadcast.
+        progress: called with (elapsed seconds, best cost in seconds).
+
+    Inside launched ranks rank 0 plans and all ranks get the same plan.
+
+    Raises:
+        AutoDDLError: in one line, what is wrong and what to do.
+    """
+    if isinstance(graph, Program | str | Path):
+        program = graph if isinstance(graph, Program) else Program.load(graph)
+        world, share = 1, _same_process
+    else:
+        from autoddl.engine import agree
+        from autoddl.engine.capture import capture
+
+        program = capture(graph, *inputs, **kwargs)
+        world, share = agree.world_size(), agree.from_rank_0
+
+    def make() -> Plan:
+        return plan_program(
+            program,
+            mesh=mesh if mesh is not None else (world if world > 1 else None),
+            profile=profile,
+            memory=memory,
+            search=search,
+            budget=budget,
+            seed=seed,
+            pin=pin,
+            strict=strict,
+            progress=progress,
+            search_meshes=mesh is None,
+        )
+
+    return share(make)
+
+
+def _same_process(make: Callable[[], Plan]) -> Plan:
+    return make()
+
+
+def plan_program(
+    program: Program,
+    *,
+    mesh: str | Sequence[int] | int | Mesh | None,
+    profile: str | Path | Profile | None,
+    memory: str | int | None,
+    search: str,
+    budget: float,
+    seed: int,
+    pin: Mapping[str, str] | None,
+    strict: bool,
+    progress: Callable[[float, float], None] | None,
+    search_meshes: bool = False,
+) -> Plan:
+    """Plan a program; the arguments are those of `optimize`."""
+    if search not in SOLVERS:
+        raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SOLVERS)}")
+    if mesh is None:
+        raise AutoDDLError(
+            "mesh: none given and no ranks are running; pass mesh='2x4' (nodes x devices), or call "
+            "optimize inside launched ranks (python -m autoddl run …)"
+        )
+    report_unknown(program, strict=strict)
+    known = profiles.load(profile, device_type=program.device)
+    limit = known.device.memory_bytes if memory is None else parse_bytes(memory)
+    if search_meshes and isinstance(mesh, int):
+        meshes = [Mesh.parse(sizes, known.levels) for sizes in _factorisations(mesh)]
+    else:
+        given = (mesh,) if isinstance(mesh, int) else mesh
+        meshes = [given if isinstance(given, Mesh) else Mesh.parse(given, known.levels)]
+    best: Plan | None = None
+    failure: AutoDDLError | None = None
+    for candidate in meshes:
+        try:
+            problem = build(program, candidate, known, pin=pin)
+            plan = solve(
+                problem, search=search, budget=budget / len(meshes), seed=seed, limit=limit,
+                progress=progress,
+            )  # fmt: skip
+        except AutoDDLError as error:
+            failure = failure or error
+            continue
+        if best is None or plan.estimate.step_s < best.estimate.step_s:
+            best = plan
+    if best is None:
+        raise failure or InfeasibleError("mesh: nothing to plan on")
+    return best
+
+
+def solve(
+    problem: Problem,
+    *,
+    search: str,
+    budget: float,
+    seed: int,
+    limit: int | None,
+    progress: Callable[[float, float], None] | None = None,
+) -> Plan:
+    """Search a problem and return the plan with its baselines."""
+    begin = time.perf_counter()
+    problem.check_memory(limit)
+    starts = {name: make(problem) for name, make in BASELINES.items()}
+    result: SearchResult
+    if search == "exhaustive":
+        result = exhaustive.search(problem, memory_bytes=limit)
+    else:
+        left = max(1.0, budget - (time.perf_counter() - begin))
+        result = coordinate.search(
+            problem,
+            budget=left,
+            seed=seed,
+            memory_bytes=limit,
+            starts=starts.values(),
+            progress=progress,
+        )
+    baselines: tuple[Estimate, ...] = tuple(estimate(n, problem, a) for n, a in starts.items())
+    found = {
+        "solver": result.solver,
+        "seed": seed,
+        "seconds": time.perf_counter() - begin,
+        "lower_bound_s": result.lower_bound_s,
+        "gap": result.gap,
+    }
+    return make_plan(
+        problem, result, memory_limit_bytes=limit, baselines=baselines, search=found
+    )
+
+
+def report_unknown(program: Program, *, strict: bool) -> None:
+    """Warn once of all op types without a rule; raise in strict mode."""
+    unknown = unknown_types(program)
+    if not unknown:
+        return
+    names = ", ".join(f"{name} ({count})" for name, count in unknown.items())
+    how = "register rules with autoddl.register_rule(autoddl.OpRule(…)) to let them be split"
+    if strict:
+        raise RuleError(f"op types without a rule: {names}; {how}")
+    warnings.warn(
+        f"op types without a rule are planned all-broadcast: {names}; {how}", stacklevel=4
+    )
+
+
+def parse_bytes(text: str | int) -> int:
+    """Read "16GiB", "512 MB", "1e9" or a number of bytes; KiB is 1024, KB 1000.
+
+    Raises:
+        AutoDDLError: not a size.
+    """
+    if isinstance(text, int):
+        return text
+    match = re.fullmatch(r"\s*([0-9.]+(?:e\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise AutoDDLError(f"memory: got {text!r}; allowed are sizes such as '16GiB' or '500MB'")
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** _UNITS[match[2].upper()])
+
+
+def _factorisations(count: int) -> list[tuple[int, ...]]:
+    """Return the one- and two-axis meshes of `count` devices."""
+    pairs = [(n, count // n) for n in range(2, math.isqrt(count) + 1) if count % n == 0]
+    swapped = [(b, a) for a, b in pairs if a != b]
+    return [(count,), *pairs, *swapped]

@@ -1,0 +1,90 @@
+"""A plan as text: one row per module, totals, and the baselines beside it."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.table import Table
+
+from autoddl.plan import Estimate, Layer, Plan
+
+WIDTH = 120
+
+
+def plan_table(plan: Plan) -> str:
+    """Return the printable form of a plan."""
+    out = io.StringIO()
+    console = Console(file=out, width=WIDTH, color_system=None, legacy_windows=False)
+    console.print(_layers(plan))
+    console.print(comparison(plan))
+    found = plan.search
+    if found:
+        console.print(
+            f"searched with {found['solver']} (seed {found['seed']}) in {found['seconds']:.1f} s; "
+            f"lower bound {seconds_text(found['lower_bound_s'])}"
+        )
+    return out.getvalue().rstrip()
+
+
+def comparison(plan: Plan, measured_s: dict[str, float] | None = None) -> Table:
+    """Return the plan beside its baselines; `measured_s` adds measured step times by name."""
+    table = Table(title=f"predicted per step and device, profile {plan.profile}")
+    for name in ("", "step", "compute", "communication", "memory"):
+        table.add_column(name, justify="left" if not name else "right")
+    if measured_s is not None:
+        table.add_column("measured step", justify="right")
+    for row in (plan.estimate, *plan.baselines):
+        cells = [
+            row.name,
+            seconds_text(row.step_s),
+            seconds_text(row.compute_s),
+            seconds_text(row.communication_s),
+            _memory_text(row, plan.memory_limit_bytes),
+        ]
+        if measured_s is not None:
+            cells.append(seconds_text(measured_s[row.name]) if row.name in measured_s else "-")
+        table.add_row(*cells)
+    return table
+
+
+def _layers(plan: Plan) -> Table:
+    table = Table(title=f"plan on mesh {plan.mesh} {plan.mesh.describe()}")
+    for name in ("module", "signature of the main op"):
+        table.add_column(name, overflow="fold")
+    for name in ("compute", "communication", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for layer in plan.layers:
+        table.add_row(*_layer_cells(layer))
+    return table
+
+
+def _layer_cells(layer: Layer) -> tuple[str, ...]:
+    return (
+        layer.module,
+        layer.signature,
+        seconds_text(layer.compute_s),
+        seconds_text(layer.communication_s),
+        bytes_text(layer.memory_bytes),
+    )
+
+
+def _memory_text(row: Estimate, limit: int | None) -> str:
+    text = bytes_text(row.memory_bytes)
+    return f"{text} (does not fit)" if limit is not None and row.memory_bytes > limit else text
+
+
+def seconds_text(seconds: float) -> str:
+    """Return seconds with a fitting unit: "1.50 s", "12.3 ms", "4.5 µs"."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 or seconds == 0 else f"{seconds * 1e6:.1f} µs"
+
+
+def bytes_text(size: float) -> str:
+    """Return bytes with a binary unit: "3.5 MiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError

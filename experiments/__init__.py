@@ -1,0 +1,1 @@
+"""Reproduce the figures and tables of the papers."""

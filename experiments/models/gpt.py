@@ -1,0 +1,94 @@
+"""GPT: token and position embedding, pre-norm blocks, language-model head, cross-entropy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import oneflow as flow
+from oneflow import nn
+
+from experiments.models.training import TrainGraph, cross_entropy
+
+SIZES = {
+    "toy": {"layers": 2, "width": 32, "heads": 4, "sequence": 8, "vocabulary": 64, "batch": 8},
+    "demo": {"layers": 4, "width": 256, "heads": 4, "sequence": 128, "vocabulary": 256, "batch": 8},
+    "medium": {
+        "layers": 24, "width": 1024, "heads": 16, "sequence": 1024, "vocabulary": 50304, "batch": 32,
+    },
+}  # fmt: skip
+
+
+class Attention(nn.Module):
+    """Softmax attention over `heads` heads; q, k and v come from one projection."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: flow.Tensor) -> flow.Tensor:
+        batch, length, width = x.shape
+        size = width // self.heads
+        qkv = self.qkv(x).reshape(batch, length, self.heads, 3 * size).permute(0, 2, 1, 3)
+        q, k, v = (qkv[..., i * size : (i + 1) * size] for i in range(3))
+        scores = flow.matmul(q, k.transpose(-1, -2)) * (1.0 / math.sqrt(size))
+        mixed = flow.matmul(flow.softmax(scores, dim=-1), v)
+        return self.proj(mixed.permute(0, 2, 1, 3).reshape(batch, length, width))
+
+
+class Block(nn.Module):
+    """Attention and a four times wider MLP, each after a LayerNorm, with residuals."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.ln1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.ln2 = nn.LayerNorm(width)
+        self.fc1 = nn.Linear(width, 4 * width)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(4 * width, width)
+
+    def forward(self, x: flow.Tensor) -> flow.Tensor:
+        x = x + self.attention(self.ln1(x))
+        return x + self.fc2(self.act(self.fc1(self.ln2(x))))
+
+
+class GPT(nn.Module):
+    """Token ids (batch, sequence) → logits (batch, sequence, vocabulary)."""
+
+    def __init__(
+        self, *, layers: int, width: int, heads: int, sequence: int, vocabulary: int
+    ) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.position = nn.Parameter(flow.zeros(sequence, width))
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids: flow.Tensor) -> flow.Tensor:
+        x = self.token(ids) + self.position
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def build(
+    *,
+    layers: int = 2,
+    width: int = 32,
+    heads: int = 4,
+    sequence: int = 8,
+    vocabulary: int = 64,
+    batch: int = 8,
+    optimizer: str = "sgd",
+) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
+    """Return (training graph, (ids, next ids)); both inputs have shape (batch, sequence), int64."""
+    model = GPT(
+        layers=layers, width=width, heads=heads, sequence=sequence, vocabulary=vocabulary
+    )
+    ids = np.random.default_rng(0).integers(0, vocabulary, (batch, sequence + 1))
+    inputs = (flow.tensor(ids[:, :-1].copy()), flow.tensor(ids[:, 1:].copy()))
+    return TrainGraph(model, cross_entropy, optimizer), inputs

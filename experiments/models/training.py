@@ -1,0 +1,54 @@
+"""What the models of the zoo share: a training graph, optimizers by name, reproducible weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import oneflow as flow
+from oneflow import nn
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda ps: flow.optim.SGD(ps, lr=0.1, momentum=0.9),
+    "plain_sgd": lambda ps: flow.optim.SGD(ps, lr=0.1),
+    "adam": lambda ps: flow.optim.Adam(ps, lr=1e-3),
+    "adamw": lambda ps: flow.optim.AdamW(ps, lr=1e-3, weight_decay=0.01),
+}
+
+
+class TrainGraph(nn.Graph):
+    """One training step: model(x), loss against y, backward, optimizer."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any, Any], Any], optimizer: str) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self.add_optimizer(OPTIMIZERS[optimizer](model.parameters()))
+
+    def build(self, x: flow.Tensor, y: flow.Tensor) -> flow.Tensor:
+        loss = self.loss(self.model(x), y)
+        loss.backward()
+        return loss
+
+
+def cross_entropy(logits: flow.Tensor, target: flow.Tensor) -> flow.Tensor:
+    """Mean cross-entropy over all leading dims; the classes are the last dim of `logits`."""
+    return nn.functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]), target.reshape(-1)
+    )
+
+
+def mean_squared_error(prediction: flow.Tensor, target: flow.Tensor) -> flow.Tensor:
+    """Mean squared error over all elements."""
+    return (prediction - target).square().mean()
+
+
+def seed_weights(model: nn.Module, seed: int, scale: float = 0.05) -> None:
+    """Fill parameters from NumPy, the same on every rank: normal(0, scale), norms' weights around 1."""
+    rng = np.random.default_rng(seed)
+    for name, parameter in model.named_parameters():
+        values = rng.normal(0.0, scale, tuple(parameter.shape)).astype(np.float32)
+        if parameter.ndim == 1 and name.endswith("weight"):
+            values += 1.0
+        parameter.data.copy_(flow.tensor(values))

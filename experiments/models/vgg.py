@@ -1,0 +1,66 @@
+"""VGG: stacks of 3×3 convolutions with pooling, then three dense layers (no dropout)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import oneflow as flow
+from oneflow import nn
+
+from experiments.models.training import TrainGraph, cross_entropy
+
+STACKS = {13: (2, 2, 2, 2, 2)}
+CHANNELS = (64, 128, 256, 512, 512)
+SIZES: dict[str, dict[str, Any]] = {
+    "toy": {"image": 32, "classes": 16, "channel_scale": 1 / 16, "dense": 32, "batch": 8},
+    "vgg13": {"image": 224, "classes": 1000, "batch": 64},
+}
+
+
+class VGG(nn.Module):
+    """Images (batch, 3, image, image) → logits (batch, classes)."""
+
+    def __init__(
+        self, depth: int, *, image: int, classes: int, channel_scale: float, dense: int
+    ) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        before = 3
+        for count, channels in zip(STACKS[depth], CHANNELS, strict=True):
+            after = int(channels * channel_scale)
+            for _ in range(count):
+                layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
+                before = after
+            layers.append(nn.MaxPool2d(2, 2))
+        self.features = nn.Sequential(*layers)
+        flat = before * (image // 2 ** len(CHANNELS)) ** 2
+        self.classifier = nn.Sequential(
+            nn.Linear(flat, dense), nn.ReLU(), nn.Linear(dense, dense), nn.ReLU(),
+            nn.Linear(dense, classes),
+        )  # fmt: skip
+
+    def forward(self, x: flow.Tensor) -> flow.Tensor:
+        return self.classifier(flow.flatten(self.features(x), 1))
+
+
+def build(
+    *,
+    depth: int = 13,
+    image: int = 32,
+    classes: int = 16,
+    channel_scale: float = 1 / 16,
+    dense: int = 32,
+    batch: int = 8,
+    optimizer: str = "sgd",
+) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
+    """Return (training graph, (images, labels)).
+
+    Images are (batch, 3, image, image) float32, labels (batch,) int64; `channel_scale` and `dense`
+    shrink the network for tests.
+    """
+    model = VGG(depth, image=image, classes=classes, channel_scale=channel_scale, dense=dense)
+    rng = np.random.default_rng(0)
+    x = flow.tensor(rng.normal(size=(batch, 3, image, image)).astype(np.float32))
+    y = flow.tensor(rng.integers(0, classes, batch))
+    return TrainGraph(model, cross_entropy, optimizer), (x, y)

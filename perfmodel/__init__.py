@@ -1,0 +1,1 @@
+"""Price computation, communication and memory on a profile."""

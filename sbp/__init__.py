@@ -1,0 +1,1 @@
+"""Describe tensor states on meshes of devices."""

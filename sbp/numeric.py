@@ -1,0 +1,282 @@
+"""The NumPy oracle: shard tensors, box them and run ops on simulated ranks, and compare.
+
+Locals are lists by rank, in row-major order of the mesh coordinates. Everything is float64 (indices
+are integers), with random and asymmetric data, so that nothing is right by accident.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from autoddl.errors import AutoDDLError, RuleError
+from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, boxing
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rules.registry import LocalOp, OpRule, OpView, Shape, find, signatures
+from autoddl.sbp.state import (
+    NdSbp,
+    Sbp,
+    axis_states,
+    broadcast,
+    local_shape,
+    shard_slices,
+)
+
+Locals = list[np.ndarray]
+NdSignature = Mapping[str, NdSbp]
+
+TOLERANCE = 1e-9  # relative and absolute: float64 sums in another order stay far below it
+
+
+def shard(array: np.ndarray, state: NdSbp, mesh: Sequence[int], rng: np.random.Generator) -> Locals:
+    """Return what every rank holds of `array`: P parts are random and add up.
+
+    Raises:
+        AutoDDLError: the state does not cut the array evenly.
+    """
+    if local_shape(array.shape, state, mesh) is None:
+        raise AutoDDLError(
+            f"state {state} does not cut shape {array.shape} evenly on mesh {tuple(mesh)}: choose "
+            "sizes that divide, or another state"
+        )
+    if not mesh:
+        return [array]
+    outer, inner, size = state[0], NdSbp(state[1:]), mesh[0]
+    if outer.kind == "B":
+        return shard(array, inner, mesh[1:], rng) * size
+    if outer.kind == "S":
+        pieces = np.split(array, size, axis=outer.dim)
+    else:
+        pieces = _random_parts(array, size, rng)
+    return [local for piece in pieces for local in shard(piece, inner, mesh[1:], rng)]
+
+
+def _random_parts(array: np.ndarray, count: int, rng: np.random.Generator) -> list[np.ndarray]:
+    if array.dtype.kind in "iu":
+        parts = [rng.integers(-9, 10, array.shape) for _ in range(count - 1)]
+    else:
+        parts = [rng.normal(0.3, 1.0, array.shape) for _ in range(count - 1)]
+    return [*parts, np.asarray(array - sum(parts))]
+
+
+def assemble(
+    locals_: Sequence[np.ndarray], state: NdSbp, mesh: Sequence[int], shape: Sequence[int]
+) -> np.ndarray:
+    """Return the whole tensor that the locals stand for.
+
+    Raises:
+        AutoDDLError: a local has the wrong shape, or replicas differ where the state says B.
+    """
+    expected = local_shape(shape, state, mesh)
+    for rank, local in enumerate(locals_):
+        if local.shape != expected:
+            raise AutoDDLError(
+                f"rank {rank} holds shape {local.shape}; {state} of {tuple(shape)} on mesh "
+                f"{tuple(mesh)} gives {expected}"
+            )
+    return _assemble(list(locals_), state, mesh)
+
+
+def _assemble(locals_: Locals, state: NdSbp, mesh: Sequence[int]) -> np.ndarray:
+    if not mesh:
+        return locals_[0]
+    step = len(locals_) // mesh[0]
+    chunks = [locals_[i : i + step] for i in range(0, len(locals_), step)]
+    outer, inner = state[0], NdSbp(state[1:])
+    if outer.kind == "B":
+        for chunk in chunks[1:]:
+            if not all(map(_close, chunk, chunks[0])):
+                raise AutoDDLError(f"replicas differ along an axis where {state} says B")
+        return _assemble(chunks[0], inner, mesh[1:])
+    wholes = [_assemble(chunk, inner, mesh[1:]) for chunk in chunks]
+    return np.concatenate(wholes, axis=outer.dim) if outer.is_split else np.sum(wholes, axis=0)
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE))
+
+
+def run_boxing(
+    locals_: Sequence[np.ndarray],
+    src: NdSbp,
+    dst: NdSbp,
+    shape: Sequence[int],
+    mesh: Sequence[int],
+) -> Locals:
+    """Perform one boxing primitive, each group with nothing but what its members hold.
+
+    Raises:
+        AutoDDLError: no single primitive takes `src` to `dst`.
+    """
+    box = boxing(src, dst, shape, mesh)
+    if box is None:
+        raise AutoDDLError(
+            f"boxing {src} to {dst} of shape {tuple(shape)} on mesh {tuple(mesh)}: no single "
+            "primitive does it; go through a legal state in between"
+        )
+    result = list(locals_)
+    for group in Mesh.parse(tuple(mesh)).groups(box.axis):
+        members = [locals_[rank] for rank in group]
+        outcome = _exchange(box.primitive, members, src[box.axis], dst[box.axis])
+        for rank, local in zip(group, outcome, strict=True):
+            result[rank] = local
+    return result
+
+
+def _exchange(primitive: str, members: Locals, before: Sbp, after: Sbp) -> Locals:
+    """Run a primitive in one group; `members` are in the order of the mesh axis."""
+    size = len(members)
+    if primitive == ALL_REDUCE:
+        return [np.sum(members, axis=0)] * size
+    if primitive == ALL_GATHER:
+        return [np.concatenate(members, axis=before.dim)] * size
+    if primitive == REDUCE_SCATTER:
+        return np.split(np.sum(members, axis=0), size, axis=after.dim)
+    if primitive == ALL_TO_ALL:
+        sent = [np.split(member, size, axis=after.dim) for member in members]
+        return [np.concatenate([row[k] for row in sent], axis=before.dim) for k in range(size)]
+    return [_local_step(member, k, size, before, after) for k, member in enumerate(members)]
+
+
+def _local_step(local: np.ndarray, k: int, size: int, before: Sbp, after: Sbp) -> np.ndarray:
+    """Keep the own slice (to S), the value on the first member (B to P), or pad (S to P)."""
+    if after.is_split:
+        return np.split(local, size, axis=after.dim)[k]
+    if not before.is_split:
+        return local if k == 0 else np.zeros_like(local)
+    row = [np.zeros_like(local)] * size
+    row[k] = local
+    return np.concatenate(row, axis=before.dim)
+
+
+def sample_inputs(view: OpView, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Draw whole inputs that the op accepts, as its rule's samplers say.
+
+    Raises:
+        RuleError: the op type has no rule.
+    """
+    samplers = _rule(view).samplers
+    return {
+        name: samplers[name](view, name, rng)
+        if name in samplers
+        else rng.normal(0.3, 1.0, view.shape[name])
+        for name in view.inputs
+    }
+
+
+def run_op(
+    view: OpView, signature: NdSignature, mesh: Sequence[int], inputs: Mapping[str, Locals]
+) -> dict[str, Locals]:
+    """Run the op's reference on every rank and return the locals of its results.
+
+    `view` has the logical shapes. Results are the outputs, or for an op that updates its inputs
+    (optimizers) those inputs.
+
+    Raises:
+        RuleError: the op type has no rule.
+        AutoDDLError: the signature cuts an operand unevenly.
+    """
+    rule = _rule(view)
+    results: dict[str, Locals] = {}
+    for rank, (local, start) in enumerate(_local_views(view, signature, mesh)):
+        op = LocalOp(local, {name: inputs[name][rank] for name in view.inputs}, start)
+        for name, value in rule.reference(op).items():
+            results.setdefault(name, []).append(value)
+    return results
+
+
+def _local_views(
+    view: OpView, signature: NdSignature, mesh: Sequence[int]
+) -> Iterator[tuple[OpView, dict[str, Shape]]]:
+    """Yield for every rank the op with local shapes, and where the shards start."""
+    for coords in itertools.product(*map(range, mesh)):
+        shapes: dict[str, Shape] = {}
+        start: dict[str, Shape] = {}
+        for name in view.inputs + view.outputs:
+            cut = shard_slices(view.shape[name], signature[name], mesh, coords)
+            shapes[name] = tuple(part.stop - part.start for part in cut)
+            start[name] = tuple(part.start for part in cut)
+        yield OpView(view.type, view.inputs, view.outputs, shapes, view.attr), start
+
+
+def check_signature(
+    view: OpView,
+    signature: NdSignature,
+    mesh: Sequence[int],
+    rng: np.random.Generator,
+    *,
+    inputs: Mapping[str, np.ndarray] | None = None,
+) -> str | None:
+    """Compare an op on simulated ranks with the op on one device.
+
+    `inputs` are whole arrays, drawn at random by default. Returns None where the signature is
+    right, else one line that says what differs.
+
+    Raises:
+        RuleError: the op type has no rule.
+    """
+    wholes = sample_inputs(view, rng) if inputs is None else inputs
+    one = {name: broadcast(1) for name in view.inputs + view.outputs}
+    expected = run_op(view, one, (1,), {name: [array] for name, array in wholes.items()})
+    try:
+        locals_ = {name: shard(wholes[name], signature[name], mesh, rng) for name in view.inputs}
+        results = run_op(view, signature, mesh, locals_)
+    except (AutoDDLError, ValueError, IndexError) as error:
+        return f"{_describe(view, signature, mesh)}: can't run on every rank: {error}"
+    for name, (whole,) in expected.items():
+        fault = _compare(results[name], whole, signature[name], mesh)
+        if fault is not None:
+            return f"{_describe(view, signature, mesh)}: {name} {fault}"
+    return None
+
+
+def _compare(locals_: Locals, whole: np.ndarray, state: NdSbp, mesh: Sequence[int]) -> str | None:
+    if not np.all(np.isfinite(whole)):
+        return "is not finite on one device: draw other inputs"
+    try:
+        got = assemble(locals_, state, mesh, whole.shape)
+    except AutoDDLError as error:
+        return str(error)
+    if _close(got, whole):
+        return None
+    worst = np.unravel_index(np.argmax(np.abs(got - whole)), whole.shape)
+    place = tuple(int(i) for i in worst)
+    return f"is {got[worst]:.6g} at {place} on the ranks, {whole[worst]:.6g} on one device"
+
+
+def _describe(view: OpView, signature: NdSignature, mesh: Sequence[int]) -> str:
+    states = ", ".join(f"{name} {signature[name]}" for name in view.inputs + view.outputs)
+    return f"{view.type} with {states} on mesh {'x'.join(map(str, mesh))}"
+
+
+def missing_signatures(
+    view: OpView, size: int, rng: np.random.Generator
+) -> tuple[Mapping[str, Sbp], ...]:
+    """Return the one-axis signatures that are right on `size` devices though the rule lacks them.
+
+    Tries every combination of even states, so keep the operands few and small.
+    """
+    names = view.inputs + view.outputs
+    known = {tuple(signature[name] for name in names) for signature in signatures(view)}
+    wholes = sample_inputs(view, rng)
+    options = [_even_states(view.shape[name], size) for name in names]
+    found: list[Mapping[str, Sbp]] = []
+    for combo in itertools.product(*options):
+        if combo not in known:
+            states = {name: NdSbp((state,)) for name, state in zip(names, combo, strict=True)}
+            if check_signature(view, states, (size,), rng, inputs=wholes) is None:
+                found.append(dict(zip(names, combo, strict=True)))
+    return tuple(found)
+
+
+def _even_states(shape: Shape, size: int) -> list[Sbp]:
+    return [s for s in axis_states(len(shape)) if local_shape(shape, (s,), (size,)) is not None]
+
+
+def _rule(view: OpView) -> OpRule:
+    rule = find(view.type)
+    if rule is None:
+        raise RuleError(f"op type {view.type}: no rule, so no reference; register one first")
+    return rule

@@ -1,0 +1,200 @@
+"""The captured training step: ops, tensors and how parameters, gradients and states hang together.
+
+A Program is a frozen value; it can be saved, compared and planned without the engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from autoddl.errors import AutoDDLError
+
+FORMAT_VERSION = 1
+
+ROLES = ("parameter", "state", "buffer", "input", "activation", "gradient", "loss", "system")
+PHASES = ("forward", "backward", "optimizer")
+ITEM_BYTES = {
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+    "int8": 1, "uint8": 1, "bool": 1, "int32": 4, "int64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A logical tensor: its whole shape as on one device, its dtype name and its role (ROLES)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements."""
+        total = 1
+        for dim in self.shape:
+            total *= dim
+        return total
+
+    @property
+    def item_bytes(self) -> int:
+        """Return the bytes of one element."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of the whole tensor."""
+        return self.elements * self.item_bytes
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator. Operands are named port_index as the engine does ("a_0", "in_1", "out_0").
+
+    `inputs` and `outputs` pair operand names with tensor names; `attrs` is sorted by name; `module`
+    is the path of the module that emitted the op ("" for the graph itself).
+    """
+
+    name: str
+    type: str
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+    phase: str = "forward"
+    module: str = ""
+
+    @cached_property
+    def attr(self) -> Mapping[str, Any]:
+        """Return the attributes as a mapping."""
+        return dict(self.attrs)
+
+    @property
+    def operands(self) -> tuple[tuple[str, str], ...]:
+        """Return inputs, then outputs."""
+        return self.inputs + self.outputs
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A variable of the model with what belongs to it.
+
+    `tensor` is read by the model; `gradient` is the tensor that the update consumes and `update` the
+    op that does it (None for buffers and frozen parameters); `states` are the optimizer's tensors.
+    """
+
+    tensor: str
+    gradient: str | None = None
+    states: tuple[str, ...] = ()
+    update: str | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A training step: `ops` in topological order over `tensors`."""
+
+    ops: tuple[Op, ...]
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    loss: str | None
+    device: str = "cpu"
+
+    @cached_property
+    def tensor(self) -> Mapping[str, Tensor]:
+        """Return the tensors by name."""
+        return {t.name: t for t in self.tensors}
+
+    @cached_property
+    def op(self) -> Mapping[str, Op]:
+        """Return the ops by name."""
+        return {o.name: o for o in self.ops}
+
+    @cached_property
+    def producer(self) -> Mapping[str, Op]:
+        """Return the op that makes each tensor; inputs and variables have none."""
+        return {name: op for op in self.ops for _, name in op.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[tuple[Op, str], ...]]:
+        """Return the (op, operand) pairs that read each tensor."""
+        table: dict[str, list[tuple[Op, str]]] = {}
+        for op in self.ops:
+            for operand, name in op.inputs:
+                table.setdefault(name, []).append((op, operand))
+        return {name: tuple(readers) for name, readers in table.items()}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that are equal for equal graphs (ops, shapes, attributes, device)."""
+        ops = sorted((o.name, o.type, o.inputs, o.outputs, repr(o.attrs)) for o in self.ops)
+        tensors = sorted((t.name, t.shape, t.dtype) for t in self.tensors)
+        text = json.dumps([self.device, ops, tensors, self.inputs, self.outputs])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def shapes(self, op: Op) -> dict[str, tuple[int, ...]]:
+        """Return the logical shape of every operand of `op`."""
+        return {operand: self.tensor[name].shape for operand, name in op.operands}
+
+    def save(self, path: str | Path) -> None:
+        """Write the program as versioned JSON."""
+        Path(path).write_text(json.dumps(self.to_json()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the versioned JSON form."""
+        return {"format": "autoddl.program", "version": FORMAT_VERSION, **asdict(self)}
+
+    @classmethod
+    def load(cls, path: str | Path) -> Program:
+        """Read a program that `save` wrote.
+
+        Raises:
+            AutoDDLError: the file is missing, truncated, no program, or of another version.
+        """
+        try:
+            data = json.loads(Path(path).read_text())
+        except (OSError, ValueError) as error:
+            raise AutoDDLError(f"program file {path}: {error}; capture the graph again") from None
+        return cls.from_json(data, where=f"program file {path}")
+
+    @classmethod
+    def from_json(cls, data: Any, where: str = "program") -> Program:
+        """Build a program from its JSON form."""
+        if not isinstance(data, dict) or data.get("format") != "autoddl.program":
+            raise AutoDDLError(f"{where}: not a saved program; write one with Program.save")
+        if data.get("version") != FORMAT_VERSION:
+            raise AutoDDLError(
+                f"{where}: version {data.get('version')}, this autoddl reads {FORMAT_VERSION}; "
+                "capture the graph again"
+            )
+        try:
+            return cls(
+                ops=tuple(_op(o) for o in data["ops"]),
+                tensors=tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in data["tensors"]),
+                inputs=tuple(data["inputs"]),
+                outputs=tuple(data["outputs"]),
+                parameters=tuple(
+                    Parameter(**{**p, "states": tuple(p["states"])}) for p in data["parameters"]
+                ),
+                loss=data["loss"],
+                device=data["device"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise AutoDDLError(f"{where}: damaged ({error!r}); capture the graph again") from None
+
+
+def _op(data: dict[str, Any]) -> Op:
+    pairs = {key: tuple((a, b) for a, b in data[key]) for key in ("inputs", "outputs")}
+    attrs = tuple((name, freeze(value)) for name, value in data["attrs"])
+    return Op(**{**data, **pairs, "attrs": attrs})
+
+
+def freeze(value: Any) -> Any:
+    """Turn lists into tuples, so that attribute values are hashable and compare equal after JSON."""
+    return tuple(freeze(v) for v in value) if isinstance(value, list | tuple) else value

@@ -1,0 +1,205 @@
+"""What a rule is: the index map of an op, from which its one-axis SBP signatures follow.
+
+A rule says which iteration indices an op has and which operand dims they run along, as in einsum.
+Cutting one index over a mesh axis makes S of every operand that has it and B of every input that
+lacks it; an output that lacks it becomes P if the op sums over the index. An op that is linear in a
+set of inputs also passes P through. All-broadcast is always valid and implied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autoddl.errors import RuleError
+from autoddl.sbp.program import Op
+from autoddl.sbp.state import B, P, S, Sbp
+
+Shape = tuple[int, ...]
+Signature = Mapping[str, Sbp]
+Dims = tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class OpView:
+    """An op with the shape of every operand: the logical shapes, or one device's local ones."""
+
+    type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    shape: Mapping[str, Shape]
+    attr: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, op: Op, shapes: Mapping[str, Shape]) -> OpView:
+        """View `op` with these operand shapes."""
+        return cls(
+            op.type,
+            tuple(name for name, _ in op.inputs),
+            tuple(name for name, _ in op.outputs),
+            shapes,
+            op.attr,
+        )
+
+
+@dataclass(frozen=True)
+class LocalOp:
+    """What a NumPy reference gets: one device's inputs, and where its shards start.
+
+    `start` gives for every operand the offset of the local shard in each dim of the logical tensor;
+    `view.shape` holds local shapes (outputs included).
+    """
+
+    view: OpView
+    inputs: Mapping[str, np.ndarray]
+    start: Mapping[str, Shape]
+
+
+@dataclass(frozen=True)
+class IndexMap:
+    """Iteration indices of an op.
+
+    `dims` names the index that runs along each dim of each operand (None: the dim can't be cut).
+    `summed` are the indices that the op adds up. Each set in `linear` lists inputs in which the op
+    is linear together: P on all of them with B on the rest gives P on every output. `shape_only`
+    inputs give just their shape, so where they would be B they may also be P.
+    """
+
+    dims: Mapping[str, Dims]
+    summed: frozenset[str] = frozenset()
+    linear: tuple[frozenset[str], ...] = ()
+    shape_only: frozenset[str] = frozenset()
+
+
+def index_map(
+    text: str,
+    *,
+    summed: str = "",
+    linear: Sequence[str] = (),
+    shape_only: Sequence[str] = (),
+) -> IndexMap:
+    """Read "a_0: i k, b_0: k j -> out_0: i j"; "." stands for a dim that can't be cut.
+
+    `summed` lists indices separated by spaces; each entry of `linear` lists operands separated by
+    spaces.
+
+    Raises:
+        RuleError: the text does not parse.
+    """
+    dims: dict[str, Dims] = {}
+    for part in text.replace("->", ",").split(","):
+        name, colon, indices = part.partition(":")
+        if not colon:
+            raise RuleError(f"index map {text!r}: {part!r} lacks ':'; write 'operand: i j'")
+        dims[name.strip()] = tuple(None if i == "." else i for i in indices.split())
+    return IndexMap(
+        dims,
+        frozenset(summed.split()),
+        tuple(frozenset(group.split()) for group in linear),
+        frozenset(shape_only),
+    )
+
+
+Sampler = Callable[[OpView, str, np.random.Generator], np.ndarray]
+
+
+def output_elements(view: OpView) -> float:
+    """Count one flop for every element of the first output (of the first input without outputs)."""
+    return float(np.prod(view.shape[(view.outputs or view.inputs)[0]], dtype=float))
+
+
+@dataclass(frozen=True)
+class OpRule:
+    """All that the planner knows of an op type.
+
+    `indices` maps an op with its logical shapes to its index map; `reference` computes the outputs
+    of one device in NumPy; `flops` counts floating point operations from (local) shapes; `family`
+    names the efficiency class of the compute model. `samplers` draw test values for the operands
+    that can't take any real number (indices, divisors); they get the op, the operand and an rng.
+    """
+
+    op_type: str
+    indices: Callable[[OpView], IndexMap]
+    reference: Callable[[LocalOp], dict[str, np.ndarray]]
+    flops: Callable[[OpView], float] = output_elements
+    family: str = "elementwise"
+    samplers: Mapping[str, Sampler] = field(default_factory=dict, compare=False)
+    notes: str = field(default="", compare=False)
+
+
+_REGISTRY: dict[str, OpRule] = {}
+
+
+def register(*rules: OpRule) -> None:
+    """Add rules to the registry; a later rule for the same op type replaces the earlier one."""
+    for rule in rules:
+        _REGISTRY[rule.op_type] = rule
+
+
+def find(op_type: str) -> OpRule | None:
+    """Return the rule of an op type, or None."""
+    return _REGISTRY.get(op_type)
+
+
+def all_rules() -> tuple[OpRule, ...]:
+    """Return every registered rule, sorted by op type."""
+    return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))
+
+
+def signatures(view: OpView) -> tuple[Signature, ...]:
+    """Return the valid one-axis signatures of an op, all-broadcast first.
+
+    An op type without a rule has the all-broadcast signature only. Whether a signature divides
+    evenly depends on the mesh and is the caller's check.
+
+    Raises:
+        RuleError: the index map does not fit the operands.
+    """
+    everything = view.inputs + view.outputs
+    found: list[Signature] = [dict.fromkeys(everything, B)]
+    rule = find(view.type)
+    if rule is None:
+        return tuple(found)
+    imap = rule.indices(view)
+    _check_fits(view, imap)
+    names = {i for dims in imap.dims.values() for i in dims if i is not None}
+    for index in sorted(names):
+        cut = _cut(view, imap, index)
+        if cut is not None:
+            found.append(cut)
+    for group in imap.linear:
+        partial = {name: P if name in group else B for name in view.inputs}
+        found.append(partial | dict.fromkeys(view.outputs, P))
+    for signature in tuple(found):
+        for name in sorted(imap.shape_only):
+            if signature[name] == B:
+                found.append({**signature, name: P})
+    unique = {tuple(s[name] for name in everything): s for s in found}
+    return tuple(unique.values())
+
+
+def _cut(view: OpView, imap: IndexMap, index: str) -> Signature | None:
+    signature = {}
+    for name in view.inputs + view.outputs:
+        dims = imap.dims[name]
+        if index in dims:
+            signature[name] = S(dims.index(index))
+        elif name in view.outputs:
+            if index not in imap.summed:
+                return None
+            signature[name] = P
+        else:
+            signature[name] = B
+    return signature
+
+
+def _check_fits(view: OpView, imap: IndexMap) -> None:
+    for name in view.inputs + view.outputs:
+        if name not in imap.dims or len(imap.dims[name]) != len(view.shape[name]):
+            raise RuleError(
+                f"rule of {view.type}: operand {name} has shape {view.shape[name]}, the index map "
+                f"gives {imap.dims.get(name)}; name one index per dim"
+            )

@@ -1,0 +1,153 @@
+"""Ops that only rearrange elements: no flop, and P passes (except through squeeze)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from autoddl.errors import RuleError
+from autoddl.sbp.rules.maps import dim_names, no_flops, reduced_dims
+from autoddl.sbp.rules.registry import Dims, IndexMap, LocalOp, OpRule, OpView, Shape, register
+
+
+def matching_leaders(source: Shape, target: Shape) -> tuple[tuple[int, int], ...]:
+    """Return the dims of two shapes of equal size that a reshape maps onto each other when cut.
+
+    The shapes fall into shortest groups of consecutive dims with equal products; dims of size 1
+    are left out. Cutting the leading dim of a group cuts the flattened group in contiguous pieces
+    on both sides; a minor dim would leave strided ones.
+    """
+    left = [i for i, size in enumerate(source) if size != 1]
+    right = [i for i, size in enumerate(target) if size != 1]
+    if math.prod(source) != math.prod(target):
+        raise RuleError(f"reshape of {source} to {target}: the numbers of elements differ")
+    pairs = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        pairs.append((left[i], right[j]))
+        a, b = source[left[i]], target[right[j]]
+        i, j = i + 1, j + 1
+        while a != b:
+            if a < b:
+                a, i = a * source[left[i]], i + 1
+            else:
+                b, j = b * target[right[j]], j + 1
+    return tuple(pairs)
+
+
+def _reshape_map(linear: bool) -> Callable[[OpView], IndexMap]:
+    def indices(view: OpView) -> IndexMap:
+        source, target = view.shape["in_0"], view.shape["out_0"]
+        left: list[str | None] = [None] * len(source)
+        right: list[str | None] = [None] * len(target)
+        for i, j in matching_leaders(source, target):
+            left[i] = right[j] = f"d{i}"
+        dims: dict[str, Dims] = {"in_0": tuple(left), "out_0": tuple(right)}
+        likes = frozenset({"like_0"} & set(view.inputs))
+        dims |= dict.fromkeys(likes, tuple(right))
+        return IndexMap(dims, linear=(frozenset({"in_0"}),) if linear else (), shape_only=likes)
+
+    return indices
+
+
+def _reshape(op: LocalOp) -> dict[str, np.ndarray]:
+    return {"out_0": op.inputs["in_0"].reshape(op.view.shape["out_0"])}
+
+
+def _transpose_map(view: OpView) -> IndexMap:
+    names = dim_names(len(view.shape["input_0"]))
+    permuted = tuple(names[axis] for axis in view.attr["perm"])
+    return IndexMap({"input_0": names, "output_0": permuted}, linear=(frozenset({"input_0"}),))
+
+
+def _transpose(op: LocalOp) -> dict[str, np.ndarray]:
+    return {"output_0": op.inputs["input_0"].transpose(op.view.attr["perm"])}
+
+
+def _slice_map(whole: str, part: str) -> Callable[[OpView], IndexMap]:
+    """Map a slice (or its gradient): only dims that are taken whole may be cut."""
+
+    def indices(view: OpView) -> IndexMap:
+        sizes, attr = view.shape[whole], view.attr
+        bounds = zip(attr["start"], attr["stop"], attr["step"], sizes, strict=True)
+        dims = tuple(
+            f"d{i}" if (start, step) == (0, 1) and stop == size else None
+            for i, (start, stop, step, size) in enumerate(bounds)
+        )
+        linear = (frozenset(view.inputs),)
+        return IndexMap({whole: dims, part: dims}, linear=linear)
+
+    return indices
+
+
+def _slices(op: LocalOp) -> tuple[slice, ...]:
+    # A cut dim is taken whole, so clipping its stop to the local size is right.
+    attr = op.view.attr
+    return tuple(map(slice, attr["start"], attr["stop"], attr["step"]))
+
+
+def _slice(op: LocalOp) -> dict[str, np.ndarray]:
+    return {"y_0": op.inputs["x_0"][_slices(op)]}
+
+
+def _slice_grad(op: LocalOp) -> dict[str, np.ndarray]:
+    dx = np.zeros(op.view.shape["dx_0"])
+    dx[_slices(op)] = op.inputs["dy_0"]
+    return {"dx_0": dx}
+
+
+def _expand_map(view: OpView) -> IndexMap:
+    """Map expand: dims that are repeated stay whole."""
+    small, large = view.shape["in_0"], view.shape["out_0"]
+    offset = len(large) - len(small)
+    kept = {f"d{i + offset}" for i, size in enumerate(small) if size == large[i + offset]}
+    names = tuple(name if name in kept else None for name in dim_names(len(large)))
+    return IndexMap({"in_0": names[offset:], "out_0": names}, linear=(frozenset({"in_0"}),))
+
+
+def _expand(op: LocalOp) -> dict[str, np.ndarray]:
+    return {"out_0": np.broadcast_to(op.inputs["in_0"], op.view.shape["out_0"])}
+
+
+def _broadcast_like_map(view: OpView) -> IndexMap:
+    """Map broadcast_like: x is repeated along `broadcast_axes`, where it stays whole."""
+    large = view.shape["like_0"]
+    names = dim_names(len(large))
+    x = reduced_dims(view.shape["x_0"], large, _broadcast_axes(view))
+    return IndexMap(
+        {"x_0": x, "like_0": names, "y_0": names},
+        linear=(frozenset({"x_0"}),),
+        shape_only=frozenset({"like_0"}),
+    )
+
+
+def _broadcast_axes(view: OpView) -> tuple[int, ...]:
+    ndim = len(view.shape["like_0"])
+    return tuple(axis % ndim for axis in view.attr["broadcast_axes"])
+
+
+def _broadcast_like(op: LocalOp) -> dict[str, np.ndarray]:
+    x, shape = op.inputs["x_0"], op.view.shape["y_0"]
+    axes = _broadcast_axes(op.view)
+    if x.ndim == len(shape) - len(axes):
+        x = np.expand_dims(x, axes)
+    return {"y_0": np.broadcast_to(x, shape)}
+
+
+register(
+    *(
+        OpRule(name, _reshape_map(linear=True), _reshape, no_flops, "memory")
+        for name in ("reshape", "reshape_like", "expand_dims")
+    ),
+    OpRule(
+        "squeeze", _reshape_map(linear=False), _reshape, no_flops, "memory",
+        notes="linear, but the engine refuses P",
+    ),
+    OpRule("transpose", _transpose_map, _transpose, no_flops, "memory"),
+    OpRule("slice", _slice_map("x_0", "y_0"), _slice, no_flops, "memory"),
+    OpRule("slice_grad", _slice_map("dx_0", "dy_0"), _slice_grad, no_flops, "memory"),
+    OpRule("expand", _expand_map, _expand, no_flops, "memory"),
+    OpRule("broadcast_like", _broadcast_like_map, _broadcast_like, no_flops, "memory"),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Search the assignment of signatures with the lowest cost."""

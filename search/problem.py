@@ -1,0 +1,362 @@
+"""Program + mesh + profile → Problem: a cost network of nodes with choices and tensors between them.
+
+A node is an op, a graph input, a graph output, or a parameter together with its optimizer states and
+its update (they share one state). A tensor is charged once for every state that its consumers want.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.perfmodel.compute import roofline_s
+from autoddl.perfmodel.memory import kept_tensors, local_bytes
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.redistribute import RedistributionTable, Redistributor
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Op, Parameter, Program
+from autoddl.sbp.rules.candidates import NdSignature, nd_signatures
+from autoddl.sbp.rules.registry import OpView, find
+from autoddl.sbp.state import NdSbp, all_states, broadcast, local_shape
+from autoddl.search.result import Assignment
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+TENSOR = "tensor"  # operand name of input, output and parameter nodes
+GRADIENT = "gradient"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A variable of the problem.
+
+    `kind` is op, input, output or parameter; `name` that of the op, tensor or parameter. `choices`
+    maps operands to states, `compute_s` and `memory_bytes` have one entry per choice.
+    """
+
+    kind: str
+    name: str
+    choices: tuple[NdSignature, ...]
+    compute_s: Floats
+    memory_bytes: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """A tensor: who makes it, who reads it, and in which state under each of their choices.
+
+    `source[c]` is the state (an index into the table) under choice c of the producer; `readers` pair
+    a node with the same array for what it wants.
+    """
+
+    tensor: str
+    table: RedistributionTable
+    producer: int
+    source: Ints
+    readers: tuple[tuple[int, Ints], ...]
+
+    def seconds(self, assignment: Sequence[int]) -> float:
+        """Return the redistribution time under an assignment: once per wanted state."""
+        row = self.table.cost[self.source[assignment[self.producer]]]
+        return float(sum(row[i] for i in self.wanted(assignment)))
+
+    def wanted(self, assignment: Sequence[int]) -> set[int]:
+        """Return the states that the readers want, as indices into the table."""
+        return {int(states[assignment[node]]) for node, states in self.readers}
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Minimise Σ compute + Σ redistributions over one choice per node."""
+
+    program: Program
+    mesh: Mesh
+    profile: Profile
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def touching(self) -> tuple[tuple[int, ...], ...]:
+        """Return for every node the edges that it makes or reads."""
+        table: list[list[int]] = [[] for _ in self.nodes]
+        for index, edge in enumerate(self.edges):
+            for node in dict.fromkeys((edge.producer, *(n for n, _ in edge.readers))):
+                table[node].append(index)
+        return tuple(tuple(row) for row in table)
+
+    @cached_property
+    def position(self) -> Mapping[tuple[str, str], int]:
+        """Return the index of every node by (kind, name)."""
+        return {(node.kind, node.name): i for i, node in enumerate(self.nodes)}
+
+    def cost_s(self, assignment: Sequence[int]) -> float:
+        """Return the seconds of a step under an assignment."""
+        return self.compute_s(assignment) + self.communication_s(assignment)
+
+    def compute_s(self, assignment: Sequence[int]) -> float:
+        """Return the compute part of the cost."""
+        pairs = zip(self.nodes, assignment, strict=True)
+        return float(sum(node.compute_s[choice] for node, choice in pairs))
+
+    def communication_s(self, assignment: Sequence[int]) -> float:
+        """Return the redistribution part of the cost."""
+        return sum(edge.seconds(assignment) for edge in self.edges)
+
+    def memory_bytes(self, assignment: Sequence[int]) -> int:
+        """Return the bytes per device under an assignment (see perfmodel.memory)."""
+        pairs = zip(self.nodes, assignment, strict=True)
+        return int(sum(node.memory_bytes[choice] for node, choice in pairs))
+
+    def lower_bound_s(self) -> float:
+        """Return a cost that no assignment can beat: every node's cheapest compute, no traffic."""
+        return float(sum(node.compute_s.min() for node in self.nodes))
+
+    def check_memory(self, limit_bytes: int | None) -> None:
+        """Raise InfeasibleError where no assignment fits; it names by how much and what is large."""
+        if limit_bytes is None:
+            return
+        least = sum(int(node.memory_bytes.min()) for node in self.nodes)
+        if least <= limit_bytes:
+            return
+        largest = sorted(self.nodes, key=lambda n: -int(n.memory_bytes.min()))[:3]
+        names = ", ".join(f"{n.name} ({int(n.memory_bytes.min()):,} B)" for n in largest)
+        raise InfeasibleError(
+            f"memory {limit_bytes:,} B per device on mesh {self.mesh}: every assignment needs at "
+            f"least {least:,} B, {least - limit_bytes:,} B more; largest per device: {names}; "
+            "give more memory or devices, or a smaller batch"
+        )
+
+
+def build(
+    program: Program, mesh: Mesh, profile: Profile, *, pin: Mapping[str, str] | None = None
+) -> Problem:
+    """Return the problem of planning `program` on `mesh` under `profile`.
+
+    `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"}.
+
+    Raises:
+        AutoDDLError: a pin matches nothing or can't be; no axis of the mesh divides the batch.
+    """
+    return _Builder(program, mesh, profile, dict(pin or {})).problem()
+
+
+class _Builder:
+    """Collect nodes and edges; everything that depends on shapes only is computed once per shape."""
+
+    def __init__(
+        self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str]
+    ) -> None:
+        self.program, self.mesh, self.profile = program, mesh, profile
+        self.pins = {pattern: NdSbp.parse(text) for pattern, text in pin.items()}
+        self.redistributor = Redistributor(mesh, profile)
+        self.kept = kept_tensors(program)
+        self.cache: dict[Any, Any] = {}
+
+    def problem(self) -> Problem:
+        self._check_pins()
+        self._check_batch()
+        updates = {p.update for p in self.program.parameters}
+        nodes = [self._held("input", name, ()) for name in self.program.inputs]
+        nodes += [self._parameter(p) for p in self.program.parameters]
+        nodes += [self._op(op) for op in self.program.ops if op.name not in updates]
+        nodes += [self._output(name) for name in dict.fromkeys(self.program.outputs)]
+        return Problem(self.program, self.mesh, self.profile, tuple(nodes), self._edges(nodes))
+
+    def _check_pins(self) -> None:
+        names = [*self.program.inputs, *(p.tensor for p in self.program.parameters)]
+        for pattern, state in self.pins.items():
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise AutoDDLError(
+                    f"pin {pattern!r}: matches no parameter and no input; names are such as "
+                    f"{', '.join(names[:4])}"
+                )
+            if len(state) != self.mesh.ndim:
+                raise AutoDDLError(
+                    f"pin {pattern!r}: state {state} has {len(state)} entries, mesh {self.mesh} has "
+                    f"{self.mesh.ndim} axes; give one state per axis"
+                )
+
+    def _check_batch(self) -> None:
+        """Refuse inputs whose batch no axis of the mesh divides, unless they are pinned."""
+        axes = [size for size in self.mesh.shape if size > 1]
+        free = [
+            self.program.tensor[name]
+            for name in self.program.inputs
+            if self._pin(name) is None and self.program.tensor[name].shape
+        ]
+        if not axes or not free or any(t.shape[0] % size == 0 for t in free for size in axes):
+            return
+        first, least = free[0], min(axes)
+        raise AutoDDLError(
+            f"input {first.name}: batch {first.shape[0]} (dim 0 of {first.shape}) is divisible by no "
+            f"axis of mesh {self.mesh}; use a batch that is a multiple of {least}, another mesh, or "
+            f"pin={{'{first.name}': '{','.join('B' * self.mesh.ndim)}'}} to keep it whole everywhere"
+        )
+
+    def _pin(self, name: str) -> NdSbp | None:
+        for pattern, state in self.pins.items():
+            if fnmatchcase(name, pattern):
+                return state
+        return None
+
+    def _states(self, name: str) -> tuple[NdSbp, ...]:
+        """Return the states without P of a tensor, or its pinned one."""
+        shape, pinned = self.program.tensor[name].shape, self._pin(name)
+        if pinned is None:
+            return self._cached(
+                ("states", shape),
+                lambda: tuple(all_states(shape, self.mesh.shape, partial=False)),
+            )
+        if pinned not in tuple(all_states(shape, self.mesh.shape, partial=False)):
+            raise AutoDDLError(
+                f"pin of {name}: state {pinned} does not cut shape {shape} evenly on mesh "
+                f"{self.mesh}; choose dims that the axes divide"
+            )
+        return (pinned,)
+
+    def _held(self, kind: str, name: str, states: tuple[str, ...]) -> Node:
+        """Make the node of an input or a parameter with the optimizer states that follow it."""
+        choices = self._states(name)
+        tensors = [self.program.tensor[t] for t in (name, *states)]
+        memory = [sum(local_bytes(t, s, self.mesh.shape) for t in tensors) for s in choices]
+        return Node(
+            kind,
+            name,
+            tuple({TENSOR: s, GRADIENT: s} for s in choices),
+            np.zeros(len(choices)),
+            np.array(memory, dtype=np.int64),
+        )
+
+    def _parameter(self, parameter: Parameter) -> Node:
+        node = self._held("parameter", parameter.tensor, parameter.states)
+        if parameter.update is None:
+            return node
+        update = self.program.op[parameter.update]
+        follows = {parameter.tensor, parameter.gradient, *parameter.states}
+        one = broadcast(self.mesh.ndim)
+        seconds = []
+        for choice in node.choices:
+            signature = {o: choice[TENSOR] if t in follows else one for o, t in update.inputs}
+            seconds.append(self._seconds(update, signature))
+        return Node(node.kind, node.name, node.choices, np.array(seconds), node.memory_bytes)
+
+    def _output(self, name: str) -> Node:
+        choice = {TENSOR: broadcast(self.mesh.ndim)}
+        return Node("output", name, (choice,), np.zeros(1), np.zeros(1, dtype=np.int64))
+
+    def _op(self, op: Op) -> Node:
+        kept = tuple(o for o, t in op.outputs if t in self.kept)
+        choices, seconds, memory = self._cached(
+            (self._key(op), kept), lambda: self._priced(op, kept)
+        )
+        return Node("op", op.name, choices, seconds, memory)
+
+    def _key(self, op: Op) -> Any:
+        tensors = [self.program.tensor[t] for _, t in op.operands]
+        kinds = tuple((o, t.shape, t.dtype) for (o, _), t in zip(op.operands, tensors, strict=True))
+        return op.type, kinds, len(op.inputs), op.attrs
+
+    def _priced(
+        self, op: Op, kept: tuple[str, ...]
+    ) -> tuple[tuple[NdSignature, ...], Floats, Ints]:
+        floats = frozenset(
+            o for o, t in op.operands if self.program.tensor[t].dtype.endswith(("16", "float32", "64"))
+            and self.program.tensor[t].dtype.startswith(("float", "bfloat"))
+        )  # fmt: skip
+        view = OpView.of(op, self.program.shapes(op))
+        choices = nd_signatures(view, self.mesh.shape, float_operands=floats)
+        outputs = dict(op.outputs)
+        memory = [
+            sum(local_bytes(self.program.tensor[outputs[o]], c[o], self.mesh.shape) for o in kept)
+            for c in choices
+        ]
+        seconds = np.array([self._seconds(op, c) for c in choices])
+        return choices, seconds, np.array(memory, dtype=np.int64)
+
+    def _seconds(self, op: Op, signature: NdSignature) -> float:
+        tensors = {o: self.program.tensor[t] for o, t in op.operands}
+        shapes = {
+            o: local_shape(t.shape, signature[o], self.mesh.shape) or t.shape
+            for o, t in tensors.items()
+        }
+        rule = find(op.type)
+        moved = sum(local_bytes(t, signature[o], self.mesh.shape) for o, t in tensors.items())
+        view = OpView.of(op, shapes)
+        first = next(iter(tensors.values()), None)
+        return roofline_s(
+            self.profile.device,
+            flops=rule.flops(view) if rule else 0.0,
+            moved_bytes=moved,
+            family=rule.family if rule else "elementwise",
+            dtype=first.dtype if first else "float32",
+        )
+
+    def _edges(self, nodes: list[Node]) -> tuple[Edge, ...]:
+        made: dict[str, tuple[int, str]] = {}
+        read: dict[str, list[tuple[int, str]]] = {}
+        for index, node in enumerate(nodes):
+            if node.kind == "op":
+                op = self.program.op[node.name]
+                made |= {tensor: (index, operand) for operand, tensor in op.outputs}
+                for operand, tensor in op.inputs:
+                    read.setdefault(tensor, []).append((index, operand))
+            elif node.kind == "output":
+                read.setdefault(node.name, []).append((index, TENSOR))
+            else:
+                made[node.name] = (index, TENSOR)
+        for parameter in self.program.parameters:
+            if parameter.gradient is not None:
+                reader = next(
+                    i for i, n in enumerate(nodes) if (n.kind, n.name) == ("parameter", parameter.tensor)
+                )  # fmt: skip
+                read.setdefault(parameter.gradient, []).append((reader, GRADIENT))
+        return tuple(
+            self._edge(nodes, tensor, *made[tensor], readers)
+            for tensor, readers in read.items()
+            if tensor in made  # what the engine's own scheduler makes is B everywhere
+        )
+
+    def _edge(
+        self, nodes: list[Node], name: str, producer: int, operand: str,
+        readers: list[tuple[int, str]],
+    ) -> Edge:  # fmt: skip
+        tensor = self.program.tensor[name]
+        table = self.redistributor.table(tensor.shape, tensor.item_bytes)
+
+        def states(node: int, operand: str) -> Ints:
+            choices = nodes[node].choices
+            key = ("index", id(choices), operand, tensor.shape, tensor.item_bytes)
+            return self._cached(
+                key, lambda: np.array([table.index[c[operand]] for c in choices], dtype=np.int64)
+            )
+
+        wanted = tuple((node, states(node, o)) for node, o in readers)
+        return Edge(name, table, producer, states(producer, operand), wanted)
+
+    def _cached(self, key: Any, make: Any) -> Any:
+        if key not in self.cache:
+            self.cache[key] = make()
+        return self.cache[key]
+
+
+def unknown_types(program: Program) -> dict[str, int]:
+    """Return the op types without a rule, with how often each occurs, most frequent first."""
+    counts: dict[str, int] = {}
+    for op in program.ops:
+        if find(op.type) is None:
+            counts[op.type] = counts.get(op.type, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:
+    """Return an iterator over all assignments, in lexicographic order."""
+    return itertools.product(*(range(len(node.choices)) for node in problem.nodes))
