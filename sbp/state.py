@@ -69,7 +69,9 @@ class NdSbp(tuple[Sbp, ...]):
         for item in body.split(","):
             match = re.fullmatch(r"\s*(?:S\(?(\d+)\)?|([BP]))\s*", item)
             if match is None:
-                raise AutoDDLError(f"state {text!r}: got {item.strip()!r}; allowed are S<dim>, B, P")
+                raise AutoDDLError(
+                    f"state {text!r}: got {item.strip()!r}; allowed are S<dim>, B, P"
+                )
             states.append(S(int(match[1])) if match[1] else (B if match[2] == "B" else P))
         return cls(states)
 

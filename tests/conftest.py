@@ -17,8 +17,8 @@ class _NoOneFlow:
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.partition(".")[0] == "oneflow":
             raise RuntimeError(
-                "a test module imports oneflow while it is collected; import it inside the test "
-                "and mark that with @pytest.mark.oneflow"
+                "a test module imports oneflow, perhaps through autoddl.engine, while it is "
+                "collected; import it inside the tests and mark them @pytest.mark.oneflow"
             )
 
 

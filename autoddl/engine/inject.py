@@ -128,7 +128,7 @@ class _JobWriter:
         conf = view.op_name2nd_sbp_signature_conf[name]
         conf.Clear()
         if name in view.op_name2sbp_signature_conf:
-            view.op_name2sbp_signature_conf[name].Clear()
+            del view.op_name2sbp_signature_conf[name]
         for operand, state in signature.items():
             message = conf.bn_in_op2nd_sbp[operand]
             _set_state(message, state)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import oneflow as flow
-from oneflow.framework.args_tree import ArgsTree
+from oneflow.nn.graph.util import ArgsTree
 
 from autoddl.engine import inject
 from autoddl.engine.capture import program_of

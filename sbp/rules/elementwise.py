@@ -234,6 +234,11 @@ def _cast_reference(op: LocalOp) -> dict[str, np.ndarray]:
     return {"out_0": _cast(op.inputs["in_0"], op.view.attr)}
 
 
+def _with_zeros(view: OpView, operand: str, rng: np.random.Generator) -> np.ndarray:
+    """Draw values whose truth and integer parts differ."""
+    return rng.choice(np.array([-1.75, 0.0, 0.5, 2.25]), view.shape[operand])
+
+
 def _add_n(op: LocalOp) -> dict[str, np.ndarray]:
     return {"out_0": np.sum([op.inputs[name] for name in op.view.inputs], axis=0)}
 
@@ -248,7 +253,7 @@ register(
     *(_binary(name, *row) for name, row in _BINARY.items()),
     _fill("ones_like", 1.0),
     _fill("zero_like", 0.0),
-    OpRule("cast", _cast_map, _cast_reference, no_flops, "memory"),
+    OpRule("cast", _cast_map, _cast_reference, no_flops, "memory", {"in_0": _with_zeros}),
     OpRule("add_n", _pointwise("*"), _add_n, _add_n_flops),
     OpRule("bias_add", _bias_add_map, _bias_add),
     OpRule(

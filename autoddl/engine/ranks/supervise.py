@@ -56,6 +56,8 @@ def supervise(job: LaunchJob, on_text: OnText | None) -> LaunchResult:
     echo = _Echo(on_text)
     with _caught_signals() as caught, RankProcesses(echo.feed) as ranks:
         verdict = _Watch(job, ranks, log_dir, caught).until_over(begin_s, echo.flush)
+        if verdict.failed not in (None, 0):
+            echo.stop()
         ranks.end(job.grace_s, hurry=lambda: len(caught) > 1)
         echo.flush()
     return _result(job, verdict, ranks, log_dir, time.monotonic() - begin_s)
@@ -71,6 +73,11 @@ class _Echo:
     def feed(self, local_rank: int, stream: str, data: bytes) -> None:
         if local_rank == 0 and self._on_text is not None:
             self._on_text(stream, self._filters[stream].feed(data))
+
+    def stop(self) -> None:
+        """Pass nothing more on: rank 0 only complains that it lost the rank that failed."""
+        self.flush()
+        self._on_text = None
 
     def flush(self) -> None:
         """Show unfinished lines too, such as progress bars; nothing has come for a while."""
@@ -195,7 +202,7 @@ def _result(
 def _explain(job: LaunchJob, verdict: _Verdict, ended: dict[int, int]) -> tuple[str, int]:
     """Give the one-line message and the exit code of a launch."""
     ranks = ", ".join(str(job.rank(rank)) for rank in verdict.still_running)
-    also = f"; ended ranks still running: {ranks}" if ranks else ""
+    also = f"; ended the ranks still running: {ranks}" if ranks else ""
     if verdict.failed is not None:
         code = ended[verdict.failed]
         rank = f"rank {job.rank(verdict.failed)} of {job.world_size}"

@@ -266,7 +266,7 @@ time.sleep(1000)
     assert time.monotonic() - began < 5
     shown = capsys.readouterr().err.splitlines()
     assert shown[0] == (
-        "autoddl run: rank 2 of 4 failed with exit code 1; ended ranks still running: 0, 1, 3"
+        "autoddl run: rank 2 of 4 failed with exit code 1; ended the ranks still running: 0, 1, 3"
     )
     assert shown[1] == "---- last lines of rank 2 ----"
     assert shown[2:18] == [f"line {i}" for i in range(14, 30)]
@@ -284,10 +284,28 @@ def test_check_raises_one_line_with_the_result(write: Write) -> None:
     script = write("sys.exit('no data') if rank == 1 else time.sleep(1000)")
     with pytest.raises(LaunchError) as caught:
         launch([script], nproc_per_node=2, check=True)
-    message = "rank 1 of 2 failed with exit code 1; ended ranks still running: 0"
+    message = "rank 1 of 2 failed with exit code 1; ended the ranks still running: 0"
     assert str(caught.value) == message
     assert caught.value.tail == ("no data",)
     assert caught.value.result.returncodes == (-signal.SIGTERM, 1)
+
+
+def test_rank_0_is_not_shown_any_more_once_another_rank_has_failed(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = write(
+        """
+if rank == 1:
+    time.sleep(0.5)
+    sys.exit(1)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("lost rank 1"))
+print("step", end="")
+time.sleep(1000)
+"""
+    )
+    result = launch([script], nproc_per_node=2)
+    assert capsys.readouterr() == ("step", "")
+    assert result.failed_rank == 1 and result.logs[0] == "steplost rank 1\n"
 
 
 def test_ranks_that_ignore_sigterm_are_killed_after_the_grace(write: Write) -> None:
@@ -345,7 +363,7 @@ def test_time_limit(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--nproc-per-node=2", "--timeout=1", write("time.sleep(1000)")]) == 124
     assert 1.0 <= time.monotonic() - began < 3
     first = capsys.readouterr().err.splitlines()[0]
-    assert first == "autoddl run: time limit of 1 s reached; ended ranks still running: 0, 1"
+    assert first == "autoddl run: time limit of 1 s reached; ended the ranks still running: 0, 1"
 
 
 # ---- no orphans ----------------------------------------------------------------------------------

@@ -1,0 +1,138 @@
+"""Programs: saving, loading, fingerprints and look-ups."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoddl.errors import AutoDDLError
+from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
+
+
+def small_program() -> Program:
+    """Return relu(x w) and the update of w, with attributes of every kind."""
+    attrs = (("alpha", 1.0), ("shape", (2, (3, 4))), ("transpose_b", False))
+    matmul = Op("fc", "matmul", (("a_0", "x"), ("b_0", "w")), (("out_0", "h"),), attrs, module="fc")
+    relu = Op("act", "relu", (("x_0", "h"),), (("y_0", "y"),))
+    update = Op("opt", "sgd_update", (("model_0", "w"), ("model_diff_0", "x")), (), (), "optimizer")
+    return Program(
+        ops=(matmul, relu, update),
+        tensors=(
+            Tensor("x", (4, 8), "float32", "input"),
+            Tensor("w", (8, 2), "float32", "parameter"),
+            Tensor("h", (4, 2), "float32", "activation"),
+            Tensor("y", (4, 2), "float16", "activation"),
+        ),
+        inputs=("x",),
+        outputs=("y",),
+        parameters=(Parameter("w", "x", ("w-m",), "opt"), Parameter("buffer")),
+        loss="y",
+    )
+
+
+def changed(**attrs: Any) -> Program:
+    program = small_program()
+    op = replace(program.ops[0], attrs=tuple(sorted({**program.ops[0].attr, **attrs}.items())))
+    return replace(program, ops=(op, *program.ops[1:]))
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    program = small_program()
+    program.save(tmp_path / "program.json")
+    loaded = Program.load(tmp_path / "program.json")
+    assert loaded == program
+    assert loaded.fingerprint == program.fingerprint
+    assert hash(loaded.ops[0]) == hash(program.ops[0])
+
+
+def test_look_ups() -> None:
+    program = small_program()
+    matmul, relu, update = program.ops
+    assert program.op["act"] is relu
+    assert program.producer == {"h": matmul, "y": relu}
+    assert program.consumers["x"] == ((matmul, "a_0"), (update, "model_diff_0"))
+    assert program.shapes(matmul) == {"a_0": (4, 8), "b_0": (8, 2), "out_0": (4, 2)}
+    assert matmul.attr["shape"] == (2, (3, 4))
+    assert matmul.operands == (("a_0", "x"), ("b_0", "w"), ("out_0", "h"))
+    y = program.tensor["y"]
+    assert (y.elements, y.item_bytes, y.size_bytes) == (8, 2, 16)
+    assert Tensor("loss", (), "float32", "loss").elements == 1
+
+
+def test_fingerprint_follows_the_graph() -> None:
+    program = small_program()
+    x = program.tensors[0]
+    others = [
+        changed(alpha=2.0),
+        changed(alpha=1),  # an integer is another attribute
+        changed(shape=(2, (3, 5))),
+        replace(program, tensors=(replace(x, shape=(8, 8)), *program.tensors[1:])),
+        replace(program, tensors=(replace(x, dtype="float64"), *program.tensors[1:])),
+        replace(program, ops=program.ops[:2]),
+        replace(program, device="cuda"),
+    ]
+    prints = [other.fingerprint for other in others]
+    assert len({program.fingerprint, *prints}) == len(others) + 1
+    assert program.fingerprint == small_program().fingerprint
+    assert len(program.fingerprint) == 16
+
+
+def test_fingerprint_ignores_the_order_of_ops() -> None:
+    program = small_program()
+    assert replace(program, ops=program.ops[::-1]).fingerprint == program.fingerprint
+
+
+def test_truncated_and_missing_files(tmp_path: Path) -> None:
+    path = tmp_path / "program.json"
+    small_program().save(path)
+    path.write_text(path.read_text()[:-40])
+    with pytest.raises(AutoDDLError, match=r"program\.json: .*; capture the graph again"):
+        Program.load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(AutoDDLError, match=r"program\.json"):
+        Program.load(path)
+    with pytest.raises(AutoDDLError, match=r"absent\.json"):
+        Program.load(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize("data", [[], {}, "text", {"format": "autoddl.plan", "version": 1}])
+def test_other_files(data: object, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(AutoDDLError, match=r"other\.json: not a saved program"):
+        Program.load(path)
+
+
+def test_other_versions() -> None:
+    data = small_program().to_json() | {"version": 99}
+    with pytest.raises(AutoDDLError, match="version 99, this autoddl reads 1"):
+        Program.from_json(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"ops": 3},
+        {"ops": [{"name": "fc"}]},
+        {"tensors": [{"name": "x"}]},
+        {"tensors": ["x"]},
+        {"parameters": [{"tensor": "w", "states": None}]},
+        {"inputs": None},
+    ],
+    ids=str,
+)
+def test_damaged_parts(damage: dict[str, object]) -> None:
+    data = json.loads(json.dumps(small_program().to_json()))
+    with pytest.raises(AutoDDLError, match="damaged"):
+        Program.from_json(data | damage)
+    del data["loss"]
+    with pytest.raises(AutoDDLError, match="damaged.*loss"):
+        Program.from_json(data)
+
+
+def test_freeze() -> None:
+    assert freeze([1, [2, (3, [4])], "ab"]) == (1, (2, (3, (4,))), "ab")
