@@ -22,7 +22,7 @@ from autoddl.search.problem import Problem, build, unknown_types
 from autoddl.search.result import SearchResult
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-SOLVERS = ("coordinate", "exhaustive")
+SOLVERS = ("coordinate", "exhaustive", *BASELINES)
 
 
 def optimize(
@@ -49,7 +49,8 @@ def optimize(
             ranks is planned and the best one kept.
         profile: a file of `python -m autoddl.fit_network`, a bundled name, or the bundled default.
         memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
-        search: "coordinate" or "exhaustive" (small problems only).
+        search: "coordinate", "exhaustive" (small problems only), or the name of a baseline
+            ("data parallel", "Megatron") to get that as a plan.
         budget: seconds for the search.
         seed: makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
@@ -156,7 +157,9 @@ def solve(
     problem.check_memory(limit)
     starts = {name: make(problem) for name, make in BASELINES.items()}
     result: SearchResult
-    if search == "exhaustive":
+    if search in starts:
+        result = problem.result(search, starts[search])
+    elif search == "exhaustive":
         result = exhaustive.search(problem, memory_bytes=limit)
     else:
         left = max(1.0, budget - (time.perf_counter() - begin))

@@ -23,7 +23,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.plan import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import problem as problems
-from autoddl.search.random import as_result, random_assignment
+from autoddl.search.random import random_assignment
 from experiments.models.training import OPTIMIZERS, seed_weights
 
 STEPS = 3
@@ -82,8 +82,7 @@ def run_seed(
     module = graph.model.to(flow.nn.Module)
     seed_weights(module, 1)
     problem = problems.build(autoddl.capture(graph, *inputs), mesh, profiles.load(None))
-    result = as_result(problem, random_assignment(problem, seed))
-    plan = make_plan(problem, result)
+    plan = make_plan(problem, problem.result("random", random_assignment(problem, seed)))
     step = plan.apply(graph)
     begin = time.perf_counter()
     losses = [float(step(*inputs).numpy()) for _ in range(STEPS)]

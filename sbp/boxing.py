@@ -34,8 +34,8 @@ _PRIMITIVES = {
 class Boxing:
     """One primitive on one mesh axis.
 
-    `elements` is the n of its cost formula, per device: the full local tensor for an all-reduce, the
-    gathered one for an all-gather, the input for a reduce-scatter, the send buffer for an
+    `elements` is the n of its cost formula, per device: the full local tensor for an all-reduce,
+    the gathered one for an all-gather, the input for a reduce-scatter, the send buffer for an
     all-to-all (formulas §1), and the elements written for a local step.
     """
 

@@ -29,7 +29,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Mesh:
-    """Arrange devices in nested axes, outermost first; rank = row-major index of the coordinates."""
+    """Arrange devices in nested axes, outermost first; ranks number the coordinates row-major."""
 
     axes: tuple[Axis, ...]
 

@@ -14,7 +14,7 @@ import numpy as np
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, boxing
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.rules.registry import LocalOp, OpRule, OpView, Shape, find, signatures
+from autoddl.sbp.rules.registry import Array, LocalOp, OpRule, OpView, Shape, find, signatures
 from autoddl.sbp.state import (
     NdSbp,
     Sbp,
@@ -24,13 +24,13 @@ from autoddl.sbp.state import (
     shard_slices,
 )
 
-Locals = list[np.ndarray]
+Locals = list[Array]
 NdSignature = Mapping[str, NdSbp]
 
 TOLERANCE = 1e-9  # relative and absolute: float64 sums in another order stay far below it
 
 
-def shard(array: np.ndarray, state: NdSbp, mesh: Sequence[int], rng: np.random.Generator) -> Locals:
+def shard(array: Array, state: NdSbp, mesh: Sequence[int], rng: np.random.Generator) -> Locals:
     """Return what every rank holds of `array`: P parts are random and add up.
 
     Raises:
@@ -53,17 +53,18 @@ def shard(array: np.ndarray, state: NdSbp, mesh: Sequence[int], rng: np.random.G
     return [local for piece in pieces for local in shard(piece, inner, mesh[1:], rng)]
 
 
-def _random_parts(array: np.ndarray, count: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _random_parts(array: Array, count: int, rng: np.random.Generator) -> Locals:
+    parts: Locals
     if array.dtype.kind in "iu":
         parts = [rng.integers(-9, 10, array.shape) for _ in range(count - 1)]
     else:
         parts = [rng.normal(0.3, 1.0, array.shape) for _ in range(count - 1)]
-    return [*parts, np.asarray(array - sum(parts))]
+    return [*parts, array - sum(parts)]
 
 
 def assemble(
-    locals_: Sequence[np.ndarray], state: NdSbp, mesh: Sequence[int], shape: Sequence[int]
-) -> np.ndarray:
+    locals_: Sequence[Array], state: NdSbp, mesh: Sequence[int], shape: Sequence[int]
+) -> Array:
     """Return the whole tensor that the locals stand for.
 
     Raises:
@@ -79,7 +80,7 @@ def assemble(
     return _assemble(list(locals_), state, mesh)
 
 
-def _assemble(locals_: Locals, state: NdSbp, mesh: Sequence[int]) -> np.ndarray:
+def _assemble(locals_: Locals, state: NdSbp, mesh: Sequence[int]) -> Array:
     if not mesh:
         return locals_[0]
     step = len(locals_) // mesh[0]
@@ -94,12 +95,12 @@ def _assemble(locals_: Locals, state: NdSbp, mesh: Sequence[int]) -> np.ndarray:
     return np.concatenate(wholes, axis=outer.dim) if outer.is_split else np.sum(wholes, axis=0)
 
 
-def _close(a: np.ndarray, b: np.ndarray) -> bool:
+def _close(a: Array, b: Array) -> bool:
     return bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE))
 
 
 def run_boxing(
-    locals_: Sequence[np.ndarray],
+    locals_: Sequence[Array],
     src: NdSbp,
     dst: NdSbp,
     shape: Sequence[int],
@@ -140,7 +141,7 @@ def _exchange(primitive: str, members: Locals, before: Sbp, after: Sbp) -> Local
     return [_local_step(member, k, size, before, after) for k, member in enumerate(members)]
 
 
-def _local_step(local: np.ndarray, k: int, size: int, before: Sbp, after: Sbp) -> np.ndarray:
+def _local_step(local: Array, k: int, size: int, before: Sbp, after: Sbp) -> Array:
     """Keep the own slice (to S), the value on the first member (B to P), or pad (S to P)."""
     if after.is_split:
         return np.split(local, size, axis=after.dim)[k]
@@ -151,7 +152,7 @@ def _local_step(local: np.ndarray, k: int, size: int, before: Sbp, after: Sbp) -
     return np.concatenate(row, axis=before.dim)
 
 
-def sample_inputs(view: OpView, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def sample_inputs(view: OpView, rng: np.random.Generator) -> dict[str, Array]:
     """Draw whole inputs that the op accepts, as its rule's samplers say.
 
     Raises:
@@ -207,7 +208,7 @@ def check_signature(
     mesh: Sequence[int],
     rng: np.random.Generator,
     *,
-    inputs: Mapping[str, np.ndarray] | None = None,
+    inputs: Mapping[str, Array] | None = None,
 ) -> str | None:
     """Compare an op on simulated ranks with the op on one device.
 
@@ -233,7 +234,7 @@ def check_signature(
     return None
 
 
-def _compare(locals_: Locals, whole: np.ndarray, state: NdSbp, mesh: Sequence[int]) -> str | None:
+def _compare(locals_: Locals, whole: Array, state: NdSbp, mesh: Sequence[int]) -> str | None:
     if not np.all(np.isfinite(whole)):
         return "is not finite on one device: draw other inputs"
     try:

@@ -84,8 +84,9 @@ class Op:
 class Parameter:
     """A variable of the model with what belongs to it.
 
-    `tensor` is read by the model; `gradient` is the tensor that the update consumes and `update` the
-    op that does it (None for buffers and frozen parameters); `states` are the optimizer's tensors.
+    `tensor` is read by the model; `gradient` is the tensor that the update consumes and `update`
+    the op that does it (None for buffers and frozen parameters); `states` are the optimizer's
+    tensors.
     """
 
     tensor: str
@@ -132,7 +133,7 @@ class Program:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return 16 hex digits that are equal for equal graphs (ops, shapes, attributes, device)."""
+        """Return 16 hex digits, equal for equal graphs (ops, shapes, attributes, device)."""
         ops = sorted((o.name, o.type, o.inputs, o.outputs, repr(o.attrs)) for o in self.ops)
         tensors = sorted((t.name, t.shape, t.dtype) for t in self.tensors)
         text = json.dumps([self.device, ops, tensors, self.inputs, self.outputs])
@@ -196,5 +197,5 @@ def _op(data: dict[str, Any]) -> Op:
 
 
 def freeze(value: Any) -> Any:
-    """Turn lists into tuples, so that attribute values are hashable and compare equal after JSON."""
+    """Turn lists into tuples: attribute values become hashable and compare equal after JSON."""
     return tuple(freeze(v) for v in value) if isinstance(value, list | tuple) else value

@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from autoddl.errors import AutoDDLError
 
@@ -37,7 +37,7 @@ B = Sbp("B")
 P = Sbp("P")
 
 
-@lru_cache(maxsize=None)
+@cache
 def S(dim: int) -> Sbp:
     """Return the state that cuts dim `dim` (0-based, not negative)."""
     if dim < 0:

@@ -26,7 +26,7 @@ from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature, nd_signatures
 from autoddl.sbp.rules.registry import OpView, find
 from autoddl.sbp.state import NdSbp, all_states, broadcast, local_shape
-from autoddl.search.result import Assignment
+from autoddl.search.result import Assignment, SearchResult
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -119,6 +119,17 @@ class Problem:
     def lower_bound_s(self) -> float:
         """Return a cost that no assignment can beat: every node's cheapest compute, no traffic."""
         return float(sum(node.compute_s.min() for node in self.nodes))
+
+    def result(self, solver: str, assignment: Sequence[int]) -> SearchResult:
+        """Return an assignment in the form that solvers return, without a search behind it."""
+        return SearchResult(
+            solver,
+            tuple(assignment),
+            self.cost_s(assignment),
+            self.lower_bound_s(),
+            self.memory_bytes(assignment),
+            (),
+        )
 
     def check_memory(self, limit_bytes: int | None) -> None:
         """Raise InfeasibleError where no assignment fits; it names by how much and what is large."""

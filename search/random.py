@@ -5,22 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.search.problem import Problem
-from autoddl.search.result import Assignment, SearchResult
+from autoddl.search.result import Assignment
 
 
 def random_assignment(problem: Problem, seed: int) -> Assignment:
     """Return an assignment with a uniformly random choice for every node."""
     rng = np.random.default_rng(seed)
     return tuple(int(rng.integers(len(node.choices))) for node in problem.nodes)
-
-
-def as_result(problem: Problem, assignment: Assignment) -> SearchResult:
-    """Return an assignment in the form that solvers return."""
-    return SearchResult(
-        "random",
-        assignment,
-        problem.cost_s(assignment),
-        problem.lower_bound_s(),
-        problem.memory_bytes(assignment),
-        (),
-    )

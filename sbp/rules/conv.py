@@ -12,6 +12,7 @@ import numpy as np
 
 from autoddl.sbp.rules.maps import elements, uncut
 from autoddl.sbp.rules.registry import (
+    Array,
     IndexMap,
     LocalOp,
     OpRule,
@@ -44,7 +45,7 @@ class _Windows:
     """Where the windows of a convolution or pooling lie on the padded image."""
 
     def __init__(
-        self, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape, count: Shape
+        self, kernel: Shape, count: Shape, *, stride: Shape, padding: Shape, dilation: Shape
     ) -> None:
         """Place `count` windows in each spatial dim."""
         self.kernel, self.padding = kernel, padding
@@ -54,13 +55,25 @@ class _Windows:
     def of_conv(cls, view: OpView, count: Shape) -> _Windows:
         """Read a convolution's attributes."""
         a = view.attr
-        return cls(a["kernel_size"], a["strides"], a["padding_before"], a["dilation_rate"], count)
+        return cls(
+            a["kernel_size"],
+            count,
+            stride=a["strides"],
+            padding=a["padding_before"],
+            dilation=a["dilation_rate"],
+        )
 
     @classmethod
     def of_pool(cls, view: OpView, count: Shape) -> _Windows:
         """Read a pooling's attributes."""
         a = view.attr
-        return cls(a["kernel_size"], a["stride"], a["padding"], a["dilation"], count)
+        return cls(
+            a["kernel_size"],
+            count,
+            stride=a["stride"],
+            padding=a["padding"],
+            dilation=a["dilation"],
+        )
 
     def offsets(self) -> Iterator[tuple[int, int, tuple[slice, slice]]]:
         """Yield each kernel position with the padded pixels that it meets, one per window."""
@@ -69,7 +82,7 @@ class _Windows:
                 rows, columns = self._along(0, r), self._along(1, s)
                 yield r, s, (rows, columns)
 
-    def pad(self, image: np.ndarray, value: float = 0.0) -> np.ndarray:
+    def pad(self, image: Array, value: float = 0.0) -> Array:
         """Return the image inside a frame of `value` that all windows fit into."""
         sizes = [
             max(
@@ -82,7 +95,7 @@ class _Windows:
         self.inside(framed, image.shape)[...] = image
         return framed
 
-    def inside(self, framed: np.ndarray, shape: Shape) -> np.ndarray:
+    def inside(self, framed: Array, shape: Shape) -> Array:
         """Return the part of a padded image that is the image of `shape`."""
         top, left = self.padding[0], self.padding[1]
         return framed[:, :, top : top + shape[2], left : left + shape[3]]
@@ -92,13 +105,13 @@ class _Windows:
         return slice(first, first + (self._count[i] - 1) * self._stride[i] + 1, self._stride[i])
 
 
-def _grouped(x: np.ndarray, groups: int, axis: int) -> np.ndarray:
+def _grouped(x: Array, groups: int, axis: int) -> Array:
     """Split the channel axis into (groups, channels per group)."""
     shape = x.shape
     return x.reshape(*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
 
 
-def _conv2d(op: LocalOp) -> dict[str, np.ndarray]:
+def _conv2d(op: LocalOp) -> dict[str, Array]:
     shape, groups = op.view.shape["out_0"], op.view.attr["groups"]
     windows = _Windows.of_conv(op.view, shape[2:])
     weight = _grouped(op.inputs["weight_0"], groups, 0)
@@ -113,7 +126,7 @@ def _conv2d(op: LocalOp) -> dict[str, np.ndarray]:
     return {"out_0": out}
 
 
-def _data_grad(op: LocalOp) -> dict[str, np.ndarray]:
+def _data_grad(op: LocalOp) -> dict[str, Array]:
     shape, groups = op.view.shape["dx_0"], op.view.attr["groups"]
     windows = _Windows.of_conv(op.view, op.view.shape["dy_0"][2:])
     weight = _grouped(op.inputs["filter_0"], groups, 0)
@@ -125,7 +138,7 @@ def _data_grad(op: LocalOp) -> dict[str, np.ndarray]:
     return {"dx_0": windows.inside(image, shape)}
 
 
-def _filter_grad(op: LocalOp) -> dict[str, np.ndarray]:
+def _filter_grad(op: LocalOp) -> dict[str, Array]:
     shape, groups = op.view.shape["filter_diff_0"], op.view.attr["groups"]
     windows = _Windows.of_conv(op.view, op.view.shape["dy_0"][2:])
     dy = _grouped(op.inputs["dy_0"], groups, 1)
@@ -138,7 +151,7 @@ def _filter_grad(op: LocalOp) -> dict[str, np.ndarray]:
     return {"filter_diff_0": diff}
 
 
-def _max_pool(op: LocalOp) -> dict[str, np.ndarray]:
+def _max_pool(op: LocalOp) -> dict[str, Array]:
     """Return maxima and their flat positions in the unpadded plane; the first of equals wins."""
     x, shape = op.inputs["x_0"], op.view.shape["y_0"]
     windows = _Windows.of_pool(op.view, shape[2:])
@@ -154,7 +167,7 @@ def _max_pool(op: LocalOp) -> dict[str, np.ndarray]:
     return {"y_0": y, "indice_0": indice}
 
 
-def _max_pool_grad(op: LocalOp) -> dict[str, np.ndarray]:
+def _max_pool_grad(op: LocalOp) -> dict[str, Array]:
     shape = op.view.shape["dx_0"]
     dx = np.zeros((shape[0] * shape[1], shape[2] * shape[3]))
     planes = np.arange(dx.shape[0])[:, None]
@@ -166,7 +179,7 @@ def _max_pool_grad(op: LocalOp) -> dict[str, np.ndarray]:
     return {"dx_0": dx.reshape(shape)}
 
 
-def _bins(size: int, count: int) -> np.ndarray:
+def _bins(size: int, count: int) -> Array:
     """Return the weights (count, size) with which adaptive average pooling mixes a dim."""
     weights = np.zeros((count, size))
     for i in range(count):
@@ -175,13 +188,13 @@ def _bins(size: int, count: int) -> np.ndarray:
     return weights
 
 
-def _avg_pool(op: LocalOp) -> dict[str, np.ndarray]:
+def _avg_pool(op: LocalOp) -> dict[str, Array]:
     x, count = op.inputs["x_0"], op.view.shape["y_0"][2:]
     rows, columns = _bins(x.shape[2], count[0]), _bins(x.shape[3], count[1])
     return {"y_0": np.einsum("nchw,yh,xw->ncyx", x, rows, columns)}
 
 
-def _avg_pool_grad(op: LocalOp) -> dict[str, np.ndarray]:
+def _avg_pool_grad(op: LocalOp) -> dict[str, Array]:
     dy, shape = op.inputs["dy_0"], op.view.shape["dx_0"]
     rows, columns = _bins(shape[2], dy.shape[2]), _bins(shape[3], dy.shape[3])
     return {"dx_0": np.einsum("ncyx,yh,xw->nchw", dy, rows, columns)}
@@ -201,7 +214,7 @@ def _max_pool_flops(view: OpView) -> float:
     return elements((*view.shape["y_0"], *view.attr["kernel_size"]))
 
 
-def _pixel(view: OpView, operand: str, rng: np.random.Generator) -> np.ndarray:
+def _pixel(view: OpView, operand: str, rng: np.random.Generator) -> Array:
     """Draw flat positions in the plane of x."""
     return rng.integers(0, view.shape["x_0"][2] * view.shape["x_0"][3], view.shape[operand])
 
@@ -216,26 +229,38 @@ _FLOPS = {
     "conv_filter_grad": _conv_flops("dy_0", "filter_diff_0"),
 }
 register(
-    OpRule("conv2d", _always(_CONV2D), _conv2d, _FLOPS["conv2d"], "conv"),
-    OpRule("conv_data_grad", _always(_DATA_GRAD), _data_grad, _FLOPS["conv_data_grad"], "conv"),
+    OpRule("conv2d", _always(_CONV2D), _conv2d, _FLOPS["conv2d"], family="conv"),
     OpRule(
-        "conv_filter_grad", _always(_FILTER_GRAD), _filter_grad, _FLOPS["conv_filter_grad"], "conv"
+        "conv_data_grad", _always(_DATA_GRAD), _data_grad, _FLOPS["conv_data_grad"], family="conv"
     ),
-    OpRule("max_pool_2d", _always(_MAX_POOL), _max_pool, _max_pool_flops, "reduction"),
+    OpRule(
+        "conv_filter_grad",
+        _always(_FILTER_GRAD),
+        _filter_grad,
+        _FLOPS["conv_filter_grad"],
+        family="conv",
+    ),
+    OpRule("max_pool_2d", _always(_MAX_POOL), _max_pool, _max_pool_flops, family="reduction"),
     OpRule(
         "max_pool_2d_grad",
         _always(_MAX_POOL_GRAD),
         _max_pool_grad,
         _input_flops("dy_0"),
-        "reduction",
-        {"indice_0": _pixel},
+        family="reduction",
+        samplers={"indice_0": _pixel},
     ),
-    OpRule("adaptive_avg_pool2d", _always(_AVG_POOL), _avg_pool, _input_flops("x_0"), "reduction"),
+    OpRule(
+        "adaptive_avg_pool2d",
+        _always(_AVG_POOL),
+        _avg_pool,
+        _input_flops("x_0"),
+        family="reduction",
+    ),
     OpRule(
         "adaptive_avg_pool2d_grad",
         _always(_AVG_POOL_GRAD),
         _avg_pool_grad,
         _input_flops("dx_0"),
-        "reduction",
+        family="reduction",
     ),
 )

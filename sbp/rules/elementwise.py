@@ -14,6 +14,7 @@ import numpy as np
 
 from autoddl.sbp.rules.maps import align, elements, no_flops, positive, same_dims
 from autoddl.sbp.rules.registry import (
+    Array,
     IndexMap,
     LocalOp,
     OpRule,
@@ -35,27 +36,27 @@ def scalar(attr: Attr) -> float:
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
-def _cdf(x: np.ndarray) -> np.ndarray:
+def _cdf(x: Array) -> Array:
     return np.asarray(0.5 * (1 + _erf(x / math.sqrt(2))))
 
 
-def _gelu_slope(x: np.ndarray) -> np.ndarray:
+def _gelu_slope(x: Array) -> Array:
     return np.asarray(_cdf(x) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi))
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-def _cast(x: np.ndarray, attr: Attr) -> np.ndarray:
+def _cast(x: Array, attr: Attr) -> Array:
     if attr["dtype"] in FLOATING:
         return x
     return np.trunc(x) if attr["dtype"] in INTEGRAL else (x != 0).astype(float)
 
 
-Unary = Callable[[np.ndarray, Attr], np.ndarray]
-Gradient = Callable[[np.ndarray, np.ndarray, Attr], np.ndarray]
-Binary = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Unary = Callable[[Array, Attr], Array]
+Gradient = Callable[[Array, Array, Attr], Array]
+Binary = Callable[[Array, Array], Array]
 
 # Op type: NumPy reference, is P passed on, flop per element.
 _UNARY: dict[str, tuple[Unary, bool, float]] = {
@@ -150,7 +151,7 @@ def _bias_add_map(view: OpView) -> IndexMap:
     return IndexMap({**same_dims(view, ("a_0", "out_0")), "b_0": (f"d{axis}",)})
 
 
-def _bias_add(op: LocalOp) -> dict[str, np.ndarray]:
+def _bias_add(op: LocalOp) -> dict[str, Array]:
     a, b = op.inputs["a_0"], op.inputs["b_0"]
     shape = [1] * a.ndim
     shape[op.view.attr["axis"] % a.ndim] = -1
@@ -173,7 +174,7 @@ def _div_grad_map(view: OpView) -> IndexMap:
     )
 
 
-def _div_grad(op: LocalOp) -> dict[str, np.ndarray]:
+def _div_grad(op: LocalOp) -> dict[str, Array]:
     whole = -op.inputs["dz_0"] * op.inputs["z_0"] / op.inputs["y_0"]
     shape = op.view.shape["dy_0"]
     summed = whole.sum(axis=tuple(range(whole.ndim - len(shape))))
@@ -186,7 +187,7 @@ def _per_element(flop: float) -> Callable[[OpView], float]:
 
 
 def _unary(op_type: str, function: Unary, linear: bool, flop: float) -> OpRule:
-    def reference(op: LocalOp) -> dict[str, np.ndarray]:
+    def reference(op: LocalOp) -> dict[str, Array]:
         return {op.view.outputs[0]: function(op.inputs[op.view.inputs[0]], op.view.attr)}
 
     samplers: dict[str, Sampler] = {}
@@ -197,13 +198,13 @@ def _unary(op_type: str, function: Unary, linear: bool, flop: float) -> OpRule:
         _pointwise("*") if linear else _pointwise(),
         reference,
         _per_element(flop),
-        "elementwise" if flop else "memory",
-        samplers,
+        family="elementwise" if flop else "memory",
+        samplers=samplers,
     )
 
 
 def _gradient(op_type: str, other: str, function: Gradient, linear: bool, flop: float) -> OpRule:
-    def reference(op: LocalOp) -> dict[str, np.ndarray]:
+    def reference(op: LocalOp) -> dict[str, Array]:
         return {"dx_0": function(op.inputs["dy_0"], op.inputs[other], op.view.attr)}
 
     return OpRule(
@@ -216,7 +217,7 @@ def _gradient(op_type: str, other: str, function: Gradient, linear: bool, flop: 
 
 
 def _binary(op_type: str, function: Binary, linear: tuple[str, ...]) -> OpRule:
-    def reference(op: LocalOp) -> dict[str, np.ndarray]:
+    def reference(op: LocalOp) -> dict[str, Array]:
         return {"z_0": function(op.inputs["x_0"], op.inputs["y_0"])}
 
     samplers: dict[str, Sampler] = {"y_0": positive} if op_type == "broadcast_div" else {}
@@ -224,22 +225,22 @@ def _binary(op_type: str, function: Binary, linear: tuple[str, ...]) -> OpRule:
 
 
 def _fill(op_type: str, value: float) -> OpRule:
-    def reference(op: LocalOp) -> dict[str, np.ndarray]:
+    def reference(op: LocalOp) -> dict[str, Array]:
         return {"out_0": np.full(op.view.shape["out_0"], value)}
 
-    return OpRule(op_type, _like_map, reference, no_flops, "memory")
+    return OpRule(op_type, _like_map, reference, no_flops, family="memory")
 
 
-def _cast_reference(op: LocalOp) -> dict[str, np.ndarray]:
+def _cast_reference(op: LocalOp) -> dict[str, Array]:
     return {"out_0": _cast(op.inputs["in_0"], op.view.attr)}
 
 
-def _with_zeros(view: OpView, operand: str, rng: np.random.Generator) -> np.ndarray:
+def _with_zeros(view: OpView, operand: str, rng: np.random.Generator) -> Array:
     """Draw values whose truth and integer parts differ."""
     return rng.choice(np.array([-1.75, 0.0, 0.5, 2.25]), view.shape[operand])
 
 
-def _add_n(op: LocalOp) -> dict[str, np.ndarray]:
+def _add_n(op: LocalOp) -> dict[str, Array]:
     return {"out_0": np.sum([op.inputs[name] for name in op.view.inputs], axis=0)}
 
 
@@ -253,7 +254,14 @@ register(
     *(_binary(name, *row) for name, row in _BINARY.items()),
     _fill("ones_like", 1.0),
     _fill("zero_like", 0.0),
-    OpRule("cast", _cast_map, _cast_reference, no_flops, "memory", {"in_0": _with_zeros}),
+    OpRule(
+        "cast",
+        _cast_map,
+        _cast_reference,
+        no_flops,
+        family="memory",
+        samplers={"in_0": _with_zeros},
+    ),
     OpRule("add_n", _pointwise("*"), _add_n, _add_n_flops),
     OpRule("bias_add", _bias_add_map, _bias_add),
     OpRule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.sbp.rules.maps import dim_names, elements, no_flops
-from autoddl.sbp.rules.registry import Dims, IndexMap, LocalOp, OpRule, OpView, register
+from autoddl.sbp.rules.registry import Array, Dims, IndexMap, LocalOp, OpRule, OpView, register
 
 
 def _look_up_dims(view: OpView, table: str, ids: str) -> tuple[Dims, Dims, Dims]:
@@ -26,7 +26,7 @@ def _gather_map(view: OpView) -> IndexMap:
     )
 
 
-def _gather(op: LocalOp) -> dict[str, np.ndarray]:
+def _gather(op: LocalOp) -> dict[str, Array]:
     """Look up the rows held here; rows of other devices count as zero."""
     table, axis = op.inputs["in_0"], op.view.attr["axis"] % op.inputs["in_0"].ndim
     rows = op.inputs["indices_0"] - op.start["in_0"][axis]
@@ -50,7 +50,7 @@ def _segment_sum_map(view: OpView) -> IndexMap:
     )
 
 
-def _segment_sum(op: LocalOp) -> dict[str, np.ndarray]:
+def _segment_sum(op: LocalOp) -> dict[str, Array]:
     out = np.zeros(op.view.shape["out_0"])
     axis = op.view.attr["axis"] % out.ndim
     ids = op.inputs["segment_ids_0"]
@@ -62,19 +62,26 @@ def _segment_sum(op: LocalOp) -> dict[str, np.ndarray]:
     return {"out_0": out}
 
 
-def _row_number(view: OpView, operand: str, rng: np.random.Generator) -> np.ndarray:
+def _row_number(view: OpView, operand: str, rng: np.random.Generator) -> Array:
     table = view.shape["in_0" if "in_0" in view.shape else "like_0"]
     return rng.integers(0, table[view.attr["axis"]], view.shape[operand])
 
 
 register(
-    OpRule("gather", _gather_map, _gather, no_flops, "embedding", {"indices_0": _row_number}),
+    OpRule(
+        "gather",
+        _gather_map,
+        _gather,
+        no_flops,
+        family="embedding",
+        samplers={"indices_0": _row_number},
+    ),
     OpRule(
         "unsorted_segment_sum_like",
         _segment_sum_map,
         _segment_sum,
         lambda view: elements(view.shape["data_0"]),
-        "embedding",
-        {"segment_ids_0": _row_number},
+        family="embedding",
+        samplers={"segment_ids_0": _row_number},
     ),
 )

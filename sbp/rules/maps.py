@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.sbp.rules.registry import Dims, OpView, Shape
+from autoddl.sbp.rules.registry import Array, Dims, OpView, Shape
 
 
 def dim_names(ndim: int, prefix: str = "d") -> Dims:
@@ -67,6 +67,6 @@ def no_flops(view: OpView) -> float:
     return 0.0
 
 
-def positive(view: OpView, operand: str, rng: np.random.Generator) -> np.ndarray:
+def positive(view: OpView, operand: str, rng: np.random.Generator) -> Array:
     """Draw values in [0.5, 2): roots, logarithms and divisors are well conditioned there."""
     return rng.uniform(0.5, 2.0, view.shape[operand])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from autoddl.sbp.rules.maps import align, dim_names, elements
-from autoddl.sbp.rules.registry import Dims, IndexMap, LocalOp, OpRule, OpView, register
+from autoddl.sbp.rules.registry import Array, Dims, IndexMap, LocalOp, OpRule, OpView, register
 
 _BILINEAR = (frozenset({"a_0"}), frozenset({"b_0"}))
 
@@ -29,7 +27,7 @@ def _product_map(view: OpView) -> IndexMap:
     )
 
 
-def _product(op: LocalOp) -> dict[str, np.ndarray]:
+def _product(op: LocalOp) -> dict[str, Array]:
     a, b = op.inputs["a_0"], op.inputs["b_0"]
     if op.view.attr["transpose_a"]:
         a = a.swapaxes(-1, -2)
@@ -55,7 +53,7 @@ def _grad_b_map(view: OpView) -> IndexMap:
     )
 
 
-def _grad_b(op: LocalOp) -> dict[str, np.ndarray]:
+def _grad_b(op: LocalOp) -> dict[str, Array]:
     a, b = op.inputs["a_0"], op.inputs["b_0"]
     flat_a, flat_b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
     return {"out_0": op.view.attr["alpha"] * (flat_a.T @ flat_b)}
@@ -67,8 +65,8 @@ def _grad_b_flops(view: OpView) -> float:
 
 register(
     *(
-        OpRule(op_type, _product_map, _product, _product_flops, "matmul")
+        OpRule(op_type, _product_map, _product, _product_flops, family="matmul")
         for op_type in ("matmul", "batch_matmul", "broadcast_matmul")
     ),
-    OpRule("broadcast_matmul_grad_b", _grad_b_map, _grad_b, _grad_b_flops, "matmul"),
+    OpRule("broadcast_matmul_grad_b", _grad_b_map, _grad_b, _grad_b_flops, family="matmul"),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autoddl.sbp.rules.maps import elements, positive, same_dims, uncut
-from autoddl.sbp.rules.registry import IndexMap, LocalOp, OpRule, OpView, register
+from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, register
 
 _CUT_ALIKE = ("model_0", "model_diff_0", "m_0", "v_0", "max_v_0", "momentum_0")
 
@@ -33,25 +33,25 @@ def _step_size(op: LocalOp) -> float:
     return _scalar(op, "learning_rate") * float(op.view.attr["learning_rate_scale"])
 
 
-def _regularised(op: LocalOp) -> np.ndarray:
+def _regularised(op: LocalOp) -> Array:
     """Return the gradient with its scale and the l1 and l2 terms."""
     attr, model = op.view.attr, op.inputs["model_0"]
     scaled = op.inputs["model_diff_0"] * attr["scale"]
     return np.asarray(scaled + attr["l1"] * np.sign(model) + attr["l2"] * model)
 
 
-def _stepped(op: LocalOp, direction: np.ndarray) -> np.ndarray:
+def _stepped(op: LocalOp, direction: Array) -> Array:
     """Return the model after a step, with decoupled weight decay."""
     model = op.inputs["model_0"]
     decay = op.view.attr["weight_decay"] * model
     return np.asarray(model - _step_size(op) * (direction + decay))
 
 
-def _sgd(op: LocalOp) -> dict[str, np.ndarray]:
+def _sgd(op: LocalOp) -> dict[str, Array]:
     return {"model_0": _stepped(op, _regularised(op))}
 
 
-def _momentum(op: LocalOp) -> dict[str, np.ndarray]:
+def _momentum(op: LocalOp) -> dict[str, Array]:
     attr, gradient = op.view.attr, _regularised(op)
     momentum = attr["beta"] * op.inputs["momentum_0"] + (1 - attr["dampening"]) * gradient
     direction = gradient + attr["beta"] * momentum if attr["nesterov"] else momentum
@@ -60,7 +60,7 @@ def _momentum(op: LocalOp) -> dict[str, np.ndarray]:
     return {"model_0": _stepped(op, direction), "momentum_0": momentum}
 
 
-def _adam(op: LocalOp) -> dict[str, np.ndarray]:
+def _adam(op: LocalOp) -> dict[str, Array]:
     attr, gradient = op.view.attr, _regularised(op)
     m = attr["beta1"] * op.inputs["m_0"] + (1 - attr["beta1"]) * gradient
     v = attr["beta2"] * op.inputs["v_0"] + (1 - attr["beta2"]) * gradient**2
@@ -75,7 +75,7 @@ def _bias_correction_map(view: OpView) -> IndexMap:
     return IndexMap(uncut(view, view.inputs + view.outputs))
 
 
-def _bias_correction(op: LocalOp) -> dict[str, np.ndarray]:
+def _bias_correction(op: LocalOp) -> dict[str, Array]:
     return {"out_0": 1 - op.view.attr["beta"] ** (op.inputs["train_step_0"] + 1)}
 
 
@@ -87,15 +87,31 @@ _POSITIVE = dict.fromkeys(
     ("v_0", "max_v_0", "learning_rate_0", "bias_correction1_0", "bias_correction2_0"), positive
 )
 register(
-    OpRule("sgd_update", _update_map, _sgd, _per_parameter(4), "optimizer", _POSITIVE),
-    OpRule("momentum_update", _update_map, _momentum, _per_parameter(6), "optimizer", _POSITIVE),
-    OpRule("adam_update", _update_map, _adam, _per_parameter(12), "optimizer", _POSITIVE),
+    OpRule(
+        "sgd_update", _update_map, _sgd, _per_parameter(4), family="optimizer", samplers=_POSITIVE
+    ),
+    OpRule(
+        "momentum_update",
+        _update_map,
+        _momentum,
+        _per_parameter(6),
+        family="optimizer",
+        samplers=_POSITIVE,
+    ),
+    OpRule(
+        "adam_update",
+        _update_map,
+        _adam,
+        _per_parameter(12),
+        family="optimizer",
+        samplers=_POSITIVE,
+    ),
     OpRule(
         "adam_bias_correction_factor",
         _bias_correction_map,
         _bias_correction,
         lambda view: 3.0,
-        "optimizer",
-        {"train_step_0": positive},
+        family="optimizer",
+        samplers={"train_step_0": positive},
     ),
 )

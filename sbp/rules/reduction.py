@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.sbp.rules.maps import axes_of, dim_names, elements, reduced_dims
-from autoddl.sbp.rules.registry import IndexMap, LocalOp, OpRule, OpView, register
+from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, register
 
 
 def _reduce_sum_map(view: OpView) -> IndexMap:
@@ -22,7 +22,7 @@ def _reduce_sum_map(view: OpView) -> IndexMap:
     )
 
 
-def _reduce_sum(op: LocalOp) -> dict[str, np.ndarray]:
+def _reduce_sum(op: LocalOp) -> dict[str, Array]:
     axes = axes_of(op.view, "axis", "input_tensor_0")
     total = np.asarray(op.inputs["input_tensor_0"].sum(axis=axes))
     return {"output_tensor_0": total.reshape(op.view.shape["output_tensor_0"])}
@@ -44,7 +44,7 @@ def _like_axes(view: OpView) -> tuple[int, ...]:
     return axes_of(view, "axis", "x_0") if view.attr["axis"] else ()
 
 
-def _reduce_sum_like(op: LocalOp) -> dict[str, np.ndarray]:
+def _reduce_sum_like(op: LocalOp) -> dict[str, Array]:
     total = op.inputs["x_0"].sum(axis=_like_axes(op.view))
     return {"y_0": np.asarray(total).reshape(op.view.shape["y_0"])}
 
@@ -55,13 +55,13 @@ register(
         _reduce_sum_map,
         _reduce_sum,
         lambda view: elements(view.shape["input_tensor_0"]),
-        "reduction",
+        family="reduction",
     ),
     OpRule(
         "reduce_sum_like",
         _reduce_sum_like_map,
         _reduce_sum_like,
         lambda view: elements(view.shape["x_0"]),
-        "reduction",
+        family="reduction",
     ),
 )

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from autoddl.errors import RuleError
 from autoddl.sbp.program import Op
 from autoddl.sbp.state import B, P, S, Sbp
 
+Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 Signature = Mapping[str, Sbp]
 Dims = tuple[str | None, ...]
@@ -54,7 +56,7 @@ class LocalOp:
     """
 
     view: OpView
-    inputs: Mapping[str, np.ndarray]
+    inputs: Mapping[str, Array]
     start: Mapping[str, Shape]
 
 
@@ -103,7 +105,7 @@ def index_map(
     )
 
 
-Sampler = Callable[[OpView, str, np.random.Generator], np.ndarray]
+Sampler = Callable[[OpView, str, np.random.Generator], Array]
 
 
 def output_elements(view: OpView) -> float:
@@ -123,7 +125,7 @@ class OpRule:
 
     op_type: str
     indices: Callable[[OpView], IndexMap]
-    reference: Callable[[LocalOp], dict[str, np.ndarray]]
+    reference: Callable[[LocalOp], dict[str, Array]]
     flops: Callable[[OpView], float] = output_elements
     family: str = "elementwise"
     samplers: Mapping[str, Sampler] = field(default_factory=dict, compare=False)

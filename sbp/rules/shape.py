@@ -9,7 +9,16 @@ import numpy as np
 
 from autoddl.errors import RuleError
 from autoddl.sbp.rules.maps import dim_names, no_flops, reduced_dims
-from autoddl.sbp.rules.registry import Dims, IndexMap, LocalOp, OpRule, OpView, Shape, register
+from autoddl.sbp.rules.registry import (
+    Array,
+    Dims,
+    IndexMap,
+    LocalOp,
+    OpRule,
+    OpView,
+    Shape,
+    register,
+)
 
 
 def matching_leaders(source: Shape, target: Shape) -> tuple[tuple[int, int], ...]:
@@ -52,7 +61,7 @@ def _reshape_map(linear: bool) -> Callable[[OpView], IndexMap]:
     return indices
 
 
-def _reshape(op: LocalOp) -> dict[str, np.ndarray]:
+def _reshape(op: LocalOp) -> dict[str, Array]:
     return {"out_0": op.inputs["in_0"].reshape(op.view.shape["out_0"])}
 
 
@@ -62,7 +71,7 @@ def _transpose_map(view: OpView) -> IndexMap:
     return IndexMap({"input_0": names, "output_0": permuted}, linear=(frozenset({"input_0"}),))
 
 
-def _transpose(op: LocalOp) -> dict[str, np.ndarray]:
+def _transpose(op: LocalOp) -> dict[str, Array]:
     return {"output_0": op.inputs["input_0"].transpose(op.view.attr["perm"])}
 
 
@@ -88,11 +97,11 @@ def _slices(op: LocalOp) -> tuple[slice, ...]:
     return tuple(map(slice, attr["start"], attr["stop"], attr["step"]))
 
 
-def _slice(op: LocalOp) -> dict[str, np.ndarray]:
+def _slice(op: LocalOp) -> dict[str, Array]:
     return {"y_0": op.inputs["x_0"][_slices(op)]}
 
 
-def _slice_grad(op: LocalOp) -> dict[str, np.ndarray]:
+def _slice_grad(op: LocalOp) -> dict[str, Array]:
     dx = np.zeros(op.view.shape["dx_0"])
     dx[_slices(op)] = op.inputs["dy_0"]
     return {"dx_0": dx}
@@ -107,7 +116,7 @@ def _expand_map(view: OpView) -> IndexMap:
     return IndexMap({"in_0": names[offset:], "out_0": names}, linear=(frozenset({"in_0"}),))
 
 
-def _expand(op: LocalOp) -> dict[str, np.ndarray]:
+def _expand(op: LocalOp) -> dict[str, Array]:
     return {"out_0": np.broadcast_to(op.inputs["in_0"], op.view.shape["out_0"])}
 
 
@@ -128,7 +137,7 @@ def _broadcast_axes(view: OpView) -> tuple[int, ...]:
     return tuple(axis % ndim for axis in view.attr["broadcast_axes"])
 
 
-def _broadcast_like(op: LocalOp) -> dict[str, np.ndarray]:
+def _broadcast_like(op: LocalOp) -> dict[str, Array]:
     x, shape = op.inputs["x_0"], op.view.shape["y_0"]
     axes = _broadcast_axes(op.view)
     if x.ndim == len(shape) - len(axes):
@@ -138,16 +147,16 @@ def _broadcast_like(op: LocalOp) -> dict[str, np.ndarray]:
 
 register(
     *(
-        OpRule(name, _reshape_map(linear=True), _reshape, no_flops, "memory")
+        OpRule(name, _reshape_map(linear=True), _reshape, no_flops, family="memory")
         for name in ("reshape", "reshape_like", "expand_dims")
     ),
     OpRule(
-        "squeeze", _reshape_map(linear=False), _reshape, no_flops, "memory",
+        "squeeze", _reshape_map(linear=False), _reshape, no_flops, family="memory",
         notes="linear, but the engine refuses P",
     ),
-    OpRule("transpose", _transpose_map, _transpose, no_flops, "memory"),
-    OpRule("slice", _slice_map("x_0", "y_0"), _slice, no_flops, "memory"),
-    OpRule("slice_grad", _slice_map("dx_0", "dy_0"), _slice_grad, no_flops, "memory"),
-    OpRule("expand", _expand_map, _expand, no_flops, "memory"),
-    OpRule("broadcast_like", _broadcast_like_map, _broadcast_like, no_flops, "memory"),
+    OpRule("transpose", _transpose_map, _transpose, no_flops, family="memory"),
+    OpRule("slice", _slice_map("x_0", "y_0"), _slice, no_flops, family="memory"),
+    OpRule("slice_grad", _slice_map("dx_0", "dy_0"), _slice_grad, no_flops, family="memory"),
+    OpRule("expand", _expand_map, _expand, no_flops, family="memory"),
+    OpRule("broadcast_like", _broadcast_like_map, _broadcast_like, no_flops, family="memory"),
 )  # fmt: skip

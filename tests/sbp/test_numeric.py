@@ -9,6 +9,7 @@ import pytest
 
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.numeric import (
+    Locals,
     assemble,
     check_signature,
     run_boxing,
@@ -16,6 +17,7 @@ from autoddl.sbp.numeric import (
     sample_inputs,
     shard,
 )
+from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.state import NdSbp, all_states, shard_slices
 from tests.sbp.rule_cases import CASES, case, case_id
 
@@ -78,7 +80,7 @@ def test_assemble_sees_differing_replicas_and_wrong_shapes() -> None:
 
 
 @pytest.mark.parametrize("view", CASES, ids=case_id)
-def test_samples_fit(view: object) -> None:
+def test_samples_fit(view: OpView) -> None:
     inputs = sample_inputs(view, RNG)
     assert {name: array.shape for name, array in inputs.items()} == {
         name: view.shape[name] for name in view.inputs
@@ -91,10 +93,8 @@ def test_given_inputs_are_used() -> None:
     signature = {"x_0": state("B"), "y_0": state("P")}
     assert check_signature(view, signature, (2,), RNG, inputs=sound_by_accident) is None
     fault = check_signature(view, signature, (2,), RNG, inputs={"x_0": np.arange(4.0)})
-    assert (
-        fault
-        == "relu with x_0 (B), y_0 (P) on mesh 2: y_0 is 6 at (3,) on the ranks, 3 on one device"
-    )
+    said = "relu with x_0 (B), y_0 (P) on mesh 2: y_0 is 6 at (3,) on the ranks, 3 on one device"
+    assert fault == said
 
 
 def test_no_rule_is_an_error() -> None:
@@ -119,12 +119,9 @@ def test_updates_return_their_inputs() -> None:
     signature = {"model_0": "S0", "model_diff_0": "S0", "learning_rate_0": "B"}
     states = {name: state(text) for name, text in signature.items()}
     assert check_signature(view, states, (2,), RNG) is None
-    results = run_op(
-        view,
-        states,
-        (2,),
-        {n: shard(a, states[n], (2,), RNG) for n, a in sample_inputs(view, RNG).items()},
-    )
+    wholes = sample_inputs(view, RNG)
+    locals_ = {name: shard(wholes[name], states[name], (2,), RNG) for name in wholes}
+    results = run_op(view, states, (2,), locals_)
     assert [local.shape for local in results["model_0"]] == [(2, 2), (2, 2)]
 
 
@@ -137,10 +134,10 @@ def test_a_chain_of_ops_and_boxings() -> None:
     second = case("matmul", "a_0: 4 12, b_0: 12 8 -> out_0: 4 8", **attrs)
     x, w, v = (RNG.normal(size=shape) for shape in ((4, 8), (8, 12), (12, 8)))
 
-    def place(array: np.ndarray, text: str) -> list[np.ndarray]:
+    def place(array: np.ndarray, text: str) -> Locals:
         return shard(array, state(text), mesh, RNG)
 
-    def on_ranks(view: object, a: list[np.ndarray], b: list[np.ndarray], text: str) -> object:
+    def on_ranks(view: OpView, a: Locals, b: Locals, text: str) -> Locals:
         names = view.inputs + view.outputs
         states = dict(zip(names, map(state, text.split("; ")), strict=True))
         return run_op(view, states, mesh, dict(zip(view.inputs, (a, b), strict=False)))["out_0"]
@@ -151,7 +148,7 @@ def test_a_chain_of_ops_and_boxings() -> None:
     out = on_ranks(second, active, place(v, "S0, B"), "S1, S0; S0, B; P, S0")
     out = run_boxing(out, state("P, S0"), state("B, S0"), (4, 8), mesh)
 
-    def single(view: object, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def single(view: OpView, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         whole = dict.fromkeys(view.inputs + view.outputs, state("B"))
         pairs = zip(view.inputs, ([a], [b]), strict=False)
         return run_op(view, whole, (1,), dict(pairs))["out_0"][0]

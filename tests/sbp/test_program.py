@@ -130,7 +130,7 @@ def test_damaged_parts(damage: dict[str, object]) -> None:
     with pytest.raises(AutoDDLError, match="damaged"):
         Program.from_json(data | damage)
     del data["loss"]
-    with pytest.raises(AutoDDLError, match="damaged.*loss"):
+    with pytest.raises(AutoDDLError, match=r"damaged.*loss"):
         Program.from_json(data)
 
 

@@ -69,6 +69,13 @@ def test_softmaxes() -> None:
     np.testing.assert_allclose(results["prob_0"], special.log_softmax(inputs["in_0"], axis=-1))
 
 
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_variance_by_hand(unbiased: bool) -> None:
+    view = case("var", "input_0: 2 3 -> output_0: 2 1", dim=(1,), unbiased=unbiased, keepdim=True)
+    results = run(view, {"input_0": np.array([[1.0, 2, 3], [1, 1, 4]])})
+    np.testing.assert_allclose(results["output_0"] * (2 if unbiased else 3), [[2.0], [6.0]])
+
+
 def conv_attrs(stride: int, padding: int, dilation: int, groups: int) -> dict[str, Any]:
     return {
         "kernel_size": (3, 2), "strides": (stride,) * 2, "padding_before": (padding,) * 2,
@@ -104,12 +111,12 @@ def test_dilated_conv2d_is_conv2d_with_a_sparse_kernel() -> None:
 
 
 def test_max_pool_by_hand() -> None:
-    x = np.array([[1.0, 2, 3], [8, 5, 4], [7, 6, 9]])[None, None]
+    x = np.array([[1.0, 2, 4], [8, 5, 4], [7, 6, 9]])[None, None]
     pool = {"kernel_size": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1)}
     ceil = case("max_pool_2d", "x_0: 1 1 3 3 -> y_0: 1 1 2 2, indice_0: 1 1 2 2", **pool)
     results = run(ceil, {"x_0": x})
     assert results["y_0"].tolist() == [[[[8, 4], [7, 9]]]]
-    assert results["indice_0"].tolist() == [[[[3, 5], [6, 8]]]]
+    assert results["indice_0"].tolist() == [[[[3, 2], [6, 8]]]]  # of two fours the first
     padded = run(OpView(**{**vars(ceil), "attr": {**pool, "padding": (1, 1)}}), {"x_0": -x})
     assert padded["y_0"].tolist() == [[[[-1, -2], [-7, -4]]]]
     assert padded["indice_0"].tolist() == [[[[0, 1], [6, 5]]]]
@@ -124,16 +131,16 @@ def test_adaptive_average_pool_by_hand() -> None:
 def test_nll_by_hand() -> None:
     view = case(
         "nll", "input_0: 3 2, target_0: 3, weight_0: 2 -> output_0: 3, out_weight_0: 3",
-        ignore_index=-100,
+        ignore_index=0,
     )  # fmt: skip
     inputs = {
         "input_0": np.array([[1.0, 2], [3, 4], [5, 6]]),
-        "target_0": np.array([1, -100, 0]),
+        "target_0": np.array([1, 0, 1]),
         "weight_0": np.array([10.0, 100.0]),
     }
     results = run(view, inputs)
-    assert results["output_0"].tolist() == [-200, 0, -50]
-    assert results["out_weight_0"].tolist() == [100, 0, 10]
+    assert results["output_0"].tolist() == [-200, 0, -600]
+    assert results["out_weight_0"].tolist() == [100, 0, 100]
 
 
 # Gradient op; forward op; forward operand of each gradient input; what the gradient is of.

@@ -290,6 +290,14 @@ def test_an_index_map_is_read() -> None:
         index_map("a i k -> out: i")
 
 
+def test_an_index_neither_kept_nor_summed_is_not_cut(patched: Callable[[OpRule], None]) -> None:
+    rule = registry.find("relu")
+    assert rule is not None
+    patched(replace(rule, indices=lambda view: index_map("x_0: i j -> y_0: . j")))
+    view = BY_ID["relu[4x8]"]
+    assert [text(view, signature) for signature in signatures(view)] == ["B B", "S1 S1"]
+
+
 def test_a_map_that_does_not_fit_is_an_error(patched: Callable[[OpRule], None]) -> None:
     rule = registry.find("relu")
     assert rule is not None

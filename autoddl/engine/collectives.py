@@ -1,0 +1,242 @@
+"""Measure boxings and the device on every rank; the rank program that autoddl.fit_network starts.
+
+What is measured is what plans execute: boxing inside nn.Graph, which has another implementation
+and other costs than eager boxing. One number takes two graphs, the *chain* and its *twin*:
+
+    chain   s -> x·s -> boxing -> one element of it -> s -> x·s -> boxing -> …   (`steps` boxings)
+    twin    the same kernels on the same local shapes, everything broadcast, no boxing
+
+and is (median time of a call of the chain − that of the twin) / steps. Each boxing waits for the one
+before it, since its input x·s needs an element of the last result; nothing else ties the ranks
+together. Feeding and fetching (s has one element), launching the graph, multiplying and picking the
+element are in both graphs and drop out. No local step such as B->P is needed to get back to the
+first state: x keeps the state that makes x·s the boxing's input again.
+
+    collective       x   s   boxing      (the changed axis; s is a sum over x·s, so P where that is S)
+    all-reduce       P   B   P  -> B
+    all-gather       S0  B   S0 -> B
+    reduce-scatter   B   P   P  -> S0
+    all-to-all       S0  –   S0 -> S1 -> S0 -> …, x <- boxing of x·1
+
+x has one more dim in front; on the mesh [N/p, p] the outer axis cuts it, so that N/p independent
+groups of p ranks work at once. Every chain must return what it was given, else the run fails.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oneflow as flow
+
+from autoddl.engine import device_chains
+from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+
+ITEM_BYTES = 4
+_WARM_UP = 1
+
+Body = Callable[..., Any]
+Box = Callable[[Any, str], Any]
+
+
+@dataclass(frozen=True)
+class _States:
+    """States of x and s along the measured axis, and the state that the boxing leads to."""
+
+    x: str
+    s: str
+    target: str
+
+
+# S1, S2 are S0, S1 of the message: dim 0 counts the groups.
+_STATES = {
+    ALL_REDUCE: _States(x="P", s="B", target="B"),
+    ALL_GATHER: _States(x="S1", s="B", target="B"),
+    REDUCE_SCATTER: _States(x="B", s="P", target="S1"),
+    ALL_TO_ALL: _States(x="S1", s="B", target="S2"),
+}
+
+
+class Stopwatch:
+    """Time calls of a function of global tensors, on all ranks at once."""
+
+    def __init__(self, mode: str, repetitions: int) -> None:
+        self.mode = mode
+        self.repetitions = repetitions
+
+    def calls(self, body: Body, inputs: Sequence[Any]) -> tuple[list[float], Any]:
+        """Return the seconds of each repetition on this rank, and the last result.
+
+        With mode "graph" `body` becomes the build of an nn.Graph; with "eager" it runs as it is.
+        Every repetition starts at a barrier (which the ranks leave within 0.1 ms).
+        """
+        function = _Graph(body) if self.mode == "graph" else body
+        samples = []
+        for _ in range(_WARM_UP + self.repetitions):
+            flow.comm.barrier()
+            start = time.perf_counter()
+            result = function(*inputs)
+            result.to_local()
+            flow._oneflow_internal.eager.Sync()
+            samples.append(time.perf_counter() - start)
+        flow.comm.barrier()
+        return samples[_WARM_UP:], result
+
+
+class _Graph(flow.nn.Graph):  # type: ignore[misc]
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self._body = body
+
+    def build(self, *inputs: Any) -> Any:
+        return self._body(*inputs)
+
+
+def measure_collective(
+    watch: Stopwatch, collective: str, group_size: int, size_bytes: float, steps: int
+) -> dict[str, Any]:
+    """Measure one collective in all groups of `group_size` ranks at once.
+
+    `size_bytes` is the n of perfmodel.collectives; the result says which n was possible. `steps` is
+    even for an all-to-all.
+
+    Raises:
+        RuntimeError: the chain did not return what it was given.
+    """
+    states = _STATES[collective]
+    rows, columns = message_shape(collective, group_size, size_bytes)
+    groups = flow.env.get_world_size() // group_size
+    mesh = _mesh(groups, group_size)
+    x_value = 1.0 if collective == ALL_TO_ALL else 1.0 / rows
+    x = _global(np.full((groups, rows, columns), x_value), mesh, states.x)
+    s = _global(np.ones((groups, 1, 1)), mesh, states.s)
+    body = _exchange(steps) if collective == ALL_TO_ALL else _relay(steps, states.target)
+    chain, result = watch.calls(lambda x, s: body(x, s, lambda t, to: _box(t, mesh, to)), (x, s))
+    _check_unchanged(collective, result, x if collective == ALL_TO_ALL else s)
+
+    local_rows = rows // group_size if states.x == "S1" else rows
+    alone = _mesh(1, flow.env.get_world_size())
+    x = _global(np.full((1, local_rows, columns), 1.0 / local_rows), alone, "B")
+    s = _global(np.ones((1, 1, 1)), alone, "B")
+    twin, _ = watch.calls(lambda x, s: body(x, s, lambda t, to: t), (x, s))
+    share = group_size if collective == ALL_TO_ALL else 1
+    return {
+        "collective": collective,
+        "group_size": group_size,
+        "size_bytes": rows * columns * ITEM_BYTES // share,
+        "steps": steps,
+        "chain_s": chain,
+        "twin_s": twin,
+    }
+
+
+def message_shape(collective: str, group_size: int, size_bytes: float) -> tuple[int, int]:
+    """Return rows and columns of a group's float32 tensor, about square and divisible by the group.
+
+    n is the local send buffer of an all-to-all, hence its tensor is `group_size` times as large.
+    """
+    elements = size_bytes / ITEM_BYTES * (group_size if collective == ALL_TO_ALL else 1)
+    rows = max(1, round(elements**0.5 / group_size)) * group_size
+    columns = max(1, round(elements / rows / group_size)) * group_size
+    return rows, columns
+
+
+def _relay(steps: int, target: str) -> Callable[[Any, Any, Box], Any]:
+    """Chain boxings of x·s through one element per row of each result, summed to the next s."""
+
+    def body(x: Any, s: Any, box: Box) -> Any:
+        for _ in range(steps):
+            s = box(x * s, target)[:, :, :1].sum(1, keepdim=True)
+        return s
+
+    return body
+
+
+def _exchange(steps: int) -> Callable[[Any, Any, Box], Any]:
+    """Chain all-to-alls back and forth."""
+
+    def body(x: Any, s: Any, box: Box) -> Any:
+        for step in range(steps):
+            x = box(x * s, "S1" if step % 2 else "S2")
+        return x
+
+    return body
+
+
+def _mesh(groups: int, group_size: int) -> Any:
+    ranks = np.arange(groups * group_size)
+    return flow.placement(
+        "cpu", (ranks.reshape(groups, group_size) if groups > 1 else ranks).tolist()
+    )
+
+
+def _nd_sbp(mesh: Any, state: str) -> list[Any]:
+    """Return the state of the measured, inner axis; an outer axis cuts dim 0."""
+    one = {"B": flow.sbp.broadcast, "P": flow.sbp.partial_sum}
+    inner = one[state] if state in one else flow.sbp.split(int(state[1:]))
+    return [flow.sbp.split(0), inner] if len(mesh.hierarchy) == 2 else [inner]
+
+
+def _box(tensor: Any, mesh: Any, state: str) -> Any:
+    return tensor.to_global(placement=mesh, sbp=_nd_sbp(mesh, state))
+
+
+def _global(array: np.ndarray, mesh: Any, state: str) -> Any:
+    whole = flow.tensor(
+        array.astype(np.float32), placement=mesh, sbp=[flow.sbp.broadcast] * len(mesh.hierarchy)
+    )
+    return _box(whole, mesh, state)
+
+
+def _check_unchanged(collective: str, result: Any, given: Any) -> None:
+    mesh = given.placement
+    whole = [flow.sbp.broadcast] * len(mesh.hierarchy)
+    pair = [t.to_global(placement=mesh, sbp=whole).to_local().numpy() for t in (result, given)]
+    if not np.allclose(*pair, rtol=1e-3):
+        raise RuntimeError(
+            f"a chain of {collective} returned {pair[0].ravel()[:4]} for {pair[1].ravel()[:4]}: "
+            "the engine's boxing is wrong or was optimised away"
+        )
+
+
+def main(folder: Path) -> None:
+    """Run the cases of folder/task.json; write rank<k>.json and, on rank 0, lines of progress."""
+    task = json.loads((folder / "task.json").read_text())
+    rank = flow.env.get_rank()
+    links, device = [], {}
+    watch = Stopwatch(task["mode"], task["repetitions"])
+    with (folder / "progress").open("a") as progress:
+        for case in task["cases"]:
+            links.append(measure_collective(watch, **case))
+            _tell(progress, rank, f"{case['collective']} over {case['group_size']} ranks")
+        if task["device"]:
+            mesh = _mesh(1, flow.env.get_world_size())
+            for name, chain in device_chains.chains().items():
+                inputs = [_global(array, mesh, "B") for array in chain.inputs]
+                chain_s, twin_s = (watch.calls(body, inputs)[0] for body in chain.bodies())
+                device[name] = {
+                    "chain_s": chain_s,
+                    "twin_s": twin_s,
+                    "steps": chain.steps,
+                    "flops": chain.flops,
+                    "moved_bytes": chain.moved_bytes,
+                }
+                _tell(progress, rank, f"device: {name}")
+    (folder / f"rank{rank}.json").write_text(json.dumps({"links": links, "device": device}))
+    flow.comm.barrier()
+
+
+def _tell(progress: Any, rank: int, text: str) -> None:
+    if rank == 0:
+        progress.write(text + "\n")
+        progress.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

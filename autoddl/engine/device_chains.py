@@ -1,0 +1,103 @@
+"""Chains of ops that time one op family each; engine.collectives runs them on all ranks at once.
+
+Every rank computes the whole chain (all tensors are broadcast), so the ranks share the cores and the
+memory bus as they do in a training step, and none waits for another. An op's time is (the median
+time of a call of the chain − that of its twin) / `steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import oneflow as flow
+
+_SIDE = 512  # of the square matrices
+_LARGE = 1 << 22  # elements of the bandwidth probe: more bytes than caches hold
+_MEDIUM = (1, 512, 1024)  # an activation
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The same op `steps` times; `flops` and `moved_bytes` (read and written) are those of one.
+
+    `op` maps (x, the other inputs) to the next x. The twin lacks these `steps` ops (one
+    stays, in both); or it repeats `twin_op`, what `op` does besides the op that is measured.
+    """
+
+    inputs: tuple[np.ndarray, ...]
+    op: Callable[..., Any]
+    steps: int
+    flops: float
+    moved_bytes: float
+    twin_op: Callable[..., Any] | None = None
+
+    def bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Return the chain and its twin as functions of the inputs."""
+        twin = (self.op, 1) if self.twin_op is None else (self.twin_op, self.steps)
+        return _repeat(self.op, self.steps + (self.twin_op is None)), _repeat(*twin)
+
+
+def _repeat(op: Callable[..., Any], count: int) -> Callable[..., Any]:
+    def run(x: Any, *others: Any) -> Any:
+        for _ in range(count):
+            x = op(x, *others)
+        return x
+
+    return run
+
+
+def chains() -> dict[str, Chain]:
+    """Return the chains: "overhead", "bandwidth", and one for each op family by its name.
+
+    The values stay near 1 (denormal numbers would slow the CPU down); flops are counted as in
+    sbp.rules.
+    """
+    one = np.ones((1, 1, 1))
+    medium = np.full(_MEDIUM, 3.0)
+    return {
+        "overhead": Chain((one, one), lambda x, s: x * s, 160, 1.0, 8.0),
+        "bandwidth": Chain(
+            (np.ones((1, 1, _LARGE)), one), lambda x, s: x * s, 4, _LARGE, 8.0 * _LARGE
+        ),
+        "matmul": Chain(
+            (np.ones((_SIDE, _SIDE)), np.eye(_SIDE)),
+            flow.matmul,
+            6,
+            2.0 * _SIDE**3,
+            12.0 * _SIDE**2,
+        ),
+        "conv": _conv(),
+        "elementwise": Chain((medium,), flow.gelu, 6, 8.0 * medium.size, 8.0 * medium.size),
+        "reduction": _reduction(float(medium.size)),
+        "normalisation": Chain(
+            (medium,), lambda x: flow.softmax(x, 2), 6, 5.0 * medium.size, 8.0 * medium.size
+        ),
+    }
+
+
+def _conv() -> Chain:
+    """Return 3×3 convolutions of 32 to 32 channels that copy their input."""
+    image, weight = np.ones((8, 32, 28, 28)), np.zeros((32, 32, 3, 3))
+    weight[range(32), range(32), 1, 1] = 1.0
+    return Chain(
+        (image, weight),
+        lambda x, w: flow.nn.functional.conv2d(x, w, padding=1),
+        4,
+        2.0 * image.size * 32 * 9,
+        8.0 * image.size + 4.0 * weight.size,
+    )
+
+
+def _reduction(size: float) -> Chain:
+    """Return sums over the last dim of x·s; the next s is an element of the last result."""
+    return Chain(
+        (np.ones((1, 1, 1)), np.full(_MEDIUM, 1 / _MEDIUM[2])),
+        lambda s, x: (x * s).sum(2, keepdim=True)[:, :1, :],
+        6,
+        size,
+        4.0 * size,
+        twin_op=lambda s, x: (x * s)[:, :1, :1],
+    )

@@ -1,0 +1,140 @@
+"""The whole way on one machine: calibrate, plan a GPT, train it on four ranks, compare.
+
+`python -m experiments.demo` (or `make demo`) writes network.json, plan.json, losses.json and
+losses.png to out/demo/. The last line tells how far the distributed losses are from one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import autoddl
+from autoddl.engine.launch import launch
+from autoddl.errors import AutoDDLError
+try:
+    from autoddl.fit_network import measure
+except ImportError: measure=None
+from autoddl.plan import Plan
+from autoddl.table import comparison
+
+RANKS = 4
+STEPS = 20
+TIMED_STEPS = 8
+TIME_LIMIT_S = 240.0
+BASELINES = {"data parallel": "data_parallel.json", "Megatron": "megatron.json"}
+
+
+def main() -> int:
+    """Run all stages; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mesh", default="2x2", help=f"a mesh of {RANKS} devices")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--out", type=Path, default=Path("out/demo"))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    try:
+        return run(args.mesh, args.steps, args.out)
+    except AutoDDLError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+
+
+def run(mesh: str, steps: int, out: Path) -> int:
+    """Calibrate, plan, train and compare; files go to `out`."""
+    console = Console(width=120)
+    with _Stage(console, f"calibrate {RANKS} ranks"):
+        profile = measure(RANKS, quick=True)
+        profile.save(out / "network.json")
+    plan_names = {"plan": "plan.json", **BASELINES}
+    with _Stage(console, f"capture and plan on {mesh}"):
+        plan = _make_plans(mesh, profile, out, plan_names)
+    console.print(str(plan), markup=False, highlight=False)
+    with _Stage(console, f"train {steps} steps in one process"):
+        single = _train(1, ["--steps", str(steps), "--result", str(out / "single.json")], out)
+    with _Stage(console, f"train {steps} steps on {RANKS} ranks, then time the baselines"):
+        files = [str(out / file) for file in plan_names.values()]
+        options = ["--steps", str(steps), "--timed", str(TIMED_STEPS)]
+        ranks = _train(RANKS, [*options, "--result", str(out / "ranks.json"), *files], out)
+    measured = dict(zip(plan_names, ranks["step_s"], strict=True))
+    console.print(comparison(plan, measured))
+    console.print(f"one process: measured step {single['step_s'][0] * 1e3:.1f} ms")
+    losses = {"one process": single["losses"], f"{RANKS} ranks": ranks["losses"]}
+    (out / "losses.json").write_text(json.dumps(losses, indent=1) + "\n")
+    _plot(losses, out / "losses.png")
+    worst = max(abs(a - b) for a, b in zip(*losses.values(), strict=True))
+    console.print(f"wrote {', '.join(sorted(p.name for p in out.iterdir()))} to {out}")
+    console.print(f"parity: max |Δloss| = {worst:.2e} over {steps} steps", highlight=False)
+    return 0 if worst <= 1e-4 else 1
+
+
+class _Stage:
+    """Print what starts and how long it took."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self.console, self.name = console, name
+
+    def __enter__(self) -> None:
+        self.console.print(f"[bold]{self.name} …[/bold]")
+        self.begin = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.console.print(f"  {self.name}: {time.perf_counter() - self.begin:.1f} s")
+
+
+def _make_plans(mesh: str, profile: Any, out: Path, names: dict[str, str]) -> Plan:
+    from experiments.models import gpt
+
+    graph, inputs = gpt.build(**gpt.SIZES["demo"], optimizer="adamw")
+    program = autoddl.capture(graph, *inputs)
+    plans = {}
+    for name, file in names.items():
+        search = "coordinate" if name == "plan" else name
+        plans[name] = autoddl.optimize(program, mesh=mesh, profile=profile, search=search)
+        plans[name].save(out / file)
+    return plans["plan"]
+
+
+def _train(ranks: int, arguments: list[str], out: Path) -> dict[str, Any]:
+    """Run experiments.demo_ranks and return what rank 0 wrote."""
+    threads = {"OMP_NUM_THREADS": "2"} if ranks == 1 else {}
+    launch(
+        ["-m", "experiments.demo_ranks", *arguments],
+        nproc_per_node=ranks,
+        timeout_s=TIME_LIMIT_S,
+        env=threads,
+        check=True,
+    )
+    file = Path(arguments[arguments.index("--result") + 1])
+    result: dict[str, Any] = json.loads(file.read_text())
+    return result
+
+
+def _plot(losses: dict[str, list[float]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    styles = [("#0072B2", "-", 3.5), ("#D55E00", "--", 1.8)]  # colour-blind palette
+    for (name, values), (color, line, width) in zip(losses.items(), styles, strict=True):
+        steps = range(1, len(values) + 1)
+        axes.plot(steps, values, line, color=color, linewidth=width, label=name)
+    axes.set_xlabel("training step")
+    axes.set_ylabel("cross-entropy per byte (nats)")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_title("The same weights and data, one process and distributed")
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
