@@ -87,9 +87,7 @@ class _JobReader:
             for op in conf.ops
         }
         kinds = [(op, op.WhichOneof("op_type")) for op in job.net.op]
-        self.user_ops = [
-            op for op, kind in kinds if kind == "user_conf" and not op.name.startswith(SYSTEM_PREFIX)
-        ]
+        self.user_ops = _planned([op for op, kind in kinds if kind == "user_conf"])
         self.variables = [
             op.name
             for op, kind in kinds
@@ -155,7 +153,7 @@ class _JobReader:
         return self.rename.get(lbn, lbn)
 
     def _with_phase(self, op: Op, forward: set[str]) -> Op:
-        if op.type.endswith("_update") or not op.outputs or op.name.endswith(_HELPERS):
+        if op.type.endswith("_update"):
             phase = "optimizer"
         else:
             phase = "forward" if op.name in forward else "backward"
@@ -181,7 +179,18 @@ class _JobReader:
             yield Tensor(name, tuple(desc.shape.dim), _dtype(desc.data_type), role)
 
 
-_HELPERS = ("adam_bias_correction_factor1", "adam_bias_correction_factor2")
+def _planned(ops: list[Any]) -> list[Any]:
+    """Leave out the engine's own scheduler: ops that read nothing but the train step.
+
+    They run on one device (learning rate, Adam's bias correction) and reach the updates as broadcast.
+    """
+    system: set[str] = set()
+    for op in ops:
+        sources = [lbn.split("/")[0] for port in op.user_conf.input.values() for lbn in port.s]
+        scheduled = sources and all(s in system or s.startswith(SYSTEM_PREFIX) for s in sources)
+        if scheduled or op.name.startswith(SYSTEM_PREFIX):
+            system.add(op.name)
+    return [op for op in ops if op.name not in system]
 
 
 def _parameter(name: str, update: Op, variables: set[str]) -> Parameter:

@@ -25,6 +25,7 @@ groups of p ranks work at once. Every chain must return what it was given, else 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -69,6 +70,7 @@ class Stopwatch:
     def __init__(self, mode: str, repetitions: int) -> None:
         self.mode = mode
         self.repetitions = repetitions
+        self.twins: dict[tuple[bool, int, int], list[float]] = {}
 
     def calls(self, body: Body, inputs: Sequence[Any]) -> tuple[list[float], Any]:
         """Return the seconds of each repetition on this rank, and the last result.
@@ -98,53 +100,81 @@ class _Graph(flow.nn.Graph):  # type: ignore[misc]
         return self._body(*inputs)
 
 
-def measure_collective(
-    watch: Stopwatch, collective: str, group_size: int, size_bytes: float, steps: int
-) -> dict[str, Any]:
-    """Measure one collective in all groups of `group_size` ranks at once.
+@dataclass(frozen=True)
+class _Case:
+    """One collective in all groups of `group_size` ranks at once; `steps` boxings in a chain.
 
-    `size_bytes` is the n of perfmodel.collectives; the result says which n was possible. `steps` is
-    even for an all-to-all.
+    `size_bytes` is the n of perfmodel.collectives. `steps` is even for an all-to-all.
+    """
+
+    collective: str
+    group_size: int
+    size_bytes: float
+    steps: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return rows and columns of a group's tensor: about square, divisible by the group.
+
+        n is the local send buffer of an all-to-all, so its tensor is `group_size` times as large.
+        """
+        share = self.group_size if self.collective == ALL_TO_ALL else 1
+        return near_square(self.size_bytes * share / ITEM_BYTES, self.group_size)
+
+    @property
+    def true_size_bytes(self) -> float:
+        """Return the n of the tensor that `shape` describes."""
+        share = self.group_size if self.collective == ALL_TO_ALL else 1
+        return math.prod(self.shape) * ITEM_BYTES / share
+
+
+def near_square(elements: float, group_size: int) -> tuple[int, int]:
+    """Return two multiples of `group_size` whose product is close to `elements`."""
+    rows = max(1, round(elements**0.5 / group_size)) * group_size
+    columns = max(1, round(elements / rows / group_size)) * group_size
+    return rows, columns
+
+
+def _chain(watch: Stopwatch, case: _Case) -> list[float]:
+    """Return the seconds of each call of the chain of `case`.
 
     Raises:
         RuntimeError: the chain did not return what it was given.
     """
-    states = _STATES[collective]
-    rows, columns = message_shape(collective, group_size, size_bytes)
-    groups = flow.env.get_world_size() // group_size
-    mesh = _mesh(groups, group_size)
-    x_value = 1.0 if collective == ALL_TO_ALL else 1.0 / rows
-    x = _global(np.full((groups, rows, columns), x_value), mesh, states.x)
-    s = _global(np.ones((groups, 1, 1)), mesh, states.s)
-    body = _exchange(steps) if collective == ALL_TO_ALL else _relay(steps, states.target)
-    chain, result = watch.calls(lambda x, s: body(x, s, lambda t, to: _box(t, mesh, to)), (x, s))
-    _check_unchanged(collective, result, x if collective == ALL_TO_ALL else s)
-
-    local_rows = rows // group_size if states.x == "S1" else rows
-    alone = _mesh(1, flow.env.get_world_size())
-    x = _global(np.full((1, local_rows, columns), 1.0 / local_rows), alone, "B")
-    s = _global(np.ones((1, 1, 1)), alone, "B")
-    twin, _ = watch.calls(lambda x, s: body(x, s, lambda t, to: t), (x, s))
-    share = group_size if collective == ALL_TO_ALL else 1
-    return {
-        "collective": collective,
-        "group_size": group_size,
-        "size_bytes": rows * columns * ITEM_BYTES // share,
-        "steps": steps,
-        "chain_s": chain,
-        "twin_s": twin,
-    }
+    states = _STATES[case.collective]
+    rows, columns = case.shape
+    groups = flow.env.get_world_size() // case.group_size
+    mesh = _mesh(groups, case.group_size)
+    x = _full((groups, rows, columns), 1.0 / rows, mesh, states.x)
+    s = _full((groups, 1, 1), 1.0, mesh, states.s)
+    body = _body(case)
+    samples, result = watch.calls(lambda x, s: body(x, s, lambda t, to: _box(t, mesh, to)), (x, s))
+    _check_unchanged(case.collective, result, x if case.collective == ALL_TO_ALL else s)
+    return samples
 
 
-def message_shape(collective: str, group_size: int, size_bytes: float) -> tuple[int, int]:
-    """Return rows and columns of a group's float32 tensor, about square and divisible by the group.
+def _twin(watch: Stopwatch, case: _Case) -> list[float]:
+    """Return the seconds of each call of the twin: the local kernels of the chain of `case`.
 
-    n is the local send buffer of an all-to-all, hence its tensor is `group_size` times as large.
+    Chains whose kernels have as much to do share one twin.
     """
-    elements = size_bytes / ITEM_BYTES * (group_size if collective == ALL_TO_ALL else 1)
-    rows = max(1, round(elements**0.5 / group_size)) * group_size
-    columns = max(1, round(elements / rows / group_size)) * group_size
-    return rows, columns
+    cut = case.group_size if _STATES[case.collective].x == "S1" else 1
+    elements = math.prod(case.shape) // cut
+    relay = case.collective != ALL_TO_ALL
+    key = (relay, round(math.log2(elements)), case.steps)
+    if key not in watch.twins:
+        rows, columns = near_square(elements, 1)
+        mesh = _mesh(1, flow.env.get_world_size())
+        x = _full((1, rows, columns), 1.0 / rows, mesh, "B")
+        s = _full((1, 1, 1), 1.0, mesh, "B")
+        body = _body(case)
+        watch.twins[key] = watch.calls(lambda x, s: body(x, s, lambda t, to: t), (x, s))[0]
+    return watch.twins[key]
+
+
+def _body(case: _Case) -> Callable[[Any, Any, Box], Any]:
+    target = _STATES[case.collective].target
+    return _exchange(case.steps) if case.collective == ALL_TO_ALL else _relay(case.steps, target)
 
 
 def _relay(steps: int, target: str) -> Callable[[Any, Any, Box], Any]:
@@ -187,11 +217,13 @@ def _box(tensor: Any, mesh: Any, state: str) -> Any:
     return tensor.to_global(placement=mesh, sbp=_nd_sbp(mesh, state))
 
 
-def _global(array: np.ndarray, mesh: Any, state: str) -> Any:
-    whole = flow.tensor(
-        array.astype(np.float32), placement=mesh, sbp=[flow.sbp.broadcast] * len(mesh.hierarchy)
-    )
-    return _box(whole, mesh, state)
+def _full(shape: Sequence[int], value: float, mesh: Any, state: str) -> Any:
+    whole = [flow.sbp.broadcast] * len(mesh.hierarchy)
+    return _box(flow.full(shape, value, placement=mesh, sbp=whole), mesh, state)
+
+
+def _replicated(array: np.ndarray, mesh: Any) -> Any:
+    return flow.tensor(array.astype(np.float32), placement=mesh, sbp=[flow.sbp.broadcast])
 
 
 def _check_unchanged(collective: str, result: Any, given: Any) -> None:
@@ -212,13 +244,22 @@ def main(folder: Path) -> None:
     links, device = [], {}
     watch = Stopwatch(task["mode"], task["repetitions"])
     with (folder / "progress").open("a") as progress:
-        for case in task["cases"]:
-            links.append(measure_collective(watch, **case))
-            _tell(progress, rank, f"{case['collective']} over {case['group_size']} ranks")
+        for case in (_Case(**values) for values in task["cases"]):
+            links.append(
+                {
+                    "collective": case.collective,
+                    "group_size": case.group_size,
+                    "size_bytes": case.true_size_bytes,
+                    "steps": case.steps,
+                    "chain_s": _chain(watch, case),
+                    "twin_s": _twin(watch, case),
+                }
+            )
+            _tell(progress, rank, f"{case.collective} over {case.group_size} ranks")
         if task["device"]:
             mesh = _mesh(1, flow.env.get_world_size())
             for name, chain in device_chains.chains().items():
-                inputs = [_global(array, mesh, "B") for array in chain.inputs]
+                inputs = [_replicated(array, mesh) for array in chain.inputs]
                 chain_s, twin_s = (watch.calls(body, inputs)[0] for body in chain.bodies())
                 device[name] = {
                     "chain_s": chain_s,

@@ -1,0 +1,112 @@
+"""Turn what the ranks timed (engine.collectives) into points, links and a device.
+
+Every measurement is a chain of `steps` equal operations and a twin without them, several times on
+every rank. A repetition lasts until its slowest rank is done; the operation takes (median of the
+chain − median of the twin) / `steps`.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.fit import Point, fit_alpha_beta
+from autoddl.perfmodel.profile import Device, Link
+
+logger = logging.getLogger(__name__)
+
+DOUBTFUL = 0.25  # a mean error above this is reported
+_QUIETER = "measure again when the machine has less to do, without --quick"
+
+Sample = Mapping[str, Any]
+
+
+def seconds_of(samples: Sequence[Sample]) -> float:
+    """Return the seconds of one operation, from the samples of all ranks; can be <= 0 by noise."""
+    chain_s, twin_s = (
+        statistics.median(map(max, zip(*(sample[key] for sample in samples), strict=True)))
+        for key in ("chain_s", "twin_s")
+    )
+    return float(chain_s - twin_s) / float(samples[0]["steps"])
+
+
+def points_of(ranks: Sequence[Sequence[Sample]]) -> list[Point]:
+    """Return one point per case, from the cases of every rank (in the same order on all).
+
+    Cases in which noise hid the collective altogether are left out with a warning.
+    """
+    points = []
+    for samples in zip(*ranks, strict=True):
+        case, seconds = samples[0], seconds_of(samples)
+        if seconds > 0:
+            points.append(
+                Point(case["collective"], case["group_size"], case["size_bytes"], seconds)
+            )
+        else:
+            logger.warning(
+                "%s of %d bytes over %d ranks drowned in noise and is left out; %s",
+                case["collective"], case["size_bytes"], case["group_size"], _QUIETER,
+            )  # fmt: skip
+    return points
+
+
+def links_of(points: Iterable[Point], level: str) -> tuple[Link, ...]:
+    """Fit one link per collective and group size.
+
+    Raises:
+        AutoDDLError: a link has too few points.
+    """
+    groups: dict[tuple[str, int], list[Point]] = {}
+    for point in points:
+        groups.setdefault((point.collective, point.group_size), []).append(point)
+    links = []
+    for (collective, size), members in groups.items():
+        try:
+            fit = fit_alpha_beta(members)
+        except AutoDDLError as error:
+            raise AutoDDLError(f"{collective} over {size} ranks: {error}; {_QUIETER}") from None
+        if fit.mean_error > DOUBTFUL:
+            logger.warning(
+                "%s over %d ranks: α and β miss the measured times by %.0f %% on average; %s",
+                collective, size, 100 * fit.mean_error, _QUIETER,
+            )  # fmt: skip
+        links.append(
+            Link(collective, level, size, fit.alpha_s, fit.beta_s_per_byte, fit.mean_error)
+        )
+    return tuple(links)
+
+
+def device_of(
+    ranks: Sequence[Mapping[str, Sample]], *, name: str, memory_bytes: int
+) -> Device:
+    """Return the device that makes perfmodel.compute reproduce the measured chains.
+
+    The peak is the rate of the "matmul" chain, whose efficiency therefore is 1; another family's is
+    its rate over that, at most 1. Families that only move data have efficiency 1.
+
+    Raises:
+        AutoDDLError: noise hid an operation altogether.
+    """
+    taken_s, rate = {}, {}
+    for chain in ranks[0]:
+        taken_s[chain] = seconds_of([rank[chain] for rank in ranks])
+    overhead_s = max(0.0, taken_s["overhead"])
+    for chain, sample in ranks[0].items():
+        net_s = max(taken_s[chain] - overhead_s, 0.1 * taken_s[chain])
+        if net_s <= 0:
+            raise AutoDDLError(f"device: the {chain} probe drowned in noise; {_QUIETER}")
+        work = sample["moved_bytes"] if chain == "bandwidth" else sample["flops"]
+        rate[chain] = work / net_s
+    peak = rate["matmul"]
+    families = {k: min(1.0, v / peak) for k, v in rate.items() if k not in ("overhead", "bandwidth")}
+    return Device(
+        name=name,
+        memory_bytes=memory_bytes,
+        peak_flops={"float32": peak},
+        memory_bytes_per_s=rate["bandwidth"],
+        op_overhead_s=overhead_s,
+        efficiency={**families, "memory": 1.0, "embedding": 1.0},
+    )
