@@ -1,128 +1,166 @@
-"""Measure links and devices on real ranks and fit a profile: `python -m autoddl.fit_network`.
-
-`engine.collectives` says what is timed. Group sizes are the divisors of the number of ranks; each
-is measured with all groups of that size at work at once, and the device with all ranks at work.
-"""
+"""Measure links and devices on real ranks and write a profile: `python -m autoddl.fit_network`."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import logging
-import os
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-import autoddl
-from autoddl.engine.launch import LaunchError, launch
+from autoddl.engine.launch import LaunchError
+from autoddl.engine.measure import MODES, OnProgress, measure
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.samples import device_of, links_of, points_of
-from autoddl.sbp.boxing import COLLECTIVES
 
-OnProgress = Callable[[str, float], None]
-"""Called with what is being measured and the part of the whole that is done, 0 to 1."""
+__all__ = ["main", "measure", "summary"]
 
-LEVEL = "gpu"
-MODES = ("graph", "eager")
-QUICK_SIZES = (1 << 14, 1 << 17, 1 << 20, 1 << 22)
-SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 22, 1 << 24)
-_QUICK_LIMIT_S, _LIMIT_S = 300.0, 1800.0
-_MOST_STEPS = 12
-_CHAIN_BYTES = 8 << 20  # short chains of long messages: OneFlow keeps a graph's buffers for ever
-_BUFFERS_PER_STEP = 8  # tensors that a step of a chain and of its twin keep
-_ATTEMPTS = 2  # nn.Graph of OneFlow 0.9 dies of a race now and then
+_PROG = "python -m autoddl.fit_network"
+_EXIT_BAD_INPUT = 2
 
 
-@dataclass(frozen=True)
-class Case:
-    """One chain of engine.collectives; `size_bytes` is the n of perfmodel.collectives."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
 
-    collective: str
-    group_size: int
-    size_bytes: int
-
-    @property
-    def steps(self) -> int:
-        """Return how many boxings the chain has, an even number."""
-        return max(2, min(_MOST_STEPS, _CHAIN_BYTES // self.size_bytes // 2 * 2))
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return about how much memory the case takes on each rank."""
-        return _BUFFERS_PER_STEP * self.steps * self.size_bytes
-
-
-def measure(
-    nproc_per_node: int,
-    *,
-    quick: bool = False,
-    mode: str = "graph",
-    progress: OnProgress | None = None,
-    timeout_s: float | None = None,
-    name: str = "measured",
-) -> Profile:
-    """Measure `nproc_per_node` OneFlow ranks on this machine's CPU and return their profile.
-
-    Args:
-        nproc_per_node: ranks; 1 gives a profile without links.
-        quick: fewer message sizes and repetitions: half a minute on 4 ranks.
-        mode: "graph" measures boxing in nn.Graph, which plans use; "eager" that of eager tensors.
-        progress: is told how far it is.
-        timeout_s: seconds for everything; by default 300 if quick, else 1800.
-        name: of the profile.
-
-    Raises:
-        LaunchError: a rank failed (twice), or the time limit was reached.
-        AutoDDLError: bad arguments, no OneFlow, or too much noise to fit anything.
+    Exit codes: 0; 2 for bad input; 124 after the time limit; 130 after Ctrl-C; else that of the
+    rank that failed first (128 + signal if a signal killed it).
     """
-    _check(nproc_per_node, mode, timeout_s)
-    limit_s = timeout_s if timeout_s is not None else _QUICK_LIMIT_S if quick else _LIMIT_S
-    cases = schedule(nproc_per_node, QUICK_SIZES if quick else SIZES)
-    batches = pack(cases, memory_bytes=_available_bytes() // 2 // nproc_per_node)
-    repetitions = 5 if quick else 15
-    end_s = time.monotonic() + limit_s
-    tell = progress or (lambda text, done: None)
-    links: list[list[Any]] = [[] for _ in range(nproc_per_node)]
-    device: list[dict[str, Any]] = []
-    for i, batch in enumerate(batches):
-        task = {
-            "mode": mode,
-            "repetitions": repetitions,
-            "cases": [{**vars(case), "steps": case.steps} for case in batch],
-            "device": i == len(batches) - 1,
-        }
-        part = _Part(tell, i, len(batches), len(batch) + (7 if task["device"] else 0))
-        results = _run(nproc_per_node, task, part, end_s)
-        for collected, result in zip(links, results, strict=True):
-            collected.extend(result["links"])
-        device = [result["device"] for result in results]
-    cores = len(os.sched_getaffinity(0))
-    return Profile(
-        name=name,
-        source=(
-            f"measured with python -m autoddl.fit_network on {nproc_per_node} CPU ranks, "
-            f"{cores} cores, loopback" + (", quick" if quick else "")
-        ),
-        kind="measured",
-        device_type="cpu",
-        levels=(LEVEL,),
-        links=links_of(points_of(links), LEVEL),
-        device=device_of(
-            device,
-            name=f"{_cpu_name()}, one of {nproc_per_node} ranks on {cores} cores",
-            memory_bytes=_total_bytes() // nproc_per_node,
-        ),
+    logging.basicConfig(format="fit_network: %(levelname)s: %(message)s", force=True)
+    try:
+        options = _parse(sys.argv[1:] if argv is None else argv)
+        output = _output_path(options)
+        with _writable(output), _progress() as progress:
+            profile = measure(
+                options.nproc_per_node,
+                quick=options.quick,
+                mode=options.mode,
+                progress=progress,
+                timeout_s=options.timeout,
+                name=output.stem if output else "measured",
+            )
+    except LaunchError as error:
+        lines = [str(error), *error.tail, f"logs of all ranks: {error.result.log_dir}"]
+        print("fit_network: " + "\n".join(lines), file=sys.stderr)
+        return error.result.exit_code or 1
+    except AutoDDLError as error:
+        print(f"fit_network: {error}", file=sys.stderr)
+        return _EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        return 130
+    if output is not None:
+        profile.save(output)
+    if options.json:
+        print(json.dumps(profile.to_json(), indent=1))
+    else:
+        Console(highlight=False).print(summary(profile), *_closing(profile, output), sep="\n")
+    return 0
+
+
+def summary(profile: Profile) -> Table:
+    """Return a table of the links: α in µs, 1/β in GB/s, mean error of the fit in percent."""
+    table = Table(title=f"{profile.name}: {profile.source}", title_justify="left")
+    table.add_column("collective")
+    for heading in ("ranks", "α µs", "1/β GB/s", "error %"):
+        table.add_column(heading, justify="right")
+    for link in profile.links:
+        beta, error = link.beta_s_per_byte, link.mean_error
+        table.add_row(
+            link.collective.replace("_", "-"),
+            str(link.group_size),
+            f"{link.alpha_s * 1e6:.0f}",
+            f"{1e-9 / beta:.2f}" if beta else "∞",
+            "" if error is None else f"{100 * error:.0f}",
+        )
+    return table
+
+
+def _closing(profile: Profile, output: Path | None) -> Iterator[str]:
+    device = profile.device
+    shares = ", ".join(
+        f"{family} {100 * share:.2g} %"
+        for family, share in device.efficiency.items()
+        if share < 1.0
     )
+    yield (
+        f"device: {device.name}: {device.peak_flops['float32'] / 1e9:.1f} Gflop/s float32 matmul "
+        f"({shares}), memory {device.memory_bytes_per_s / 1e9:.1f} GB/s and "
+        f"{device.memory_bytes / 2**30:.1f} GiB, {device.op_overhead_s * 1e6:.0f} µs an op"
+    )
+    if output is not None:
+        yield f"wrote {output}"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise AutoDDLError(f"{message}; see `{_PROG} --help`")
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(prog=_PROG, description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--nproc-per-node", "--nproc_per_node", type=int, required=True, metavar="N", help="ranks")
+    add("--quick", action="store_true", help="half a minute instead of several")
+    add("-o", "--output", type=Path, metavar="FILE", help="default: network.json; none with --json")
+    add("--json", action="store_true", help="print the profile instead of a table")
+    add("--mode", choices=MODES, default="graph", help="boxing in nn.Graph (default) or eager")
+    add("--timeout", type=float, metavar="SECONDS", help="end the ranks after this time")
+    return parser.parse_args(argv)
+
+
+def _output_path(options: argparse.Namespace) -> Path | None:
+    if options.output is None and options.json:
+        return None
+    return options.output or Path("network.json")
+
+
+@contextmanager
+def _writable(output: Path | None) -> Iterator[None]:
+    """Make sure, before measuring, that `output` can be written; leave no empty file behind."""
+    if output is None:
+        yield
+        return
+    fresh = not output.exists()
+    try:
+        with output.open("a"):
+            pass
+    except OSError as error:
+        raise AutoDDLError(
+            f"output file {output}: {error.strerror}; give another with -o"
+        ) from None
+    try:
+        yield
+    except BaseException:
+        if fresh:
+            output.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _progress() -> Iterator[OnProgress]:
+    """Show a bar with the remaining time on a terminal, else a line whenever the text changes."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        shown: list[str] = []
+
+        def line(text: str, done: float) -> None:
+            if text not in shown[-1:]:
+                shown.append(text)
+                print(f"fit_network: {text} ({100 * done:.0f} %)", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting the ranks", total=1.0)
+        yield lambda text, done: bar.update(task, description=text, completed=done)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

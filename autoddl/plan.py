@@ -249,9 +249,10 @@ def _redistributions(problem: Problem, assignment: tuple[int, ...]) -> tuple[Red
 
 def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
     """Sum costs by module; communication counts for the module that wants the other state."""
-    rows: dict[str, _Row] = {}
+    order = sorted(range(len(problem.nodes)), key=lambda i: problem.nodes[i].kind != "op")
+    rows = {_module(problem, index): _Row() for index in order}  # in the order of the forward pass
     for index, node in enumerate(problem.nodes):
-        row = rows.setdefault(_module(problem, index), _Row())
+        row = rows[_module(problem, index)]
         seconds = float(node.compute_s[assignment[index]])
         row.compute_s += seconds
         row.memory_bytes += int(node.memory_bytes[assignment[index]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from autoddl.plan import Estimate, Layer, Plan
@@ -49,19 +50,28 @@ def comparison(plan: Plan, measured_s: dict[str, float] | None = None) -> Table:
 
 
 def _layers(plan: Plan) -> Table:
-    table = Table(title=f"plan on mesh {plan.mesh} {plan.mesh.describe()}")
+    title = f"plan on mesh {plan.mesh} {plan.mesh.describe()}, costs per module and device"
+    table = Table(title=escape(title))
     for name in ("module", "signature of the main op"):
         table.add_column(name, overflow="fold")
     for name in ("compute", "communication", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
+    repeats: dict[tuple[str, ...], list[str]] = {}
     for layer in plan.layers:
-        table.add_row(*_layer_cells(layer))
+        repeats.setdefault((_pattern(layer.module), *_cells(layer)), []).append(layer.module)
+    for (pattern, *cells), modules in repeats.items():
+        name = modules[0] if len(modules) == 1 else f"{pattern} ×{len(modules)}"
+        table.add_row(escape(name), *cells)
     return table
 
 
-def _layer_cells(layer: Layer) -> tuple[str, ...]:
+def _pattern(module: str) -> str:
+    """Return a module path with every layer number replaced by "*"."""
+    return ".".join("*" if part.isdigit() else part for part in module.split("."))
+
+
+def _cells(layer: Layer) -> tuple[str, ...]:
     return (
-        layer.module,
         layer.signature,
         seconds_text(layer.compute_s),
         seconds_text(layer.communication_s),

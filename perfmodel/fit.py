@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +40,7 @@ class Point:
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """A fitted line: seconds = a·alpha_s + b·beta_s_per_byte, (a, b) as in collectives.coefficients.
+    """A fitted line: seconds = a·alpha_s + b·beta_s_per_byte, with (a, b) of collectives.py.
 
     `r2` is the share of the variance of the fitted points' seconds that the line explains;
     `mean_error` the mean of |predicted − measured| / measured over all points, `dropped` ones too.
@@ -64,7 +63,7 @@ def fit_alpha_beta(points: Sequence[Point]) -> AlphaBeta:
     """
     rows = np.array([_row(point) for point in points], dtype=np.float64).reshape(-1, 2)
     seconds = np.array([point.seconds for point in points], dtype=np.float64)
-    if len(points) < 2 or np.linalg.matrix_rank(rows / seconds[:, None] / _scale(rows)) < 2:
+    if not _tells_apart(rows, seconds):
         raise AutoDDLError(
             f"fit: {len(points)} points do not tell α from β; measure at least two message sizes"
         )
@@ -128,15 +127,17 @@ def _tame(rows: Floats, seconds: Floats) -> npt.NDArray[np.bool_]:
         spread = float(np.sort(off)[quantile])
         if spread < best:
             best, distances = spread, off
-    limit = max(math.log(_WILD_FACTOR), _WILD_SPREADS * best)
-    keep = distances <= limit
-    allowed = count // 4
-    if np.sum(~keep) > allowed:  # not outliers but a line that does not fit: keep the least wild
-        keep = np.ones(count, dtype=bool)
-        keep[np.argsort(distances)[count - allowed :]] = False
-        keep |= distances <= limit
-    rank = np.linalg.matrix_rank(rows[keep] / seconds[keep][:, None] / _scale(rows))
-    return keep if rank == 2 else np.ones(count, dtype=bool)
+    keep: npt.NDArray[np.bool_] = distances <= max(math.log(_WILD_FACTOR), _WILD_SPREADS * best)
+    if np.sum(~keep) > count // 4 or not _tells_apart(rows[keep], seconds[keep]):
+        return np.ones(count, dtype=bool)  # not wild points but a line that does not fit
+    return keep
+
+
+def _tells_apart(rows: Floats, seconds: Floats) -> bool:
+    """Tell whether the points determine both unknowns."""
+    if len(rows) < 2:
+        return False
+    return int(np.linalg.matrix_rank(rows / _scale(rows) / seconds[:, None] * seconds[0])) == 2
 
 
 def _r2(predicted: Floats, seconds: Floats) -> float:
@@ -145,8 +146,3 @@ def _r2(predicted: Floats, seconds: Floats) -> float:
     if total == 0.0:
         return 1.0 if rest == 0.0 else 0.0
     return 1.0 - rest / total
-
-
-def as_json(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Return the points as plain values, for the JSON of a run."""
-    return [vars(point) for point in points]

@@ -79,9 +79,7 @@ def links_of(points: Iterable[Point], level: str) -> tuple[Link, ...]:
     return tuple(links)
 
 
-def device_of(
-    ranks: Sequence[Mapping[str, Sample]], *, name: str, memory_bytes: int
-) -> Device:
+def device_of(ranks: Sequence[Mapping[str, Sample]], *, name: str, memory_bytes: int) -> Device:
     """Return the device that makes perfmodel.compute reproduce the measured chains.
 
     The peak is the rate of the "matmul" chain, whose efficiency therefore is 1; another family's is
@@ -101,7 +99,9 @@ def device_of(
         work = sample["moved_bytes"] if chain == "bandwidth" else sample["flops"]
         rate[chain] = work / net_s
     peak = rate["matmul"]
-    families = {k: min(1.0, v / peak) for k, v in rate.items() if k not in ("overhead", "bandwidth")}
+    families = {
+        k: min(1.0, v / peak) for k, v in rate.items() if k not in ("overhead", "bandwidth")
+    }
     return Device(
         name=name,
         memory_bytes=memory_bytes,

@@ -4,19 +4,19 @@ What is measured is what plans execute: boxing inside nn.Graph, which has anothe
 and other costs than eager boxing. One number takes two graphs, the *chain* and its *twin*:
 
     chain   s -> x·s -> boxing -> one element of it -> s -> x·s -> boxing -> …   (`steps` boxings)
-    twin    the same kernels on the same local shapes, everything broadcast, no boxing
+    twin    the same kernels on local tensors of the same size, everything broadcast, no boxing
 
-and is (median time of a call of the chain − that of the twin) / steps. Each boxing waits for the one
-before it, since its input x·s needs an element of the last result; nothing else ties the ranks
+and is (median time of a call of the chain − that of the twin) / `steps`. Each boxing waits for the
+one before it, since its input x·s needs an element of the last result; nothing else ties the ranks
 together. Feeding and fetching (s has one element), launching the graph, multiplying and picking the
-element are in both graphs and drop out. No local step such as B->P is needed to get back to the
-first state: x keeps the state that makes x·s the boxing's input again.
+element are in both graphs and drop out. No local step such as B -> P is needed to get back to the
+first state: x is in that state which makes x·s the boxing's input again. Along the measured axis:
 
-    collective       x   s   boxing      (the changed axis; s is a sum over x·s, so P where that is S)
+    collective       x   s   boxing
     all-reduce       P   B   P  -> B
     all-gather       S0  B   S0 -> B
-    reduce-scatter   B   P   P  -> S0
-    all-to-all       S0  –   S0 -> S1 -> S0 -> …, x <- boxing of x·1
+    reduce-scatter   B   P   P  -> S0          (s is summed over the rows, so it is P)
+    all-to-all       S0  B   S0 -> S1 -> S0 …  (x <- boxing of x·s)
 
 x has one more dim in front; on the mesh [N/p, p] the outer axis cuts it, so that N/p independent
 groups of p ranks work at once. Every chain must return what it was given, else the run fails.
@@ -91,7 +91,7 @@ class Stopwatch:
         return samples[_WARM_UP:], result
 
 
-class _Graph(flow.nn.Graph):  # type: ignore[misc]
+class _Graph(flow.nn.Graph):
     def __init__(self, body: Body) -> None:
         super().__init__()
         self._body = body
@@ -229,11 +229,11 @@ def _replicated(array: np.ndarray, mesh: Any) -> Any:
 def _check_unchanged(collective: str, result: Any, given: Any) -> None:
     mesh = given.placement
     whole = [flow.sbp.broadcast] * len(mesh.hierarchy)
-    pair = [t.to_global(placement=mesh, sbp=whole).to_local().numpy() for t in (result, given)]
-    if not np.allclose(*pair, rtol=1e-3):
+    got, sent = (t.to_global(placement=mesh, sbp=whole).to_local().numpy() for t in (result, given))
+    if not np.allclose(got, sent, rtol=1e-3):
         raise RuntimeError(
-            f"a chain of {collective} returned {pair[0].ravel()[:4]} for {pair[1].ravel()[:4]}: "
-            "the engine's boxing is wrong or was optimised away"
+            f"a chain of {collective} turned {sent.flat[0]} into {got.flat[0]}: the engine's boxing "
+            "is wrong; report it with the versions of OneFlow and autoddl"
         )
 
 

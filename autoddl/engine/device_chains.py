@@ -1,8 +1,8 @@
 """Chains of ops that time one op family each; engine.collectives runs them on all ranks at once.
 
-Every rank computes the whole chain (all tensors are broadcast), so the ranks share the cores and the
-memory bus as they do in a training step, and none waits for another. An op's time is (the median
-time of a call of the chain − that of its twin) / `steps`.
+Every rank computes the whole chain (all tensors are broadcast), so the ranks share the cores and
+the memory bus as they do in a training step, and none waits for another. An op's time is (the
+median time of a call of the chain − that of its twin) / `steps`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,88 @@
+"""On four ranks: plan inside the ranks, apply, feed in every way, save and load, refuse bad input.
+
+Writes what it saw to one JSON file per rank; the test judges it.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import oneflow as flow
+
+import autoddl
+from experiments.models import gpt
+from experiments.models.training import OPTIMIZERS, seed_weights
+
+
+def fresh():
+    graph, inputs = gpt.build(**gpt.SIZES["toy"], optimizer="sgd")
+    seed_weights(graph.model.to(flow.nn.Module), 1)
+    return graph, inputs
+
+
+def one_device(steps):
+    graph, (x, y) = fresh()
+    model = graph.model.to(flow.nn.Module)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    losses = []
+    for _ in range(steps):
+        loss = graph.loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.numpy()))
+    return losses, {name: p.numpy() for name, p in model.named_parameters()}
+
+
+def refusal(action):
+    try:
+        action()
+    except autoddl.AutoDDLError as error:
+        return str(error)
+    return "no error"
+
+
+def main(out, mesh):
+    rank = flow.env.get_rank()
+    reference, weights = one_device(4)
+    graph, (x, y) = fresh()
+    plan = autoddl.optimize(graph, x, y, mesh=mesh)
+    seen = {"plan": plan.to_json(), "reference": reference}
+    step = plan.apply(graph)
+    everywhere = [flow.sbp.broadcast] * plan.mesh.ndim
+    split = [flow.sbp.split(0)] + everywhere[1:]
+    losses = [step(x, y)]
+    losses.append(
+        step(*(t.to_global(placement=step.placement, sbp=everywhere).to_global(sbp=split) for t in (x, y)))
+    )
+    parts = [t[item.local_slice(rank)].contiguous() for t, item in zip((x, y), plan.inputs)]
+    losses.append(step.from_local(*parts))
+    losses.append(step(x, y))
+    seen["global"] = losses[0].is_global
+    seen["losses"] = [float(loss.numpy()) for loss in losses]
+    model = graph.model.to(flow.nn.Module)
+    flow.save(model.state_dict(), str(out / "model"), global_dst_rank=0)
+    other, _ = fresh()
+    target = other.model.to(flow.nn.Module)
+    autoddl.optimize(other, x, y, mesh=mesh).apply(other)
+    target.load_state_dict(flow.load(str(out / "model"), global_src_rank=0))
+    distance = 0.0
+    for name, parameter in target.named_parameters():
+        local = parameter.to_global(sbp=everywhere).to_local().numpy()
+        distance = max(distance, float(np.abs(local - weights[name]).max()))
+    seen["weights"] = distance
+    seen["changed"] = step.changed_signatures
+    short = x[:4]
+    seen["short"] = refusal(lambda: step(short, short))
+    seen["wrong part"] = refusal(lambda: step.from_local(x[:3], y[:3]))
+    small = autoddl.optimize(autoddl.capture(fresh()[0], x, y), mesh="2")
+    seen["ranks"] = refusal(lambda: small.apply(fresh()[0]))
+    foreign, _ = gpt.build(**{**gpt.SIZES["toy"], "layers": 3})
+    seen["another graph"] = refusal(lambda: plan.apply(foreign))
+    wider, _ = gpt.build(**{**gpt.SIZES["toy"], "heads": 2})
+    seen["another graph, same variables"] = refusal(lambda: plan.apply(wider)(x, y))
+    (out / f"rank{rank}.json").write_text(json.dumps(seen))
+
+
+main(Path(sys.argv[1]), sys.argv[2])

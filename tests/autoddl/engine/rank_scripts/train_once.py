@@ -1,0 +1,18 @@
+"""A user's script as in the README: one step of a planned MLP, on any number of ranks."""
+
+import sys
+from pathlib import Path
+
+import oneflow as flow
+
+import autoddl
+from experiments.models import mlp
+from experiments.models.training import seed_weights
+
+graph, (x, y) = mlp.build(batch=8)
+seed_weights(graph.model.to(flow.nn.Module), 1)
+plan = autoddl.optimize(graph, x, y)  # the mesh is searched
+step = plan.apply(graph)
+loss = float(step(x, y).numpy())
+if flow.env.get_rank() == 0:
+    Path(sys.argv[1]).write_text(f"{plan.mesh} {loss!r}")
