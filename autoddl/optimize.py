@@ -7,6 +7,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def optimize(
     *inputs: Any,
     mesh: str | Sequence[int] | Mesh | None = None,
     profile: str | Path | Profile | None = None,
-    memory: str | int | None = None,
+    memory: str | float | None = None,
     search: str = "coordinate",
     budget: float = 20.0,
     seed: int = 0,
@@ -46,13 +47,13 @@ def optimize(
         inputs, kwargs: what the graph is called with (whole logical batches); not needed for a graph
             that has been built and for programs.
         mesh: "2x4", "4", (2, 4) or a Mesh; without it every one- and two-axis mesh of the running
-            ranks is planned and the best one kept.
+            ranks is planned and the best one kept (a program has no ranks: give a mesh).
         profile: a file of `python -m autoddl.fit_network`, a bundled name, or the bundled default.
         memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
         search: "coordinate", "exhaustive" (small problems only), or the name of a baseline
             ("data parallel", "Megatron") to get that as a plan.
-        budget: seconds for the search.
-        seed: makes the search repeatable.
+        budget: seconds for the search; baselines and the first descent are always finished.
+        seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
         strict: raise for op types without a rule, instead of planning them all-broadcast.
         progress: called with (elapsed seconds, best cost in seconds).
@@ -64,7 +65,12 @@ def optimize(
     """
     if isinstance(graph, Program | str | Path):
         program = graph if isinstance(graph, Program) else Program.load(graph)
-        world, share = 1, _same_process
+        world, share = None, _same_process
+    elif find_spec("oneflow") is None:
+        raise AutoDDLError(
+            f"optimize: got {type(graph).__name__}, and OneFlow is not installed; give a Program or "
+            "the path of a saved one, or pip install 'autoddl[oneflow]'"
+        )
     else:
         from autoddl.engine import agree
         from autoddl.engine.capture import capture
@@ -75,7 +81,7 @@ def optimize(
     def make() -> Plan:
         return plan_program(
             program,
-            mesh=mesh if mesh is not None else (world if world > 1 else None),
+            mesh=mesh if mesh is not None else world,
             profile=profile,
             memory=memory,
             search=search,
@@ -99,7 +105,7 @@ def plan_program(
     *,
     mesh: str | Sequence[int] | int | Mesh | None,
     profile: str | Path | Profile | None,
-    memory: str | int | None,
+    memory: str | float | None,
     search: str,
     budget: float,
     seed: int,
@@ -109,12 +115,11 @@ def plan_program(
     search_meshes: bool = False,
 ) -> Plan:
     """Plan a program; the arguments are those of `optimize`."""
-    if search not in SOLVERS:
-        raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SOLVERS)}")
+    check_arguments(search=search, budget=budget, seed=seed, pin=pin)
     if mesh is None:
         raise AutoDDLError(
-            "mesh: none given and no ranks are running; pass mesh='2x4' (nodes x devices), or call "
-            "optimize inside launched ranks (python -m autoddl run …)"
+            "mesh: none given, and a saved program has no running ranks to take it from; "
+            "pass mesh='2x4' (nodes x devices)"
         )
     report_unknown(program, strict=strict)
     known = profiles.load(profile, device_type=program.device)
@@ -122,8 +127,7 @@ def plan_program(
     if search_meshes and isinstance(mesh, int):
         meshes = [Mesh.parse(sizes, known.levels) for sizes in _factorisations(mesh)]
     else:
-        given = (mesh,) if isinstance(mesh, int) else mesh
-        meshes = [given if isinstance(given, Mesh) else Mesh.parse(given, known.levels)]
+        meshes = [_mesh(mesh, known.levels)]
     best: Plan | None = None
     failure: AutoDDLError | None = None
     for candidate in meshes:
@@ -159,6 +163,7 @@ def solve(
     result: SearchResult
     if search in starts:
         result = problem.result(search, starts[search])
+        _check_fits(result, limit)
     elif search == "exhaustive":
         result = exhaustive.search(problem, memory_bytes=limit)
     else:
@@ -184,6 +189,16 @@ def solve(
     )
 
 
+def _check_fits(result: SearchResult, limit: int | None) -> None:
+    """Raise InfeasibleError where a baseline, which has no choice, does not fit."""
+    if limit is not None and result.memory_bytes > limit:
+        raise InfeasibleError(
+            f"{result.solver} needs {result.memory_bytes:,} B per device, "
+            f"{result.memory_bytes - limit:,} B more than the memory of {limit:,} B; give more "
+            "memory, or plan with search='coordinate'"
+        )
+
+
 def report_unknown(program: Program, *, strict: bool) -> None:
     """Warn once of all op types without a rule; raise in strict mode."""
     unknown = unknown_types(program)
@@ -198,19 +213,63 @@ def report_unknown(program: Program, *, strict: bool) -> None:
     )
 
 
-def parse_bytes(text: str | int) -> int:
+def check_arguments(*, search: Any, budget: Any, seed: Any, pin: Any) -> None:
+    """Raise AutoDDLError for what no search accepts."""
+    if search not in SOLVERS:
+        raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SOLVERS)}")
+    if not _is_number(budget) or not budget > 0:
+        raise AutoDDLError(f"budget: got {budget!r}; allowed are seconds > 0")
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise AutoDDLError(f"seed: got {seed!r}; allowed are whole numbers >= 0")
+    if pin is None:
+        return
+    if not isinstance(pin, Mapping):
+        raise AutoDDLError(
+            f"pin: got {pin!r}; give a dict of name patterns and states, {{'*.fc1.weight': 'B,S0'}}"
+        )
+    for pattern, state in pin.items():
+        if not isinstance(pattern, str) or not isinstance(state, str):
+            raise AutoDDLError(
+                f"pin {pattern!r}: got {state!r}; give a name pattern and a state such as 'B,S0'"
+            )
+
+
+def parse_bytes(text: str | float) -> int:
     """Read "16GiB", "512 MB", "1e9" or a number of bytes; KiB is 1024, KB 1000.
 
     Raises:
         AutoDDLError: not a size.
     """
-    if isinstance(text, int):
-        return text
-    match = re.fullmatch(r"\s*([0-9.]+(?:e\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise AutoDDLError(f"memory: got {text!r}; allowed are sizes such as '16GiB' or '500MB'")
-    base = 1024 if match[3] else 1000
-    return int(float(match[1]) * base ** _UNITS[match[2].upper()])
+    size = math.nan
+    if isinstance(text, str):
+        match = re.fullmatch(
+            r"\s*(\d+\.?\d*|\.\d+)(e\d+)?\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE | re.ASCII
+        )
+        if match is not None:
+            base = 1024 if match[4] else 1000
+            size = float(match[1] + (match[2] or "")) * base ** _UNITS[match[3].upper()]
+    elif _is_number(text):
+        size = float(text)
+    if not 1 <= size < math.inf:
+        raise AutoDDLError(
+            f"memory: got {text!r}; allowed are sizes > 0 such as '16GiB', '500MB' or 16e9 (bytes)"
+        )
+    return int(size)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _mesh(given: Any, levels: tuple[str, ...]) -> Mesh:
+    """Return the mesh that the user means."""
+    if isinstance(given, Mesh):
+        return given
+    sizes = (given,) if isinstance(given, int) else given
+    listed = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
+    if not isinstance(sizes, str) and not (listed and not any(isinstance(n, bool) for n in sizes)):
+        raise AutoDDLError(f"mesh: got {given!r}; allowed are sizes such as '4', '2x4' or (2, 4)")
+    return Mesh.parse(sizes, levels)
 
 
 def _factorisations(count: int) -> list[tuple[int, ...]]:

@@ -152,7 +152,7 @@ def load(path: str | Path) -> Plan:
 
     try:
         data = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise AutoDDLError(f"plan file {path}: {error}; plan again with autoddl.optimize") from None
     return plan_json.decode(data, f"plan file {path}")
 

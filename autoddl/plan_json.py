@@ -58,36 +58,70 @@ def decode(data: Any, where: str) -> Plan:
             "plan again with autoddl.optimize"
         )
     try:
-        mesh = Mesh.parse(data["mesh"])
-        return Plan(
-            fingerprint=data["fingerprint"],
-            device=data["device"],
-            mesh=mesh,
-            profile=data["profile"],
-            memory_limit_bytes=data["memory_limit_bytes"],
-            signatures={
-                op: {operand: NdSbp.parse(text) for operand, text in states.items()}
-                for op, states in data["signatures"].items()
-            },
-            variables={name: NdSbp.parse(text) for name, text in data["variables"].items()},
-            inputs=tuple(
-                InputPlan(i["name"], tuple(i["shape"]), NdSbp.parse(i["state"]), mesh)
-                for i in data["inputs"]
-            ),
-            redistributions=tuple(
-                Redistribution(
-                    r["tensor"],
-                    tuple(NdSbp.parse(text) for text in r["path"]),
-                    tuple((op, operand) for op, operand in r["readers"]),
-                )
-                for r in data["redistributions"]
-            ),
-            layers=tuple(Layer(**layer) for layer in data["layers"]),
-            estimate=Estimate(**data["estimate"]),
-            baselines=tuple(Estimate(**b) for b in data["baselines"]),
-            search=data["search"],
-        )
+        plan = _plan(data)
+        _check(plan)
+    except AutoDDLError as error:
+        raise AutoDDLError(f"{where}: damaged ({error}); plan again with autoddl.optimize") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise AutoDDLError(
             f"{where}: damaged ({error!r}); plan again with autoddl.optimize"
         ) from None
+    return plan
+
+
+def _plan(data: dict[str, Any]) -> Plan:
+    mesh = Mesh.parse(data["mesh"])
+    return Plan(
+        fingerprint=data["fingerprint"],
+        device=data["device"],
+        mesh=mesh,
+        profile=data["profile"],
+        memory_limit_bytes=data["memory_limit_bytes"],
+        signatures={
+            op: {operand: NdSbp.parse(text) for operand, text in states.items()}
+            for op, states in data["signatures"].items()
+        },
+        variables={name: NdSbp.parse(text) for name, text in data["variables"].items()},
+        inputs=tuple(
+            InputPlan(i["name"], tuple(i["shape"]), NdSbp.parse(i["state"]), mesh)
+            for i in data["inputs"]
+        ),
+        redistributions=tuple(
+            Redistribution(
+                r["tensor"],
+                tuple(NdSbp.parse(text) for text in r["path"]),
+                tuple((op, operand) for op, operand in r["readers"]),
+            )
+            for r in data["redistributions"]
+        ),
+        layers=tuple(Layer(**layer) for layer in data["layers"]),
+        estimate=Estimate(**data["estimate"]),
+        baselines=tuple(Estimate(**b) for b in data["baselines"]),
+        search=data["search"],
+    )
+
+
+def _check(plan: Plan) -> None:
+    """Raise where values have the wrong type, or states don't fit the mesh or the shapes."""
+    rows = (plan.estimate, *plan.baselines)
+    texts = [plan.fingerprint, plan.device, plan.profile, *(row.name for row in rows)]
+    texts += [text for layer in plan.layers for text in (layer.module, layer.signature)]
+    numbers = [n for x in (*rows, *plan.layers) for n in (x.compute_s, x.communication_s)]
+    numbers += [x.memory_bytes for x in (*rows, *plan.layers)]
+    if plan.memory_limit_bytes is not None:
+        numbers.append(plan.memory_limit_bytes)
+    if plan.search:
+        texts.append(plan.search["solver"])
+        numbers += [plan.search[key] for key in ("seed", "seconds", "lower_bound_s")]
+    for values, types in ((texts, str), (numbers, int | float)):
+        for value in values:
+            if not isinstance(value, types):
+                raise TypeError(value)
+    states = [*plan.variables.values(), *(i.state for i in plan.inputs)]
+    states += [state for signature in plan.signatures.values() for state in signature.values()]
+    states += [state for r in plan.redistributions for state in r.path]
+    for state in states:
+        if len(state) != plan.mesh.ndim:
+            raise AutoDDLError(f"state {state} on mesh {plan.mesh}")
+    for item in plan.inputs:
+        item.local_slice(0)

@@ -17,6 +17,7 @@ from typing import Any
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
+from autoddl.sbp.boxing import COLLECTIVES
 
 FORMAT = "autoddl.profile"
 FORMAT_VERSION = 1
@@ -71,14 +72,19 @@ class Profile:
         where = f"profile {self.name}"
         if self.kind not in ("measured", "data sheet"):
             raise AutoDDLError(f"{where}: kind {self.kind!r}; allowed: measured, data sheet")
+        if not self.levels or not all(isinstance(level, str) for level in self.levels):
+            raise AutoDDLError(f"{where}: levels {self.levels!r}; name at least one, as 'node', 'gpu'")
         for link in self.links:
-            for key in ("alpha_s", "beta_s_per_byte"):
-                _check_number(getattr(link, key), f"{where}: {key} of {link.collective}", least=0.0)
-            if link.level not in self.levels:
-                raise AutoDDLError(
-                    f"{where}: link in level {link.level!r}; levels are {', '.join(self.levels)}"
-                )
+            _check_link(link, self.levels, where)
         device = self.device
+        for key in ("peak_flops", "efficiency"):
+            if not isinstance(getattr(device, key), Mapping):
+                raise AutoDDLError(f"{where}: {key} is {getattr(device, key)!r}; give it by name")
+        if "float32" not in device.peak_flops:
+            raise AutoDDLError(
+                f"{where}: peak_flops of {', '.join(device.peak_flops) or 'nothing'}; give at least "
+                "float32, the rate of every dtype that is not listed"
+            )
         for key in ("memory_bytes", "memory_bytes_per_s"):
             _check_number(getattr(device, key), f"{where}: {key}", least=1.0)
         _check_number(device.op_overhead_s, f"{where}: op_overhead_s", least=0.0)
@@ -151,6 +157,11 @@ def load(source: str | Path | Profile | None, *, device_type: str = "cpu") -> Pr
                 "measure one with `python -m autoddl.fit_network -o network.json` and pass it"
             )
         source = BUNDLED[device_type]
+    if not isinstance(source, str | Path):
+        raise AutoDDLError(
+            f"profile: got {source!r}; allowed are a file, a bundled name "
+            f"({', '.join(bundled())}) or a Profile"
+        )
     text, where = _read(source)
     try:
         data = json.loads(text)
@@ -166,6 +177,23 @@ def bundled() -> tuple[str, ...]:
     """Return the names of the bundled profiles."""
     folder = resources.files("autoddl.perfmodel") / "profiles"
     return tuple(sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".json")))
+
+
+def _check_link(link: Link, levels: tuple[str, ...], where: str) -> None:
+    """Raise AutoDDLError where a link can't be."""
+    if link.collective not in COLLECTIVES:
+        raise AutoDDLError(
+            f"{where}: link of {link.collective!r}; collectives are {', '.join(COLLECTIVES)}"
+        )
+    size = link.group_size
+    if not isinstance(size, int) or isinstance(size, bool) or size < 2:
+        raise AutoDDLError(
+            f"{where}: group_size of {link.collective} is {size!r}; allowed: whole numbers >= 2"
+        )
+    if link.level not in levels:
+        raise AutoDDLError(f"{where}: link in level {link.level!r}; levels are {', '.join(levels)}")
+    for key in ("alpha_s", "beta_s_per_byte"):
+        _check_number(getattr(link, key), f"{where}: {key} of {link.collective}", least=0.0)
 
 
 def _read(source: str | Path) -> tuple[str, str]:
@@ -198,8 +226,8 @@ def from_json(data: Any, where: str) -> Profile:
         return Profile(
             **{
                 **fields,
-                "levels": tuple(fields["levels"]),
-                "links": tuple(Link(**link) for link in fields["links"]),
+                "levels": _listed(fields["levels"]),
+                "links": tuple(Link(**link) for link in _listed(fields["links"])),
                 "device": Device(**fields["device"]),
             }
         )
@@ -209,6 +237,12 @@ def from_json(data: Any, where: str) -> Profile:
         ) from None
     except AutoDDLError as error:
         raise AutoDDLError(f"{where}: {error}") from None
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return tuple(value)
 
 
 def _check_number(value: Any, what: str, *, least: float) -> None:

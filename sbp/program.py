@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +45,10 @@ class Tensor:
     @property
     def item_bytes(self) -> int:
         """Return the bytes of one element."""
+        if self.dtype not in ITEM_BYTES:
+            raise AutoDDLError(
+                f"tensor {self.name}: dtype {self.dtype!r}; known are {', '.join(ITEM_BYTES)}"
+            )
         return ITEM_BYTES[self.dtype]
 
     @property
@@ -175,7 +179,7 @@ class Program:
                 "capture the graph again"
             )
         try:
-            return cls(
+            program = cls(
                 ops=tuple(_op(o) for o in data["ops"]),
                 tensors=tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in data["tensors"]),
                 inputs=tuple(data["inputs"]),
@@ -186,8 +190,34 @@ class Program:
                 loss=data["loss"],
                 device=data["device"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+            _check(program)
+        except (KeyError, TypeError, ValueError, AutoDDLError) as error:
             raise AutoDDLError(f"{where}: damaged ({error!r}); capture the graph again") from None
+        return program
+
+
+def _check(program: Program) -> None:
+    """Raise where a program names tensors or ops that it lacks, or has shapes that can't be."""
+    for tensor in program.tensors:
+        if not all(isinstance(size, int) and size >= 0 for size in tensor.shape):
+            raise ValueError(f"shape {tensor.shape} of {tensor.name}")
+        _ = tensor.item_bytes
+    for name in _named_tensors(program):
+        _ = program.tensor[name]
+    for parameter in program.parameters:
+        if (parameter.update is None) != (parameter.gradient is None):
+            raise ValueError(f"parameter {parameter.tensor}: a gradient and an update go together")
+        if parameter.update is not None and parameter.update not in program.op:
+            raise KeyError(parameter.update)
+
+
+def _named_tensors(program: Program) -> Iterator[str]:
+    yield from (*program.inputs, *program.outputs)
+    yield from (name for op in program.ops for _, name in op.operands)
+    for parameter in program.parameters:
+        yield from (parameter.tensor, *parameter.states)
+        if parameter.gradient is not None:
+            yield parameter.gradient
 
 
 def _op(data: dict[str, Any]) -> Op:

@@ -94,7 +94,9 @@ def _pins(problem: Problem, tensor_axes: Sequence[int], columns: Mapping[str, in
         wish = []
         for axis in range(mesh.ndim):
             state: Sbp = B
-            if node.kind == "input" and axis not in tensor_axes and shape:
+            if mesh.shape[axis] == 1:
+                pass
+            elif node.kind == "input" and axis not in tensor_axes and shape:
                 state = S(0)
             elif axis in tensor_axes and node.name in columns:
                 state = S(columns[node.name])

@@ -47,7 +47,7 @@ class _Walk:
     """Depth-first enumeration: an edge is charged once the last of its nodes has a choice."""
 
     def __init__(self, problem: Problem, memory_bytes: int | None, limit: int) -> None:
-        self.problem, self.memory, self.left = problem, memory_bytes, limit
+        self.problem, self.memory, self.limit, self.left = problem, memory_bytes, limit, limit
         self.point = [0] * len(problem.nodes)
         self.best: list[int] = []
         self.best_s = math.inf
@@ -69,8 +69,8 @@ class _Walk:
             self.left -= 1
             if self.left < 0:
                 raise InfeasibleError(
-                    f"exhaustive search: more than the limit of partial assignments for "
-                    f"{len(self.point)} nodes; use search='coordinate'"
+                    f"exhaustive search: more than {self.limit:,} partial assignments of the "
+                    f"{len(self.point)} nodes on mesh {self.problem.mesh}; use search='coordinate'"
                 )
             self.point[depth] = choice
             after = seconds + float(node.compute_s[choice])

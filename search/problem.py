@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
 from autoddl.perfmodel.compute import roofline_s
 from autoddl.perfmodel.memory import kept_tensors, local_bytes
 from autoddl.perfmodel.profile import Profile
@@ -25,7 +25,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature, nd_signatures
 from autoddl.sbp.rules.registry import OpView, find
-from autoddl.sbp.state import NdSbp, all_states, broadcast, local_shape
+from autoddl.sbp.state import B, NdSbp, P, all_states, broadcast, local_shape
 from autoddl.search.result import Assignment, SearchResult
 
 Floats = npt.NDArray[np.float64]
@@ -139,12 +139,19 @@ class Problem:
         if least <= limit_bytes:
             return
         largest = sorted(self.nodes, key=lambda n: -int(n.memory_bytes.min()))[:3]
-        names = ", ".join(f"{n.name} ({int(n.memory_bytes.min()):,} B)" for n in largest)
+        names = ", ".join(f"{self._held_by(n)} ({int(n.memory_bytes.min()):,} B)" for n in largest)
         raise InfeasibleError(
             f"memory {limit_bytes:,} B per device on mesh {self.mesh}: every assignment needs at "
             f"least {least:,} B, {least - limit_bytes:,} B more; largest per device: {names}; "
             "give more memory or devices, or a smaller batch"
         )
+
+    def _held_by(self, node: Node) -> str:
+        """Name the tensors that a node's memory is for."""
+        if node.kind == "op":
+            return ", ".join(name for _, name in self.program.op[node.name].outputs)
+        states = next((p.states for p in self.program.parameters if p.tensor == node.name), ())
+        return f"{node.name} with its optimizer states" if states else node.name
 
 
 def build(
@@ -167,7 +174,7 @@ class _Builder:
         self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str]
     ) -> None:
         self.program, self.mesh, self.profile = program, mesh, profile
-        self.pins = {pattern: NdSbp.parse(text) for pattern, text in pin.items()}
+        self.pins = {pattern: self._parsed(pattern, text) for pattern, text in pin.items()}
         self.redistributor = Redistributor(mesh, profile)
         self.kept = kept_tensors(program)
         self.cache: dict[Any, Any] = {}
@@ -182,18 +189,28 @@ class _Builder:
         nodes += [self._output(name) for name in dict.fromkeys(self.program.outputs)]
         return Problem(self.program, self.mesh, self.profile, tuple(nodes), self._edges(nodes))
 
+    def _parsed(self, pattern: str, text: str) -> NdSbp:
+        """Return the state that a pin asks for; what it says of axes of one device is void."""
+        try:
+            state = NdSbp.parse(text)
+        except AutoDDLError as error:
+            raise AutoDDLError(f"pin {pattern!r}: {error}") from None
+        if len(state) != self.mesh.ndim:
+            raise AutoDDLError(
+                f"pin {pattern!r}: state {state} has {len(state)} entries, mesh {self.mesh} has "
+                f"{self.mesh.ndim} axes; give one state per axis"
+            )
+        if P in state:
+            raise AutoDDLError(f"pin {pattern!r}: state {state}; parameters and inputs can't be P")
+        return NdSbp(s if n > 1 else B for s, n in zip(state, self.mesh.shape, strict=True))
+
     def _check_pins(self) -> None:
         names = [*self.program.inputs, *(p.tensor for p in self.program.parameters)]
-        for pattern, state in self.pins.items():
+        for pattern in self.pins:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise AutoDDLError(
                     f"pin {pattern!r}: matches no parameter and no input; names are such as "
                     f"{', '.join(names[:4])}"
-                )
-            if len(state) != self.mesh.ndim:
-                raise AutoDDLError(
-                    f"pin {pattern!r}: state {state} has {len(state)} entries, mesh {self.mesh} has "
-                    f"{self.mesh.ndim} axes; give one state per axis"
                 )
 
     def _check_batch(self) -> None:
@@ -225,7 +242,11 @@ class _Builder:
         if pinned is None:
             return self._cached(
                 ("states", shape),
-                lambda: tuple(all_states(shape, self.mesh.shape, partial=False)),
+                lambda: tuple(
+                    s
+                    for s in all_states(shape, self.mesh.shape, partial=False)
+                    if self._whole_where_single(s)
+                ),
             )
         if pinned not in tuple(all_states(shape, self.mesh.shape, partial=False)):
             raise AutoDDLError(
@@ -284,7 +305,7 @@ class _Builder:
             and self.program.tensor[t].dtype.startswith(("float", "bfloat"))
         )  # fmt: skip
         view = OpView.of(op, self.program.shapes(op))
-        choices = nd_signatures(view, self.mesh.shape, float_operands=floats)
+        choices = self._fitting(op, view, floats)
         outputs = dict(op.outputs)
         memory = [
             sum(local_bytes(self.program.tensor[outputs[o]], c[o], self.mesh.shape) for o in kept)
@@ -292,6 +313,22 @@ class _Builder:
         ]
         seconds = np.array([self._seconds(op, c) for c in choices])
         return choices, seconds, np.array(memory, dtype=np.int64)
+
+    def _fitting(
+        self, op: Op, view: OpView, floats: frozenset[str]
+    ) -> tuple[NdSignature, ...]:
+        try:
+            found = nd_signatures(view, self.mesh.shape, float_operands=floats)
+        except (LookupError, TypeError, ValueError) as error:
+            raise RuleError(
+                f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, or "
+                "capture the graph again"
+            ) from error
+        return tuple(c for c in found if all(map(self._whole_where_single, c.values())))
+
+    def _whole_where_single(self, state: NdSbp) -> bool:
+        """Tell whether a state is B on the axes of one device, where all states are the same."""
+        return all(s == B for s, size in zip(state, self.mesh.shape, strict=True) if size == 1)
 
     def _seconds(self, op: Op, signature: NdSignature) -> float:
         tensors = {o: self.program.tensor[t] for o, t in op.operands}

@@ -6,6 +6,7 @@ memory is not. Such a model can be captured and planned, never run.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,7 +42,8 @@ def abstract_parameters() -> Iterator[None]:
         patches = [mock.patch.multiple(init, **skipped)]
         patches += [mock.patch.object(c, "reset_parameters", _return_first) for c in layers]
         patches += [mock.patch.object(real_tensor, n, _return_first) for n in _IN_PLACE]
-        patches += [mock.patch.object(flow, "Tensor", make.constructor(real_tensor))]
+        stand_in = make.constructor(real_tensor)
+        patches += [mock.patch.object(m, "Tensor", stand_in) for m in _holders(real_tensor)]
         for patch in patches:
             patch.start()
         try:
@@ -59,6 +61,12 @@ def unmaterialised_states(graph: flow.nn.Graph) -> Iterator[None]:
         return
     with mock.patch.object(nn.Graph, _ENSURE, lambda self: None):
         yield
+
+
+def _holders(tensor_class: Any) -> list[Any]:
+    """Return the modules whose code calls the tensor class by the global name `Tensor`."""
+    layers = [m for name, m in sys.modules.items() if name.startswith("oneflow.nn.modules")]
+    return [m for m in (flow, *layers) if vars(m).get("Tensor") is tensor_class]
 
 
 def _return_first(tensor: Any, *args: Any, **kwargs: Any) -> Any:

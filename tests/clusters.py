@@ -1,0 +1,45 @@
+"""Made-up cluster profiles with distinct numbers everywhere, so that no mix-up goes unseen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoddl.perfmodel.profile import Device, Link, Profile
+from autoddl.sbp.boxing import COLLECTIVES
+
+GIB = 1024**3
+
+
+def cluster(
+    *,
+    memory_bytes: int = 16 * GIB,
+    overhead_s: float = 1e-6,
+    sizes: tuple[int, ...] = (2, 3, 4, 8),
+    **changes: Any,
+) -> Profile:
+    """Return a profile of nodes and GPUs; links between nodes are slower, larger groups as well."""
+    links = tuple(
+        Link(
+            collective=collective,
+            level=level,
+            group_size=size,
+            alpha_s=(3 + kind) * 1e-6 * slow,
+            beta_s_per_byte=(1 + 0.1 * kind) * (1 + 0.01 * size) * 1e-10 * slow,
+        )
+        for kind, collective in enumerate(COLLECTIVES)
+        for level, slow in (("node", 7.0), ("gpu", 1.0))
+        for size in sizes
+    )
+    device = Device(
+        name="made up",
+        memory_bytes=memory_bytes,
+        peak_flops={"float32": 2e12, "float16": 8e12},
+        memory_bytes_per_s=3e11,
+        op_overhead_s=overhead_s,
+        efficiency={"matmul": 0.8, "elementwise": 0.6},
+    )
+    fields: dict[str, Any] = {
+        "name": "made-up", "source": "tests", "kind": "data sheet", "device_type": "cpu",
+        "levels": ("node", "gpu"), "links": links, "device": device,
+    }  # fmt: skip
+    return Profile(**{**fields, **changes})
