@@ -184,9 +184,7 @@ def solve(
         "lower_bound_s": result.lower_bound_s,
         "gap": result.gap,
     }
-    return make_plan(
-        problem, result, memory_limit_bytes=limit, baselines=baselines, search=found
-    )
+    return make_plan(problem, result, memory_limit_bytes=limit, baselines=baselines, search=found)
 
 
 def _check_fits(result: SearchResult, limit: int | None) -> None:

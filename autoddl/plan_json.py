@@ -61,7 +61,9 @@ def decode(data: Any, where: str) -> Plan:
         plan = _plan(data)
         _check(plan)
     except AutoDDLError as error:
-        raise AutoDDLError(f"{where}: damaged ({error}); plan again with autoddl.optimize") from None
+        raise AutoDDLError(
+            f"{where}: damaged ({error}); plan again with autoddl.optimize"
+        ) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise AutoDDLError(
             f"{where}: damaged ({error!r}); plan again with autoddl.optimize"

@@ -88,7 +88,9 @@ def seconds_text(seconds: float) -> str:
     """Return seconds with a fitting unit: "1.50 s", "12.3 ms", "4.5 µs"."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 or seconds == 0 else f"{seconds * 1e6:.1f} µs"
+    return (
+        f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 or seconds == 0 else f"{seconds * 1e6:.1f} µs"
+    )
 
 
 def bytes_text(size: float) -> str:

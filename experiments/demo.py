@@ -18,9 +18,7 @@ from rich.console import Console
 import autoddl
 from autoddl.engine.launch import launch
 from autoddl.errors import AutoDDLError
-try:
-    from autoddl.fit_network import measure
-except ImportError: measure=None
+from autoddl.fit_network import measure
 from autoddl.plan import Plan
 from autoddl.table import comparison
 
@@ -121,6 +119,7 @@ def _plot(losses: dict[str, list[float]], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     styles = [("#0072B2", "-", 3.5), ("#D55E00", "--", 1.8)]  # colour-blind palette
@@ -129,7 +128,7 @@ def _plot(losses: dict[str, list[float]], path: Path) -> None:
         axes.plot(steps, values, line, color=color, linewidth=width, label=name)
     axes.set_xlabel("training step")
     axes.set_ylabel("cross-entropy per byte (nats)")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title("The same weights and data, one process and distributed")
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -53,7 +53,9 @@ def build(problem: Problem) -> Cells:
         move = Move(tuple(zip(cell, shared[key], strict=True)))
         single.append(move)
         groups[classes[root], move.size].append(move)
-    tied = [Move(tuple(pair for move in group for pair in move.columns)) for group in groups.values()]
+    tied = [
+        Move(tuple(pair for move in group for pair in move.columns)) for group in groups.values()
+    ]
     return Cells(tuple(single), tuple(tied))
 
 
@@ -88,7 +90,7 @@ def _members(problem: Problem) -> dict[int, list[int]]:
 def _same_module(problem: Problem, sources: list[int]) -> dict[int, list[int]]:
     """Return the nodes of every module that has exactly one root, by root."""
     by_module: dict[str, list[int]] = defaultdict(list)
-    for index, node in enumerate(problem.nodes):
+    for index in range(len(problem.nodes)):
         by_module[_module(problem, index)].append(index)
     found = {}
     for module, nodes in by_module.items():

@@ -185,9 +185,7 @@ class Descent:
 
     @staticmethod
     def _better(new: tuple[int, float], old: tuple[int, float]) -> bool:
-        return new[0] < old[0] or (
-            new[0] == old[0] and new[1] < old[1] * (1 - IMPROVEMENT) - 1e-15
-        )
+        return new[0] < old[0] or (new[0] == old[0] and new[1] < old[1] * (1 - IMPROVEMENT) - 1e-15)
 
     def _late(self) -> bool:
         return self.deadline is not None and time.perf_counter() > self.deadline

@@ -7,11 +7,11 @@ its update (they share one state). A tensor is charged once for every state that
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ from autoddl.search.result import Assignment, SearchResult
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+_T = TypeVar("_T")
 
 TENSOR = "tensor"  # operand name of input, output and parameter nodes
 GRADIENT = "gradient"
@@ -170,9 +172,7 @@ def build(
 class _Builder:
     """Collect nodes and edges; everything that depends on shapes only is computed once per shape."""
 
-    def __init__(
-        self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str]
-    ) -> None:
+    def __init__(self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str]) -> None:
         self.program, self.mesh, self.profile = program, mesh, profile
         self.pins = {pattern: self._parsed(pattern, text) for pattern, text in pin.items()}
         self.redistributor = Redistributor(mesh, profile)
@@ -314,9 +314,7 @@ class _Builder:
         seconds = np.array([self._seconds(op, c) for c in choices])
         return choices, seconds, np.array(memory, dtype=np.int64)
 
-    def _fitting(
-        self, op: Op, view: OpView, floats: frozenset[str]
-    ) -> tuple[NdSignature, ...]:
+    def _fitting(self, op: Op, view: OpView, floats: frozenset[str]) -> tuple[NdSignature, ...]:
         try:
             found = nd_signatures(view, self.mesh.shape, float_operands=floats)
         except (LookupError, TypeError, ValueError) as error:
@@ -390,10 +388,11 @@ class _Builder:
         wanted = tuple((node, states(node, o)) for node, o in readers)
         return Edge(name, table, producer, states(producer, operand), wanted)
 
-    def _cached(self, key: Any, make: Any) -> Any:
+    def _cached(self, key: Any, make: Callable[[], _T]) -> _T:
         if key not in self.cache:
             self.cache[key] = make()
-        return self.cache[key]
+        found: _T = self.cache[key]
+        return found
 
 
 def unknown_types(program: Program) -> dict[str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -32,25 +32,23 @@ def abstract_parameters() -> Iterator[None]:
     """
     make = _Maker()
     real_tensor = flow.Tensor
-    with mock.patch.multiple(flow, **{n: make.factory(getattr(flow, n)) for n in _FACTORIES}):
-        skipped = {n: _return_first for n in vars(init) if _is_initialiser(n)}
-        layers = [
-            c
-            for c in vars(nn).values()
-            if isinstance(c, type) and issubclass(c, nn.Module) and "reset_parameters" in vars(c)
-        ]
-        patches = [mock.patch.multiple(init, **skipped)]
-        patches += [mock.patch.object(c, "reset_parameters", _return_first) for c in layers]
-        patches += [mock.patch.object(real_tensor, n, _return_first) for n in _IN_PLACE]
-        stand_in = make.constructor(real_tensor)
-        patches += [mock.patch.object(m, "Tensor", stand_in) for m in _holders(real_tensor)]
-        for patch in patches:
-            patch.start()
-        try:
-            yield
-        finally:
-            for patch in reversed(patches):
-                patch.stop()
+    stand_in = make.constructor(real_tensor)
+    layers = [
+        c
+        for c in vars(nn).values()
+        if isinstance(c, type) and issubclass(c, nn.Module) and "reset_parameters" in vars(c)
+    ]
+    replaced: list[tuple[Any, str, Any]] = [
+        *((flow, name, make.factory(getattr(flow, name))) for name in _FACTORIES),
+        *((init, name, _return_first) for name in vars(init) if _is_initialiser(name)),
+        *((layer, "reset_parameters", _return_first) for layer in layers),
+        *((real_tensor, name, _return_first) for name in _IN_PLACE),
+        *((module, "Tensor", stand_in) for module in _holders(real_tensor)),
+    ]
+    with ExitStack() as patches:
+        for target, name, replacement in replaced:
+            patches.enter_context(mock.patch.object(target, name, replacement))
+        yield
 
 
 @contextmanager

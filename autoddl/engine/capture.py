@@ -101,22 +101,19 @@ class _JobReader:
 
     def program(self) -> Program:
         ops = [self._op(op) for op in self.user_ops]
-        updates = {
-            dict(op.inputs)["model_0"]: op for op in ops if op.type.endswith("_update")
-        }
+        updates = {dict(op.inputs)["model_0"]: op for op in ops if op.type.endswith("_update")}
         outputs = tuple(self._tensor_name(getattr(op.output_conf, "in")) for op in self.output_ops)
         loss = self._tensor_name(self.loss) if self.loss else None
         forward = _ancestors(ops, {*outputs, *([loss] if loss else [])})
         ops = [self._with_phase(op, forward) for op in ops]
-        parameters, states = [], set()
+        parameters: list[Parameter] = []
+        states: set[str] = set()
         for name in self.variables:
             if name in updates:
                 parameters.append(_parameter(name, updates[name], set(self.variables)))
                 states.update(parameters[-1].states)
         parameters += [
-            Parameter(name)
-            for name in self.variables
-            if name not in updates and name not in states
+            Parameter(name) for name in self.variables if name not in updates and name not in states
         ]
         ordered = _topological(ops)
         return Program(

@@ -100,7 +100,10 @@ class _JobWriter:
 
     def _rewire_outputs(self, source: str, lbn: str) -> None:
         for op in self.job.net.op:
-            if op.WhichOneof("op_type") == "output_conf" and getattr(op.output_conf, "in") == source:
+            if (
+                op.WhichOneof("op_type") == "output_conf"
+                and getattr(op.output_conf, "in") == source
+            ):
                 setattr(op.output_conf, "in", lbn)
 
     def _identity(self, name: str, lbn: str, state: NdSbp) -> str:

@@ -188,7 +188,9 @@ def _make_global(graph: flow.nn.Graph, placement: Any, state: NdSbp) -> None:
             group._parameters = [replaced.get(p, p) for p in group._parameters]
         state_of = getattr(optimizer, "_state", None)
         if state_of:
-            moved = {k if isinstance(k, str) else replaced.get(k, k): v for k, v in state_of.items()}
+            moved = {
+                k if isinstance(k, str) else replaced.get(k, k): v for k, v in state_of.items()
+            }
             state_of.clear()
             state_of.update(moved)
 

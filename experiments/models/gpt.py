@@ -86,9 +86,7 @@ def build(
     optimizer: str = "sgd",
 ) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
     """Return (training graph, (ids, next ids)); both inputs have shape (batch, sequence), int64."""
-    model = GPT(
-        layers=layers, width=width, heads=heads, sequence=sequence, vocabulary=vocabulary
-    )
+    model = GPT(layers=layers, width=width, heads=heads, sequence=sequence, vocabulary=vocabulary)
     ids = np.random.default_rng(0).integers(0, vocabulary, (batch, sequence + 1))
     inputs = (flow.tensor(ids[:, :-1].copy()), flow.tensor(ids[:, 1:].copy()))
     return TrainGraph(model, cross_entropy, optimizer), inputs

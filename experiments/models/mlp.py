@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import oneflow as flow
 from oneflow import nn
@@ -16,7 +18,7 @@ def build(
 ) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
     """Return (training graph, (x, y)); x is (batch, widths[0]), y is (batch, widths[-1])."""
     layers: list[nn.Module] = []
-    for before, after in zip(widths[:-1], widths[1:], strict=True):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.GELU()]
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=(batch, n)).astype(np.float32) for n in (widths[0], widths[-1]))

@@ -34,9 +34,7 @@ class TrainGraph(nn.Graph):
 
 def cross_entropy(logits: flow.Tensor, target: flow.Tensor) -> flow.Tensor:
     """Mean cross-entropy over all leading dims; the classes are the last dim of `logits`."""
-    return nn.functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]), target.reshape(-1)
-    )
+    return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1))
 
 
 def mean_squared_error(prediction: flow.Tensor, target: flow.Tensor) -> flow.Tensor:

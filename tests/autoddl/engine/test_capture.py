@@ -161,7 +161,9 @@ def test_optimize_on_one_device_is_trivial_and_applies() -> None:
     other, _ = mlp.build()
     seed_weights(other.model.to(flow.nn.Module), 3)
     for _ in range(3):
-        assert float(step(*inputs).numpy()) == pytest.approx(float(other(*inputs).numpy()), abs=1e-6)
+        assert float(step(*inputs).numpy()) == pytest.approx(
+            float(other(*inputs).numpy()), abs=1e-6
+        )
 
 
 def _flat(built: object) -> tuple[object, ...]:

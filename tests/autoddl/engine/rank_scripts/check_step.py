@@ -51,12 +51,19 @@ def main(out, mesh):
     seen = {"plan": plan.to_json(), "reference": reference}
     step = plan.apply(graph)
     everywhere = [flow.sbp.broadcast] * plan.mesh.ndim
-    split = [flow.sbp.split(0)] + everywhere[1:]
+    split = [flow.sbp.split(0), *everywhere[1:]]
     losses = [step(x, y)]
     losses.append(
-        step(*(t.to_global(placement=step.placement, sbp=everywhere).to_global(sbp=split) for t in (x, y)))
+        step(
+            *(
+                t.to_global(placement=step.placement, sbp=everywhere).to_global(sbp=split)
+                for t in (x, y)
+            )
+        )
     )
-    parts = [t[item.local_slice(rank)].contiguous() for t, item in zip((x, y), plan.inputs)]
+    parts = [
+        t[item.local_slice(rank)].contiguous() for t, item in zip((x, y), plan.inputs, strict=True)
+    ]
     losses.append(step.from_local(*parts))
     losses.append(step(x, y))
     seen["global"] = losses[0].is_global
