@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import Any
 from rich.console import Console
 
 import autoddl
-from autoddl.engine.launch import launch
+from autoddl.engine.launch import LaunchError, launch
 from autoddl.errors import AutoDDLError
 from autoddl.fit_network import measure
+from autoddl.perfmodel.profile import Profile
 from autoddl.plan import Plan
 from autoddl.table import comparison
 
@@ -39,6 +41,9 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     try:
         return run(args.mesh, args.steps, args.out)
+    except LaunchError as error:
+        print(f"demo: {error}", *error.tail, sep="\n", file=sys.stderr)
+        return 1
     except AutoDDLError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
@@ -55,11 +60,10 @@ def run(mesh: str, steps: int, out: Path) -> int:
         plan = _make_plans(mesh, profile, out, plan_names)
     console.print(str(plan), markup=False, highlight=False)
     with _Stage(console, f"train {steps} steps in one process"):
-        single = _train(1, ["--steps", str(steps), "--result", str(out / "single.json")], out)
+        single = _train(1, steps, out / "single.json", [])
     with _Stage(console, f"train {steps} steps on {RANKS} ranks, then time the baselines"):
         files = [str(out / file) for file in plan_names.values()]
-        options = ["--steps", str(steps), "--timed", str(TIMED_STEPS)]
-        ranks = _train(RANKS, [*options, "--result", str(out / "ranks.json"), *files], out)
+        ranks = _train(RANKS, steps, out / "ranks.json", files)
     measured = dict(zip(plan_names, ranks["step_s"], strict=True))
     console.print(comparison(plan, measured))
     console.print(f"one process: measured step {single['step_s'][0] * 1e3:.1f} ms")
@@ -86,11 +90,10 @@ class _Stage:
         self.console.print(f"  {self.name}: {time.perf_counter() - self.begin:.1f} s")
 
 
-def _make_plans(mesh: str, profile: Any, out: Path, names: dict[str, str]) -> Plan:
-    from experiments.models import gpt
-
-    graph, inputs = gpt.build(**gpt.SIZES["demo"], optimizer="adamw")
-    program = autoddl.capture(graph, *inputs)
+def _make_plans(mesh: str, profile: Profile, out: Path, names: dict[str, str]) -> Plan:
+    """Capture the GPT in a process of its own, plan it here (without OneFlow), save all plans."""
+    program = out / "program.json"
+    _run_ranks(1, ["--capture", str(program)])
     plans = {}
     for name, file in names.items():
         search = "coordinate" if name == "plan" else name
@@ -99,9 +102,16 @@ def _make_plans(mesh: str, profile: Any, out: Path, names: dict[str, str]) -> Pl
     return plans["plan"]
 
 
-def _train(ranks: int, arguments: list[str], out: Path) -> dict[str, Any]:
-    """Run experiments.demo_ranks and return what rank 0 wrote."""
-    threads = {"OMP_NUM_THREADS": "2"} if ranks == 1 else {}
+def _train(ranks: int, steps: int, result: Path, plans: list[str]) -> dict[str, Any]:
+    """Train in `ranks` processes and return what rank 0 wrote."""
+    options = ["--steps", str(steps), "--timed", str(TIMED_STEPS), "--result", str(result)]
+    _run_ranks(ranks, [*options, *plans])
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+def _run_ranks(ranks: int, arguments: list[str]) -> None:
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
     launch(
         ["-m", "experiments.demo_ranks", *arguments],
         nproc_per_node=ranks,
@@ -109,9 +119,6 @@ def _train(ranks: int, arguments: list[str], out: Path) -> dict[str, Any]:
         env=threads,
         check=True,
     )
-    file = Path(arguments[arguments.index("--result") + 1])
-    result: dict[str, Any] = json.loads(file.read_text())
-    return result
 
 
 def _plot(losses: dict[str, list[float]], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the demo runs on every rank: train the demo GPT under given plans, tell losses and times.
+"""What the demo runs with OneFlow: capture the demo GPT, or train it under given plans on all ranks.
 
 Without plans it trains the unmodified graph in one process.
 """
@@ -29,10 +29,15 @@ def main() -> None:
     """Train under the first plan, time all of them, write the result on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plans", nargs="*")
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--capture", type=Path, help="save the program there, train nothing")
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--timed", type=int, default=0, help="steps for every further plan")
-    parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--result", type=Path, help="rank 0 writes losses and step times there")
     args = parser.parse_args()
+    if args.capture is not None:
+        graph, inputs = gpt.build(**SIZES, optimizer="adamw")
+        autoddl.capture(graph, *inputs).save(args.capture)
+        return
     losses: list[float] = []
     seconds = []
     for number, file in enumerate(args.plans or [None]):
@@ -42,7 +47,7 @@ def main() -> None:
         found, median = train(step, args.steps if number == 0 else args.timed)
         losses = losses or found
         seconds.append(median)
-    if flow.env.get_rank() == 0:
+    if args.result is not None and flow.env.get_rank() == 0:
         args.result.write_text(json.dumps({"losses": losses, "step_s": seconds}))
 
 
