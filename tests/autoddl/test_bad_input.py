@@ -1,0 +1,145 @@
+"""Bad input that needs no engine: one line each that says what to do, never a traceback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autoddl
+from autoddl.errors import AutoDDLError
+from autoddl.optimize import optimize
+from autoddl.perfmodel import profile as profiles
+from tests.programs import mlp
+
+GOOD = profiles.load(None).to_json()
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "file.json"
+    path.write_text(text)
+    return str(path)
+
+
+def negative_alpha(folder: Path) -> str:
+    links = [{**GOOD["links"][0], "alpha_s": -1e-6}, *GOOD["links"][1:]]
+    return written(folder, json.dumps({**GOOD, "links": links}))
+
+
+PROFILES: dict[str, tuple[Callable[[Path], str], tuple[str, ...]]] = {
+    "missing": (lambda folder: str(folder / "none.json"), ("no such file", "fit_network")),
+    "truncated": (
+        lambda folder: written(folder, json.dumps(GOOD)[:200]),
+        ("truncated", "fit_network"),
+    ),
+    "another version": (
+        lambda folder: written(folder, json.dumps({**GOOD, "version": 99})),
+        ("version 99", "measure again"),
+    ),
+    "negative α": (negative_alpha, ("alpha_s", "-1e-06", ">= 0")),
+    "not a profile": (lambda folder: written(folder, "[1, 2]"), ("not a profile", "fit_network")),
+}
+
+
+def refusal(**arguments: Any) -> str:
+    with pytest.raises(AutoDDLError) as caught:
+        optimize(arguments.pop("graph", mlp()), **{"mesh": "2x2", **arguments})
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profiles(name: str, tmp_path: Path) -> None:
+    make, words = PROFILES[name]
+    message = refusal(profile=make(tmp_path))
+    assert all(word in message for word in words), message
+
+
+def test_a_batch_that_no_axis_divides_says_which_would_do() -> None:
+    message = refusal(graph=mlp(batch=7), mesh="2x2")
+    for words in ("batch 7", "multiple of 2", "pin={"):
+        assert words in message
+
+
+def test_a_batch_that_no_axis_divides_may_be_pinned_whole() -> None:
+    plan = optimize(mlp(batch=7), mesh="2", pin={"input*": "B"})
+    assert all(str(item.state) == "(B)" for item in plan.inputs)
+
+
+def test_memory_that_holds_no_assignment_says_how_much_is_missing() -> None:
+    program = mlp(batch=8, sizes=(16, 32, 8), optimizer="adam")
+    message = refusal(graph=program, memory=100)
+    least = int(message.partition("at least ")[2].partition(" B")[0].replace(",", ""))
+    assert f"{least - 100:,} B more" in message
+    assert "fc1.weight" in message
+    assert optimize(program, mesh="2x2", memory=least).estimate.memory_bytes == least
+    assert f"{1:,} B more" in refusal(graph=program, memory=least - 1)
+
+
+@pytest.mark.parametrize("mesh", ["", "2y2", "0", "2x0", "x", (2, 0)])
+def test_meshes(mesh: Any) -> None:
+    assert "mesh" in refusal(mesh=mesh)
+
+
+def test_a_saved_program_needs_a_mesh() -> None:
+    assert "pass mesh=" in refusal(mesh=None)
+
+
+def test_another_graph_or_device_type() -> None:
+    plan = optimize(mlp(), mesh="2x2")
+    for program, words in (
+        (mlp(batch=16), ("made for graph", "(16, 16)", "plan again")),
+        (replace(mlp(), device="cuda"), ("'cpu'", "'cuda'", "plan again on the cluster")),
+    ):
+        with pytest.raises(AutoDDLError) as caught:
+            plan.check_graph(program)
+        assert "\n" not in str(caught.value)
+        assert all(word in str(caught.value) for word in words), str(caught.value)
+    plan.check_graph(mlp())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: text[:300], "plan again"),
+        (lambda text: text.replace('"version": 1', '"version": 7'), "version 7"),
+        (lambda text: text.replace("autoddl.plan", "something"), "not a saved plan"),
+        (lambda text: text.replace('"signatures"', '"signs"'), "damaged"),
+    ],
+)
+def test_plan_files(change: Callable[[str], str], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan = optimize(mlp(), mesh="2x2")
+    plan.save(path)
+    assert autoddl.load(path) == plan
+    path.write_text(change(path.read_text()))
+    with pytest.raises(AutoDDLError, match=words) as caught:
+        autoddl.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_device_works_trivially() -> None:
+    for mesh in ("1", "1x1"):
+        plan = optimize(mlp(batch=7), mesh=mesh)
+        assert plan.estimate.communication_s == 0.0
+        assert plan.redistributions == ()
+
+
+def test_unknown_ops_give_one_warning_or_one_error() -> None:
+    program = mlp(act="gelu")
+    ops = tuple(
+        replace(op, type=op.type.replace("gelu", "mish")) if "gelu" in op.type else op
+        for op in program.ops
+    )
+    program = replace(program, ops=ops)
+    with pytest.warns(UserWarning, match=r"mish \(1\), mish_grad \(1\)") as caught:
+        plan = optimize(program, mesh="2x2")
+    assert len(caught) == 1
+    unknown = next(op.name for op in program.ops if op.type == "mish")
+    assert {str(state) for state in plan.signatures[unknown].values()} == {"(B, B)"}
+    assert "autoddl.register_rule" in refusal(graph=program, strict=True)
