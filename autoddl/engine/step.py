@@ -137,17 +137,21 @@ class Step:
                 f"start {plan.mesh.size} ranks (python -m autoddl run --nproc-per-node "
                 f"{plan.mesh.size} …) or plan for {world}"
             )
-        shapes = {
-            f"{name}.{path}": tuple(tensor.shape)
+        names = {
+            f"{name}.{path}"
             for name, module in zip(self.graph._blocks, modules(self.graph), strict=True)
-            for path, tensor in (*module.named_parameters(), *module.named_buffers())
+            for path, _ in (*module.named_parameters(), *module.named_buffers())
         }
-        planned = set(plan.variables)
-        foreign = [n for n in shapes if n not in planned and plan.signatures]
-        if foreign:
+        for name in plan.variables:
+            if name not in names and name.rpartition("-")[0] not in names:  # w-m: a state of w
+                raise AutoDDLError(
+                    f"plan: made for another graph, this one has no variable {name}; "
+                    "plan again with autoddl.optimize"
+                )
+        if not all(tensor.is_contiguous() for tensor in variables(self.graph)):
             raise AutoDDLError(
-                f"plan: made for another graph, it knows no variable {foreign[0]}; "
-                "plan again with autoddl.optimize"
+                "apply: the model was built inside abstract_parameters(), so it has no values to "
+                "train; build it outside on the ranks and apply the plan to that"
             )
         devices = {_device_type(tensor) for tensor in variables(self.graph)}
         if devices and devices != {plan.device}:

@@ -15,8 +15,12 @@ from experiments.models import gpt
 from experiments.models.training import OPTIMIZERS, seed_weights
 
 
+def fresh_graph():
+    return gpt.build(**gpt.SIZES["toy"], optimizer="sgd")
+
+
 def fresh():
-    graph, inputs = gpt.build(**gpt.SIZES["toy"], optimizer="sgd")
+    graph, inputs = fresh_graph()
     seed_weights(graph.model.to(flow.nn.Module), 1)
     return graph, inputs
 
@@ -85,10 +89,13 @@ def main(out, mesh):
     seen["wrong part"] = refusal(lambda: step.from_local(x[:3], y[:3]))
     small = autoddl.optimize(autoddl.capture(fresh()[0], x, y), mesh="2")
     seen["ranks"] = refusal(lambda: small.apply(fresh()[0]))
-    foreign, _ = gpt.build(**{**gpt.SIZES["toy"], "layers": 3})
+    foreign, _ = gpt.build(**{**gpt.SIZES["toy"], "layers": 1})
     seen["another graph"] = refusal(lambda: plan.apply(foreign))
     wider, _ = gpt.build(**{**gpt.SIZES["toy"], "heads": 2})
     seen["another graph, same variables"] = refusal(lambda: plan.apply(wider)(x, y))
+    with autoddl.abstract_parameters():
+        abstract, _ = fresh_graph()
+    seen["abstract"] = refusal(lambda: plan.apply(abstract))
     (out / f"rank{rank}.json").write_text(json.dumps(seen))
 
 
