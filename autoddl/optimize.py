@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
+from autoddl.make_plan import estimate, make_plan
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.plan import Estimate, Plan, estimate, make_plan
+from autoddl.plan import Estimate, Plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search import coordinate, exhaustive

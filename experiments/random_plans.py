@@ -19,8 +19,8 @@ import numpy as np
 import oneflow as flow
 
 import autoddl
+from autoddl.make_plan import make_plan
 from autoddl.perfmodel import profile as profiles
-from autoddl.plan import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import problem as problems
 from autoddl.search.random import random_assignment
