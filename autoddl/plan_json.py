@@ -108,8 +108,8 @@ def _check(plan: Plan) -> None:
     rows = (plan.estimate, *plan.baselines)
     texts = [plan.fingerprint, plan.device, plan.profile, *(row.name for row in rows)]
     texts += [text for layer in plan.layers for text in (layer.module, layer.signature)]
-    numbers = [n for x in (*rows, *plan.layers) for n in (x.compute_s, x.communication_s)]
-    numbers += [x.memory_bytes for x in (*rows, *plan.layers)]
+    priced: tuple[Estimate | Layer, ...] = (*rows, *plan.layers)
+    numbers = [n for x in priced for n in (x.compute_s, x.communication_s, x.memory_bytes)]
     if plan.memory_limit_bytes is not None:
         numbers.append(plan.memory_limit_bytes)
     if plan.search:
