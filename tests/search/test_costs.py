@@ -1,0 +1,173 @@
+"""The cost of an assignment: against a naive recomputation and against closed forms."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from autoddl.perfmodel import collectives
+from autoddl.perfmodel.redistribute import Redistributor
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rules.registry import OpView, find
+from autoddl.sbp.state import B, NdSbp, P, S, broadcast, local_shape
+from autoddl.search import cells, problem
+from autoddl.search.moves import price, single
+from autoddl.search.random import random_assignment
+from tests.clusters import cluster
+from tests.programs import mlp, transformer
+
+PROFILE = cluster()
+
+
+def naive_cost(p: problem.Problem, assignment: tuple[int, ...]) -> float:
+    """Add up ops and tensors straight from the program and the states, with nothing shared."""
+    program, mesh, device = p.program, p.mesh, p.profile.device
+    states: dict[tuple[str, str], NdSbp] = {}
+    home: dict[str, NdSbp] = {}
+    for node, choice in zip(p.nodes, assignment, strict=True):
+        chosen = node.choices[choice]
+        if node.kind == "op":
+            states |= {(node.name, operand): state for operand, state in chosen.items()}
+        elif node.kind != "output":
+            home[node.name] = chosen[problem.TENSOR]
+    for parameter in program.parameters:
+        update = program.op[parameter.update]
+        follows = {parameter.tensor, parameter.gradient, *parameter.states}
+        for operand, tensor in update.inputs:
+            own = tensor in follows
+            states[update.name, operand] = home[parameter.tensor] if own else broadcast(mesh.ndim)
+    total = 0.0
+    wanted: dict[str, set[NdSbp]] = {}
+    skip = {p.tensor for p in program.parameters} | {
+        s for p in program.parameters for s in p.states
+    }
+    for op in program.ops:
+        shapes, moved = {}, 0
+        for operand, tensor in op.operands:
+            t = program.tensor[tensor]
+            shape = local_shape(t.shape, states[op.name, operand], mesh.shape)
+            assert shape is not None
+            shapes[operand] = shape
+            moved += int(np.prod(shape, dtype=int)) * t.item_bytes
+            is_input = operand in dict(op.inputs)
+            if is_input and not (op.type.endswith("_update") and tensor in skip):
+                wanted.setdefault(tensor, set()).add(states[op.name, operand])
+            if not is_input:
+                home[tensor] = states[op.name, operand]
+        rule = find(op.type)
+        assert rule is not None
+        rate = device.peak_flops["float32"] * device.efficiency.get(rule.family, 0.5)
+        flops = rule.flops(OpView.of(op, shapes))
+        total += device.op_overhead_s + max(flops / rate, moved / device.memory_bytes_per_s)
+    for tensor in program.outputs:
+        wanted.setdefault(tensor, set()).add(broadcast(mesh.ndim))
+    prices = Redistributor(mesh, p.profile)
+    for tensor, goals in wanted.items():
+        if tensor in home:
+            t = program.tensor[tensor]
+            table = prices.table(t.shape, t.item_bytes)
+            total += sum(table.cost[table.index[home[tensor]], table.index[g]] for g in goals)
+    return total
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2", "2x4"])
+@pytest.mark.parametrize("make", [mlp, transformer])
+def test_cost_is_the_naive_sum(make: object, mesh: str) -> None:
+    p = problem.build(make(), Mesh.parse(mesh), PROFILE)  # type: ignore[operator]
+    for seed in range(3):
+        assignment = random_assignment(p, seed)
+        assert p.cost_s(assignment) == pytest.approx(naive_cost(p, assignment), rel=1e-9)
+        assert p.lower_bound_s() <= p.cost_s(assignment)
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+def test_moves_price_exactly_what_changes(mesh: str) -> None:
+    p = problem.build(transformer(layers=2), Mesh.parse(mesh), PROFILE)
+    found = cells.build(p)
+    moves = [*found.tied, *found.single[:4], *(single(p, n) for n in (0, 5, 40, 90))]
+    point = random_assignment(p, 1)
+    for move in moves:
+        seconds, memory = price(p, point, move)
+        for alternative in range(1, move.size, max(1, move.size // 5)):
+            first, other = move.apply(point, 0), move.apply(point, alternative)
+            difference = p.cost_s(other) - p.cost_s(first)
+            assert seconds[alternative] - seconds[0] == pytest.approx(difference, abs=1e-12)
+            bytes_ = p.memory_bytes(other) - p.memory_bytes(first)
+            assert memory[alternative] - memory[0] == bytes_
+
+
+def with_states(p: problem.Problem, wanted: dict[str, dict[str, NdSbp]]) -> tuple[int, ...]:
+    """Return the assignment in which every node has these operand states; others as they match."""
+    point = []
+    for node in p.nodes:
+        goal = wanted.get(node.name)
+        matching = [
+            i
+            for i, c in enumerate(node.choices)
+            if goal is None or all(c[o] == s for o, s in goal.items())
+        ]
+        assert matching, node.name
+        point.append(matching[0])
+    return tuple(point)
+
+
+def one_axis(p: problem.Problem, name: str, **states: object) -> dict[str, dict[str, NdSbp]]:
+    return {name: {operand: NdSbp((state,)) for operand, state in states.items()}}  # type: ignore[arg-type]
+
+
+def test_a_parameter_cut_and_used_whole_costs_gather_and_reduce_scatter() -> None:
+    """ZeRO: an all-gather of the weight, a reduce-scatter of its P gradient (formulas §3)."""
+    p = problem.build(mlp(batch=8, sizes=(16, 32)), Mesh.parse("4"), PROFILE)
+    weight = next(q for q in p.program.parameters if q.tensor.endswith("weight"))
+    edges = {edge.tensor: edge for edge in p.edges}
+    size = p.program.tensor[weight.tensor].size_bytes
+    overhead = PROFILE.device.op_overhead_s
+    for tensor, src, dst, collective in (
+        (weight.tensor, S(0), B, "all_gather"),
+        (weight.gradient, P, S(0), "reduce_scatter"),
+        (weight.gradient, P, B, "all_reduce"),
+    ):
+        table = edges[tensor].table
+        link = PROFILE.link(collective, "gpu", 4)
+        by_hand = {"all_gather": 3, "reduce_scatter": 3, "all_reduce": 6}[collective]
+        expected = by_hand * (link.alpha_s + size / 4 * link.beta_s_per_byte)
+        cost = table.cost[table.index[NdSbp((src,))], table.index[NdSbp((dst,))]]
+        assert cost == pytest.approx(overhead + expected, rel=1e-12)
+        assert expected == pytest.approx(
+            collectives.seconds(
+                collective, 4, size, alpha_s=link.alpha_s, beta_s_per_byte=link.beta_s_per_byte
+            )
+        )
+
+
+def test_two_readers_of_one_state_are_charged_once() -> None:
+    p = problem.build(mlp(batch=8, sizes=(16, 32, 8)), Mesh.parse("4"), PROFILE)
+    shared = next(e for e in p.edges if len(e.readers) >= 2 and len(set(e.source)) > 1)
+    point = list(random_assignment(p, 0))
+    (one, states_one), (two, states_two) = shared.readers[:2]
+    for a, b in np.ndindex(len(states_one), len(states_two)):
+        point[one], point[two] = a, b
+        row = shared.table.cost[shared.source[point[shared.producer]]]
+        rest = {int(s[point[n]]) for n, s in shared.readers[2:]}
+        goals = rest | {int(states_one[a]), int(states_two[b])}
+        assert shared.seconds(point) == pytest.approx(sum(row[g] for g in goals))
+
+
+def test_memory_counts_weights_with_states_gradients_and_saved_activations() -> None:
+    batch, sizes = 8, (16, 32, 8)
+    p = problem.build(mlp(batch, sizes, optimizer="adam"), Mesh.parse("1"), PROFILE)
+    weights = sum(a * b + b for a, b in pairwise(sizes))
+    inputs = batch * (sizes[0] + sizes[-1])
+    # backward reads: the input of each layer, gelu's input, the difference and (as a shape) the square
+    kept = p.memory_bytes([0] * len(p.nodes)) // 4 - weights * 4 - inputs
+    saved = {
+        t
+        for op in p.program.ops
+        if op.phase == "backward"
+        for _, t in op.inputs
+        if p.program.tensor[t].role in ("activation", "loss")
+    }
+    assert kept == sum(p.program.tensor[t].elements for t in saved)
+    assert batch * sizes[1] * 2 <= kept  # gelu's input and output at least

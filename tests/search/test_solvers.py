@@ -1,0 +1,147 @@
+"""Solvers: against brute force, against the baselines, under memory limits, and repeatable."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from autoddl.errors import InfeasibleError
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.state import B, S
+from autoddl.search import baselines, coordinate, exhaustive, problem
+from autoddl.search.problem import TENSOR
+from tests.clusters import cluster
+from tests.programs import mlp, transformer
+
+PROFILE = cluster()
+
+
+def tiny(batch: int = 8, features: int = 16, out: int = 8, mesh: str = "2") -> problem.Problem:
+    program = mlp(batch, (features, out), optimizer="sgd", act="", bias=False)
+    return problem.build(program, Mesh.parse(mesh), PROFILE)
+
+
+def brute_force(p: problem.Problem, limit: int | None = None) -> float:
+    best = np.inf
+    free = [range(len(node.choices)) for node in p.nodes]
+    for point in itertools.product(*free):
+        if limit is None or p.memory_bytes(point) <= limit:
+            best = min(best, p.cost_s(point))
+    return float(best)
+
+
+def small_pinned() -> problem.Problem:
+    """A problem small enough to enumerate: inputs pinned, one layer."""
+    program = mlp(8, (4, 2), optimizer="sgd", act="", bias=False)
+    return problem.build(program, Mesh.parse("2"), PROFILE, pin={"input*": "S0", "*weight": "B"})
+
+
+def test_exhaustive_is_the_minimum_of_all_assignments() -> None:
+    p = small_pinned()
+    assert exhaustive.search(p).cost_s == pytest.approx(brute_force(p))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_coordinate_descent_against_exhaustive(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    batch, features, out = (int(2 ** rng.integers(1, 9)) for _ in range(3))
+    p = tiny(batch, features, out, mesh=("2", "4")[seed % 2] if batch >= 4 else "2")
+    exact = exhaustive.search(p, limit=50_000_000)
+    found = coordinate.search(p, seed=seed, budget=10.0)
+    assert found.cost_s >= exact.cost_s * (1 - 1e-9)
+    assert found.cost_s <= exact.cost_s * 1.03  # the paper's figure
+    assert found.cost_s == pytest.approx(p.cost_s(found.assignment))
+    assert found.memory_bytes == p.memory_bytes(found.assignment)
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2", "2x4"])
+def test_plans_are_never_worse_than_the_baselines(mesh: str) -> None:
+    p = problem.build(transformer(layers=2), Mesh.parse(mesh), PROFILE)
+    starts = [make(p) for make in baselines.BASELINES.values()]
+    found = coordinate.search(p, budget=10.0, starts=starts)
+    assert found.cost_s <= min(p.cost_s(s) for s in starts) * (1 + 1e-12)
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    p = problem.build(mlp(), Mesh.parse("2x2"), PROFILE)
+    first, second = (coordinate.search(p, seed=5, budget=60.0) for _ in range(2))
+    assert first.assignment == second.assignment
+
+
+def test_the_memory_limit_holds_and_the_least_is_reached() -> None:
+    p = problem.build(transformer(), Mesh.parse("2x2"), PROFILE)
+    free = coordinate.search(p, budget=10.0)
+    least = sum(int(node.memory_bytes.min()) for node in p.nodes)
+    for limit in (least, (least + free.memory_bytes) // 2):
+        found = coordinate.search(p, budget=5.0, memory_bytes=limit)
+        assert found.memory_bytes <= limit
+        assert found.cost_s >= free.cost_s * 0.97
+    with pytest.raises(InfeasibleError, match="1 B more"):
+        coordinate.search(p, memory_bytes=least - 1)
+
+
+def test_exhaustive_under_a_memory_limit() -> None:
+    p = tiny(4, 4, 2)
+    exact = exhaustive.search(p, limit=50_000_000)
+    limit = exact.memory_bytes - 1
+    tight = exhaustive.search(p, memory_bytes=limit, limit=50_000_000)
+    assert tight.memory_bytes <= limit
+    assert tight.cost_s >= exact.cost_s
+
+
+def test_exhaustive_gives_up_with_advice() -> None:
+    p = problem.build(transformer(), Mesh.parse("2"), PROFILE)
+    with pytest.raises(InfeasibleError, match="search='coordinate'"):
+        exhaustive.search(p, limit=1000)
+
+
+def states_of(p: problem.Problem, assignment: tuple[int, ...]) -> dict[str, object]:
+    return {
+        node.name: node.choices[choice][TENSOR]
+        for node, choice in zip(p.nodes, assignment, strict=True)
+        if node.kind in ("input", "parameter")
+    }
+
+
+def test_data_parallel_cuts_the_batch_and_nothing_else() -> None:
+    p = problem.build(transformer(), Mesh.parse("2x2"), PROFILE)
+    states = states_of(p, baselines.data_parallel(p))
+    for name, state in states.items():
+        assert state == ((S(0), S(0)) if name in p.program.inputs else (B, B)), name
+
+
+def test_data_parallel_leaves_out_an_axis_that_does_not_divide() -> None:
+    p = problem.build(mlp(batch=6), Mesh.parse("2x2"), PROFILE)
+    states = states_of(p, baselines.data_parallel(p))
+    assert all(states[name] == (S(0), B) for name in p.program.inputs)
+
+
+def test_data_parallel_reduces_every_gradient_once() -> None:
+    p = problem.build(mlp(batch=64, sizes=(64, 128, 32)), Mesh.parse("4"), PROFILE)
+    link, overhead = PROFILE.link("all_reduce", "gpu", 4), PROFILE.device.op_overhead_s
+
+    def all_reduce(size: int) -> float:
+        return overhead + 6 * (link.alpha_s + size / 4 * link.beta_s_per_byte)
+
+    point = baselines.data_parallel(p)
+    weights = [q for q in p.program.parameters if q.tensor.endswith("weight")]
+    seconds = {edge.tensor: edge.seconds(point) for edge in p.edges}
+    for weight in weights:
+        size = p.program.tensor[weight.tensor].size_bytes
+        assert seconds[weight.tensor] == 0.0
+        assert seconds[weight.gradient] == pytest.approx(all_reduce(size), rel=1e-12)
+
+
+def test_megatron_alternates_columns_and_rows() -> None:
+    slow_nodes = cluster()
+    p = problem.build(transformer(width=64, heads=4), Mesh.parse("2x4"), slow_nodes)
+    states = states_of(p, baselines.megatron(p))
+    cut = {name: state for name, state in states.items() if any(s != B for s in state)}  # type: ignore[attr-defined]
+    weights = {n: s for n, s in cut.items() if n.endswith("weight") and "blocks" in n}
+    assert weights
+    for name, state in weights.items():
+        column = any(part in name for part in ("qkv", "fc1"))
+        dims = {s.dim for s in state if s.is_split}  # type: ignore[attr-defined]
+        assert dims == ({0} if column else {1}), name
