@@ -53,19 +53,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fit_network: {error}", file=sys.stderr)
         return _EXIT_BAD_INPUT
     except KeyboardInterrupt:
+        print("fit_network: interrupted, nothing written", file=sys.stderr)
         return 130
     if output is not None:
         profile.save(output)
     if options.json:
         print(json.dumps(profile.to_json(), indent=1))
     else:
-        Console(highlight=False).print(summary(profile), *_closing(profile, output), sep="\n")
+        Console().print(summary(profile))
+        print(*_closing(profile, output), sep="\n")
     return 0
 
 
 def summary(profile: Profile) -> Table:
     """Return a table of the links: α in µs, 1/β in GB/s, mean error of the fit in percent."""
-    table = Table(title=f"{profile.name}: {profile.source}", title_justify="left")
+    table = Table()
     table.add_column("collective")
     for heading in ("ranks", "α µs", "1/β GB/s", "error %"):
         table.add_column(heading, justify="right")
@@ -83,16 +85,12 @@ def summary(profile: Profile) -> Table:
 
 def _closing(profile: Profile, output: Path | None) -> Iterator[str]:
     device = profile.device
-    shares = ", ".join(
-        f"{family} {100 * share:.2g} %"
-        for family, share in device.efficiency.items()
-        if share < 1.0
-    )
     yield (
-        f"device: {device.name}: {device.peak_flops['float32'] / 1e9:.1f} Gflop/s float32 matmul "
-        f"({shares}), memory {device.memory_bytes_per_s / 1e9:.1f} GB/s and "
-        f"{device.memory_bytes / 2**30:.1f} GiB, {device.op_overhead_s * 1e6:.0f} µs an op"
+        f"device: {device.name}: {device.peak_flops['float32'] / 1e9:.1f} Gflop/s (float32 matmul), "
+        f"{device.memory_bytes_per_s / 1e9:.1f} GB/s, {device.memory_bytes / 2**30:.1f} GiB, "
+        f"{device.op_overhead_s * 1e6:.0f} µs per op"
     )
+    yield profile.source
     if output is not None:
         yield f"wrote {output}"
 
@@ -109,7 +107,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--quick", action="store_true", help="half a minute instead of several")
     add("-o", "--output", type=Path, metavar="FILE", help="default: network.json; none with --json")
     add("--json", action="store_true", help="print the profile instead of a table")
-    add("--mode", choices=MODES, default="graph", help="boxing in nn.Graph (default) or eager")
+    add("--mode", choices=MODES, help="boxing of eager tensors (--quick) or in nn.Graph (else)")
     add("--timeout", type=float, metavar="SECONDS", help="end the ranks after this time")
     return parser.parse_args(argv)
 

@@ -24,9 +24,7 @@ def coefficients(collective: str, group_size: int, size_bytes: float) -> tuple[f
     Source: AutoDDL table II.
     """
     if collective not in COLLECTIVES:
-        raise AutoDDLError(
-            f"collective: got {collective!r}; allowed are {', '.join(COLLECTIVES)}"
-        )
+        raise AutoDDLError(f"collective: got {collective!r}; allowed are {', '.join(COLLECTIVES)}")
     rounds = _ROUNDS[collective] * (group_size - 1)
     return float(rounds), rounds / group_size * size_bytes
 

@@ -73,7 +73,9 @@ class Profile:
         if self.kind not in ("measured", "data sheet"):
             raise AutoDDLError(f"{where}: kind {self.kind!r}; allowed: measured, data sheet")
         if not self.levels or not all(isinstance(level, str) for level in self.levels):
-            raise AutoDDLError(f"{where}: levels {self.levels!r}; name at least one, as 'node', 'gpu'")
+            raise AutoDDLError(
+                f"{where}: levels {self.levels!r}; name at least one, as 'node', 'gpu'"
+            )
         for link in self.links:
             _check_link(link, self.levels, where)
         device = self.device

@@ -186,7 +186,11 @@ def linear(g: Builder, x: str, features: int, *, bias: bool = True) -> str:
             g.give(
                 weight,
                 lambda: g.op(
-                    "broadcast_matmul_grad_b", "a_0 b_0 -> out_0", [dy, x], g.shape(weight), alpha=1.0
+                    "broadcast_matmul_grad_b",
+                    "a_0 b_0 -> out_0",
+                    [dy, x],
+                    g.shape(weight),
+                    alpha=1.0,
                 ),
             )
 
@@ -425,7 +429,12 @@ def cross_entropy(g: Builder, logits: str, target: str) -> str:
 
     def total(tensor: str) -> str:
         return g.op(
-            "reduce_sum", "input_tensor_0 -> output_tensor_0", [tensor], (), axis=(0,), keepdims=False
+            "reduce_sum",
+            "input_tensor_0 -> output_tensor_0",
+            [tensor],
+            (),
+            axis=(0,),
+            keepdims=False,
         )
 
     numerator, denominator = total(each), total(weight)
@@ -433,9 +442,7 @@ def cross_entropy(g: Builder, logits: str, target: str) -> str:
 
     def step(one: str) -> None:
         share = g.op("broadcast_div", "x_0 y_0 -> z_0", [one, denominator], ())
-        unread = g.op(
-            "broadcast_div_grad", "dz_0 y_0 z_0 -> dy_0", [one, denominator, loss], ()
-        )
+        unread = g.op("broadcast_div_grad", "dz_0 y_0 z_0 -> dy_0", [one, denominator, loss], ())
         for tensor, like in ((share, each), (unread, weight)):
             spread = g.op(
                 "broadcast_like", "x_0 like_0 -> y_0", [tensor, like], rows, broadcast_axes=(0,)
@@ -471,7 +478,9 @@ def transformer(
     with g.module("model"):
         with g.module("token"):
             table = g.parameter("weight", (vocabulary, width))
-            x = g.op("gather", "in_0 indices_0 -> out_0", [table, ids], (batch, length, width), axis=0)
+            x = g.op(
+                "gather", "in_0 indices_0 -> out_0", [table, ids], (batch, length, width), axis=0
+            )
             g.back(
                 x,
                 lambda d: g.give(

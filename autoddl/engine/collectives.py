@@ -210,7 +210,7 @@ def _nd_sbp(mesh: Any, state: str) -> list[Any]:
     """Return the state of the measured, inner axis; an outer axis cuts dim 0."""
     one = {"B": flow.sbp.broadcast, "P": flow.sbp.partial_sum}
     inner = one[state] if state in one else flow.sbp.split(int(state[1:]))
-    return [flow.sbp.split(0), inner] if len(mesh.hierarchy) == 2 else [inner]
+    return [flow.sbp.split(0), inner] if len(mesh.ranks.shape) == 2 else [inner]
 
 
 def _box(tensor: Any, mesh: Any, state: str) -> Any:
@@ -218,7 +218,7 @@ def _box(tensor: Any, mesh: Any, state: str) -> Any:
 
 
 def _full(shape: Sequence[int], value: float, mesh: Any, state: str) -> Any:
-    whole = [flow.sbp.broadcast] * len(mesh.hierarchy)
+    whole = [flow.sbp.broadcast] * len(mesh.ranks.shape)
     return _box(flow.full(shape, value, placement=mesh, sbp=whole), mesh, state)
 
 
@@ -228,12 +228,12 @@ def _replicated(array: np.ndarray, mesh: Any) -> Any:
 
 def _check_unchanged(collective: str, result: Any, given: Any) -> None:
     mesh = given.placement
-    whole = [flow.sbp.broadcast] * len(mesh.hierarchy)
+    whole = [flow.sbp.broadcast] * len(mesh.ranks.shape)
     got, sent = (t.to_global(placement=mesh, sbp=whole).to_local().numpy() for t in (result, given))
     if not np.allclose(got, sent, rtol=1e-3):
         raise RuntimeError(
-            f"a chain of {collective} turned {sent.flat[0]} into {got.flat[0]}: the engine's boxing "
-            "is wrong; report it with the versions of OneFlow and autoddl"
+            f"a chain of {collective} turned {sent.flat[0]} into {got.flat[0]}: the engine's "
+            "boxing is wrong; report it with the versions of OneFlow and autoddl"
         )
 
 

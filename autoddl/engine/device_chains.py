@@ -21,10 +21,11 @@ _MEDIUM = (1, 256, 1024)  # an activation
 
 @dataclass(frozen=True)
 class Chain:
-    """The same op `steps` times; `flops` and `moved_bytes` (read and written) are those of one.
+    """Chain and twin differ by `steps` ops, whose `flops` and `moved_bytes` are those of one.
 
-    `op` maps (x, the other inputs) to the next x. The twin lacks these `steps` ops (one
-    stays, in both); or it repeats `twin_op`, what `op` does besides the op that is measured.
+    `op` maps (x, the other inputs) to the next x. The chain repeats it 2·`steps` times, the twin
+    `steps` times; with `twin_op`, which does what `op` does besides the op that is measured, each
+    repeats its own `steps` times. `moved_bytes` are read and written.
     """
 
     inputs: tuple[np.ndarray, ...]
@@ -36,8 +37,9 @@ class Chain:
 
     def bodies(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return the chain and its twin as functions of the inputs."""
-        twin = (self.op, 1) if self.twin_op is None else (self.twin_op, self.steps)
-        return _repeat(self.op, self.steps + (self.twin_op is None)), _repeat(*twin)
+        if self.twin_op is None:
+            return _repeat(self.op, 2 * self.steps), _repeat(self.op, self.steps)
+        return _repeat(self.op, self.steps), _repeat(self.twin_op, self.steps)
 
 
 def _repeat(op: Callable[..., Any], count: int) -> Callable[..., Any]:
@@ -57,22 +59,22 @@ def chains() -> dict[str, Chain]:
     one = np.ones((1, 1, 1))
     medium = np.random.default_rng(0).standard_normal(_MEDIUM)  # the time of gelu depends on x
     return {
-        "overhead": Chain((one, one), lambda x, s: x * s, 160, 1.0, 8.0),
+        "overhead": Chain((one, one), lambda x, s: x * s, 120, 1.0, 8.0),
         "bandwidth": Chain(
             (np.ones((1, 1, _LARGE)), one), lambda x, s: x * s, 4, _LARGE, 8.0 * _LARGE
         ),
         "matmul": Chain(
             (np.ones((_SIDE, _SIDE)), np.eye(_SIDE)),
             flow.matmul,
-            6,
+            4,
             2.0 * _SIDE**3,
             12.0 * _SIDE**2,
         ),
         "conv": _conv(),
-        "elementwise": Chain((medium,), flow.gelu, 4, 8.0 * medium.size, 8.0 * medium.size),
+        "elementwise": Chain((medium,), flow.gelu, 3, 8.0 * medium.size, 8.0 * medium.size),
         "reduction": _reduction(float(medium.size)),
         "normalisation": Chain(
-            (medium,), lambda x: flow.softmax(x, 2), 6, 5.0 * medium.size, 8.0 * medium.size
+            (medium,), lambda x: flow.softmax(x, 2), 5, 5.0 * medium.size, 8.0 * medium.size
         ),
     }
 
@@ -84,7 +86,7 @@ def _conv() -> Chain:
     return Chain(
         (image, weight),
         lambda x, w: flow.nn.functional.conv2d(x, w, padding=1),
-        4,
+        3,
         2.0 * image.size * 32 * 9,
         8.0 * image.size + 4.0 * weight.size,
     )

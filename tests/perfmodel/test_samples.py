@@ -1,0 +1,105 @@
+"""Samples of two made-up ranks become points, links and a device."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import collectives
+from autoddl.perfmodel.compute import roofline_s
+from autoddl.perfmodel.fit import Point
+from autoddl.perfmodel.samples import device_of, links_of, points_of, seconds_of
+
+OVERHEAD_S, PEAK, BANDWIDTH = 1e-5, 1e10, 5e9
+
+
+def sample(seconds: float, **fields: Any) -> dict[str, Any]:
+    """Return samples of an operation of that time: 4 of it on top of a twin of 1 ms."""
+    return {"chain_s": [1e-3 + 4 * seconds] * 3, "twin_s": [1e-3] * 3, "steps": 4, **fields}
+
+
+def case(n: int, factor: float = 1.0) -> dict[str, Any]:
+    taken = collectives.seconds("all_gather", 2, n, alpha_s=1e-4, beta_s_per_byte=1e-9)
+    return sample(factor * taken, collective="all_gather", group_size=2, size_bytes=n)
+
+
+def device_samples() -> dict[str, Any]:
+    def family(flops: float, efficiency: float) -> dict[str, Any]:
+        taken = OVERHEAD_S + flops / (PEAK * efficiency)
+        return sample(taken, flops=flops, moved_bytes=0.0)
+
+    return {
+        "overhead": sample(OVERHEAD_S, flops=1.0, moved_bytes=8.0),
+        "bandwidth": sample(OVERHEAD_S + 1e7 / BANDWIDTH, flops=1.0, moved_bytes=1e7),
+        "matmul": family(1e8, 1.0),
+        "conv": family(1e7, 0.25),
+        "elementwise": family(1e7, 2.0),
+    }
+
+
+def test_a_repetition_lasts_until_the_slowest_rank_is_done() -> None:
+    ranks = [
+        {"chain_s": [1.0, 9.0, 4.0], "twin_s": [0.5, 0.5, 0.5], "steps": 2},
+        {"chain_s": [3.0, 3.0, 5.0], "twin_s": [0.0, 1.0, 1.0], "steps": 2},
+    ]
+    # Slowest ranks: 3, 9, 5 and 0.5, 1, 1; lower quartiles 4 and 0.75.
+    assert seconds_of(ranks) == pytest.approx((4.0 - 0.75) / 2)
+
+
+def test_links() -> None:
+    ranks = [[case(1 << 14), case(1 << 17), case(1 << 20)]] * 2
+    (link,) = links_of(points_of(ranks), "gpu")
+    assert (link.collective, link.level, link.group_size) == ("all_gather", "gpu", 2)
+    assert (link.alpha_s, link.beta_s_per_byte) == pytest.approx((1e-4, 1e-9))
+    assert link.mean_error == pytest.approx(0, abs=1e-9)
+
+
+def test_a_case_lost_in_noise_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    ranks = [[case(1 << 14, -0.1), case(1 << 17), case(1 << 20)]] * 2
+    with caplog.at_level(logging.WARNING):
+        assert len(points_of(ranks)) == 2
+    assert "all_gather of 16384 bytes over 2 ranks drowned in noise" in caplog.text
+
+
+def test_too_few_points_for_a_link() -> None:
+    with pytest.raises(AutoDDLError, match=r"no link has two message sizes .*; measure again when"):
+        links_of(points_of([[case(1 << 14)]]), "gpu")
+
+
+def test_a_link_with_one_point_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    good = points_of([[case(1 << 14), case(1 << 17)]])
+    lonely = Point("all_reduce", 2, 1e6, 1e-3)
+    with caplog.at_level(logging.WARNING):
+        links = links_of([*good, lonely], "gpu")
+    assert [link.collective for link in links] == ["all_gather"]
+    assert "all_reduce over 2 ranks has too few points" in caplog.text
+
+
+def test_a_bad_fit_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    ranks = [[case(1 << 14), case(1 << 16, 4), case(1 << 18, 0.2), case(1 << 20, 5)]]
+    with caplog.at_level(logging.WARNING):
+        links_of(points_of(ranks), "gpu")
+    assert "α and β miss the measured times by" in caplog.text
+
+
+def test_the_device_reproduces_the_samples() -> None:
+    device = device_of([device_samples()] * 2, name="made-up", memory_bytes=1 << 30)
+    assert device.op_overhead_s == pytest.approx(OVERHEAD_S)
+    assert device.peak_flops == {"float32": pytest.approx(PEAK)}
+    assert device.memory_bytes_per_s == pytest.approx(BANDWIDTH)
+    assert device.efficiency["conv"] == pytest.approx(0.25)
+    assert device.efficiency["matmul"] == device.efficiency["elementwise"] == 1.0  # at most
+    taken = roofline_s(device, flops=1e7, moved_bytes=0.0, family="conv", dtype="float32")
+    assert taken == pytest.approx(OVERHEAD_S + 1e7 / (PEAK * 0.25))
+
+
+def test_a_probe_lost_in_noise() -> None:
+    lost = sample(-1e-6, flops=1e7, moved_bytes=0.0)
+    samples = device_samples() | {"matmul": lost}
+    with pytest.raises(AutoDDLError, match="the matmul probe drowned in noise; measure again"):
+        device_of([samples], name="made-up", memory_bytes=1 << 30)
+    device = device_of([device_samples() | {"conv": lost}], name="made-up", memory_bytes=1 << 30)
+    assert "conv" not in device.efficiency
