@@ -9,18 +9,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from autoddl.sbp.state import B, NdSbp, S, Sbp, all_states
+import numpy as np
+
+from autoddl.sbp.state import B, NdSbp, P, S, Sbp, all_states
 from autoddl.search.cells import roots
 from autoddl.search.coordinate import Descent
-from autoddl.search.problem import TENSOR, Edge, Problem
+from autoddl.search.problem import TENSOR, Edge, Floats, Problem
 from autoddl.search.result import Assignment
 
 Pins = Mapping[str, NdSbp]
+Follow = Callable[[Problem, Sequence[Edge], int, Sequence[int]], int]
+
+REFINED = 3  # so many of the completed layouts, the cheapest, are refined
 
 
 def data_parallel(problem: Problem) -> Assignment:
     """Return data parallelism: the batch cut over every axis that divides it, parameters whole."""
-    return _complete(problem, _pins(problem, tensor_axes=(), columns={}))
+    return _best(problem, [_pins(problem, tensor_axes=(), columns={})])
 
 
 def megatron(problem: Problem) -> Assignment:
@@ -32,17 +37,14 @@ def megatron(problem: Problem) -> Assignment:
     Source: Megatron-LM §3; AutoDDL §5 (best two-dimensional grid).
     """
     layers = _linear_layers(problem)
-    best: Assignment | None = None
     axes = range(problem.mesh.ndim)
+    layouts = []
     for count in range(1, problem.mesh.ndim + 1):
         for tensor_axes in itertools.combinations(axes, count):
             for cut_head in (False, True):
                 columns = _alternate(problem, layers, cut_head)
-                found = _complete(problem, _pins(problem, tensor_axes, columns))
-                if best is None or problem.cost_s(found) < problem.cost_s(best):
-                    best = found
-    assert best is not None  # a mesh has at least one axis
-    return best
+                layouts.append(_pins(problem, tensor_axes, columns))
+    return _best(problem, layouts)
 
 
 BASELINES: Mapping[str, Callable[[Problem], Assignment]] = {
@@ -116,31 +118,58 @@ def _even(shape: Sequence[int], wish: Sequence[Sbp], mesh: Sequence[int]) -> NdS
     return state
 
 
-def _complete(problem: Problem, pins: Pins) -> Assignment:
-    """Return the assignment that holds the pins and lets ops follow their producers."""
+def _best(problem: Problem, layouts: Sequence[Pins]) -> Assignment:
+    """Return the best assignment that holds one of the layouts; contractions follow their pins."""
     incoming: list[list[Edge]] = [[] for _ in problem.nodes]
     for edge in problem.edges:
         for reader in dict.fromkeys(n for n, _ in edge.readers):
             incoming[reader].append(edge)
+    held = {*roots(problem), *roots(problem, "backward")}
+    held |= {i for i, node in enumerate(problem.nodes) if node.kind in ("input", "parameter")}
+    descent = Descent(problem, frozen=frozenset(held))
+    follows = (_cheapest, _nearest)
+    points = [_complete(problem, incoming, pins, f) for pins in layouts for f in follows]
+    points = [descent.refine(p) for p in sorted(points, key=problem.cost_s)[:REFINED]]
+    best = min(points, key=problem.cost_s)
+    return tuple(descent.settle(best, np.random.default_rng(0)))
+
+
+def _complete(
+    problem: Problem, incoming: Sequence[Sequence[Edge]], pins: Pins, follow: Follow
+) -> list[int]:
+    """Return the assignment that holds the pins and lets ops follow their producers."""
     point = [0] * len(problem.nodes)
-    pinned = {*roots(problem), *roots(problem, "backward")}
     for index, node in enumerate(problem.nodes):
-        if node.name in pins and node.kind in ("input", "parameter"):
+        if node.kind == "op":
+            point[index] = follow(problem, incoming[index], index, point)
+        elif node.name in pins and node.kind != "output":
             wanted = [c[TENSOR] for c in node.choices]
             if pins[node.name] in wanted:  # a user's pin leaves only its own state
                 point[index] = wanted.index(pins[node.name])
-            pinned.add(index)
-        elif node.kind == "op":
-            point[index] = _follow(problem, incoming[index], index, point)
-    return tuple(Descent(problem, frozen=frozenset(pinned)).run(point))
+    return point
 
 
-def _follow(problem: Problem, incoming: Sequence[Edge], node: int, point: Sequence[int]) -> int:
+def _cheapest(problem: Problem, incoming: Sequence[Edge], node: int, point: Sequence[int]) -> int:
     """Return the choice that is cheapest given the producers, which have their choices already."""
     cost = problem.nodes[node].compute_s.copy()
     for edge in incoming:
-        source = edge.source[point[edge.producer]]
-        for reader, states in edge.readers:
-            if reader == node:
-                cost += edge.table.cost[source, states]
+        source = int(edge.source[point[edge.producer]])
+        cost += _redistribution(edge, source, node)
     return int(cost.argmin())
+
+
+def _nearest(problem: Problem, incoming: Sequence[Edge], node: int, point: Sequence[int]) -> int:
+    """Return the choice that leaves its inputs most as they are, partial sums reduced at once."""
+    cost = np.zeros(len(problem.nodes[node].choices))
+    for edge in incoming:
+        source = edge.table.states[int(edge.source[point[edge.producer]])]
+        whole = NdSbp(B if s == P else s for s in source)
+        cost += _redistribution(edge, edge.table.index[whole], node)
+    near = np.flatnonzero(cost <= cost.min() * (1 + 1e-9))
+    return int(near[problem.nodes[node].compute_s[near].argmin()])
+
+
+def _redistribution(edge: Edge, source: int, node: int) -> Floats:
+    """Return what the node pays for a tensor, by choice, where the tensor is in state `source`."""
+    mine = [edge.table.cost[source, s] for reader, s in edge.readers if reader == node]
+    return np.asarray(np.add.reduce(mine))

@@ -70,7 +70,7 @@ def _members(problem: Problem) -> dict[int, list[int]]:
             queue.append(node)
     while queue:
         node = queue.popleft()
-        for neighbour in _neighbours(problem, node):
+        for neighbour in neighbours(problem, node):
             if neighbour not in owner:
                 owner[neighbour] = owner[node]
                 queue.append(neighbour)
@@ -80,7 +80,7 @@ def _members(problem: Problem) -> dict[int, list[int]]:
         while queue:
             node = queue.popleft()
             cells[root].append(node)
-            for neighbour in _neighbours(problem, node):
+            for neighbour in neighbours(problem, node):
                 if neighbour not in seen and owner[neighbour] == root:
                     seen.add(neighbour)
                     queue.append(neighbour)
@@ -107,7 +107,8 @@ def _module(problem: Problem, index: int) -> str:
     return node.name.rpartition(".")[0] if node.kind == "parameter" else ""
 
 
-def _neighbours(problem: Problem, node: int) -> list[int]:
+def neighbours(problem: Problem, node: int) -> list[int]:
+    """Return the nodes that share a tensor with a node."""
     found: dict[int, None] = {}
     for index in problem.touching[node]:
         edge = problem.edges[index]

@@ -1,27 +1,36 @@
-"""Coordinate descent with restarts (AutoDDL §4.4), on three scales.
+"""Coordinate descent with restarts (AutoDDL §4.4), on four scales.
 
-A coordinate is a move: all cells of one kind together, one cell, or one node; in turn each takes its
-best alternative with everything else fixed. At a fixed point the search restarts from another point:
-the given starts first, then random signatures for each kind of cell.
+A coordinate is a move: all cells of one kind together, one cell, one node, or a forest of nodes at
+once; in turn each takes its best alternative with everything else fixed. At a fixed point the search
+starts again: from the given starts, the best first, then from the best point with one cell changed
+at random.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from copy import copy
 
 import numpy as np
 
 from autoddl.search import cells
-from autoddl.search.moves import Move, price, single
-from autoddl.search.problem import Floats, Ints, Problem
+from autoddl.search.cells import neighbours
+from autoddl.search.moves import Move, difference, price, single
+from autoddl.search.problem import Ints, Problem
 from autoddl.search.result import Assignment, SearchResult
+from autoddl.search.trees import Forests
 
 IMPROVEMENT = 1e-9  # relative; smaller differences are rounding
-POLISH_WITHIN = 1.3  # restarts that end further above the best are not refined node by node
+REFINE_WITHIN = 1.3  # starts that are further above the best after the cells are left there,
+POLISH_WITHIN = 1.05  # and after the nodes
+PATIENCE = 6  # forests in a row that bring nothing before a point counts as fixed
+WORTHWHILE = 1e-5  # relative; what a forest, or another round, has to bring
+REACH = 3  # steps from a changed cell within which nodes may follow
 
 Progress = Callable[[float, float], None]
+Key = tuple[int, float]
 
 
 def search(
@@ -29,15 +38,17 @@ def search(
     *,
     budget: float = 20.0,
     seed: int = 0,
-    restarts: int = 8,
+    restarts: int | None = None,
     memory_bytes: int | None = None,
     starts: Iterable[Assignment] = (),
     progress: Progress | None = None,
 ) -> SearchResult:
     """Return the best assignment of `restarts` descents, or of those that fit into `budget` seconds.
 
-    `memory_bytes` limits the memory per device. `progress(elapsed_s, best_cost_s)` is called after
-    every descent.
+    By default small problems get more restarts than large ones, 64 at most.
+    The result is never worse than any of `starts`, nor than no parallelism at all. `memory_bytes`
+    limits the memory per device. `progress(elapsed_s, best_cost_s)` is called after every descent.
+    The same seed gives the same result unless the budget ends the search.
 
     Raises:
         InfeasibleError: no assignment fits into `memory_bytes`.
@@ -45,21 +56,34 @@ def search(
     problem.check_memory(memory_bytes)
     begin = time.perf_counter()
     descent = Descent(problem, memory_bytes=memory_bytes, deadline=begin + budget)
+    loose = descent.without_limit()
     rng = np.random.default_rng(seed)
-    best: list[int] | None = None
-    trace: list[tuple[float, float]] = []
-    first = [*starts, least_memory(problem) if memory_bytes is not None else cheapest(problem)]
+    first = [*starts] or [cheapest(problem)]
+    first += [replicated(problem), *([] if memory_bytes is None else [least_memory(problem)])]
+    first.sort(key=descent.key)
+    best, ideal = list(first[0]), list(min(first, key=lambda point: problem.cost_s(point)))
+    trace = [(time.perf_counter() - begin, problem.cost_s(best))]
+    if restarts is None:
+        restarts = min(64, max(8, 20_000 // len(problem.nodes)))
     for number in range(max(restarts, len(first))):
-        if best is not None and time.perf_counter() > begin + budget:
+        if descent.late():
             break
-        start = first[number] if number < len(first) else descent.random_start(rng)
-        found = descent.run(start, best)
-        if best is None or descent.key(found) < descent.key(best):
+        if number < len(first):
+            found = loose.run(first[number], rng, ideal)
+            ideal = min(ideal, found, key=problem.cost_s)
+            (excess, seconds), (best_excess, best_s) = descent.key(found), descent.key(best)
+            if excess > 0 and (best_excess > 0 or seconds < REFINE_WITHIN * best_s):
+                found = descent.run(descent.grow(found, rng), rng, best)
+        elif number % 2 and descent.key(ideal)[0] > 0:
+            found = descent.settle(descent.grow(ideal, rng), rng)
+        else:
+            start, near = descent.disturbed(best, rng)
+            found = descent.settle(start, rng, near)
+        if descent.key(found) < descent.key(best):
             best = found
         trace.append((time.perf_counter() - begin, problem.cost_s(best)))
         if progress is not None:
             progress(*trace[-1])
-    assert best is not None
     return SearchResult(
         "coordinate",
         tuple(best),
@@ -68,6 +92,11 @@ def search(
         problem.memory_bytes(best),
         tuple(trace),
     )
+
+
+def replicated(problem: Problem) -> Assignment:
+    """Return the assignment in which every device does everything: first choices are all B."""
+    return (0,) * len(problem.nodes)
 
 
 def cheapest(problem: Problem) -> Assignment:
@@ -94,101 +123,151 @@ class Descent:
         self.problem = problem
         self.limit = memory_bytes
         self.deadline = deadline
-        self.frozen = frozen
         self.nodes = [
             i for i, n in enumerate(problem.nodes) if len(n.choices) > 1 and i not in frozen
         ]
         self.singles = {node: single(problem, node) for node in self.nodes}
         self.cells = cells.build(problem) if not frozen else cells.Cells((), ())
+        self.forests = Forests(problem, frozen)
 
-    def key(self, assignment: Sequence[int]) -> tuple[int, float]:
+    def without_limit(self) -> Descent:
+        """Return the same for any amount of memory."""
+        loose = copy(self)
+        loose.limit = None
+        return loose
+
+    def key(self, assignment: Sequence[int]) -> Key:
         """Return what is minimised: bytes over the limit first, then seconds."""
-        excess = 0
-        if self.limit is not None:
-            excess = max(0, self.problem.memory_bytes(assignment) - self.limit)
-        return excess, self.problem.cost_s(assignment)
+        return self._excess(self.problem.memory_bytes(assignment)), self.problem.cost_s(assignment)
 
-    def random_start(self, rng: np.random.Generator) -> Assignment:
-        """Return a point with a random signature for every kind of cell."""
-        start = list(cheapest(self.problem))
-        for move in self.cells.tied:
-            start = move.apply(start, int(rng.integers(move.size)))
-        if not self.cells.tied:
-            for node in self.nodes:
-                start[node] = int(rng.integers(len(self.problem.nodes[node].choices)))
-        return tuple(start)
+    def late(self) -> bool:
+        """Tell whether the time is up."""
+        return self.deadline is not None and time.perf_counter() > self.deadline
 
-    def run(self, start: Sequence[int], best: Sequence[int] | None = None) -> list[int]:
+    def disturbed(
+        self, point: Sequence[int], rng: np.random.Generator
+    ) -> tuple[list[int], set[int]]:
+        """Change one cell, or all of one kind, at random; return the point and the nodes nearby."""
+        moves = (*self.cells.tied, *self.cells.single) or tuple(self.singles.values())
+        if not moves:
+            return list(point), set()
+        move = moves[int(rng.integers(len(moves)))]
+        near = {node for node, _ in move.columns}
+        for _ in range(REACH):
+            near |= {other for node in near for other in neighbours(self.problem, node)}
+        return move.apply(point, int(rng.integers(move.size))), near
+
+    def run(
+        self,
+        start: Sequence[int],
+        rng: np.random.Generator,
+        best: Sequence[int] | None = None,
+    ) -> list[int]:
         """Return the fixed point below `start`; a start that ends far above `best` is not refined."""
         point = list(start)
-        while not self._late():
+        while not self.late():
             before = self.key(point)
             point = self._sweep(point, self.cells.tied)
-            reference = self.key(best) if best is not None else None
-            excess, seconds = self.key(point)
-            if reference and (excess > reference[0] or seconds > POLISH_WITHIN * reference[1]):
+            if self._hopeless(point, best, REFINE_WITHIN):
                 return point
-            point = self._sweep(point, self.cells.single)
-            point = self._refine(point)
-            if not self._better(self.key(point), before):
+            point = self.refine(self._sweep(point, self.cells.single))
+            if self._hopeless(point, best, POLISH_WITHIN):
+                return point
+            point = self.grow(point, rng)
+            if not _better(self.key(point), before, WORTHWHILE):
                 break
         return point
+
+    def settle(
+        self,
+        point: Sequence[int],
+        rng: np.random.Generator,
+        within: Collection[int] | None = None,
+    ) -> list[int]:
+        """Return the fixed point of single nodes and of forests; only nodes `within` move."""
+        return self.grow(self.refine(point, within), rng, within)
+
+    def _hopeless(self, point: Sequence[int], best: Sequence[int] | None, within: float) -> bool:
+        if best is None:
+            return False
+        (excess, seconds), (best_excess, best_s) = self.key(point), self.key(best)
+        return excess > best_excess or seconds > within * best_s
 
     def _sweep(self, point: list[int], moves: Sequence[Move]) -> list[int]:
         """Take the best alternative of each move in turn until none improves."""
         idle, turn = 0, 0
-        while moves and idle < len(moves) and not self._late():
-            changed = self._take(point, moves[turn % len(moves)])
-            idle = 0 if changed is not None else idle + 1
-            point = changed if changed is not None else point
+        memory = self.problem.memory_bytes(point)
+        while moves and idle < len(moves) and not self.late():
+            move = moves[turn % len(moves)]
+            choice, memory = self._choose(point, memory, move)
+            idle = 0 if choice is not None else idle + 1
+            point = point if choice is None else move.apply(point, choice)
             turn += 1
         return point
 
-    def _refine(self, point: list[int]) -> list[int]:
+    def refine(self, point: Sequence[int], within: Collection[int] | None = None) -> list[int]:
         """Descend node by node; a node is looked at again when a neighbour has changed."""
-        queue, waiting = deque(self.nodes), set(self.nodes)
-        while queue and not self._late():
+        point = list(point)
+        memory = self.problem.memory_bytes(point)
+        queue = deque(n for n in self.nodes if within is None or n in within)
+        allowed, waiting = frozenset(queue), set(queue)
+        while queue and not self.late():
             node = queue.popleft()
             waiting.discard(node)
-            changed = self._take(point, self.singles[node])
-            if changed is None:
+            choice, memory = self._choose(point, memory, self.singles[node])
+            if choice is None:
                 continue
-            point = changed
-            for index in self.problem.touching[node]:
-                edge = self.problem.edges[index]
-                for other in (edge.producer, *(n for n, _ in edge.readers)):
-                    if other in self.singles and other not in waiting and other != node:
-                        queue.append(other)
-                        waiting.add(other)
+            point[node] = choice
+            fresh = [n for n in neighbours(self.problem, node) if n in allowed and n not in waiting]
+            queue += fresh
+            waiting.update(fresh)
         return point
 
-    def _take(self, point: list[int], move: Move) -> list[int] | None:
-        """Return the point after the best alternative of a move, or None where none is better."""
-        here = Move(tuple((n, np.array([point[n]])) for n, _ in move.columns))
-        now_s, now_bytes = price(self.problem, point, here)
-        seconds, memory = price(self.problem, point, move)
-        rest = 0
-        if self.limit is not None:
-            rest = self.problem.memory_bytes(point) - int(now_bytes[0])
-        excess = self._excess(memory + rest)
+    def _choose(self, point: list[int], memory: int, move: Move) -> tuple[int | None, int]:
+        """Return the best alternative of a move, None where none improves, and the memory then."""
+        seconds, held = price(self.problem, point, move.or_stay(point))
+        after = memory - int(held[-1]) + held
+        excess = self._all_excess(after)
         candidates = np.flatnonzero(excess == excess.min())
         choice = int(candidates[seconds[candidates].argmin()])
-        now = (int(self._excess(now_bytes + rest)[0]), float(now_s[0]))
-        if not self._better((int(excess[choice]), float(seconds[choice])), now):
-            return None
-        return move.apply(point, choice)
+        if not _better(
+            (int(excess[choice]), float(seconds[choice])), (int(excess[-1]), float(seconds[-1]))
+        ):
+            return None, memory
+        return choice, int(after[choice])
 
-    def _excess(self, memory: Ints) -> Ints:
-        if self.limit is None:
-            return np.zeros_like(memory)
-        return np.maximum(0, memory - self.limit)
+    def grow(
+        self,
+        point: list[int],
+        rng: np.random.Generator,
+        within: Collection[int] | None = None,
+    ) -> list[int]:
+        """Improve by forests; where memory binds, bytes get a price that is adapted on the way."""
+        seconds, memory = self.problem.cost_s(point), self.problem.memory_bytes(point)
+        idle, byte_s, least = 0, 0.0, 1e-3 * seconds / max(1, memory)
+        while idle < PATIENCE and not self.late():
+            found = self.forests.improve(point, rng, byte_s=byte_s, within=within)
+            more_s, more_bytes = difference(self.problem, point, found)
+            old, new = self._excess(memory), self._excess(memory + more_bytes)
+            worthwhile = new < old or (new == old and more_s < -WORTHWHILE * seconds)
+            idle = 0 if worthwhile else idle + 1
+            if (new, more_s) <= (old, 0.0):
+                point, seconds, memory = found, seconds + more_s, memory + more_bytes
+            if new > 0:
+                byte_s = max(2 * byte_s, least)
+            elif byte_s > 0:
+                byte_s = byte_s / 2 if byte_s > least else 0.0
+        return point
 
-    @staticmethod
-    def _better(new: tuple[int, float], old: tuple[int, float]) -> bool:
-        return new[0] < old[0] or (new[0] == old[0] and new[1] < old[1] * (1 - IMPROVEMENT) - 1e-15)
+    def _excess(self, memory: int) -> int:
+        return 0 if self.limit is None else max(0, memory - self.limit)
 
-    def _late(self) -> bool:
-        return self.deadline is not None and time.perf_counter() > self.deadline
+    def _all_excess(self, memory: Ints) -> Ints:
+        return np.maximum(0, memory - self.limit) if self.limit is not None else 0 * memory
 
 
-__all__ = ["Descent", "Floats", "cheapest", "least_memory", "search"]
+def _better(new: Key, old: Key, relative: float = IMPROVEMENT) -> bool:
+    return new[0] < old[0] or (new[0] == old[0] and new[1] < old[1] * (1 - relative) - 1e-15)
+
+
+__all__ = ["Descent", "cheapest", "least_memory", "replicated", "search"]

@@ -37,6 +37,17 @@ class Move:
             changed[node] = int(column[alternative])
         return changed
 
+    def or_stay(self, assignment: Sequence[int]) -> Move:
+        """Return this move with one more alternative at the end: to leave everything as it is."""
+        shared: dict[tuple[int, int], Ints] = {}
+        columns = []
+        for node, column in self.columns:
+            key = id(column), assignment[node]
+            if key not in shared:
+                shared[key] = np.append(column, assignment[node])
+            columns.append((node, shared[key]))
+        return Move(tuple(columns))
+
 
 def single(problem: Problem, node: int) -> Move:
     """Return the move of one node over all its choices."""
@@ -91,3 +102,15 @@ def _edge_seconds(edge: Edge, assignment: Sequence[int], move: Move) -> Floats:
             wanted[:, states[assignment[node]]] = True
     total: Floats = (rows * wanted).sum(axis=1)
     return total
+
+
+def difference(
+    problem: Problem, assignment: Sequence[int], other: Sequence[int]
+) -> tuple[float, int]:
+    """Return (seconds, bytes) that `other` costs more than `assignment`."""
+    pairs = zip(range(len(problem.nodes)), assignment, other, strict=True)
+    columns = tuple((node, np.array([a, b])) for node, a, b in pairs if a != b)
+    if not columns:
+        return 0.0, 0
+    seconds, memory = price(problem, assignment, Move(columns))
+    return float(seconds[1] - seconds[0]), int(memory[1] - memory[0])
