@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
-from autoddl.sbp.boxing import LOCAL, Boxing, boxing
+from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.state import NdSbp, all_states, axis_states
 
@@ -70,14 +70,18 @@ class Redistributor:
         return self._tables[key]
 
     def step_s(self, step: Boxing, item_bytes: int) -> float:
-        """Return the seconds of one boxing, its launch included."""
+        """Return the seconds of one boxing, its launch included.
+
+        OneFlow's nn.Graph has no kernel that pads: S→P costs it about what a gather does.
+        """
         size = step.elements * item_bytes
         device = self.profile.device
         if step.primitive == LOCAL:
             return device.op_overhead_s + 2 * size / device.memory_bytes_per_s
         axis = self.mesh.axes[step.axis]
+        collective = ALL_GATHER if step.primitive == PAD else step.primitive
         return device.op_overhead_s + self.profile.collective_s(
-            step.primitive, axis.level, axis.size, size
+            collective, axis.level, axis.size, size
         )
 
     def _build(self, shape: tuple[int, ...], item_bytes: int) -> RedistributionTable:

@@ -16,6 +16,7 @@ ALL_GATHER = "all_gather"
 REDUCE_SCATTER = "reduce_scatter"
 ALL_TO_ALL = "all_to_all"
 LOCAL = "local"
+PAD = "pad"
 
 COLLECTIVES = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
 
@@ -26,7 +27,7 @@ _PRIMITIVES = {
     ("S", "S"): ALL_TO_ALL,
     ("B", "S"): LOCAL,  # keep the own slice
     ("B", "P"): LOCAL,  # keep the value on one device, zeros elsewhere
-    ("S", "P"): LOCAL,  # pad the own slice with zeros
+    ("S", "P"): PAD,  # pad the own slice with zeros
 }
 
 
@@ -36,7 +37,8 @@ class Boxing:
 
     `elements` is the n of its cost formula, per device: the full local tensor for an all-reduce,
     the gathered one for an all-gather, the input for a reduce-scatter, the send buffer for an
-    all-to-all (formulas §1), and the elements written for a local step.
+    all-to-all (formulas §1), and the elements written for a local step. A pad is local in principle;
+    engines that move data for it price it as what they do (perfmodel.redistribute).
     """
 
     primitive: str
@@ -58,7 +60,7 @@ def boxing(src: NdSbp, dst: NdSbp, shape: Sequence[int], mesh: Sequence[int]) ->
     if before is None or after is None or not _innermost(src, dst, axis):
         return None
     primitive = _PRIMITIVES[src[axis].kind, dst[axis].kind]
-    counted = after if primitive in (ALL_GATHER, LOCAL) else before
+    counted = after if primitive in (ALL_GATHER, LOCAL, PAD) else before
     return Boxing(primitive, axis, _count(counted))
 
 

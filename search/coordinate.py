@@ -23,9 +23,11 @@ from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.trees import Forests
 
 IMPROVEMENT = 1e-9  # relative; smaller differences are rounding
-REFINE_WITHIN = 1.3  # starts that are further above the best after the cells are left there,
-POLISH_WITHIN = 1.05  # and after the nodes
+# How far above the best a point may be to be worth going on with, after the cells and after the
+# nodes: in terms of what both cost beyond the lower bound.
+REFINE_WITHIN, POLISH_WITHIN = 1.5, 1.2
 PATIENCE = 6  # forests in a row that bring nothing before a point counts as fixed
+FORESTS = 60  # and how many there are at most in a row
 WORTHWHILE = 1e-5  # relative; what a forest, or another round, has to bring
 REACH = 3  # steps from a changed cell within which nodes may follow
 
@@ -61,7 +63,7 @@ def search(
     first = [*starts] or [cheapest(problem)]
     first += [replicated(problem), *([] if memory_bytes is None else [least_memory(problem)])]
     first.sort(key=descent.key)
-    best, ideal = list(first[0]), list(min(first, key=lambda point: problem.cost_s(point)))
+    best, ideal = list(first[0]), list(min(first, key=problem.cost_s))
     trace = [(time.perf_counter() - begin, problem.cost_s(best))]
     if restarts is None:
         restarts = min(64, max(8, 20_000 // len(problem.nodes)))
@@ -71,8 +73,7 @@ def search(
         if number < len(first):
             found = loose.run(first[number], rng, ideal)
             ideal = min(ideal, found, key=problem.cost_s)
-            (excess, seconds), (best_excess, best_s) = descent.key(found), descent.key(best)
-            if excess > 0 and (best_excess > 0 or seconds < REFINE_WITHIN * best_s):
+            if descent.key(found)[0] > 0 and not loose.hopeless(found, best, REFINE_WITHIN):
                 found = descent.run(descent.grow(found, rng), rng, best)
         elif number % 2 and descent.key(ideal)[0] > 0:
             found = descent.settle(descent.grow(ideal, rng), rng)
@@ -168,10 +169,10 @@ class Descent:
         while not self.late():
             before = self.key(point)
             point = self._sweep(point, self.cells.tied)
-            if self._hopeless(point, best, REFINE_WITHIN):
+            if self.hopeless(point, best, REFINE_WITHIN):
                 return point
             point = self.refine(self._sweep(point, self.cells.single))
-            if self._hopeless(point, best, POLISH_WITHIN):
+            if self.hopeless(point, best, POLISH_WITHIN):
                 return point
             point = self.grow(point, rng)
             if not _better(self.key(point), before, WORTHWHILE):
@@ -187,11 +188,13 @@ class Descent:
         """Return the fixed point of single nodes and of forests; only nodes `within` move."""
         return self.grow(self.refine(point, within), rng, within)
 
-    def _hopeless(self, point: Sequence[int], best: Sequence[int] | None, within: float) -> bool:
+    def hopeless(self, point: Sequence[int], best: Sequence[int] | None, within: float) -> bool:
+        """Tell whether a point is too far above the best one."""
         if best is None:
             return False
         (excess, seconds), (best_excess, best_s) = self.key(point), self.key(best)
-        return excess > best_excess or seconds > within * best_s
+        least = self.problem.lower_bound_s()
+        return excess > best_excess or seconds - least > within * (best_s - least)
 
     def _sweep(self, point: list[int], moves: Sequence[Move]) -> list[int]:
         """Take the best alternative of each move in turn until none improves."""
@@ -245,7 +248,9 @@ class Descent:
         """Improve by forests; where memory binds, bytes get a price that is adapted on the way."""
         seconds, memory = self.problem.cost_s(point), self.problem.memory_bytes(point)
         idle, byte_s, least = 0, 0.0, 1e-3 * seconds / max(1, memory)
-        while idle < PATIENCE and not self.late():
+        for _ in range(FORESTS):
+            if idle == PATIENCE or self.late():
+                break
             found = self.forests.improve(point, rng, byte_s=byte_s, within=within)
             more_s, more_bytes = difference(self.problem, point, found)
             old, new = self._excess(memory), self._excess(memory + more_bytes)

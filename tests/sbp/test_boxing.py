@@ -122,7 +122,7 @@ def test_uneven_states_have_no_boxing() -> None:
         ("B, B", "S0, B", Boxing("local", 0, 64)),
         ("S0, B", "S0, S1", Boxing("local", 1, 16)),
         ("B, B", "P, B", Boxing("local", 0, 128)),
-        ("S0, B", "P, B", Boxing("local", 0, 128)),
+        ("S0, B", "P, B", Boxing("pad", 0, 128)),
     ],
 )
 def test_elements_by_hand(src: str, dst: str, expected: Boxing) -> None:

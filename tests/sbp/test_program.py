@@ -24,6 +24,8 @@ def small_program() -> Program:
         tensors=(
             Tensor("x", (4, 8), "float32", "input"),
             Tensor("w", (8, 2), "float32", "parameter"),
+            Tensor("w-m", (8, 2), "float32", "state"),
+            Tensor("buffer", (2,), "float32", "buffer"),
             Tensor("h", (4, 2), "float32", "activation"),
             Tensor("y", (4, 2), "float16", "activation"),
         ),
