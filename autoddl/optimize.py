@@ -168,7 +168,7 @@ def solve(
     elif search == "exhaustive":
         result = exhaustive.search(problem, memory_bytes=limit)
     else:
-        left = max(1.0, budget - (time.perf_counter() - begin))
+        left = max(0.0, budget - (time.perf_counter() - begin))
         result = coordinate.search(
             problem,
             budget=left,

@@ -20,7 +20,7 @@ from autoddl.search.result import Assignment
 Pins = Mapping[str, NdSbp]
 Follow = Callable[[Problem, Sequence[Edge], int, Sequence[int]], int]
 
-REFINED = 3  # so many of the completed layouts, the cheapest, are refined
+REFINED = 2  # so many of the completed layouts, the cheapest, are refined
 
 
 def data_parallel(problem: Problem) -> Assignment:

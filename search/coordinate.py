@@ -63,7 +63,7 @@ def search(
     first = [*starts] or [cheapest(problem)]
     first += [replicated(problem), *([] if memory_bytes is None else [least_memory(problem)])]
     first.sort(key=descent.key)
-    best, ideal = list(first[0]), list(min(first, key=problem.cost_s))
+    best, ideal = list(first[0]), list(min(first, key=lambda point: problem.cost_s(point)))
     trace = [(time.perf_counter() - begin, problem.cost_s(best))]
     if restarts is None:
         restarts = min(64, max(8, 20_000 // len(problem.nodes)))
@@ -72,7 +72,7 @@ def search(
             break
         if number < len(first):
             found = loose.run(first[number], rng, ideal)
-            ideal = min(ideal, found, key=problem.cost_s)
+            ideal = found if problem.cost_s(found) < problem.cost_s(ideal) else ideal
             if descent.key(found)[0] > 0 and not loose.hopeless(found, best, REFINE_WITHIN):
                 found = descent.run(descent.grow(found, rng), rng, best)
         elif number % 2 and descent.key(ideal)[0] > 0:
@@ -136,6 +136,10 @@ class Descent:
         loose = copy(self)
         loose.limit = None
         return loose
+
+    def seconds(self, assignment: Iterable[int]) -> float:
+        """Return the cost of an assignment, whatever memory it takes."""
+        return self.problem.cost_s(tuple(assignment))
 
     def key(self, assignment: Sequence[int]) -> Key:
         """Return what is minimised: bytes over the limit first, then seconds."""
