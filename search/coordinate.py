@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +30,7 @@ REFINE_WITHIN, POLISH_WITHIN = 1.5, 1.2
 PATIENCE = 6  # forests in a row that bring nothing before a point counts as fixed
 FORESTS = 60  # and how many there are at most in a row
 WORTHWHILE = 1e-5  # relative; what a forest, or another round, has to bring
+STAGNATION = 24  # restarts in a row without improvement that end a search
 REACH = 3  # steps from a changed cell within which nodes may follow
 
 Progress = Callable[[float, float], None]
@@ -47,10 +49,10 @@ def search(
 ) -> SearchResult:
     """Return the best assignment of `restarts` descents, or of those that fit into `budget` seconds.
 
-    By default small problems get more restarts than large ones, 64 at most.
-    The result is never worse than any of `starts`, nor than no parallelism at all. `memory_bytes`
-    limits the memory per device. `progress(elapsed_s, best_cost_s)` is called after every descent.
-    The same seed gives the same result unless the budget ends the search.
+    By default small problems get more restarts than large ones, 64 at most, and fewer where they no
+    longer help. The result is never worse than any of `starts`, nor than no parallelism at all.
+    `memory_bytes` limits the memory per device. `progress(elapsed_s, best_cost_s)` is called after
+    every descent. The same seed gives the same result unless the budget ends the search.
 
     Raises:
         InfeasibleError: no assignment fits into `memory_bytes`.
@@ -58,41 +60,58 @@ def search(
     problem.check_memory(memory_bytes)
     begin = time.perf_counter()
     descent = Descent(problem, memory_bytes=memory_bytes, deadline=begin + budget)
-    loose = descent.without_limit()
     rng = np.random.default_rng(seed)
-    first = [*starts] or [cheapest(problem)]
+    first: list[Sequence[int]] = [*starts] or [cheapest(problem)]
     first += [replicated(problem), *([] if memory_bytes is None else [least_memory(problem)])]
     first.sort(key=descent.key)
-    best, ideal = list(first[0]), list(min(first, key=lambda point: problem.cost_s(point)))
+    best = ideal = list(first[0])
     trace = [(time.perf_counter() - begin, problem.cost_s(best))]
-    if restarts is None:
-        restarts = min(64, max(8, 20_000 // len(problem.nodes)))
-    for number in range(max(restarts, len(first))):
-        if descent.late():
+    most = restarts if restarts is not None else min(64, max(8, 20_000 // len(problem.nodes)))
+    idle = 0
+    for number in range(max(most, len(first))):
+        if descent.late() or (restarts is None and idle == STAGNATION):
             break
         if number < len(first):
-            found = loose.run(first[number], rng, ideal)
-            ideal = found if problem.cost_s(found) < problem.cost_s(ideal) else ideal
-            if descent.key(found)[0] > 0 and not loose.hopeless(found, best, REFINE_WITHIN):
-                found = descent.run(descent.grow(found, rng), rng, best)
-        elif number % 2 and descent.key(ideal)[0] > 0:
-            found = descent.settle(descent.grow(ideal, rng), rng)
+            found, ideal = _descended(descent, first[number], best, ideal, rng)
         else:
-            start, near = descent.disturbed(best, rng)
-            found = descent.settle(start, rng, near)
+            found = _restarted(descent, best, ideal, number, rng)
+        idle += 1
         if descent.key(found) < descent.key(best):
-            best = found
+            best, idle = found, 0
         trace.append((time.perf_counter() - begin, problem.cost_s(best)))
         if progress is not None:
             progress(*trace[-1])
-    return SearchResult(
-        "coordinate",
-        tuple(best),
-        problem.cost_s(best),
-        problem.lower_bound_s(),
-        problem.memory_bytes(best),
-        tuple(trace),
-    )
+    return replace(problem.result("coordinate", best), trace=tuple(trace))
+
+
+def _descended(
+    descent: Descent,
+    start: Sequence[int],
+    best: list[int],
+    ideal: list[int],
+    rng: np.random.Generator,
+) -> tuple[list[int], list[int]]:
+    """Return the fixed point below a start, and the best one so far for any amount of memory.
+
+    Where memory binds the way leads through the latter: a start that is made to fit at once loses
+    what made it good.
+    """
+    loose = descent.without_limit()
+    found = loose.run(start, rng, ideal)
+    ideal = found if loose.key(found) < loose.key(ideal) else ideal
+    if descent.key(found)[0] > 0 and not loose.hopeless(found, best, REFINE_WITHIN):
+        found = descent.run(descent.grow(found, rng), rng, best)
+    return found, ideal
+
+
+def _restarted(
+    descent: Descent, best: list[int], ideal: list[int], number: int, rng: np.random.Generator
+) -> list[int]:
+    """Return another fixed point: near the best one, or in turn from the ideal one made to fit."""
+    if number % 2 and descent.key(ideal)[0] > 0:
+        return descent.settle(descent.grow(ideal, rng), rng)
+    start, near = descent.disturbed(best, rng)
+    return descent.settle(start, rng, near)
 
 
 def replicated(problem: Problem) -> Assignment:
