@@ -14,9 +14,9 @@ from autoddl.errors import AutoDDLError
 if TYPE_CHECKING:
     from autoddl.engine.abstract import abstract_parameters
     from autoddl.engine.capture import capture
-    from autoddl.optimize import optimize
     from autoddl.perfmodel.profile import load as load_profile
     from autoddl.plan import Plan, load
+    from autoddl.planning import optimize
     from autoddl.sbp.mesh import Mesh
     from autoddl.sbp.program import Program
     from autoddl.sbp.rules.registry import OpRule, index_map
@@ -27,7 +27,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "abstract_parameters": "autoddl.engine.abstract:abstract_parameters",
     "capture": "autoddl.engine.capture:capture",
-    "optimize": "autoddl.optimize:optimize",
+    "optimize": "autoddl.planning:optimize",
     "load": "autoddl.plan:load",
     "load_profile": "autoddl.perfmodel.profile:load",
     "Plan": "autoddl.plan:Plan",

@@ -12,8 +12,8 @@ import pytest
 
 import autoddl
 from autoddl.errors import AutoDDLError
-from autoddl.optimize import optimize
 from autoddl.perfmodel import profile as profiles
+from autoddl.planning import optimize
 from tests.programs import mlp
 
 GOOD = profiles.load(None).to_json()
