@@ -64,7 +64,11 @@ setup(
     python_requires=">=3.10",
     packages=packages,
     package_dir={f"autoddl.{folder}": folder for folder in MAPPED},
-    package_data={"autoddl": ["py.typed"], "autoddl.perfmodel": ["profiles/*.json"]},
+    package_data={
+        "autoddl": ["py.typed"],
+        "autoddl.perfmodel": ["profiles/*.json"],
+        "autoddl.sbp": ["rules/tables/*.json"],
+    },
     include_package_data=False,
     zip_safe=False,
     install_requires=["numpy>=1.26", "rich"],

@@ -21,8 +21,11 @@ class Sbp:
 
     kind: str
     dim: int = -1
+    reduction: str = "sum"
 
     def __str__(self) -> str:
+        if self.kind == "P" and self.reduction != "sum":
+            return f"P({self.reduction})"
         return f"S{self.dim}" if self.kind == "S" else self.kind
 
     __repr__ = __str__
@@ -35,6 +38,8 @@ class Sbp:
 
 B = Sbp("B")
 P = Sbp("P")
+P_MAX = Sbp("P", reduction="max")
+P_MIN = Sbp("P", reduction="min")
 
 
 @cache

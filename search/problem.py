@@ -24,6 +24,7 @@ from autoddl.perfmodel.redistribute import RedistributionTable, Redistributor
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature, nd_signatures
+from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.rules.registry import OpView, find
 from autoddl.sbp.state import B, NdSbp, P, all_states, broadcast, local_shape
 from autoddl.search.result import Assignment, SearchResult
@@ -316,7 +317,7 @@ class _Builder:
 
     def _fitting(self, op: Op, view: OpView, floats: frozenset[str]) -> tuple[NdSignature, ...]:
         try:
-            found = nd_signatures(view, self.mesh.shape, float_operands=floats)
+            found = nd_signatures(view, self.mesh.shape, float_operands=floats, engine=ONEFLOW)
         except (LookupError, TypeError, ValueError) as error:
             raise RuleError(
                 f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, or "

@@ -20,6 +20,7 @@ from autoddl.sbp.rules.registry import (
     OpRule,
     OpView,
     Sampler,
+    linear,
     register,
 )
 
@@ -109,11 +110,11 @@ _POSITIVE = {
 }  # fmt: skip
 
 
-def _pointwise(*linear: str) -> Callable[[OpView], IndexMap]:
-    """Map operands of one shape; `linear` as in `index_map`, "*" for all inputs together."""
+def _pointwise(*groups_: str) -> Callable[[OpView], IndexMap]:
+    """Map operands of one shape; `groups_` as in `index_map`, "*" for all inputs together."""
 
     def indices(view: OpView) -> IndexMap:
-        groups = tuple(frozenset(view.inputs if g == "*" else g.split()) for g in linear)
+        groups = tuple(linear(" ".join(view.inputs) if g == "*" else g) for g in groups_)
         return IndexMap(same_dims(view, view.inputs + view.outputs), linear=groups)
 
     return indices
@@ -129,8 +130,8 @@ def _like_map(view: OpView) -> IndexMap:
     return IndexMap(dims, shape_only=frozenset({"like_0"}))
 
 
-def _binary_map(linear: tuple[str, ...]) -> Callable[[OpView], IndexMap]:
-    groups = tuple(frozenset(group.split()) for group in linear)
+def _binary_map(texts: tuple[str, ...]) -> Callable[[OpView], IndexMap]:
+    groups = tuple(map(linear, texts))
 
     def indices(view: OpView) -> IndexMap:
         x, y, z = (align(view.shape[name], view.shape["z_0"]) for name in ("x_0", "y_0", "z_0"))
@@ -170,7 +171,7 @@ def _div_grad_map(view: OpView) -> IndexMap:
     return IndexMap(
         {"z_0": large, "dz_0": large, "y_0": small, "dy_0": small},
         summed=frozenset(name for name in large if name is not None and name not in small),
-        linear=(frozenset({"z_0"}), frozenset({"dz_0"})),
+        linear=(linear("z_0"), linear("dz_0")),
     )
 
 
@@ -186,7 +187,7 @@ def _per_element(flop: float) -> Callable[[OpView], float]:
     return lambda view: flop * elements(view.shape[view.outputs[0]])
 
 
-def _unary(op_type: str, function: Unary, linear: bool, flop: float) -> OpRule:
+def _unary(op_type: str, function: Unary, is_linear: bool, flop: float) -> OpRule:
     def reference(op: LocalOp) -> dict[str, Array]:
         return {op.view.outputs[0]: function(op.inputs[op.view.inputs[0]], op.view.attr)}
 
@@ -195,7 +196,7 @@ def _unary(op_type: str, function: Unary, linear: bool, flop: float) -> OpRule:
         samplers = {"x_0": positive, "in_0": positive}
     return OpRule(
         op_type,
-        _pointwise("*") if linear else _pointwise(),
+        _pointwise("*") if is_linear else _pointwise(),
         reference,
         _per_element(flop),
         family="elementwise" if flop else "memory",
@@ -203,25 +204,25 @@ def _unary(op_type: str, function: Unary, linear: bool, flop: float) -> OpRule:
     )
 
 
-def _gradient(op_type: str, other: str, function: Gradient, linear: bool, flop: float) -> OpRule:
+def _gradient(op_type: str, other: str, function: Gradient, is_linear: bool, flop: float) -> OpRule:
     def reference(op: LocalOp) -> dict[str, Array]:
         return {"dx_0": function(op.inputs["dy_0"], op.inputs[other], op.view.attr)}
 
     return OpRule(
         op_type,
-        _pointwise("dy_0") if linear else _pointwise(),
+        _pointwise("dy_0") if is_linear else _pointwise(),
         reference,
         _per_element(flop),
         samplers={other: positive} if op_type in _POSITIVE else {},
     )
 
 
-def _binary(op_type: str, function: Binary, linear: tuple[str, ...]) -> OpRule:
+def _binary(op_type: str, function: Binary, texts: tuple[str, ...]) -> OpRule:
     def reference(op: LocalOp) -> dict[str, Array]:
         return {"z_0": function(op.inputs["x_0"], op.inputs["y_0"])}
 
     samplers: dict[str, Sampler] = {"y_0": positive} if op_type == "broadcast_div" else {}
-    return OpRule(op_type, _binary_map(linear), reference, samplers=samplers)
+    return OpRule(op_type, _binary_map(texts), reference, samplers=samplers)
 
 
 def _fill(op_type: str, value: float) -> OpRule:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.sbp.rules.maps import dim_names, elements, no_flops
-from autoddl.sbp.rules.registry import Array, Dims, IndexMap, LocalOp, OpRule, OpView, register
+from autoddl.sbp.rules.registry import (
+    Array,
+    Dims,
+    IndexMap,
+    LocalOp,
+    OpRule,
+    OpView,
+    linear,
+    register,
+)
 
 
 def _look_up_dims(view: OpView, table: str, ids: str) -> tuple[Dims, Dims, Dims]:
@@ -46,7 +55,7 @@ def _segment_sum_map(view: OpView) -> IndexMap:
     return IndexMap(
         {"data_0": rows, "segment_ids_0": ids, "like_0": table, "out_0": table},
         summed=frozenset(name for name in ids if name is not None),
-        linear=(frozenset({"data_0"}),),
+        linear=(linear("data_0"),),
     )
 
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from autoddl.sbp.rules.maps import align, dim_names, elements
-from autoddl.sbp.rules.registry import Array, Dims, IndexMap, LocalOp, OpRule, OpView, register
+from autoddl.sbp.rules.registry import (
+    Array,
+    Dims,
+    IndexMap,
+    LocalOp,
+    OpRule,
+    OpView,
+    linear,
+    register,
+)
 
-_BILINEAR = (frozenset({"a_0"}), frozenset({"b_0"}))
+_BILINEAR = (linear("a_0"), linear("b_0"))
 
 
 def _product_map(view: OpView) -> IndexMap:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.sbp.rules.maps import axes_of, dim_names, elements, reduced_dims
-from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, register
+from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, linear, register
 
 
 def _reduce_sum_map(view: OpView) -> IndexMap:
@@ -18,7 +18,7 @@ def _reduce_sum_map(view: OpView) -> IndexMap:
             "output_tensor_0": reduced_dims(view.shape["output_tensor_0"], shape, axes),
         },
         summed=frozenset(f"d{axis}" for axis in axes),
-        linear=(frozenset({"input_tensor_0"}),),
+        linear=(linear("input_tensor_0"),),
     )
 
 

@@ -2,8 +2,12 @@
 
 A rule says which iteration indices an op has and which operand dims they run along, as in einsum.
 Cutting one index over a mesh axis makes S of every operand that has it and B of every input that
-lacks it; an output that lacks it becomes P if the op sums over the index. An op that is linear in a
-set of inputs also passes P through. All-broadcast is always valid and implied.
+lacks it; an output that lacks it becomes P if the op sums over the index (P(max), P(min) if it takes
+the largest or smallest). An op that is linear in a set of inputs also passes P through.
+All-broadcast is always valid and implied.
+
+Rules say what is right, not what an engine accepts: `sbp.rules.engines` knows what OneFlow refuses,
+by the labels that signatures carry here.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import numpy.typing as npt
 
 from autoddl.errors import RuleError
 from autoddl.sbp.program import Op
-from autoddl.sbp.state import B, P, S, Sbp
+from autoddl.sbp.state import P_MAX, P_MIN, B, P, S, Sbp
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -61,19 +65,49 @@ class LocalOp:
 
 
 @dataclass(frozen=True)
+class Linear:
+    """Inputs in which an op is linear together: P on all of them with B on the rest is right.
+
+    `outputs` become P, the others are B; None stands for all outputs.
+    """
+
+    inputs: frozenset[str]
+    outputs: frozenset[str] | None = None
+
+    @property
+    def label(self) -> str:
+        """Return the label of the signature that follows, e.g. "P a_0 b_0 -> out_0"."""
+        text = "P " + " ".join(sorted(self.inputs))
+        return text if self.outputs is None else f"{text} -> {' '.join(sorted(self.outputs))}"
+
+
+def linear(text: str) -> Linear:
+    """Read "a_0 b_0" (all outputs become P) or "a_0 -> out_0" (just these)."""
+    inputs, arrow, outputs = text.partition("->")
+    return Linear(frozenset(inputs.split()), frozenset(outputs.split()) if arrow else None)
+
+
+@dataclass(frozen=True)
 class IndexMap:
     """Iteration indices of an op.
 
     `dims` names the index that runs along each dim of each operand (None: the dim can't be cut).
-    `summed` are the indices that the op adds up. Each set in `linear` lists inputs in which the op
-    is linear together: P on all of them with B on the rest gives P on every output. `shape_only`
-    inputs give just their shape, so where they would be B they may also be P.
+    `summed` are the indices that the op adds up, `maxed` and `minned` those over which it takes the
+    largest or smallest. Each entry of `linear` gives one signature that passes P on. `shape_only`
+    inputs give just their shape, so where they would be B they may also be P. Cutting an index in
+    `approximate` gives other numbers than one device does; it maps to the permission that a user has
+    to give for it.
+
+    Index names are labels, too: give two situations that an engine treats differently two names.
     """
 
     dims: Mapping[str, Dims]
     summed: frozenset[str] = frozenset()
-    linear: tuple[frozenset[str], ...] = ()
+    linear: tuple[Linear, ...] = ()
     shape_only: frozenset[str] = frozenset()
+    maxed: frozenset[str] = frozenset()
+    minned: frozenset[str] = frozenset()
+    approximate: Mapping[str, str] = field(default_factory=dict)
 
 
 def index_map(
@@ -82,11 +116,13 @@ def index_map(
     summed: str = "",
     linear: Sequence[str] = (),
     shape_only: Sequence[str] = (),
+    maxed: str = "",
+    minned: str = "",
 ) -> IndexMap:
     """Read "a_0: i k, b_0: k j -> out_0: i j"; "." stands for a dim that can't be cut.
 
-    `summed` lists indices separated by spaces; each entry of `linear` lists operands separated by
-    spaces.
+    `summed`, `maxed` and `minned` list indices separated by spaces; each entry of `linear` lists
+    operands as the function `linear` reads them.
 
     Raises:
         RuleError: the text does not parse.
@@ -100,9 +136,14 @@ def index_map(
     return IndexMap(
         dims,
         frozenset(summed.split()),
-        tuple(frozenset(group.split()) for group in linear),
+        tuple(_linear(group) for group in linear),
         frozenset(shape_only),
+        frozenset(maxed.split()),
+        frozenset(minned.split()),
     )
+
+
+_linear = linear
 
 
 Sampler = Callable[[OpView, str, np.random.Generator], Array]
@@ -151,36 +192,59 @@ def all_rules() -> tuple[OpRule, ...]:
     return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))
 
 
-def signatures(view: OpView) -> tuple[Signature, ...]:
+def signatures(
+    view: OpView, *, allow: frozenset[str] = frozenset(), refused: frozenset[str] = frozenset()
+) -> tuple[Signature, ...]:
     """Return the valid one-axis signatures of an op, all-broadcast first.
 
     An op type without a rule has the all-broadcast signature only. Whether a signature divides
-    evenly depends on the mesh and is the caller's check.
+    evenly depends on the mesh and is the caller's check. `allow` names the approximations that are
+    permitted, `refused` labels that are left out (see `labelled`).
 
     Raises:
         RuleError: the index map does not fit the operands.
     """
+    found = labelled(view, allow=allow)
     everything = view.inputs + view.outputs
-    found: list[Signature] = [dict.fromkeys(everything, B)]
+    kept = [s for label, s in found.items() if not any(p in refused for p in _parts(label))]
+    return tuple({tuple(s[name] for name in everything): s for s in kept}.values())
+
+
+def labelled(view: OpView, *, allow: frozenset[str] = frozenset()) -> dict[str, Signature]:
+    """Return the valid one-axis signatures of an op with what they come from.
+
+    Labels are "B" (all-broadcast), "cut i" for an index i, "P a_0 b_0" for linear inputs, and any of
+    these with " + P like_0" for inputs of which only the shape is read.
+    """
+    everything = view.inputs + view.outputs
+    found: dict[str, Signature] = {BROADCAST: dict.fromkeys(everything, B)}
     rule = find(view.type)
     if rule is None:
-        return tuple(found)
+        return found
     imap = rule.indices(view)
     _check_fits(view, imap)
     names = {i for dims in imap.dims.values() for i in dims if i is not None}
     for index in sorted(names):
         cut = _cut(view, imap, index)
-        if cut is not None:
-            found.append(cut)
+        if cut is not None and imap.approximate.get(index, "") in {"", *allow}:
+            found[f"cut {index}"] = cut
     for group in imap.linear:
-        partial = {name: P if name in group else B for name in view.inputs}
-        found.append(partial | dict.fromkeys(view.outputs, P))
-    for signature in tuple(found):
+        outputs = view.outputs if group.outputs is None else group.outputs
+        partial = {name: P if name in group.inputs or name in outputs else B for name in everything}
+        found[group.label] = partial
+    for label, signature in tuple(found.items()):
         for name in sorted(imap.shape_only):
             if signature[name] == B:
-                found.append({**signature, name: P})
-    unique = {tuple(s[name] for name in everything): s for s in found}
-    return tuple(unique.values())
+                found[f"{label} + P {name}"] = {**signature, name: P}
+    return found
+
+
+BROADCAST = "B"
+
+
+def _parts(label: str) -> tuple[str, ...]:
+    """Return a label and the parts that it is put together from."""
+    return (label, *label.split(" + ")) if " + " in label else (label,)
 
 
 def _cut(view: OpView, imap: IndexMap, index: str) -> Signature | None:
@@ -189,13 +253,22 @@ def _cut(view: OpView, imap: IndexMap, index: str) -> Signature | None:
         dims = imap.dims[name]
         if index in dims:
             signature[name] = S(dims.index(index))
-        elif name in view.outputs:
-            if index not in imap.summed:
-                return None
-            signature[name] = P
-        else:
+        elif name not in view.outputs:
             signature[name] = B
+        elif (partial := _reduced(imap, index)) is not None:
+            signature[name] = partial
+        else:
+            return None
     return signature
+
+
+def _reduced(imap: IndexMap, index: str) -> Sbp | None:
+    """Return what an output becomes where the op reduces over a cut index."""
+    if index in imap.summed:
+        return P
+    if index in imap.maxed:
+        return P_MAX
+    return P_MIN if index in imap.minned else None
 
 
 def _check_fits(view: OpView, imap: IndexMap) -> None:

@@ -17,6 +17,7 @@ from autoddl.sbp.rules.registry import (
     OpRule,
     OpView,
     Shape,
+    linear,
     register,
 )
 
@@ -46,7 +47,7 @@ def matching_leaders(source: Shape, target: Shape) -> tuple[tuple[int, int], ...
     return tuple(pairs)
 
 
-def _reshape_map(linear: bool) -> Callable[[OpView], IndexMap]:
+def _reshape_map(passes_p: bool) -> Callable[[OpView], IndexMap]:
     def indices(view: OpView) -> IndexMap:
         source, target = view.shape["in_0"], view.shape["out_0"]
         left: list[str | None] = [None] * len(source)
@@ -56,7 +57,7 @@ def _reshape_map(linear: bool) -> Callable[[OpView], IndexMap]:
         dims: dict[str, Dims] = {"in_0": tuple(left), "out_0": tuple(right)}
         likes = frozenset({"like_0"} & set(view.inputs))
         dims |= dict.fromkeys(likes, tuple(right))
-        return IndexMap(dims, linear=(frozenset({"in_0"}),) if linear else (), shape_only=likes)
+        return IndexMap(dims, linear=(linear("in_0"),) if passes_p else (), shape_only=likes)
 
     return indices
 
@@ -68,7 +69,7 @@ def _reshape(op: LocalOp) -> dict[str, Array]:
 def _transpose_map(view: OpView) -> IndexMap:
     names = dim_names(len(view.shape["input_0"]))
     permuted = tuple(names[axis] for axis in view.attr["perm"])
-    return IndexMap({"input_0": names, "output_0": permuted}, linear=(frozenset({"input_0"}),))
+    return IndexMap({"input_0": names, "output_0": permuted}, linear=(linear("input_0"),))
 
 
 def _transpose(op: LocalOp) -> dict[str, Array]:
@@ -85,8 +86,7 @@ def _slice_map(whole: str, part: str) -> Callable[[OpView], IndexMap]:
             f"d{i}" if (start, step) == (0, 1) and stop == size else None
             for i, (start, stop, step, size) in enumerate(bounds)
         )
-        linear = (frozenset(view.inputs),)
-        return IndexMap({whole: dims, part: dims}, linear=linear)
+        return IndexMap({whole: dims, part: dims}, linear=(linear(view.inputs[0]),))
 
     return indices
 
@@ -113,7 +113,7 @@ def _expand_map(view: OpView) -> IndexMap:
     offset = len(large) - len(small)
     kept = {f"d{i + offset}" for i, size in enumerate(small) if size == large[i + offset]}
     names = tuple(name if name in kept else None for name in dim_names(len(large)))
-    return IndexMap({"in_0": names[offset:], "out_0": names}, linear=(frozenset({"in_0"}),))
+    return IndexMap({"in_0": names[offset:], "out_0": names}, linear=(linear("in_0"),))
 
 
 def _expand(op: LocalOp) -> dict[str, Array]:
@@ -127,7 +127,7 @@ def _broadcast_like_map(view: OpView) -> IndexMap:
     x = reduced_dims(view.shape["x_0"], large, _broadcast_axes(view))
     return IndexMap(
         {"x_0": x, "like_0": names, "y_0": names},
-        linear=(frozenset({"x_0"}),),
+        linear=(linear("x_0"),),
         shape_only=frozenset({"like_0"}),
     )
 
@@ -147,11 +147,11 @@ def _broadcast_like(op: LocalOp) -> dict[str, Array]:
 
 register(
     *(
-        OpRule(name, _reshape_map(linear=True), _reshape, no_flops, family="memory")
+        OpRule(name, _reshape_map(passes_p=True), _reshape, no_flops, family="memory")
         for name in ("reshape", "reshape_like", "expand_dims")
     ),
     OpRule(
-        "squeeze", _reshape_map(linear=False), _reshape, no_flops, family="memory",
+        "squeeze", _reshape_map(passes_p=False), _reshape, no_flops, family="memory",
         notes="linear, but the engine refuses P",
     ),
     OpRule("transpose", _transpose_map, _transpose, no_flops, family="memory"),

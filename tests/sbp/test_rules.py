@@ -13,7 +13,7 @@ from autoddl.errors import RuleError
 from autoddl.sbp.numeric import check_signature, missing_signatures
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.candidates import nd_signatures
-from autoddl.sbp.rules.registry import IndexMap, OpRule, OpView, index_map, signatures
+from autoddl.sbp.rules.registry import IndexMap, OpRule, OpView, index_map, linear, signatures
 from autoddl.sbp.rules.shape import matching_leaders
 from autoddl.sbp.state import NdSbp, local_shape
 from tests.sbp.rule_cases import CASES, case, case_id
@@ -284,7 +284,7 @@ def test_an_index_map_is_read() -> None:
     assert imap == IndexMap(
         {"a_0": ("i", "k"), "b_0": ("k", None), "out_0": ("i", None)},
         frozenset("k"),
-        (frozenset({"a_0"}), frozenset({"a_0", "b_0"})),
+        (linear("a_0"), linear("a_0 b_0")),
     )
     with pytest.raises(RuleError, match="lacks ':'"):
         index_map("a i k -> out: i")
