@@ -120,6 +120,10 @@ class Profile:
             "measure with `python -m autoddl.fit_network`"
         )
 
+    def measured(self, collective: str, level: str, group_size: int) -> bool:
+        """Tell whether the profile has this very collective, level and group size."""
+        return group_size in self._by_key.get((collective, level), {})
+
     def collective_s(
         self, collective: str, level: str, group_size: int, size_bytes: float
     ) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -13,15 +15,17 @@ import numpy.typing as npt
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
+from autoddl.sbp.canonical import canonical
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.state import NdSbp, all_states, axis_states
+from autoddl.sbp.state import NdSbp, Sbp, all_states, axis_states, local_shape
 
 Floats = npt.NDArray[np.float64]
+Path = tuple[NdSbp, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class RedistributionTable:
-    """Costs and paths between all states of tensors of one shape.
+    """Costs and paths between all plain states of tensors of one shape.
 
     `cost[i, j]` is in seconds from `states[i]` to `states[j]`; `hop[i, j]` is the state after the
     first step.
@@ -31,18 +35,23 @@ class RedistributionTable:
     states: tuple[NdSbp, ...]
     cost: Floats
     hop: npt.NDArray[np.int64]
+    _paths: dict[tuple[NdSbp, NdSbp], Path] = field(default_factory=dict, repr=False)
 
     @cached_property
     def index(self) -> dict[NdSbp, int]:
         """Return the position of every state."""
         return {state: i for i, state in enumerate(self.states)}
 
-    def path(self, src: NdSbp, dst: NdSbp) -> tuple[NdSbp, ...]:
+    def path(self, src: NdSbp, dst: NdSbp) -> Path:
         """Return the states after each step, ending in `dst`; empty where nothing changes.
 
         Raises:
             AutoDDLError: one of the states does not cut the tensor evenly.
         """
+        found = self._paths.get((src, dst))
+        return self._follow(src, dst) if found is None else found
+
+    def _follow(self, src: NdSbp, dst: NdSbp) -> Path:
         for state in (src, dst):
             if state not in self.index:
                 raise AutoDDLError(f"state {state} does not cut shape {self.shape} evenly")
@@ -51,7 +60,8 @@ class RedistributionTable:
         while here != goal:
             here = int(self.hop[here, goal])
             steps.append(self.states[here])
-        return tuple(steps)
+        self._paths[src, dst] = tuple(steps)
+        return self._paths[src, dst]
 
 
 class Redistributor:
@@ -61,16 +71,50 @@ class Redistributor:
         self.mesh = mesh
         self.profile = profile
         self._tables: dict[tuple[tuple[int, ...], int], RedistributionTable] = {}
+        self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
 
     def table(self, shape: tuple[int, ...], item_bytes: int) -> RedistributionTable:
         """Return the table of tensors with this logical shape and element size in bytes."""
         key = (shape, item_bytes)
-        if key not in self._tables:
-            self._tables[key] = self._build(shape, item_bytes)
-        return self._tables[key]
+        found = self._tables.get(key)
+        if found is None:
+            found = self._tables[key] = self._build(shape, item_bytes)
+        return found
+
+    def path(self, shape: tuple[int, ...], item_bytes: int, src: NdSbp, dst: NdSbp) -> Path:
+        """Return the cheapest path between any two states: the states after each step.
+
+        Plain even states come from the table; uneven shards, strides, other orders and P(max|min)
+        are searched for one by one and remembered. The last state is the canonical form of `dst`.
+
+        Raises:
+            AutoDDLError: a tensor of this shape can't be in one of the states, or there is no way (a
+                sum can't become a maximum).
+        """
+        table = self.table(shape, item_bytes)
+        if src in table.index and dst in table.index:
+            return table.path(src, dst)
+        key = (shape, item_bytes, src, dst)
+        if key not in self._other:
+            start, goal = (canonical(state, shape, self.mesh.shape) for state in (src, dst))
+            plain = start in table.index and goal in table.index
+            self._other[key] = (
+                table.path(start, goal) if plain else self._search(shape, item_bytes, start, goal)
+            )
+        return self._other[key]
+
+    def cost_s(self, shape: tuple[int, ...], item_bytes: int, src: NdSbp, dst: NdSbp) -> float:
+        """Return the seconds of the cheapest path."""
+        here, seconds = canonical(src, shape, self.mesh.shape), 0.0
+        for state in self.path(shape, item_bytes, src, dst):
+            step = boxing(here, state, shape, self.mesh.shape, uneven=True)
+            if step is not None:
+                seconds += self.step_s(step, item_bytes)
+            here = state
+        return seconds
 
     def step_s(self, step: Boxing, item_bytes: int) -> float:
-        """Return the seconds of one boxing, its launch included.
+        """Return the seconds of one boxing, its launch included; inf where the profile has no price.
 
         OneFlow's nn.Graph has no kernel that pads: S→P costs it about what a gather does.
         """
@@ -78,11 +122,15 @@ class Redistributor:
         device = self.profile.device
         if step.primitive == LOCAL:
             return device.op_overhead_s + 2 * size / device.memory_bytes_per_s
-        axis = self.mesh.axes[step.axis]
+        axes = [self.mesh.axes[i] for i in step.axes]
+        group = math.prod(axis.size for axis in axes)
         collective = ALL_GATHER if step.primitive == PAD else step.primitive
-        return device.op_overhead_s + self.profile.collective_s(
-            collective, axis.level, axis.size, size
-        )
+        level = axes[0].level
+        if len({axis.level for axis in axes}) > 1 and not self.profile.measured(
+            collective, level, group
+        ):
+            return math.inf
+        return device.op_overhead_s + self.profile.collective_s(collective, level, group, size)
 
     def _build(self, shape: tuple[int, ...], item_bytes: int) -> RedistributionTable:
         states = tuple(all_states(shape, self.mesh.shape))
@@ -90,8 +138,9 @@ class Redistributor:
         count = len(states)
         cost = np.full((count, count), np.inf)
         np.fill_diagonal(cost, 0.0)
+        entries = [axis_states(len(shape))] * self.mesh.ndim
         for src in states:
-            for dst in _neighbours(src, len(shape)):
+            for dst in _neighbours(src, entries):
                 step = boxing(src, dst, shape, self.mesh.shape) if dst in index else None
                 if step is not None:
                     cost[index[src], index[dst]] = self.step_s(step, item_bytes)
@@ -99,12 +148,73 @@ class Redistributor:
         for middle in range(count):  # Floyd–Warshall, one vectorised row and column at a time
             through = cost[:, middle, None] + cost[None, middle, :]
             shorter = through < cost
-            cost = np.where(shorter, through, cost)
-            hop = np.where(shorter, hop[:, middle, None], hop)
+            np.copyto(cost, through, where=shorter)
+            np.copyto(hop, hop[:, middle, None], where=shorter)
         return RedistributionTable(shape, states, cost, hop)
 
+    def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
+        """Find a path with Dijkstra's algorithm over the states that the two need."""
+        mesh = self.mesh.shape
+        uneven = any(local_shape(shape, state, mesh) is None for state in (start, goal))
+        partial = {s for s in (*start, *goal) if s.is_partial}
+        entries = [
+            tuple(dict.fromkeys((*axis_states(len(shape), partial=False), *partial, start[i], goal[i])))
+            for i in range(len(mesh))
+        ]  # fmt: skip
+        best: dict[NdSbp, float] = {start: 0.0}
+        before: dict[NdSbp, NdSbp] = {}
+        queue: list[tuple[float, int, NdSbp]] = [(0.0, 0, start)]
+        done: set[NdSbp] = set()
+        number = itertools.count(1)  # states of equal cost come out in the order they went in
+        while queue and goal not in done:
+            seconds, _, here = heapq.heappop(queue)
+            if here in done:
+                continue
+            done.add(here)
+            for state in _neighbours(here, entries):
+                step = boxing(here, state, shape, mesh, uneven=uneven)
+                if step is None:
+                    continue
+                total = seconds + self.step_s(step, item_bytes)
+                if total < best.get(state, math.inf):
+                    best[state], before[state] = total, here
+                    heapq.heappush(queue, (total, next(number), state))
+        if goal not in done:
+            raise AutoDDLError(
+                f"redistribution of {start} to {goal} of shape {shape} on mesh {self.mesh}: no way; "
+                "sums, maxima and minima do not turn into each other"
+            )
+        path = [goal]
+        while path[-1] != start:
+            path.append(before[path[-1]])
+        return tuple(reversed(path[:-1]))
 
-def _neighbours(state: NdSbp, ndim: int) -> Iterator[NdSbp]:
-    for axis, sbp in itertools.product(range(len(state)), axis_states(ndim)):
-        if sbp != state[axis]:
-            yield state.replace(axis, sbp)
+
+def _neighbours(state: NdSbp, entries: Sequence[Sequence[Sbp]]) -> Iterator[NdSbp]:
+    """Yield what one axis, or a run of neighbouring axes in one state, may turn into at once.
+
+    A new cut comes after all others of its dim; in the mesh's order where that is the same.
+    """
+    for first in range(len(state)):
+        for last in range(first, len(state)):
+            if state[last] is not state[first]:
+                break
+            run = range(first, last + 1)
+            for entry in entries[first]:
+                new = entry if entry.kind != "S" else entry.later(_last_turn(state, run, entry.dim))
+                if new is not state[first] and not _mixes(state, run, new):
+                    yield NdSbp(new if i in run else s for i, s in enumerate(state))
+
+
+def _last_turn(state: NdSbp, run: range, dim: int) -> int:
+    """Return the first turn in which a cut along `run` comes after the other cuts of `dim`."""
+    others = [(s.turn, i) for i, s in enumerate(state) if s.dim == dim and i not in run]
+    turn, axis = max(others, default=(0, -1))
+    return turn + (axis > run[0])
+
+
+def _mixes(state: NdSbp, run: range, new: Sbp) -> bool:
+    """Tell whether partial values of two reductions would meet."""
+    return new.kind == "P" and any(
+        s.kind == "P" and s is not new for i, s in enumerate(state) if i not in run
+    )

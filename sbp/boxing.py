@@ -1,15 +1,17 @@
-"""Boxing: the primitives that change the state of a tensor along one mesh axis.
+"""Boxing: the primitives that change the state of a tensor along one mesh axis, or along neighbours.
 
-nd-SBP is nested, so an axis can change a split of dim d only while no inner axis also cuts d: a
-gather over the outer axis of (S0, S0) would leave strided pieces. P→B, B→P are always legal.
+nd-SBP is nested, so an axis can change a split of dim d only while no axis cuts d after it: a gather
+over the outer axis of (S0, S0) would leave strided pieces. P→B, B→P are always legal. Neighbouring axes
+that change alike can do it in one collective over both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoddl.sbp.state import NdSbp, Sbp, local_shape
+from autoddl.sbp.state import NdSbp, Sbp, local_shape, shard_shape
 
 ALL_REDUCE = "all_reduce"
 ALL_GATHER = "all_gather"
@@ -26,52 +28,102 @@ _PRIMITIVES = {
     ("P", "S"): REDUCE_SCATTER,
     ("S", "S"): ALL_TO_ALL,
     ("B", "S"): LOCAL,  # keep the own slice
-    ("B", "P"): LOCAL,  # keep the value on one device, zeros elsewhere
-    ("S", "P"): PAD,  # pad the own slice with zeros
+    ("B", "P"): LOCAL,  # keep the value on one device and what adds nothing elsewhere
+    ("S", "P"): PAD,  # pad the own slice with what adds nothing
 }
 
 
 @dataclass(frozen=True)
 class Boxing:
-    """One primitive on one mesh axis.
+    """One primitive on one mesh axis, or on neighbouring ones as if they were one.
 
     `elements` is the n of its cost formula, per device: the full local tensor for an all-reduce,
     the gathered one for an all-gather, the input for a reduce-scatter, the send buffer for an
-    all-to-all (formulas §1), and the elements written for a local step. A pad is local in principle;
-    engines that move data for it price it as what they do (perfmodel.redistribute).
+    all-to-all (formulas §1), and the elements written for a local step; where shards are uneven, those
+    of the largest. A pad is local in principle; engines that move data for it price it as what
+    they do (perfmodel.redistribute).
     """
 
     primitive: str
-    axis: int
+    axes: tuple[int, ...]
     elements: int
 
+    def moved_elements(self, group_size: int) -> float:
+        """Return how many elements each device receives (and sends) in a ring or pairwise exchange."""
+        if self.primitive not in COLLECTIVES:
+            return 0.0
+        rounds = 2 if self.primitive == ALL_REDUCE else 1
+        return rounds * (group_size - 1) / group_size * self.elements
 
-def boxing(src: NdSbp, dst: NdSbp, shape: Sequence[int], mesh: Sequence[int]) -> Boxing | None:
+
+def boxing(
+    src: NdSbp, dst: NdSbp, shape: Sequence[int], mesh: Sequence[int], *, uneven: bool = False
+) -> Boxing | None:
     """Return the primitive that takes `src` to `dst`, or None where no single one does.
 
-    None as well where either state cuts `shape` unevenly. `shape` is the logical shape, `mesh` the
-    axis sizes.
+    None as well where either state cuts `shape` unevenly, unless `uneven` allows it (axes are merged
+    only for even cuts: balanced pieces of balanced pieces are not those of one cut). `shape` is
+    the logical shape, `mesh` the axis sizes.
     """
-    changed = [axis for axis, (a, b) in enumerate(zip(src, dst, strict=True)) if a != b]
-    if len(changed) != 1:
+    axes = tuple([i for i in range(len(src)) if src[i] is not dst[i]])
+    if not axes:
         return None
-    axis = changed[0]
-    before, after = local_shape(shape, src, mesh), local_shape(shape, dst, mesh)
-    if before is None or after is None or not _innermost(src, dst, axis):
+    before, after = src[axes[0]], dst[axes[0]]
+    primitive = _PRIMITIVES.get((before.kind, after.kind))
+    if primitive is None or not (_legal(src, axes, before) and _legal(dst, axes, after)):
         return None
-    primitive = _PRIMITIVES[src[axis].kind, dst[axis].kind]
-    counted = after if primitive in (ALL_GATHER, LOCAL, PAD) else before
-    return Boxing(primitive, axis, _count(counted))
+    if len(axes) > 1 and not _mergeable(src, dst, axes):
+        return None
+    counted = dst if primitive in (ALL_GATHER, LOCAL, PAD) else src
+    sizes = [_elements(shape, state, mesh, uneven and len(axes) == 1) for state in (src, dst)]
+    if None in sizes:
+        return None
+    elements = sizes[0] if counted is src else sizes[1]
+    return Boxing(primitive, axes, elements or 0)
 
 
-def _innermost(src: NdSbp, dst: NdSbp, axis: int) -> bool:
-    """Tell whether no inner axis cuts a dim that `axis` starts or stops cutting."""
-    inner: set[Sbp] = set(src[axis + 1 :])
-    return not any(sbp.is_split and sbp in inner for sbp in (src[axis], dst[axis]))
+def _legal(state: NdSbp, axes: Sequence[int], cut: Sbp) -> bool:
+    """Tell whether no other axis cuts the dim of `cut` after the changing axes have."""
+    if cut.kind != "S":
+        return True
+    last = max(axes)
+    return not any(
+        sbp.dim == cut.dim and i not in axes and (sbp.turn, i) > (cut.turn, last)
+        for i, sbp in enumerate(state)
+    )
 
 
-def _count(shape: Sequence[int]) -> int:
-    total = 1
-    for dim in shape:
-        total *= dim
-    return total
+def _mergeable(src: NdSbp, dst: NdSbp, axes: Sequence[int]) -> bool:
+    """Tell whether the axes are neighbours that change alike, without strides."""
+    return (
+        axes[-1] - axes[0] == len(axes) - 1
+        and len({src[i] for i in axes}) == len({dst[i] for i in axes}) == 1
+        and src[axes[0]].stride is None
+        and dst[axes[0]].stride is None
+        and _together(src, axes)
+        and _together(dst, axes)
+    )
+
+
+def _together(state: NdSbp, axes: Sequence[int]) -> bool:
+    """Tell whether no other axis cuts between the first and the last of the merged ones."""
+    cut, turn = state[axes[0]], state[axes[0]].turn
+    return not any(
+        sbp.kind == "S" and sbp.dim == cut.dim and i not in axes
+        and (turn, axes[0]) < (sbp.turn, i) < (turn, axes[-1])
+        for i, sbp in enumerate(state)
+    )  # fmt: skip
+
+
+def _elements(shape: Sequence[int], state: NdSbp, mesh: Sequence[int], uneven: bool) -> int | None:
+    """Return the elements of the largest shard, or None where the state is impossible."""
+    even = local_shape(shape, state, mesh)
+    if even is not None:
+        return math.prod(even)
+    if not uneven or any(s.stride is not None for s in state):
+        return None
+    if any(s.dim >= len(shape) for s in state):
+        return None
+    if 0 in shard_shape(shape, state, mesh, [size - 1 for size in mesh]):
+        return None
+    return math.prod(shard_shape(shape, state, mesh, [0] * len(mesh)))

@@ -1,19 +1,35 @@
-"""Meshes of devices: nested axes, outermost level first.
+"""Clusters of nested levels and meshes of devices laid over them, outermost first.
 
-A mesh axis has a size and lies in one level of the cluster. Ranks are numbered in row-major order,
-so the last axis is always the one inside a node (OneFlow executes no other order).
+A mesh axis has a size and lies in one level of the cluster; the sizes of a level's axes multiply to
+the level's count. Ranks are numbered in row-major order, so the last axis is always the one inside a
+node (OneFlow executes no other order).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from autoddl.errors import AutoDDLError
+from autoddl.sbp.text import Reader
 
 DEFAULT_LEVELS = ("node", "gpu")
+
+_ALLOWED = "allowed are sizes such as '4', '2x4' or '[node 2][gpu 4]'"
+
+
+@dataclass(frozen=True)
+class Level:
+    """Name one level of a cluster and how many of it each unit of the level outside has."""
+
+    name: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"[{self.name} {self.size}]"
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,76 @@ class Axis:
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """Nest levels, outermost first: [node 2][gpu 4] is two nodes of four GPUs."""
+
+    levels: tuple[Level, ...]
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise AutoDDLError(f"cluster: got no levels; {_ALLOWED}")
+        names = [level.name for level in self.levels]
+        for i, level in enumerate(self.levels):
+            if level.size < 1:
+                raise AutoDDLError(f"cluster {self}: {level} has size {level.size}; sizes are >= 1")
+            if level.name in names[:i]:
+                raise AutoDDLError(
+                    f"cluster {self}: level {level.name} twice; name each level once"
+                )
+
+    @classmethod
+    def parse(cls, text: str | Sequence[int], levels: Sequence[str] = DEFAULT_LEVELS) -> Cluster:
+        """Read "[node 2][gpu 4]", "2x4" or (2, 4); sizes alone are laid on `levels` from inside.
+
+        Raises:
+            AutoDDLError: the text is not a cluster; the error marks the place.
+        """
+        pairs = _pairs(text, "cluster", tuple(levels))
+        return cls(tuple(Level(name, size) for name, size in pairs))
+
+    @property
+    def size(self) -> int:
+        """Return the number of devices."""
+        return math.prod(level.size for level in self.levels)
+
+    def meshes(self, max_axes: int | None = None) -> Iterator[Mesh]:
+        """Yield every mesh of the cluster, those with few axes first.
+
+        Each level's count is written as an ordered product of factors >= 2, one axis per factor; a
+        level of one device has no axis. `max_axes` bounds the number of axes.
+        """
+        options = [_factorisations(level.size) for level in self.levels]
+        counts = itertools.product(*(sorted(option) for option in options))
+        for count in sorted(counts, key=lambda lengths: (sum(lengths), lengths)):
+            if max_axes is not None and sum(count) > max_axes:
+                return
+            for sizes in itertools.product(*(o[n] for o, n in zip(options, count, strict=True))):
+                yield self._mesh(sizes)
+
+    def prime_mesh(self) -> Mesh:
+        """Return the mesh whose axes are the prime factors of each level's count, small ones first.
+
+        Every other mesh merges some of its axes, so it lets each layer have its own process grid.
+        """
+        return self._mesh([_primes(level.size) for level in self.levels])
+
+    def flat_mesh(self) -> Mesh:
+        """Return the mesh with one axis per level."""
+        return self._mesh([(level.size,) if level.size > 1 else () for level in self.levels])
+
+    def _mesh(self, sizes: Sequence[tuple[int, ...]]) -> Mesh:
+        axes = [
+            Axis(level.name, size)
+            for level, factors in zip(self.levels, sizes, strict=True)
+            for size in factors
+        ]
+        return Mesh(tuple(axes) or (Axis(self.levels[-1].name, 1),))
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.levels))
+
+
+@dataclass(frozen=True)
 class Mesh:
     """Arrange devices in nested axes, outermost first; ranks number the coordinates row-major."""
 
@@ -36,9 +122,15 @@ class Mesh:
     def __post_init__(self) -> None:
         if not self.axes:
             raise AutoDDLError("mesh: got no axes; give at least one, for example '4' or '2x2'")
-        for axis in self.axes:
+        for i, axis in enumerate(self.axes):
             if axis.size < 1:
                 raise AutoDDLError(f"mesh {self}: axis size {axis.size}; every size must be >= 1")
+            earlier = [a.level for a in self.axes[:i]]
+            if axis.level in earlier and earlier[-1] != axis.level:
+                raise AutoDDLError(
+                    f"mesh {self.describe()}: level {axis.level} is cut in two by {earlier[-1]}; "
+                    "write the axes of a level side by side, outer levels first"
+                )
 
     @classmethod
     def parse(cls, text: str | Sequence[int], levels: Sequence[str] = DEFAULT_LEVELS) -> Mesh:
@@ -49,25 +141,12 @@ class Mesh:
         [node 2][gpu 2][gpu 2] and "2x2" on one level is two axes of that level.
 
         Raises:
-            AutoDDLError: the text is not a mesh.
+            AutoDDLError: the text is not a mesh; the error quotes it and marks the place.
         """
-        if not isinstance(text, str):
-            sizes = tuple(text)
-        elif re.fullmatch(r"(\[[A-Za-z_]\w* \d+\])+", text.strip()):
-            pairs = re.findall(r"\[(\w+) (\d+)\]", text)
-            return cls(tuple(Axis(level, int(size)) for level, size in pairs))
-        elif re.fullmatch(r"\d+([x,×]\d+)*", text.replace(" ", "").strip("[]()")):
-            sizes = tuple(int(s) for s in re.split(r"[x,×]", text.replace(" ", "").strip("[]()")))
-        else:
-            raise AutoDDLError(
-                f"mesh: got {text!r}; allowed are sizes such as '4', '2x4' or '[node 2][gpu 4]'"
-            )
-        if not all(isinstance(size, int) for size in sizes):
-            raise AutoDDLError(f"mesh: got sizes {sizes!r}; every size must be an integer")
-        names = _levels_for(len(sizes), tuple(levels))
-        return cls(tuple(Axis(level, size) for level, size in zip(names, sizes, strict=True)))
+        pairs = _pairs(text, "mesh", tuple(levels))
+        return cls(tuple(Axis(level, size) for level, size in pairs))
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Return the axis sizes, outermost first."""
         return tuple(axis.size for axis in self.axes)
@@ -82,6 +161,12 @@ class Mesh:
         """Return the number of axes."""
         return len(self.axes)
 
+    @cached_property
+    def cluster(self) -> Cluster:
+        """Return the cluster that the mesh lies on: each level with the product of its axes."""
+        levels = itertools.groupby(self.axes, key=lambda axis: axis.level)
+        return Cluster(tuple(Level(name, math.prod(a.size for a in axes)) for name, axes in levels))
+
     def coords(self, rank: int) -> tuple[int, ...]:
         """Return the coordinates of a rank, one per axis."""
         if not 0 <= rank < self.size:
@@ -92,14 +177,12 @@ class Mesh:
             out.append(coord)
         return tuple(reversed(out))
 
-    def groups(self, axis: int) -> Iterator[tuple[int, ...]]:
-        """Yield the groups of ranks that differ in `axis` only (the members of one collective)."""
-        inner = math.prod(self.shape[axis + 1 :])
-        size = self.shape[axis]
-        for outer in range(self.size // (inner * size)):
-            for offset in range(inner):
-                start = outer * inner * size + offset
-                yield tuple(start + k * inner for k in range(size))
+    def groups(self, *axes: int) -> Iterator[tuple[int, ...]]:
+        """Yield the groups of ranks that differ in these axes only (the members of one collective).
+
+        Members are in row-major order of their coordinates along `axes`.
+        """
+        yield from rank_groups(self.shape, axes)
 
     def __str__(self) -> str:
         return "x".join(str(axis.size) for axis in self.axes)
@@ -109,7 +192,86 @@ class Mesh:
         return "".join(str(axis) for axis in self.axes)
 
 
-def _levels_for(count: int, levels: tuple[str, ...]) -> tuple[str, ...]:
-    if count <= len(levels):
-        return levels[len(levels) - count :]
-    return levels + (levels[-1],) * (count - len(levels))
+def rank_groups(shape: Sequence[int], axes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the groups of ranks of a mesh with these axis sizes that differ in `axes` only."""
+    steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    others = [i for i in range(len(shape)) if i not in axes]
+    inside = [
+        sum(c * steps[i] for c, i in zip(coords, axes, strict=True))
+        for coords in itertools.product(*(range(shape[i]) for i in axes))
+    ]
+    for coords in itertools.product(*(range(shape[i]) for i in others)):
+        start = sum(c * steps[i] for c, i in zip(coords, others, strict=True))
+        yield tuple(start + offset for offset in inside)
+
+
+def _pairs(text: str | Sequence[int], what: str, levels: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Return (level, size) pairs; sizes alone get the levels from the innermost outwards."""
+    if isinstance(text, str):
+        reader = Reader(what, text, _ALLOWED)
+        if reader.take(r"(?=\[\s*[A-Za-z_])") is not None:
+            return _named(reader)
+        sizes = _sizes(reader)
+    else:
+        sizes = list(text)
+        for size in sizes:
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise AutoDDLError(f"{what} {text!r}: size {size!r}; sizes are whole numbers >= 1")
+    missing = len(sizes) - len(levels)
+    names = levels[-len(sizes) :] if missing <= 0 else levels + (levels[-1],) * missing
+    return list(zip(names, sizes, strict=True)) if sizes else []
+
+
+def _named(reader: Reader) -> list[tuple[str, int]]:
+    pairs = []
+    while not reader.done:
+        reader.need(r"\[", "'['")
+        name = reader.need(r"[A-Za-z_]\w*", "a level name")
+        pairs.append((name, _size(reader)))
+        reader.need(r"\]", "']'")
+    return pairs
+
+
+def _sizes(reader: Reader) -> list[int]:
+    close = {"(": r"\)", "[": r"\]"}.get(reader.take(r"[(\[]") or "")
+    sizes = [_size(reader)]
+    while reader.take(r"[x×,]") is not None:
+        sizes.append(_size(reader))
+    if close is not None:
+        reader.need(close, "a closing bracket")
+    if not reader.done:
+        raise reader.error("'x' or the end expected")
+    return sizes
+
+
+def _size(reader: Reader) -> int:
+    before = reader.position
+    size = int(reader.need(r"\d+(?![\w.])|\d+(?=x)", "a size"))
+    if size < 1:
+        raise reader.error("a size of at least 1 expected", before)
+    return size
+
+
+def _factorisations(number: int) -> dict[int, list[tuple[int, ...]]]:
+    """Return the ordered factorisations into factors >= 2, by how many factors they have."""
+    found: dict[int, list[tuple[int, ...]]] = {}
+
+    def extend(rest: int, before: tuple[int, ...]) -> None:
+        if rest == 1:
+            found.setdefault(len(before), []).append(before)
+        for factor in range(2, rest + 1):
+            if rest % factor == 0:
+                extend(rest // factor, (*before, factor))
+
+    extend(number, ())
+    return found
+
+
+def _primes(number: int) -> tuple[int, ...]:
+    factors, candidate = [], 2
+    while number > 1:
+        while number % candidate == 0:
+            factors.append(candidate)
+            number //= candidate
+        candidate += 1
+    return tuple(factors)

@@ -7,20 +7,26 @@ are integers), with random and asymmetric data, so that nothing is right by acci
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, boxing
-from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.mesh import rank_groups
 from autoddl.sbp.rules.registry import Array, LocalOp, OpRule, OpView, Shape, find, signatures
 from autoddl.sbp.state import (
     NdSbp,
     Sbp,
     axis_states,
     broadcast,
+    check_state,
+    joined,
     local_shape,
+    pieces,
+    shard_shape,
     shard_slices,
 )
 
@@ -31,35 +37,39 @@ TOLERANCE = 1e-9  # relative and absolute: float64 sums in another order stay fa
 
 
 def shard(array: Array, state: NdSbp, mesh: Sequence[int], rng: np.random.Generator) -> Locals:
-    """Return what every rank holds of `array`: P parts are random and add up.
+    """Return what every rank holds of `array`: parts of P are random and reduce to it.
 
     Raises:
-        AutoDDLError: the state does not cut the array evenly.
+        AutoDDLError: the array can't be in that state.
     """
-    if local_shape(array.shape, state, mesh) is None:
-        raise AutoDDLError(
-            f"state {state} does not cut shape {array.shape} evenly on mesh {tuple(mesh)}: choose "
-            "sizes that divide, or another state"
-        )
-    if not mesh:
-        return [array]
-    outer, inner, size = state[0], NdSbp(state[1:]), mesh[0]
-    if outer.kind == "B":
-        return shard(array, inner, mesh[1:], rng) * size
-    if outer.kind == "S":
-        pieces = np.split(array, size, axis=outer.dim)
-    else:
-        pieces = _random_parts(array, size, rng)
-    return [local for piece in pieces for local in shard(piece, inner, mesh[1:], rng)]
+    check_state(state, array.shape, mesh)
+    partial = [i for i, sbp in enumerate(state) if sbp.is_partial]
+    counts = [mesh[i] for i in partial]
+    reduction = state[partial[0]].reduction if partial else "sum"
+    parts = _random_parts(array, math.prod(counts), reduction, rng)
+    cuts = _cuts(array.shape, state, mesh)
+    locals_ = []
+    for coords in itertools.product(*map(range, mesh)):
+        part = parts[_row_major([coords[i] for i in partial], counts)]
+        locals_.append(part[_own(cuts, state, coords)])
+    return locals_
 
 
-def _random_parts(array: Array, count: int, rng: np.random.Generator) -> Locals:
+def _random_parts(array: Array, count: int, reduction: str, rng: np.random.Generator) -> Locals:
     parts: Locals
+    if count == 1:
+        return [array]
     if array.dtype.kind in "iu":
-        parts = [rng.integers(-9, 10, array.shape) for _ in range(count - 1)]
+        parts = [rng.integers(-9, 10, array.shape) for _ in range(count)]
     else:
-        parts = [rng.normal(0.3, 1.0, array.shape) for _ in range(count - 1)]
-    return [*parts, array - sum(parts)]
+        parts = [rng.normal(0.3, 1.0, array.shape) for _ in range(count)]
+    if reduction == "sum":
+        return [*parts[1:], array - sum(parts[1:])]
+    winner = rng.integers(0, count, array.shape)
+    away = -1 if reduction == "max" else 1
+    return [
+        np.where(winner == k, array, array + away * np.abs(part)) for k, part in enumerate(parts)
+    ]
 
 
 def assemble(
@@ -70,33 +80,67 @@ def assemble(
     Raises:
         AutoDDLError: a local has the wrong shape, or replicas differ where the state says B.
     """
-    expected = local_shape(shape, state, mesh)
-    for rank, local in enumerate(locals_):
-        if local.shape != expected:
+    cuts = _cuts(shape, state, mesh)
+    partial = [i for i, sbp in enumerate(state) if sbp.is_partial]
+    copied = [i for i, sbp in enumerate(state) if sbp.kind == "B"]
+    counts = [mesh[i] for i in partial]
+    parts = [np.zeros(tuple(shape), locals_[0].dtype) for _ in range(math.prod(counts))]
+    first: dict[tuple[int, ...], Array] = {}
+    for rank, coords in enumerate(itertools.product(*map(range, mesh))):
+        expected = shard_shape(shape, state, mesh, coords)
+        if locals_[rank].shape != expected:
             raise AutoDDLError(
-                f"rank {rank} holds shape {local.shape}; {state} of {tuple(shape)} on mesh "
+                f"rank {rank} holds shape {locals_[rank].shape}; {state} of {tuple(shape)} on mesh "
                 f"{tuple(mesh)} gives {expected}"
             )
-    return _assemble(list(locals_), state, mesh)
+        place = tuple(0 if i in copied else c for i, c in enumerate(coords))
+        if not _close(first.setdefault(place, locals_[rank]), locals_[rank]):
+            raise AutoDDLError(f"replicas differ along an axis where {state} says B")
+        part = parts[_row_major([coords[i] for i in partial], counts)]
+        part[_own(cuts, state, coords)] = locals_[rank]
+    return _REDUCE[state[partial[0]].reduction](parts) if partial else parts[0]
 
 
-def _assemble(locals_: Locals, state: NdSbp, mesh: Sequence[int]) -> Array:
-    if not mesh:
-        return locals_[0]
-    step = len(locals_) // mesh[0]
-    chunks = [locals_[i : i + step] for i in range(0, len(locals_), step)]
-    outer, inner = state[0], NdSbp(state[1:])
-    if outer.kind == "B":
-        for chunk in chunks[1:]:
-            if not all(map(_close, chunk, chunks[0])):
-                raise AutoDDLError(f"replicas differ along an axis where {state} says B")
-        return _assemble(chunks[0], inner, mesh[1:])
-    wholes = [_assemble(chunk, inner, mesh[1:]) for chunk in chunks]
-    return np.concatenate(wholes, axis=outer.dim) if outer.is_split else np.sum(wholes, axis=0)
+_REDUCE = {
+    "sum": lambda parts: np.sum(parts, axis=0),
+    "max": lambda parts: np.max(parts, axis=0),
+    "min": lambda parts: np.min(parts, axis=0),
+}
+
+
+def _row_major(coords: Sequence[int], sizes: Sequence[int]) -> int:
+    index = 0
+    for coord, size in zip(coords, sizes, strict=True):
+        index = index * size + coord
+    return index
+
+
+_Cuts = list[tuple[tuple[int, ...], dict[tuple[int, ...], Array]]]
+
+
+def _cuts(shape: Sequence[int], state: NdSbp, mesh: Sequence[int]) -> _Cuts:
+    """Return for each dim the axes that cut it and the indices that each of their places holds."""
+    tables: _Cuts = []
+    for dim, size in enumerate(shape):
+        held: dict[tuple[int, ...], Array] = {(): np.arange(size)}
+        axes = state.cutting(dim)
+        for axis in axes:
+            held = {
+                (*place, k): piece
+                for place, indices in held.items()
+                for k, piece in enumerate(pieces(indices, state[axis], mesh[axis], 0))
+            }
+        tables.append((axes, held))
+    return tables
+
+
+def _own(cuts: _Cuts, state: NdSbp, coords: Sequence[int]) -> Any:
+    """Return the index of one device's elements, to be used on the whole array."""
+    return np.ix_(*(held[tuple(coords[axis] for axis in axes)] for axes, held in cuts))
 
 
 def _close(a: Array, b: Array) -> bool:
-    return bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE))
+    return a is b or bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE))
 
 
 def run_boxing(
@@ -111,45 +155,77 @@ def run_boxing(
     Raises:
         AutoDDLError: no single primitive takes `src` to `dst`.
     """
-    box = boxing(src, dst, shape, mesh)
+    box = boxing(src, dst, shape, mesh, uneven=True)
     if box is None:
         raise AutoDDLError(
             f"boxing {src} to {dst} of shape {tuple(shape)} on mesh {tuple(mesh)}: no single "
             "primitive does it; go through a legal state in between"
         )
     result = list(locals_)
-    for group in Mesh.parse(tuple(mesh)).groups(box.axis):
-        members = [locals_[rank] for rank in group]
-        outcome = _exchange(box.primitive, members, src[box.axis], dst[box.axis])
+    before, after = src[box.axes[0]], dst[box.axes[0]]
+    for group in rank_groups(mesh, box.axes):
+        outcome = _exchange(box.primitive, [locals_[rank] for rank in group], before, after)
         for rank, local in zip(group, outcome, strict=True):
             result[rank] = local
     return result
 
 
 def _exchange(primitive: str, members: Locals, before: Sbp, after: Sbp) -> Locals:
-    """Run a primitive in one group; `members` are in the order of the mesh axis."""
+    """Run a primitive in one group; `members` are in the order of the mesh axes."""
     size = len(members)
     if primitive == ALL_REDUCE:
-        return [np.sum(members, axis=0)] * size
+        return [_REDUCE[before.reduction](members)] * size
     if primitive == ALL_GATHER:
-        return [np.concatenate(members, axis=before.dim)] * size
+        return [joined(members, before, before.dim)] * size
     if primitive == REDUCE_SCATTER:
-        return np.split(np.sum(members, axis=0), size, axis=after.dim)
+        return pieces(_REDUCE[before.reduction](members), after, size, after.dim)
     if primitive == ALL_TO_ALL:
-        sent = [np.split(member, size, axis=after.dim) for member in members]
-        return [np.concatenate([row[k] for row in sent], axis=before.dim) for k in range(size)]
-    return [_local_step(member, k, size, before, after) for k, member in enumerate(members)]
-
-
-def _local_step(local: Array, k: int, size: int, before: Sbp, after: Sbp) -> Array:
-    """Keep the own slice (to S), the value on the first member (B to P), or pad (S to P)."""
+        return _all_to_all(members, before, after)
     if after.is_split:
-        return np.split(local, size, axis=after.dim)[k]
-    if not before.is_split:
-        return local if k == 0 else np.zeros_like(local)
-    row = [np.zeros_like(local)] * size
-    row[k] = local
-    return np.concatenate(row, axis=before.dim)
+        return [pieces(member, after, size, after.dim)[k] for k, member in enumerate(members)]
+    neutral = {"sum": 0.0, "max": -np.inf, "min": np.inf}[after.reduction]
+    if before.kind == "B":
+        return [m if k == 0 else np.full_like(m, neutral) for k, m in enumerate(members)]
+    nothing = [np.full_like(member, neutral) for member in members]
+    return [
+        joined([*nothing[:k], member, *nothing[k + 1 :]], before, before.dim)
+        for k, member in enumerate(members)
+    ]
+
+
+def _all_to_all(members: Locals, before: Sbp, after: Sbp) -> Locals:
+    """Send every member its piece of the own shard, and put what comes in together."""
+    size = len(members)
+    if before.dim != after.dim:
+        sent = [pieces(member, after, size, after.dim) for member in members]
+        return [joined([row[k] for row in sent], before, before.dim) for k in range(size)]
+    dim = before.dim
+    length = sum(member.shape[dim] for member in members)
+    held = pieces(np.arange(length), before, size, 0)
+    wanted = pieces(np.arange(length), after, size, 0)
+    received = []
+    for indices in wanted:
+        shape = (*members[0].shape[:dim], len(indices), *members[0].shape[dim + 1 :])
+        local = np.empty(shape, members[0].dtype)
+        for member, own in zip(members, held, strict=True):
+            _, here, there = np.intersect1d(indices, own, return_indices=True)
+            local[(slice(None),) * dim + (here,)] = member.take(there, axis=dim)
+        received.append(local)
+    return received
+
+
+def run_path(
+    locals_: Sequence[Array],
+    src: NdSbp,
+    path: Sequence[NdSbp],
+    shape: Sequence[int],
+    mesh: Sequence[int],
+) -> Locals:
+    """Perform the boxings of a path one after the other, from `src` on."""
+    result, here = list(locals_), src
+    for state in path:
+        result, here = run_boxing(result, here, state, shape, mesh), state
+    return result
 
 
 def sample_inputs(view: OpView, rng: np.random.Generator) -> dict[str, Array]:

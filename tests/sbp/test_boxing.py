@@ -8,12 +8,26 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp import boxing as boxing_module
 from autoddl.sbp import numeric
 from autoddl.sbp.boxing import Boxing, boxing
-from autoddl.sbp.state import NdSbp, all_states, axis_states, local_shape
+from autoddl.sbp.state import (
+    P_MAX,
+    P_MIN,
+    B,
+    NdSbp,
+    P,
+    S,
+    Sbp,
+    all_states,
+    axis_states,
+    local_shape,
+    ordered,
+)
 
 SPACES = [
     ((4,), (12,)), ((4,), (8, 4)), ((4,), (4, 8, 4)),
@@ -57,8 +71,8 @@ def test_legal_primitives_are_right_and_illegal_ones_wrong(
 
     for src, dst, axis in illegal:
         primitive = boxing_module._PRIMITIVES[src[axis].kind, dst[axis].kind]
-        forced = Boxing(primitive, axis, 0)
-        monkeypatch.setattr(numeric, "boxing", lambda *_, forced=forced: forced)
+        forced = Boxing(primitive, (axis,), 0)
+        monkeypatch.setattr(numeric, "boxing", lambda *_, forced=forced, **__: forced)
         assert not outcome(src, dst, shape, mesh), (src, dst)
     assert bool(illegal) == (len(mesh) > 1)
 
@@ -72,7 +86,9 @@ def test_legal_primitives_are_right_and_illegal_ones_wrong(
         ("S0, S1", "S1, S1"),
         ("S0, S0", "S1, S0"),
         ("S0, S0", "P, S0"),
-        ("S0, B", "B, S0"),  # two axes
+        ("S0, B", "B, S0"),  # two axes, not alike
+        ("S0, S1", "B, B"),
+        ("S(0, 2), S(0, 2)", "B, B"),  # strides are not merged
         ("S0, B", "S0, B"),  # none
     ],
 )
@@ -102,27 +118,27 @@ def test_uneven_states_have_no_boxing() -> None:
     ("src", "dst", "expected"),
     [
         # all-reduce: the full tensor of the group
-        ("P, B", "B, B", Boxing("all_reduce", 0, 128)),
-        ("B, P", "B, B", Boxing("all_reduce", 1, 128)),
-        ("P, S0", "B, S0", Boxing("all_reduce", 0, 32)),
+        ("P, B", "B, B", Boxing("all_reduce", (0,), 128)),
+        ("B, P", "B, B", Boxing("all_reduce", (1,), 128)),
+        ("P, S0", "B, S0", Boxing("all_reduce", (0,), 32)),
         # all-gather: the gathered tensor, not the shard
-        ("S0, B", "B, B", Boxing("all_gather", 0, 128)),
-        ("B, S1", "B, B", Boxing("all_gather", 1, 128)),
-        ("S0, S0", "S0, B", Boxing("all_gather", 1, 64)),
-        ("S1, S0", "B, S0", Boxing("all_gather", 0, 32)),
+        ("S0, B", "B, B", Boxing("all_gather", (0,), 128)),
+        ("B, S1", "B, B", Boxing("all_gather", (1,), 128)),
+        ("S0, S0", "S0, B", Boxing("all_gather", (1,), 64)),
+        ("S1, S0", "B, S0", Boxing("all_gather", (0,), 32)),
         # reduce-scatter: the input, not the shard that stays
-        ("P, B", "S0, B", Boxing("reduce_scatter", 0, 128)),
-        ("B, P", "B, S1", Boxing("reduce_scatter", 1, 128)),
-        ("P, S1", "S0, S1", Boxing("reduce_scatter", 0, 32)),
+        ("P, B", "S0, B", Boxing("reduce_scatter", (0,), 128)),
+        ("B, P", "B, S1", Boxing("reduce_scatter", (1,), 128)),
+        ("P, S1", "S0, S1", Boxing("reduce_scatter", (0,), 32)),
         # all-to-all: the local send buffer
-        ("S0, B", "S1, B", Boxing("all_to_all", 0, 64)),
-        ("B, S0", "B, S1", Boxing("all_to_all", 1, 32)),
-        ("S0, S0", "S0, S1", Boxing("all_to_all", 1, 16)),
+        ("S0, B", "S1, B", Boxing("all_to_all", (0,), 64)),
+        ("B, S0", "B, S1", Boxing("all_to_all", (1,), 32)),
+        ("S0, S0", "S0, S1", Boxing("all_to_all", (1,), 16)),
         # local steps: what they write
-        ("B, B", "S0, B", Boxing("local", 0, 64)),
-        ("S0, B", "S0, S1", Boxing("local", 1, 16)),
-        ("B, B", "P, B", Boxing("local", 0, 128)),
-        ("S0, B", "P, B", Boxing("pad", 0, 128)),
+        ("B, B", "S0, B", Boxing("local", (0,), 64)),
+        ("S0, B", "S0, S1", Boxing("local", (1,), 16)),
+        ("B, B", "P, B", Boxing("local", (0,), 128)),
+        ("S0, B", "P, B", Boxing("pad", (0,), 128)),
     ],
 )
 def test_elements_by_hand(src: str, dst: str, expected: Boxing) -> None:
@@ -130,7 +146,7 @@ def test_elements_by_hand(src: str, dst: str, expected: Boxing) -> None:
 
 
 def test_a_scalar_has_one_element() -> None:
-    assert boxing(NdSbp.parse("P"), NdSbp.parse("B"), (), (4,)) == Boxing("all_reduce", 0, 1)
+    assert boxing(NdSbp.parse("P"), NdSbp.parse("B"), (), (4,)) == Boxing("all_reduce", (0,), 1)
 
 
 @pytest.mark.parametrize("p", [2, 4, 8])
@@ -148,3 +164,87 @@ def test_elements_give_the_bytes_that_rings_move(p: int) -> None:
         assert box is not None
         rounds = 2 if box.primitive == "all_reduce" else 1
         assert math.isclose(rounds * (p - 1) / p * box.elements, elements)
+
+
+# --- neighbours together, strides, orders, reductions, uneven shards -----------------------------
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "expected"),
+    [
+        ("P, P", "B, B", Boxing("all_reduce", (0, 1), 128)),
+        ("S0, S0", "B, B", Boxing("all_gather", (0, 1), 128)),
+        ("P, P", "S0, S0", Boxing("reduce_scatter", (0, 1), 128)),
+        ("S0, S0", "S1, S1", Boxing("all_to_all", (0, 1), 16)),
+        ("B, B", "S0, S0", Boxing("local", (0, 1), 16)),
+        ("S0', S0", "B, S0", Boxing("all_gather", (0,), 32)),
+        ("S0', S0", "S0, B", None),  # axis 0 cuts last here
+        ("S(0, 2), B", "S0, B", Boxing("all_to_all", (0,), 64)),
+        ("S(0, 2), B", "B, B", Boxing("all_gather", (0,), 128)),
+        ("P(max), B", "S1, B", Boxing("reduce_scatter", (0,), 128)),
+    ],
+)
+def test_more_primitives_by_hand(src: str, dst: str, expected: Boxing | None) -> None:
+    assert boxing(NdSbp.parse(src), NdSbp.parse(dst), (16, 8), (2, 4)) == expected
+
+
+def test_sums_never_turn_into_maxima() -> None:
+    assert boxing(NdSbp((P,)), NdSbp((P_MAX,)), (8,), (2,)) is None
+    assert boxing(NdSbp((P_MIN,)), NdSbp((P_MAX,)), (8,), (2,)) is None
+
+
+def entries(shape: tuple[int, ...], draw: st.DrawFn, reduction: Sbp) -> Sbp:
+    kind = draw(st.sampled_from(["B", "P", "S", "S", "stride"]))
+    if kind == "S" or kind == "stride":
+        stride = draw(st.sampled_from([1, 2])) if kind == "stride" else None
+        return S(draw(st.integers(0, len(shape) - 1)), stride)
+    return B if kind == "B" else reduction
+
+
+@st.composite
+def spaces(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], NdSbp, NdSbp]:
+    """Draw a mesh, a shape and two states that may differ anywhere."""
+    mesh = tuple(draw(st.lists(st.sampled_from([2, 3, 4]), min_size=1, max_size=3)))
+    shape = tuple(draw(st.lists(st.sampled_from([8, 12, 24, 7]), min_size=1, max_size=2)))
+    reduction = draw(st.sampled_from([P, P, P_MAX, P_MIN]))
+
+    def state() -> NdSbp:
+        order = draw(st.permutations(range(len(mesh))))
+        return ordered([entries(shape, draw, reduction) for _ in mesh], order)
+
+    src = state()
+    dst = state()
+    if draw(st.booleans()):  # mostly one axis, or all alike, changes
+        new = dst[0]
+        axes = draw(st.sampled_from([[i] for i in range(len(mesh))] + [list(range(len(mesh)))]))
+        dst = NdSbp(new if i in axes else s for i, s in enumerate(src))
+    return mesh, shape, src, dst
+
+
+@settings(max_examples=400, deadline=None)
+@given(spaces())
+def test_every_boxing_moves_the_right_data(
+    space: tuple[tuple[int, ...], tuple[int, ...], NdSbp, NdSbp],
+) -> None:
+    mesh, shape, src, dst = space
+    if boxing(src, dst, shape, mesh, uneven=True) is None:
+        return
+    assert outcome(src, dst, shape, mesh)
+
+
+def test_uneven_axes_are_not_merged() -> None:
+    """Six over 2 x 2 is 2 1 2 1, one cut over four devices is 2 2 1 1."""
+    b, s = NdSbp.parse("B, B"), NdSbp.parse("S0, S0")
+    assert boxing(b, s, (6,), (2, 2), uneven=True) is None
+    assert boxing(b, s, (8,), (2, 2), uneven=True) == Boxing("local", (0, 1), 2)
+    assert boxing(b, NdSbp.parse("S0, B"), (7,), (2, 2), uneven=True) == Boxing("local", (0,), 4)
+    assert boxing(b, NdSbp.parse("S0, B"), (1,), (2, 2), uneven=True) is None
+
+
+@pytest.mark.parametrize("p", [2, 3, 8])
+def test_moved_elements(p: int) -> None:
+    for primitive, share in (("all_reduce", 2.0), ("all_gather", 1.0), ("all_to_all", 1.0)):
+        assert Boxing(primitive, (0,), 24).moved_elements(p) == pytest.approx(
+            share * 24 * (p - 1) / p
+        )
+    assert Boxing("local", (0,), 24).moved_elements(p) == 0

@@ -65,9 +65,21 @@ def test_several_cuts_of_one_dim_nest() -> None:
     assert [piece.tolist() for piece in pieces] == [[i, i + 1] for i in range(0, 12, 2)]
 
 
-def test_uneven_shards_are_refused() -> None:
-    with pytest.raises(AutoDDLError, match=r"\(S0\) does not cut shape \(5,\) evenly"):
-        shard(np.ones(5), state("S0"), (2,), RNG)
+def test_uneven_shards_give_the_first_devices_more() -> None:
+    pieces = shard(np.arange(5), state("S0"), (2,), RNG)
+    assert [piece.tolist() for piece in pieces] == [[0, 1, 2], [3, 4]]
+    assert assemble(pieces, state("S0"), (2,), (5,)).tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(AutoDDLError, match="3 elements into 4 pieces"):
+        shard(np.ones(3), state("S0"), (4,), RNG)
+
+
+@pytest.mark.parametrize("text", ["P(max)", "P(min), P(min)", "S0, P(max)"])
+def test_partial_maxima(text: str) -> None:
+    nd = state(text)
+    mesh, array = (2,) * len(nd), RNG.normal(size=(4, 3))
+    locals_ = shard(array, nd, mesh, RNG)
+    assert not any(np.allclose(local, array[: len(local)]) for local in locals_)
+    np.testing.assert_array_equal(assemble(locals_, nd, mesh, (4, 3)), array)
 
 
 def test_assemble_sees_differing_replicas_and_wrong_shapes() -> None:

@@ -214,7 +214,7 @@ def fault(view: OpView, states: str, mesh: tuple[int, ...] = (2,)) -> str | None
         ("broadcast_add[8x4-8x4]", "B; P; P", "z_0 is"),
         ("broadcast_mul[8x4-8x4]", "P; P; P", "z_0 is"),
         ("broadcast_div[8x4-8x4]", "B; P; P", "z_0 is"),
-        ("broadcast_add[4x8x12-8x1]", "S1; S1; S1", "cut shape (8, 1) evenly"),
+        ("broadcast_add[4x8x12-8x1]", "S1; S1; S1", "1 elements into 2 pieces"),
         ("gelu_grad[4x8-4x8]", "B; P; P", "dx_0 is"),
         ("matmul[8x4-12x4]", "S1; S1; B", "replicas differ"),
         ("matmul[8x4-12x4]", "P; P; P", "out_0 is"),

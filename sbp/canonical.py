@@ -1,0 +1,92 @@
+"""The canonical form of a state: one name for all states that give every device the same elements.
+
+A cut takes one digit of the index, written in mixed radix: a split of 24 over 2 and then 3 devices takes
+the digits of weight 12 and 4. Which digit an axis takes is what matters; the order of the cuts and
+their strides are two ways to say it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autoddl.sbp.state import B, NdSbp, S, Sbp, check_state, ordered
+
+
+def canonical(state: NdSbp, shape: Sequence[int], mesh: Sequence[int]) -> NdSbp:
+    """Return the state that stands for all that hold the same elements on every device.
+
+    Axes of one device are B; a split is written without stride where the order of the cuts alone can
+    say it, else in the mesh's order with strides (strides that fall across each other's turns are
+    kept as they are).
+
+    Raises:
+        AutoDDLError: a tensor of this shape can't be in that state.
+    """
+    check_state(state, shape, mesh)
+    result = [sbp if size > 1 else B for sbp, size in zip(state, mesh, strict=True)]
+    for dim in sorted({sbp.dim for sbp in result if sbp.is_split}):
+        axes = [i for i in state.cutting(dim) if mesh[i] > 1]
+        left = shape[dim]
+        for i in axes:
+            left //= mesh[i]
+            if result[i].stride == left:  # one piece per device
+                result[i] = S(dim).later(result[i].turn)
+        if any(result[i].stride is not None for i in axes):
+            weights = _weights(axes, result, shape[dim], mesh)
+            if weights is not None:
+                _rewrite(result, dim, weights, shape[dim], mesh)
+    return NdSbp(result)
+
+
+def _weights(
+    axes: Sequence[int], state: Sequence[Sbp], length: int, mesh: Sequence[int]
+) -> dict[int, int] | None:
+    """Return the weight of the digit that each axis takes, or None where a cut takes no digit.
+
+    `free` lists the (weight, radix) of the digits not yet taken, the heaviest first.
+    """
+    free, weights = [(1, length)], {}
+    for axis in axes:
+        left = math.prod(radix for _, radix in free)
+        stride = state[axis].stride or left // mesh[axis]
+        below = 1
+        for i in reversed(range(len(free))):
+            weight, radix = free[i]
+            if below * radix > stride:
+                break
+            below *= radix
+        low, rest = divmod(stride, below)
+        if rest or radix % (low * mesh[axis]):
+            return None
+        weights[axis] = weight * low
+        high = radix // (low * mesh[axis])
+        split = [(weights[axis] * mesh[axis], high), (weight, low)]
+        free[i : i + 1] = [(w, r) for w, r in split if r > 1]
+        free = free or [(1, 1)]
+    return weights
+
+
+def _rewrite(
+    state: list[Sbp], dim: int, weights: dict[int, int], length: int, mesh: Sequence[int]
+) -> None:
+    """Write the digits of one dim in their canonical form."""
+    heavy_first = sorted(weights, key=lambda axis: -weights[axis])
+    expected = length
+    for axis in heavy_first:
+        expected //= mesh[axis]
+        if weights[axis] != expected:
+            break
+    else:
+        others = [i for i in range(len(state)) if i not in weights]
+        plain = [S(dim) if i in weights else B for i in range(len(state))]
+        for axis, sbp in enumerate(ordered(plain, [*heavy_first, *others])):
+            if axis in weights:
+                state[axis] = sbp
+        return
+    left = length
+    for axis in sorted(weights):
+        earlier = [mesh[i] for i in weights if i < axis and weights[i] < weights[axis]]
+        stride = weights[axis] // math.prod(earlier)
+        state[axis] = S(dim) if stride == left // mesh[axis] else S(dim, stride)
+        left //= mesh[axis]
