@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -72,6 +72,9 @@ class Redistributor:
         self.profile = profile
         self._tables: dict[tuple[tuple[int, ...], int], RedistributionTable] = {}
         self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
+        self._known_steps: dict[
+            tuple[tuple[int, ...], int, NdSbp, bool], list[tuple[NdSbp, float]]
+        ] = {}
 
     def table(self, shape: tuple[int, ...], item_bytes: int) -> RedistributionTable:
         """Return the table of tensors with this logical shape and element size in bytes."""
@@ -154,13 +157,11 @@ class Redistributor:
 
     def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
         """Find a path with Dijkstra's algorithm over the states that the two need."""
-        mesh = self.mesh.shape
-        uneven = any(local_shape(shape, state, mesh) is None for state in (start, goal))
-        partial = {s for s in (*start, *goal) if s.is_partial}
-        entries = [
-            tuple(dict.fromkeys((*axis_states(len(shape), partial=False), *partial, start[i], goal[i])))
-            for i in range(len(mesh))
-        ]  # fmt: skip
+        uneven = any(local_shape(shape, state, self.mesh.shape) is None for state in (start, goal))
+        extra = [
+            {sbp.later(0) if sbp.is_split else sbp for sbp in pair if _is_special(sbp)}
+            for pair in zip(start, goal, strict=True)
+        ]
         best: dict[NdSbp, float] = {start: 0.0}
         before: dict[NdSbp, NdSbp] = {}
         queue: list[tuple[float, int, NdSbp]] = [(0.0, 0, start)]
@@ -171,11 +172,10 @@ class Redistributor:
             if here in done:
                 continue
             done.add(here)
-            for state in _neighbours(here, entries):
-                step = boxing(here, state, shape, mesh, uneven=uneven)
-                if step is None:
-                    continue
-                total = seconds + self.step_s(step, item_bytes)
+            steps = self._plain_steps(shape, item_bytes, here, uneven)
+            special = self._steps(shape, item_bytes, here, uneven, extra) if any(extra) else []
+            for state, step_s in itertools.chain(steps, special):
+                total = seconds + step_s
                 if total < best.get(state, math.inf):
                     best[state], before[state] = total, here
                     heapq.heappush(queue, (total, next(number), state))
@@ -189,8 +189,33 @@ class Redistributor:
             path.append(before[path[-1]])
         return tuple(reversed(path[:-1]))
 
+    def _plain_steps(
+        self, shape: tuple[int, ...], item_bytes: int, state: NdSbp, uneven: bool
+    ) -> list[tuple[NdSbp, float]]:
+        """Return what one boxing makes B or a plain split, with its seconds; remembered."""
+        key = (shape, item_bytes, state, uneven)
+        if key not in self._known_steps:
+            entries = [axis_states(len(shape), partial=False)] * self.mesh.ndim
+            self._known_steps[key] = self._steps(shape, item_bytes, state, uneven, entries)
+        return self._known_steps[key]
 
-def _neighbours(state: NdSbp, entries: Sequence[Sequence[Sbp]]) -> Iterator[NdSbp]:
+    def _steps(
+        self,
+        shape: tuple[int, ...],
+        item_bytes: int,
+        state: NdSbp,
+        uneven: bool,
+        entries: Sequence[Collection[Sbp]],
+    ) -> list[tuple[NdSbp, float]]:
+        found = []
+        for after in _neighbours(state, entries):
+            step = boxing(state, after, shape, self.mesh.shape, uneven=uneven)
+            if step is not None:
+                found.append((after, self.step_s(step, item_bytes)))
+        return found
+
+
+def _neighbours(state: NdSbp, entries: Sequence[Collection[Sbp]]) -> Iterator[NdSbp]:
     """Yield what one axis, or a run of neighbouring axes in one state, may turn into at once.
 
     A new cut comes after all others of its dim; in the mesh's order where that is the same.
@@ -204,6 +229,10 @@ def _neighbours(state: NdSbp, entries: Sequence[Sequence[Sbp]]) -> Iterator[NdSb
                 new = entry if entry.kind != "S" else entry.later(_last_turn(state, run, entry.dim))
                 if new is not state[first] and not _mixes(state, run, new):
                     yield NdSbp(new if i in run else s for i, s in enumerate(state))
+
+
+def _is_special(sbp: Sbp) -> bool:
+    return sbp.is_partial or sbp.stride is not None
 
 
 def _last_turn(state: NdSbp, run: range, dim: int) -> int:

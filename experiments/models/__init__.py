@@ -1,1 +1,47 @@
-"""The model zoo: each file has `build(**sizes) -> (graph, inputs)` for an unmodified nn.Graph."""
+"""The model zoo: each file has `build(**sizes) -> (graph, inputs)` for an unmodified nn.Graph.
+
+`SIZES` of a file names sizes: "toy" for tests, the others as in the papers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from autoddl.errors import AutoDDLError
+
+# Name of the zoo's model: its file here, and the arguments that tell it from others of that file.
+ZOO: dict[str, tuple[str, dict[str, Any]]] = {
+    "mlp": ("mlp", {}),
+    "alexnet": ("alexnet", {}),
+    "vgg13": ("vgg", {"depth": 13}),
+    "vgg19": ("vgg", {"depth": 19}),
+    "resnet50": ("resnet", {}),
+    "wide_resnet": ("resnet", {"width_factor": 2}),
+    "unet": ("unet", {}),
+    "gpt": ("gpt", {}),
+    "bert": ("bert", {}),
+    "dnabert": ("dnabert", {}),
+    "vit": ("vit", {}),
+    "t5": ("t5", {}),
+    "llama": ("llama", {}),
+    "dlrm": ("dlrm", {}),
+    "bert_moe": ("bert_moe", {"kind": "sgmoe"}),
+    "vit_moe": ("vit_moe", {"kind": "switch"}),
+}
+
+
+def build(name: str, size: str = "toy", **overrides: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return (graph, inputs) of a model of the zoo at a named size.
+
+    Raises:
+        AutoDDLError: no such model, or no such size of it.
+    """
+    if name not in ZOO:
+        raise AutoDDLError(f"model {name!r}: the zoo has {', '.join(ZOO)}")
+    file, arguments = ZOO[name]
+    module = import_module(f"experiments.models.{file}")
+    if size not in module.SIZES:
+        raise AutoDDLError(f"model {name}: no size {size!r}; it has {', '.join(module.SIZES)}")
+    graph, inputs = module.build(**{**module.SIZES[size], **arguments, **overrides})
+    return graph, inputs

@@ -1,0 +1,1 @@
+"""The proofs that rules are right: oracle, engine's lists, random plans on real ranks."""
