@@ -57,6 +57,11 @@ class RedistributionTable:
                 raise AutoDDLError(f"state {state} does not cut shape {self.shape} evenly")
         here, goal = self.index[src], self.index[dst]
         steps = []
+        if np.isinf(self.cost[here, goal]):
+            raise AutoDDLError(
+                f"redistribution of {src} to {dst} of shape {self.shape}: no way; values that differ "
+                "between devices (B*) stay as they are"
+            )
         while here != goal:
             here = int(self.hop[here, goal])
             steps.append(self.states[here])
@@ -70,18 +75,24 @@ class Redistributor:
     def __init__(self, mesh: Mesh, profile: Profile) -> None:
         self.mesh = mesh
         self.profile = profile
-        self._tables: dict[tuple[tuple[int, ...], int], RedistributionTable] = {}
+        self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
         self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
         self._known_steps: dict[
             tuple[tuple[int, ...], int, NdSbp, bool], list[tuple[NdSbp, float]]
         ] = {}
 
-    def table(self, shape: tuple[int, ...], item_bytes: int) -> RedistributionTable:
-        """Return the table of tensors with this logical shape and element size in bytes."""
-        key = (shape, item_bytes)
+    def table(
+        self, shape: tuple[int, ...], item_bytes: int, *, own: bool = False
+    ) -> RedistributionTable:
+        """Return the table of tensors with this logical shape and element size in bytes.
+
+        With `own` it has the states of values that differ between devices, too; they stay among
+        themselves, at infinite cost to any other.
+        """
+        key = (shape, item_bytes, own)
         found = self._tables.get(key)
         if found is None:
-            found = self._tables[key] = self._build(shape, item_bytes)
+            found = self._tables[key] = self._build(shape, item_bytes, own)
         return found
 
     def path(self, shape: tuple[int, ...], item_bytes: int, src: NdSbp, dst: NdSbp) -> Path:
@@ -135,8 +146,8 @@ class Redistributor:
             return math.inf
         return device.op_overhead_s + self.profile.collective_s(collective, level, group, size)
 
-    def _build(self, shape: tuple[int, ...], item_bytes: int) -> RedistributionTable:
-        states = tuple(all_states(shape, self.mesh.shape))
+    def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
+        states = tuple(all_states(shape, self.mesh.shape, own=own))
         index = {state: i for i, state in enumerate(states)}
         count = len(states)
         cost = np.full((count, count), np.inf)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoddl.sbp.state import NdSbp, Sbp, local_shape, shard_shape
+from autoddl.sbp.state import OWN, NdSbp, Sbp, local_shape, shard_shape
 
 ALL_REDUCE = "all_reduce"
 ALL_GATHER = "all_gather"
@@ -69,6 +69,8 @@ def boxing(
     if not axes:
         return None
     before, after = src[axes[0]], dst[axes[0]]
+    if before is OWN or after is OWN:  # there is no one tensor that the values stand for
+        return None
     primitive = _PRIMITIVES.get((before.kind, after.kind))
     if primitive is None or not (_legal(src, axes, before) and _legal(dst, axes, after)):
         return None

@@ -29,7 +29,7 @@ from autoddl.sbp.text import Reader
 REDUCTIONS = ("sum", "max", "min")
 Ints = npt.NDArray[np.int64]
 
-_ALLOWED = "allowed are S<dim>, S(<dim>), S(<dim>, <stride>), B, P, P(max), P(min)"
+_ALLOWED = "allowed are S<dim>, S(<dim>), S(<dim>, <stride>), B, B*, P, P(max), P(min)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Sbp:
         if self.kind == "P":
             return "P" if self.reduction == "sum" else f"P({self.reduction})"
         if self.kind == "B":
-            return "B"
+            return "B" if self.reduction == "sum" else "B*"
         cut = f"S{self.dim}" if self.stride is None else f"S({self.dim}, {self.stride})"
         return cut + "'" * self.turn
 
@@ -93,6 +93,8 @@ B = Sbp("B")
 P = Sbp("P")
 P_MAX = Sbp("P", reduction="max")
 P_MIN = Sbp("P", reduction="min")
+OWN = Sbp("B", reduction="none")
+"""B to the engine, though every device has a value of its own: what approximate cuts make."""
 
 
 @cache
@@ -184,6 +186,11 @@ class NdSbp(tuple[Sbp, ...]):
         """Return this state with another entry on one axis."""
         return NdSbp((*self[:axis], state, *self[axis + 1 :]))
 
+    @property
+    def executed(self) -> NdSbp:
+        """Return the state that the engine is told: B where every device has its own value."""
+        return NdSbp(B if s is OWN else s for s in self) if OWN in self else self
+
     def cutting(self, dim: int) -> tuple[int, ...]:
         """Return the axes that cut a dim, in the order in which they cut."""
         axes = [i for i, sbp in enumerate(self) if sbp.dim == dim]
@@ -227,7 +234,7 @@ def _checked(states: NdSbp) -> tuple[Sbp, ...]:
 def _entry(reader: Reader) -> tuple[Sbp, tuple[int, ...] | None]:
     """Read one entry and, in AutoDDL's notation, its device counts per level."""
     kind = reader.need(r"[SBP](?![A-Za-z_])", "S, B or P")
-    sbp = _split(reader) if kind == "S" else (B if kind == "B" else _partial(reader))
+    sbp = _split(reader) if kind == "S" else (_copied(reader) if kind == "B" else _partial(reader))
     if reader.take(":") is None:
         return sbp, None
     reader.need(r"\(", "'('")
@@ -236,6 +243,10 @@ def _entry(reader: Reader) -> tuple[Sbp, tuple[int, ...] | None]:
         counts.append(int(reader.need(r"[1-9]\d*", "a number of devices")))
     reader.need(r"\)", "')'")
     return sbp, tuple(counts)
+
+
+def _copied(reader: Reader) -> Sbp:
+    return B if reader.take(r"\*") is None else OWN
 
 
 def _split(reader: Reader) -> Sbp:
@@ -444,19 +455,24 @@ def shard_slices(
     return tuple(slice(a, a + n) for a, n in zip(start, dims, strict=True))
 
 
-def axis_states(ndim: int, *, partial: bool = True) -> tuple[Sbp, ...]:
-    """Return every plain state of a tensor along one mesh axis: B, S0 … S(ndim-1), P(sum)."""
-    return (B, *(S(d) for d in range(ndim)), *((P,) if partial else ()))
+def axis_states(ndim: int, *, partial: bool = True, own: bool = False) -> tuple[Sbp, ...]:
+    """Return every plain state of a tensor along one mesh axis: B, S0 … S(ndim-1), P(sum).
+
+    `own` adds the state of values that differ between devices (OWN).
+    """
+    return (B, *(S(d) for d in range(ndim)), *((P,) if partial else ()), *((OWN,) if own else ()))
 
 
 def all_states(
-    shape: Sequence[int], mesh: Sequence[int], *, partial: bool = True
+    shape: Sequence[int], mesh: Sequence[int], *, partial: bool = True, own: bool = False
 ) -> Iterator[NdSbp]:
     """Yield every plain state that cuts `shape` evenly on a mesh with these axis sizes.
 
-    Plain: the mesh's order, no strides, P(sum) only; axes of one device are B.
+    Plain: the mesh's order, no strides, P(sum) only; axes of one device are B. `own` as in
+    `axis_states`.
     """
-    options = [axis_states(len(shape), partial=partial) if size > 1 else (B,) for size in mesh]
+    states = axis_states(len(shape), partial=partial, own=own)
+    options = [states if size > 1 else (B,) for size in mesh]
     for combo in itertools.product(*options):
         if local_shape(shape, combo, mesh) is not None:
             yield NdSbp(combo)

@@ -19,6 +19,7 @@ from autoddl.sbp.canonical import canonical
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.numeric import assemble, run_boxing, run_path, shard
 from autoddl.sbp.state import (
+    OWN,
     P_MAX,
     P_MIN,
     B,
@@ -269,3 +270,18 @@ def test_uneven_paths_keep_to_what_can_be() -> None:
     assert local_shape((6,), NdSbp.parse("S0, S0"), (2, 2)) is None
     path = prices.path((6,), 4, NdSbp.parse("S0, S0"), NdSbp.parse("B, B"))
     assert path == (NdSbp.parse("S0, B"), NdSbp.parse("B, B"))
+
+
+def test_values_of_ones_own_stay_as_they_are() -> None:
+    prices = Redistributor(Mesh.parse("2x2"), PROFILE)
+    table = prices.table((8,), 4, own=True)
+    own = [i for i, state in enumerate(table.states) if OWN in state]
+    rest = [i for i in range(len(table.states)) if i not in own]
+    assert own and np.isinf(table.cost[np.ix_(own, rest)]).all()
+    assert np.isinf(table.cost[np.ix_(rest, own)]).all()
+    src, dst = NdSbp.parse("B*, S0"), NdSbp.parse("B*, B")
+    assert table.path(src, dst) == (dst,)
+    assert dst.executed == NdSbp.parse("B, B")
+    with pytest.raises(AutoDDLError, match=r"\(B\*, B\) to \(B, B\).*differ between devices"):
+        table.path(dst, NdSbp.parse("B, B"))
+    assert not any(OWN in state for state in prices.table((8,), 4).states)
