@@ -36,5 +36,21 @@ CASES: tuple[OpView, ...] = (
         "model_0: 8, model_diff_0: 8, m_0: 8, v_0: 8, max_v_0: 8, learning_rate_0: 1 ->",
         **ADAM | {"amsgrad": True},
     ),
+    *(
+        case(
+            "momentum_update",
+            "model_0: 4, model_diff_0: 4, momentum_0: 4, learning_rate_0: 1 ->",
+            **MOMENTUM | {"l1": 0.0} | decay,
+        )
+        for decay in ({}, {"l2": 0.0, "weight_decay": 0.0})
+    ),
+    case(
+        "sgd_update", "model_0: 4 8, model_diff_0: 4 8, learning_rate_0: 1 ->",
+        **UPDATE | {"l1": 0.0, "l2": 0.0, "weight_decay": 0.0},
+    ),
+    case(
+        "adam_update", "model_0: 8, model_diff_0: 8, m_0: 8, v_0: 8, learning_rate_0: 1 ->",
+        **ADAM | {"l1": 0.0, "l2": 0.0, "weight_decay": 0.0},
+    ),
     case("adam_bias_correction_factor", "train_step_0: 1 -> out_0: 1", beta=0.9),
 )  # fmt: skip

@@ -14,6 +14,14 @@ CASES: tuple[OpView, ...] = (
         keepdims=False,
     ),
     case("reduce_sum", "input_tensor_0: 4 8 -> output_tensor_0:", axis=(0, 1), keepdims=False),
+    *(
+        case(name, shapes, axis=axis, keepdims=keepdims)
+        for name in ("reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all")
+        for shapes, axis, keepdims in (
+            ("input_tensor_0: 4 8 12 -> output_tensor_0: 4 8 1", (2,), True),
+            ("input_tensor_0: 4 8 12 -> output_tensor_0: 8", (0, 2), False),
+        )
+    ),
     case("reduce_sum_like", "x_0: 4 8 12, like_0: 12 -> y_0: 12", axis=(0, 1)),
     case("reduce_sum_like", "x_0: 4 8 12, like_0: 4 8 1 -> y_0: 4 8 1", axis=(2,)),
     case("reduce_sum_like", "x_0: 4 8 12, like_0: 8 1 -> y_0: 8 1", axis=(0, 2)),
