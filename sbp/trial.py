@@ -8,17 +8,49 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from autoddl.errors import AutoDDLError
-from autoddl.sbp.rules.registry import Array, LocalOp, OpRule, OpView
-from autoddl.sbp.state import P_MAX, P_MIN, B, P, S, Sbp, local_shape, shard_slices
+from autoddl.sbp.rules.registry import Array, LocalOp, OpRule, OpView, Shape
+from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp, local_shape, shard_slices
+
+T = TypeVar("T")
 
 TOLERANCE = 1e-9  # relative and absolute: float64 sums in another order stay far below it
 
 # What a reference may raise on shapes or values that make no sense together.
 NONSENSE = (AutoDDLError, ValueError, LookupError, ArithmeticError)
+
+
+class _Asked(Exception):
+    """A reference reads an operand whose state is still open."""
+
+
+class _Open(Mapping[str, T]):
+    """What is known of some operands; reading another one raises `_Asked`."""
+
+    def __init__(self, known: Mapping[str, T], names: Sequence[str]) -> None:
+        """Hold what is known; `names` are all operands."""
+        self._known, self._names = known, names
+
+    def __getitem__(self, name: str) -> T:
+        if name in self._known:
+            return self._known[name]
+        raise _Asked(name) if name in self._names else KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __or__(self, other: Mapping[str, T]) -> dict[str, T]:
+        return {**self, **other}
 
 
 @dataclass(frozen=True)
@@ -40,89 +72,98 @@ class Trial:
     def valid(self) -> Iterator[dict[str, Sbp]]:
         """Yield every right signature.
 
-        States of an output that keep it whole are told apart by one and the same result.
+        Exact, though not every combination is run: a state is chosen only when the reference reads
+        the operand's values, shape or place. What comes out without that is judged for all its
+        states at once, and what fails before fails for all of them.
         """
-        read = [name for name in self.view.inputs if name not in self.unread]
-        cuts = [self._cuts(name) for name in self.view.outputs]
-        for states in itertools.product(*(even_states(self._shape(n), self.size) for n in read)):
-            given = dict(zip(read, states, strict=True))
-            for cut in itertools.product(*cuts):
-                yield from self._right({**given, **dict(zip(self.view.outputs, cut, strict=True))})
+        yield from self._search({})
 
     def is_right(self, signature: Mapping[str, Sbp]) -> bool:
-        """Tell whether a signature that `valid` may have found is right with these inputs too."""
+        """Tell whether a signature is right with these inputs."""
         outputs = self.view.outputs
-        run = {n: B if n in outputs and not s.is_split else s for n, s in signature.items()}
-        return signature in self._right(run)
+        fixed = {n: B if n in outputs and not s.is_split else s for n, s in signature.items()}
+        return signature in self._run(fixed)
 
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return self.view.shape[name]
+    def _search(self, states: Mapping[str, Sbp]) -> Iterator[dict[str, Sbp]]:
+        found = self._run(states)
+        if not isinstance(found, str):
+            yield from found
+            return
+        for state in self._states(found):
+            yield from self._search({**states, found: state})
 
-    def _cuts(self, name: str) -> list[Sbp]:
-        return [s for s in even_states(self._shape(name), self.size) if s != P]
+    def _states(self, name: str) -> list[Sbp]:
+        """Return the states to choose from; B stands for all that leave an output whole."""
+        states = even_states(self.view.shape[name], self.size)
+        return [s for s in states if s != P] if name in self.view.outputs else states
 
-    def _right(self, states: Mapping[str, Sbp]) -> list[dict[str, Sbp]]:
-        """Return the right signatures with these inputs and cuts; B stands for whole outputs."""
-        results = self._run(states)
-        if results is None:
-            return []
-        options = []
-        for name, locals_ in results.items():
-            fits = fitting(locals_, states[name], self.expected[name])
-            options.append([s for s in fits if name in self.view.outputs or s == states[name]])
+    def _run(self, states: Mapping[str, Sbp]) -> str | list[dict[str, Sbp]]:
+        """Return the right signatures with these states, or the operand to choose a state for."""
+        fits: dict[str, list[Sbp]] = {}
+        results: dict[str, list[Array]] = {}
+        for rank in range(self.size):
+            try:
+                outcome = self.rule.reference(self._local(states, rank))
+            except _Asked as asked:
+                return str(asked)
+            except NONSENSE:
+                return []
+            for name, local in outcome.items():
+                if name not in states and name in self.view.inputs:
+                    return name
+                cuts = fits.get(name) or ([states[name]] if name in states else self._states(name))
+                fits[name] = [cut for cut in cuts if self._holds(name, cut, rank, local)]
+                if not fits[name]:
+                    return []
+                results.setdefault(name, []).append(local)
+        return self._combined(states, fits, results)
+
+    def _combined(
+        self,
+        states: Mapping[str, Sbp],
+        fits: Mapping[str, Sequence[Sbp]],
+        results: Mapping[str, Sequence[Array]],
+    ) -> list[dict[str, Sbp]]:
+        """Combine the states that every result may have; inputs never read may have any."""
+        inputs = [n for n in self.view.inputs if n not in self.unread]
+        options = {n: [states[n]] if n in states else self._states(n) for n in inputs}
+        for name, cuts in fits.items():
+            whole = fitting(results[name], self.expected[name]) if not cuts[0].is_split else []
+            right = [*whole, *(cut for cut in cuts if cut.is_split)]
+            options[name] = [s for s in right if name in self.view.outputs or s == states[name]]
         return [
-            {**states, **dict(zip(results, combo, strict=True))}
-            for combo in itertools.product(*options)
+            dict(zip(options, combo, strict=True)) for combo in itertools.product(*options.values())
         ]
 
-    def _run(self, states: Mapping[str, Sbp]) -> dict[str, list[Array]] | None:
-        """Run every device; None as soon as one fails or holds other than its part of a cut."""
-        results: dict[str, list[Array]] = {}
-        whole = {name: (self._shape(name), (0,) * len(self._shape(name))) for name in self.unread}
-        for rank in range(self.size):
-            places = whole | {n: self._place(n, state, rank) for n, state in states.items()}
-            op = LocalOp(
-                OpView(
-                    self.view.type,
-                    self.view.inputs,
-                    self.view.outputs,
-                    {name: shape for name, (shape, _) in places.items()},
-                    self.view.attr,
-                ),
-                {n: self.locals_[n, states.get(n, B)][rank] for n in self.view.inputs},
-                {name: start for name, (_, start) in places.items()},
-            )
-            try:
-                outcome = self.rule.reference(op)
-            except NONSENSE:
-                return None
-            for name, local in outcome.items():
-                shape, start = places[name]
-                if local.shape != shape:
-                    return None
-                if states[name].is_split:
-                    part = tuple(slice(a, a + n) for a, n in zip(start, shape, strict=True))
-                    if not close(local, self.expected[name][part]):
-                        return None
-                results.setdefault(name, []).append(local)
-        return results
+    def _local(self, states: Mapping[str, Sbp], rank: int) -> LocalOp:
+        known = {**states, **dict.fromkeys(self.unread, B)}
+        places = {name: self._place(name, state, rank) for name, state in known.items()}
+        names = self.view.inputs + self.view.outputs
+        arrays = {n: self.locals_[n, s][rank] for n, s in known.items() if n in self.view.inputs}
+        shapes = _Open({name: place[0] for name, place in places.items()}, names)
+        view = OpView(self.view.type, self.view.inputs, self.view.outputs, shapes, self.view.attr)
+        starts = _Open({name: place[1] for name, place in places.items()}, names)
+        return LocalOp(view, _Open(arrays, self.view.inputs), starts)
 
-    def _place(self, name: str, state: Sbp, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _holds(self, name: str, cut: Sbp, rank: int, local: Array) -> bool:
+        """Tell whether a device's result has the shape, and for a split the values, of its part."""
+        shape, start = self._place(name, cut, rank)
+        if local.shape != shape or not cut.is_split:
+            return local.shape == shape
+        part = tuple(slice(a, a + n) for a, n in zip(start, shape, strict=True))
+        return close(local, self.expected[name][part])
+
+    def _place(self, name: str, state: Sbp, rank: int) -> tuple[Shape, Shape]:
         """Return the local shape of an operand and where it starts."""
-        shape = self._shape(name)
+        shape = self.view.shape[name]
         if not state.is_split:
             return shape, (0,) * len(shape)
-        cut = shard_slices(shape, (state,), (self.size,), (rank,))
+        cut = shard_slices(shape, NdSbp((state,)), (self.size,), (rank,))
         return tuple(c.stop - c.start for c in cut), tuple(c.start for c in cut)
 
 
-def fitting(locals_: Sequence[Array], cut: Sbp, whole: Array) -> list[Sbp]:
-    """Return the states that whole locals may have; P(max) and P(min) only where no other is right.
-
-    Locals of a split, known to be right, have that state only.
-    """
-    if cut.is_split:
-        return [cut]
+def fitting(locals_: Sequence[Array], whole: Array) -> list[Sbp]:
+    """Return what locals of the whole shape may be; P(max) and P(min) only where nothing else is."""
     found = [B] if all(close(local, whole) for local in locals_) else []
     if close(np.sum(locals_, axis=0), whole):
         found.append(P)
