@@ -18,16 +18,18 @@ from autoddl.sbp.rules.registry import Array, LocalOp, OpRule, OpView, Shape, fi
 from autoddl.sbp.state import (
     B,
     NdSbp,
+    P,
     Sbp,
     broadcast,
     local_shape,
     shard_slices,
 )
-from autoddl.sbp.trial import Trial, even_states
+from autoddl.sbp.trial import Trial, agree, even_states
 
 Locals = list[Array]
 NdSignature = Mapping[str, NdSbp]
 
+MORE_DRAWS = 4  # of inputs, to sort out what is right by accident
 TOLERANCE = 1e-9  # relative and absolute: float64 sums in another order stay far below it
 
 
@@ -272,31 +274,36 @@ def valid_signatures(
 ) -> tuple[Mapping[str, Sbp], ...]:
     """Return every one-axis signature that is right on `size` devices, found by trial.
 
-    All combinations of even states are tried, but for inputs of which only the shape is read: any
-    state of theirs is right, so they are left out of the signatures. What is right by accident of
-    the random inputs is sorted out by two more draws.
+    All combinations of even states are tried, but for inputs that are not read or of which only the
+    shape is: any state of theirs is right, so the signatures do not name them. What is right by
+    accident of the random inputs is sorted out by more draws.
 
     Raises:
         RuleError: the op type has no rule.
     """
     with np.errstate(all="ignore"):  # a wrong signature may well take a root of -1
         found = list(_trial(view, size, rng).valid())
-        for again in (_trial(view, size, rng), _trial(view, size, rng)):
-            found = [signature for signature in found if again.is_right(signature)]
+        for _ in range(MORE_DRAWS):
+            again = _trial(view, size, rng)
+            found = [right for signature in found for right in again.confirmed(signature)]
     return tuple(found)
 
 
 def _trial(view: OpView, size: int, rng: np.random.Generator) -> Trial:
     rule, wholes = _rule(view), sample_inputs(view, rng)
-    unread = rule.indices(view).shape_only
+    shape_only = rule.indices(view).shape_only
     locals_: dict[tuple[str, Sbp], Locals] = {}
     for name, array in wholes.items():
-        if name in unread:
-            locals_[name, B] = [np.full(array.shape, np.nan)] * size
-        else:
-            for state in even_states(array.shape, size):
-                locals_[name, state] = shard(array, NdSbp((state,)), (size,), rng)
-    return Trial(rule, view, size, locals_, on_one_device(view, wholes), unread)
+        given = np.full(array.shape, np.nan) if name in shape_only else array
+        for state in even_states(array.shape, size):
+            locals_[name, state] = shard(given, NdSbp((state,)), (size,), rng)
+        if not np.all(np.isfinite(given)):
+            # Parts of what is not finite need not be finite on any device in particular.
+            locals_[name, P] = [
+                np.where(np.isfinite(array) | (rng.random(array.shape) < 0.5), part, array)
+                for part in locals_[name, P]
+            ]
+    return Trial(rule, view, size, locals_, on_one_device(view, wholes), shape_only)
 
 
 def missing_signatures(
@@ -304,18 +311,19 @@ def missing_signatures(
 ) -> tuple[Mapping[str, Sbp], ...]:
     """Return the one-axis signatures that are right on `size` devices though the rule lacks them.
 
-    Inputs of which only the shape is read are B.
+    Inputs that are not read, or of which only the shape is, are B.
 
     Raises:
         RuleError: the op type has no rule.
     """
     found = valid_signatures(view, size, rng)
-    known = [dict(signature) for signature in signatures(view)]
-    for name in _rule(view).indices(view).shape_only:
-        for signature in known:
-            del signature[name]
+    known = signatures(view)
     blank = dict.fromkeys(view.inputs + view.outputs, B)
-    return tuple({**blank, **signature} for signature in found if signature not in known)
+    return tuple(
+        {**blank, **signature}
+        for signature in found
+        if not any(agree(signature, ours) for ours in known)
+    )
 
 
 def _rule(view: OpView) -> OpRule:

@@ -6,7 +6,7 @@ This knows nothing of index maps, so it finds what a rule lacks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -58,8 +58,8 @@ class Trial:
     """One op on `size` devices, with fixed inputs.
 
     `locals_` gives what every device holds of an input in a state; `expected` are the results on
-    one device. Inputs in `unread` (only their shape is read) stay B and are filled with NaN, so a
-    reference that does read them gives no right result; they are left out of the signatures.
+    one device. Inputs in `shape_only` are left out of the signatures; their locals should be NaN,
+    so that a reference that reads more of them gives no right result.
     """
 
     rule: OpRule
@@ -67,22 +67,23 @@ class Trial:
     size: int
     locals_: Mapping[tuple[str, Sbp], Sequence[Array]]
     expected: Mapping[str, Array]
-    unread: frozenset[str] = frozenset()
+    shape_only: frozenset[str] = frozenset()
 
     def valid(self) -> Iterator[dict[str, Sbp]]:
-        """Yield every right signature.
+        """Yield every right signature, without the inputs that the reference never reads.
 
         Exact, though not every combination is run: a state is chosen only when the reference reads
         the operand's values, shape or place. What comes out without that is judged for all its
         states at once, and what fails before fails for all of them.
         """
-        yield from self._search({})
+        yield from _distinct(self._search({}))
 
-    def is_right(self, signature: Mapping[str, Sbp]) -> bool:
-        """Tell whether a signature is right with these inputs."""
+    def confirmed(self, signature: Mapping[str, Sbp]) -> Iterator[dict[str, Sbp]]:
+        """Yield a signature if it is right with these inputs too; more than one where these inputs
+        make the reference read an operand that was not read before."""
         outputs = self.view.outputs
         fixed = {n: B if n in outputs and not s.is_split else s for n, s in signature.items()}
-        return signature in self._run(fixed)
+        yield from _distinct(s for s in self._search(fixed) if agree(s, signature))
 
     def _search(self, states: Mapping[str, Sbp]) -> Iterator[dict[str, Sbp]]:
         found = self._run(states)
@@ -93,9 +94,10 @@ class Trial:
             yield from self._search({**states, found: state})
 
     def _states(self, name: str) -> list[Sbp]:
-        """Return the states to choose from; B stands for all that leave an output whole."""
+        """Return the states to choose from; B stands for P, too, where only the shape matters yet."""
         states = even_states(self.view.shape[name], self.size)
-        return [s for s in states if s != P] if name in self.view.outputs else states
+        whole = name in self.view.outputs or name in self.shape_only
+        return [s for s in states if s != P] if whole else states
 
     def _run(self, states: Mapping[str, Sbp]) -> str | list[dict[str, Sbp]]:
         """Return the right signatures with these states, or the operand to choose a state for."""
@@ -124,9 +126,8 @@ class Trial:
         fits: Mapping[str, Sequence[Sbp]],
         results: Mapping[str, Sequence[Array]],
     ) -> list[dict[str, Sbp]]:
-        """Combine the states that every result may have; inputs never read may have any."""
-        inputs = [n for n in self.view.inputs if n not in self.unread]
-        options = {n: [states[n]] if n in states else self._states(n) for n in inputs}
+        """Combine the states that every result may have."""
+        options = {n: [state] for n, state in states.items() if n not in self.shape_only}
         for name, cuts in fits.items():
             whole = fitting(results[name], self.expected[name]) if not cuts[0].is_split else []
             right = [*whole, *(cut for cut in cuts if cut.is_split)]
@@ -136,10 +137,9 @@ class Trial:
         ]
 
     def _local(self, states: Mapping[str, Sbp], rank: int) -> LocalOp:
-        known = {**states, **dict.fromkeys(self.unread, B)}
-        places = {name: self._place(name, state, rank) for name, state in known.items()}
+        places = {name: self._place(name, state, rank) for name, state in states.items()}
         names = self.view.inputs + self.view.outputs
-        arrays = {n: self.locals_[n, s][rank] for n, s in known.items() if n in self.view.inputs}
+        arrays = {n: self.locals_[n, s][rank] for n, s in states.items() if n in self.view.inputs}
         shapes = _Open({name: place[0] for name, place in places.items()}, names)
         view = OpView(self.view.type, self.view.inputs, self.view.outputs, shapes, self.view.attr)
         starts = _Open({name: place[1] for name, place in places.items()}, names)
@@ -160,6 +160,15 @@ class Trial:
             return shape, (0,) * len(shape)
         cut = shard_slices(shape, NdSbp((state,)), (self.size,), (rank,))
         return tuple(c.stop - c.start for c in cut), tuple(c.start for c in cut)
+
+
+def _distinct(signatures: Iterable[dict[str, Sbp]]) -> Iterator[dict[str, Sbp]]:
+    return iter({frozenset(s.items()): s for s in signatures}.values())
+
+
+def agree(a: Mapping[str, Sbp], b: Mapping[str, Sbp]) -> bool:
+    """Tell whether two signatures have the same state for every operand that both name."""
+    return all(a[name] == state for name, state in b.items() if name in a)
 
 
 def fitting(locals_: Sequence[Array], whole: Array) -> list[Sbp]:

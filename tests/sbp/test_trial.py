@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from autoddl.sbp.numeric import check_signature, missing_signatures, valid_signatures
+from autoddl.sbp.numeric import MORE_DRAWS, check_signature, missing_signatures, valid_signatures
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.registry import LocalOp, OpRule, index_map
 from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S
@@ -79,7 +79,7 @@ def test_what_is_right_by_accident_is_sorted_out(monkeypatch: pytest.MonkeyPatch
     view = case("relu", "x_0: 4 -> y_0: 4")
     found = valid_signatures(view, 2, np.random.default_rng(0))
     assert [tuple(map(str, map(s.__getitem__, NAMES))) for s in found] == [("B", "B"), ("S0", "S0")]
-    assert len(drawn) == 3
+    assert len(drawn) == 1 + MORE_DRAWS
 
 
 def test_a_reference_that_reads_more_than_the_shape_is_right_nowhere(
@@ -94,6 +94,50 @@ def test_a_reference_that_reads_more_than_the_shape_is_right_nowhere(
     monkeypatch.setitem(registry._REGISTRY, "zero_like", rule)
     view = case("zero_like", "like_0: 4 -> out_0: 4")
     assert valid_signatures(view, 2, np.random.default_rng(0)) == ()
+
+
+def test_the_shape_of_a_shape_only_input_may_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = registry.find("zero_like")
+    assert rule is not None
+    by_input = OpRule(
+        "zero_like", rule.indices, lambda op: {"out_0": np.zeros(op.inputs["like_0"].shape)}
+    )
+    monkeypatch.setitem(registry._REGISTRY, "zero_like", by_input)
+    view = case("zero_like", "like_0: 4 -> out_0: 4")
+    found = valid_signatures(view, 2, np.random.default_rng(0))
+    assert [str(s["out_0"]) for s in found] == ["B", "P", "S0"]
+    assert all(list(s) == ["out_0"] for s in found)
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"), [(-1.0, "B-B B-P B-S0"), (1.0, "B/B-B P/B-P S0/B-S0")]
+)
+def test_an_input_that_is_not_read_may_have_any_state(
+    monkeypatch: pytest.MonkeyPatch, later: float, expected: str
+) -> None:
+    """Where later draws make the op read it, it counts."""
+    drawn: list[int] = []
+
+    def sometimes(op: LocalOp) -> dict[str, np.ndarray]:
+        if float(op.inputs["on_0"].item()) > 0:
+            return {"out_0": op.inputs["x_0"] * 1.0}
+        return {"out_0": np.zeros(op.view.shape["out_0"])}
+
+    def switch(view: registry.OpView, name: str, rng: np.random.Generator) -> np.ndarray:
+        drawn.append(0)
+        return np.array([-1.0 if len(drawn) == 1 else later])
+
+    rule = OpRule(
+        "sometimes",
+        lambda view: index_map("x_0: i, on_0: . -> out_0: i"),
+        sometimes,
+        samplers={"on_0": switch},
+    )
+    monkeypatch.setitem(registry._REGISTRY, "sometimes", rule)
+    view = case("sometimes", "x_0: 4, on_0: 1 -> out_0: 4")
+    found = [s for s in valid_signatures(view, 2, np.random.default_rng(0)) if s["on_0"] == B]
+    texts = ["/".join(str(s[n]) for n in view.inputs if n in s) for s in found]
+    assert " ".join(f"{t}-{s['out_0']}" for t, s in zip(texts, found, strict=True)) == expected
 
 
 def test_missing_signatures_give_unread_inputs_b(monkeypatch: pytest.MonkeyPatch) -> None:
