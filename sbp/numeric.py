@@ -298,12 +298,19 @@ def _trial(view: OpView, size: int, rng: np.random.Generator) -> Trial:
         for state in even_states(array.shape, size):
             locals_[name, state] = shard(given, NdSbp((state,)), (size,), rng)
         if not np.all(np.isfinite(given)):
-            # Parts of what is not finite need not be finite on any device in particular.
-            locals_[name, P] = [
-                np.where(np.isfinite(array) | (rng.random(array.shape) < 0.5), part, array)
-                for part in locals_[name, P]
-            ]
+            locals_[name, P] = _not_finite_parts(array, size, rng)
     return Trial(rule, view, size, locals_, on_one_device(view, wholes), shape_only)
+
+
+def _not_finite_parts(array: Array, size: int, rng: np.random.Generator) -> Locals:
+    """Return parts of an array with inf or NaN, each of which one or several of them hold."""
+    holds = rng.random((size, *array.shape)) < 0.5
+    first = rng.integers(0, size, array.shape) == np.arange(size).reshape(-1, *[1] * array.ndim)
+    finite = np.isfinite(array)
+    parts = shard(np.where(finite, array, 0.0), NdSbp((P,)), (size,), rng)
+    return [
+        np.where(finite | ~held, p, array) for p, held in zip(parts, holds | first, strict=True)
+    ]
 
 
 def missing_signatures(

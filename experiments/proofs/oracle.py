@@ -24,7 +24,7 @@ from autoddl.sbp.trial import agree
 from experiments.rule_cases import CASES, case_id
 
 MESHES = ((2,), (4,), (2, 2))
-SAMPLE = 60  # signatures that are run of one op on one mesh; a sample where there are more
+SAMPLE = 60
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,13 @@ def run(
     op_types: Collection[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
     cases: Sequence[OpView] = CASES,
+    sample: int = SAMPLE,
 ) -> OracleReport:
     """Check every rule of the registry, or those of `op_types`, on all of its cases.
 
     Every case has random inputs of its own, which depend on `seed` alone. `progress` is told how
-    many cases are done, and of how many. An op type without a case has a result with 0 cases.
+    many cases are done, and of how many. An op type without a case has a result with 0 cases. Where
+    a rule lists more than `sample` signatures of an op on a mesh of 4 devices, so many are drawn.
     """
     wanted = {rule.op_type for rule in registry.all_rules()}
     if op_types is not None:
@@ -95,7 +97,7 @@ def run(
         name: OpResult(name, 0, 0, (), 0, 0, ()) for name in sorted(wanted)
     }
     for done, view in enumerate(chosen, 1):
-        results[view.type] = _added(results[view.type], _check(view, seed))
+        results[view.type] = _added(results[view.type], _check(view, seed, sample))
         if progress is not None:
             progress(done, len(chosen))
     return OracleReport(seed, tuple(results.values()))
@@ -113,15 +115,15 @@ def _added(a: OpResult, b: OpResult) -> OpResult:
     )
 
 
-def _check(view: OpView, seed: int) -> OpResult:
+def _check(view: OpView, seed: int, sample: int) -> OpResult:
     rng = np.random.default_rng([seed, zlib.crc32(repr(view).encode())])
     inputs = sample_inputs(view, rng)
     expected = on_one_device(view, inputs)
     checked, wrong, ours = 0, [], []
     for mesh in MESHES:
         found = nd_signatures(view, mesh)
-        if len(found) > SAMPLE and mesh != (2,):
-            found = tuple(random.Random(int(rng.integers(2**32))).sample(found, SAMPLE))
+        if len(found) > sample and mesh != (2,):
+            found = tuple(random.Random(int(rng.integers(2**32))).sample(found, sample))
         for signature in found:
             fault = check_signature(view, signature, mesh, rng, inputs=inputs, expected=expected)
             if fault is not None:

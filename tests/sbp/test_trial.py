@@ -82,6 +82,25 @@ def test_what_is_right_by_accident_is_sorted_out(monkeypatch: pytest.MonkeyPatch
     assert len(drawn) == 1 + MORE_DRAWS
 
 
+def test_counting_what_is_not_finite_is_not_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counts(op: LocalOp) -> dict[str, np.ndarray]:
+        return {"y_0": np.array([float(np.sum(~np.isfinite(op.inputs["x_0"])))])}
+
+    def broken(view: registry.OpView, name: str, rng: np.random.Generator) -> np.ndarray:
+        return np.where(rng.random(view.shape[name]) < 0.5, np.inf, 1.0)
+
+    rule = OpRule(
+        "counts",
+        lambda view: index_map("x_0: i -> y_0: .", summed="i"),
+        counts,
+        samplers={"x_0": broken},
+    )
+    monkeypatch.setitem(registry._REGISTRY, "counts", rule)
+    view = case("counts", "x_0: 40 -> y_0: 1")
+    found = valid_signatures(view, 2, np.random.default_rng(0))
+    assert [(str(s["x_0"]), str(s["y_0"])) for s in found] == [("B", "B"), ("S0", "P")]
+
+
 def test_a_reference_that_reads_more_than_the_shape_is_right_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

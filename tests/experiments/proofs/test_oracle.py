@@ -25,7 +25,7 @@ UNFINISHED = {
 
 @pytest.mark.parametrize("op_type", sorted({view.type for view in CASES}))
 def test_rules_are_sound_and_complete(op_type: str) -> None:
-    report = oracle.run(seed=1, op_types={op_type})
+    report = oracle.run(seed=1, op_types={op_type}, sample=12)
     (result,) = report.ops
     assert report.wrong == ()
     assert result.cases > 0 and result.checked > 0
@@ -117,6 +117,8 @@ def test_seeds_cases_and_progress() -> None:
     ]  # fmt: skip
     assert runs[0].completeness == 1.0
     assert runs[0].checked == sum(op.checked for op in runs[0].ops) > 20
+    fewer = oracle.run(seed=3, op_types=types, cases=cases, sample=2)
+    assert fewer.checked == (3 + 2 + 2) + (2 + 2 + 2)  # on 2, 4 and 2x2 devices
 
 
 def test_what_is_printed(patched: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
