@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoddl.errors import RuleError
+from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.numeric import check_signature, missing_signatures
 from autoddl.sbp.rules import engines, registry
 from autoddl.sbp.rules.candidates import nd_signatures
@@ -237,6 +237,22 @@ def test_an_unknown_op_is_all_broadcast() -> None:
     view = case("silu", "in_0: 4 8 -> out_0: 4 8")
     assert registry.find("silu") is None
     assert [text(view, signature) for signature in signatures(view)] == ["B B"]
+
+
+def test_an_engine_refuses_by_label() -> None:
+    """One operand repeats dim 2: only where both have equally many dims does OneFlow cut it."""
+    equal = BY_ID["broadcast_add[1x8-4x1]"]
+    other = BY_ID["broadcast_add[4x8x12-8x1]"]
+    assert set(registry.labelled(equal)) == {"B", "cut d0", "cut d1", "P x_0 y_0"}
+    assert set(registry.labelled(other)) == {"B", "cut d0", "cut d1", "cut r2", "P x_0 y_0"}
+    repeated = registry.labelled(other)["cut r2"]
+    assert text(other, repeated) == "S2 B S2"
+    refused = engines.refused("broadcast_add", engines.ONEFLOW)
+    assert repeated in signatures(other) and repeated not in signatures(other, refused=refused)
+    assert len(signatures(equal, refused=refused)) == len(signatures(equal))
+    assert engines.refused("broadcast_add", None) == frozenset()
+    with pytest.raises(AutoDDLError, match="engine 'none'"):
+        engines.refused("broadcast_add", "none")
 
 
 def test_an_index_map_is_read() -> None:
