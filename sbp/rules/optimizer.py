@@ -34,10 +34,11 @@ def _update_map(view: OpView) -> IndexMap:
 
 def _linearities(view: OpView, alike: Sequence[str]) -> tuple[Linear, ...]:
     """Return what an update is linear in; the sign that l1 takes and Adam's root are not linear."""
-    attr, groups = view.attr, []
-    if view.type != "adam_update" and attr["l1"] == 0:
+    l1, *rest = (view.attr.get(name) for name in ("l1", "l2", "weight_decay"))
+    groups = []
+    if l1 == 0 and view.type != "adam_update":
         groups.append(linear(" ".join(alike)))
-    if attr["l1"] == attr["l2"] == attr["weight_decay"] == 0 and "learning_rate_0" in view.inputs:
+    if l1 == 0 and rest == [0, 0] and "learning_rate_0" in view.inputs:
         groups.append(linear("model_0 learning_rate_0"))
     return tuple(groups)
 
