@@ -18,9 +18,10 @@ from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTE
 from autoddl.sbp.mesh import rank_groups
 from autoddl.sbp.rules.registry import Array, LocalOp, OpRule, OpView, Shape, find, signatures
 from autoddl.sbp.state import (
+    B,
     NdSbp,
+    P,
     Sbp,
-    axis_states,
     broadcast,
     check_state,
     joined,
@@ -29,10 +30,12 @@ from autoddl.sbp.state import (
     shard_shape,
     shard_slices,
 )
+from autoddl.sbp.trial import Trial, agree, even_states
 
 Locals = list[Array]
 NdSignature = Mapping[str, NdSbp]
 
+MORE_DRAWS = 4  # of inputs, to sort out what is right by accident
 TOLERANCE = 1e-9  # relative and absolute: float64 sums in another order stay far below it
 
 
@@ -243,6 +246,17 @@ def sample_inputs(view: OpView, rng: np.random.Generator) -> dict[str, Array]:
     }
 
 
+def on_one_device(view: OpView, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Run the op's reference on whole inputs.
+
+    Raises:
+        RuleError: the op type has no rule.
+    """
+    one = {name: broadcast(1) for name in view.inputs + view.outputs}
+    results = run_op(view, one, (1,), {name: [array] for name, array in inputs.items()})
+    return {name: array for name, (array,) in results.items()}
+
+
 def run_op(
     view: OpView, signature: NdSignature, mesh: Sequence[int], inputs: Mapping[str, Locals]
 ) -> dict[str, Locals]:
@@ -285,25 +299,27 @@ def check_signature(
     rng: np.random.Generator,
     *,
     inputs: Mapping[str, Array] | None = None,
+    expected: Mapping[str, Array] | None = None,
 ) -> str | None:
     """Compare an op on simulated ranks with the op on one device.
 
-    `inputs` are whole arrays, drawn at random by default. Returns None where the signature is
-    right, else one line that says what differs.
+    `inputs` are whole arrays, drawn at random by default; `expected`, where known already, is what
+    `on_one_device` makes of them. Returns None where the signature is right, else one line that
+    says what differs.
 
     Raises:
         RuleError: the op type has no rule.
     """
     wholes = sample_inputs(view, rng) if inputs is None else inputs
-    one = {name: broadcast(1) for name in view.inputs + view.outputs}
-    expected = run_op(view, one, (1,), {name: [array] for name, array in wholes.items()})
+    if expected is None:
+        expected = on_one_device(view, wholes)
     try:
         locals_ = {name: shard(wholes[name], signature[name], mesh, rng) for name in view.inputs}
         with np.errstate(all="ignore"):  # a wrong signature may well take a root of -1
             results = run_op(view, signature, mesh, locals_)
     except (AutoDDLError, ValueError, IndexError) as error:
         return f"{_describe(view, signature, mesh)}: can't run on every rank: {error}"
-    for name, (whole,) in expected.items():
+    for name, whole in expected.items():
         fault = _compare(results[name], whole, signature[name], mesh)
         if fault is not None:
             return f"{_describe(view, signature, mesh)}: {name} {fault}"
@@ -329,28 +345,68 @@ def _describe(view: OpView, signature: NdSignature, mesh: Sequence[int]) -> str:
     return f"{view.type} with {states} on mesh {'x'.join(map(str, mesh))}"
 
 
+def valid_signatures(
+    view: OpView, size: int, rng: np.random.Generator
+) -> tuple[Mapping[str, Sbp], ...]:
+    """Return every one-axis signature that is right on `size` devices, found by trial.
+
+    All combinations of even states are tried, but for inputs that are not read or of which only the
+    shape is: any state of theirs is right, so the signatures do not name them. What is right by
+    accident of the random inputs is sorted out by more draws.
+
+    Raises:
+        RuleError: the op type has no rule.
+    """
+    with np.errstate(all="ignore"):  # a wrong signature may well take a root of -1
+        found = list(_trial(view, size, rng).valid())
+        for _ in range(MORE_DRAWS):
+            again = _trial(view, size, rng)
+            found = [right for signature in found for right in again.confirmed(signature)]
+    return tuple(found)
+
+
+def _trial(view: OpView, size: int, rng: np.random.Generator) -> Trial:
+    rule, wholes = _rule(view), sample_inputs(view, rng)
+    shape_only = rule.indices(view).shape_only
+    locals_: dict[tuple[str, Sbp], Locals] = {}
+    for name, array in wholes.items():
+        given = np.full(array.shape, np.nan) if name in shape_only else array
+        for state in even_states(array.shape, size):
+            locals_[name, state] = shard(given, NdSbp((state,)), (size,), rng)
+        if not np.all(np.isfinite(given)):
+            locals_[name, P] = _not_finite_parts(array, size, rng)
+    return Trial(rule, view, size, locals_, on_one_device(view, wholes), shape_only)
+
+
+def _not_finite_parts(array: Array, size: int, rng: np.random.Generator) -> Locals:
+    """Return parts of an array with inf or NaN, each of which one or several of them hold."""
+    holds = rng.random((size, *array.shape)) < 0.5
+    first = rng.integers(0, size, array.shape) == np.arange(size).reshape(-1, *[1] * array.ndim)
+    finite = np.isfinite(array)
+    parts = shard(np.where(finite, array, 0.0), NdSbp((P,)), (size,), rng)
+    return [
+        np.where(finite | ~held, p, array) for p, held in zip(parts, holds | first, strict=True)
+    ]
+
+
 def missing_signatures(
     view: OpView, size: int, rng: np.random.Generator
 ) -> tuple[Mapping[str, Sbp], ...]:
     """Return the one-axis signatures that are right on `size` devices though the rule lacks them.
 
-    Tries every combination of even states, so keep the operands few and small.
+    Inputs that are not read, or of which only the shape is, are B.
+
+    Raises:
+        RuleError: the op type has no rule.
     """
-    names = view.inputs + view.outputs
-    known = {tuple(signature[name] for name in names) for signature in signatures(view)}
-    wholes = sample_inputs(view, rng)
-    options = [_even_states(view.shape[name], size) for name in names]
-    found: list[Mapping[str, Sbp]] = []
-    for combo in itertools.product(*options):
-        if combo not in known:
-            states = {name: NdSbp((state,)) for name, state in zip(names, combo, strict=True)}
-            if check_signature(view, states, (size,), rng, inputs=wholes) is None:
-                found.append(dict(zip(names, combo, strict=True)))
-    return tuple(found)
-
-
-def _even_states(shape: Shape, size: int) -> list[Sbp]:
-    return [s for s in axis_states(len(shape)) if local_shape(shape, (s,), (size,)) is not None]
+    found = valid_signatures(view, size, rng)
+    known = signatures(view)
+    blank = dict.fromkeys(view.inputs + view.outputs, B)
+    return tuple(
+        {**blank, **signature}
+        for signature in found
+        if not any(agree(signature, ours) for ours in known)
+    )
 
 
 def _rule(view: OpView) -> OpRule:

@@ -1,8 +1,4 @@
-"""Pointwise ops: every dim may be cut; P passes only where the op is linear.
-
-Where P passes follows OneFlow 0.9, which accepts less than linearity allows: of the gradients only
-gelu_grad lets P of dy through, and negative and bias_add refuse it.
-"""
+"""Pointwise ops: every dim may be cut; P passes only where the op is linear."""
 
 from __future__ import annotations
 
@@ -12,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.sbp.rules.maps import align, elements, no_flops, positive, same_dims
+from autoddl.sbp.rules.maps import (
+    align,
+    dim_names,
+    elements,
+    no_flops,
+    positive,
+    renamed,
+    same_dims,
+)
 from autoddl.sbp.rules.registry import (
     Array,
     IndexMap,
@@ -71,7 +75,7 @@ _UNARY: dict[str, tuple[Unary, bool, float]] = {
     "rsqrt": (lambda x, a: 1 / np.sqrt(x), False, 3),
     "square": (lambda x, a: x * x, False, 1),
     "abs": (lambda x, a: np.abs(x), False, 1),
-    "negative": (lambda x, a: -x, False, 1),  # linear, but the engine refuses P
+    "negative": (lambda x, a: -x, True, 1),
     "scalar_add": (lambda x, a: x + scalar(a), False, 1),  # P + c would add c on every device
     "scalar_mul": (lambda x, a: x * scalar(a), True, 1),
     "scalar_div": (lambda x, a: x / scalar(a), True, 1),
@@ -80,20 +84,20 @@ _UNARY: dict[str, tuple[Unary, bool, float]] = {
     "copy": (lambda x, a: x, True, 0),
 }
 
-# Op type: the operand beside dy, NumPy reference of (dy, that operand), is P of dy passed on, flop.
-_GRADIENTS: dict[str, tuple[str, Gradient, bool, float]] = {
-    "relu_grad": ("y_0", lambda dy, y, a: dy * (y > 0), False, 1),
-    "gelu_grad": ("x_0", lambda dy, x, a: dy * _gelu_slope(x), True, 12),
-    "tanh_grad": ("x_0", lambda dy, x, a: dy * (1 - np.tanh(x) ** 2), False, 7),
-    "sigmoid_grad": ("y_0", lambda dy, y, a: dy * y * (1 - y), False, 3),
-    "exp_grad": ("x_0", lambda dy, x, a: dy * np.exp(x), False, 5),
-    "log_grad": ("x_0", lambda dy, x, a: dy / x, False, 1),
-    "sqrt_grad": ("x_0", lambda dy, x, a: 0.5 * dy / np.sqrt(x), False, 3),
-    "rsqrt_grad": ("x_0", lambda dy, x, a: -0.5 * dy * x**-1.5, False, 5),
-    "square_grad": ("x_0", lambda dy, x, a: 2 * dy * x, False, 2),
-    "abs_grad": ("x_0", lambda dy, x, a: dy * np.sign(x), False, 1),
+# Op type: the operand beside dy, NumPy reference of (dy, that operand), flop. All are linear in dy.
+_GRADIENTS: dict[str, tuple[str, Gradient, float]] = {
+    "relu_grad": ("y_0", lambda dy, y, a: dy * (y > 0), 1),
+    "gelu_grad": ("x_0", lambda dy, x, a: dy * _gelu_slope(x), 12),
+    "tanh_grad": ("x_0", lambda dy, x, a: dy * (1 - np.tanh(x) ** 2), 7),
+    "sigmoid_grad": ("y_0", lambda dy, y, a: dy * y * (1 - y), 3),
+    "exp_grad": ("x_0", lambda dy, x, a: dy * np.exp(x), 5),
+    "log_grad": ("x_0", lambda dy, x, a: dy / x, 1),
+    "sqrt_grad": ("x_0", lambda dy, x, a: 0.5 * dy / np.sqrt(x), 3),
+    "rsqrt_grad": ("x_0", lambda dy, x, a: -0.5 * dy * x**-1.5, 5),
+    "square_grad": ("x_0", lambda dy, x, a: 2 * dy * x, 2),
+    "abs_grad": ("x_0", lambda dy, x, a: dy * np.sign(x), 1),
     "scalar_pow_grad": (
-        "x_0", lambda dy, x, a: dy * scalar(a) * x ** (scalar(a) - 1), False, 6
+        "x_0", lambda dy, x, a: dy * scalar(a) * x ** (scalar(a) - 1), 6
     ),
 }  # fmt: skip
 
@@ -127,7 +131,8 @@ def _cast_map(view: OpView) -> IndexMap:
 
 def _like_map(view: OpView) -> IndexMap:
     dims = same_dims(view, view.inputs + view.outputs)
-    return IndexMap(dims, shape_only=frozenset({"like_0"}))
+    zeros_add_up = (linear("-> out_0"),) if view.type == "zero_like" else ()
+    return IndexMap(dims, linear=zeros_add_up, shape_only=frozenset({"like_0"}))
 
 
 def _binary_map(texts: tuple[str, ...]) -> Callable[[OpView], IndexMap]:
@@ -136,20 +141,20 @@ def _binary_map(texts: tuple[str, ...]) -> Callable[[OpView], IndexMap]:
     def indices(view: OpView) -> IndexMap:
         x, y, z = (align(view.shape[name], view.shape["z_0"]) for name in ("x_0", "y_0", "z_0"))
         if len(x) != len(y):
-            # The engine cuts a dim that an operand repeats only where that operand lacks the dim,
-            # or where both operands have equally many.
+            # A dim that one operand has with size 1, where the other has fewer dims, gets another
+            # name: engines may cut it only where both operands have equally many.
             common = min(len(x), len(y))
             repeated = set(x[-common:]) ^ set(y[-common:]) if common else set()
-            x, y, z = (tuple(None if i in repeated else i for i in dims) for dims in (x, y, z))
+            x, y, z = (renamed(dims, repeated) for dims in (x, y, z))
         return IndexMap({"x_0": x, "y_0": y, "z_0": z}, linear=groups)
 
     return indices
 
 
 def _bias_add_map(view: OpView) -> IndexMap:
-    # Linear in a and b together, but the engine refuses P.
     axis = view.attr["axis"] % len(view.shape["a_0"])
-    return IndexMap({**same_dims(view, ("a_0", "out_0")), "b_0": (f"d{axis}",)})
+    dims = {**same_dims(view, ("a_0", "out_0")), "b_0": (f"d{axis}",)}
+    return IndexMap(dims, linear=(linear("a_0 b_0"),))
 
 
 def _bias_add(op: LocalOp) -> dict[str, Array]:
@@ -162,12 +167,11 @@ def _bias_add(op: LocalOp) -> dict[str, Array]:
 def _div_grad_map(view: OpView) -> IndexMap:
     """Map dy = -sum(dz * z / y), summed over the dims in which y was broadcast.
 
-    Dims that y lacks altogether stay whole: the engine knows no cut there.
+    Dims that y lacks altogether are named r0, r1, …: engines may refuse to cut them.
     """
     z, y = view.shape["z_0"], view.shape["y_0"]
-    missing = len(z) - len(y)
-    large = tuple(None if i < missing else f"d{i}" for i in range(len(z)))
-    small = align(y, z)
+    missing = dim_names(len(z) - len(y))
+    large, small = renamed(dim_names(len(z)), missing), align(y, z)
     return IndexMap(
         {"z_0": large, "dz_0": large, "y_0": small, "dy_0": small},
         summed=frozenset(name for name in large if name is not None and name not in small),
@@ -204,13 +208,13 @@ def _unary(op_type: str, function: Unary, is_linear: bool, flop: float) -> OpRul
     )
 
 
-def _gradient(op_type: str, other: str, function: Gradient, is_linear: bool, flop: float) -> OpRule:
+def _gradient(op_type: str, other: str, function: Gradient, flop: float) -> OpRule:
     def reference(op: LocalOp) -> dict[str, Array]:
         return {"dx_0": function(op.inputs["dy_0"], op.inputs[other], op.view.attr)}
 
     return OpRule(
         op_type,
-        _pointwise("dy_0") if is_linear else _pointwise(),
+        _pointwise("dy_0", "x_0") if op_type == "square_grad" else _pointwise("dy_0"),
         reference,
         _per_element(flop),
         samplers={other: positive} if op_type in _POSITIVE else {},

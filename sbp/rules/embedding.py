@@ -27,11 +27,13 @@ def _look_up_dims(view: OpView, table: str, ids: str) -> tuple[Dims, Dims, Dims]
 
 
 def _gather_map(view: OpView) -> IndexMap:
-    """Map gather. It is linear in the table, but the engine refuses P."""
+    """Map gather: rows that a device lacks count as zero there, so cutting the rows gives P."""
     table, ids, rows = _look_up_dims(view, "in_0", "indices_0")
     axis = view.attr["axis"] % len(table)
     return IndexMap(
-        {"in_0": table, "indices_0": ids, "out_0": rows}, summed=frozenset({f"d{axis}"})
+        {"in_0": table, "indices_0": ids, "out_0": rows},
+        summed=frozenset({f"d{axis}"}),
+        linear=(linear("in_0"),),
     )
 
 
@@ -46,16 +48,13 @@ def _gather(op: LocalOp) -> dict[str, Array]:
 
 
 def _segment_sum_map(view: OpView) -> IndexMap:
-    """Map unsorted_segment_sum_like: rows of data are added to the row of out that their id names.
-
-    `like` is the table itself, which is never P, so its P signatures are left out; the engine would
-    accept them where data is cut, but not with everything else B.
-    """
+    """Map unsorted_segment_sum_like: rows of data are added to the row of out that their id names."""
     table, ids, rows = _look_up_dims(view, "like_0", "segment_ids_0")
     return IndexMap(
         {"data_0": rows, "segment_ids_0": ids, "like_0": table, "out_0": table},
         summed=frozenset(name for name in ids if name is not None),
         linear=(linear("data_0"),),
+        shape_only=frozenset({"like_0"}),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,11 @@ def align(shape: Shape, target: Shape) -> Dims:
     return tuple(
         f"d{i + offset}" if size == target[i + offset] else None for i, size in enumerate(shape)
     )
+
+
+def renamed(dims: Dims, indices: Collection[str | None]) -> Dims:
+    """Rename some of the indices d0, d1, … to r0, r1, …: those that an engine treats differently."""
+    return tuple(f"r{i[1:]}" if i is not None and i in indices else i for i in dims)
 
 
 def reduced_dims(small: Shape, large: Shape, axes: Sequence[int]) -> Dims:

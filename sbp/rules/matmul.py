@@ -51,14 +51,12 @@ def _product_flops(view: OpView) -> float:
 
 
 def _grad_b_map(view: OpView) -> IndexMap:
-    """Map out[n, k] = sum over all leading dims of a[…, n] * b[…, k].
-
-    It is bilinear, but the engine refuses P.
-    """
+    """Map out[n, k] = sum over all leading dims of a[…, n] * b[…, k]."""
     leading = dim_names(len(view.shape["a_0"]) - 1)
     return IndexMap(
         {"a_0": (*leading, "n"), "b_0": (*leading, "k"), "out_0": ("n", "k")},
         summed=frozenset(name for name in leading if name is not None),
+        linear=_BILINEAR,
     )
 
 

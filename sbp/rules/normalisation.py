@@ -1,7 +1,4 @@
-"""Softmax, variance and their kin: the normalised dims stay whole, nothing is linear enough for P.
-
-softmax_grad and log_softmax_grad are linear in dy, but the engine refuses P there.
-"""
+"""Softmax, variance and their kin: the normalised dims stay whole; gradients are linear in dy."""
 
 from __future__ import annotations
 
@@ -10,12 +7,22 @@ from collections.abc import Callable
 import numpy as np
 
 from autoddl.sbp.rules.maps import axes_of, dim_names, elements, reduced_dims
-from autoddl.sbp.rules.registry import Array, Dims, IndexMap, LocalOp, OpRule, OpView, register
+from autoddl.sbp.rules.registry import (
+    Array,
+    Dims,
+    IndexMap,
+    LocalOp,
+    OpRule,
+    OpView,
+    linear,
+    register,
+)
 
 
 def _last_dim_whole(view: OpView) -> IndexMap:
     dims: Dims = (*dim_names(len(view.shape[view.inputs[0]]) - 1), None)
-    return IndexMap(dict.fromkeys(view.inputs + view.outputs, dims))
+    groups = (linear("dy_0"),) if "dy_0" in view.inputs else ()
+    return IndexMap(dict.fromkeys(view.inputs + view.outputs, dims), linear=groups)
 
 
 def _log_softmax(x: Array) -> Array:

@@ -6,12 +6,21 @@ values of model and states under the names of those inputs; they have the inputs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from autoddl.sbp.rules.maps import elements, positive, same_dims, uncut
-from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, register
+from autoddl.sbp.rules.registry import (
+    Array,
+    IndexMap,
+    Linear,
+    LocalOp,
+    OpRule,
+    OpView,
+    linear,
+    register,
+)
 
 _CUT_ALIKE = ("model_0", "model_diff_0", "m_0", "v_0", "max_v_0", "momentum_0")
 
@@ -20,7 +29,18 @@ def _update_map(view: OpView) -> IndexMap:
     """Map an update; step size, bias corrections and switches are scalars and stay whole."""
     alike = [name for name in view.inputs if name in _CUT_ALIKE]
     rest = [name for name in view.inputs if name not in _CUT_ALIKE]
-    return IndexMap(same_dims(view, alike) | uncut(view, rest))
+    return IndexMap(same_dims(view, alike) | uncut(view, rest), linear=_linearities(view, alike))
+
+
+def _linearities(view: OpView, alike: Sequence[str]) -> tuple[Linear, ...]:
+    """Return what an update is linear in; the sign that l1 takes and Adam's root are not linear."""
+    l1, *rest = (view.attr.get(name) for name in ("l1", "l2", "weight_decay"))
+    groups = []
+    if l1 == 0 and view.type != "adam_update":
+        groups.append(linear(" ".join(alike)))
+    if l1 == 0 and rest == [0, 0] and "learning_rate_0" in view.inputs:
+        groups.append(linear("model_0 learning_rate_0"))
+    return tuple(groups)
 
 
 def _scalar(op: LocalOp, name: str) -> float:

@@ -68,7 +68,7 @@ class LocalOp:
 class Linear:
     """Inputs in which an op is linear together: P on all of them with B on the rest is right.
 
-    `outputs` become P, the others are B; None stands for all outputs.
+    `outputs` become P, the others are B; None stands for all outputs. No inputs: the outputs are 0.
     """
 
     inputs: frozenset[str]
@@ -77,7 +77,7 @@ class Linear:
     @property
     def label(self) -> str:
         """Return the label of the signature that follows, e.g. "P a_0 b_0 -> out_0"."""
-        text = "P " + " ".join(sorted(self.inputs))
+        text = " ".join(("P", *sorted(self.inputs)))
         return text if self.outputs is None else f"{text} -> {' '.join(sorted(self.outputs))}"
 
 

@@ -1,4 +1,4 @@
-"""Ops that only rearrange elements: no flop, and P passes (except through squeeze)."""
+"""Ops that only rearrange elements: no flop, and P passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autoddl.errors import RuleError
-from autoddl.sbp.rules.maps import dim_names, no_flops, reduced_dims
+from autoddl.sbp.rules.maps import align, dim_names, no_flops, reduced_dims, renamed
 from autoddl.sbp.rules.registry import (
     Array,
     Dims,
@@ -47,19 +47,16 @@ def matching_leaders(source: Shape, target: Shape) -> tuple[tuple[int, int], ...
     return tuple(pairs)
 
 
-def _reshape_map(passes_p: bool) -> Callable[[OpView], IndexMap]:
-    def indices(view: OpView) -> IndexMap:
-        source, target = view.shape["in_0"], view.shape["out_0"]
-        left: list[str | None] = [None] * len(source)
-        right: list[str | None] = [None] * len(target)
-        for i, j in matching_leaders(source, target):
-            left[i] = right[j] = f"d{i}"
-        dims: dict[str, Dims] = {"in_0": tuple(left), "out_0": tuple(right)}
-        likes = frozenset({"like_0"} & set(view.inputs))
-        dims |= dict.fromkeys(likes, tuple(right))
-        return IndexMap(dims, linear=(linear("in_0"),) if passes_p else (), shape_only=likes)
-
-    return indices
+def _reshape_map(view: OpView) -> IndexMap:
+    source, target = view.shape["in_0"], view.shape["out_0"]
+    left: list[str | None] = [None] * len(source)
+    right: list[str | None] = [None] * len(target)
+    for i, j in matching_leaders(source, target):
+        left[i] = right[j] = f"d{i}"
+    dims: dict[str, Dims] = {"in_0": tuple(left), "out_0": tuple(right)}
+    likes = frozenset({"like_0"} & set(view.inputs))
+    dims |= dict.fromkeys(likes, tuple(right))
+    return IndexMap(dims, linear=(linear("in_0"),), shape_only=likes)
 
 
 def _reshape(op: LocalOp) -> dict[str, Array]:
@@ -108,12 +105,11 @@ def _slice_grad(op: LocalOp) -> dict[str, Array]:
 
 
 def _expand_map(view: OpView) -> IndexMap:
-    """Map expand: dims that are repeated stay whole."""
-    small, large = view.shape["in_0"], view.shape["out_0"]
-    offset = len(large) - len(small)
-    kept = {f"d{i + offset}" for i, size in enumerate(small) if size == large[i + offset]}
-    names = tuple(name if name in kept else None for name in dim_names(len(large)))
-    return IndexMap({"in_0": names[offset:], "out_0": names}, linear=(linear("in_0"),))
+    """Map expand: a dim along which the input is repeated (named r0, r1, …) is cut on the output."""
+    shape = view.shape["out_0"]
+    small, names = align(view.shape["in_0"], shape), dim_names(len(shape))
+    large = renamed(names, {name for name in names if name not in small})
+    return IndexMap({"in_0": small, "out_0": large}, linear=(linear("in_0"),))
 
 
 def _expand(op: LocalOp) -> dict[str, Array]:
@@ -147,16 +143,12 @@ def _broadcast_like(op: LocalOp) -> dict[str, Array]:
 
 register(
     *(
-        OpRule(name, _reshape_map(passes_p=True), _reshape, no_flops, family="memory")
-        for name in ("reshape", "reshape_like", "expand_dims")
-    ),
-    OpRule(
-        "squeeze", _reshape_map(passes_p=False), _reshape, no_flops, family="memory",
-        notes="linear, but the engine refuses P",
+        OpRule(name, _reshape_map, _reshape, no_flops, family="memory")
+        for name in ("reshape", "reshape_like", "expand_dims", "squeeze")
     ),
     OpRule("transpose", _transpose_map, _transpose, no_flops, family="memory"),
     OpRule("slice", _slice_map("x_0", "y_0"), _slice, no_flops, family="memory"),
     OpRule("slice_grad", _slice_map("dx_0", "dy_0"), _slice_grad, no_flops, family="memory"),
     OpRule("expand", _expand_map, _expand, no_flops, family="memory"),
     OpRule("broadcast_like", _broadcast_like_map, _broadcast_like, no_flops, family="memory"),
-)  # fmt: skip
+)

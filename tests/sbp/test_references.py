@@ -76,6 +76,28 @@ def test_variance_by_hand(unbiased: bool) -> None:
     np.testing.assert_allclose(results["output_0"] * (2 if unbiased else 3), [[2.0], [6.0]])
 
 
+# Reduction: over the rows and over the columns of [[-3, 1, 2], [0, -4, 3]], by hand.
+REDUCTIONS = {
+    "reduce_sum": ([0, -1], [-3, -3, 5]),
+    "reduce_max": ([2, 3], [0, 1, 3]),
+    "reduce_min": ([-3, -4], [-3, -4, 2]),
+    "reduce_prod": ([-6, 0], [0, -4, 6]),
+    "reduce_any": ([1, 1], [1, 1, 1]),
+    "reduce_all": ([1, 0], [0, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("op_type", REDUCTIONS)
+def test_reductions_by_hand(op_type: str) -> None:
+    x = {"input_tensor_0": np.array([[-3.0, 1, 2], [0, -4, 3]])}
+    rows, columns = REDUCTIONS[op_type]
+    text = "input_tensor_0: 2 3 -> output_tensor_0: {}"
+    results = run(case(op_type, text.format("2"), axis=(1,), keepdims=False), x)
+    assert results["output_tensor_0"].tolist() == rows
+    results = run(case(op_type, text.format("1 3"), axis=(-2,), keepdims=True), x)
+    assert results["output_tensor_0"].tolist() == [columns]
+
+
 def conv_attrs(stride: int, padding: int, dilation: int, groups: int) -> dict[str, Any]:
     return {
         "kernel_size": (3, 2), "strides": (stride,) * 2, "padding_before": (padding,) * 2,

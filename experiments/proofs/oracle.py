@@ -1,0 +1,158 @@
+"""Prove the rules with the NumPy oracle: what they list is right, and what is right they list."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from autoddl.sbp.numeric import check_signature, on_one_device, sample_inputs, valid_signatures
+from autoddl.sbp.rules import registry
+from autoddl.sbp.rules.candidates import nd_signatures
+from autoddl.sbp.rules.registry import OpView
+from autoddl.sbp.state import Sbp
+from autoddl.sbp.trial import agree
+from experiments.rule_cases import CASES, case_id
+
+MESHES = ((2,), (4,), (2, 2))
+SAMPLE = 60
+
+
+@dataclass(frozen=True)
+class OpResult:
+    """What was found of one op type, over all its cases.
+
+    `checked` signatures that we list were run, `wrong` says which gave other numbers than one
+    device. Of the one-axis signatures that are right on 2 devices there are `valid`; `found` of
+    them are ours and `missing` names the rest. Inputs that are not read, or of which only the shape
+    is, do not count there (they are written "any"): any state of theirs is right.
+    """
+
+    op_type: str
+    cases: int
+    checked: int
+    wrong: tuple[str, ...]
+    valid: int
+    found: int
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OracleReport:
+    """The result for every op type, sorted by name, and the seed of the random inputs."""
+
+    seed: int
+    ops: tuple[OpResult, ...]
+
+    columns = ("op type", "cases", "checked", "wrong", "listed", "right", "missing")
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Say, one line each, which signatures that we list are wrong."""
+        return tuple(line for op in self.ops for line in op.wrong)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Say, one line each, which right signatures we do not list; they cost speed only."""
+        return tuple(line for op in self.ops for line in op.missing)
+
+    @property
+    def completeness(self) -> float:
+        """Return which share of the right one-axis signatures we list, 0 to 1."""
+        valid = sum(op.valid for op in self.ops)
+        return sum(op.found for op in self.ops) / valid if valid else 1.0
+
+    def rows(self) -> Iterable[tuple[str, ...]]:
+        """Return one row per op type."""
+        for op in self.ops:
+            counts = (op.cases, op.checked, len(op.wrong), op.found, op.valid)
+            yield (op.op_type, *map(str, counts), "\n".join(op.missing))
+
+    def summary(self) -> str:
+        """Sum up in one line."""
+        return (
+            f"{len(self.ops)} op types, {sum(op.cases for op in self.ops)} cases: "
+            f"{sum(op.checked for op in self.ops)} signatures run on simulated ranks, "
+            f"{len(self.faults)} wrong; of {sum(op.valid for op in self.ops)} right one-axis "
+            f"signatures {len(self.missing)} missing ({self.completeness:.2%} listed)"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything that was seen, as plain JSON values."""
+        return asdict(self)
+
+
+def run(
+    *,
+    seed: int,
+    op_types: Collection[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    cases: Sequence[OpView] = CASES,
+    sample: int = SAMPLE,
+) -> OracleReport:
+    """Check every rule of the registry, or those of `op_types`, on all of its cases.
+
+    Every case has random inputs of its own, which depend on `seed` alone. `progress` is told how
+    many cases are done, and of how many. An op type without a case has a result with 0 cases. Where
+    a rule lists more than `sample` signatures of an op on a mesh of 4 devices, so many are drawn.
+    """
+    wanted = {rule.op_type for rule in registry.all_rules()}
+    if op_types is not None:
+        wanted &= set(op_types)
+    chosen = [view for view in cases if view.type in wanted]
+    results: dict[str, OpResult] = {
+        name: OpResult(name, 0, 0, (), 0, 0, ()) for name in sorted(wanted)
+    }
+    for done, view in enumerate(chosen, 1):
+        results[view.type] = _added(results[view.type], _check(view, seed, sample))
+        if progress is not None:
+            progress(done, len(chosen))
+    return OracleReport(seed, tuple(results.values()))
+
+
+def _added(a: OpResult, b: OpResult) -> OpResult:
+    return OpResult(
+        a.op_type,
+        a.cases + b.cases,
+        a.checked + b.checked,
+        a.wrong + b.wrong,
+        a.valid + b.valid,
+        a.found + b.found,
+        a.missing + b.missing,
+    )
+
+
+def _check(view: OpView, seed: int, sample: int) -> OpResult:
+    rng = np.random.default_rng([seed, zlib.crc32(repr(view).encode())])
+    inputs = sample_inputs(view, rng)
+    expected = on_one_device(view, inputs)
+    checked, wrong, ours = 0, [], []
+    for mesh in MESHES:
+        found = nd_signatures(view, mesh)
+        if len(found) > sample and mesh != (2,):
+            found = tuple(random.Random(int(rng.integers(2**32))).sample(found, sample))
+        for signature in found:
+            fault = check_signature(view, signature, mesh, rng, inputs=inputs, expected=expected)
+            if fault is not None:
+                wrong.append(fault)
+            elif mesh == (2,):
+                ours.append({name: state[0] for name, state in signature.items()})
+        checked += len(found)
+    right = valid_signatures(view, 2, rng)
+    others = [r for r in right if not any(agree(r, signature) for signature in ours)]
+    missing = tuple(sorted(f"{case_id(view)}: {_text(view, signature)}" for signature in others))
+    listed = len(right) - len(others)
+    return OpResult(view.type, 1, checked, tuple(wrong), len(right), listed, missing)
+
+
+def _text(view: OpView, signature: Mapping[str, Sbp]) -> str:
+    """Write a signature as "x_0 S0, like_0 any -> y_0 S0"."""
+    parts = (
+        ", ".join(f"{name} {signature.get(name, 'any')}" for name in side)
+        for side in (view.inputs, view.outputs)
+    )
+    return " -> ".join(parts).strip()

@@ -1,0 +1,151 @@
+"""The proof of the rules: it finds nothing wrong and nothing missing, and would see either."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from autoddl.sbp.rules import registry
+from autoddl.sbp.rules.registry import IndexMap, LocalOp, index_map, linear
+from experiments.proofs import oracle
+from experiments.rule_cases import CASES, case
+
+# Right signatures that the rules leave out by design.
+LEFT_OUT = {
+    "slice": {"x_0 S1 -> y_0 S1"},  # every other column of an even half: only whole dims are cut
+    "slice_grad": {"dy_0 S1 -> dx_0 S1"},
+}
+UNFINISHED = {
+    "conv2d", "conv_data_grad", "conv_filter_grad", "max_pool_2d_grad", "adaptive_avg_pool2d",
+    "adaptive_avg_pool2d_grad",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op_type", sorted({view.type for view in CASES}))
+def test_rules_are_sound_and_complete(op_type: str) -> None:
+    report = oracle.run(seed=1, op_types={op_type}, sample=12)
+    (result,) = report.ops
+    assert report.faults == ()
+    assert result.cases > 0 and result.checked > 0
+    if op_type not in UNFINISHED:
+        missing = {line.partition(": ")[2] for line in report.missing}
+        assert missing == LEFT_OUT.get(op_type, set())
+        assert result.valid == result.found + len(report.missing)
+
+
+@pytest.fixture
+def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Replace parts of a registered rule."""
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+
+    def patch(op_type: str, **changes: object) -> None:
+        rule = registry.find(op_type)
+        assert rule is not None
+        registry.register(replace(rule, **changes))  # type: ignore[arg-type]
+
+    yield patch
+
+
+def only(op_type: str) -> oracle.OpResult:
+    (result,) = oracle.run(seed=2, op_types={op_type}).ops
+    return result
+
+
+def test_a_wrong_linearity_is_named(patched: Callable[..., None]) -> None:
+    def indices(view: registry.OpView) -> IndexMap:
+        return index_map("x_0: i j -> y_0: i j", linear=("x_0",))
+
+    patched("relu", indices=indices)
+    result = only("relu")
+    assert result.wrong[0].startswith("relu with x_0 (P), y_0 (P) on mesh 2: y_0 is ")
+    assert {line.partition(" on mesh ")[2].partition(":")[0] for line in result.wrong} == {
+        "2", "4", "2x2",
+    }  # fmt: skip
+    assert (result.valid, result.found, result.missing) == (3, 3, ())
+
+
+def test_a_reference_that_ignores_its_place_is_caught(patched: Callable[..., None]) -> None:
+    rule = registry.find("gather")
+    assert rule is not None
+
+    def forgets_offset(op: LocalOp) -> dict[str, registry.Array]:
+        return rule.reference(replace(op, start={name: (0, 0, 0) for name in op.start}))
+
+    patched("gather", reference=forgets_offset)
+    result = only("gather")
+    assert result.wrong and all("in_0 (" in line and "P" in line for line in result.wrong)
+
+
+def test_a_missing_cut_is_named(patched: Callable[..., None]) -> None:
+    patched("relu", indices=lambda view: index_map("x_0: . i -> y_0: . i"))
+    result = only("relu")
+    assert (result.valid, result.found) == (3, 2)
+    assert result.missing == ("relu[4x8]: x_0 S0 -> y_0 S0",)
+
+
+def test_a_missing_linearity_is_named(patched: Callable[..., None]) -> None:
+    patched("negative", indices=lambda view: index_map("x_0: i j -> y_0: i j"))
+    assert only("negative").missing == ("negative[4x8]: x_0 P -> y_0 P",)
+
+
+def test_operands_of_which_only_the_shape_is_read_do_not_count(
+    patched: Callable[..., None],
+) -> None:
+    rule = registry.find("reduce_sum_like")
+    assert rule is not None
+    whole = rule.indices
+    patched("reduce_sum_like", indices=lambda view: replace(whole(view), linear=()))
+    missing = only("reduce_sum_like").missing
+    assert missing[0] == "reduce_sum_like[4x8x12-12]: x_0 P, like_0 any -> y_0 P"
+    assert len(missing) == sum(view.type == "reduce_sum_like" for view in CASES)
+
+
+def test_seeds_cases_and_progress() -> None:
+    told: list[tuple[int, int]] = []
+    cases = (case("relu", "x_0: 4 8 -> y_0: 4 8"), case("square", "x_0: 8 -> y_0: 8"))
+    types = {"relu", "square", "tanh", "unknown"}
+    runs = [
+        oracle.run(seed=3, op_types=types, cases=cases, progress=lambda *n: told.append(n))
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+    assert told == [(1, 2), (2, 2)] * 2
+    assert [(op.op_type, op.cases, op.valid) for op in runs[0].ops] == [
+        ("relu", 1, 3), ("square", 1, 2), ("tanh", 0, 0),
+    ]  # fmt: skip
+    assert runs[0].completeness == 1.0
+    fewer = oracle.run(seed=3, op_types=types, cases=cases, sample=2)
+    assert sum(op.checked for op in fewer.ops) == (3 + 2 + 2) + (
+        2 + 2 + 2
+    )  # on 2, 4 and 2x2 devices
+
+
+def test_what_is_reported(patched: Callable[..., None]) -> None:
+    patched("relu", indices=lambda view: index_map("x_0: . i -> y_0: . i", linear=("x_0",)))
+    report = oracle.run(seed=0, op_types={"relu", "tanh"})
+    relu, tanh = report.rows()
+    assert len(relu) == len(report.columns)
+    missing = "relu[4x8]: x_0 S0 -> y_0 S0"
+    assert (relu[0], relu[1], *relu[4:]) == ("relu", "1", "2", "3", missing)
+    assert (tanh[0], *tanh[3:]) == ("tanh", "0", "3", "3", "")
+    assert report.missing == (missing,)
+    assert report.completeness == 5 / 6
+    wrong = len(report.faults)
+    assert wrong > 2 and relu[3] == str(wrong)
+    summary = report.summary()
+    assert summary.startswith("2 op types, 2 cases: ")
+    assert summary.endswith(
+        f"{wrong} wrong; of 6 right one-axis signatures 1 missing (83.33% listed)"
+    )
+    assert json.loads(json.dumps(report.to_json()))["ops"][0]["missing"] == [missing]
+
+
+def test_zeros_add_up() -> None:
+    """An op without inputs in which it is linear gives zeros, which are P too."""
+    view = case("zero_like", "like_0: 4 -> out_0: 4")
+    found = registry.labelled(view)["P -> out_0"]
+    assert {name: str(state) for name, state in found.items()} == {"like_0": "B", "out_0": "P"}
+    assert linear("-> out_0").label == "P -> out_0"
