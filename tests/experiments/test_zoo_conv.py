@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.interpret import interpret
+
 pytestmark = pytest.mark.oneflow
 
 TOYS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -48,10 +50,12 @@ def size_of(model: str, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("toy", TOYS)
-def test_toys_are_traced_and_learn(toy: str, optimizer: str) -> None:
+def test_toys_are_traced_and_learn_what_the_rules_say(toy: str, optimizer: str) -> None:
     import oneflow as flow
 
     from autoddl.engine.capture import capture
+    from autoddl.engine.shadow import modules
+    from autoddl.sbp.rules import registry
 
     flow.manual_seed(0)
     model, more = TOYS[toy]
@@ -60,10 +64,16 @@ def test_toys_are_traced_and_learn(toy: str, optimizer: str) -> None:
     assert program.loss is not None
     assert program.outputs == (program.loss,)
     assert len(program.ops) <= 250
-    assert {op.type for op in program.ops} >= BLOCK_OPS[toy]
+    types = {op.type for op in program.ops}
+    assert types >= BLOCK_OPS[toy]
+    assert {op_type for op_type in types if registry.find(op_type) is None} == set()
+    variables = {f"model.{n}": t.numpy() for n, t in modules(graph)[0].state_dict().items()}
+    values = dict(zip(program.inputs, (x.numpy() for x in inputs), strict=True))
+    in_numpy = interpret(program, variables | values)[program.loss]
     losses = [float(graph(*inputs).numpy()) for _ in range(3)]
     assert np.isfinite(losses).all()
     assert losses[2] < losses[0]
+    assert losses[0] == pytest.approx(float(in_numpy), rel=1e-5)
 
 
 @pytest.mark.parametrize(("model", "name"), MILLIONS, ids=lambda part: str(part))

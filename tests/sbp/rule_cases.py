@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoddl.sbp.rules.registry import OpView
+from experiments.rule_cases import convolutions
 
 
 def case(op_type: str, text: str, **attrs: Any) -> OpView:
@@ -82,6 +83,7 @@ _RESHAPES = (
 )  # fmt: skip
 
 CASES: tuple[OpView, ...] = (
+    *convolutions.CASES,
     *(case(name, "x_0: 4 8 -> y_0: 4 8") for name in _X_TO_Y.split()),
     *(case(name, "in_0: 4 8 -> out_0: 4 8") for name in _IN_TO_OUT.split()),
     *(case(name, "dy_0: 4 8, x_0: 4 8 -> dx_0: 4 8") for name in _FROM_X.split()),
