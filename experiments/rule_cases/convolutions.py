@@ -231,6 +231,21 @@ UPSAMPLINGS: tuple[OpView, ...] = (
     ),
 )  # fmt: skip
 
+_PIXELS = {"padding": (1, 3, 0, 0)}
+
+PADDINGS: tuple[OpView, ...] = (
+    *(
+        view
+        for kind in ("reflection", "replication")
+        for view in (
+            case(f"{kind}_pad1d", "x_0: 4 8 4 -> y_0: 4 8 8", padding=(1, 3)),
+            case(f"{kind}_pad1d_grad", "dy_0: 4 8 8 -> dx_0: 4 8 4", padding=(1, 3)),
+            case(f"{kind}_pad2d", "x_0: 4 8 4 4 -> y_0: 4 8 4 8", **_PIXELS),
+            case(f"{kind}_pad2d_grad", "dy_0: 4 8 4 8 -> dx_0: 4 8 4 4", **_PIXELS),
+        )
+    ),
+)
+
 _NORM = {"axis": 1, "epsilon": 0.125, "momentum": 0.75}
 
 NORMALISATIONS: tuple[OpView, ...] = (
@@ -289,4 +304,11 @@ JOINS: tuple[OpView, ...] = (
     ),
 )  # fmt: skip
 
-CASES: tuple[OpView, ...] = (*CONVOLUTIONS, *POOLINGS, *UPSAMPLINGS, *NORMALISATIONS, *JOINS)
+CASES: tuple[OpView, ...] = (
+    *CONVOLUTIONS,
+    *POOLINGS,
+    *UPSAMPLINGS,
+    *PADDINGS,
+    *NORMALISATIONS,
+    *JOINS,
+)

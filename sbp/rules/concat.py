@@ -31,9 +31,10 @@ def _likes(view: OpView) -> tuple[str, ...]:
 
 
 def _through_likes(view: OpView) -> tuple[Linear, ...]:
-    """Pass P of the first input on, also where all tensors that only give their shape are P."""
+    """Pass P of the first input on; the tensors that only give their shape may all be P, too."""
     source = next(name for name in view.inputs if not name.startswith("like_"))
-    return linear(source), linear(" ".join((source, *_likes(view))))
+    likes = " ".join(_likes(view))
+    return linear(source), linear(f"{source} {likes}"), linear(f"{likes} ->")
 
 
 def _concat_map(view: OpView) -> IndexMap:

@@ -1,4 +1,4 @@
-"""Average poolings and upsamplings: linear maps of an image that mix each spatial dim on its own.
+"""Average poolings, upsamplings, paddings with pixels: linear maps that mix each spatial dim by itself.
 
 Each spatial dim has a matrix (outputs, inputs) of weights; the gradient uses its transpose. Batch and
 channels may be cut, and a spatial dim where equal parts of the output need just the same parts of the
@@ -126,6 +126,26 @@ def _cubic_weight(distance: Array) -> Array:
     return np.where(d <= 1, near, far)
 
 
+def _added_before(view: OpView, i: int) -> int:
+    """Return how many pixels are added before those of a dim; the attribute has the last dim first."""
+    widths = view.attr["padding"]
+    return int(widths[len(widths) - 2 * i - 2])
+
+
+def _reflected(view: OpView, i: int, size: int, count: int) -> Array:
+    pixel = np.abs(np.arange(count) - _added_before(view, i))
+    return np.asarray(np.eye(size)[size - 1 - np.abs(size - 1 - pixel)])
+
+
+def _replicated(view: OpView, i: int, size: int, count: int) -> Array:
+    pixel = np.arange(count) - _added_before(view, i)
+    return np.asarray(np.eye(size)[np.clip(pixel, 0, size - 1)])
+
+
+def _unpadded(view: OpView, i: int, size: int, count: int) -> bool:
+    return size == count
+
+
 def _never(view: OpView, i: int, size: int, count: int) -> bool:
     return False
 
@@ -141,7 +161,7 @@ def _indices(kind: Resampling, small: str, large: str) -> Callable[[OpView], Ind
         return IndexMap(
             dims,
             linear=(linear("dy_0" if backward else "x_0"),),
-            shape_only=frozenset({"x_0"} if backward else ()),
+            shape_only=frozenset({"x_0"} & set(view.inputs) if backward else ()),
         )
 
     return indices
@@ -213,6 +233,8 @@ ADAPTIVE = Resampling(_bins, _always)
 NEAREST = Resampling(_nearest, _nearest_aligned)
 LINEAR = Resampling(_linear, _linear_aligned)
 CUBIC = Resampling(_cubic, _never)
+REFLECTION = Resampling(_reflected, _unpadded)
+REPLICATION = Resampling(_replicated, _unpadded)
 
 for _d in (1, 2, 3):
     register(
@@ -221,6 +243,10 @@ for _d in (1, 2, 3):
         *_rules(f"upsample_nearest_{_d}d", NEAREST),
     )
 register(
+    *_rules("reflection_pad1d", REFLECTION),
+    *_rules("reflection_pad2d", REFLECTION),
+    *_rules("replication_pad1d", REPLICATION),
+    *_rules("replication_pad2d", REPLICATION),
     *_rules("upsample_linear_1d", LINEAR, taps=2),
     *_rules("upsample_bilinear_2d", LINEAR, taps=4),
     *_rules("upsample_trilinear_3d", LINEAR, taps=8),

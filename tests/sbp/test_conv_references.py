@@ -69,6 +69,10 @@ LAYERS: dict[str, tuple[int, Callable[[Any], Any]]] = {
     ),
     "upsample_trilinear_3d": (3, lambda nn: nn.Upsample(scale_factor=1.5, mode="trilinear")),
     "upsample_bicubic_2d": (2, lambda nn: nn.Upsample(scale_factor=2.0, mode="bicubic")),
+    "reflection_pad1d": (1, lambda nn: nn.ReflectionPad1d((2, 3))),
+    "reflection_pad2d": (2, lambda nn: nn.ReflectionPad2d((1, 0, 2, 3))),
+    "replication_pad1d": (1, lambda nn: nn.ReplicationPad1d((2, 3))),
+    "replication_pad2d": (2, lambda nn: nn.ReplicationPad2d((1, 0, 2, 3))),
     "normalization": (2, lambda nn: nn.BatchNorm2d(8)),
     "normalization, no running statistics": (
         1, lambda nn: nn.BatchNorm1d(8, track_running_stats=False),
