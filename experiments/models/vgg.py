@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import oneflow as flow
 from oneflow import nn
 
+from experiments.models.images import labelled_images
 from experiments.models.training import TrainGraph, cross_entropy
 
-STACKS = {13: (2, 2, 2, 2, 2)}
+STACKS = {13: (2, 2, 2, 2, 2), 19: (2, 2, 4, 4, 4)}
 CHANNELS = (64, 128, 256, 512, 512)
+WHOLE: dict[str, Any] = {
+    "image": 224, "classes": 1000, "channel_scale": 1, "dense": 4096, "batch": 64,
+}  # fmt: skip
 SIZES: dict[str, dict[str, Any]] = {
     "toy": {"image": 32, "classes": 16, "channel_scale": 1 / 16, "dense": 32, "batch": 8},
-    "vgg13": {"image": 224, "classes": 1000, "batch": 64},
+    "vgg13": {"depth": 13, **WHOLE},
+    "vgg19": {"depth": 19, **WHOLE},
+    "vgg19_million": {"depth": 19, **WHOLE, "classes": 1_000_000},
 }
 
 
@@ -60,7 +65,5 @@ def build(
     shrink the network for tests.
     """
     model = VGG(depth, image=image, classes=classes, channel_scale=channel_scale, dense=dense)
-    rng = np.random.default_rng(0)
-    x = flow.tensor(rng.normal(size=(batch, 3, image, image)).astype(np.float32))
-    y = flow.tensor(rng.integers(0, classes, batch))
-    return TrainGraph(model, cross_entropy, optimizer), (x, y)
+    inputs = labelled_images(batch, 3, image, classes)
+    return TrainGraph(model, cross_entropy, optimizer), inputs

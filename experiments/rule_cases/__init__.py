@@ -7,13 +7,14 @@ exist; attributes are as the engine writes them.
 from __future__ import annotations
 
 from autoddl.sbp.rules.registry import OpView
-from experiments.rule_cases import elementwise, movement, optimizers, products, reductions
+from experiments.rule_cases import convolutions, elementwise, movement, optimizers, products, reductions
 from experiments.rule_cases.optimizers import ADAM, MOMENTUM, UPDATE
 from experiments.rule_cases.reading import case, case_id
 
 CASES: tuple[OpView, ...] = (
     *elementwise.CASES,
     *products.CASES,
+    *convolutions.CASES,
     *movement.CASES,
     *reductions.CASES,
     *optimizers.CASES,

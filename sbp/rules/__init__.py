@@ -1,6 +1,8 @@
 """Op rules: one file per operator family; importing this package registers all of them."""
 
 from autoddl.sbp.rules import (
+    batchnorm,
+    concat,
     conv,
     elementwise,
     embedding,
@@ -8,11 +10,15 @@ from autoddl.sbp.rules import (
     matmul,
     normalisation,
     optimizer,
+    pooling,
     reduction,
+    resampling,
     shape,
 )
 
 __all__ = [
+    "batchnorm",
+    "concat",
     "conv",
     "elementwise",
     "embedding",
@@ -20,6 +26,8 @@ __all__ = [
     "matmul",
     "normalisation",
     "optimizer",
+    "pooling",
     "reduction",
+    "resampling",
     "shape",
 ]

@@ -257,6 +257,8 @@ def _cut(view: OpView, imap: IndexMap, index: str) -> Signature | None:
             signature[name] = B
         elif (partial := _reduced(imap, index)) is not None:
             signature[name] = partial
+        elif index in imap.approximate:
+            signature[name] = B  # every device has its own, which is the approximation
         else:
             return None
     return signature

@@ -1,0 +1,135 @@
+"""ResNet with bottleneck blocks and batch normalisation, plain and wide.
+
+Batch normalisation in training uses the statistics of the whole batch, so cutting the batch gives
+other numbers than one device does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import oneflow as flow
+from oneflow import nn
+
+from experiments.models.images import labelled_images
+from experiments.models.training import TrainGraph, cross_entropy
+
+EXPANSION = 4  # output channels of a block over its channels
+RESNET50: dict[str, Any] = {"blocks": (3, 4, 6, 3), "image": 224, "classes": 1000, "batch": 64}
+RESNET101: dict[str, Any] = {**RESNET50, "blocks": (3, 4, 23, 3)}
+# The toy has a block of each kind: with and without projection, with and without stride.
+SIZES: dict[str, dict[str, Any]] = {
+    "toy": {"blocks": (2, 1), "image": 16, "classes": 16, "channels": 8, "batch": 8},
+    "resnet50": {**RESNET50, "channels": 64},
+    "resnet101": {**RESNET101, "channels": 64},
+    "wide_resnet50_2": {**RESNET50, "channels": 64, "squeeze_factor": 2, "width_factor": 2},
+    # Wide-ResNets of Alpa's evaluation, by their numbers of parameters.
+    "wide_resnet_250m": {**RESNET50, "channels": 160, "width_factor": 2},
+    "wide_resnet_500m": {**RESNET50, "channels": 224, "width_factor": 2},
+    "wide_resnet_1b": {**RESNET50, "channels": 320, "width_factor": 2},
+    "wide_resnet_2b": {**RESNET50, "channels": 448, "width_factor": 2},
+    "wide_resnet_4b": {**RESNET50, "channels": 640, "width_factor": 2},
+    "wide_resnet_6.8b": {**RESNET50, "channels": 320, "width_factor": 16},
+    "wide_resnet_13b": {**RESNET101, "channels": 320, "width_factor": 16},
+}
+
+
+class ConvNorm(nn.Sequential):
+    """Convolution without bias that keeps the size (but for the stride), batch norm, ReLU."""
+
+    def __init__(
+        self, before: int, after: int, kernel: int, *, stride: int = 1, relu: bool = True
+    ) -> None:
+        layers = [
+            nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False),
+            nn.BatchNorm2d(after),
+        ]
+        super().__init__(*layers, *([nn.ReLU()] if relu else []))
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolutions beside a shortcut, projected where the shape changes."""
+
+    def __init__(
+        self, before: int, channels: int, *, stride: int, squeeze_factor: int, width_factor: int
+    ) -> None:
+        super().__init__()
+        squeezed, wide = channels * squeeze_factor, channels * width_factor
+        after = channels * EXPANSION
+        self.body = nn.Sequential(
+            ConvNorm(before, squeezed, 1),
+            ConvNorm(squeezed, wide, 3, stride=stride),
+            ConvNorm(wide, after, 1, relu=False),
+        )
+        projected = before != after or stride != 1
+        self.shortcut = (
+            ConvNorm(before, after, 1, stride=stride, relu=False) if projected else nn.Identity()
+        )
+        self.act = nn.ReLU()
+
+    def forward(self, x: flow.Tensor) -> flow.Tensor:
+        return self.act(self.body(x) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """Images (batch, 3, image, image) → logits (batch, classes)."""
+
+    def __init__(
+        self,
+        *,
+        blocks: tuple[int, ...],
+        channels: int,
+        classes: int,
+        squeeze_factor: int,
+        width_factor: int,
+    ) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(ConvNorm(3, channels, 7, stride=2), nn.MaxPool2d(3, 2, padding=1))
+        layers = []
+        before = channels
+        for stage, count in enumerate(blocks):
+            for i in range(count):
+                block = Bottleneck(
+                    before,
+                    channels * 2**stage,
+                    stride=2 if stage > 0 and i == 0 else 1,
+                    squeeze_factor=squeeze_factor,
+                    width_factor=width_factor,
+                )
+                layers.append(block)
+                before = channels * 2**stage * EXPANSION
+        self.blocks = nn.Sequential(*layers)
+        self.pool = nn.AdaptiveAvgPool2d((1, 1))
+        self.head = nn.Linear(before, classes)
+
+    def forward(self, x: flow.Tensor) -> flow.Tensor:
+        return self.head(flow.flatten(self.pool(self.blocks(self.stem(x))), 1))
+
+
+def build(
+    *,
+    blocks: tuple[int, ...] = (2, 1),
+    image: int = 16,
+    classes: int = 16,
+    channels: int = 8,
+    squeeze_factor: int = 1,
+    width_factor: int = 1,
+    batch: int = 8,
+    optimizer: str = "sgd",
+) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
+    """Return (training graph, (images, labels)).
+
+    Images are (batch, 3, image, image) float32, labels (batch,) int64. `blocks` counts the blocks of
+    each stage; `channels` is the first stage's base width, which doubles from stage to stage;
+    `squeeze_factor` widens the outputs of a block's first convolution and `width_factor` those of
+    its second.
+    """
+    model = ResNet(
+        blocks=blocks,
+        channels=channels,
+        classes=classes,
+        squeeze_factor=squeeze_factor,
+        width_factor=width_factor,
+    )
+    inputs = labelled_images(batch, 3, image, classes)
+    return TrainGraph(model, cross_entropy, optimizer), inputs
