@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import oneflow as flow
 from oneflow import nn
 
 from experiments.models.training import TrainGraph, mean_squared_error
+from experiments.models.transformer import DenseFeedForward, FeedForward
 
 # The toy's seed gives tokens whose choice of experts is clear, so that no rounding changes it.
 SIZES: dict[str, dict[str, Any]] = {
@@ -120,22 +122,46 @@ class SGMoEFeedForward(SwitchFeedForward):
 KINDS: dict[str, type[SwitchFeedForward]] = {"sgmoe": SGMoEFeedForward, "switch": SwitchFeedForward}
 
 
-def balanced(loss: Loss, weight: float) -> tuple[Loss, list[flow.Tensor] | None]:
-    """Return `loss` plus `weight` times the mean of what expert layers collect, and the collection.
+def expert_blocks(
+    kind: str,
+    *,
+    every: int,
+    experts: int,
+    group: int,
+    factor: float,
+    balance: list[flow.Tensor] | None,
+) -> FeedForward:
+    """Return what makes the feed-forward layers of successive blocks: every `every`-th has experts."""
+    numbers = count(1)
 
-    With weight 0 nothing is collected.
+    def layer(width: int) -> nn.Module:
+        if next(numbers) % every:
+            return DenseFeedForward(width)
+        return KINDS[kind](width, experts=experts, group=group, factor=factor, balance=balance)
+
+    return layer
+
+
+def add_balance(value: flow.Tensor, collected: list[flow.Tensor], weight: float) -> flow.Tensor:
+    """Return value + weight * mean of the collected losses, and forget them."""
+    share = weight / len(collected)
+    for term in collected:
+        value = value + share * term
+    collected.clear()
+    return value
+
+
+def balanced(loss: Loss, weight: float) -> tuple[Loss, list[flow.Tensor] | None]:
+    """Return `loss` with `weight` times the balance of the expert layers, and their collection.
+
+    With weight 0 it is `loss` itself, and nothing is collected.
     """
     if weight == 0:
         return loss, None
     collected: list[flow.Tensor] = []
 
     def total(prediction: flow.Tensor, target: flow.Tensor) -> flow.Tensor:
-        share = weight / len(collected)
-        value = loss(prediction, target)
-        for term in collected:
-            value = value + share * term
-        collected.clear()
-        return value
+        return add_balance(loss(prediction, target), collected, weight)
 
     return total, collected
 
