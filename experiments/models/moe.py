@@ -30,6 +30,14 @@ SIZES: dict[str, dict[str, Any]] = {
 Loss = Callable[[flow.Tensor, flow.Tensor], flow.Tensor]
 
 
+def places(chosen: flow.Tensor) -> flow.Tensor:
+    """Count along the tokens of (groups, tokens, experts).
+
+    OneFlow cuts only dims behind the one that it accumulates, so the tokens go first.
+    """
+    return flow.cumsum(chosen.transpose(0, 1), dim=0).transpose(0, 1)
+
+
 class SwitchFeedForward(nn.Module):
     """x (batch, sequence, width) → p_e(x) * relu(x @ up_e) @ down_e for the likeliest expert e.
 
@@ -87,7 +95,7 @@ class SwitchFeedForward(nn.Module):
         """
         chosen = self.likeliest(probability)
         self.note_balance(probability, chosen)
-        return probability, flow.cumsum(chosen, dim=1) * chosen
+        return probability, places(chosen) * chosen
 
     def likeliest(self, probability: flow.Tensor) -> flow.Tensor:
         """Return 1.0 at the largest entry along the last dim, else 0.0."""
@@ -114,8 +122,8 @@ class SGMoEFeedForward(SwitchFeedForward):
         second = self.likeliest(probability - first)
         self.note_balance(probability, first)
         kept = probability * (first + second)
-        behind = flow.cumsum(second, dim=1) + first.sum(dim=1, keepdim=True)
-        position = flow.cumsum(first, dim=1) * first + behind * second
+        behind = places(second) + first.sum(dim=1, keepdim=True)
+        position = places(first) * first + behind * second
         return kept / kept.sum(dim=-1, keepdim=True), position
 
 
