@@ -210,10 +210,10 @@ _PORTS = {
     "sparse_softmax_cross_entropy_grad": ("sparse_softmax_cross_entropy", "prediction_0", "dy_0"),
     "softmax_cross_entropy_grad": ("softmax_cross_entropy", "prediction_0", "dy_0"),
 }
-_RENAMED = {"segment_ids_0": "indices_0"}
+RENAMED = {"segment_ids_0": "indices_0"}
 
 
-def _forward_of(view: OpView) -> tuple[OpView, str, str]:
+def forward_of(view: OpView) -> tuple[OpView, str, str]:
     forward_type, wanted, dy = _PORTS.get(
         view.type, (view.type.removesuffix("_grad"), "input_0", "dy_0")
     )
@@ -221,7 +221,7 @@ def _forward_of(view: OpView) -> tuple[OpView, str, str]:
     shapes: dict[str, tuple[int, ...]] = {wanted: view.shape[gradient]}
     for name in view.inputs:
         if name not in (dy, "like_0", "prob_0"):
-            shapes[_RENAMED.get(name, name)] = view.shape[name]
+            shapes[RENAMED.get(name, name)] = view.shape[name]
     out = "output_0" if forward_type == "dim_gather" else "out_0"
     outputs = {out: view.shape[dy]}
     if "softmax" in forward_type:
@@ -231,16 +231,20 @@ def _forward_of(view: OpView) -> tuple[OpView, str, str]:
     return forward, wanted, dy
 
 
+def is_gradient(view: OpView) -> bool:
+    return view.type.endswith("_grad") or view.type in _PORTS
+
+
 def _is_derivative(view: OpView) -> bool:
-    """Tell gradients; those that skip the padding or scale are checked by hand."""
-    special_rows = view.attr.get("scale_grad_by_freq") or view.attr.get("padding_idx", -1) >= 0
-    return (view.type.endswith("_grad") or view.type in _PORTS) and not special_rows
+    """Leave out gradients that skip the padding or scale: they are checked by hand."""
+    options = view.attr.get("scale_grad_by_freq") or view.attr.get("padding_idx", -1) >= 0
+    return is_gradient(view) and not options
 
 
 @pytest.mark.parametrize("view", [v for v in CASES if _is_derivative(v)], ids=case_id)
 def test_gradients_are_derivatives(view: OpView) -> None:
     """Compare <dy, f(x + hv) - f(x - hv)> / 2h with <dx, v>."""
-    forward, wanted, dy_name = _forward_of(view)
+    forward, wanted, dy_name = forward_of(view)
     inputs, results = drawn(forward)
     if forward.type == "softmax_cross_entropy":
         inputs["label_0"] = special.softmax(inputs["label_0"], axis=-1)  # as the kernel assumes
@@ -249,7 +253,7 @@ def test_gradients_are_derivatives(view: OpView) -> None:
     dy = rng.normal(size=view.shape[dy_name])
     v = rng.normal(size=inputs[wanted].shape)
     known = {**inputs, **results, dy_name: dy, "like_0": inputs[wanted]}
-    known |= {old: inputs[new] for old, new in _RENAMED.items() if new in inputs}
+    known |= {old: inputs[new] for old, new in RENAMED.items() if new in inputs}
     dx = run(view, {name: known[name] for name in view.inputs})[view.outputs[0]]
     h = 1e-6
     ends = [
