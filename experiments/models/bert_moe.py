@@ -19,20 +19,17 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-class BalancedGraph(LossGraph):
-    """A training step whose loss has `weight` times the balance of the expert layers added."""
+class Balanced(nn.Module):
+    """A model that returns its loss, with `weight` times the balance of its expert layers added."""
 
-    def __init__(
-        self, model: nn.Module, optimizer: str, collected: list[flow.Tensor], weight: float
-    ) -> None:
-        super().__init__(model, optimizer)
+    def __init__(self, model: nn.Module, collected: list[flow.Tensor], weight: float) -> None:
+        super().__init__()
+        self.model = model
         self.collected = collected
         self.weight = weight
 
-    def build(self, *inputs: flow.Tensor) -> flow.Tensor:
-        loss = add_balance(self.model(*inputs), self.collected, self.weight)
-        loss.backward()
-        return loss
+    def forward(self, *inputs: flow.Tensor) -> flow.Tensor:
+        return add_balance(self.model(*inputs), self.collected, self.weight)
 
 
 def build(
@@ -61,5 +58,5 @@ def build(
     )
     graph, inputs = bert.build(sequence=sequence, feed_forward=layers, optimizer=optimizer, **sizes)
     if balance:
-        graph = BalancedGraph(graph.model.to(nn.Module), optimizer, collected, balance)
+        graph = LossGraph(Balanced(graph.model.to(nn.Module), collected, balance), optimizer)
     return graph, inputs
