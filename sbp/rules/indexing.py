@@ -202,7 +202,9 @@ def _batch_row(view: OpView, operand: str, rng: np.random.Generator) -> Array:
 
 
 def _embedding_map(view: OpView) -> IndexMap:
-    ids = dim_names(len(view.shape["indices_0"]), "i")
+    """Map embedding; the engine cuts no ids (here f0, …) if their frequency scales the gradient."""
+    prefix = "f" if view.attr["scale_grad_by_freq"] else "i"
+    ids = dim_names(len(view.shape["indices_0"]), prefix)
     return IndexMap(
         {"indices_0": ids, "weight_0": ("row", "d"), "out_0": (*ids, "d")},
         summed=frozenset({"row"}),

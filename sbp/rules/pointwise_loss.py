@@ -81,6 +81,8 @@ def _map(view: OpView) -> IndexMap:
     """Map operands that broadcast to the input (pos_weight may); weights and dy pass P."""
     shape = view.shape["input_0"]
     dims = {name: align(view.shape[name], shape) for name in view.inputs + view.outputs}
+    if "d0" in dims.get("pos_weight_0", ()):  # the engine refuses to cut pos_weight
+        dims = {name: tuple("r0" if i == "d0" else i for i in own) for name, own in dims.items()}
     groups = tuple(linear(name) for name in ("weight_0", "dy_0") if name in view.inputs)
     unread = frozenset({"input_0"}) if view.type == "kl_div_loss_grad" else frozenset()
     return IndexMap(dims, linear=groups, shape_only=unread)

@@ -62,12 +62,12 @@ CASES: tuple[OpView, ...] = (
     case("scatter_nd_like", "indices_0: 8 1, like_0: 12 4, updates_0: 8 4 -> out_0: 12 4"),
     case("scatter_nd_like", "indices_0: 8 2, like_0: 12 4, updates_0: 8 -> out_0: 12 4"),
     case("batch_gather", "in_0: 4 12 8, indices_0: 4 8 -> out_0: 4 8 8"),
-    case("batch_gather", "in_0: 12, indices_0: 8 -> out_0: 8"),
     case(
         "unsorted_batch_segment_sum", "data_0: 4 8 8, segment_ids_0: 4 8 -> out_0: 4 12 8",
         num_segments=12,
     ),
     case("embedding", "indices_0: 4 8, weight_0: 16 4 -> out_0: 4 8 4", **_embedding(1)),
+    case("embedding", "indices_0: 8, weight_0: 16 4 -> out_0: 8 4", **_embedding(-1, True)),
     *(
         case(
             "embedding_grad",
@@ -85,6 +85,10 @@ CASES: tuple[OpView, ...] = (
         "binary_cross_entropy_with_logits",
         "input_0: 4 8, pos_weight_0: 8, target_0: 4 8, weight_0: 4 8 -> out_0: 4 8",
         has_pos_weight=True,
+    ),
+    case(
+        "binary_cross_entropy_with_logits",
+        "input_0: 8, pos_weight_0: 8, target_0: 8 -> out_0: 8", has_pos_weight=True,
     ),
     case(
         "binary_cross_entropy_with_logits_grad",
