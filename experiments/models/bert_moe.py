@@ -1,0 +1,62 @@
+"""BERT-MoE: BERT pre-training with expert layers in place of feed-forward layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import oneflow as flow
+from oneflow import nn
+
+from experiments.models import bert
+from experiments.models.moe import add_balance, expert_blocks
+from experiments.models.transformer import LossGraph
+
+# With this vocabulary no token's choice of experts is so close that rounding could change it.
+SIZES: dict[str, dict[str, Any]] = {
+    "toy": {**bert.SIZES["toy"], "vocabulary": 96, "experts": 4, "every": 1, "factor": 2.0},
+    "base": {**bert.SIZES["bert_base"], "experts": 32, "every": 2, "balance": 0.01},
+    "large": {**bert.SIZES["bert_large"], "experts": 64, "every": 2, "balance": 0.01},
+}
+
+
+class Balanced(nn.Module):
+    """A model that returns its loss, with `weight` times the balance of its expert layers added."""
+
+    def __init__(self, model: nn.Module, collected: list[flow.Tensor], weight: float) -> None:
+        super().__init__()
+        self.model = model
+        self.collected = collected
+        self.weight = weight
+
+    def forward(self, *inputs: flow.Tensor) -> flow.Tensor:
+        return add_balance(self.model(*inputs), self.collected, self.weight)
+
+
+def build(
+    *,
+    kind: str = "sgmoe",
+    experts: int = 4,
+    every: int = 1,
+    factor: float = 1.0,
+    balance: float = 0.0,
+    sequence: int = 8,
+    optimizer: str = "sgd",
+    **sizes: Any,
+) -> tuple[nn.Graph, tuple[flow.Tensor, ...]]:
+    """Return (training graph, (ids, segments, labels)); `sizes` are those of bert.build.
+
+    Every `every`-th block has `experts` experts, `kind` as in moe.KINDS; a sequence is a group.
+    """
+    collected: list[flow.Tensor] = []
+    layers = expert_blocks(
+        kind,
+        every=every,
+        experts=experts,
+        group=sequence,
+        factor=factor,
+        balance=collected if balance else None,
+    )
+    graph, inputs = bert.build(sequence=sequence, feed_forward=layers, optimizer=optimizer, **sizes)
+    if balance:
+        graph = LossGraph(Balanced(graph.model.to(nn.Module), collected, balance), optimizer)
+    return graph, inputs
