@@ -10,13 +10,30 @@ from oneflow import nn
 
 from experiments.models.training import TrainGraph, cross_entropy
 
+VOCABULARY = 50304  # 50257 byte pairs, filled up to a multiple of 128
+
+
+def _paper(layers: int, width: int, heads: int, sequence: int) -> dict[str, int]:
+    return {
+        "layers": layers, "width": width, "heads": heads, "sequence": sequence,
+        "vocabulary": VOCABULARY, "batch": 32,
+    }  # fmt: skip
+
+
 SIZES = {
     "toy": {"layers": 2, "width": 32, "heads": 4, "sequence": 8, "vocabulary": 64, "batch": 8},
     "demo": {"layers": 4, "width": 256, "heads": 4, "sequence": 128, "vocabulary": 256, "batch": 8},
-    "medium": {
-        "layers": 24, "width": 1024, "heads": 16, "sequence": 1024, "vocabulary": 50304, "batch": 32,
-    },
-}  # fmt: skip
+    "medium": _paper(24, 1024, 16, 1024),
+    "gpt2_small": _paper(12, 768, 12, 1024),
+    "gpt2_medium": _paper(24, 1024, 16, 1024),
+    "gpt2_large": _paper(36, 1280, 20, 1024),
+    "gpt2_xl": _paper(48, 1600, 25, 1024),
+    "gpt3_1b": _paper(24, 2048, 16, 2048),  # the paper's 24 heads do not divide its width
+    "gpt3_3b": _paper(32, 2560, 32, 2048),
+    "gpt3_7b": _paper(32, 4096, 32, 2048),
+    "gpt3_13b": _paper(40, 5120, 40, 2048),
+    "gpt3_175b": _paper(96, 12288, 96, 2048),
+}
 
 
 class Attention(nn.Module):

@@ -1,0 +1,142 @@
+"""BERT: masked-LM (and next-sentence) pre-training of a post-norm encoder (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import oneflow as flow
+from oneflow import nn
+
+from experiments.models.training import cross_entropy
+from experiments.models.transformer import MASKED, EncoderBlock, FeedForward, LossGraph
+
+SIZES: dict[str, dict[str, Any]] = {
+    "toy": {"layers": 1, "width": 16, "heads": 4, "sequence": 8, "vocabulary": 64, "batch": 8},
+    "bert_base": {
+        "layers": 12, "width": 768, "heads": 12, "sequence": 512, "vocabulary": 30522, "batch": 32,
+    },
+    "bert_large": {
+        "layers": 24, "width": 1024, "heads": 16, "sequence": 512, "vocabulary": 30522, "batch": 32,
+    },
+}  # fmt: skip
+
+PADDING, IGNORED = 0, -100  # token id that pads; label of a token that is not predicted
+SEGMENTS = 2
+
+
+class Bert(nn.Module):
+    """Token ids and segment ids, each (batch, sequence) → hidden states (…, width)."""
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        sequence: int,
+        vocabulary: int,
+        feed_forward: FeedForward | None = None,
+    ) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        nn.init.normal_(self.token.weight, std=0.02)  # it is the head's table, too
+        self.position = nn.Parameter(flow.zeros(sequence, width))
+        self.segment = nn.Embedding(SEGMENTS, width)
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+        self.blocks = nn.ModuleList(
+            [
+                EncoderBlock(width, heads, pre_norm=False, epsilon=1e-12, feed_forward=feed_forward)
+                for _ in range(layers)
+            ]
+        )
+
+    def forward(self, ids: flow.Tensor, segments: flow.Tensor) -> flow.Tensor:
+        batch, length = ids.shape
+        padding = (ids == PADDING).to(flow.float32)
+        bias = padding.reshape(batch, 1, 1, length) * MASKED
+        x = self.norm(self.token(ids) + self.position + self.segment(segments))
+        for block in self.blocks:
+            x = block(x, bias)
+        return x
+
+
+class PreTraining(nn.Module):
+    """Ids, segments, labels (all (batch, sequence)) and, with `next_sentence`, (batch,) → loss.
+
+    The masked-LM head shares its table with the token embedding.
+    """
+
+    def __init__(
+        self,
+        encoder: Bert,
+        *,
+        next_sentence: bool,
+    ) -> None:
+        super().__init__()
+        vocabulary, width = encoder.token.weight.shape
+        self.encoder = encoder
+        self.transform = nn.Linear(width, width)
+        self.act = nn.GELU()
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+        self.bias = nn.Parameter(flow.zeros(vocabulary))
+        self.pool = nn.Linear(width, width) if next_sentence else None
+        self.sentence = nn.Linear(width, 2) if next_sentence else None
+
+    def forward(
+        self,
+        ids: flow.Tensor,
+        segments: flow.Tensor,
+        labels: flow.Tensor,
+        follows: flow.Tensor | None = None,
+    ) -> flow.Tensor:
+        x = self.encoder(ids, segments)
+        hidden = self.norm(self.act(self.transform(x)))
+        logits = flow.matmul(hidden, self.encoder.token.weight.transpose(0, 1)) + self.bias
+        loss = cross_entropy(logits, labels)
+        if self.pool is None or self.sentence is None:
+            return loss
+        pooled = flow.tanh(self.pool(x[:, 0]))
+        return loss + cross_entropy(self.sentence(pooled), follows)
+
+
+def build(
+    *,
+    layers: int = 1,
+    width: int = 16,
+    heads: int = 4,
+    sequence: int = 8,
+    vocabulary: int = 64,
+    batch: int = 8,
+    next_sentence: bool = False,
+    feed_forward: FeedForward | None = None,
+    optimizer: str = "sgd",
+) -> tuple[nn.Graph, tuple[flow.Tensor, ...]]:
+    """Return (training graph, (ids, segments, labels[, follows])), all int64.
+
+    The first three have shape (batch, sequence): the last tokens of each row are padding, a seventh
+    of the labels is not IGNORED. `follows` (batch,) comes with `next_sentence`.
+    """
+    encoder = Bert(
+        layers=layers,
+        width=width,
+        heads=heads,
+        sequence=sequence,
+        vocabulary=vocabulary,
+        feed_forward=feed_forward,
+    )
+    inputs = examples(batch, sequence, vocabulary)
+    if not next_sentence:
+        inputs = inputs[:3]
+    model = PreTraining(encoder, next_sentence=next_sentence)
+    return LossGraph(model, optimizer), tuple(map(flow.tensor, inputs))
+
+
+def examples(batch: int, sequence: int, vocabulary: int) -> tuple[np.ndarray, ...]:
+    """Return ids, segments, labels and whether the second sentence follows the first."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1, vocabulary, (batch, sequence))
+    ids[:, sequence - sequence // 8 :] = PADDING
+    segments = np.tile(np.arange(sequence) >= sequence // 2, (batch, 1)).astype(np.int64)
+    labels = np.where(np.arange(ids.size).reshape(ids.shape) % 7 == 0, ids, IGNORED)
+    return ids, segments, labels, rng.integers(0, 2, batch)

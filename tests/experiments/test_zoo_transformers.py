@@ -1,0 +1,89 @@
+"""Transformers of the zoo: each traces to a Program, trains, and has shapes that cut evenly."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.oneflow
+
+MODELS = ("bert", "dnabert", "vit", "t5", "llama")
+VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    *((name, {}) for name in MODELS),
+    ("bert", {"next_sentence": True, "optimizer": "adamw"}),
+    ("t5", {"gated": True}),
+    ("llama", {"groups": 8}),
+)
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(f"experiments.models.{name}")
+
+
+@pytest.mark.parametrize(("name", "sizes"), VARIANTS, ids=lambda value: str(value))
+def test_a_toy_is_captured_and_trains(name: str, sizes: dict[str, Any]) -> None:
+    import autoddl
+
+    model = module(name)
+    graph, inputs = model.build(**model.SIZES["toy"] | sizes)
+    program = autoddl.capture(graph, *inputs)
+    assert program.loss is not None
+    assert len(program.ops) <= (400 if name == "t5" else 300)
+    assert all(p.update is not None for p in program.parameters if "weight" in p.tensor)
+    losses = [float(graph(*inputs).numpy()) for _ in range(4)]
+    assert np.all(np.isfinite(losses))
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_named_sizes_are_those_of_build(name: str) -> None:
+    """A big size with its depth cut to one layer traces without memory."""
+    import autoddl
+
+    model = module(name)
+    defaults = model.build.__kwdefaults__
+    assert {key: defaults[key] for key in model.SIZES["toy"]} == model.SIZES["toy"]
+    largest = list(model.SIZES.values())[-1]
+    assert set(largest) <= set(defaults)
+    with autoddl.abstract_parameters():
+        graph, inputs = model.build(**largest | {"layers": 1, "batch": 4})
+    shapes = {t.shape for t in autoddl.capture(graph, *inputs).tensors}
+    assert (largest["width"], largest["width"]) in shapes or name == "t5"
+
+
+def test_experts_may_replace_feed_forward_layers() -> None:
+    from oneflow import nn
+
+    import autoddl
+
+    for name in ("bert", "vit"):
+        graph, inputs = module(name).build(feed_forward=lambda width: nn.Linear(width, width))
+        types = [op.type for op in autoddl.capture(graph, *inputs).ops if op.phase == "forward"]
+        assert types.count("gelu") == (1 if name == "bert" else 0)  # BERT's head has one
+
+
+def test_positions_fall_into_the_papers_buckets() -> None:
+    """Near distances have a bucket each, far ones share the last; both directions differ."""
+    from experiments.models.t5 import position_buckets
+
+    both = position_buckets(200, 200, both_ways=True)
+    assert both[0, :9].tolist() == [0, 17, 18, 19, 20, 21, 22, 23, 24]
+    assert both[:9, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert both[199, 0] == 15 and both[0, 199] == 31
+    back = position_buckets(200, 200, both_ways=False)
+    assert back[:17, 0].tolist() == [*range(16), 16]
+    assert back[199, 0] == 31 and not back[0].any()
+
+
+def test_llama_does_not_look_ahead() -> None:
+    model = module("llama")
+    graph, (ids, _) = model.build()
+    changed = ids.clone()
+    changed[:, 5:] = (changed[:, 5:] + 1) % 64
+    before, after = graph.model(ids).numpy(), graph.model(changed).numpy()
+    assert np.allclose(before[:, :5], after[:, :5], atol=1e-6)
+    assert not np.allclose(before[:, 5:], after[:, 5:], atol=1e-3)
+    assert before.shape == (8, 8, 64)
