@@ -1,6 +1,8 @@
 """Op rules: one file per operator family; importing this package registers all of them."""
 
 from autoddl.sbp.rules import (
+    activation,
+    comparison,
     conv,
     elementwise,
     embedding,
@@ -9,10 +11,15 @@ from autoddl.sbp.rules import (
     normalisation,
     optimizer,
     reduction,
+    select,
     shape,
+    sources,
+    unary,
 )
 
 __all__ = [
+    "activation",
+    "comparison",
     "conv",
     "elementwise",
     "embedding",
@@ -21,5 +28,8 @@ __all__ = [
     "normalisation",
     "optimizer",
     "reduction",
+    "select",
     "shape",
+    "sources",
+    "unary",
 ]

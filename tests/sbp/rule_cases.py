@@ -239,3 +239,8 @@ def case_id(view: OpView) -> str:
     """Return a short test id: the op type and the input shapes."""
     shapes = "-".join("x".join(map(str, view.shape[name])) or "0d" for name in view.inputs)
     return f"{view.type}[{shapes}]"
+
+
+from tests.sbp import cases_transformers  # noqa: E402 (it uses `case`)
+
+CASES += cases_transformers.CASES
