@@ -2,6 +2,7 @@
 
 from autoddl.sbp.rules import (
     activation,
+    cast_like,
     comparison,
     conv,
     elementwise,
@@ -19,6 +20,7 @@ from autoddl.sbp.rules import (
 
 __all__ = [
     "activation",
+    "cast_like",
     "comparison",
     "conv",
     "elementwise",

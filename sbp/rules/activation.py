@@ -110,10 +110,14 @@ def _samplers(op_type: str) -> dict[str, Sampler]:
 
 
 def _prelu_dims(view: OpView, *like_x: str) -> dict[str, Dims]:
-    """Name the dims of x after it; alpha has one slope, or one for each channel (dim 1)."""
-    x = dim_names(len(view.shape["x_0"]))
-    shared = view.shape["alpha_0"] == (1,) or len(x) < 2
-    alpha: Dims = (None,) if shared else (x[1],)
+    """Name the dims of x; alpha has one slope for each channel (dim 1), or one for all.
+
+    Engines may refuse to cut the channels then, so they are named s1.
+    """
+    names = dim_names(len(view.shape["x_0"]))
+    shared = view.shape["alpha_0"] == (1,)
+    x: Dims = tuple("s1" if shared and i == "d1" else i for i in names)
+    alpha: Dims = (None,) if shared else ("d1",)
     named = {name: alpha for name in view.inputs + view.outputs if name.startswith("alpha")}
     return {**named, **dict.fromkeys(like_x, x)}
 

@@ -1,4 +1,4 @@
-"""Cases of activation, unary, comparison, select and sources."""
+"""Cases of activation, cast_like, comparison, select, sources and unary."""
 
 from __future__ import annotations
 
@@ -143,6 +143,7 @@ CASES: tuple[OpView, ...] = (
     case("tril", "in_0: 4 8 4 -> out_0: 4 8 4", diagonal=-1, is_floating_fill_value=True,
          **_TRIANGLE),
     case("triu", "in_0: 4 8 12 -> out_0: 4 8 12", diagonal=-1),
+    case("cast_like", "in_0: 4 8, dtype_like_0: 4 8 -> out_0: 4 8"),
     _fill("constant", is_floating_value=True, floating_value=2.0),
     _fill("constant", is_floating_value=False, integer_value=0),
     case("arange", "-> out_0: 8", **_ARANGE),

@@ -26,7 +26,7 @@ FAMILIES = {
 # Operands of which an op reads only the shape: any state of theirs gives right numbers.
 SHAPE_ONLY = {
     "max_pool_2d_grad": {"x_0"}, "adaptive_avg_pool2d_grad": {"x_0"}, "nll_grad": {"input_0"},
-    "conv_data_grad": {"x_like_0"},
+    "conv_data_grad": {"x_like_0"}, "cast_like": {"dtype_like_0"},
 }  # fmt: skip
 
 # Right signatures that the rules leave out because OneFlow 0.9 refuses them (but for slices, where
