@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.numpy_step import in_numpy
+
 pytestmark = pytest.mark.oneflow
 
 MODELS = ("bert", "dnabert", "vit", "t5", "llama")
@@ -63,6 +65,39 @@ def parameters(model: Any, **sizes: Any) -> int:
         graph, inputs = model.build(**sizes)
     program = autoddl.capture(graph, *inputs)
     return sum(program.tensor[p.tensor].elements for p in program.parameters if p.update)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_references_of_the_rules_compute_the_engines_step(name: str) -> None:
+    """Loss and all gradients of a whole model, with NumPy and with the engine's kernels."""
+    from oneflow import nn
+
+    import autoddl
+    from autoddl.sbp.rules.registry import find
+    from experiments.models.training import TrainGraph, seed_weights
+
+    graph, inputs = module(name).build()
+    model = graph.model.to(nn.Module)
+    seed_weights(model, 1)
+    program = autoddl.capture(graph, *inputs)
+    if unknown := {op.type for op in program.ops if find(op.type) is None}:
+        pytest.skip(f"op types without a rule: {unknown}")
+    tensors = {f"model.{key}": t for key, t in (*model.named_parameters(), *model.named_buffers())}
+    arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
+    arrays |= {key: x.numpy() for key, x in zip(program.inputs, inputs, strict=True)}
+    wide = {key: a.astype(float) if a.dtype.kind == "f" else a for key, a in arrays.items()}
+    known, _ = in_numpy(program, wide)
+    if isinstance(graph, TrainGraph):
+        loss = graph.loss(model(inputs[0]), inputs[1])
+    else:
+        loss = model(*inputs)
+    loss.backward()
+    assert program.loss is not None
+    np.testing.assert_allclose(known[program.loss], loss.numpy(), rtol=1e-5)
+    for parameter in program.parameters:
+        if parameter.gradient is not None:
+            gradient = tensors[parameter.tensor].grad.numpy()
+            np.testing.assert_allclose(known[parameter.gradient], gradient, rtol=1e-3, atol=1e-5)
 
 
 def test_experts_may_replace_feed_forward_layers() -> None:

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoddl.sbp.numeric import run_op
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules import activation, comparison, registry, select, unary
 from autoddl.sbp.rules.pointwise import broadcast_dims
-from autoddl.sbp.rules.registry import OpView
-from autoddl.sbp.state import broadcast
+from tests.numpy_step import in_numpy
 from tests.sbp.rule_cases import case
 
-Arrays = dict[str, np.ndarray]
 WIDE, NEAR, ABOVE, POSITIVE = (-4.0, 4.0), (-0.9, 0.9), (1.2, 3.0), (0.5, 2.0)
 
 
@@ -134,23 +131,6 @@ def step(
     y, loss = model(flow.tensor(dy))
     loss.backward()
     return program, y.numpy(), [p.grad.numpy() for p in model.parameters()], dy
-
-
-def in_numpy(program: Program, known: Arrays) -> tuple[Arrays, set[str]]:
-    """Run what has rules before the optimizer; return all tensors and the op types run."""
-    shapes = {tensor.name: tensor.shape for tensor in program.tensors}
-    known, types = dict(known), set()
-    for op in program.ops:
-        if op.phase == "optimizer" or registry.find(op.type) is None:
-            continue
-        if all(tensor in known for _, tensor in op.inputs):
-            operands = dict(op.inputs + op.outputs)
-            view = OpView.of(op, {name: shapes[tensor] for name, tensor in operands.items()})
-            whole = dict.fromkeys(operands, broadcast(1))
-            results = run_op(view, whole, (1,), {n: [known[t]] for n, t in op.inputs})
-            known |= {operands[name]: array for name, (array,) in results.items()}
-            types.add(op.type)
-    return known, types
 
 
 def compare(function: Callable[..., Any], *values: np.ndarray) -> set[str]:
