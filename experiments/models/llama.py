@@ -48,20 +48,17 @@ class RMSNorm(nn.Module):
         return x * flow.rsqrt(mean + self.epsilon) * self.weight
 
 
-class Rotary(nn.Module):
-    """Turn pairs of features (first half, second half) by an angle that grows with the position."""
+def angles(sequence: int, size: int) -> np.ndarray:
+    """Return the angle of every position and pair of features, (sequence, size / 2)."""
+    speed = 10000.0 ** (-np.arange(0, size, 2) / size)
+    return np.arange(sequence)[:, None] * speed
 
-    def __init__(self, sequence: int, size: int) -> None:
-        super().__init__()
-        speed = 10000.0 ** (-np.arange(0, size, 2) / size)
-        angle = np.arange(sequence)[:, None] * speed
-        self.half = size // 2
-        self.register_buffer("cos", flow.tensor(np.cos(angle).astype(np.float32)))
-        self.register_buffer("sin", flow.tensor(np.sin(angle).astype(np.float32)))
 
-    def forward(self, x: flow.Tensor) -> flow.Tensor:
-        a, b = x[..., : self.half], x[..., self.half :]
-        return flow.cat([a * self.cos - b * self.sin, b * self.cos + a * self.sin], dim=-1)
+def rotated(x: flow.Tensor, cos: flow.Tensor, sin: flow.Tensor) -> flow.Tensor:
+    """Turn pairs of features (first half, second half) of (…, length, size) by the angles."""
+    half = x.shape[-1] // 2
+    a, b = x[..., :half], x[..., half:]
+    return flow.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
 class Attention(nn.Module):
@@ -76,9 +73,11 @@ class Attention(nn.Module):
         self.value = nn.Linear(width, groups * size, bias=False)
         self.output = nn.Linear(width, width, bias=False)
 
-    def forward(self, x: flow.Tensor, rotary: nn.Module, hidden: flow.Tensor) -> flow.Tensor:
-        q = rotary(split_heads(self.query(x), self.heads))
-        k = self._repeated(rotary(split_heads(self.key(x), self.groups)))
+    def forward(
+        self, x: flow.Tensor, cos: flow.Tensor, sin: flow.Tensor, hidden: flow.Tensor
+    ) -> flow.Tensor:
+        q = rotated(split_heads(self.query(x), self.heads), cos, sin)
+        k = self._repeated(rotated(split_heads(self.key(x), self.groups), cos, sin))
         v = self._repeated(split_heads(self.value(x), self.groups))
         scores = flow.matmul(q, k.transpose(-1, -2)) * self.scale
         weights = flow.softmax(scores.masked_fill(hidden, MASKED), dim=-1)
@@ -117,8 +116,8 @@ class Block(nn.Module):
         self.norm2 = RMSNorm(width)
         self.feed_forward = FeedForward(width, inner)
 
-    def forward(self, x: flow.Tensor, rotary: nn.Module, hidden: flow.Tensor) -> flow.Tensor:
-        x = x + self.attention(self.norm1(x), rotary, hidden)
+    def forward(self, x: flow.Tensor, *tables: flow.Tensor) -> flow.Tensor:
+        x = x + self.attention(self.norm1(x), *tables)
         return x + self.feed_forward(self.norm2(x))
 
 
@@ -138,7 +137,9 @@ class Llama(nn.Module):
     ) -> None:
         super().__init__()
         self.token = nn.Embedding(vocabulary, width)
-        self.rotary = Rotary(sequence, width // heads)
+        angle = angles(sequence, width // heads).astype(np.float32)
+        self.register_buffer("cos", flow.tensor(np.cos(angle)))
+        self.register_buffer("sin", flow.tensor(np.sin(angle)))
         hidden = np.triu(np.ones((sequence, sequence), dtype=bool), 1)
         self.register_buffer("hidden", flow.tensor(hidden))
         self.blocks = nn.ModuleList([Block(width, heads, groups, inner) for _ in range(layers)])
@@ -148,7 +149,7 @@ class Llama(nn.Module):
     def forward(self, ids: flow.Tensor) -> flow.Tensor:
         x = self.token(ids)
         for block in self.blocks:
-            x = block(x, self.rotary, self.hidden)
+            x = block(x, self.cos, self.sin, self.hidden)
         return self.head(self.norm(x))
 
 

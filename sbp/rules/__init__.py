@@ -1,7 +1,10 @@
 """Op rules: one file per operator family; importing this package registers all of them."""
 
 from autoddl.sbp.rules import (
+    activation,
     batchnorm,
+    cast_like,
+    comparison,
     concat,
     conv,
     elementwise,
@@ -21,7 +24,10 @@ from autoddl.sbp.rules import (
 )
 
 __all__ = [
+    "activation",
     "batchnorm",
+    "cast_like",
+    "comparison",
     "concat",
     "conv",
     "elementwise",

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.numpy_step import in_numpy
+
 pytestmark = pytest.mark.oneflow
 
 MODELS = ("bert", "dnabert", "vit", "t5", "llama")
@@ -38,20 +40,64 @@ def test_a_toy_is_captured_and_trains(name: str, sizes: dict[str, Any]) -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_named_sizes_are_those_of_build(name: str) -> None:
-    """A big size with its depth cut to one layer traces without memory."""
+@pytest.mark.parametrize(
+    ("name", "size", "published"),
+    [
+        ("bert", "bert_large", 335e6), ("dnabert", "dnabert", 89e6), ("vit", "vit_huge", 632e6),
+        ("t5", "t5_11b", 11.3e9), ("llama", "llama_7b", 6.74e9), ("llama", "llama2_70b", 69.0e9),
+    ],
+)  # fmt: skip
+def test_sizes_have_the_published_number_of_parameters(
+    name: str, size: str, published: float
+) -> None:
+    """Counted with one and two layers, traced without memory; the others add as much each."""
+    model = module(name)
+    defaults, sizes = model.build.__kwdefaults__, model.SIZES[size]
+    assert {key: defaults[key] for key in model.SIZES["toy"]} == model.SIZES["toy"]
+    one, two = (parameters(model, **sizes | {"layers": n, "batch": 4}) for n in (1, 2))
+    assert one + (sizes["layers"] - 1) * (two - one) == pytest.approx(published, rel=0.01)
+
+
+def parameters(model: Any, **sizes: Any) -> int:
     import autoddl
 
-    model = module(name)
-    defaults = model.build.__kwdefaults__
-    assert {key: defaults[key] for key in model.SIZES["toy"]} == model.SIZES["toy"]
-    largest = list(model.SIZES.values())[-1]
-    assert set(largest) <= set(defaults)
     with autoddl.abstract_parameters():
-        graph, inputs = model.build(**largest | {"layers": 1, "batch": 4})
-    shapes = {t.shape for t in autoddl.capture(graph, *inputs).tensors}
-    assert (largest["width"], largest["width"]) in shapes or name == "t5"
+        graph, inputs = model.build(**sizes)
+    program = autoddl.capture(graph, *inputs)
+    return sum(program.tensor[p.tensor].elements for p in program.parameters if p.update)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_references_of_the_rules_compute_the_engines_step(name: str) -> None:
+    """Loss and all gradients of a whole model, with NumPy and with the engine's kernels."""
+    from oneflow import nn
+
+    import autoddl
+    from autoddl.sbp.rules.registry import find
+    from experiments.models.training import TrainGraph, seed_weights
+
+    graph, inputs = module(name).build()
+    model = graph.model.to(nn.Module)
+    seed_weights(model, 1)
+    program = autoddl.capture(graph, *inputs)
+    if unknown := {op.type for op in program.ops if find(op.type) is None}:
+        pytest.skip(f"op types without a rule: {unknown}")
+    tensors = {f"model.{key}": t for key, t in (*model.named_parameters(), *model.named_buffers())}
+    arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
+    arrays |= {key: x.numpy() for key, x in zip(program.inputs, inputs, strict=True)}
+    wide = {key: a.astype(float) if a.dtype.kind == "f" else a for key, a in arrays.items()}
+    known, _ = in_numpy(program, wide)
+    if isinstance(graph, TrainGraph):
+        loss = graph.loss(model(inputs[0]), inputs[1])
+    else:
+        loss = model(*inputs)
+    loss.backward()
+    assert program.loss is not None
+    np.testing.assert_allclose(known[program.loss], loss.numpy(), rtol=1e-5)
+    for parameter in program.parameters:
+        if parameter.gradient is not None:
+            gradient = tensors[parameter.tensor].grad.numpy()
+            np.testing.assert_allclose(known[parameter.gradient], gradient, rtol=1e-3, atol=1e-5)
 
 
 def test_experts_may_replace_feed_forward_layers() -> None:

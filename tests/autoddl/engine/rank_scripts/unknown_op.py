@@ -13,7 +13,7 @@ from experiments.models.training import OPTIMIZERS, TrainGraph, mean_squared_err
 
 
 def fresh():
-    model = nn.Sequential(nn.Linear(8, 16), nn.Mish(), nn.Linear(16, 4), nn.SiLU())
+    model = nn.Sequential(nn.Linear(8, 16), nn.Mish(), nn.Linear(16, 4), nn.CELU())
     seed_weights(model, 1)
     return TrainGraph(model, mean_squared_error, "sgd")
 
