@@ -1,9 +1,19 @@
 """Op rules: one file per operator family; importing this package registers all of them."""
 
 from autoddl.sbp.rules import (
+    amp,
     conv,
+    dropout,
     elementwise,
     embedding,
+    fused_attention,
+    fused_elementwise,
+    fused_interaction,
+    fused_matmul,
+    fused_normalization,
+    fused_softmax,
+    group_norm,
+    layer_norm,
     loss,
     matmul,
     normalisation,
@@ -13,9 +23,19 @@ from autoddl.sbp.rules import (
 )
 
 __all__ = [
+    "amp",
     "conv",
+    "dropout",
     "elementwise",
     "embedding",
+    "fused_attention",
+    "fused_elementwise",
+    "fused_interaction",
+    "fused_matmul",
+    "fused_normalization",
+    "fused_softmax",
+    "group_norm",
+    "layer_norm",
     "loss",
     "matmul",
     "normalisation",

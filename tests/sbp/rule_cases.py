@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoddl.sbp.rules.registry import OpView
+from experiments.rule_cases import cuda
 
 
 def case(op_type: str, text: str, **attrs: Any) -> OpView:
@@ -232,6 +233,7 @@ CASES: tuple[OpView, ...] = (
         **ADAM | {"amsgrad": True},
     ),
     case("adam_bias_correction_factor", "train_step_0: 1 -> out_0: 1", beta=0.9),
+    *cuda.CASES,
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def cuts(**more: frozenset[str]) -> dict[str, str]:
+def cuts(**more: Any) -> dict[str, str]:
     imap = IndexMap(DIMS, **more)
     registry.register(OpRule("toy", lambda view: imap, lambda op: {}))
     names = VIEW.inputs + VIEW.outputs
