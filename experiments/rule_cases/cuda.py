@@ -83,6 +83,10 @@ CASES: tuple[OpView, ...] = (
         "gamma_diff_0: 12, beta_diff_0: 12", begin_params_axis=2,
     ),
     case(
+        "layer_norm_param_grad", "dy_0: 4 8 4 6, x_0: 4 8 4 6, mean_0: 4, inv_variance_0: 4 -> "
+        "gamma_diff_0: 8 4 6, beta_diff_0: 8 4 6", begin_params_axis=1,
+    ),
+    case(
         "rms_norm", "x_0: 4 8 12, weight_0: 12 -> y_0: 4 8 12, inv_rms_0: 4 8",
         normalized_shape=(12,), epsilon=1e-05,
     ),
@@ -97,6 +101,9 @@ CASES: tuple[OpView, ...] = (
     case("rms_norm_grad", "dy_0: 4 8 12, x_0: 4 8 12, inv_rms_0: 4 -> dx_0: 4 8 12"),
     case(
         "rms_norm_param_grad", "dy_0: 4 8 12, x_0: 4 8 12, inv_rms_0: 4 8 -> weight_grad_0: 12"
+    ),
+    case(
+        "rms_norm_param_grad", "dy_0: 4 8 4 6, x_0: 4 8 4 6, inv_rms_0: 4 -> weight_grad_0: 8 4 6"
     ),
     case(
         "group_norm", "x_0: 4 8 4 3, gamma_0: 8, beta_0: 8 -> y_0: 4 8 4 3, mean_0: 4 4, "
@@ -123,7 +130,7 @@ CASES: tuple[OpView, ...] = (
         "dgamma_0: 8, dbeta_0: 8",
     ),
     case(
-        "group_norm_param_grad", "dy_0: 4 8 12, x_0: 4 8 12, mean_0: 4 1, inv_variance_0: 4 1 -> "
+        "group_norm_param_grad", "dy_0: 4 8 4 6, x_0: 4 8 4 6, mean_0: 4 1, inv_variance_0: 4 1 -> "
         "dgamma_0: 8, dbeta_0: 8",
     ),
     case("fused_matmul_bias", "x_0: 4 8 12, weight_0: 16 12, bias_0: 16 -> out_0: 4 8 16"),

@@ -51,11 +51,17 @@ def _forward_map(view: OpView) -> IndexMap:
 
 
 def _grad_map(view: OpView) -> IndexMap:
-    """Map gradients of the features (and a copy of the part of dy that was concatenated)."""
-    grads = [name for name in view.outputs if name.startswith("features_grad_")]
-    factors = f"{' '.join(_features(view))} -> {' '.join(grads)}"
-    groups = () if _is_sparse(view) else (linear("dy_0"), linear(factors))
-    return IndexMap(_dims(view), linear=groups, whole=frozenset({"output_concat_grad_0"}))
+    """Map gradients of the features (and a copy of the part of dy that was concatenated).
+
+    They are linear in all features together. That is said for up to two operands only: what an
+    engine refuses is listed by operand names, and there may be any number.
+    """
+    features = _features(view)
+    groups = [] if _is_sparse(view) else [linear("dy_0")]
+    if groups and len(features) <= 2:
+        grads = [name for name in view.outputs if name.startswith("features_grad_")]
+        groups.append(linear(f"{' '.join(features)} -> {' '.join(grads)}"))
+    return IndexMap(_dims(view), linear=tuple(groups), whole=frozenset({"output_concat_grad_0"}))
 
 
 def _vectors(op: LocalOp) -> Array:

@@ -3,6 +3,7 @@
 The softmax dim stays whole; every other dim is cut, masks and biases along with it where they are
 not broadcast. Dropout masks are inputs here (drawn by another op), so cuts are exact. A lower
 triangle compares positions in the whole matrix: where rows are cut, a shard has to know its first.
+The last two dims are named "row" and "column", as engines treat them unlike the others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from autoddl.sbp.rules.maps import align, elements
 from autoddl.sbp.rules.registry import (
     Array,
+    Dims,
     IndexMap,
     LocalOp,
     OpRule,
@@ -35,14 +37,19 @@ def _map(*texts: str, large: str = "x_0") -> Callable[[OpView], IndexMap]:
     """Align all operands with `large`, whose last dim stays whole."""
 
     def indices(view: OpView) -> IndexMap:
-        shape = view.shape[large]
-        dims = {
-            name: (*align(view.shape[name], shape)[:-1], None)
-            for name in view.inputs + view.outputs
-        }
-        return IndexMap(dims, linear=tuple(map(linear, texts)))
+        dims = {name: _aligned(view, name, large) for name in view.inputs + view.outputs}
+        whole_rows = {name: (*named[:-1], None) for name, named in dims.items()}
+        return IndexMap(whole_rows, linear=tuple(map(linear, texts)))
 
     return indices
+
+
+def _aligned(view: OpView, name: str, large: str) -> Dims:
+    """Name the dims of an operand after those of `large`, which it is broadcast to."""
+    shape = view.shape[large]
+    last = {f"d{len(shape) - 2}": "row", f"d{len(shape) - 1}": "column"}
+    dims = align(view.shape[name], shape)
+    return tuple(None if index is None else last.get(index, index) for index in dims)
 
 
 def _softmax(x: Array) -> Array:
@@ -117,7 +124,7 @@ def _number(view: OpView, name: str) -> float:
 
 def _scale_tril_map(view: OpView) -> IndexMap:
     """Map a scaled lower triangle: linear unless something else than zeros fills the rest."""
-    dims = align(view.shape["in_0"], view.shape["in_0"])
+    dims = _aligned(view, "in_0", "in_0")
     groups = () if _number(view, "fill") else (linear("in_0"),)
     return IndexMap({"in_0": dims, "out_0": dims}, linear=groups)
 

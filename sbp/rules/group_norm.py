@@ -38,7 +38,7 @@ def _dims(view: OpView, *, space: bool) -> dict[str, Dims]:
     axis, ndim = _channel_axis(view), len(view.shape["x_0"])
     # One group is one statistic, which can't be cut along with the channels.
     group = None if view.shape["mean_0"][1] == 1 and not space else "g"
-    spatial = dim_names(ndim) if space else (None,) * ndim
+    spatial = dim_names(ndim, "s") if space else (None,) * ndim
     large = tuple("n" if i == 0 else group if i == axis else spatial[i] for i in range(ndim))
     dims: dict[str, Dims] = dict.fromkeys(view.inputs + view.outputs, large)
     dims |= {name: (group,) for name in _CHANNELS if name in view.shape}

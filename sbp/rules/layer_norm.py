@@ -57,8 +57,8 @@ def _input_grad_map(view: OpView) -> IndexMap:
 
 def _param_grad_map(view: OpView) -> IndexMap:
     """Map sums over rows of dy and of dy * (x - mean) * inv_variance."""
-    ndim = len(view.shape["dy_0"])
-    rows, columns = dim_names(_rows(view)), dim_names(ndim)[_rows(view) :]
+    rows = dim_names(_rows(view))
+    columns = dim_names(len(view.shape["dy_0"]) - len(rows), "c")
     dims = {name: rows if name in _STATISTICS else (*rows, *columns) for name in view.inputs}
     if "inv_rms_0" in view.inputs:
         groups: tuple[str, ...] = ("dy_0", "x_0", "inv_rms_0")
