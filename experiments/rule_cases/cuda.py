@@ -12,6 +12,7 @@ _LAYERS = (
     "biases_2: 4 -> out_0: 8 4, cublas_aux_0: 8 4, cublas_aux_1: 8 4, cublas_aux_2: 8 4, "
     "hidden_0: 8 12, hidden_1: 8 16, hidden_2: 8 4"
 )
+_PRODUCT = {"transpose_a": False, "transpose_b": True, "alpha": 1.0}
 _SOFTMAX = {"scale_value": 0.5, "mask_fill_value": -10000.0}
 _DROPOUT = {"dropout_scale_value": 1.1111111640930176}
 _TRIL = {"diagonal": 0, "tril_scale_value": 0.5, "mask_scale_value": 1.1111111640930176}
@@ -132,6 +133,16 @@ CASES: tuple[OpView, ...] = (
     case(
         "group_norm_param_grad", "dy_0: 4 8 4 6, x_0: 4 8 4 6, mean_0: 4 1, inv_variance_0: 4 1 -> "
         "dgamma_0: 8, dbeta_0: 8",
+    ),
+    case(
+        "matmul", "_add_to_output_0: 8 4, a_0: 8 12, b_0: 12 4 -> out_0: 8 4",
+        **_PRODUCT | {"transpose_b": False},
+    ),
+    case("batch_matmul", "a_0: 4 8 6, b_0: 4 4 6, _add_to_output_0: 4 8 4 -> out_0: 4 8 4", **_PRODUCT),
+    case("broadcast_matmul", "a_0: 4 8 6, b_0: 4 6, _add_to_output_0: 4 8 4 -> out_0: 4 8 4", **_PRODUCT),
+    case(
+        "broadcast_matmul_grad_b", "_add_to_output_0: 12 4, a_0: 4 8 12, b_0: 4 8 4 -> out_0: 12 4",
+        alpha=1.0,
     ),
     case("fused_matmul_bias", "x_0: 4 8 12, weight_0: 16 12, bias_0: 16 -> out_0: 4 8 16"),
     case(

@@ -1,6 +1,7 @@
 """Op rules: one file per operator family; importing this package registers all of them."""
 
 from autoddl.sbp.rules import (
+    add_to_output,
     amp,
     conv,
     dropout,
@@ -23,6 +24,7 @@ from autoddl.sbp.rules import (
 )
 
 __all__ = [
+    "add_to_output",
     "amp",
     "conv",
     "dropout",
