@@ -98,6 +98,11 @@ class IndexMap:
     `approximate` gives other numbers than one device does; it maps to the permission that a user has
     to give for it.
 
+    `added` inputs (a fused bias) are added once to the sums: where a cut index that they lack is
+    summed they are P, else every device would add them. `whole` outputs that lack a cut index,
+    which the op does not sum either, do not depend on it (or, for an approximate one, count as the
+    same on every device) and stay B.
+
     Index names are labels, too: give two situations that an engine treats differently two names.
     """
 
@@ -108,6 +113,8 @@ class IndexMap:
     maxed: frozenset[str] = frozenset()
     minned: frozenset[str] = frozenset()
     approximate: Mapping[str, str] = field(default_factory=dict)
+    added: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
 
 
 def index_map(
@@ -254,11 +261,11 @@ def _cut(view: OpView, imap: IndexMap, index: str) -> Signature | None:
         if index in dims:
             signature[name] = S(dims.index(index))
         elif name not in view.outputs:
-            signature[name] = B
+            signature[name] = P if name in imap.added and index in imap.summed else B
         elif (partial := _reduced(imap, index)) is not None:
             signature[name] = partial
-        elif index in imap.approximate:
-            signature[name] = B  # every device has its own, which is the approximation
+        elif name in imap.whole:
+            signature[name] = B
         else:
             return None
     return signature
