@@ -25,7 +25,6 @@ from autoddl.sbp.state import (
     broadcast,
     check_state,
     joined,
-    local_shape,
     pieces,
     shard_shape,
     shard_slices,

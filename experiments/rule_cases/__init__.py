@@ -7,7 +7,17 @@ exist; attributes are as the engine writes them.
 from __future__ import annotations
 
 from autoddl.sbp.rules.registry import OpView
-from experiments.rule_cases import convolutions, elementwise, movement, optimizers, products, reductions
+from experiments.rule_cases import (
+    convolutions,
+    cuda,
+    elementwise,
+    movement,
+    optimizers,
+    pointwise,
+    products,
+    reductions,
+    routing,
+)
 from experiments.rule_cases.optimizers import ADAM, MOMENTUM, UPDATE
 from experiments.rule_cases.reading import case, case_id
 
@@ -18,6 +28,9 @@ CASES: tuple[OpView, ...] = (
     *movement.CASES,
     *reductions.CASES,
     *optimizers.CASES,
+    *pointwise.CASES,
+    *routing.CASES,
+    *cuda.CASES,
 )
 
 __all__ = ["ADAM", "CASES", "MOMENTUM", "UPDATE", "case", "case_id"]

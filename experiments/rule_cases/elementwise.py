@@ -8,7 +8,7 @@ from autoddl.sbp.rules.registry import OpView
 from experiments.rule_cases.reading import case
 
 
-def _number(value: float) -> dict[str, Any]:
+def number(value: float) -> dict[str, Any]:
     """Return the attributes of a scalar op, as the engine writes them."""
     whole = isinstance(value, int)
     return {
@@ -38,12 +38,12 @@ CASES: tuple[OpView, ...] = (
     *(case(name, "dy_0: 4 8, x_0: 4 8 -> dx_0: 4 8") for name in _FROM_X.split()),
     case("relu_grad", "y_0: 4 8, dy_0: 4 8 -> dx_0: 4 8"),
     case("sigmoid_grad", "y_0: 4 8, dy_0: 4 8 -> dx_0: 4 8"),
-    case("scalar_add", "in_0: 4 8 -> out_0: 4 8", **_number(1e-5)),
-    case("scalar_mul", "in_0: 4 8 -> out_0: 4 8", **_number(0.125)),
-    case("scalar_mul", "in_0: -> out_0:", **_number(-1)),
-    case("scalar_div", "in_0: 4 8 -> out_0: 4 8", **_number(16.0)),
-    case("scalar_pow", "in_0: 4 8 -> out_0: 4 8", **_number(3)),
-    case("scalar_pow_grad", "x_0: 4 8, dy_0: 4 8 -> dx_0: 4 8", **_number(3)),
+    case("scalar_add", "in_0: 4 8 -> out_0: 4 8", **number(1e-5)),
+    case("scalar_mul", "in_0: 4 8 -> out_0: 4 8", **number(0.125)),
+    case("scalar_mul", "in_0: -> out_0:", **number(-1)),
+    case("scalar_div", "in_0: 4 8 -> out_0: 4 8", **number(16.0)),
+    case("scalar_pow", "in_0: 4 8 -> out_0: 4 8", **number(3)),
+    case("scalar_pow_grad", "x_0: 4 8, dy_0: 4 8 -> dx_0: 4 8", **number(3)),
     case("cast", "in_0: 4 8 -> out_0: 4 8", dtype=2),
     case("cast", "in_0: 4 8 -> out_0: 4 8", dtype=6),
     case("cast", "in_0: 4 8 -> out_0: 4 8", dtype=12),

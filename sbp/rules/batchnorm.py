@@ -2,9 +2,9 @@
 
 In training an op normalises with the statistics of the batch that it sees. Where the batch is cut,
 every device has statistics of its own shard, and so do the running ones that the op updates in place
-(`moving_mean`, `moving_variance`): they are B by name but differ between devices. That is the usual
-data-parallel batch norm, and other numbers than one device's; `local_batchnorm` permits it. It is then
-right only if the op and its gradient are cut alike.
+(`moving_mean`, `moving_variance`): they are B to the engine but differ between devices (OWN), so the op
+and its gradient can only be cut alike. That is the usual data-parallel batch norm, and other numbers
+than one device's; `local_batchnorm` permits it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from autoddl.sbp.rules.registry import (
 )
 
 LOCAL_STATISTICS = "local_batchnorm"
+_STATISTICS = frozenset({"mean_0", "inv_variance_0", "moving_mean_0", "moving_variance_0"})
 _IMAGES = ("x_0", "y_0", "dy_0", "dx_0")
 
 
@@ -42,7 +43,12 @@ def _forward_map(view: OpView) -> IndexMap:
     if not view.attr["training"]:
         shifted = linear("beta_0 moving_mean_0 x_0 -> y_0")
         return IndexMap(_dims(view, space=True), linear=(scaled, shifted))
-    return IndexMap(_dims(view, space=False), linear=(scaled,), approximate={"n": LOCAL_STATISTICS})
+    return IndexMap(
+        _dims(view, space=False),
+        linear=(scaled,),
+        approximate={"n": LOCAL_STATISTICS},
+        own=_STATISTICS,
+    )
 
 
 def _backward_map(view: OpView) -> IndexMap:
@@ -51,6 +57,7 @@ def _backward_map(view: OpView) -> IndexMap:
         summed=frozenset({"n"}),
         linear=(linear("dy_0"), linear("gamma_0 -> dx_0")),
         approximate={"n": LOCAL_STATISTICS},
+        own=_STATISTICS,
     )
 
 

@@ -35,6 +35,7 @@ from autoddl.sbp.rules.registry import (
 
 _WORD = 32  # bits
 _APPROXIMATE = {"n": "local_batchnorm"}
+_STATISTICS = frozenset({"mean_0", "inv_variance_0", "moving_mean_0", "moving_variance_0"})
 _MOVING = ("moving_mean_0", "moving_variance_0")
 _LARGE = ("x_0", "addend_0", "y_0", "dy_0", "dx_0", "addend_diff_0")
 _PER_CHANNEL = (
@@ -64,11 +65,8 @@ def _map(view: OpView) -> IndexMap:
 def _forward_map(view: OpView) -> IndexMap:
     """Map y and its statistics: those of a part of the batch pass for those of all of it."""
     training = view.attr["training"]
-    return replace(
-        _map(view),
-        whole=frozenset({"mean_0", "inv_variance_0"}),
-        approximate=_APPROXIMATE if training else {},
-    )
+    approximate = _APPROXIMATE if training else {}
+    return replace(_map(view), approximate=approximate, own=_STATISTICS)
 
 
 def _grad_map(view: OpView) -> IndexMap:
@@ -79,6 +77,7 @@ def _grad_map(view: OpView) -> IndexMap:
         linear=(linear("dy_0"), linear("gamma_0 -> dx_0")),
         shape_only=frozenset({"beta_0", "y_0"}) & {*view.inputs},
         approximate=_APPROXIMATE,
+        own=_STATISTICS,
     )
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from autoddl.errors import RuleError
 from autoddl.sbp.program import Op
-from autoddl.sbp.state import P_MAX, P_MIN, B, P, S, Sbp
+from autoddl.sbp.state import OWN, P_MAX, P_MIN, B, P, S, Sbp
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -100,8 +100,8 @@ class IndexMap:
 
     `added` inputs (a fused bias) are added once to the sums: where a cut index that they lack is
     summed they are P, else every device would add them. `whole` outputs that lack a cut index,
-    which the op does not sum either, do not depend on it (or, for an approximate one, count as the
-    same on every device) and stay B.
+    which the op does not sum either, do not depend on it and stay B. `own` operands that lack an
+    approximate index that is cut differ between devices (OWN): every device has its own.
 
     Index names are labels, too: give two situations that an engine treats differently two names.
     """
@@ -115,6 +115,7 @@ class IndexMap:
     approximate: Mapping[str, str] = field(default_factory=dict)
     added: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
 
 
 def index_map(
@@ -260,6 +261,8 @@ def _cut(view: OpView, imap: IndexMap, index: str) -> Signature | None:
         dims = imap.dims[name]
         if index in dims:
             signature[name] = S(dims.index(index))
+        elif name in imap.own and index in imap.approximate:
+            signature[name] = OWN
         elif name not in view.outputs:
             signature[name] = P if name in imap.added and index in imap.summed else B
         elif (partial := _reduced(imap, index)) is not None:

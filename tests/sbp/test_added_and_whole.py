@@ -42,5 +42,9 @@ def test_whole_outputs_stay_broadcast_unless_the_index_is_summed() -> None:
     assert "cut k" not in cuts()
     assert cuts(whole=whole)["cut k"] == "S1 S0 B B S0"
     assert cuts(whole=whole, summed=frozenset("k"))["cut k"] == "S1 S0 B P S0"
-    rough = cuts(whole=whole, approximate={"k": "rough"})
-    assert rough["cut k"] == "S1 S0 B B S0"
+
+
+def test_what_every_device_has_of_its_own_is_marked_where_a_cut_is_approximate() -> None:
+    own, permission = frozenset({"b_0", "y_0"}), {"k": "rough"}
+    assert cuts(own=own, approximate=permission)["cut k"] == "S1 S0 B* B* S0"
+    assert "cut k" not in cuts(own=own)

@@ -11,7 +11,7 @@ import pytest
 from autoddl.sbp.rules.registry import OpView
 
 from tests.sbp.rule_cases import case_id  # isort: skip (before the cases that use it)
-from tests.sbp.cases_moe import CASES
+from experiments.rule_cases.routing import CASES
 from tests.sbp.test_moe_references import RENAMED, Arrays, drawn, forward_of, is_gradient, run
 
 Tensors = dict[str, Any]

@@ -14,7 +14,7 @@ from autoddl.sbp.rules.registry import OpView, find, signatures
 from autoddl.sbp.state import Sbp, broadcast
 
 from tests.sbp.rule_cases import case, case_id  # isort: skip (before the cases that use it)
-from tests.sbp.cases_moe import CASES
+from experiments.rule_cases.routing import CASES
 
 Arrays = dict[str, np.ndarray]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoddl.sbp.rules.registry import OpView
-from tests.sbp.rule_cases import case
+from experiments.rule_cases.reading import case
 
 
 def _one_hot(dtype: int) -> dict[str, Any]:

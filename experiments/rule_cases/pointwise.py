@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autoddl.sbp.rules.registry import OpView
-from tests.sbp.rule_cases import _number as number
-from tests.sbp.rule_cases import case
+from experiments.rule_cases.elementwise import number
+from experiments.rule_cases.reading import case
 
 ACTIVATIONS: dict[str, dict[str, Any]] = {
     "silu": {}, "elu": {"alpha": 0.5}, "selu": {}, "softplus": {"beta": 2.0, "threshold": 1.5},
