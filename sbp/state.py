@@ -377,13 +377,18 @@ def local_shape(
     `shape` is the logical shape, `mesh` the axis sizes. A split beyond the rank gives None as well.
     """
     dims = list(shape)
-    for sbp, size in zip(state, mesh, strict=True):
+    cuts = list(zip(state, mesh, strict=True))
+    for sbp, size in sorted(cuts, key=_turn) if any(s.turn for s, _ in cuts) else cuts:
         if sbp.kind == "S":
             dim = sbp.dim
             if dim >= len(dims) or dims[dim] % (size * (sbp.stride or 1)) or dims[dim] < size:
                 return None
             dims[dim] //= size
     return tuple(dims)
+
+
+def _turn(cut: tuple[Sbp, int]) -> int:
+    return cut[0].turn
 
 
 def shard_shape(

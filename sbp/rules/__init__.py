@@ -30,8 +30,11 @@ from autoddl.sbp.rules import (
     reduction,
     resampling,
     routing,
+    select,
     shape,
     softmax_loss,
+    sources,
+    unary,
 )
 
 __all__ = [
@@ -64,6 +67,9 @@ __all__ = [
     "reduction",
     "resampling",
     "routing",
+    "select",
     "shape",
     "softmax_loss",
+    "sources",
+    "unary",
 ]
