@@ -55,6 +55,10 @@ def main(argv: list[str] | None = None) -> int:
     for name in PROOFS:
         parser.add_argument(f"--{name}", action="append_const", const=name, dest="proofs")
     parser.add_argument("--only", nargs="+", metavar="TYPE", help="op types (default: all)")
+    parser.add_argument(
+        "--models", nargs="+", default=[], metavar="NAME",
+        help="modules of experiments.models whose ops the engine is asked about, too",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="write the table of refused labels")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was seen")
@@ -68,7 +72,8 @@ def main(argv: list[str] | None = None) -> int:
     reports = {}
     try:
         for name in proofs:
-            reports[name] = _run(name, args.seed, args.only)
+            more = {"models": args.models} if name == "engine" else {}
+            reports[name] = _run(name, seed=args.seed, op_types=args.only, **more)
     except AutoDDLError as error:
         print(f"check_rules: {error}", file=sys.stderr)
         return 1
@@ -76,7 +81,12 @@ def main(argv: list[str] | None = None) -> int:
     for name, report in reports.items():
         _show(name, report)
     if args.json:
-        inputs = {"seed": args.seed, "only": args.only, "autoddl": autoddl.__version__}
+        inputs = {
+            "seed": args.seed,
+            "only": args.only,
+            "models": args.models,
+            "autoddl": autoddl.__version__,
+        }
         seen = {name: report.to_json() for name, report in reports.items()}
         args.json.write_text(json.dumps({**inputs, **seen}, indent=1) + "\n")
     if args.write:
@@ -88,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if faults else 0
 
 
-def _run(name: str, seed: int, only: list[str] | None) -> Report:
+def _run(name: str, **arguments: Any) -> Report:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -102,7 +112,7 @@ def _run(name: str, seed: int, only: list[str] | None) -> Report:
             bar.update(task, completed=done, total=total)
 
         proof = import_module(f"experiments.proofs.{name}")
-        report: Report = proof.run(seed=seed, op_types=only, progress=advance)
+        report: Report = proof.run(progress=advance, **arguments)
         return report
 
 

@@ -10,11 +10,11 @@ from autoddl.engine.signature_list import Query, SignatureList, signature_lists
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import OpView, Signature, find
 
-# The engine lists signatures for these, too, but they give other numbers than one device.
+# The engine lists signatures for these, too, but they give other numbers than one device. So does P
+# where an op makes integers of it, which search.choices leaves out.
 _SAME_SEED = "each shard would draw the same random numbers"
 _STATISTICS = "each shard would use its own statistics"
 _NORMS = "each shard would use its own norm"
-_TO_INTEGERS = "a sum of rounded parts is not the rounded sum"
 NEVER_ASKED: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -36,8 +36,6 @@ NEVER_ASKED: Mapping[str, str] = {
     ),
     "lamb_update": _NORMS,
     "lars_update": _NORMS,
-    "cast": _TO_INTEGERS,
-    "cast_like": _TO_INTEGERS,
 }  # fmt: skip
 
 

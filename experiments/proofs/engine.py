@@ -8,7 +8,7 @@ in a dim number stand for that number only where some number of theirs is accept
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import import_module
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.engine.signature_cache import SignatureCache
+import autoddl
 from autoddl.engine.signature_list import Query, SignatureList, signature_lists
 from autoddl.sbp.rules import engines, registry
 from autoddl.sbp.rules.registry import OpView, Signature
@@ -156,27 +156,28 @@ def run(
     seed: int = 0,
     op_types: Collection[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    cache: SignatureCache | None = None,
+    models: Sequence[str] = (),
 ) -> EngineReport:
     """Compare the rules with the engine's lists, over all cases on 2 and 4 ranks.
 
     `seed` draws the operands from which their dtypes are read; `op_types` None stands for all;
-    `progress` gets (answered, all).
+    `progress` gets (answered, all). The ops of `models` (modules of experiments.models, toy sizes) are
+    asked about, too.
     """
     known = {rule.op_type for rule in registry.all_rules()}
     wanted = known if op_types is None else known & set(op_types)
-    views = [view for view in _cases() if view.type in wanted]
-    dtypes = [_dtypes(view, np.random.default_rng(seed)) for view in views]
-    queries = [
-        Query.of(view, kinds, ranks)
-        for view, kinds in zip(views, dtypes, strict=True)
+    pairs = [(view, _dtypes(view, np.random.default_rng(seed))) for view in _cases()]
+    pairs += [pair for name in models for pair in _model_ops(name)]
+    asked = {
+        Query.of(view, dtypes, ranks): view
+        for view, dtypes in pairs
+        if view.type in wanted
         for ranks in RANKS
-    ]
-    answers = signature_lists(queries, cache=cache, progress=progress)
-    found: dict[str, list[Instance]] = {name: [] for name in sorted({v.type for v in views})}
-    repeated = [view for view in views for _ in RANKS]
-    for view, query, answer in zip(repeated, queries, answers, strict=True):
-        found[view.type].append(compare(view, query.ranks, answer))
+    }
+    answers = signature_lists(tuple(asked), progress=progress)
+    found: dict[str, list[Instance]] = {name: [] for name in sorted({q.type for q in asked})}
+    for (query, view), answer in zip(asked.items(), answers, strict=True):
+        found[query.type].append(compare(view, query.ranks, answer))
     types = tuple(TypeReport(name, tuple(instances)) for name, instances in found.items())
     return EngineReport(f"oneflow {version('oneflow')}", types, engines.table(engines.ONEFLOW))
 
@@ -215,6 +216,16 @@ def written(report: EngineReport) -> str:
 def _cases() -> tuple[OpView, ...]:
     table: tuple[OpView, ...] = import_module("tests.sbp.rule_cases").CASES
     return table
+
+
+def _model_ops(name: str) -> Iterator[tuple[OpView, dict[str, str]]]:
+    """Yield the ops of a model's training step with the dtypes of their inputs."""
+    module = import_module(f"experiments.models.{name}")
+    graph, inputs = module.build(**module.SIZES["toy"])
+    program = autoddl.capture(graph, *inputs)
+    for op in program.ops:
+        dtypes = {operand: program.tensor[tensor].dtype for operand, tensor in op.inputs}
+        yield OpView.of(op, program.shapes(op)), dtypes
 
 
 def _dtypes(view: OpView, rng: np.random.Generator) -> dict[str, str]:

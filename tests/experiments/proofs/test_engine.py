@@ -88,7 +88,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     from experiments import check_rules
 
     file = tmp_path / "seen.json"
-    assert check_rules.main(["--engine", "--only", "relu", "cast", "--json", str(file)]) == 0
+    options = ["--engine", "--models", "mlp", "--only", "relu", "cast", "--json", str(file)]
+    assert check_rules.main(options) == 0
     out = capsys.readouterr().out
     assert "relu" in out and "2 op types, oneflow 0.9.0" in out
     assert {i["op_type"] for i in json.loads(file.read_text())["engine"]["instances"]} == {
