@@ -1,8 +1,8 @@
 """Prove the rules: `python -m experiments.check_rules [--engine] [--oracle] … [--json FILE]`.
 
 `--engine` compares every rule with OneFlow's own lists; with `--write` it writes what OneFlow refuses
-to sbp/rules/tables/oneflow.json, which the planner reads. Without a choice all proofs are run. The
-exit code is 1 where one fails.
+to sbp/rules/tables/oneflow.json, which the planner reads. Without a choice all proofs are run that need
+no ranks. The exit code is 1 where one fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from autoddl.errors import AutoDDLError
 from autoddl.sbp.rules import registry
 
 TABLE = Path(__file__).parent.parent / "sbp" / "rules" / "tables" / "oneflow.json"
-PROOFS = tuple(n for n in ("oracle", "engine", "execution") if find_spec(f"experiments.proofs.{n}"))
+# What the `run` of each proof takes beside `progress`; the modules are experiments.proofs.NAME.
+ARGUMENTS = {
+    "oracle": ("seed", "op_types"),
+    "engine": ("seed", "op_types", "models"),
+    "execution": ("seed", "folder", "plans", "models"),
+}
+PROOFS = tuple(name for name in ARGUMENTS if find_spec(f"experiments.proofs.{name}"))
+ON_RANKS = ("execution",)
 
 
 class Report(Protocol):
@@ -50,30 +57,19 @@ class Report(Protocol):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the proofs that were asked for, all by default."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in PROOFS:
-        parser.add_argument(f"--{name}", action="append_const", const=name, dest="proofs")
-    parser.add_argument("--only", nargs="+", metavar="TYPE", help="op types (default: all)")
-    parser.add_argument(
-        "--models", nargs="+", default=[], metavar="NAME",
-        help="modules of experiments.models whose ops the engine is asked about, too",
-    )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", action="store_true", help="write the table of refused labels")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was seen")
+    """Run the proofs that were asked for, print what they found, return 1 where one fails."""
+    parser = _parser()
     args = parser.parse_args(argv)
-    missing = [name for name in args.only or () if registry.find(name) is None]
+    missing = [name for name in args.op_types or () if registry.find(name) is None]
     if missing:
         parser.error(f"no rule for {', '.join(missing)}")
-    proofs = args.proofs or list(PROOFS)
+    proofs = args.proofs or [name for name in PROOFS if name not in ON_RANKS]
     if args.write and "engine" not in proofs:
         parser.error("--write needs --engine")
     reports = {}
     try:
         for name in proofs:
-            more = {"models": args.models} if name == "engine" else {}
-            reports[name] = _run(name, seed=args.seed, op_types=args.only, **more)
+            reports[name] = _run(name, {a: getattr(args, a) for a in ARGUMENTS[name]})
     except AutoDDLError as error:
         print(f"check_rules: {error}", file=sys.stderr)
         return 1
@@ -81,12 +77,8 @@ def main(argv: list[str] | None = None) -> int:
     for name, report in reports.items():
         _show(name, report)
     if args.json:
-        inputs = {
-            "seed": args.seed,
-            "only": args.only,
-            "models": args.models,
-            "autoddl": autoddl.__version__,
-        }
+        inputs = {name: getattr(args, name) for name in ("seed", "op_types", "models")}
+        inputs["autoddl"] = autoddl.__version__
         seen = {name: report.to_json() for name, report in reports.items()}
         args.json.write_text(json.dumps({**inputs, **seen}, indent=1) + "\n")
     if args.write:
@@ -98,7 +90,28 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if faults else 0
 
 
-def _run(name: str, **arguments: Any) -> Report:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in PROOFS:
+        parser.add_argument(f"--{name}", action="append_const", const=name, dest="proofs")
+    parser.add_argument(
+        "--only", nargs="+", metavar="TYPE", dest="op_types", help="op types (default: all)"
+    )
+    parser.add_argument(
+        "--models", nargs="+", metavar="NAME",
+        help="models whose ops the engine is asked about, too, or that are executed",
+    )  # fmt: skip
+    parser.add_argument("--plans", type=int, default=15, help="to execute of every model and mesh")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("out/proofs"), help="where executed plans are kept"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", action="store_true", help="write the table of refused labels")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was seen")
+    return parser
+
+
+def _run(name: str, arguments: dict[str, Any]) -> Report:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -156,18 +156,18 @@ def run(
     seed: int = 0,
     op_types: Collection[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    models: Sequence[str] = (),
+    models: Sequence[str] | None = None,
 ) -> EngineReport:
     """Compare the rules with the engine's lists, over all cases on 2 and 4 ranks.
 
     `seed` draws the operands from which their dtypes are read; `op_types` None stands for all;
     `progress` gets (answered, all). The ops of `models` (modules of experiments.models, toy sizes) are
-    asked about, too.
+    asked about, too; None stands for none.
     """
     known = {rule.op_type for rule in registry.all_rules()}
     wanted = known if op_types is None else known & set(op_types)
     pairs = [(view, _dtypes(view, np.random.default_rng(seed))) for view in _cases()]
-    pairs += [pair for name in models for pair in _model_ops(name)]
+    pairs += [pair for name in models or () for pair in _model_ops(name)]
     asked = {
         Query.of(view, dtypes, ranks): view
         for view, dtypes in pairs
