@@ -1,1 +1,1 @@
-"""Proofs by exhaustion or sampling: of the rules, and of what engines accept."""
+"""The proofs that rules are right: oracle, engine's lists, random plans on real ranks."""
