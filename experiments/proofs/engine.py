@@ -208,9 +208,9 @@ def written(report: EngineReport) -> str:
     known = {rule.op_type for rule in registry.all_rules()}
     kept = {name: sorted(labels) for name, labels in report.table.items() if name not in asked}
     rows = {name: labels for name, labels in (kept | report.refused).items() if name in known}
-    lines = [f"{json.dumps(name)}: {json.dumps(sorted(rows[name]))}" for name in sorted(rows)]
-    body = "\n" + ",\n".join(lines) + "\n" if lines else ""
-    return f'{{"engine": {json.dumps(report.engine)}, "refused": {{{body}}}}}\n'
+    lines = [f"    {json.dumps(name)}: {json.dumps(sorted(rows[name]))}" for name in sorted(rows)]
+    body = "{\n" + ",\n".join(lines) + "\n  }" if lines else "{}"
+    return f'{{\n  "engine": {json.dumps(report.engine)},\n  "refused": {body}\n}}\n'
 
 
 def _cases() -> tuple[OpView, ...]:

@@ -58,7 +58,7 @@ def test_the_table_holds_what_any_instance_refuses() -> None:
     assert len(seen.faults) == 1 and "--write" in seen.faults[0]
     kept = {"add_n": ["P x", "cut d0 + P y", "cut d1"], "relu": ["cut d0"]}
     assert json.loads(engine.written(seen)) == {"engine": "e 1", "refused": kept}
-    assert len(engine.written(seen).splitlines()) == 4  # one op type a line
+    assert '\n    "relu": ["cut d0"]\n' in engine.written(seen)  # one op type a line
     again = replace(seen, table={name: frozenset(labels) for name, labels in kept.items()})
     assert again.faults == ()
     assert json.loads(json.dumps(seen.to_json()))["instances"][0]["accepted"][0] == "B"
