@@ -6,7 +6,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search import coordinate, exhaustive
 from autoddl.search.baselines import BASELINES
+from autoddl.search.choices import SignatureLists
 from autoddl.search.problem import Problem, build, unknown_types
 from autoddl.search.result import SearchResult
 
@@ -56,7 +57,8 @@ def optimize(
         budget: seconds for the search; baselines and the first descent are always finished.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
-        strict: raise for op types without a rule, instead of planning them all-broadcast.
+        strict: raise for op types without a rule, instead of taking the engine's word for how they
+            may be split (without OneFlow they are planned all-broadcast).
         progress: called with (elapsed seconds, best cost in seconds).
 
     Inside launched ranks rank 0 plans and all ranks get the same plan.
@@ -122,18 +124,18 @@ def plan_program(
             "mesh: none given, and a saved program has no running ranks to take it from; "
             "pass mesh='2x4' (nodes x devices)"
         )
-    report_unknown(program, strict=strict)
     known = profiles.load(profile, device_type=program.device)
     limit = known.device.memory_bytes if memory is None else parse_bytes(memory)
     if search_meshes and isinstance(mesh, int):
         meshes = [Mesh.parse(sizes, known.levels) for sizes in _factorisations(mesh)]
     else:
         meshes = [_mesh(mesh, known.levels)]
+    lists = report_unknown(program, [n for m in meshes for n in m.shape], strict=strict)
     best: Plan | None = None
     failure: AutoDDLError | None = None
     for candidate in meshes:
         try:
-            problem = build(program, candidate, known, pin=pin)
+            problem = build(program, candidate, known, pin=pin, lists=lists)
             plan = solve(
                 problem, search=search, budget=budget / len(meshes), seed=seed, limit=limit,
                 progress=progress,
@@ -198,18 +200,48 @@ def _check_fits(result: SearchResult, limit: int | None) -> None:
         )
 
 
-def report_unknown(program: Program, *, strict: bool) -> None:
-    """Warn once of all op types without a rule; raise in strict mode."""
+def report_unknown(
+    program: Program, sizes: Collection[int], *, strict: bool
+) -> SignatureLists | None:
+    """Warn once of all op types without a rule and return how the engine would split them.
+
+    `sizes` are those of the mesh axes. Without OneFlow these ops are planned all-broadcast.
+
+    Raises:
+        RuleError: in strict mode, if there are any.
+    """
     unknown = unknown_types(program)
     if not unknown:
-        return
-    names = ", ".join(f"{name} ({count})" for name, count in unknown.items())
-    how = "register rules with autoddl.register_rule(autoddl.OpRule(…)) to let them be split"
+        return None
+    how = "register rules with autoddl.register_rule(autoddl.OpRule(…))"
     if strict:
-        raise RuleError(f"op types without a rule: {names}; {how}")
+        raise RuleError(f"op types without a rule: {_counted(unknown)}; {how} to let them be split")
+    if find_spec("oneflow") is None:
+        warnings.warn(
+            f"op types without a rule are planned all-broadcast: {_counted(unknown)}; {how} to let "
+            "them be split",
+            stacklevel=4,
+        )
+        return None
+    from autoddl.engine import unknown_ops
+
+    lists = unknown_ops.ask(program, sizes)
+    listed = {name: count for name, count in unknown.items() if name not in lists.whole}
+    parts = []
+    if listed:
+        parts.append(f"OneFlow's own signatures, not proven by autoddl, for {_counted(listed)}")
+    for reason in dict.fromkeys(lists.whole.values()):
+        types = {name: n for name, n in unknown.items() if lists.whole.get(name) == reason}
+        parts.append(f"all-broadcast for {_counted(types)} ({reason})")
     warnings.warn(
-        f"op types without a rule are planned all-broadcast: {names}; {how}", stacklevel=4
+        f"op types without a rule are planned with {'; '.join(parts)}; {how} to have them proven",
+        stacklevel=4,
     )
+    return lists.signatures
+
+
+def _counted(types: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in types.items())
 
 
 def check_arguments(*, search: Any, budget: Any, seed: Any, pin: Any) -> None:

@@ -16,18 +16,20 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
+from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.perfmodel.compute import roofline_s
 from autoddl.perfmodel.memory import kept_tensors, local_bytes
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribute import RedistributionTable, Redistributor
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program
-from autoddl.sbp.rules.candidates import NdSignature, nd_signatures
-from autoddl.sbp.rules.engines import ONEFLOW
+from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import OpView, find
 from autoddl.sbp.state import B, NdSbp, P, all_states, broadcast, local_shape
+from autoddl.search.choices import SignatureLists, choices, unknown_types, whole_where_single
 from autoddl.search.result import Assignment, SearchResult
+
+__all__ = ["Edge", "Node", "Problem", "build", "enumerate_assignments", "unknown_types"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -158,23 +160,32 @@ class Problem:
 
 
 def build(
-    program: Program, mesh: Mesh, profile: Profile, *, pin: Mapping[str, str] | None = None
+    program: Program,
+    mesh: Mesh,
+    profile: Profile,
+    *,
+    pin: Mapping[str, str] | None = None,
+    lists: SignatureLists | None = None,
 ) -> Problem:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
-    `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"}.
+    `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"};
+    `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise.
 
     Raises:
         AutoDDLError: a pin matches nothing or can't be; no axis of the mesh divides the batch.
     """
-    return _Builder(program, mesh, profile, dict(pin or {})).problem()
+    return _Builder(program, mesh, profile, dict(pin or {}), lists).problem()
 
 
 class _Builder:
     """Collect nodes and edges; everything that depends on shapes only is computed once per shape."""
 
-    def __init__(self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str]) -> None:
-        self.program, self.mesh, self.profile = program, mesh, profile
+    def __init__(
+        self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str],
+        lists: SignatureLists | None,
+    ) -> None:  # fmt: skip
+        self.program, self.mesh, self.profile, self.lists = program, mesh, profile, lists
         self.pins = {pattern: self._parsed(pattern, text) for pattern, text in pin.items()}
         self.redistributor = Redistributor(mesh, profile)
         self.kept = kept_tensors(program)
@@ -246,7 +257,7 @@ class _Builder:
                 lambda: tuple(
                     s
                     for s in all_states(shape, self.mesh.shape, partial=False)
-                    if self._whole_where_single(s)
+                    if whole_where_single(s, self.mesh)
                 ),
             )
         if pinned not in tuple(all_states(shape, self.mesh.shape, partial=False)):
@@ -276,11 +287,21 @@ class _Builder:
         update = self.program.op[parameter.update]
         follows = {parameter.tensor, parameter.gradient, *parameter.states}
         one = broadcast(self.mesh.ndim)
-        seconds = []
-        for choice in node.choices:
+        valid = {tuple(c[o] for o, _ in update.inputs) for c in self._choices(update)}
+        kept, seconds = [], []
+        for index, choice in enumerate(node.choices):
             signature = {o: choice[TENSOR] if t in follows else one for o, t in update.inputs}
-            seconds.append(self._seconds(update, signature))
-        return Node(node.kind, node.name, node.choices, np.array(seconds), node.memory_bytes)
+            if tuple(signature.values()) in valid:
+                kept.append(index)
+                seconds.append(self._seconds(update, signature))
+        if not kept:
+            raise AutoDDLError(
+                f"pin of {parameter.tensor}: its optimizer's op type {update.type} can't update it in "
+                f"state {node.choices[0][TENSOR]}; leave the pin out, or pin it to "
+                f"{','.join('B' * self.mesh.ndim)}"
+            )
+        allowed = tuple(node.choices[i] for i in kept)
+        return Node(node.kind, node.name, allowed, np.array(seconds), node.memory_bytes[kept])
 
     def _output(self, name: str) -> Node:
         choice = {TENSOR: broadcast(self.mesh.ndim)}
@@ -288,10 +309,8 @@ class _Builder:
 
     def _op(self, op: Op) -> Node:
         kept = tuple(o for o, t in op.outputs if t in self.kept)
-        choices, seconds, memory = self._cached(
-            (self._key(op), kept), lambda: self._priced(op, kept)
-        )
-        return Node("op", op.name, choices, seconds, memory)
+        found, seconds, memory = self._cached((self._key(op), kept), lambda: self._priced(op, kept))
+        return Node("op", op.name, found, seconds, memory)
 
     def _key(self, op: Op) -> Any:
         tensors = [self.program.tensor[t] for _, t in op.operands]
@@ -301,33 +320,19 @@ class _Builder:
     def _priced(
         self, op: Op, kept: tuple[str, ...]
     ) -> tuple[tuple[NdSignature, ...], Floats, Ints]:
-        floats = frozenset(
-            o for o, t in op.operands if self.program.tensor[t].dtype.endswith(("16", "float32", "64"))
-            and self.program.tensor[t].dtype.startswith(("float", "bfloat"))
-        )  # fmt: skip
-        view = OpView.of(op, self.program.shapes(op))
-        choices = self._fitting(op, view, floats)
+        found = self._choices(op)
         outputs = dict(op.outputs)
         memory = [
             sum(local_bytes(self.program.tensor[outputs[o]], c[o], self.mesh.shape) for o in kept)
-            for c in choices
+            for c in found
         ]
-        seconds = np.array([self._seconds(op, c) for c in choices])
-        return choices, seconds, np.array(memory, dtype=np.int64)
+        seconds = np.array([self._seconds(op, c) for c in found])
+        return found, seconds, np.array(memory, dtype=np.int64)
 
-    def _fitting(self, op: Op, view: OpView, floats: frozenset[str]) -> tuple[NdSignature, ...]:
-        try:
-            found = nd_signatures(view, self.mesh.shape, float_operands=floats, engine=ONEFLOW)
-        except (LookupError, TypeError, ValueError) as error:
-            raise RuleError(
-                f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, or "
-                "capture the graph again"
-            ) from error
-        return tuple(c for c in found if all(map(self._whole_where_single, c.values())))
-
-    def _whole_where_single(self, state: NdSbp) -> bool:
-        """Tell whether a state is B on the axes of one device, where all states are the same."""
-        return all(s == B for s, size in zip(state, self.mesh.shape, strict=True) if size == 1)
+    def _choices(self, op: Op) -> tuple[NdSignature, ...]:
+        return self._cached(
+            ("choices", self._key(op)), lambda: choices(self.program, op, self.mesh, self.lists)
+        )
 
     def _seconds(self, op: Op, signature: NdSignature) -> float:
         tensors = {o: self.program.tensor[t] for o, t in op.operands}
@@ -394,15 +399,6 @@ class _Builder:
             self.cache[key] = make()
         found: _T = self.cache[key]
         return found
-
-
-def unknown_types(program: Program) -> dict[str, int]:
-    """Return the op types without a rule, with how often each occurs, most frequent first."""
-    counts: dict[str, int] = {}
-    for op in program.ops:
-        if find(op.type) is None:
-            counts[op.type] = counts.get(op.type, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:

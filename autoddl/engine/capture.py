@@ -237,6 +237,8 @@ _DTYPES = {
     "kFloat": "float32", "kDouble": "float64", "kFloat16": "float16", "kBFloat16": "bfloat16",
     "kInt8": "int8", "kUInt8": "uint8", "kBool": "bool", "kInt32": "int32", "kInt64": "int64",
 }  # fmt: skip
+DTYPE_NUMBERS = {name: data_type_pb2.DataType.Value(kind) for kind, name in _DTYPES.items()}
+"""The engine's number of every dtype name."""
 
 
 def _attribute(value: Any) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from autoddl.sbp.rules.engines import refused
-from autoddl.sbp.rules.registry import OpView, signatures
+from autoddl.sbp.rules.registry import OpView, Signature, signatures
 from autoddl.sbp.state import NdSbp, local_shape
 
 NdSignature = Mapping[str, NdSbp]
@@ -26,14 +26,33 @@ def nd_signatures(
     (ids, labels) is never useful. Signatures that `engine` refuses are left out; `allow` names the
     approximations that are permitted.
     """
-    one_axis = [
-        s
-        for s in signatures(view, allow=allow, refused=refused(view.type, engine))
-        if float_operands is None or all(n in float_operands for n, x in s.items() if x.kind == "P")
+    one_axis = signatures(view, allow=allow, refused=refused(view.type, engine))
+    return nd_products(view, mesh, [one_axis] * len(mesh), float_operands=float_operands)
+
+
+def nd_products(
+    view: OpView,
+    mesh: Sequence[int],
+    one_axis: Sequence[Iterable[Signature]],
+    *,
+    float_operands: frozenset[str] | None = None,
+) -> tuple[NdSignature, ...]:
+    """Return the products of one signature per axis that cut every operand evenly.
+
+    `one_axis` has the signatures of each axis; `float_operands` is as in `nd_signatures`.
+    """
+    usable = [
+        [
+            s
+            for s in entries
+            if float_operands is None
+            or all(n in float_operands for n, x in s.items() if x.kind == "P")
+        ]
+        for entries in one_axis
     ]
     names = view.inputs + view.outputs
     found = []
-    for combo in itertools.product(one_axis, repeat=len(mesh)):
+    for combo in itertools.product(*usable):
         states = {name: NdSbp(s[name] for s in combo) for name in names}
         if all(local_shape(view.shape[n], states[n], mesh) is not None for n in names):
             found.append(states)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.redistribute import Redistributor
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.rules.registry import OpView, find
+from autoddl.sbp.program import Op
+from autoddl.sbp.rules.registry import OpView, Signature, find
 from autoddl.sbp.state import B, NdSbp, P, S, broadcast, local_shape
 from autoddl.search import cells, problem
 from autoddl.search.moves import price, single
@@ -171,3 +174,34 @@ def test_memory_counts_weights_with_states_gradients_and_saved_activations() -> 
     }
     assert kept == sum(p.program.tensor[t].elements for t in saved)
     assert batch * sizes[1] * 2 <= kept  # gelu's input and output at least
+
+
+def test_a_parameter_has_only_states_that_its_update_accepts() -> None:
+    program = mlp(optimizer="momentum")
+    ops = tuple(
+        replace(op, type="lars_update") if op.type == "momentum_update" else op
+        for op in program.ops
+    )
+    unknown = replace(program, ops=ops)
+    mesh = Mesh.parse((2, 2), ("node", "device"))
+
+    def states(built: problem.Problem) -> set[tuple[str, ...]]:
+        return {
+            tuple(str(choice[problem.TENSOR]) for choice in node.choices)
+            for node in built.nodes
+            if node.kind == "parameter"
+        }
+
+    assert states(problem.build(unknown, mesh, PROFILE)) == {("(B, B)",)}
+    assert all(len(row) > 3 for row in states(problem.build(program, mesh, PROFILE)))
+
+    def rows(op: Op, devices: int) -> tuple[Signature, ...]:
+        if op.type != "lars_update":
+            return ()
+        cut = dict.fromkeys(("model_0", "model_diff_0", "momentum_0"), S(0))
+        return ({**cut, "learning_rate_0": B},)
+
+    listed = states(problem.build(unknown, mesh, PROFILE, lists=rows))
+    assert listed == {("(B, B)", "(B, S0)", "(S0, B)", "(S0, S0)")}
+    with pytest.raises(AutoDDLError, match=r"lars_update can't update it in state \(S1, B\)"):
+        problem.build(unknown, mesh, PROFILE, pin={"*weight": "S1,B"})

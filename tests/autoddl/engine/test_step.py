@@ -81,13 +81,16 @@ def test_random_plans_of_a_two_layer_gpt(mesh: str, tmp_path: Path) -> None:
     assert max(row["changed"] for row in rows) == 0
 
 
-def test_an_op_without_a_rule_is_planned_and_reported_once(tmp_path: Path) -> None:
+def test_ops_without_a_rule_are_split_as_the_engine_says(tmp_path: Path) -> None:
     out = tmp_path / "seen.json"
     command = [str(SCRIPTS / "unknown_op.py"), str(out)]
     launch(command, nproc_per_node=2, timeout_s=60, env=_path(), check=True)
     seen = json.loads(out.read_text())
     assert seen["losses"] == pytest.approx(seen["reference"], abs=1e-6)
+    assert seen["states"] == {name: ["(S0)"] for name in ("mish", "mish_grad", "celu", "celu_grad")}
+    assert seen["changed"] == []
     assert len(seen["warnings"]) == 1
+    assert "OneFlow's own signatures" in seen["warnings"][0]
     for name in ("mish (1)", "mish_grad (1)", "celu (1)", "celu_grad (1)"):
         assert name in seen["warnings"][0]
         assert name in seen["strict"]

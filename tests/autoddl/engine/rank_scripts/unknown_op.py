@@ -1,4 +1,4 @@
-"""On two ranks: a model with an activation that has no rule trains all the same."""
+"""On two ranks: activations without a rule are split as the engine says, and train the same."""
 
 import json
 import sys
@@ -9,6 +9,7 @@ import oneflow as flow
 from oneflow import nn
 
 import autoddl
+from autoddl.sbp.rules.registry import find
 from experiments.models.training import OPTIMIZERS, TrainGraph, mean_squared_error, seed_weights
 
 
@@ -30,9 +31,10 @@ for _ in range(3):
     optimizer.zero_grad()
     reference.append(float(loss.numpy()))
 graph = fresh()
+program = autoddl.capture(graph, x, y)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    plan = autoddl.optimize(graph, x, y, mesh="2")
+    plan = autoddl.optimize(graph, x, y, mesh="2", search="data parallel")
 messages = [str(w.message) for w in caught if "without a rule" in str(w.message)]
 try:
     autoddl.optimize(fresh(), x, y, mesh="2", strict=True)
@@ -42,5 +44,11 @@ except autoddl.AutoDDLError as error:
 step = plan.apply(graph)
 losses = [float(step(x, y).numpy()) for _ in range(3)]
 if flow.env.get_rank() == 0:
+    states = {
+        op.type: sorted({str(state) for state in plan.signatures[op.name].values()})
+        for op in program.ops
+        if find(op.type) is None
+    }
     seen = {"warnings": messages, "strict": strict, "losses": losses, "reference": reference}
+    seen |= {"states": states, "changed": step.changed_signatures}
     Path(sys.argv[1]).write_text(json.dumps(seen))
