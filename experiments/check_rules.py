@@ -23,13 +23,14 @@ from rich.table import Table
 import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.rules import registry
+from experiments.models import ZOO
 
 TABLE = Path(__file__).parent.parent / "sbp" / "rules" / "tables" / "oneflow.json"
 # What the `run` of each proof takes beside `progress`; the modules are experiments.proofs.NAME.
 ARGUMENTS = {
     "oracle": ("seed", "op_types"),
     "engine": ("seed", "op_types", "models"),
-    "execution": ("seed", "folder", "plans", "models"),
+    "execution": ("seed", "models", "folder", "plans"),
 }
 PROOFS = tuple(name for name in ARGUMENTS if find_spec(f"experiments.proofs.{name}"))
 ON_RANKS = ("execution",)
@@ -98,8 +99,8 @@ def _parser() -> argparse.ArgumentParser:
         "--only", nargs="+", metavar="TYPE", dest="op_types", help="op types (default: all)"
     )
     parser.add_argument(
-        "--models", nargs="+", metavar="NAME",
-        help="models whose ops the engine is asked about, too, or that are executed",
+        "--models", nargs="+", metavar="NAME", default=list(ZOO),
+        help="models of the zoo whose ops the engine is asked about, too, or that are executed (all)",
     )  # fmt: skip
     parser.add_argument("--plans", type=int, default=15, help="to execute of every model and mesh")
     parser.add_argument(

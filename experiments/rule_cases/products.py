@@ -44,16 +44,16 @@ CASES: tuple[OpView, ...] = (
     case("broadcast_matmul_grad_b", "a_0: 4 8 12, b_0: 4 8 4 -> out_0: 12 4", alpha=0.5),
     case("conv2d", "in_0: 4 4 5 6, weight_0: 8 4 3 3 -> out_0: 4 8 5 6", **_conv(3, 1, 1)),
     case(
-        "conv2d", "in_0: 4 8 7 8, weight_0: 8 4 2 2, bias_0: 8 -> out_0: 4 8 4 4",
-        **_conv(2, 2, 1, 2, groups=2),
+        "conv2d", "in_0: 4 12 7 8, weight_0: 24 4 2 2, bias_0: 24 -> out_0: 4 24 4 4",
+        **_conv(2, 2, 1, 2, groups=3),
     ),
     case(
-        "conv_data_grad", "dy_0: 4 8 4 4, filter_0: 8 4 2 2, x_like_0: 4 8 7 8 -> dx_0: 4 8 7 8",
-        **_conv(2, 2, 1, 2, groups=2),
+        "conv_data_grad", "dy_0: 4 24 4 4, filter_0: 24 4 2 2, x_like_0: 4 12 7 8 -> dx_0: 4 12 7 8",
+        **_conv(2, 2, 1, 2, groups=3),
     ),
     case(
-        "conv_filter_grad", "dy_0: 4 8 4 4, x_0: 4 8 7 8 -> filter_diff_0: 8 4 2 2",
-        **_conv(2, 2, 1, 2, groups=2),
+        "conv_filter_grad", "dy_0: 4 24 4 4, x_0: 4 12 7 8 -> filter_diff_0: 24 4 2 2",
+        **_conv(2, 2, 1, 2, groups=3),
     ),
     case("max_pool_2d", "x_0: 4 8 4 8 -> y_0: 4 8 2 4, indice_0: 4 8 2 4", **_pool(2, 2, 0)),
     case("max_pool_2d", "x_0: 4 8 5 6 -> y_0: 4 8 3 3, indice_0: 4 8 3 3", **_pool(3, 2, 1)),

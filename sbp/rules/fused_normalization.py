@@ -66,7 +66,7 @@ def _forward_map(view: OpView) -> IndexMap:
     """Map y and its statistics: those of a part of the batch pass for those of all of it."""
     training = view.attr["training"]
     approximate = _APPROXIMATE if training else {}
-    return replace(_map(view), approximate=approximate, own=_STATISTICS)
+    return replace(_map(view), approximate=approximate, own=_STATISTICS, whole=_STATISTICS)
 
 
 def _grad_map(view: OpView) -> IndexMap:

@@ -14,19 +14,33 @@ import numpy as np
 
 from autoddl.sbp.rules.maps import elements
 from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, linear, register
-from autoddl.sbp.rules.windows import Windows, channels_first, image_dims, last, space_of
+from autoddl.sbp.rules.windows import (
+    Windows,
+    channels_first,
+    channels_last,
+    image_dims,
+    last,
+    space_of,
+)
+
+
+def _channel(view: OpView) -> str:
+    """Return the name of the channels; OneFlow cuts those that come first only."""
+    return "z" if channels_last(view) else "c"
 
 
 def _map(view: OpView) -> IndexMap:
     space = (None,) * len(space_of(view, view.outputs[0]))
-    return IndexMap(dict.fromkeys(view.inputs + view.outputs, image_dims(view, "c", space)))
+    return IndexMap(
+        dict.fromkeys(view.inputs + view.outputs, image_dims(view, _channel(view), space))
+    )
 
 
 def _grad_map(view: OpView) -> IndexMap:
     """Map a gradient, a sum over the windows o0, o1, … of what each adds at one place."""
     plane = _map(view).dims
     windows = tuple(f"o{i}" for i in range(len(space_of(view, "dy_0"))))
-    dims = dict.fromkeys(view.inputs, image_dims(view, "c", windows))
+    dims = dict.fromkeys(view.inputs, image_dims(view, _channel(view), windows))
     return IndexMap(
         {**dims, "x_0": plane["x_0"], "dx_0": plane["dx_0"]},
         summed=frozenset(windows),

@@ -18,9 +18,11 @@ LEFT_OUT = {
     "slice": {"x_0 S1 -> y_0 S1"},  # every other column of an even half: only whole dims are cut
     "slice_grad": {"dy_0 S1 -> dx_0 S1"},
 }
-UNFINISHED = {
-    "conv2d", "conv_data_grad", "conv_filter_grad", "max_pool_2d_grad", "adaptive_avg_pool2d",
-    "adaptive_avg_pool2d_grad",
+UNSTATED = {
+    "multi_count_not_finite",  # every input may be cut in a way of its own
+    "assign_if_not",  # reads its condition, of which any part may be zero
+    "cublas_fused_mlp", "cublas_fused_mlp_grad",  # linear in the last layer, whichever that is
+    "fused_matmul_bias_add_relu_dropout",
 }  # fmt: skip
 
 
@@ -30,7 +32,7 @@ def test_rules_are_sound_and_complete(op_type: str) -> None:
     (result,) = report.ops
     assert report.faults == ()
     assert result.cases > 0 and result.checked > 0
-    if op_type not in UNFINISHED:
+    if op_type not in UNSTATED:
         missing = {line.partition(": ")[2] for line in report.missing}
         assert missing == LEFT_OUT.get(op_type, set())
         assert result.valid == result.found + len(report.missing)
