@@ -101,7 +101,7 @@ class _JobReader:
 
     def program(self) -> Program:
         ops = [self._op(op) for op in self.user_ops]
-        updates = {dict(op.inputs)["model_0"]: op for op in ops if op.type.endswith("_update")}
+        updates = {dict(op.inputs)["model_0"]: op for op in ops if _is_update(op)}
         outputs = tuple(self._tensor_name(getattr(op.output_conf, "in")) for op in self.output_ops)
         loss = self._tensor_name(self.loss) if self.loss else None
         forward = _ancestors(ops, {*outputs, *([loss] if loss else [])})
@@ -150,7 +150,7 @@ class _JobReader:
         return self.rename.get(lbn, lbn)
 
     def _with_phase(self, op: Op, forward: set[str]) -> Op:
-        if op.type.endswith("_update"):
+        if _is_update(op):
             phase = "optimizer"
         else:
             phase = "forward" if op.name in forward else "backward"
@@ -188,6 +188,11 @@ def _planned(ops: list[Any]) -> list[Any]:
         if scheduled or op.name.startswith(SYSTEM_PREFIX):
             system.add(op.name)
     return [op for op in ops if op.name not in system]
+
+
+def _is_update(op: Op) -> bool:
+    """Tell whether an op is an optimizer's (others end in _update, too: scatters, slices)."""
+    return op.type.endswith("_update") and "model_0" in dict(op.inputs)
 
 
 def _parameter(name: str, update: Op, variables: set[str]) -> Parameter:

@@ -38,8 +38,13 @@ def _scales(*scales: float, size: tuple[int, ...] = ()) -> dict[str, Any]:
     names = ("depth_scale", "height_scale", "width_scale")[-len(scales) :]
     if len(scales) == 1:
         names = ("scale_factor",)
-    attrs = {"output_size": size, "data_format": "channels_first", "align_corners": False}
+    attrs = {"output_size": size, "data_format": "channels_first"}
     return attrs | dict(zip(names, scales, strict=True))
+
+
+def _between(*scales: float) -> dict[str, Any]:
+    """Return the attributes of an upsampling that interpolates."""
+    return {**_scales(*scales), "align_corners": False}
 
 
 _POINT = {"kernel": 1, "stride": 1, "padding": 0}
@@ -198,15 +203,15 @@ UPSAMPLINGS: tuple[OpView, ...] = (
         **_scales(1.5, 0.5, size=(6, 4)),
     ),
     case("upsample_nearest_3d", "x_0: 4 4 4 2 3 -> y_0: 4 4 8 4 6", **_scales(2.0, 2.0, 2.0)),
-    case("upsample_linear_1d", "x_0: 4 8 4 -> y_0: 4 8 8", **_scales(2.0)),
-    case("upsample_bilinear_2d", "x_0: 4 8 4 12 -> y_0: 4 8 8 4", **_scales(2.0, 1 / 3)),
+    case("upsample_linear_1d", "x_0: 4 8 4 -> y_0: 4 8 8", **_between(2.0)),
+    case("upsample_bilinear_2d", "x_0: 4 8 4 12 -> y_0: 4 8 8 4", **_between(2.0, 1 / 3)),
     case(
         "upsample_bilinear_2d", "x_0: 4 8 4 8 -> y_0: 4 8 6 4",
-        **_scales(1.5, 0.5) | {"align_corners": True},
+        **_between(1.5, 0.5) | {"align_corners": True},
     ),
-    case("upsample_bilinear_2d", "x_0: 4 8 12 4 -> y_0: 4 8 8 4", **_scales(2 / 3, 1.0)),
-    case("upsample_bicubic_2d", "x_0: 4 8 4 5 -> y_0: 4 8 8 10", **_scales(2.0, 2.0)),
-    case("upsample_trilinear_3d", "x_0: 4 4 4 2 3 -> y_0: 4 4 8 4 6", **_scales(2.0, 2.0, 2.0)),
+    case("upsample_bilinear_2d", "x_0: 4 8 12 4 -> y_0: 4 8 8 4", **_between(2 / 3, 1.0)),
+    case("upsample_bicubic_2d", "x_0: 4 8 4 5 -> y_0: 4 8 8 10", **_between(2.0, 2.0)),
+    case("upsample_trilinear_3d", "x_0: 4 4 4 2 3 -> y_0: 4 4 8 4 6", **_between(2.0, 2.0, 2.0)),
     case("upsample_nearest_1d_grad", "dy_0: 4 8 8, x_0: 4 8 4 -> dx_0: 4 8 4", **_scales(2.0)),
     case(
         "upsample_nearest_2d_grad", "dy_0: 4 8 8 12, x_0: 4 8 4 4 -> dx_0: 4 8 4 4",
@@ -216,18 +221,18 @@ UPSAMPLINGS: tuple[OpView, ...] = (
         "upsample_nearest_3d_grad", "dy_0: 4 4 8 4 6, x_0: 4 4 4 2 3 -> dx_0: 4 4 4 2 3",
         **_scales(2.0, 2.0, 2.0),
     ),
-    case("upsample_linear_1d_grad", "dy_0: 4 8 8, x_0: 4 8 4 -> dx_0: 4 8 4", **_scales(2.0)),
+    case("upsample_linear_1d_grad", "dy_0: 4 8 8, x_0: 4 8 4 -> dx_0: 4 8 4", **_between(2.0)),
     case(
         "upsample_bilinear_2d_grad", "dy_0: 4 8 8 4, x_0: 4 8 4 12 -> dx_0: 4 8 4 12",
-        **_scales(2.0, 1 / 3),
+        **_between(2.0, 1 / 3),
     ),
     case(
         "upsample_bicubic_2d_grad", "dy_0: 4 8 8 10, x_0: 4 8 4 5 -> dx_0: 4 8 4 5",
-        **_scales(2.0, 2.0),
+        **_between(2.0, 2.0),
     ),
     case(
         "upsample_trilinear_3d_grad", "dy_0: 4 4 8 4 6, x_0: 4 4 4 2 3 -> dx_0: 4 4 4 2 3",
-        **_scales(2.0, 2.0, 2.0),
+        **_between(2.0, 2.0, 2.0),
     ),
 )  # fmt: skip
 

@@ -63,9 +63,12 @@ def _two(x: float, y: int) -> dict[str, Any]:
 def _activation(name: str) -> tuple[OpView, OpView]:
     before, after = ("x_0", "y_0") if name in FROM_X else ("in_0", "out_0")
     other = "y_0" if name in FROM_Y else "x_0"
+    backward = {
+        k: v for k, v in ACTIVATIONS[name].items() if k != "value"
+    }  # of the forward op only
     return (
         case(name, f"{before}: 4 8 -> {after}: 4 8", **ACTIVATIONS[name]),
-        case(f"{name}_grad", f"dy_0: 4 8, {other}: 4 8 -> dx_0: 4 8", **ACTIVATIONS[name]),
+        case(f"{name}_grad", f"dy_0: 4 8, {other}: 4 8 -> dx_0: 4 8", **backward),
     )
 
 
