@@ -32,6 +32,11 @@ def make_plan(
         states = node.choices[choice]
         if node.kind == "op":
             signatures[node.name] = states
+            variables |= {
+                tensor: states[operand]
+                for operand, tensor in program.op[node.name].inputs
+                if problem.written.get(tensor) == (node.name, operand)
+            }
         elif node.kind == "input":
             shape = program.tensor[node.name].shape
             inputs.append(InputPlan(node.name, shape, states[TENSOR], problem.mesh))

@@ -18,6 +18,7 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.plan import Estimate, Plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
+from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
 from autoddl.search import coordinate, exhaustive
 from autoddl.search.baselines import BASELINES
 from autoddl.search.choices import SignatureLists
@@ -39,6 +40,7 @@ def optimize(
     seed: int = 0,
     pin: Mapping[str, str] | None = None,
     strict: bool = False,
+    allow_local_batchnorm: bool = False,
     progress: Callable[[float, float], None] | None = None,
     **kwargs: Any,
 ) -> Plan:
@@ -59,6 +61,9 @@ def optimize(
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
         strict: raise for op types without a rule, instead of taking the engine's word for how they
             may be split (without OneFlow they are planned all-broadcast).
+        allow_local_batchnorm: let a BatchNorm in training use the statistics of each device's part of
+            the batch, as data-parallel training usually does: faster, and other numbers than one
+            device's. Otherwise every device normalises the whole batch.
         progress: called with (elapsed seconds, best cost in seconds).
 
     Inside launched ranks rank 0 plans and all ranks get the same plan.
@@ -92,6 +97,7 @@ def optimize(
             seed=seed,
             pin=pin,
             strict=strict,
+            allow=frozenset({LOCAL_BATCHNORM} if allow_local_batchnorm else ()),
             progress=progress,
             search_meshes=mesh is None,
         )
@@ -115,9 +121,10 @@ def plan_program(
     pin: Mapping[str, str] | None,
     strict: bool,
     progress: Callable[[float, float], None] | None,
+    allow: frozenset[str] = frozenset(),
     search_meshes: bool = False,
 ) -> Plan:
-    """Plan a program; the arguments are those of `optimize`."""
+    """Plan a program; the arguments are those of `optimize`, `allow` names approximations."""
     check_arguments(search=search, budget=budget, seed=seed, pin=pin)
     if mesh is None:
         raise AutoDDLError(
@@ -135,7 +142,7 @@ def plan_program(
     failure: AutoDDLError | None = None
     for candidate in meshes:
         try:
-            problem = build(program, candidate, known, pin=pin, lists=lists)
+            problem = build(program, candidate, known, pin=pin, lists=lists, allow=allow)
             plan = solve(
                 problem, search=search, budget=budget / len(meshes), seed=seed, limit=limit,
                 progress=progress,

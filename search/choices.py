@@ -17,11 +17,16 @@ SignatureLists = Callable[[Op, int], tuple[Signature, ...]]
 
 
 def choices(
-    program: Program, op: Op, mesh: Mesh, lists: SignatureLists | None = None
+    program: Program,
+    op: Op,
+    mesh: Mesh,
+    lists: SignatureLists | None = None,
+    allow: frozenset[str] = frozenset(),
 ) -> tuple[NdSignature, ...]:
     """Return the signatures among which the search chooses, all-broadcast first.
 
-    `lists` is asked about ops without a rule; where it knows nothing they are all-broadcast.
+    `lists` is asked about ops without a rule; where it knows nothing they are all-broadcast. `allow`
+    names the approximations that are permitted.
 
     Raises:
         RuleError: the rule of the op's type can't be used on it.
@@ -37,7 +42,9 @@ def choices(
         found = nd_products(view, mesh.shape, unique, float_operands=floats)
     else:
         try:
-            found = nd_signatures(view, mesh.shape, float_operands=floats, engine=ONEFLOW)
+            found = nd_signatures(
+                view, mesh.shape, float_operands=floats, engine=ONEFLOW, allow=allow
+            )
         except (LookupError, TypeError, ValueError) as error:
             raise RuleError(
                 f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import OpView, find
-from autoddl.sbp.state import B, NdSbp, P, all_states, broadcast, local_shape
+from autoddl.sbp.state import OWN, B, NdSbp, P, all_states, broadcast, local_shape
 from autoddl.search.choices import SignatureLists, choices, unknown_types, whole_where_single
 from autoddl.search.result import Assignment, SearchResult
 
@@ -81,13 +81,18 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Minimise Σ compute + Σ redistributions over one choice per node."""
+    """Minimise Σ compute + Σ redistributions over one choice per node.
+
+    `written` maps variables that an op updates in place to that op and its operand: they have the
+    state that the op chooses for them, and no node of their own.
+    """
 
     program: Program
     mesh: Mesh
     profile: Profile
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
+    written: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
@@ -166,16 +171,18 @@ def build(
     *,
     pin: Mapping[str, str] | None = None,
     lists: SignatureLists | None = None,
+    allow: frozenset[str] = frozenset(),
 ) -> Problem:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
     `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"};
-    `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise.
+    `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise; `allow`
+    names the approximations that are permitted ("local_batchnorm").
 
     Raises:
         AutoDDLError: a pin matches nothing or can't be; no axis of the mesh divides the batch.
     """
-    return _Builder(program, mesh, profile, dict(pin or {}), lists).problem()
+    return _Builder(program, mesh, profile, dict(pin or {}), lists, allow).problem()
 
 
 class _Builder:
@@ -183,9 +190,11 @@ class _Builder:
 
     def __init__(
         self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str],
-        lists: SignatureLists | None,
+        lists: SignatureLists | None, allow: frozenset[str],
     ) -> None:  # fmt: skip
         self.program, self.mesh, self.profile, self.lists = program, mesh, profile, lists
+        self.allow = allow
+        self.written, self.shared = _written(program)
         self.pins = {pattern: self._parsed(pattern, text) for pattern, text in pin.items()}
         self.redistributor = Redistributor(mesh, profile)
         self.kept = kept_tensors(program)
@@ -196,10 +205,13 @@ class _Builder:
         self._check_batch()
         updates = {p.update for p in self.program.parameters}
         nodes = [self._held("input", name, ()) for name in self.program.inputs]
-        nodes += [self._parameter(p) for p in self.program.parameters]
+        nodes += [
+            self._parameter(p) for p in self.program.parameters if p.tensor not in self.written
+        ]
         nodes += [self._op(op) for op in self.program.ops if op.name not in updates]
         nodes += [self._output(name) for name in dict.fromkeys(self.program.outputs)]
-        return Problem(self.program, self.mesh, self.profile, tuple(nodes), self._edges(nodes))
+        edges = self._edges(nodes)
+        return Problem(self.program, self.mesh, self.profile, tuple(nodes), edges, self.written)
 
     def _parsed(self, pattern: str, text: str) -> NdSbp:
         """Return the state that a pin asks for; what it says of axes of one device is void."""
@@ -251,6 +263,8 @@ class _Builder:
     def _states(self, name: str) -> tuple[NdSbp, ...]:
         """Return the states without P of a tensor, or its pinned one."""
         shape, pinned = self.program.tensor[name].shape, self._pin(name)
+        if name in self.shared:
+            return (broadcast(self.mesh.ndim),)
         if pinned is None:
             return self._cached(
                 ("states", shape),
@@ -309,8 +323,18 @@ class _Builder:
 
     def _op(self, op: Op) -> Node:
         kept = tuple(o for o, t in op.outputs if t in self.kept)
-        found, seconds, memory = self._cached((self._key(op), kept), lambda: self._priced(op, kept))
+        kept += tuple(o for o, t in op.inputs if self.written.get(t) == (op.name, o))
+        fixed = tuple((o, self._fixed(t)) for o, t in op.inputs if self._fixed(t) is not None)
+        found, seconds, memory = self._cached(
+            (self._key(op), kept, fixed), lambda: self._priced(op, kept, dict(fixed))
+        )
         return Node("op", op.name, found, seconds, memory)
+
+    def _fixed(self, tensor: str) -> NdSbp | None:
+        """Return the state that a variable must have where it is updated in place, if it is known."""
+        if tensor in self.shared:
+            return broadcast(self.mesh.ndim)
+        return self._pin(tensor) if tensor in self.written else None
 
     def _key(self, op: Op) -> Any:
         tensors = [self.program.tensor[t] for _, t in op.operands]
@@ -318,12 +342,18 @@ class _Builder:
         return op.type, kinds, len(op.inputs), op.attrs
 
     def _priced(
-        self, op: Op, kept: tuple[str, ...]
+        self, op: Op, kept: tuple[str, ...], fixed: Mapping[str, NdSbp | None]
     ) -> tuple[tuple[NdSignature, ...], Floats, Ints]:
-        found = self._choices(op)
-        outputs = dict(op.outputs)
+        found = tuple(c for c in self._choices(op) if all(c[o] == s for o, s in fixed.items()))
+        if not found:
+            wanted = ", ".join(f"{dict(op.inputs)[o]} {s}" for o, s in fixed.items())
+            raise AutoDDLError(
+                f"pin: op {op.name} updates {wanted} in place, and {op.type} has no such signature; "
+                "leave the pin out"
+            )
+        operands = dict(op.operands)
         memory = [
-            sum(local_bytes(self.program.tensor[outputs[o]], c[o], self.mesh.shape) for o in kept)
+            sum(local_bytes(self.program.tensor[operands[o]], c[o], self.mesh.shape) for o in kept)
             for c in found
         ]
         seconds = np.array([self._seconds(op, c) for c in found])
@@ -331,7 +361,8 @@ class _Builder:
 
     def _choices(self, op: Op) -> tuple[NdSignature, ...]:
         return self._cached(
-            ("choices", self._key(op)), lambda: choices(self.program, op, self.mesh, self.lists)
+            ("choices", self._key(op)),
+            lambda: choices(self.program, op, self.mesh, self.lists, self.allow),
         )
 
     def _seconds(self, op: Op, signature: NdSignature) -> float:
@@ -360,7 +391,10 @@ class _Builder:
                 op = self.program.op[node.name]
                 made |= {tensor: (index, operand) for operand, tensor in op.outputs}
                 for operand, tensor in op.inputs:
-                    read.setdefault(tensor, []).append((index, operand))
+                    if self.written.get(tensor) == (op.name, operand):
+                        made[tensor] = (index, operand)
+                    else:
+                        read.setdefault(tensor, []).append((index, operand))
             elif node.kind == "output":
                 read.setdefault(node.name, []).append((index, TENSOR))
             else:
@@ -382,11 +416,15 @@ class _Builder:
         readers: list[tuple[int, str]],
     ) -> Edge:  # fmt: skip
         tensor = self.program.tensor[name]
-        table = self.redistributor.table(tensor.shape, tensor.item_bytes)
+        users = ((producer, operand), *readers)
+        own = bool(self.allow) and any(
+            OWN in c[o] for node, o in users for c in nodes[node].choices
+        )
+        table = self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)
 
         def states(node: int, operand: str) -> Ints:
             choices = nodes[node].choices
-            key = ("index", id(choices), operand, tensor.shape, tensor.item_bytes)
+            key = ("index", id(choices), operand, tensor.shape, tensor.item_bytes, own)
             return self._cached(
                 key, lambda: np.array([table.index[c[operand]] for c in choices], dtype=np.int64)
             )
@@ -399,6 +437,22 @@ class _Builder:
             self.cache[key] = make()
         found: _T = self.cache[key]
         return found
+
+
+def _written(program: Program) -> tuple[dict[str, tuple[str, str]], frozenset[str]]:
+    """Return the variables that one op updates in place, with it, and those that several update.
+
+    Of the latter every op has to see all updates, so they stay broadcast.
+    """
+    variables = {p.tensor for p in program.parameters}
+    writers: dict[str, list[tuple[str, str]]] = {}
+    for op in program.ops:
+        rule = find(op.type)
+        for operand, tensor in op.inputs:
+            if rule is not None and operand in rule.writes and tensor in variables:
+                writers.setdefault(tensor, []).append((op.name, operand))
+    single = {tensor: ops[0] for tensor, ops in writers.items() if len(ops) == 1}
+    return single, frozenset(writers) - frozenset(single)
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:

@@ -41,7 +41,7 @@ def changed_signatures(job: Any, plan: Plan) -> list[tuple[str, str]]:
         changed += [
             (name, operand)
             for operand, state in signature.items()
-            if operand not in compiled or read_state(compiled[operand]) != state
+            if operand not in compiled or read_state(compiled[operand]) != state.executed
         ]
     return changed
 

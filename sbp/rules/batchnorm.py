@@ -116,6 +116,7 @@ register(
         family="normalisation",
         samplers={"moving_variance_0": positive},
         notes="the statistics of space, too, are those of the whole image",
+        writes=frozenset({"moving_mean_0", "moving_variance_0"}),
     ),
     OpRule(
         "normalization_grad",

@@ -170,6 +170,7 @@ class OpRule:
     of one device in NumPy; `flops` counts floating point operations from (local) shapes; `family`
     names the efficiency class of the compute model. `samplers` draw test values for the operands
     that can't take any real number (indices, divisors); they get the op, the operand and an rng.
+    `writes` names the inputs that the op updates in place (running statistics).
     """
 
     op_type: str
@@ -179,6 +180,7 @@ class OpRule:
     family: str = "elementwise"
     samplers: Mapping[str, Sampler] = field(default_factory=dict, compare=False)
     notes: str = field(default="", compare=False)
+    writes: frozenset[str] = frozenset()
 
 
 _REGISTRY: dict[str, OpRule] = {}
