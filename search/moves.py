@@ -100,7 +100,7 @@ def _edge_seconds(edge: Edge, assignment: Sequence[int], move: Move) -> Floats:
             wanted[every, states[column[node]]] = True
         else:
             wanted[:, states[assignment[node]]] = True
-    total: Floats = (rows * wanted).sum(axis=1)
+    total: Floats = np.where(wanted, rows, 0.0).sum(axis=1)
     return total
 
 
