@@ -15,7 +15,8 @@ from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.state import NdSbp, shard_slices
+from autoddl.sbp.shards import shard_slices
+from autoddl.sbp.state import NdSbp
 
 if TYPE_CHECKING:
     from autoddl.engine.step import Step

@@ -30,7 +30,8 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.rules.registry import OpView
-from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, check_state, ordered
+from autoddl.sbp.shards import check_state
+from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, ordered
 
 MESHES = ("2", "4", "8", "2x2", "2x3", "2x4", "4x2", "2x2x2", "2x1x3")
 SIZES = (4, 6, 8, 12, 16, 7)

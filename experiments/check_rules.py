@@ -1,8 +1,10 @@
-"""Prove the rules: `python -m experiments.check_rules [--engine] [--oracle] … [--json FILE]`.
+"""Prove the rules: `python -m experiments.check_rules [--oracle] [--engine] [--execution] [--json FILE]`.
 
-`--engine` compares every rule with OneFlow's own lists; with `--write` it writes what OneFlow refuses
-to sbp/rules/tables/oneflow.json, which the planner reads. Without a choice all proofs are run that need
-no ranks. The exit code is 1 where one fails.
+`--oracle` runs every signature on simulated ranks and looks for missing ones; `--engine` compares every
+rule with OneFlow's own lists, and with `--write` writes what OneFlow refuses to
+sbp/rules/tables/oneflow.json, which the planner reads; `--execution` trains under random whole plans on
+four ranks, and goes on where it was cut off. `--document` writes docs/op_rules.md from all three.
+Without a choice the proofs are run that need no ranks. The exit code is 1 where one fails.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import json
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,14 +26,16 @@ from autoddl.errors import AutoDDLError
 from autoddl.sbp.rules import registry
 from experiments.models import ZOO
 
-TABLE = Path(__file__).parent.parent / "sbp" / "rules" / "tables" / "oneflow.json"
+_ROOT = Path(__file__).parent.parent
+TABLE = _ROOT / "sbp" / "rules" / "tables" / "oneflow.json"
+DOCUMENT = _ROOT / "docs" / "op_rules.md"
 # What the `run` of each proof takes beside `progress`; the modules are experiments.proofs.NAME.
 ARGUMENTS = {
     "oracle": ("seed", "op_types"),
     "engine": ("seed", "op_types", "models"),
     "execution": ("seed", "models", "folder", "plans"),
 }
-PROOFS = tuple(name for name in ARGUMENTS if find_spec(f"experiments.proofs.{name}"))
+PROOFS = tuple(ARGUMENTS)
 ON_RANKS = ("execution",)
 
 
@@ -67,6 +70,8 @@ def main(argv: list[str] | None = None) -> int:
     proofs = args.proofs or [name for name in PROOFS if name not in ON_RANKS]
     if args.write and "engine" not in proofs:
         parser.error("--write needs --engine")
+    if args.document and set(proofs) != set(ARGUMENTS):
+        parser.error("--document needs --oracle --engine --execution")
     reports = {}
     try:
         for name in proofs:
@@ -77,6 +82,11 @@ def main(argv: list[str] | None = None) -> int:
     faults = [f"{name}: {fault}" for name, report in reports.items() for fault in report.faults]
     for name, report in reports.items():
         _show(name, report)
+    if args.document:
+        DOCUMENT.parent.mkdir(exist_ok=True)
+        text = import_module("experiments.proofs.document").document(**reports)
+        DOCUMENT.write_text(text)
+        print(f"wrote {DOCUMENT}")
     if args.json:
         inputs = {name: getattr(args, name) for name in ("seed", "op_types", "models")}
         inputs["autoddl"] = autoddl.__version__
@@ -108,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="write the table of refused labels")
+    parser.add_argument("--document", action="store_true", help="write docs/op_rules.md")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was seen")
     return parser
 

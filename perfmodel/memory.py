@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoddl.sbp.program import Program, Tensor
-from autoddl.sbp.state import Sbp, local_shape
+from autoddl.sbp.shards import local_shape
+from autoddl.sbp.state import Sbp
 
 
 def local_bytes(tensor: Tensor, state: Sequence[Sbp], mesh: Sequence[int]) -> int:

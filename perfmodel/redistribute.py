@@ -17,7 +17,8 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
 from autoddl.sbp.canonical import canonical
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.state import NdSbp, Sbp, all_states, axis_states, local_shape
+from autoddl.sbp.shards import all_states, local_shape
+from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Floats = npt.NDArray[np.float64]
 Path = tuple[NdSbp, ...]

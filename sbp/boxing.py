@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoddl.sbp.state import OWN, NdSbp, Sbp, local_shape, shard_shape
+from autoddl.sbp.shards import local_shape, shard_shape
+from autoddl.sbp.state import OWN, NdSbp, Sbp
 
 ALL_REDUCE = "all_reduce"
 ALL_GATHER = "all_gather"

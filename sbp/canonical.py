@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoddl.sbp.state import B, NdSbp, S, Sbp, check_state, ordered
+from autoddl.sbp.shards import check_state
+from autoddl.sbp.state import B, NdSbp, S, Sbp, ordered
 
 
 def canonical(state: NdSbp, shape: Sequence[int], mesh: Sequence[int]) -> NdSbp:

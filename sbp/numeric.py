@@ -17,18 +17,8 @@ from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, boxing
 from autoddl.sbp.mesh import rank_groups
 from autoddl.sbp.rules.registry import Array, LocalOp, OpRule, OpView, Shape, find, signatures
-from autoddl.sbp.state import (
-    B,
-    NdSbp,
-    P,
-    Sbp,
-    broadcast,
-    check_state,
-    joined,
-    pieces,
-    shard_shape,
-    shard_slices,
-)
+from autoddl.sbp.shards import check_state, joined, pieces, shard_shape, shard_slices
+from autoddl.sbp.state import B, NdSbp, P, Sbp, broadcast
 from autoddl.sbp.trial import Trial, agree, even_states
 
 Locals = list[Array]

@@ -14,7 +14,8 @@ import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.rules.registry import Array, LocalOp, OpRule, OpView, Shape
-from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp, local_shape, shard_slices
+from autoddl.sbp.shards import local_shape, shard_slices
+from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp
 
 T = TypeVar("T")
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from autoddl.sbp.state import B, NdSbp, P, S, Sbp, all_states
+from autoddl.sbp.shards import all_states
+from autoddl.sbp.state import B, NdSbp, P, S, Sbp
 from autoddl.search.cells import roots
 from autoddl.search.coordinate import Descent
 from autoddl.search.problem import TENSOR, Edge, Floats, Problem

@@ -25,7 +25,8 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import OpView, find
-from autoddl.sbp.state import OWN, B, NdSbp, P, all_states, broadcast, local_shape
+from autoddl.sbp.shards import all_states, local_shape
+from autoddl.sbp.state import OWN, B, NdSbp, P, broadcast
 from autoddl.search.choices import SignatureLists, choices, unknown_types, whole_where_single
 from autoddl.search.result import Assignment, SearchResult
 

@@ -20,7 +20,8 @@ import autoddl
 from autoddl.engine.signature_list import Query, SignatureList, signature_lists
 from autoddl.sbp.rules import engines, registry
 from autoddl.sbp.rules.registry import OpView, Signature
-from autoddl.sbp.state import NdSbp, local_shape
+from autoddl.sbp.shards import local_shape
+from autoddl.sbp.state import NdSbp
 from experiments.models import build
 from experiments.rule_cases import CASES
 

@@ -8,10 +8,12 @@ goes on where it was cut off; a plan that crashes or hangs its ranks is a line, 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from autoddl.engine.launch import launch
 from autoddl.errors import AutoDDLError
@@ -37,9 +39,9 @@ class PlanRun:
     model: str
     mesh: str
     seed: int
-    loss: float = float("nan")
-    weights: float = float("nan")
-    moved: float = float("nan")
+    loss: float = math.nan
+    weights: float = math.nan
+    moved: float = math.nan
     changed: int = 0
     redistributions: int = 0
     seconds: float = 0.0
@@ -54,18 +56,61 @@ class PlanRun:
 
 @dataclass(frozen=True)
 class ExecutionReport:
-    """All plans that were run, by model and mesh."""
+    """All plans that were run, by model and mesh.
+
+    `moved` of a plan says how far training moves the weights: what parity has to be measured against.
+    """
 
     runs: tuple[PlanRun, ...]
 
-    @property
-    def failed(self) -> tuple[PlanRun, ...]:
-        """Return the plans that are not in parity."""
-        return tuple(run for run in self.runs if not run.ok)
+    columns = (
+        "model", "mesh", "plans", "in parity", "max |Δloss|", "max |Δvariable|", "training moved",
+        "redistributions",
+    )  # fmt: skip
 
-    def of(self, model: str, mesh: str) -> tuple[PlanRun, ...]:
-        """Return the plans of one model on one mesh."""
-        return tuple(run for run in self.runs if (run.model, run.mesh) == (model, mesh))
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Say, one line each, which plans are not in parity or did not run as planned."""
+        return tuple(
+            f"{run.model} on [{run.mesh}], seed {run.seed}: "
+            + (
+                run.error
+                or f"|Δloss| {run.loss:.2e}, |Δvariable| {run.weights:.2e}, {run.changed} signatures "
+                "changed by the engine"
+            )
+            for run in self.runs
+            if not run.ok
+        )
+
+    def rows(self) -> Iterable[tuple[str, ...]]:
+        """Return one row per model and mesh."""
+        for model, mesh in dict.fromkeys((run.model, run.mesh) for run in self.runs):
+            runs = [run for run in self.runs if (run.model, run.mesh) == (model, mesh)]
+            good = [run for run in runs if run.ok]
+            yield (
+                model,
+                mesh,
+                str(len(runs)),
+                str(len(good)),
+                f"{max((run.loss for run in good), default=math.nan):.1e}",
+                f"{max((run.weights for run in good), default=math.nan):.1e}",
+                f"{min((run.moved for run in good), default=math.nan):.1e}",
+                f"{sum(run.redistributions for run in good) / max(1, len(good)):.0f}",
+            )
+
+    def summary(self) -> str:
+        """Sum up in one line."""
+        models = {run.model for run in self.runs}
+        good = [run for run in self.runs if run.ok]
+        return (
+            f"{len(self.runs)} random plans of {len(models)} models on {RANKS} ranks, {len(good)} in "
+            f"parity: max |Δloss| {max((run.loss for run in good), default=math.nan):.1e}, "
+            f"max |Δvariable| {max((run.weights for run in good), default=math.nan):.1e}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every plan, as plain JSON values."""
+        return {"runs": [asdict(run) for run in self.runs]}
 
 
 def run(

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autoddl.sbp.rules.engines import refused
 from autoddl.sbp.rules.registry import OpView, Signature, signatures
-from autoddl.sbp.state import NdSbp, local_shape
+from autoddl.sbp.shards import local_shape
+from autoddl.sbp.state import NdSbp
 
 NdSignature = Mapping[str, NdSbp]
 

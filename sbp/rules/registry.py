@@ -216,7 +216,7 @@ def signatures(
     """
     found = labelled(view, allow=allow)
     everything = view.inputs + view.outputs
-    kept = [s for label, s in found.items() if not any(p in refused for p in _parts(label))]
+    kept = [s for label, s in found.items() if not is_refused(label, refused)]
     return tuple({tuple(s[name] for name in everything): s for s in kept}.values())
 
 
@@ -250,6 +250,11 @@ def labelled(view: OpView, *, allow: frozenset[str] = frozenset()) -> dict[str, 
 
 
 BROADCAST = "B"
+
+
+def is_refused(label: str, refused: frozenset[str]) -> bool:
+    """Tell whether a label, or a part that it is put together from, is among the refused ones."""
+    return any(part in refused for part in _parts(label))
 
 
 def _parts(label: str) -> tuple[str, ...]:

@@ -18,20 +18,8 @@ from autoddl.sbp.boxing import COLLECTIVES, boxing
 from autoddl.sbp.canonical import canonical
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.numeric import assemble, run_boxing, run_path, shard
-from autoddl.sbp.state import (
-    OWN,
-    P_MAX,
-    P_MIN,
-    B,
-    NdSbp,
-    P,
-    S,
-    all_states,
-    check_state,
-    local_shape,
-    ordered,
-    shard_indices,
-)
+from autoddl.sbp.shards import all_states, check_state, local_shape, shard_indices
+from autoddl.sbp.state import OWN, P_MAX, P_MIN, B, NdSbp, P, S, ordered
 from tests.clusters import cluster
 
 PROFILE = cluster()

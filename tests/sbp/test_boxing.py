@@ -15,19 +15,8 @@ from autoddl.errors import AutoDDLError
 from autoddl.sbp import boxing as boxing_module
 from autoddl.sbp import numeric
 from autoddl.sbp.boxing import Boxing, boxing
-from autoddl.sbp.state import (
-    P_MAX,
-    P_MIN,
-    B,
-    NdSbp,
-    P,
-    S,
-    Sbp,
-    all_states,
-    axis_states,
-    local_shape,
-    ordered,
-)
+from autoddl.sbp.shards import all_states, local_shape
+from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp, axis_states, ordered
 
 SPACES = [
     ((4,), (12,)), ((4,), (8, 4)), ((4,), (4, 8, 4)),

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.sbp.canonical import canonical
-from autoddl.sbp.state import B, NdSbp, P, S, ordered, shard_indices
+from autoddl.sbp.shards import shard_indices
+from autoddl.sbp.state import B, NdSbp, P, S, ordered
 
 
 def layout(state: NdSbp, shape: tuple[int, ...], mesh: tuple[int, ...]) -> tuple[object, ...]:

@@ -18,7 +18,8 @@ from autoddl.sbp.numeric import (
     shard,
 )
 from autoddl.sbp.rules.registry import OpView
-from autoddl.sbp.state import NdSbp, all_states, shard_slices
+from autoddl.sbp.shards import all_states, shard_slices
+from autoddl.sbp.state import NdSbp
 from tests.sbp.rule_cases import CASES, case, case_id
 
 RNG = np.random.default_rng(7)

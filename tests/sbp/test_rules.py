@@ -15,7 +15,8 @@ from autoddl.sbp.rules import engines, registry
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import IndexMap, OpRule, OpView, index_map, linear, signatures
 from autoddl.sbp.rules.shape import matching_leaders
-from autoddl.sbp.state import NdSbp, local_shape
+from autoddl.sbp.shards import local_shape
+from autoddl.sbp.state import NdSbp
 from tests.sbp.rule_cases import CASES, case, case_id
 
 FAMILIES = {

@@ -13,24 +13,15 @@ from hypothesis import strategies as st
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.state import (
-    P_MAX,
-    P_MIN,
-    B,
-    NdSbp,
-    P,
-    S,
-    Sbp,
+from autoddl.sbp.shards import (
     all_states,
-    axis_states,
-    broadcast,
     check_state,
     local_shape,
-    ordered,
     shard_indices,
     shard_shape,
     shard_slices,
 )
+from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp, axis_states, broadcast, ordered
 
 sbps = st.one_of(st.just(B), st.just(P), st.integers(0, 12).map(S))
 nd_sbps = st.lists(sbps, min_size=1, max_size=4).map(NdSbp)

@@ -14,7 +14,8 @@ from autoddl.perfmodel.redistribute import Redistributor
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.registry import OpView, Signature, find
-from autoddl.sbp.state import B, NdSbp, P, S, broadcast, local_shape
+from autoddl.sbp.shards import local_shape
+from autoddl.sbp.state import B, NdSbp, P, S, broadcast
 from autoddl.search import cells, problem
 from autoddl.search.moves import price, single
 from autoddl.search.random import random_assignment

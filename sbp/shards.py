@@ -1,0 +1,155 @@
+"""What each device holds of a tensor: local shapes, index sets, and the pieces of arrays."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autoddl.errors import AutoDDLError
+from autoddl.sbp.state import B, NdSbp, Sbp, axis_states
+
+Ints = npt.NDArray[np.int64]
+
+
+def check_state(state: NdSbp, shape: Sequence[int], mesh: Sequence[int]) -> None:
+    """Raise AutoDDLError where a tensor of this logical shape can't be in a state, and say why.
+
+    Plain splits may be uneven as long as every device gets an element.
+    """
+    where = f"state {state} of shape {tuple(shape)} on mesh {'x'.join(map(str, mesh))}"
+    if len(state) != len(mesh):
+        raise AutoDDLError(f"{where}: {len(state)} entries for {len(mesh)} axes; give one per axis")
+    sizes = list(shape)
+    for sbp in state:
+        if sbp.is_split and sbp.dim >= len(shape):
+            dims = f"0..{len(shape) - 1}" if shape else "none, it is a scalar"
+            raise AutoDDLError(f"{where}: {sbp} cuts dim {sbp.dim}; the tensor's dims are {dims}")
+    for axis in _cut_order(state):
+        sbp, size, left = state[axis], mesh[axis], sizes[state[axis].dim]
+        if sbp.stride is not None and left % (size * sbp.stride):
+            raise AutoDDLError(
+                f"{where}: {sbp} deals {left} elements to {size} devices in turns of {sbp.stride}; "
+                f"the stride must divide {left / size:g}"
+            )
+        if left < size:
+            raise AutoDDLError(
+                f"{where}: {sbp} cuts {left} elements into {size} pieces; choose a longer dim"
+            )
+        sizes[sbp.dim] = left // size
+
+
+def _cut_order(state: Sequence[Sbp]) -> list[int]:
+    """Return the axes that cut, earlier turns first."""
+    return sorted(
+        (i for i, s in enumerate(state) if s.kind == "S"), key=lambda i: (state[i].turn, i)
+    )
+
+
+def local_shape(
+    shape: Sequence[int], state: Iterable[Sbp], mesh: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Return the shape that each device holds, or None where a dim is not cut evenly.
+
+    `shape` is the logical shape, `mesh` the axis sizes. A split beyond the rank gives None as well.
+    """
+    dims = list(shape)
+    cuts = list(zip(state, mesh, strict=True))
+    for sbp, size in sorted(cuts, key=_turn) if any(s.turn for s, _ in cuts) else cuts:
+        if sbp.kind == "S":
+            dim = sbp.dim
+            if dim >= len(dims) or dims[dim] % (size * (sbp.stride or 1)) or dims[dim] < size:
+                return None
+            dims[dim] //= size
+    return tuple(dims)
+
+
+def _turn(cut: tuple[Sbp, int]) -> int:
+    return cut[0].turn
+
+
+def shard_shape(
+    shape: Sequence[int], state: NdSbp, mesh: Sequence[int], coords: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the shape that the device at `coords` holds; uneven splits give the first ones more."""
+    dims = list(shape)
+    for axis in _cut_order(state):
+        dim, (each, more) = state[axis].dim, divmod(dims[state[axis].dim], mesh[axis])
+        dims[dim] = each + (coords[axis] < more)
+    return tuple(dims)
+
+
+def shard_indices(
+    shape: Sequence[int], state: NdSbp, mesh: Sequence[int], coords: Sequence[int]
+) -> tuple[Ints, ...]:
+    """Return which elements the device at `coords` holds: for each dim its indices, in local order.
+
+    `array[np.ix_(*indices)]` is the shard.
+
+    Raises:
+        AutoDDLError: the tensor can't be in that state.
+    """
+    check_state(state, shape, mesh)
+    indices = [np.arange(size) for size in shape]
+    for axis in _cut_order(state):
+        sbp = state[axis]
+        indices[sbp.dim] = pieces(indices[sbp.dim], sbp, mesh[axis], axis=0)[coords[axis]]
+    return tuple(indices)
+
+
+def pieces(array: npt.NDArray[Any], cut: Sbp, size: int, axis: int) -> list[npt.NDArray[Any]]:
+    """Return what each of `size` devices gets of an array that is cut along `axis` as `cut` says."""
+    if cut.stride is None:
+        return np.array_split(array, size, axis=axis)
+    before, after = array.shape[:axis], array.shape[axis + 1 :]
+    turns = array.reshape(*before, -1, size, cut.stride, *after)
+    return [turns.take(k, axis=axis + 1).reshape(*before, -1, *after) for k in range(size)]
+
+
+def joined(parts: Sequence[npt.NDArray[Any]], cut: Sbp, axis: int) -> npt.NDArray[Any]:
+    """Return the array of which `parts` are the pieces; the inverse of `pieces`."""
+    if cut.stride is None:
+        return np.concatenate(parts, axis=axis)
+    before, after = parts[0].shape[:axis], parts[0].shape[axis + 1 :]
+    turns = [part.reshape(*before, -1, 1, cut.stride, *after) for part in parts]
+    dealt: npt.NDArray[Any] = np.concatenate(turns, axis=axis + 1)
+    return dealt.reshape(*before, -1, *after)
+
+
+def shard_slices(
+    shape: Sequence[int], state: NdSbp, mesh: Sequence[int], coords: Sequence[int]
+) -> tuple[slice, ...]:
+    """Return which part of the logical tensor the device at `coords` holds, one slice per dim.
+
+    Raises:
+        AutoDDLError: the state does not cut the shape evenly, or in strides.
+    """
+    start, dims = [0] * len(shape), list(shape)
+    for axis in _cut_order(state):
+        dim, size = state[axis].dim, mesh[axis]
+        if dim >= len(dims) or dims[dim] % size or state[axis].stride is not None:
+            raise AutoDDLError(
+                f"state ({', '.join(map(str, state))}) does not cut shape {tuple(shape)} "
+                f"evenly into slices on mesh {tuple(mesh)}: choose sizes that divide, or another state"
+            )
+        dims[dim] //= size
+        start[dim] += coords[axis] * dims[dim]
+    return tuple(slice(a, a + n) for a, n in zip(start, dims, strict=True))
+
+
+def all_states(
+    shape: Sequence[int], mesh: Sequence[int], *, partial: bool = True, own: bool = False
+) -> Iterator[NdSbp]:
+    """Yield every plain state that cuts `shape` evenly on a mesh with these axis sizes.
+
+    Plain: the mesh's order, no strides, P(sum) only; axes of one device are B. `own` as in
+    `axis_states`.
+    """
+    states = axis_states(len(shape), partial=partial, own=own)
+    options = [states if size > 1 else (B,) for size in mesh]
+    for combo in itertools.product(*options):
+        if local_shape(shape, combo, mesh) is not None:
+            yield NdSbp(combo)
