@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run, and no limits of time: this has to pass on busy machines.
+settings.register_profile("autoddl", deadline=None, derandomize=True)
+settings.load_profile("autoddl")
 
 HAS_ONEFLOW = find_spec("oneflow") is not None
 NEED_ONEFLOW = ("oneflow", "testbed")

@@ -23,7 +23,7 @@ def blocks() -> list[str]:
 
 
 def test_the_rule_example_registers_a_right_rule(registry: None) -> None:
-    from autoddl.sbp.numeric import check_signature
+    from autoddl.sbp.oracle import check_signature
     from autoddl.sbp.rules.registry import OpView, find, signatures
     from autoddl.sbp.state import NdSbp
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.sbp.numeric import check_signature, on_one_device, sample_inputs, valid_signatures
+from autoddl.sbp.oracle import check_signature, on_one_device, sample_inputs, valid_signatures
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import OpView

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.interpret import interpret
+from autoddl.sbp.oracle import run_program
 
 pytestmark = pytest.mark.oneflow
 
@@ -69,7 +69,7 @@ def test_toys_are_traced_and_learn_what_the_rules_say(toy: str, optimizer: str) 
     assert {op_type for op_type in types if registry.find(op_type) is None} == set()
     variables = {f"model.{n}": t.numpy() for n, t in modules(graph)[0].state_dict().items()}
     values = dict(zip(program.inputs, (x.numpy() for x in inputs), strict=True))
-    in_numpy = interpret(program, variables | values)[program.loss]
+    in_numpy = run_program(program, variables | values)[program.loss]
     losses = [float(graph(*inputs).numpy()) for _ in range(3)]
     assert np.isfinite(losses).all()
     assert losses[2] < losses[0]

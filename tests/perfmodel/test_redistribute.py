@@ -193,7 +193,7 @@ def lacking(src: NdSbp, dst: NdSbp, shape: tuple[int, ...], mesh: tuple[int, ...
     return sum(lacked) / math.prod(mesh)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(problems())
 def test_any_redistribution(problem: tuple[str, tuple[int, ...], NdSbp, NdSbp]) -> None:
     notation, shape, src, dst = problem

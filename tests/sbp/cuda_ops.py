@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoddl.sbp.numeric import run_op, sample_inputs
+from autoddl.sbp.oracle import run_op, sample_inputs
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.state import broadcast
 from experiments.rule_cases.cuda import CASES

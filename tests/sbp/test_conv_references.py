@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.interpret import interpret
+from autoddl.sbp.oracle import run_program
 
 
 def joined(parts: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -118,7 +118,7 @@ def test_references_equal_the_engines_kernels(name: str) -> None:
     op_type = name.partition(",")[0]
     assert {op_type} <= {op.type for op in program.ops}
     inputs = dict(zip(program.inputs, (x.numpy(), y.numpy()), strict=True))
-    found = interpret(program, before | inputs)
+    found = run_program(program, before | inputs)
     loss = mean_squared_error(model(x), y)
     loss.backward()
     np.testing.assert_allclose(found[program.loss or ""], loss.numpy(), rtol=1e-6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoddl.errors import RuleError
-from autoddl.sbp.numeric import check_signature, run_op, sample_inputs
+from autoddl.sbp.oracle import check_signature, run_op, sample_inputs
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.registry import Array, OpView, labelled
 from autoddl.sbp.state import NdSbp, broadcast

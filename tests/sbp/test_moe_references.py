@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from autoddl.sbp.numeric import check_signature, missing_signatures, run_op, sample_inputs
+from autoddl.sbp.oracle import check_signature, missing_signatures, run_op, sample_inputs
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import OpView, find, signatures
 from autoddl.sbp.state import Sbp, broadcast

@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 
 from autoddl.errors import AutoDDLError, RuleError
-from autoddl.sbp.numeric import (
-    Locals,
-    assemble,
-    check_signature,
-    run_boxing,
-    run_op,
-    sample_inputs,
-    shard,
-)
+from autoddl.sbp.numeric import Locals, assemble, run_boxing, shard
+from autoddl.sbp.oracle import check_signature, run_op, sample_inputs
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.shards import all_states, shard_slices
 from autoddl.sbp.state import NdSbp

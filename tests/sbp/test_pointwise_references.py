@@ -4,15 +4,17 @@ small graphs equal the engine's kernels, and the index names tell apart how oper
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from autoddl.sbp.oracle import run_program
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules import activation, comparison, registry, select, unary
 from autoddl.sbp.rules.pointwise import broadcast_dims
-from tests.numpy_step import in_numpy
+from autoddl.sbp.rules.registry import find
 from tests.sbp.rule_cases import case
 
 WIDE, NEAR, ABOVE, POSITIVE = (-4.0, 4.0), (-0.9, 0.9), (1.2, 3.0), (0.5, 2.0)
@@ -133,19 +135,31 @@ def step(
     return program, y.numpy(), [p.grad.numpy() for p in model.parameters()], dy
 
 
+def proven(program: Program) -> Program:
+    """Leave out ops without a rule, and those that read what they make."""
+    lost: set[str] = set()
+    kept = []
+    for op in program.ops:
+        if find(op.type) is None or lost & {tensor for _, tensor in op.inputs}:
+            lost |= {tensor for _, tensor in op.outputs}
+        else:
+            kept.append(op)
+    return replace(program, ops=tuple(kept))
+
+
 def compare(function: Callable[..., Any], *values: np.ndarray) -> set[str]:
     """Check result and gradients of a step against the engine; return the op types that ran."""
     program, y, gradients, dy = step(function, values)
     parameters = sorted(program.parameters, key=lambda p: p.tensor)
     known = {p.tensor: v.astype(float) for p, v in zip(parameters, values, strict=True)}
-    known, types = in_numpy(program, {**known, program.inputs[0]: dy.astype(float)})
+    program = proven(program)
+    known = run_program(program, {**known, program.inputs[0]: dy.astype(float)})
     np.testing.assert_allclose(known[program.outputs[0]], y, rtol=1e-4, atol=1e-5)
     for parameter, gradient in zip(parameters, gradients, strict=True):
-        if parameter.gradient in known:
-            np.testing.assert_allclose(known[parameter.gradient], gradient, rtol=1e-4, atol=1e-5)
-        else:  # a backward op without a rule
-            types.add("unknown")
-    return types
+        if parameter.gradient not in known:  # made by a backward op without a rule
+            continue
+        np.testing.assert_allclose(known[parameter.gradient], gradient, rtol=1e-4, atol=1e-5)
+    return {op.type for op in program.ops if op.phase != "optimizer"}
 
 
 def draw(bounds: tuple[float, float], *shape: int, seed: int = 0) -> np.ndarray:

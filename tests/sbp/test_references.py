@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import signal, special
 
-from autoddl.sbp.numeric import run_op, sample_inputs
+from autoddl.sbp.oracle import run_op, sample_inputs
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.state import broadcast
 from tests.sbp.rule_cases import ADAM, MOMENTUM, UPDATE, case, case_id

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoddl.errors import AutoDDLError, RuleError
-from autoddl.sbp.numeric import check_signature, missing_signatures
+from autoddl.sbp.oracle import check_signature, missing_signatures
 from autoddl.sbp.rules import engines, registry
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import IndexMap, OpRule, OpView, index_map, linear, signatures

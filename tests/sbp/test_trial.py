@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from autoddl.sbp.numeric import MORE_DRAWS, check_signature, missing_signatures, valid_signatures
+from autoddl.sbp.oracle import MORE_DRAWS, check_signature, missing_signatures, valid_signatures
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.registry import LocalOp, OpRule, index_map
 from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S

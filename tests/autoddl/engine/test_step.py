@@ -62,25 +62,6 @@ def test_bad_input_gets_one_line_on_every_rank(
         assert all(word in rank[what] for word in words), rank[what]
 
 
-@pytest.mark.parametrize("model", ["mlp", "vgg"])
-@pytest.mark.parametrize("mesh", ["4", "2x2"])
-def test_random_plans_of_other_models(model: str, mesh: str, tmp_path: Path) -> None:
-    rows = random_plans(tmp_path, model=model, mesh=mesh, seeds=2)
-    assert max(row["loss"] for row in rows) < 1e-4
-    assert max(row["weights"] for row in rows) < 1e-5
-    assert max(row["changed"] for row in rows) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["4", "2x2"])
-def test_random_plans_of_a_two_layer_gpt(mesh: str, tmp_path: Path) -> None:
-    rows = random_plans(tmp_path, model="gpt", mesh=mesh, seeds=5)
-    assert len(rows) == 5
-    assert max(row["loss"] for row in rows) < 1e-4
-    assert max(row["weights"] for row in rows) < 1e-5
-    assert max(row["changed"] for row in rows) == 0
-
-
 def test_ops_without_a_rule_are_split_as_the_engine_says(tmp_path: Path) -> None:
     out = tmp_path / "seen.json"
     command = [str(SCRIPTS / "unknown_op.py"), str(out)]
@@ -114,16 +95,6 @@ def test_a_users_script_runs_under_both_launchers(ranks: int, tmp_path: Path) ->
         assert mesh == str(ranks)
         losses.append(float(loss))
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
-
-
-def random_plans(folder: Path, *, model: str, mesh: str, seeds: int) -> list[dict[str, Any]]:
-    """Run experiments.random_plans on four ranks and return its rows."""
-    file = folder / "rows.json"
-    command = ["-m", "experiments.random_plans", "--model", model, "--mesh", mesh]
-    command += ["--seeds", str(seeds), "--json", str(file)]
-    launch(command, nproc_per_node=4, timeout_s=300, env=_path(), check=True)
-    rows: list[dict[str, Any]] = json.loads(file.read_text())
-    return rows
 
 
 def _path(*, whole: bool = False) -> dict[str, str]:
