@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
+from importlib import resources
 
 from autoddl.errors import AutoDDLError
 
 ONEFLOW = "oneflow"
 ENGINES = (ONEFLOW,)
-_FOLDER = Path(__file__).parent / "tables"
 
 
 def refused(op_type: str, engine: str | None) -> frozenset[str]:
@@ -36,5 +35,6 @@ def refused(op_type: str, engine: str | None) -> frozenset[str]:
 @cache
 def table(engine: str) -> Mapping[str, frozenset[str]]:
     """Return what an engine refuses, by op type."""
-    data = json.loads((_FOLDER / f"{engine}.json").read_text())
+    folder = resources.files("autoddl.sbp.rules") / "tables"
+    data = json.loads((folder / f"{engine}.json").read_text())
     return {op_type: frozenset(labels) for op_type, labels in data["refused"].items()}
