@@ -97,6 +97,38 @@ def test_a_users_script_runs_under_both_launchers(ranks: int, tmp_path: Path) ->
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return what one process and four ranks saw of dropout and of a local BatchNorm."""
+    seen = {}
+    for count in (1, 4):
+        out = tmp_path_factory.mktemp(f"exact{count}")
+        command = [str(SCRIPTS / "exactness.py"), str(out)]
+        launch(command, nproc_per_node=count, timeout_s=90, env=_path(), check=True)
+        seen[count] = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(count)]
+    return seen
+
+
+def test_dropout_draws_the_mask_of_one_device(exact: Any) -> None:
+    expected = exact[1][0]["dropout"]["losses"]
+    assert len(set(expected)) == 4  # another mask in every step
+    for rank in exact[4]:
+        assert rank["dropout"]["losses"] == pytest.approx(expected, abs=1e-6)
+        (states,) = (
+            s for name, s in rank["dropout"]["states"].items() if name.endswith("dropout-2")
+        )
+        assert set(states.values()) == {"(B, B)"}
+
+
+def test_a_local_batchnorm_is_cut_and_right_where_its_statistics_are(exact: Any) -> None:
+    expected = exact[1][0]["norm"]["losses"]
+    for rank in exact[4]:
+        assert rank["norm"]["losses"] == pytest.approx(expected, abs=1e-5)
+        states = [s for s in rank["norm"]["states"].values() if "inv_variance_0" in s]
+        assert [s["x_0"] for s in states] == ["(S0, S0)"] * 2
+        assert [s["mean_0"] for s in states] == ["(B*, B*)"] * 2
+
+
 def _path(*, whole: bool = False) -> dict[str, str]:
     """Return what lets a rank import `experiments` (with the rest of the environment)."""
     import os
