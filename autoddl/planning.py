@@ -21,8 +21,9 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
 from autoddl.search import coordinate, exhaustive
 from autoddl.search.baselines import BASELINES
-from autoddl.search.choices import SignatureLists
-from autoddl.search.problem import Problem, build, unknown_types
+from autoddl.search.builder import build
+from autoddl.search.choices import SignatureLists, unknown_types
+from autoddl.search.problem import Problem
 from autoddl.search.result import SearchResult
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}

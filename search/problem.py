@@ -1,4 +1,4 @@
-"""Program + mesh + profile → Problem: a cost network of nodes with choices and tensors between them.
+"""The problem of planning: a cost network of nodes with choices and of tensors between them.
 
 A node is an op, a graph input, a graph output, or a parameter together with its optimizer states and
 its update (they share one state). A tensor is charged once for every state that its consumers want.
@@ -7,30 +7,21 @@ its update (they share one state). A tensor is charged once for every state that
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.perfmodel.compute import roofline_s
-from autoddl.perfmodel.memory import kept_tensors, local_bytes
+from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.redistribute import RedistributionTable, Redistributor
+from autoddl.perfmodel.redistribute import RedistributionTable
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.program import Op, Parameter, Program
+from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.rules.registry import OpView, find
-from autoddl.sbp.shards import all_states, local_shape
-from autoddl.sbp.state import OWN, B, NdSbp, P, broadcast
-from autoddl.search.choices import SignatureLists, choices, unknown_types, whole_where_single
 from autoddl.search.result import Assignment, SearchResult
-
-__all__ = ["Edge", "Node", "Problem", "build", "enumerate_assignments", "unknown_types"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -163,297 +154,6 @@ class Problem:
             return ", ".join(name for _, name in self.program.op[node.name].outputs)
         states = next((p.states for p in self.program.parameters if p.tensor == node.name), ())
         return f"{node.name} with its optimizer states" if states else node.name
-
-
-def build(
-    program: Program,
-    mesh: Mesh,
-    profile: Profile,
-    *,
-    pin: Mapping[str, str] | None = None,
-    lists: SignatureLists | None = None,
-    allow: frozenset[str] = frozenset(),
-) -> Problem:
-    """Return the problem of planning `program` on `mesh` under `profile`.
-
-    `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"};
-    `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise; `allow`
-    names the approximations that are permitted ("local_batchnorm").
-
-    Raises:
-        AutoDDLError: a pin matches nothing or can't be; no axis of the mesh divides the batch.
-    """
-    return _Builder(program, mesh, profile, dict(pin or {}), lists, allow).problem()
-
-
-class _Builder:
-    """Collect nodes and edges; everything that depends on shapes only is computed once per shape."""
-
-    def __init__(
-        self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str],
-        lists: SignatureLists | None, allow: frozenset[str],
-    ) -> None:  # fmt: skip
-        self.program, self.mesh, self.profile, self.lists = program, mesh, profile, lists
-        self.allow = allow
-        self.written, self.shared = _written(program)
-        self.pins = {pattern: self._parsed(pattern, text) for pattern, text in pin.items()}
-        self.redistributor = Redistributor(mesh, profile)
-        self.kept = kept_tensors(program)
-        self.cache: dict[Any, Any] = {}
-
-    def problem(self) -> Problem:
-        self._check_pins()
-        self._check_batch()
-        updates = {p.update for p in self.program.parameters}
-        nodes = [self._held("input", name, ()) for name in self.program.inputs]
-        nodes += [
-            self._parameter(p) for p in self.program.parameters if p.tensor not in self.written
-        ]
-        nodes += [self._op(op) for op in self.program.ops if op.name not in updates]
-        nodes += [self._output(name) for name in dict.fromkeys(self.program.outputs)]
-        edges = self._edges(nodes)
-        return Problem(self.program, self.mesh, self.profile, tuple(nodes), edges, self.written)
-
-    def _parsed(self, pattern: str, text: str) -> NdSbp:
-        """Return the state that a pin asks for; what it says of axes of one device is void."""
-        try:
-            state = NdSbp.parse(text)
-        except AutoDDLError as error:
-            raise AutoDDLError(f"pin {pattern!r}: {error}") from None
-        if len(state) != self.mesh.ndim:
-            raise AutoDDLError(
-                f"pin {pattern!r}: state {state} has {len(state)} entries, mesh {self.mesh} has "
-                f"{self.mesh.ndim} axes; give one state per axis"
-            )
-        if P in state:
-            raise AutoDDLError(f"pin {pattern!r}: state {state}; parameters and inputs can't be P")
-        return NdSbp(s if n > 1 else B for s, n in zip(state, self.mesh.shape, strict=True))
-
-    def _check_pins(self) -> None:
-        names = [*self.program.inputs, *(p.tensor for p in self.program.parameters)]
-        for pattern in self.pins:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                raise AutoDDLError(
-                    f"pin {pattern!r}: matches no parameter and no input; names are such as "
-                    f"{', '.join(names[:4])}"
-                )
-
-    def _check_batch(self) -> None:
-        """Refuse inputs whose batch no axis of the mesh divides, unless they are pinned."""
-        axes = [size for size in self.mesh.shape if size > 1]
-        free = [
-            self.program.tensor[name]
-            for name in self.program.inputs
-            if self._pin(name) is None and self.program.tensor[name].shape
-        ]
-        if not axes or not free or any(t.shape[0] % size == 0 for t in free for size in axes):
-            return
-        first, least = free[0], min(axes)
-        raise AutoDDLError(
-            f"input {first.name}: batch {first.shape[0]} (dim 0 of {first.shape}) is divisible by no "
-            f"axis of mesh {self.mesh}; use a batch that is a multiple of {least}, another mesh, or "
-            f"pin={{'{first.name}': '{','.join('B' * self.mesh.ndim)}'}} to keep it whole everywhere"
-        )
-
-    def _pin(self, name: str) -> NdSbp | None:
-        for pattern, state in self.pins.items():
-            if fnmatchcase(name, pattern):
-                return state
-        return None
-
-    def _states(self, name: str) -> tuple[NdSbp, ...]:
-        """Return the states without P of a tensor, or its pinned one."""
-        shape, pinned = self.program.tensor[name].shape, self._pin(name)
-        if name in self.shared:
-            return (broadcast(self.mesh.ndim),)
-        if pinned is None:
-            return self._cached(
-                ("states", shape),
-                lambda: tuple(
-                    s
-                    for s in all_states(shape, self.mesh.shape, partial=False)
-                    if whole_where_single(s, self.mesh)
-                ),
-            )
-        if pinned not in tuple(all_states(shape, self.mesh.shape, partial=False)):
-            raise AutoDDLError(
-                f"pin of {name}: state {pinned} does not cut shape {shape} evenly on mesh "
-                f"{self.mesh}; choose dims that the axes divide"
-            )
-        return (pinned,)
-
-    def _held(self, kind: str, name: str, states: tuple[str, ...]) -> Node:
-        """Make the node of an input or a parameter with the optimizer states that follow it."""
-        choices = self._states(name)
-        tensors = [self.program.tensor[t] for t in (name, *states)]
-        memory = [sum(local_bytes(t, s, self.mesh.shape) for t in tensors) for s in choices]
-        return Node(
-            kind,
-            name,
-            tuple({TENSOR: s, GRADIENT: s} for s in choices),
-            np.zeros(len(choices)),
-            np.array(memory, dtype=np.int64),
-        )
-
-    def _parameter(self, parameter: Parameter) -> Node:
-        node = self._held("parameter", parameter.tensor, parameter.states)
-        if parameter.update is None:
-            return node
-        update = self.program.op[parameter.update]
-        follows = {parameter.tensor, parameter.gradient, *parameter.states}
-        one = broadcast(self.mesh.ndim)
-        valid = {tuple(c[o] for o, _ in update.inputs) for c in self._choices(update)}
-        kept, seconds = [], []
-        for index, choice in enumerate(node.choices):
-            signature = {o: choice[TENSOR] if t in follows else one for o, t in update.inputs}
-            if tuple(signature.values()) in valid:
-                kept.append(index)
-                seconds.append(self._seconds(update, signature))
-        if not kept:
-            raise AutoDDLError(
-                f"pin of {parameter.tensor}: its optimizer's op type {update.type} can't update it in "
-                f"state {node.choices[0][TENSOR]}; leave the pin out, or pin it to "
-                f"{','.join('B' * self.mesh.ndim)}"
-            )
-        allowed = tuple(node.choices[i] for i in kept)
-        return Node(node.kind, node.name, allowed, np.array(seconds), node.memory_bytes[kept])
-
-    def _output(self, name: str) -> Node:
-        choice = {TENSOR: broadcast(self.mesh.ndim)}
-        return Node("output", name, (choice,), np.zeros(1), np.zeros(1, dtype=np.int64))
-
-    def _op(self, op: Op) -> Node:
-        kept = tuple(o for o, t in op.outputs if t in self.kept)
-        kept += tuple(o for o, t in op.inputs if self.written.get(t) == (op.name, o))
-        fixed = tuple((o, self._fixed(t)) for o, t in op.inputs if self._fixed(t) is not None)
-        found, seconds, memory = self._cached(
-            (self._key(op), kept, fixed), lambda: self._priced(op, kept, dict(fixed))
-        )
-        return Node("op", op.name, found, seconds, memory)
-
-    def _fixed(self, tensor: str) -> NdSbp | None:
-        """Return the state that a variable must have where it is updated in place, if it is known."""
-        if tensor in self.shared:
-            return broadcast(self.mesh.ndim)
-        return self._pin(tensor) if tensor in self.written else None
-
-    def _key(self, op: Op) -> Any:
-        tensors = [self.program.tensor[t] for _, t in op.operands]
-        kinds = tuple((o, t.shape, t.dtype) for (o, _), t in zip(op.operands, tensors, strict=True))
-        return op.type, kinds, len(op.inputs), op.attrs
-
-    def _priced(
-        self, op: Op, kept: tuple[str, ...], fixed: Mapping[str, NdSbp | None]
-    ) -> tuple[tuple[NdSignature, ...], Floats, Ints]:
-        found = tuple(c for c in self._choices(op) if all(c[o] == s for o, s in fixed.items()))
-        if not found:
-            wanted = ", ".join(f"{dict(op.inputs)[o]} {s}" for o, s in fixed.items())
-            raise AutoDDLError(
-                f"pin: op {op.name} updates {wanted} in place, and {op.type} has no such signature; "
-                "leave the pin out"
-            )
-        operands = dict(op.operands)
-        memory = [
-            sum(local_bytes(self.program.tensor[operands[o]], c[o], self.mesh.shape) for o in kept)
-            for c in found
-        ]
-        seconds = np.array([self._seconds(op, c) for c in found])
-        return found, seconds, np.array(memory, dtype=np.int64)
-
-    def _choices(self, op: Op) -> tuple[NdSignature, ...]:
-        return self._cached(
-            ("choices", self._key(op)),
-            lambda: choices(self.program, op, self.mesh, self.lists, self.allow),
-        )
-
-    def _seconds(self, op: Op, signature: NdSignature) -> float:
-        tensors = {o: self.program.tensor[t] for o, t in op.operands}
-        shapes = {
-            o: local_shape(t.shape, signature[o], self.mesh.shape) or t.shape
-            for o, t in tensors.items()
-        }
-        rule = find(op.type)
-        moved = sum(local_bytes(t, signature[o], self.mesh.shape) for o, t in tensors.items())
-        view = OpView.of(op, shapes)
-        first = next(iter(tensors.values()), None)
-        return roofline_s(
-            self.profile.device,
-            flops=rule.flops(view) if rule else 0.0,
-            moved_bytes=moved,
-            family=rule.family if rule else "elementwise",
-            dtype=first.dtype if first else "float32",
-        )
-
-    def _edges(self, nodes: list[Node]) -> tuple[Edge, ...]:
-        made: dict[str, tuple[int, str]] = {}
-        read: dict[str, list[tuple[int, str]]] = {}
-        for index, node in enumerate(nodes):
-            if node.kind == "op":
-                op = self.program.op[node.name]
-                made |= {tensor: (index, operand) for operand, tensor in op.outputs}
-                for operand, tensor in op.inputs:
-                    if self.written.get(tensor) == (op.name, operand):
-                        made[tensor] = (index, operand)
-                    else:
-                        read.setdefault(tensor, []).append((index, operand))
-            elif node.kind == "output":
-                read.setdefault(node.name, []).append((index, TENSOR))
-            else:
-                made[node.name] = (index, TENSOR)
-        for parameter in self.program.parameters:
-            if parameter.gradient is not None:
-                reader = next(
-                    i for i, n in enumerate(nodes) if (n.kind, n.name) == ("parameter", parameter.tensor)
-                )  # fmt: skip
-                read.setdefault(parameter.gradient, []).append((reader, GRADIENT))
-        return tuple(
-            self._edge(nodes, tensor, *made[tensor], readers)
-            for tensor, readers in read.items()
-            if tensor in made  # what the engine's own scheduler makes is B everywhere
-        )
-
-    def _edge(
-        self, nodes: list[Node], name: str, producer: int, operand: str,
-        readers: list[tuple[int, str]],
-    ) -> Edge:  # fmt: skip
-        tensor = self.program.tensor[name]
-        users = ((producer, operand), *readers)
-        own = bool(self.allow) and any(
-            OWN in c[o] for node, o in users for c in nodes[node].choices
-        )
-        table = self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)
-
-        def states(node: int, operand: str) -> Ints:
-            choices = nodes[node].choices
-            key = ("index", id(choices), operand, tensor.shape, tensor.item_bytes, own)
-            return self._cached(
-                key, lambda: np.array([table.index[c[operand]] for c in choices], dtype=np.int64)
-            )
-
-        wanted = tuple((node, states(node, o)) for node, o in readers)
-        return Edge(name, table, producer, states(producer, operand), wanted)
-
-    def _cached(self, key: Any, make: Callable[[], _T]) -> _T:
-        if key not in self.cache:
-            self.cache[key] = make()
-        found: _T = self.cache[key]
-        return found
-
-
-def _written(program: Program) -> tuple[dict[str, tuple[str, str]], frozenset[str]]:
-    """Return the variables that one op updates in place, with it, and those that several update.
-
-    Of the latter every op has to see all updates, so they stay broadcast.
-    """
-    variables = {p.tensor for p in program.parameters}
-    writers: dict[str, list[tuple[str, str]]] = {}
-    for op in program.ops:
-        rule = find(op.type)
-        for operand, tensor in op.inputs:
-            if rule is not None and operand in rule.writes and tensor in variables:
-                writers.setdefault(tensor, []).append((op.name, operand))
-    single = {tensor: ops[0] for tensor, ops in writers.items() if len(ops) == 1}
-    return single, frozenset(writers) - frozenset(single)
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:

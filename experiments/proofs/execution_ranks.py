@@ -21,7 +21,7 @@ from autoddl.make_plan import make_plan
 from autoddl.perfmodel import profile as profiles
 from autoddl.plan import Plan
 from autoddl.sbp.mesh import Mesh
-from autoddl.search import problem as problems
+from autoddl.search import builder
 from autoddl.search.problem import Problem
 from autoddl.search.random import random_assignment
 from experiments import models
@@ -77,7 +77,7 @@ def run_plans(model: str, mesh: str, seeds: list[int], reference: Arrays, file: 
     program = autoddl.capture(graph, *inputs)  # on every rank: the engine counts graphs
     problem: Any = None
     if flow.env.get_rank() == 0:
-        problem = problems.build(program, Mesh.parse(mesh), profiles.load(None))
+        problem = builder.build(program, Mesh.parse(mesh), profiles.load(None))
     for seed in seeds:
         begin = time.perf_counter()
         graph, inputs = fresh(model)

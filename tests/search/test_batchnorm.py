@@ -14,7 +14,7 @@ from autoddl.make_plan import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.state import OWN, NdSbp
-from autoddl.search import coordinate, problem
+from autoddl.search import builder, coordinate, problem
 from autoddl.search.problem import Problem
 from tests.clusters import cluster
 
@@ -59,7 +59,7 @@ def _op(name: str, type_: str, inputs: Mapping[str, str], outputs: Mapping[str, 
 
 
 def build(mesh: str = "2x2", *, layers: int = 1, shared: bool = False, **more: Any) -> Problem:
-    return problem.build(program(layers, shared=shared), Mesh.parse(mesh), cluster(), **more)
+    return builder.build(program(layers, shared=shared), Mesh.parse(mesh), cluster(), **more)
 
 
 def choices(found: Problem, op: str) -> tuple[Mapping[str, NdSbp], ...]:

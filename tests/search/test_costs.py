@@ -16,7 +16,7 @@ from autoddl.sbp.program import Op
 from autoddl.sbp.rules.registry import OpView, Signature, find
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, P, S, broadcast
-from autoddl.search import cells, problem
+from autoddl.search import builder, cells, problem
 from autoddl.search.moves import price, single
 from autoddl.search.random import random_assignment
 from tests.clusters import cluster
@@ -79,7 +79,7 @@ def naive_cost(p: problem.Problem, assignment: tuple[int, ...]) -> float:
 @pytest.mark.parametrize("mesh", ["4", "2x2", "2x4"])
 @pytest.mark.parametrize("make", [mlp, transformer])
 def test_cost_is_the_naive_sum(make: object, mesh: str) -> None:
-    p = problem.build(make(), Mesh.parse(mesh), PROFILE)  # type: ignore[operator]
+    p = builder.build(make(), Mesh.parse(mesh), PROFILE)  # type: ignore[operator]
     for seed in range(3):
         assignment = random_assignment(p, seed)
         assert p.cost_s(assignment) == pytest.approx(naive_cost(p, assignment), rel=1e-9)
@@ -88,7 +88,7 @@ def test_cost_is_the_naive_sum(make: object, mesh: str) -> None:
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
 def test_moves_price_exactly_what_changes(mesh: str) -> None:
-    p = problem.build(transformer(layers=2), Mesh.parse(mesh), PROFILE)
+    p = builder.build(transformer(layers=2), Mesh.parse(mesh), PROFILE)
     found = cells.build(p)
     moves = [*found.tied, *found.single[:4], *(single(p, n) for n in (0, 5, 40, 90))]
     point = random_assignment(p, 1)
@@ -123,7 +123,7 @@ def one_axis(p: problem.Problem, name: str, **states: object) -> dict[str, dict[
 
 def test_a_parameter_cut_and_used_whole_costs_gather_and_reduce_scatter() -> None:
     """ZeRO: an all-gather of the weight, a reduce-scatter of its P gradient (formulas §3)."""
-    p = problem.build(mlp(batch=8, sizes=(16, 32)), Mesh.parse("4"), PROFILE)
+    p = builder.build(mlp(batch=8, sizes=(16, 32)), Mesh.parse("4"), PROFILE)
     weight = next(q for q in p.program.parameters if q.tensor.endswith("weight"))
     edges = {edge.tensor: edge for edge in p.edges}
     size = p.program.tensor[weight.tensor].size_bytes
@@ -147,7 +147,7 @@ def test_a_parameter_cut_and_used_whole_costs_gather_and_reduce_scatter() -> Non
 
 
 def test_two_readers_of_one_state_are_charged_once() -> None:
-    p = problem.build(mlp(batch=8, sizes=(16, 32, 8)), Mesh.parse("4"), PROFILE)
+    p = builder.build(mlp(batch=8, sizes=(16, 32, 8)), Mesh.parse("4"), PROFILE)
     shared = next(e for e in p.edges if len(e.readers) >= 2 and len(set(e.source)) > 1)
     point = list(random_assignment(p, 0))
     (one, states_one), (two, states_two) = shared.readers[:2]
@@ -161,7 +161,7 @@ def test_two_readers_of_one_state_are_charged_once() -> None:
 
 def test_memory_counts_weights_with_states_gradients_and_saved_activations() -> None:
     batch, sizes = 8, (16, 32, 8)
-    p = problem.build(mlp(batch, sizes, optimizer="adam"), Mesh.parse("1"), PROFILE)
+    p = builder.build(mlp(batch, sizes, optimizer="adam"), Mesh.parse("1"), PROFILE)
     weights = sum(a * b + b for a, b in pairwise(sizes))
     inputs = batch * (sizes[0] + sizes[-1])
     # backward reads: the input of each layer, gelu's input, the difference and (as a shape) the square
@@ -193,8 +193,8 @@ def test_a_parameter_has_only_states_that_its_update_accepts() -> None:
             if node.kind == "parameter"
         }
 
-    assert states(problem.build(unknown, mesh, PROFILE)) == {("(B, B)",)}
-    assert all(len(row) > 3 for row in states(problem.build(program, mesh, PROFILE)))
+    assert states(builder.build(unknown, mesh, PROFILE)) == {("(B, B)",)}
+    assert all(len(row) > 3 for row in states(builder.build(program, mesh, PROFILE)))
 
     def rows(op: Op, devices: int) -> tuple[Signature, ...]:
         if op.type != "lars_update":
@@ -202,7 +202,7 @@ def test_a_parameter_has_only_states_that_its_update_accepts() -> None:
         cut = dict.fromkeys(("model_0", "model_diff_0", "momentum_0"), S(0))
         return ({**cut, "learning_rate_0": B},)
 
-    listed = states(problem.build(unknown, mesh, PROFILE, lists=rows))
+    listed = states(builder.build(unknown, mesh, PROFILE, lists=rows))
     assert listed == {("(B, B)", "(B, S0)", "(S0, B)", "(S0, S0)")}
     with pytest.raises(AutoDDLError, match=r"lars_update can't update it in state \(S1, B\)"):
-        problem.build(unknown, mesh, PROFILE, pin={"*weight": "S1,B"})
+        builder.build(unknown, mesh, PROFILE, pin={"*weight": "S1,B"})

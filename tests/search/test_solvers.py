@@ -10,7 +10,7 @@ import pytest
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.state import B, S
-from autoddl.search import baselines, coordinate, exhaustive, problem
+from autoddl.search import baselines, builder, coordinate, exhaustive, problem
 from autoddl.search.problem import TENSOR
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
@@ -20,7 +20,7 @@ PROFILE = cluster()
 
 def tiny(batch: int = 8, features: int = 16, out: int = 8, mesh: str = "2") -> problem.Problem:
     program = mlp(batch, (features, out), optimizer="sgd", act="", bias=False)
-    return problem.build(program, Mesh.parse(mesh), PROFILE)
+    return builder.build(program, Mesh.parse(mesh), PROFILE)
 
 
 def brute_force(p: problem.Problem, limit: int | None = None) -> float:
@@ -35,7 +35,7 @@ def brute_force(p: problem.Problem, limit: int | None = None) -> float:
 def small_pinned() -> problem.Problem:
     """A problem small enough to enumerate: inputs pinned, one layer."""
     program = mlp(8, (4, 2), optimizer="sgd", act="", bias=False)
-    return problem.build(program, Mesh.parse("2"), PROFILE, pin={"input*": "S0", "*weight": "B"})
+    return builder.build(program, Mesh.parse("2"), PROFILE, pin={"input*": "S0", "*weight": "B"})
 
 
 def test_exhaustive_is_the_minimum_of_all_assignments() -> None:
@@ -58,20 +58,20 @@ def test_coordinate_descent_against_exhaustive(seed: int) -> None:
 
 @pytest.mark.parametrize("mesh", ["4", "2x2", "2x4"])
 def test_plans_are_never_worse_than_the_baselines(mesh: str) -> None:
-    p = problem.build(transformer(layers=2), Mesh.parse(mesh), PROFILE)
+    p = builder.build(transformer(layers=2), Mesh.parse(mesh), PROFILE)
     starts = [make(p) for make in baselines.BASELINES.values()]
     found = coordinate.search(p, budget=10.0, starts=starts)
     assert found.cost_s <= min(p.cost_s(s) for s in starts) * (1 + 1e-12)
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
-    p = problem.build(mlp(), Mesh.parse("2x2"), PROFILE)
+    p = builder.build(mlp(), Mesh.parse("2x2"), PROFILE)
     first, second = (coordinate.search(p, seed=5, budget=60.0) for _ in range(2))
     assert first.assignment == second.assignment
 
 
 def test_the_memory_limit_holds_and_the_least_is_reached() -> None:
-    p = problem.build(transformer(), Mesh.parse("2x2"), PROFILE)
+    p = builder.build(transformer(), Mesh.parse("2x2"), PROFILE)
     free = coordinate.search(p, budget=10.0)
     least = sum(int(node.memory_bytes.min()) for node in p.nodes)
     for limit in (least, (least + free.memory_bytes) // 2):
@@ -92,7 +92,7 @@ def test_exhaustive_under_a_memory_limit() -> None:
 
 
 def test_exhaustive_gives_up_with_advice() -> None:
-    p = problem.build(transformer(), Mesh.parse("2"), PROFILE)
+    p = builder.build(transformer(), Mesh.parse("2"), PROFILE)
     with pytest.raises(InfeasibleError, match="search='coordinate'"):
         exhaustive.search(p, limit=1000)
 
@@ -106,20 +106,20 @@ def states_of(p: problem.Problem, assignment: tuple[int, ...]) -> dict[str, obje
 
 
 def test_data_parallel_cuts_the_batch_and_nothing_else() -> None:
-    p = problem.build(transformer(), Mesh.parse("2x2"), PROFILE)
+    p = builder.build(transformer(), Mesh.parse("2x2"), PROFILE)
     states = states_of(p, baselines.data_parallel(p))
     for name, state in states.items():
         assert state == ((S(0), S(0)) if name in p.program.inputs else (B, B)), name
 
 
 def test_data_parallel_leaves_out_an_axis_that_does_not_divide() -> None:
-    p = problem.build(mlp(batch=6), Mesh.parse("2x2"), PROFILE)
+    p = builder.build(mlp(batch=6), Mesh.parse("2x2"), PROFILE)
     states = states_of(p, baselines.data_parallel(p))
     assert all(states[name] == (S(0), B) for name in p.program.inputs)
 
 
 def test_data_parallel_reduces_every_gradient_once() -> None:
-    p = problem.build(mlp(batch=64, sizes=(64, 128, 32)), Mesh.parse("4"), PROFILE)
+    p = builder.build(mlp(batch=64, sizes=(64, 128, 32)), Mesh.parse("4"), PROFILE)
     link, overhead = PROFILE.link("all_reduce", "gpu", 4), PROFILE.device.op_overhead_s
 
     def all_reduce(size: int) -> float:
@@ -136,7 +136,7 @@ def test_data_parallel_reduces_every_gradient_once() -> None:
 
 def test_megatron_alternates_columns_and_rows() -> None:
     slow_nodes = cluster()
-    p = problem.build(transformer(width=64, heads=4), Mesh.parse("2x4"), slow_nodes)
+    p = builder.build(transformer(width=64, heads=4), Mesh.parse("2x4"), slow_nodes)
     states = states_of(p, baselines.megatron(p))
     cut = {name: state for name, state in states.items() if any(s != B for s in state)}  # type: ignore[attr-defined]
     weights = {n: s for n, s in cut.items() if n.endswith("weight") and "blocks" in n}
