@@ -19,7 +19,7 @@ from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import OpView, find
 from autoddl.sbp.shards import all_states, local_shape
-from autoddl.sbp.state import OWN, B, NdSbp, P, broadcast
+from autoddl.sbp.state import OWN, B, NdSbp, S, broadcast
 from autoddl.search.choices import SignatureLists, choices, whole_where_single
 from autoddl.search.problem import GRADIENT, TENSOR, Edge, Node, Problem
 
@@ -81,16 +81,15 @@ class _Builder:
     def _parsed(self, pattern: str, text: str) -> NdSbp:
         """Return the state that a pin asks for; what it says of axes of one device is void."""
         try:
-            state = NdSbp.parse(text)
+            state = NdSbp.parse(text, self.mesh)
         except AutoDDLError as error:
             raise AutoDDLError(f"pin {pattern!r}: {error}") from None
-        if len(state) != self.mesh.ndim:
-            raise AutoDDLError(
-                f"pin {pattern!r}: state {state} has {len(state)} entries, mesh {self.mesh} has "
-                f"{self.mesh.ndim} axes; give one state per axis"
-            )
-        if P in state:
-            raise AutoDDLError(f"pin {pattern!r}: state {state}; parameters and inputs can't be P")
+        for sbp in state:
+            if sbp not in (B, OWN) and sbp is not S(sbp.dim if sbp.is_split else 0):
+                raise AutoDDLError(
+                    f"pin {pattern!r}: {sbp} in {state}; parameters and inputs are B or S<dim>, in the "
+                    "order of the mesh and without strides"
+                )
         return NdSbp(s if n > 1 else B for s, n in zip(state, self.mesh.shape, strict=True))
 
     def _check_pins(self) -> None:

@@ -206,3 +206,32 @@ def test_a_parameter_has_only_states_that_its_update_accepts() -> None:
     assert listed == {("(B, B)", "(B, S0)", "(S0, B)", "(S0, S0)")}
     with pytest.raises(AutoDDLError, match=r"lars_update can't update it in state \(S1, B\)"):
         builder.build(unknown, mesh, PROFILE, pin={"*weight": "S1,B"})
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("P,B", "P in (P, B); parameters and inputs are B or S<dim>"),
+        ("S(0,2),B", "S(0, 2) in (S(0, 2), B)"),
+        ("S0',S0", "S0' in (S0', S0)"),
+        ("S0", "1 entries, mesh 2x2 has 2 axes"),
+        ("S0,X", "S, B or P expected at 'S0, <-- HERE X'"),
+        ("S0:(3,1)", "level [node 2] do not fill its axes"),
+    ],
+)
+def test_pins_that_can_not_be(state: str, words: str) -> None:
+    with pytest.raises(AutoDDLError) as caught:
+        builder.build(mlp(), Mesh.parse("2x2"), PROFILE, pin={"*weight": state})
+    assert "pin '*weight'" in str(caught.value) and words in str(caught.value)
+
+
+def test_pins_in_device_counts() -> None:
+    def weights(pin: str) -> set[str]:
+        p = builder.build(mlp(), Mesh.parse("2x2"), PROFILE, pin={"*weight": pin})
+        return {
+            str(node.choices[0][problem.TENSOR])
+            for node in p.nodes
+            if node.kind == "parameter" and node.name.endswith("weight")
+        }
+
+    assert weights("S0:(1,2), B:(2,1)") == weights("B,S0") == {"(B, S0)"}
