@@ -53,7 +53,7 @@ def document(oracle: OracleReport, engine: EngineReport, execution: ExecutionRep
             _PREFACE,
             "## Result\n",
             f"- oracle (seed {oracle.seed}): {oracle.summary()}",
-            f"- engine: {engine.summary()}; {_planned(engine)}",
+            f"- engine: {engine.summary()}",
             f"- execution: {execution.summary()}",
             "\n## Execution\n",
             *_table(execution.columns, execution.rows()),
@@ -69,18 +69,6 @@ def document(oracle: OracleReport, engine: EngineReport, execution: ExecutionRep
             "",
         ]
     )
-
-
-def _planned(engine: EngineReport) -> str:
-    """Say how many of the signatures that plans can use the engine accepts."""
-    planned = accepted = 0
-    for t in engine.types:
-        masked = engine.table.get(t.op_type, frozenset())
-        for instance in t.instances:
-            kept = [label for label in instance.refused if not registry.is_refused(label, masked)]
-            planned += len(kept) + len(instance.accepted)
-            accepted += len(instance.accepted)
-    return f"of {planned:,} planned signatures it accepts {accepted:,} ({accepted / planned:.2%})"
 
 
 def _rows(oracle: OracleReport, engine: EngineReport) -> Iterable[tuple[str, ...]]:

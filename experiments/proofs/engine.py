@@ -117,6 +117,18 @@ class EngineReport:
                 )
         return tuple(found)
 
+    @cached_property
+    def planned(self) -> tuple[int, int]:
+        """Return how many of the asked signatures plans can use, and how many of those it accepts."""
+        planned = accepted = 0
+        for t in self.types:
+            masked = self.table.get(t.op_type, frozenset())
+            for i in t.instances:
+                accepted += len(i.accepted)
+                planned += len(i.accepted)
+                planned += sum(not registry.is_refused(label, masked) for label in i.refused)
+        return planned, accepted
+
     def rows(self) -> Iterable[tuple[str, ...]]:
         """Return one row per op type."""
         for t in self.types:
@@ -141,10 +153,12 @@ class EngineReport:
         disputed = sum(len(t.disputed) for t in self.types)
         only = sum(len(t.engine_only) for t in self.types)
         silent = sum(not t.listed for t in self.types)
+        planned, accepted = self.planned
         return (
             f"{len(self.types)} op types, {self.engine}: {common} labels accepted, {refused} refused "
             f"({disputed} of them only in some cases), {only} signatures only in its lists, "
-            f"{silent} op types for which it has no list"
+            f"{silent} op types for which it has no list; of {planned:,} signatures that plans can use "
+            f"here it accepts {accepted:,} ({accepted / max(1, planned):.2%})"
         )
 
     def to_json(self) -> dict[str, Any]:
