@@ -55,7 +55,6 @@ def _split_map(view: OpView) -> IndexMap:
     return IndexMap(
         {"in_0": dims, **likes, **dict.fromkeys(view.outputs, dims)},
         linear=_through_likes(view),
-        shape_only=frozenset(likes),
     )
 
 
@@ -85,7 +84,6 @@ def _stack_grad_map(view: OpView) -> IndexMap:
     return IndexMap(
         {"in_0": (*names[:axis], None, *names[axis:]), **parts},
         linear=_through_likes(view),
-        shape_only=frozenset(_likes(view)),
     )
 
 
