@@ -19,6 +19,7 @@ from autoddl.plan import Estimate, Plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
+from autoddl.sbp.rules.registry import is_built_in
 from autoddl.search import coordinate, exhaustive
 from autoddl.search.baselines import BASELINES
 from autoddl.search.builder import build
@@ -213,14 +214,15 @@ def report_unknown(
 ) -> SignatureLists | None:
     """Warn once of all op types without a rule and return how the engine would split them.
 
-    `sizes` are those of the mesh axes. Without OneFlow these ops are planned all-broadcast.
+    `sizes` are those of the mesh axes. Without OneFlow these ops are planned all-broadcast. The
+    engine is asked about ops with a user's rule, too, so that what it refuses can be left out.
 
     Raises:
         RuleError: in strict mode, if there are any.
     """
     unknown = unknown_types(program)
     if not unknown:
-        return None
+        return _of_own_rules(program, sizes)
     how = "register rules with autoddl.register_rule(autoddl.OpRule(…))"
     if strict:
         raise RuleError(f"op types without a rule: {_counted(unknown)}; {how} to let them be split")
@@ -246,6 +248,14 @@ def report_unknown(
         stacklevel=4,
     )
     return lists.signatures
+
+
+def _of_own_rules(program: Program, sizes: Collection[int]) -> SignatureLists | None:
+    if all(is_built_in(op.type) for op in program.ops) or find_spec("oneflow") is None:
+        return None
+    from autoddl.engine import unknown_ops
+
+    return unknown_ops.ask(program, sizes).signatures
 
 
 def _counted(types: Mapping[str, int]) -> str:

@@ -10,10 +10,10 @@ from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.candidates import NdSignature, nd_products, nd_signatures
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.rules.registry import OpView, Signature, find, signatures
-from autoddl.sbp.state import B, NdSbp
+from autoddl.sbp.state import B, NdSbp, Sbp
 
 SignatureLists = Callable[[Op, int], tuple[Signature, ...]]
-"""The one-axis signatures of an op without a rule over a number of devices; () if unknown."""
+"""The engine's one-axis signatures of an op over a number of devices; () if unknown or not asked."""
 
 
 def choices(
@@ -25,8 +25,9 @@ def choices(
 ) -> tuple[NdSignature, ...]:
     """Return the signatures among which the search chooses, all-broadcast first.
 
-    `lists` is asked about ops without a rule; where it knows nothing they are all-broadcast. `allow`
-    names the approximations that are permitted.
+    `lists` knows the engine's own signatures of ops that have no rule (they are all-broadcast where it
+    has none) or a user's (of which those are left out that it lacks). `allow` names the approximations
+    that are permitted.
 
     Raises:
         RuleError: the rule of the op's type can't be used on it.
@@ -35,22 +36,44 @@ def choices(
     floats = frozenset(
         o for o, t in op.operands if program.tensor[t].dtype.startswith(("float", "bfloat"))
     )
-    if find(op.type) is None:
-        broadcast = signatures(view)
-        axes = [(*broadcast, *(lists(op, n) if lists and n > 1 else ())) for n in mesh.shape]
-        unique = [tuple({tuple(s[o] for o, _ in op.operands): s for s in a}.values()) for a in axes]
-        found = nd_products(view, mesh.shape, unique, float_operands=floats)
-    else:
-        try:
+    listed = [lists(op, n) if lists and n > 1 else () for n in mesh.shape]
+    try:
+        if find(op.type) is None:
+            axes = [_merged(view, signatures(view), entries) for entries in listed]
+            found = nd_products(view, mesh.shape, axes, float_operands=floats)
+        elif any(listed):
+            ours = signatures(view, allow=allow)
+            axes = [_common(view, ours, entries) for entries in listed]
+            found = nd_products(view, mesh.shape, axes, float_operands=floats)
+        else:
             found = nd_signatures(
                 view, mesh.shape, float_operands=floats, engine=ONEFLOW, allow=allow
             )
-        except (LookupError, TypeError, ValueError) as error:
-            raise RuleError(
-                f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, "
-                "or capture the graph again"
-            ) from error
+    except (LookupError, TypeError, ValueError) as error:
+        raise RuleError(
+            f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, "
+            "or capture the graph again"
+        ) from error
     return tuple(c for c in found if all(whole_where_single(s, mesh) for s in c.values()))
+
+
+def _states(view: OpView, signature: Signature) -> tuple[Sbp, ...]:
+    return tuple(signature[name] for name in view.inputs + view.outputs)
+
+
+def _merged(
+    view: OpView, ours: tuple[Signature, ...], listed: tuple[Signature, ...]
+) -> tuple[Signature, ...]:
+    """Return both, each signature once."""
+    return tuple({_states(view, s): s for s in (*ours, *listed)}.values())
+
+
+def _common(
+    view: OpView, ours: tuple[Signature, ...], listed: tuple[Signature, ...]
+) -> tuple[Signature, ...]:
+    """Return ours that the engine lists, and all-broadcast; all of ours where it has no list."""
+    known = {_states(view, signature) for signature in listed}
+    return tuple(s for i, s in enumerate(ours) if i == 0 or not known or _states(view, s) in known)
 
 
 def whole_where_single(state: NdSbp, mesh: Mesh) -> bool:

@@ -1,4 +1,4 @@
-"""Op types without a rule: let the engine say how they may be split."""
+"""Op types without a rule, or with a user's: let the engine say how they may be split."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autoddl.engine.signature_cache import SignatureCache
 from autoddl.engine.signature_list import Query, SignatureList, signature_lists
 from autoddl.sbp.program import Op, Program
-from autoddl.sbp.rules.registry import OpView, Signature, find
+from autoddl.sbp.rules.registry import OpView, Signature, find, is_built_in
 
 # The engine lists signatures for these, too, but they give other numbers than one device. So does P
 # where an op makes integers of it, which search.choices leaves out.
@@ -41,10 +41,10 @@ NEVER_ASKED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class EngineLists:
-    """The engine's own signatures for the ops of a program that have no rule.
+    """The engine's own signatures for the ops of a program whose rules did not come with autoddl.
 
-    `answers` are by op name and number of devices; `whole` are the op types that stay all-broadcast,
-    with the reason.
+    `answers` are by op name and number of devices; `whole` are the op types without a rule that stay
+    all-broadcast, with the reason.
     """
 
     answers: Mapping[tuple[str, int], SignatureList]
@@ -59,20 +59,21 @@ class EngineLists:
 def ask(
     program: Program, sizes: Collection[int], cache: SignatureCache | None = None
 ) -> EngineLists:
-    """Ask the engine about the ops without a rule, on mesh axes of these sizes.
+    """Ask the engine about ops without a built-in rule, on mesh axes of these sizes.
 
     Answers come from `cache` (the default folder's if None) where it has them.
     """
-    unknown = [op for op in program.ops if find(op.type) is None]
+    foreign = [op for op in program.ops if not is_built_in(op.type)]
+    unknown = [op for op in foreign if find(op.type) is None]
     axes = sorted({size for size in sizes if size > 1})
-    asked = [(op, size) for op in unknown if op.type not in NEVER_ASKED for size in axes]
+    asked = [(op, size) for op in foreign if op.type not in NEVER_ASKED for size in axes]
     queries = [_query(program, op, size) for op, size in asked]
     found = signature_lists(queries, cache=cache or SignatureCache())
     answers = {(op.name, n): answer for (op, n), answer in zip(asked, found, strict=True)}
     whole = {op.type: NEVER_ASKED[op.type] for op in unknown if op.type in NEVER_ASKED}
     listed = {op.type for op, size in asked if answers[op.name, size].signatures is not None}
     for op, size in asked:
-        if op.type not in listed:
+        if op.type not in listed and find(op.type) is None:
             whole.setdefault(op.type, answers[op.name, size].reason)
     return EngineLists(answers, whole)
 

@@ -28,6 +28,7 @@ from autoddl.sbp.rules import (
     pointwise_loss,
     pooling,
     reduction,
+    registry,
     resampling,
     routing,
     select,
@@ -73,3 +74,5 @@ __all__ = [
     "sources",
     "unary",
 ]
+
+registry.seal()

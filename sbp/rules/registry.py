@@ -184,6 +184,17 @@ class OpRule:
 
 
 _REGISTRY: dict[str, OpRule] = {}
+_BUILT_IN: dict[str, OpRule] = {}
+
+
+def seal() -> None:
+    """Take note of the rules that come with autoddl; called once they are all registered."""
+    _BUILT_IN.update(_REGISTRY)
+
+
+def is_built_in(op_type: str) -> bool:
+    """Tell whether the rule of an op type came with autoddl, so that engines' tables know it."""
+    return op_type in _REGISTRY and _REGISTRY[op_type] is _BUILT_IN.get(op_type)
 
 
 def register(*rules: OpRule) -> None:

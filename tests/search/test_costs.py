@@ -13,10 +13,12 @@ from autoddl.perfmodel import collectives
 from autoddl.perfmodel.redistribute import Redistributor
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op
-from autoddl.sbp.rules.registry import OpView, Signature, find
+from autoddl.sbp.rules import registry
+from autoddl.sbp.rules.registry import OpView, Signature, find, is_built_in
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, P, S, broadcast
 from autoddl.search import builder, cells, problem
+from autoddl.search.choices import SignatureLists, choices
 from autoddl.search.moves import price, single
 from autoddl.search.random import random_assignment
 from tests.clusters import cluster
@@ -235,3 +237,23 @@ def test_pins_in_device_counts() -> None:
         }
 
     assert weights("S0:(1,2), B:(2,1)") == weights("B,S0") == {"(B, S0)"}
+
+
+def test_of_a_users_rule_only_what_the_engine_lists_is_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    program, mesh = mlp(), Mesh.parse("2x2")
+    gelu = next(op for op in program.ops if op.type == "gelu")
+    refused: tuple[Signature, ...] = ({"in_0": S(1), "out_0": S(1)},)
+
+    def states(lists: SignatureLists | None) -> set[str]:
+        return {str(c["in_0"]) for c in choices(program, gelu, mesh, lists)}
+
+    assert is_built_in("gelu") and "(S0, S1)" in states(None)
+    rule = registry.find("gelu")
+    assert rule is not None
+    registry.register(replace(rule, notes="a user's"))
+    assert not is_built_in("gelu")
+    assert states(lambda op, n: refused) == {"(B, B)", "(B, S1)", "(S1, B)", "(S1, S1)"}
+    assert states(lambda op, n: ()) == states(None)  # no list: as the rule says
