@@ -171,7 +171,7 @@ class Redistributor:
         """Find a path with Dijkstra's algorithm over the states that the two need."""
         uneven = any(local_shape(shape, state, self.mesh.shape) is None for state in (start, goal))
         extra = [
-            {sbp.later(0) if sbp.is_split else sbp for sbp in pair if _is_special(sbp)}
+            dict.fromkeys(sbp.later(0) if sbp.is_split else sbp for sbp in pair if _is_special(sbp))
             for pair in zip(start, goal, strict=True)
         ]
         best: dict[NdSbp, float] = {start: 0.0}

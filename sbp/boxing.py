@@ -103,19 +103,7 @@ def _mergeable(src: NdSbp, dst: NdSbp, axes: Sequence[int]) -> bool:
         and len({src[i] for i in axes}) == len({dst[i] for i in axes}) == 1
         and src[axes[0]].stride is None
         and dst[axes[0]].stride is None
-        and _together(src, axes)
-        and _together(dst, axes)
     )
-
-
-def _together(state: NdSbp, axes: Sequence[int]) -> bool:
-    """Tell whether no other axis cuts between the first and the last of the merged ones."""
-    cut, turn = state[axes[0]], state[axes[0]].turn
-    return not any(
-        sbp.kind == "S" and sbp.dim == cut.dim and i not in axes
-        and (turn, axes[0]) < (sbp.turn, i) < (turn, axes[-1])
-        for i, sbp in enumerate(state)
-    )  # fmt: skip
 
 
 def _elements(shape: Sequence[int], state: NdSbp, mesh: Sequence[int], uneven: bool) -> int | None:

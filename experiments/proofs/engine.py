@@ -19,6 +19,7 @@ import numpy as np
 import autoddl
 from autoddl.engine.signature_list import Query, SignatureList, signature_lists
 from autoddl.sbp.rules import engines, registry
+from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.registry import OpView, Signature
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp
@@ -26,7 +27,7 @@ from experiments.models import build
 from experiments.rule_cases import CASES
 
 RANKS = (2, 4)
-APPROXIMATIONS = frozenset({"local_batchnorm"})
+APPROXIMATIONS = frozenset({LOCAL_STATISTICS})
 MAX_NDIM = 8  # dims that labels are written for, where an engine refuses all numbers of a label
 _DTYPES = {"i": "int64", "u": "int64", "b": "bool"}
 

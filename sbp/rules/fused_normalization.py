@@ -10,7 +10,7 @@ OneFlow sizes `reserve_space` by shard and calls it B, which no other signature 
 read; so it executes no cut that is right here.
 
 Statistics over a part of the batch are not those of the whole batch: cuts of it are approximate
-("local_batchnorm"); statistics and running averages then count as equal on all devices.
+("local_batchnorm"); statistics and running averages then differ between devices (OWN).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.maps import elements, positive, uncut
 from autoddl.sbp.rules.registry import (
     Array,
@@ -34,7 +35,7 @@ from autoddl.sbp.rules.registry import (
 )
 
 _WORD = 32  # bits
-_APPROXIMATE = {"n": "local_batchnorm"}
+_APPROXIMATE = {"n": LOCAL_STATISTICS}
 _STATISTICS = frozenset({"mean_0", "inv_variance_0", "moving_mean_0", "moving_variance_0"})
 _MOVING = ("moving_mean_0", "moving_variance_0")
 _LARGE = ("x_0", "addend_0", "y_0", "dy_0", "dx_0", "addend_diff_0")

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from autoddl.sbp.rules.registry import OpView
-
-from tests.sbp.rule_cases import case_id  # isort: skip (before the cases that use it)
+from experiments.rule_cases import case_id
 from experiments.rule_cases.routing import CASES
 from tests.sbp.test_moe_references import RENAMED, Arrays, drawn, forward_of, is_gradient, run
 

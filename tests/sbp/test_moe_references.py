@@ -12,8 +12,7 @@ from autoddl.sbp.oracle import check_signature, missing_signatures, run_op, samp
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import OpView, find, signatures
 from autoddl.sbp.state import Sbp, broadcast
-
-from tests.sbp.rule_cases import case, case_id  # isort: skip (before the cases that use it)
+from experiments.rule_cases import case, case_id
 from experiments.rule_cases.routing import CASES
 
 Arrays = dict[str, np.ndarray]

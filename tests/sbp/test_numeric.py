@@ -13,7 +13,7 @@ from autoddl.sbp.oracle import check_signature, run_op, sample_inputs
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.shards import all_states, shard_slices
 from autoddl.sbp.state import NdSbp
-from tests.sbp.rule_cases import CASES, case, case_id
+from experiments.rule_cases import CASES, case, case_id
 
 RNG = np.random.default_rng(7)
 

@@ -15,7 +15,7 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rules import activation, comparison, registry, select, unary
 from autoddl.sbp.rules.pointwise import broadcast_dims
 from autoddl.sbp.rules.registry import find
-from tests.sbp.rule_cases import case
+from experiments.rule_cases import case
 
 WIDE, NEAR, ABOVE, POSITIVE = (-4.0, 4.0), (-0.9, 0.9), (1.2, 3.0), (0.5, 2.0)
 

@@ -11,7 +11,7 @@ from scipy import signal, special
 from autoddl.sbp.oracle import run_op, sample_inputs
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.state import broadcast
-from tests.sbp.rule_cases import ADAM, MOMENTUM, UPDATE, case, case_id
+from experiments.rule_cases import ADAM, MOMENTUM, UPDATE, case, case_id
 
 Arrays = dict[str, np.ndarray]
 

@@ -17,7 +17,7 @@ from autoddl.sbp.rules.registry import IndexMap, OpRule, OpView, index_map, line
 from autoddl.sbp.rules.shape import matching_leaders
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp
-from tests.sbp.rule_cases import CASES, case, case_id
+from experiments.rule_cases import CASES, case, case_id
 
 FAMILIES = {
     "matmul", "conv", "elementwise", "reduction", "normalisation", "embedding", "memory",

@@ -12,7 +12,7 @@ from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.registry import LocalOp, OpRule, index_map
 from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S
 from autoddl.sbp.trial import close, even_states, fitting
-from tests.sbp.rule_cases import case
+from experiments.rule_cases import case
 
 NAMES = ("x_0", "y_0")
 ALONE = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}

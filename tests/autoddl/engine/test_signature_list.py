@@ -17,7 +17,7 @@ from autoddl.engine.signature_list import Query, SignatureList, signature_lists
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.state import B, S
-from tests.sbp.rule_cases import case
+from experiments.rule_cases import case
 from tests.sbp.test_rules import BY_ID, ENGINE_LISTS, text
 
 MISH = case("mish", "in_0: 8 4 -> out_0: 8 4")

@@ -12,7 +12,7 @@ from autoddl.engine.signature_list import SignatureList
 from autoddl.sbp.state import B, P, S
 from experiments.proofs import engine
 from experiments.proofs.engine import EngineReport, Instance, TypeReport, compare
-from tests.sbp.rule_cases import case
+from experiments.rule_cases import case
 
 ADD = case("add_n", "in_0: 8 2, in_1: 8 2 -> out_0: 8 2")
 
