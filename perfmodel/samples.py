@@ -15,7 +15,7 @@ import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.fit import Point, fit_alpha_beta
-from autoddl.perfmodel.profile import Device, Link
+from autoddl.perfmodel.profile import Device, Kernel, Link
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,15 @@ def links_of(points: Iterable[Point], level: str) -> tuple[Link, ...]:
                 collective, size, 100 * fit.mean_error, _QUIETER,
             )  # fmt: skip
         links.append(
-            Link(collective, level, size, fit.alpha_s, fit.beta_s_per_byte, fit.mean_error)
+            Link(
+                collective,
+                level,
+                size,
+                fit.alpha_s,
+                fit.beta_s_per_byte,
+                mean_error=fit.mean_error,
+                r2=fit.r2,
+            )
         )
     return tuple(links)
 
@@ -91,8 +99,7 @@ def links_of(points: Iterable[Point], level: str) -> tuple[Link, ...]:
 def device_of(ranks: Sequence[Mapping[str, Sample]], *, name: str, memory_bytes: int) -> Device:
     """Return the device that makes perfmodel.compute reproduce the measured chains.
 
-    The peak is the rate of the "matmul" chain, whose efficiency therefore is 1; another family's is
-    its rate over that, at most 1. Families that only move data have efficiency 1.
+    The peak is the rate of the "matmul" chain. Every other chain gives the kernel of its family.
 
     Raises:
         AutoDDLError: noise hid an operation altogether.
@@ -116,15 +123,15 @@ def device_of(ranks: Sequence[Mapping[str, Sample]], *, name: str, memory_bytes:
             continue
         work = sample["moved_bytes"] if chain == "bandwidth" else sample["flops"]
         rate[chain] = work / net_s
-    peak = rate["matmul"]
-    families = {
-        k: min(1.0, v / peak) for k, v in rate.items() if k not in ("overhead", "bandwidth")
-    }
     return Device(
         name=name,
         memory_bytes=memory_bytes,
-        peak_flops={"float32": peak},
+        peak_flops={"float32": rate["matmul"]},
         memory_bytes_per_s=rate["bandwidth"],
         op_overhead_s=overhead_s,
-        efficiency={**families, "memory": 1.0, "embedding": 1.0},
+        kernels={
+            family: Kernel(overhead_s, rate["bandwidth"], {"float32": flops_per_s})
+            for family, flops_per_s in rate.items()
+            if family not in ("overhead", "bandwidth")
+        },
     )

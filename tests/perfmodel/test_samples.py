@@ -9,7 +9,7 @@ import pytest
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
-from autoddl.perfmodel.compute import roofline_s
+from autoddl.perfmodel.compute import op_s
 from autoddl.perfmodel.fit import Point
 from autoddl.perfmodel.samples import device_of, links_of, points_of, seconds_of
 
@@ -90,9 +90,9 @@ def test_the_device_reproduces_the_samples() -> None:
     assert device.op_overhead_s == pytest.approx(OVERHEAD_S)
     assert device.peak_flops == {"float32": pytest.approx(PEAK)}
     assert device.memory_bytes_per_s == pytest.approx(BANDWIDTH)
-    assert device.efficiency["conv"] == pytest.approx(0.25)
-    assert device.efficiency["matmul"] == device.efficiency["elementwise"] == 1.0  # at most
-    taken = roofline_s(device, flops=1e7, moved_bytes=0.0, family="conv", dtype="float32")
+    taken = op_s(
+        device, op_type="conv2d", family="conv", dtype="float32", flops=1e7, moved_bytes=0.0
+    )
     assert taken == pytest.approx(OVERHEAD_S + 1e7 / (PEAK * 0.25))
 
 
@@ -102,4 +102,4 @@ def test_a_probe_lost_in_noise() -> None:
     with pytest.raises(AutoDDLError, match="the matmul probe drowned in noise; measure again"):
         device_of([samples], name="made-up", memory_bytes=1 << 30)
     device = device_of([device_samples() | {"conv": lost}], name="made-up", memory_bytes=1 << 30)
-    assert "conv" not in device.efficiency
+    assert "conv" not in device.kernels
