@@ -15,7 +15,9 @@ class Crossing:
 
     `level` is the outermost level that they cross: its units (nodes, say) are joined by the links
     that the messages take. Of its `group_size` members a group has `inner` in each unit that it
-    touches; `groups` of them run at once over the link of each unit.
+    touches; `groups` of them run at once over the link of each unit. In the innermost level, where a
+    unit is one device, `groups` run at once among the devices of one unit of the level outside:
+    whether they slow each other down (ranks on the cores of one machine do) is for the profile to say.
     """
 
     level: str
@@ -24,20 +26,20 @@ class Crossing:
     groups: int
 
 
-def crossing(mesh: Mesh, axes: Sequence[int]) -> Crossing:
+def crossing(mesh: Mesh, axes: Sequence[int], innermost: str) -> Crossing:
     """Return how the groups that differ in `axes` cross the levels, all groups at work at once.
 
-    A unit's devices are the product of all axes in levels inside `level`; every one of them is in one
-    group, so `groups` is that product over `inner`. It does not matter whether `level` itself has
-    several axes. In the innermost level a unit is one device, which has its link to itself.
+    `innermost` is the cluster's level of single devices, which the mesh may lack. Every device is in
+    one group, so of the devices inside a unit there are as many groups as they fill. It does
+    not matter whether `level` itself has several axes.
     """
     long = [i for i in axes if mesh.axes[i].size > 1] or list(axes)
     level = mesh.axes[min(long)].level
-    last = max(i for i, axis in enumerate(mesh.axes) if axis.level == level)
-    inner = math.prod(mesh.axes[i].size for i in long if i > last)
-    return Crossing(
-        level=level,
-        group_size=math.prod(mesh.axes[i].size for i in long),
-        inner=inner,
-        groups=math.prod(mesh.shape[last + 1 :]) // inner,
-    )
+    same = [i for i, axis in enumerate(mesh.axes) if axis.level == level]
+    group_size = math.prod(mesh.axes[i].size for i in long)
+    inner = math.prod(mesh.axes[i].size for i in long if i > same[-1])
+    if level == innermost:
+        groups = math.prod(mesh.axes[i].size for i in same) // group_size
+    else:
+        groups = math.prod(mesh.shape[same[-1] + 1 :]) // inner
+    return Crossing(level, group_size, inner, groups)

@@ -32,8 +32,8 @@ class Link:
 
     `level` is the outermost level that the group crosses. `inner` members lie in each unit of that
     level; where they are more than one, the group spans several levels. When this was measured,
-    `groups` groups at a time shared the link of each unit (perfmodel.crossing). In the innermost level
-    that is always 1, measured while all other devices were at work in groups of the same kind.
+    `groups` groups at a time shared the link of each unit; in the innermost level so many were at work
+    among the devices of one unit of the level outside (perfmodel.crossing).
 
     `mean_error` is the mean relative error of the fit on its own points (0.1 = 10 %), `r2` the share of
     their variance that it explains, the intervals hold α and β with 95 % confidence (perfmodel.fit);

@@ -142,7 +142,7 @@ class Redistributor:
             return device.op_overhead_s + 2 * size / device.memory_bytes_per_s
         collective = ALL_GATHER if step.primitive == PAD else step.primitive
         if step.axes not in self._crossings:
-            self._crossings[step.axes] = crossing(self.mesh, step.axes)
+            self._crossings[step.axes] = crossing(self.mesh, step.axes, self.profile.levels[-1])
         way = self._crossings[step.axes]
         if way.inner > 1 and not self.profile.measured(
             collective, way.level, way.group_size, inner=way.inner
