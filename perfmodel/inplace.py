@@ -42,8 +42,8 @@ def shared_input(
     if op.type in _VIEWS:
         return op.inputs[0][0] if "in_0" not in inputs else "in_0", False
     if op.type in ("cast", "cast_like"):
-        return ("in_0", False) if dtypes["in_0"] == dtypes["out_0"] else None
-    if op.type == "transpose":
+        return ("in_0", False) if dtypes.get("in_0") == dtypes.get("out_0") else None
+    if op.type == "transpose" and "input_0" in inputs:
         return ("input_0", False) if _keeps_order(shapes["input_0"], op.attr["perm"]) else None
     operand = _OVERWRITTEN.get(op.type)
     return (operand, True) if operand in inputs else None

@@ -183,11 +183,7 @@ def overwriting_tasks(
             continue
         source = root(rank.buffers[task.shares[0]].origin)
         readers = {r for view in views[source] for r in rank.buffers[view].readers} - {number}
-        late = [
-            r
-            for r in readers
-            if chains[r] != chains[number] or position[r] > position[number]
-        ]
+        late = [r for r in readers if chains[r] != chains[number] or position[r] > position[number]]
         held = rank.buffers[source].kind in _VARIABLES
         if not held and _all_before(rank, late, number):
             found.add(number)

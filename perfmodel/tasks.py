@@ -87,6 +87,7 @@ class Task:
     writes: list[int] = field(default_factory=list)
     after: list[int] = field(default_factory=list)
     shares: tuple[int, bool] | None = None
+    phase: str = "forward"
 
 
 @dataclass
@@ -132,6 +133,7 @@ class _Maker:
         self.done: dict[int, int] = {}
         self.boxed: dict[tuple[int, NdSbp], int] = {}
         self.moved = -1  # the buffer that is being redistributed
+        self.phase = "forward"
 
     def make(self) -> RankTasks:
         for name, state in (*self.layout.inputs.items(), *self.layout.variables.items()):
@@ -144,7 +146,7 @@ class _Maker:
         return RankTasks(self.tasks, self.buffers)
 
     def _task(self, name: str, order: tuple[int, ...], reads: Sequence[int] = ()) -> int:
-        self.tasks.append(Task(name, order, reads=list(reads)))
+        self.tasks.append(Task(name, order, reads=list(reads), phase=self.phase))
         for buffer in dict.fromkeys(reads):
             self.buffers[buffer].readers.append(len(self.tasks) - 1)
         return len(self.tasks) - 1
@@ -163,6 +165,7 @@ class _Maker:
         self.made[name] = buffer, state
 
     def _op(self, index: int, op: Op) -> None:
+        self.phase = op.phase
         signature = self.layout.signatures[op.name]
         reads = {o: self._read(t, (op.name, o)) for o, t in op.inputs}
         task = self._task(op.name, (1, index), [b for b in reads.values() if b is not None])
@@ -255,7 +258,7 @@ class _Maker:
     ) -> int:  # fmt: skip
         """Make one boxing in groups of devices; `sizes` are bytes before and after, devices, axes."""
         old, new = pair
-        before, after, group, axes = sizes
+        before, after, group, _ = sizes
         if new.kind == "P":
             return self._to_partial(source, name, old, sizes)
         if new == B or old.kind == "P":  # all-gather, all-reduce, reduce-scatter

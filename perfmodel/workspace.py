@@ -32,7 +32,7 @@ def workspace_bytes(op: Op, shapes: Shapes, item_bytes: Mapping[str, int]) -> in
         return 8 * math.prod(shapes["out_0"])
     if op.type == "where":  # both sides and the condition, broadcast
         return sum(math.prod(shapes["out_0"]) * item_bytes[o] for o, _ in op.inputs)
-    operand = _ONE_OPERAND.get(op.type)
+    operand = _ONE_OPERAND.get(op.type, "")
     if operand not in shapes or (op.type == "reduce_sum_like" and not op.attr.get("axis")):
         return 0
     return math.prod(shapes[operand]) * item_bytes[operand]

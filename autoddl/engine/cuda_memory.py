@@ -86,11 +86,18 @@ def cuda_memory(
         AutoDDLError: no C compiler; OneFlow writes no plan (its last lines are in the message).
     """
     with tempfile.TemporaryDirectory(prefix="autoddl-cuda-") as name:
-        return parse(compiled_plan(plan, factory, arguments, folder=Path(name), timeout_s=timeout_s))
+        return parse(
+            compiled_plan(plan, factory, arguments, folder=Path(name), timeout_s=timeout_s)
+        )
 
 
 def compiled_plan(
-    plan: Plan, factory: str, arguments: Mapping[str, Any], *, folder: Path, timeout_s: float = 120.0
+    plan: Plan,
+    factory: str,
+    arguments: Mapping[str, Any],
+    *,
+    folder: Path,
+    timeout_s: float = 120.0,
 ) -> Iterator[str]:
     """Compile for CUDA in `folder` and return the lines of OneFlow's plan."""
     plan.save(folder / PLAN)
@@ -166,7 +173,15 @@ def _stand_in(folder: Path) -> Path:
     """Compile the stand-in for cuDNN."""
     source, library = folder / "cudnn.c", folder / "cudnn.so"
     source.write_text(_CUDNN)
-    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-w", "-o", str(library), str(source)]
+    command = [
+        os.environ.get("CC", "cc"),
+        "-shared",
+        "-fPIC",
+        "-w",
+        "-o",
+        str(library),
+        str(source),
+    ]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
