@@ -9,9 +9,10 @@ plan tells: the context of the device, the workspaces of cuDNN and cuBLAS, buffe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import Block, blocks
 from autoddl.perfmodel.tasks import Buffer, Layout, RankTasks, rank_tasks
 from autoddl.sbp.program import Program, Tensor
@@ -60,6 +61,7 @@ def estimate(
     *,
     micro_batches: int = 1,
     in_flight: int = 1,
+    recompute: Collection[str] = (),
 ) -> MemoryEstimate:
     """Return the memory of the device that needs most.
 
@@ -71,7 +73,10 @@ def estimate(
             besides it, and the inputs of all are in memory.
         in_flight: of so many micro-batches the forward pass is done and the backward pass is not (a
             stage of a pipeline): what the backward pass reads is in memory for each.
+        recompute: names of forward results that are dropped and made again for the backward pass
+            (activation checkpointing); programs that were captured with it do so already.
     """
+    program, layout = recomputed(program, layout, recompute)
     places: list[tuple[int, ...]] = [tuple(min(1, size - 1) for size in mesh)]
     if _makes_partial(layout):  # only then ranks differ
         places = list(itertools.product(*(range(min(2, size)) for size in mesh)))

@@ -11,7 +11,7 @@ and core/job/intra_job_mem_sharing_util.cpp (mem size first).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -183,26 +183,28 @@ def overwriting_tasks(
             continue
         source = root(rank.buffers[task.shares[0]].origin)
         readers = {r for view in views[source] for r in rank.buffers[view].readers} - {number}
-        late = [r for r in readers if chains[r] != chains[number] or position[r] > position[number]]
+        elsewhere = [r for r in readers if chains[r] != chains[number]]
+        late = any(position[r] > position[number] for r in readers)
         held = rank.buffers[source].kind in _VARIABLES
-        if not held and _all_before(rank, late, number):
+        if not (held or late) and _all_before(rank, elsewhere, number, position):
             found.add(number)
             group[root(task.writes[0])] = source
             views[source] += views.pop(task.writes[0], [])
     return frozenset(found)
 
 
-def _all_before(rank: RankTasks, readers: Sequence[int], number: int) -> bool:
-    """Tell whether a task needs the results of all these computations."""
-    if not readers:
-        return True
+def _all_before(
+    rank: RankTasks, readers: Sequence[int], number: int, position: Mapping[int, int]
+) -> bool:
+    """Tell whether a task needs the results of all these computations, which run before it."""
     if any(rank.tasks[r].transfer for r in readers):
         return False
+    first = min((position[r] for r in readers), default=0)
     left, seen, stack = set(readers), {number}, [number]
     while stack and left:
         task = rank.tasks[stack.pop()]
-        for before in {rank.buffers[b].producer for b in task.reads} | set(task.after):
-            if before not in seen:
+        for before in (*(rank.buffers[b].producer for b in task.reads), *task.after):
+            if before not in seen and position[before] >= first:
                 seen.add(before)
                 left.discard(before)
                 stack.append(before)
@@ -246,14 +248,14 @@ def placed_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> int:
     total = 0
     for i in range(len(lives)):
         met = np.flatnonzero((begins[:i] <= ends[i]) & (begins[i] <= ends[:i]))
-        offset = 0
-        starts = offsets[met]
-        for j in np.argsort(starts, kind="stable"):
-            if starts[j] >= offset + length[i]:
-                break
-            offset = max(offset, int(starts[j] + length[met[j]]))
-        offsets[i] = offset
-        total = max(total, offset + int(length[i]))
+        met = met[np.argsort(offsets[met], kind="stable")]
+        occupied = np.maximum.accumulate(offsets[met] + length[met])
+        free = np.concatenate(
+            ([0], occupied)
+        )  # where it could start, before each of those and last
+        gaps = np.flatnonzero(offsets[met] >= free[:-1] + length[i])
+        offsets[i] = free[gaps[0]] if gaps.size else free[-1]
+        total = max(total, int(offsets[i] + length[i]))
     return total
 
 

@@ -44,13 +44,15 @@ class Layout:
     """The states of a planned program, as a plan has them.
 
     `signatures` maps ops to the states of their operands, `variables` parameters, buffers and
-    optimizer states to theirs, `inputs` the graph's inputs.
+    optimizer states to theirs, `inputs` the graph's inputs. `after` maps ops to others that they wait
+    for without reading from them.
     """
 
     signatures: Mapping[str, NdSignature]
     variables: Mapping[str, NdSbp]
     inputs: Mapping[str, NdSbp]
     redistributions: Sequence[Redistributed] = ()
+    after: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -132,6 +134,7 @@ class _Maker:
         }
         self.done: dict[int, int] = {}
         self.boxed: dict[tuple[int, NdSbp], int] = {}
+        self.started: dict[str, int] = {}
         self.moved = -1  # the buffer that is being redistributed
         self.phase = "forward"
 
@@ -170,6 +173,9 @@ class _Maker:
         reads = {o: self._read(t, (op.name, o)) for o, t in op.inputs}
         task = self._task(op.name, (1, index), [b for b in reads.values() if b is not None])
         self.tasks[task].merged = op.phase != "optimizer"
+        self.started[op.name] = task
+        if op.name in self.layout.after:
+            self.tasks[task].after.append(self.started[self.layout.after[op.name]])
         shapes = {o: self._shape(self.program.tensor[t], signature[o]) for o, t in op.operands}
         for operand, name in op.outputs:
             tensor = self.program.tensor[name]

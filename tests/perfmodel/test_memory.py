@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.perfmodel.memory import Layout, MemoryEstimate, estimate, rank_estimate
+from autoddl.perfmodel.recompute import PREFIX, recomputed
 from autoddl.perfmodel.schedule import blocks, execution_order, merged_chains, placed_bytes
 from autoddl.perfmodel.tasks import rank_tasks
 from autoddl.sbp.program import Op, Program, Tensor
@@ -270,6 +271,50 @@ def test_more_of_anything_takes_no_less_memory(scale: int, batch: int, width: in
     assert small <= wide
 
 
+def chained_back(count: int) -> Program:
+    """t1 … tn one from another; then gradients gn … g1, each from the one before and the t."""
+    forward = [op(i, "tanh", i - 1) for i in range(1, count + 1)]
+    backward = [
+        Op(
+            f"back{i}",
+            "broadcast_mul",
+            (("x_0", f"g{i + 1}" if i < count else f"t{count}"), ("y_0", f"t{i}")),
+            (("z_0", f"g{i}"),),
+            phase="backward",
+        )
+        for i in range(count, 0, -1)
+    ]
+    return program_of([*forward, *backward], ["g1"])
+
+
+def test_dropped_activations_are_made_again() -> None:
+    program = chained_back(8)
+    one = layout(program, broadcast(1))
+    whole = estimate(program, (1,), one)
+    assert whole.total == (1 + (8 + 1) + 1) * WHOLE  # x; t1 … t8 and a gradient; the output
+    fewer = estimate(program, (1,), one, recompute=["t1", "t2", "t3"])
+    # x; t4 … t8 and a gradient at the turn, later no more than t1 … t4 and two; the output
+    assert fewer.total == (1 + 6 + 1) * WHOLE
+    assert estimate(program, (1,), one, recompute=["x", "g1", "nothing"]) == whole
+
+
+def test_recomputation_keeps_the_states_and_redistributions_of_a_plan() -> None:
+    program = chained_back(3)
+    b, s = states("B", "S0")
+    signatures = {o.name: {operand: b for operand, _ in o.operands} for o in program.ops}
+    signatures["back2"] = {"x_0": b, "y_0": s, "z_0": b}
+    moved = [Moved("t2", (s,), (("back2", "y_0"),))]
+    planned = Layout(signatures, {}, {"x": b}, moved)
+    changed, new = recomputed(program, planned, ["t1", "t2"])
+    assert [(r.tensor, r.readers) for r in new.redistributions] == [
+        (f"{PREFIX}t2", (("back2", "y_0"),))
+    ]
+    assert new.signatures[f"{PREFIX}op2"] == signatures["op2"]
+    assert new.after == dict.fromkeys([f"{PREFIX}op1", f"{PREFIX}op2"], "back3")
+    assert dict(changed.op[f"{PREFIX}op2"].inputs) == {"in_0": f"{PREFIX}t1"}
+    assert dict(changed.op["op3"].inputs) == {"in_0": "t2"}
+
+
 def test_memory_of_oneflow_is_read_from_its_plan() -> None:
     from autoddl.engine.cuda_memory import PlanMemory, parse
 
@@ -287,13 +332,14 @@ def test_prediction_is_oneflows_plan_for_cuda() -> None:
     from autoddl.make_plan import layout_of
     from experiments import models
 
-    graph, inputs = models.build("mlp")
+    sizes = {"widths": [256, 512, 128], "batch": 64, "optimizer": "adam"}
+    graph, inputs = models.build("mlp", **sizes)
     program = autoddl.capture(graph, *inputs)
     plan = autoddl.optimize(program, mesh="2", search="data parallel")
-    for real in cuda_memory(plan, "experiments.models:build", {"name": "mlp"}):
+    for real in cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes}):
         found = rank_estimate(program, (2,), layout_of(plan), coords=(real.rank,))
         assert found.parameters + found.optimizer_states == real.variables
-        assert found.total == pytest.approx(real.total, rel=0.05)
+        assert found.total == pytest.approx(real.total, rel=0.01)
 
 
 def test_all_ranks_that_differ_are_looked_at() -> None:
