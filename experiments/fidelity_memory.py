@@ -131,9 +131,7 @@ def run(file: Path, model: str, mesh: str, *, plans: int, seed: int) -> list[Row
 
 def plan_names(plans: int, seed: int) -> list[str]:
     """Return the names of so many plans: the baselines, then refined and random ones in turn."""
-    drawn = [
-        f"{kind} {seed + i // 2}" for i in range(plans) for kind in [("refined", "random")[i % 2]]
-    ]
+    drawn = [f"{('refined', 'random')[i % 2]} {seed + i // 2}" for i in range(plans)]
     return [*BASELINES, *drawn][:plans]
 
 
