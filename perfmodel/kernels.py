@@ -1,0 +1,182 @@
+"""Fit the kernels of a device to timed ops: overhead + max(flops / rate, bytes / bandwidth).
+
+An op type gets a kernel of its own where its timed ops tell one, a family the one of all its ops.
+Errors weigh by what they cost a training step: the squared error over the measured time, so that
+the long ops of a type count more than the short ones and their sum comes out right.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import Kernel
+
+logger = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float64]
+
+DOUBTFUL = 0.25  # a mean error above this is reported …
+_NOTABLE = 0.02  # … where the type takes more than this share of the time of all ops
+_BOUND = 1.02  # times the measured rate: of what never bounds a kernel
+_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One timed op: what the cost model knows of it, and how long it took."""
+
+    op_type: str
+    family: str
+    dtype: str
+    flops: float
+    moved_bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What bounds all kernels: flop/s by dtype, bytes/s, and the overhead of any op."""
+
+    flops_per_s: Mapping[str, float]
+    bytes_per_s: float
+    overhead_s: float
+
+
+def peak_of(ops: Iterable[Timed]) -> Peak:
+    """Return the highest rates that any op reached, and the shortest time of small ops.
+
+    Raises:
+        AutoDDLError: no float32 op with flops.
+    """
+    ops = tuple(ops)
+    flops: dict[str, float] = {}
+    for op in ops:
+        flops[op.dtype] = max(flops.get(op.dtype, 0.0), op.flops / op.seconds)
+    if not flops.get("float32"):
+        raise AutoDDLError(
+            "fit_device: no float32 op with flops was timed; add matmul to --ops or leave it out"
+        )
+    seconds = np.array([op.seconds for op in ops])
+    return Peak(
+        {dtype: rate for dtype, rate in sorted(flops.items()) if rate > 0},
+        max(op.moved_bytes / op.seconds for op in ops),
+        float(np.quantile(seconds, 0.1)),
+    )
+
+
+def kernels_of(ops: Iterable[Timed], peak: Peak) -> dict[str, Kernel]:
+    """Return a kernel for every op type and every family among `ops`, by name.
+
+    Kernels that miss their ops by much are logged.
+    """
+    ops = tuple(ops)
+    total_s = sum(op.seconds for op in ops)
+    types: dict[str, list[Timed]] = {}
+    families: dict[str, list[Timed]] = {}
+    for op in ops:
+        types.setdefault(op.op_type, []).append(op)
+        families.setdefault(op.family, []).append(op)
+    kernels = {family: fit_kernel(members, peak) for family, members in families.items()}
+    for op_type, members in types.items():
+        kernels[op_type] = kernel = fit_kernel(members, peak)
+        error, share = kernel.mean_error or 0.0, sum(op.seconds for op in members) / total_s
+        if error > DOUBTFUL and share > _NOTABLE:
+            logger.warning(
+                "%s: one overhead and one rate miss the measured times by %.0f %% on average",
+                op_type, 100 * error,
+            )  # fmt: skip
+    return dict(sorted(kernels.items()))
+
+
+def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:
+    """Return the kernel that comes closest to `ops`; what does not bound them is from `peak`.
+
+    `mean_error` is the mean of |predicted − measured| / measured, weighted by the measured time.
+    """
+    by_dtype = {dtype: [op for op in ops if op.dtype == dtype] for dtype in {o.dtype for o in ops}}
+    main = by_dtype.get("float32") or max(by_dtype.values(), key=len)
+    flops = np.array([op.flops for op in main])
+    moved = np.array([op.moved_bytes for op in main])
+    seconds = np.array([op.seconds for op in main])
+    candidates = [
+        _alternate(flops, moved, seconds, bound)
+        for bound in (np.zeros(len(main), bool), np.ones(len(main), bool), flops > 8 * moved)
+    ]
+    overhead_s, per_flop, per_byte = min(
+        candidates, key=lambda x: _cost(_model(x, flops, moved), seconds)
+    )
+    fastest = max(peak.flops_per_s.values())
+    rate = 1 / per_flop if per_flop else _BOUND * max(fastest, _most(flops, seconds))
+    bandwidth = 1 / per_byte if per_byte else _BOUND * max(peak.bytes_per_s, _most(moved, seconds))
+    rates = {"float32": rate}
+    for dtype, others in by_dtype.items():
+        ratios = [o.seconds - overhead_s for o in others if o.flops and o.seconds > overhead_s]
+        if dtype != "float32" and ratios and per_flop and others is not main:
+            work = sum(o.flops for o in others if o.seconds > overhead_s)
+            rates[dtype] = work / sum(ratios)
+    predicted = overhead_s + np.maximum(flops / rate, moved / bandwidth)
+    error = float(np.sum(np.abs(predicted - seconds)) / np.sum(seconds))
+    return Kernel(overhead_s, bandwidth, rates, error)
+
+
+def _most(work: Floats, seconds: Floats) -> float:
+    return float(np.max(work / seconds))
+
+
+def _model(x: Sequence[float], flops: Floats, moved: Floats) -> Floats:
+    overhead_s, per_flop, per_byte = x
+    predicted: Floats = overhead_s + np.maximum(flops * per_flop, moved * per_byte)
+    return predicted
+
+
+def _cost(predicted: Floats, seconds: Floats) -> float:
+    return float(np.sum((predicted - seconds) ** 2 / seconds))
+
+
+def _alternate(
+    flops: Floats, moved: Floats, seconds: Floats, by_flops: npt.NDArray[np.bool_]
+) -> tuple[float, float, float]:
+    """Return (overhead, s/flop, s/byte) for ops bound by their flops where `by_flops` says so.
+
+    In turn the unknowns are solved for and the ops assigned anew, until nothing changes.
+    """
+    best, least = (0.0, 0.0, 0.0), math.inf
+    for _ in range(_ROUNDS):
+        rows = np.stack(
+            [np.ones(len(seconds)), np.where(by_flops, flops, 0), np.where(by_flops, 0, moved)], 1
+        )
+        found = _solve(rows, seconds)
+        cost = _cost(_model(found, flops, moved), seconds)
+        if cost < least:
+            best, least = found, cost
+        again = flops * found[1] > moved * found[2]
+        if np.array_equal(again, by_flops):
+            break
+        by_flops = again
+    return best
+
+
+def _solve(rows: Floats, seconds: Floats) -> tuple[float, float, float]:
+    """Return the x >= 0 with the least Σ (rows·x − seconds)² / seconds; tries all sets of zeros."""
+    weight = 1 / np.sqrt(seconds)
+    scale = np.maximum(rows.max(axis=0), 1e-300)
+    a, b = rows / scale * weight[:, None], seconds * weight
+    best, least = np.zeros(rows.shape[1]), math.inf
+    for mask in range(1, 1 << rows.shape[1]):
+        used = [i for i in range(rows.shape[1]) if mask >> i & 1 and rows[:, i].any()]
+        if not used:
+            continue
+        x = np.zeros(rows.shape[1])
+        x[used] = np.linalg.lstsq(a[:, used], b, rcond=None)[0]
+        cost = float(np.sum((a @ x - b) ** 2))
+        if (x >= 0).all() and cost < least:
+            best, least = x, cost
+    overhead_s, per_flop, per_byte = (best / scale).tolist()
+    return overhead_s, per_flop, per_byte
