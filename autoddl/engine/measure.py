@@ -131,7 +131,7 @@ def measure(
         kind="measured",
         device_type="cpu",
         levels=(LEVEL,),
-        links=links_of(points_of(links), LEVEL),
+        links=links_of(points_of(links, LEVEL)),
         device=device_of(
             device,
             name=f"{_cpu_name()}, one of {nproc_per_node} ranks on {cores} cores",
