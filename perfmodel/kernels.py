@@ -11,12 +11,13 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.profile import Kernel
+from autoddl.perfmodel.profile import Device, Kernel
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ Floats = npt.NDArray[np.float64]
 
 DOUBTFUL = 0.25  # a mean error above this is reported …
 _NOTABLE = 0.02  # … where the type takes more than this share of the time of all ops
+_TELLING_S = 1e-4  # ops that take longer tell a rate
+_LEAST_S = 2e-5  # shorter times (below 0 by noise, even) weigh as much as this
 _BOUND = 1.02  # times the measured rate: of what never bounds a kernel
 _ROUNDS = 20
 
@@ -42,32 +45,52 @@ class Timed:
 
 @dataclass(frozen=True)
 class Peak:
-    """What bounds all kernels: flop/s by dtype, bytes/s, and the overhead of any op."""
+    """What no kernel exceeds by much: flop/s by dtype, and bytes/s."""
 
     flops_per_s: Mapping[str, float]
     bytes_per_s: float
-    overhead_s: float
 
 
 def peak_of(ops: Iterable[Timed]) -> Peak:
-    """Return the highest rates that any op reached, and the shortest time of small ops.
+    """Return the highest rates of ops that are long enough to tell one.
+
+    Raises:
+        AutoDDLError: no float32 op among them.
+    """
+    flops: dict[str, float] = {}
+    bytes_per_s = 1.0
+    for op in ops:
+        if op.seconds > _TELLING_S:
+            flops[op.dtype] = max(flops.get(op.dtype, 1.0), op.flops / op.seconds)
+            bytes_per_s = max(bytes_per_s, op.moved_bytes / op.seconds)
+    if "float32" not in flops:
+        raise AutoDDLError(
+            f"fit_device: no float32 op took {_TELLING_S * 1e6:.0f} µs; leave --ops out, or add matmul"
+        )
+    return Peak(dict(sorted(flops.items())), bytes_per_s)
+
+
+def device_of(ops: Iterable[Timed], *, name: str, memory_bytes: int) -> Device:
+    """Return the device whose kernels come closest to `ops`.
+
+    An op that has neither a kernel of its type nor of its family moves bytes as the elementwise
+    ones do on average and takes the overhead of all op types' middle.
 
     Raises:
         AutoDDLError: no float32 op with flops.
     """
     ops = tuple(ops)
-    flops: dict[str, float] = {}
-    for op in ops:
-        flops[op.dtype] = max(flops.get(op.dtype, 0.0), op.flops / op.seconds)
-    if not flops.get("float32"):
-        raise AutoDDLError(
-            "fit_device: no float32 op with flops was timed; add matmul to --ops or leave it out"
-        )
-    seconds = np.array([op.seconds for op in ops])
-    return Peak(
-        {dtype: rate for dtype, rate in sorted(flops.items()) if rate > 0},
-        max(op.moved_bytes / op.seconds for op in ops),
-        float(np.quantile(seconds, 0.1)),
+    peak = peak_of(ops)
+    kernels = kernels_of(ops, peak)
+    plain = [op for op in ops if op.family == "elementwise"] or ops
+    plain_s = max(sum(op.seconds for op in plain), _LEAST_S)
+    return Device(
+        name=name,
+        memory_bytes=memory_bytes,
+        peak_flops=peak.flops_per_s,
+        memory_bytes_per_s=max(1.0, sum(op.moved_bytes for op in plain) / plain_s),
+        op_overhead_s=median(kernel.overhead_s for kernel in kernels.values()),
+        kernels=kernels,
     )
 
 
@@ -105,16 +128,17 @@ def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:
     flops = np.array([op.flops for op in main])
     moved = np.array([op.moved_bytes for op in main])
     seconds = np.array([op.seconds for op in main])
+    scale_s = np.maximum(seconds, _LEAST_S)
     candidates = [
-        _alternate(flops, moved, seconds, bound)
+        _alternate(flops, moved, seconds, scale_s, bound)
         for bound in (np.zeros(len(main), bool), np.ones(len(main), bool), flops > 8 * moved)
     ]
     overhead_s, per_flop, per_byte = min(
-        candidates, key=lambda x: _cost(_model(x, flops, moved), seconds)
+        candidates, key=lambda x: _cost(_model(x, flops, moved), seconds, scale_s)
     )
     fastest = max(peak.flops_per_s.values())
-    rate = 1 / per_flop if per_flop else _BOUND * max(fastest, _most(flops, seconds))
-    bandwidth = 1 / per_byte if per_byte else _BOUND * max(peak.bytes_per_s, _most(moved, seconds))
+    rate = 1 / per_flop if per_flop else _BOUND * max(fastest, _most(flops, scale_s))
+    bandwidth = 1 / per_byte if per_byte else _BOUND * max(peak.bytes_per_s, _most(moved, scale_s))
     rates = {"float32": rate}
     for dtype, others in by_dtype.items():
         ratios = [o.seconds - overhead_s for o in others if o.flops and o.seconds > overhead_s]
@@ -122,12 +146,12 @@ def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:
             work = sum(o.flops for o in others if o.seconds > overhead_s)
             rates[dtype] = work / sum(ratios)
     predicted = overhead_s + np.maximum(flops / rate, moved / bandwidth)
-    error = float(np.sum(np.abs(predicted - seconds)) / np.sum(seconds))
+    error = float(np.sum(np.abs(predicted - seconds)) / np.sum(scale_s))
     return Kernel(overhead_s, bandwidth, rates, error)
 
 
-def _most(work: Floats, seconds: Floats) -> float:
-    return float(np.max(work / seconds))
+def _most(work: Floats, scale_s: Floats) -> float:
+    return float(np.max(work / scale_s))
 
 
 def _model(x: Sequence[float], flops: Floats, moved: Floats) -> Floats:
@@ -136,12 +160,12 @@ def _model(x: Sequence[float], flops: Floats, moved: Floats) -> Floats:
     return predicted
 
 
-def _cost(predicted: Floats, seconds: Floats) -> float:
-    return float(np.sum((predicted - seconds) ** 2 / seconds))
+def _cost(predicted: Floats, seconds: Floats, scale_s: Floats) -> float:
+    return float(np.sum((predicted - seconds) ** 2 / scale_s))
 
 
 def _alternate(
-    flops: Floats, moved: Floats, seconds: Floats, by_flops: npt.NDArray[np.bool_]
+    flops: Floats, moved: Floats, seconds: Floats, scale_s: Floats, by_flops: npt.NDArray[np.bool_]
 ) -> tuple[float, float, float]:
     """Return (overhead, s/flop, s/byte) for ops bound by their flops where `by_flops` says so.
 
@@ -152,8 +176,8 @@ def _alternate(
         rows = np.stack(
             [np.ones(len(seconds)), np.where(by_flops, flops, 0), np.where(by_flops, 0, moved)], 1
         )
-        found = _solve(rows, seconds)
-        cost = _cost(_model(found, flops, moved), seconds)
+        found = _solve(rows, seconds, scale_s)
+        cost = _cost(_model(found, flops, moved), seconds, scale_s)
         if cost < least:
             best, least = found, cost
         again = flops * found[1] > moved * found[2]
@@ -163,9 +187,9 @@ def _alternate(
     return best
 
 
-def _solve(rows: Floats, seconds: Floats) -> tuple[float, float, float]:
-    """Return the x >= 0 with the least Σ (rows·x − seconds)² / seconds; tries all sets of zeros."""
-    weight = 1 / np.sqrt(seconds)
+def _solve(rows: Floats, seconds: Floats, scale_s: Floats) -> tuple[float, float, float]:
+    """Return the x >= 0 with the least Σ (rows·x − seconds)² / scale; tries all sets of zeros."""
+    weight = 1 / np.sqrt(scale_s)
     scale = np.maximum(rows.max(axis=0), 1e-300)
     a, b = rows / scale * weight[:, None], seconds * weight
     best, least = np.zeros(rows.shape[1]), math.inf

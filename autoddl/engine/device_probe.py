@@ -22,7 +22,7 @@ import oneflow as flow
 from autoddl.engine import stamps
 from autoddl.engine.capture import program_of
 from autoddl.engine.device_sources import Source, sources
-from autoddl.engine.shadow import shadow
+from autoddl.engine.shadow import kept_gradients, shadow
 from autoddl.engine.step import make_global
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import OpView, find
@@ -46,7 +46,8 @@ def time_source(source: Source, *, seconds: float, ops: frozenset[str] | None) -
     make_global(graph, placement, NdSbp.parse("B"))
     twin = shadow(graph)
     inputs = tuple(x.to_global(placement=placement, sbp=flow.sbp.broadcast) for x in inputs)
-    twin.build_graph(*inputs)
+    with kept_gradients(graph):
+        twin.build_graph(*inputs)
     job = twin._full_job_proto
     program = program_of(job, twin.name)
     order = stamps.sequence(program)

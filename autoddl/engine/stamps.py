@@ -25,7 +25,7 @@ _PREFIX = "autoddl-stamp-"
 _OPERANDS = {"in": "float32", "step": "int64", "tag": "int8"}  # of the stamping op; all one element
 _WALL_TIME = 0x09  # tag of the first field of an Event message: a double
 _WRITTEN_S = 10.0  # a call may return before its last op, which writes the stamps to the file
-_EXTRA = 2  # stamps behind each other at the start: the time between them is that of a stamp
+_EVERY = 8  # ops after which two stamps follow each other: the time between them is that of a stamp
 
 
 def sequence(program: Program) -> tuple[Op, ...]:
@@ -40,7 +40,9 @@ def write_stamps(job: Any, ops: Sequence[Op]) -> None:
     """
     writer = _StampWriter(job, ops[0].name)
     previous = writer.start()
-    for op in ops:
+    for position, op in enumerate(ops):
+        if position % _EVERY == 0:
+            previous = writer.stamp(after=previous)
         writer.broadcast(op.name, [operand for operand, _ in op.operands])
         writer.ops[op.name].ctrl_in_op_name.append(previous)
         previous = writer.stamp(after=op.name)
@@ -50,22 +52,25 @@ def write_stamps(job: Any, ops: Sequence[Op]) -> None:
 def read_stamps(folder: Path, *, calls: int, ops: int) -> npt.NDArray[np.float64]:
     """Return (`calls`, `ops`) seconds of the ops in all calls since the last reading.
 
-    A stamp's own time is taken off. The stamps are removed.
+    A stamp's own time, the mean over all places where two follow each other, is taken off, so that
+    the sum is that of the ops even where ranks wait for cores; short ops may come out below 0. The
+    stamps are removed.
 
     Raises:
         ValueError: other than that many calls were stamped.
     """
     (file,) = (folder / "event").iterdir()
-    shape = (calls, ops + 1 + _EXTRA)
+    positions = np.arange(ops)
+    shape = (calls, 1 + ops + len(positions[::_EVERY]))
     end = time.monotonic() + _WRITTEN_S
     while len(times := _wall_times(file.read_bytes())) < math.prod(shape):
         if time.monotonic() > end:
             raise ValueError(f"{len(times)} stamps were written instead of {math.prod(shape)}")
         time.sleep(0.01)
-    spans = np.diff(np.array(times).reshape(shape), axis=1)
-    own = np.median(spans[:, :_EXTRA])
     file.unlink()
-    seconds: npt.NDArray[np.float64] = spans[:, _EXTRA:] - own
+    spans = np.diff(np.array(times).reshape(shape), axis=1)
+    at = positions + positions // _EVERY + 1  # the span that ends with the stamp after each op
+    seconds: npt.NDArray[np.float64] = spans[:, at] - np.mean(np.delete(spans, at, axis=1))
     return seconds
 
 
@@ -96,14 +101,12 @@ class _StampWriter:
         self.sources: dict[str, str] = {}
 
     def start(self) -> str:
-        """Open the file and write the first stamps; return the last one's name."""
+        """Open the file and write the first stamp; return its name."""
         previous = self.add("create_summary_writer")
         self.ops[previous].user_conf.attr["logdir"].at_string = "."
         for port, dtype in _OPERANDS.items():
             self.sources[port] = self._constant(dtype)
-        for _ in range(1 + _EXTRA):
-            previous = self.stamp(after=previous)
-        return previous
+        return self.stamp(after=previous)
 
     def stamp(self, *, after: str) -> str:
         """Add a stamp behind an op and return its name."""
