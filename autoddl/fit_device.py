@@ -27,6 +27,7 @@ from autoddl.engine.launch import LaunchError
 from autoddl.engine.measure_device import OnProgress, Setting, measure_ops
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.compute import names
 from autoddl.perfmodel.kernels import Timed, device_of
 from autoddl.perfmodel.profile import Device, Profile
 from autoddl.sbp.rules.registry import find
@@ -86,19 +87,22 @@ def summary(device: Device, ops: Sequence[Timed]) -> Table:
     total_s = sum(op.seconds for op in ops)
     taken: dict[str, float] = {}
     for op in ops:
-        for name in {op.op_type, op.family}:
+        for name in names(op.op_type, op.family, op.variant):
             taken[name] = taken.get(name, 0.0) + op.seconds
-    types = {op.op_type for op in ops}
+    families = {op.family for op in ops} - {op.op_type for op in ops}
     table = Table()
     table.add_column("kernel")
     for heading in ("share %", "overhead µs", "GB/s", "Gflop/s", "error %"):
         table.add_column(heading, justify="right")
-    order = sorted(device.kernels, key=lambda k: (k not in types, -taken.get(k, 0.0)))
-    for name in order:
+
+    def pooled(name: str) -> bool:
+        return name.partition(":")[0] in families
+
+    for name in sorted(device.kernels, key=lambda k: (pooled(k), -taken.get(k, 0.0))):
         kernel = device.kernels[name]
         error = kernel.mean_error
         table.add_row(
-            name if name in types else f"family {name}",
+            f"family {name}" if pooled(name) else name,
             f"{100 * taken.get(name, 0.0) / total_s:.1f}",
             f"{kernel.overhead_s * 1e6:.0f}",
             f"{kernel.bytes_per_s / 1e9:.2f}",

@@ -33,7 +33,7 @@ _ROUNDS = 20
 
 @dataclass(frozen=True)
 class Timed:
-    """One timed op: what the cost model knows of it, and how long it took."""
+    """One timed op: what the cost model knows of it (perfmodel.compute), and how long it took."""
 
     op_type: str
     family: str
@@ -41,6 +41,7 @@ class Timed:
     flops: float
     moved_bytes: float
     seconds: float
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,27 +96,32 @@ def device_of(ops: Iterable[Timed], *, name: str, memory_bytes: int) -> Device:
 
 
 def kernels_of(ops: Iterable[Timed], peak: Peak) -> dict[str, Kernel]:
-    """Return a kernel for every op type and every family among `ops`, by name.
+    """Return a kernel for every op type, family and variant of them among `ops`, by name.
 
-    Kernels that miss their ops by much are logged.
+    The kernel of a plain name is that of its ops without a variant, if there are such. Kernels that miss
+    their ops by much are logged.
     """
     ops = tuple(ops)
     total_s = sum(op.seconds for op in ops)
-    types: dict[str, list[Timed]] = {}
-    families: dict[str, list[Timed]] = {}
+    types = {op.op_type for op in ops}
+    families = {op.family for op in ops} - types
+    plain = {name for op in ops if not op.variant for name in (op.op_type, op.family)}
+    groups: dict[str, list[Timed]] = {}
     for op in ops:
-        types.setdefault(op.op_type, []).append(op)
-        families.setdefault(op.family, []).append(op)
-    kernels = {family: fit_kernel(members, peak) for family, members in families.items()}
-    for op_type, members in types.items():
-        kernels[op_type] = kernel = fit_kernel(members, peak)
-        error, share = kernel.mean_error or 0.0, sum(op.seconds for op in members) / total_s
-        if error > DOUBTFUL and share > _NOTABLE:
+        for name in {op.op_type, op.family} & (families | {op.op_type}):
+            if op.variant:
+                groups.setdefault(f"{name}:{op.variant}", []).append(op)
+            if not op.variant or name not in plain:
+                groups.setdefault(name, []).append(op)
+    kernels = {name: fit_kernel(members, peak) for name, members in sorted(groups.items())}
+    for name, kernel in kernels.items():
+        error, share = kernel.mean_error or 0.0, sum(op.seconds for op in groups[name]) / total_s
+        if error > DOUBTFUL and share > _NOTABLE and name.partition(":")[0] not in families:
             logger.warning(
                 "%s: one overhead and one rate miss the measured times by %.0f %% on average",
-                op_type, 100 * error,
+                name, 100 * error,
             )  # fmt: skip
-    return dict(sorted(kernels.items()))
+    return kernels
 
 
 def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:

@@ -24,6 +24,7 @@ from autoddl.engine.capture import program_of
 from autoddl.engine.device_sources import Source, sources
 from autoddl.engine.shadow import kept_gradients, shadow
 from autoddl.engine.step import make_global
+from autoddl.perfmodel.variants import variant
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import OpView, find
 from autoddl.sbp.state import NdSbp
@@ -75,6 +76,7 @@ def _record(program: Program, op: Op) -> dict[str, Any]:
     return {
         "op": op.name,
         "op_type": op.type,
+        "variant": variant(view),
         "family": rule.family if rule else "elementwise",
         "dtype": next(iter(tensors.values())).dtype,
         "flops": float(rule.flops(view)) if rule else 0.0,

@@ -25,6 +25,7 @@ _PREFIX = "autoddl-stamp-"
 _OPERANDS = {"in": "float32", "step": "int64", "tag": "int8"}  # of the stamping op; all one element
 _WALL_TIME = 0x09  # tag of the first field of an Event message: a double
 _WRITTEN_S = 10.0  # a call may return before its last op, which writes the stamps to the file
+_QUIET = 0.25
 _EVERY = 8  # ops after which two stamps follow each other: the time between them is that of a stamp
 
 
@@ -52,9 +53,9 @@ def write_stamps(job: Any, ops: Sequence[Op]) -> None:
 def read_stamps(folder: Path, *, calls: int, ops: int) -> npt.NDArray[np.float64]:
     """Return (`calls`, `ops`) seconds of the ops in all calls since the last reading.
 
-    A stamp's own time, the mean over all places where two follow each other, is taken off, so that
-    the sum is that of the ops even where ranks wait for cores; short ops may come out below 0. The
-    stamps are removed.
+    A stamp's own time is taken off: the lower quartile over all places where two follow each other,
+    since where ranks wait for cores the wait is no part of it. Short ops may come out below 0 by
+    noise. The stamps are removed.
 
     Raises:
         ValueError: other than that many calls were stamped.
@@ -70,7 +71,9 @@ def read_stamps(folder: Path, *, calls: int, ops: int) -> npt.NDArray[np.float64
     file.unlink()
     spans = np.diff(np.array(times).reshape(shape), axis=1)
     at = positions + positions // _EVERY + 1  # the span that ends with the stamp after each op
-    seconds: npt.NDArray[np.float64] = spans[:, at] - np.mean(np.delete(spans, at, axis=1))
+    seconds: npt.NDArray[np.float64] = spans[:, at] - np.quantile(
+        np.delete(spans, at, axis=1), _QUIET
+    )
     return seconds
 
 

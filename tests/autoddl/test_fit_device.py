@@ -113,7 +113,7 @@ def launcher(outcomes: list[int], monkeypatch: pytest.MonkeyPatch) -> list[dict[
         for rank in range(nproc_per_node):
             record = {
                 "op": "x", "op_type": "relu", "family": "elementwise", "dtype": "float32",
-                "flops": 1.0, "moved_bytes": 8.0, "seconds": 1.0 + rank,
+                "flops": 1.0, "moved_bytes": 8.0, "seconds": 1.0 + rank, "variant": "",
             }  # fmt: skip
             lines = [json.dumps({"source": name, "records": [record]}), '{"source": "half']
             (folder / f"rank{rank}.jsonl").write_text("\n".join(lines))
@@ -151,10 +151,10 @@ def test_resumes_from_the_partial_file(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_times_are_means_over_ranks() -> None:
     record = {
         "op": "x", "op_type": "relu", "family": "elementwise", "dtype": "float32",
-        "flops": 1.0, "moved_bytes": 8.0, "seconds": 1.0,
+        "flops": 1.0, "moved_bytes": 8.0, "seconds": 1.0, "variant": "column",
     }  # fmt: skip
     (op,) = merged([[record], [record | {"seconds": 4.0}]])
-    assert op == Timed("relu", "elementwise", "float32", 1.0, 8.0, 2.5)
+    assert op == Timed("relu", "elementwise", "float32", 1.0, 8.0, 2.5, "column")
 
 
 @pytest.mark.oneflow

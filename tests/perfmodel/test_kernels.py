@@ -105,3 +105,17 @@ def test_a_type_that_does_not_fit_is_reported(caplog: pytest.LogCaptureFixture) 
 def test_nothing_to_tell_a_rate_from() -> None:
     with pytest.raises(AutoDDLError, match="no float32 op took 100 µs"):
         device_of([Timed("relu", "elementwise", "float32", 1, 1, 1e-6)], name="d", memory_bytes=1)
+
+
+def test_variants_have_kernels_of_their_own() -> None:
+    slow = [
+        Timed("mul", "elementwise", "float32", n, 8 * n, n * 4e-8, "column")
+        for n in (1e4, 1e5, 1e6)
+    ]
+    fast = [Timed("mul", "elementwise", "float32", n, 8 * n, n * 1e-9) for n in (1e5, 1e6, 1e7)]
+    kernels = device_of([*planted(), *slow, *fast], name="d", memory_bytes=1 << 30).kernels
+    assert kernels["mul:column"].bytes_per_s == pytest.approx(2e8, rel=0.01)
+    assert kernels["mul"].bytes_per_s == pytest.approx(8e9, rel=0.01)
+    assert kernels["elementwise:column"] == kernels["mul:column"]
+    alone = device_of([*planted(), *slow], name="d", memory_bytes=1 << 30).kernels
+    assert alone["mul"] == alone["mul:column"]
