@@ -27,9 +27,9 @@ def op_s(
     """
     kernel = next(filter(None, map(device.kernels.get, names(op_type, family, variant))), None)
     if kernel is None:
-        rate = UNKNOWN_EFFICIENCY * _rate(device.peak_flops, dtype)
+        rate = UNKNOWN_EFFICIENCY * rate_of(device.peak_flops, dtype)
         return device.op_overhead_s + max(flops / rate, moved_bytes / device.memory_bytes_per_s)
-    rate = _rate(kernel.flops_per_s, dtype)
+    rate = rate_of(kernel.flops_per_s, dtype)
     return kernel.overhead_s + max(flops / rate, moved_bytes / kernel.bytes_per_s)
 
 
@@ -37,8 +37,9 @@ def names(op_type: str, family: str, variant: str) -> tuple[str, ...]:
     """Return the names of the kernels that serve an op, the best first."""
     if not variant:
         return op_type, family
-    return f"{op_type}:{variant}", op_type, f"{family}:{variant}", family
+    return f"{op_type}:{variant}", f"{family}:{variant}", op_type, family
 
 
-def _rate(by_dtype: Mapping[str, float], dtype: str) -> float:
+def rate_of(by_dtype: Mapping[str, float], dtype: str) -> float:
+    """Return the rate of a dtype, of float32 if it is not listed."""
     return by_dtype.get(dtype) or by_dtype["float32"]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.compute import rate_of
 from autoddl.perfmodel.profile import Device, Kernel
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 DOUBTFUL = 0.25  # a mean error above this is reported …
 _NOTABLE = 0.02  # … where the type takes more than this share of the time of all ops
+_TELLING_BYTES = 1 << 16  # op types with larger operands tell a rate of their own
 _TELLING_S = 1e-4  # ops that take longer tell a rate
 _LEAST_S = 2e-5  # shorter times (below 0 by noise, even) weigh as much as this
 _BOUND = 1.02  # times the measured rate: of what never bounds a kernel
@@ -98,30 +100,65 @@ def device_of(ops: Iterable[Timed], *, name: str, memory_bytes: int) -> Device:
 def kernels_of(ops: Iterable[Timed], peak: Peak) -> dict[str, Kernel]:
     """Return a kernel for every op type, family and variant of them among `ops`, by name.
 
-    The kernel of a plain name is that of its ops without a variant, if there are such. Kernels that miss
-    their ops by much are logged.
+    The kernel of a plain name is that of its ops without a variant, if there are such. A family has
+    the median overhead and the median rates of its op types; op types of which only short ops were
+    timed have its rates. Kernels that miss their ops by much are logged.
     """
     ops = tuple(ops)
     total_s = sum(op.seconds for op in ops)
-    types = {op.op_type for op in ops}
-    families = {op.family for op in ops} - types
-    plain = {name for op in ops if not op.variant for name in (op.op_type, op.family)}
-    groups: dict[str, list[Timed]] = {}
-    for op in ops:
-        for name in {op.op_type, op.family} & (families | {op.op_type}):
-            if op.variant:
-                groups.setdefault(f"{name}:{op.variant}", []).append(op)
-            if not op.variant or name not in plain:
-                groups.setdefault(name, []).append(op)
-    kernels = {name: fit_kernel(members, peak) for name, members in sorted(groups.items())}
-    for name, kernel in kernels.items():
-        error, share = kernel.mean_error or 0.0, sum(op.seconds for op in groups[name]) / total_s
-        if error > DOUBTFUL and share > _NOTABLE and name.partition(":")[0] not in families:
+    groups = _groups(ops)
+    kernels: dict[str, Kernel] = {}
+    for family in sorted({family for family, _ in groups}):
+        members = {name: found for (f, name), found in groups.items() if f == family}
+        kernels |= _family(family, members, peak)
+    for (_, name), members in groups.items():
+        error, share = kernels[name].mean_error or 0.0, sum(op.seconds for op in members) / total_s
+        if error > DOUBTFUL and share > _NOTABLE:
             logger.warning(
                 "%s: one overhead and one rate miss the measured times by %.0f %% on average",
                 name, 100 * error,
             )  # fmt: skip
-    return kernels
+    return dict(sorted(kernels.items()))
+
+
+def _groups(ops: Sequence[Timed]) -> dict[tuple[str, str], list[Timed]]:
+    """Return the ops by family and kernel name, both with the variant."""
+    plain = {op.op_type for op in ops if not op.variant}
+    groups: dict[tuple[str, str], list[Timed]] = {}
+    for op in ops:
+        end = f":{op.variant}" if op.variant else ""
+        groups.setdefault((op.family + end, op.op_type + end), []).append(op)
+        if op.variant and op.op_type not in plain:
+            groups.setdefault((op.family, op.op_type), []).append(op)
+    return groups
+
+
+def _family(family: str, members: Mapping[str, list[Timed]], peak: Peak) -> dict[str, Kernel]:
+    """Return the kernels of a family's op types, and its own where no type has its name."""
+    telling = [n for n, ops in members.items() if max(o.moved_bytes for o in ops) >= _TELLING_BYTES]
+    kernels = {name: fit_kernel(members[name], peak) for name in telling or members}
+    ops = [op for found in members.values() for op in found]
+    dtypes = {dtype for kernel in kernels.values() for dtype in kernel.flops_per_s}
+    pooled = Kernel(
+        median(k.overhead_s for k in kernels.values()),
+        median(k.bytes_per_s for k in kernels.values()),
+        {d: median(rate_of(k.flops_per_s, d) for k in kernels.values()) for d in sorted(dtypes)},
+    )
+    for name in members.keys() - kernels.keys():
+        overhead_s = max(0.0, float(np.mean([op.seconds for op in members[name]])))
+        kernels[name] = _rated(replace(pooled, overhead_s=overhead_s), members[name])
+    return {family: _rated(pooled, ops)} | kernels
+
+
+def _rated(kernel: Kernel, ops: Sequence[Timed]) -> Kernel:
+    """Return the kernel with its mean error on `ops`, weighted by their time."""
+    predicted = [
+        kernel.overhead_s
+        + max(op.flops / rate_of(kernel.flops_per_s, op.dtype), op.moved_bytes / kernel.bytes_per_s)
+        for op in ops
+    ]
+    off = sum(abs(p - op.seconds) for p, op in zip(predicted, ops, strict=True))
+    return replace(kernel, mean_error=off / sum(max(op.seconds, _LEAST_S) for op in ops))
 
 
 def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:
@@ -151,9 +188,7 @@ def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:
         if dtype != "float32" and ratios and per_flop and others is not main:
             work = sum(o.flops for o in others if o.seconds > overhead_s)
             rates[dtype] = work / sum(ratios)
-    predicted = overhead_s + np.maximum(flops / rate, moved / bandwidth)
-    error = float(np.sum(np.abs(predicted - seconds)) / np.sum(scale_s))
-    return Kernel(overhead_s, bandwidth, rates, error)
+    return _rated(Kernel(overhead_s, bandwidth, rates), ops)
 
 
 def _most(work: Floats, scale_s: Floats) -> float:

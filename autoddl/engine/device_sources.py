@@ -127,7 +127,9 @@ class _Experts(nn.Module):
         chosen = nn.functional.one_hot(best, self.count, on_value=1.0, off_value=0.0)
         place = flow.cumsum(chosen.transpose(0, 1), dim=0).transpose(0, 1) * chosen
         dispatch = (place.unsqueeze(-1) == self.slots).to(flow.float32)
-        combine = dispatch * probability.unsqueeze(-1)
+        gates = probability * chosen
+        gates = gates / gates.sum(dim=-1, keepdim=True)
+        combine = dispatch * (gates * probability).unsqueeze(-1)
         sent = flow.bmm(dispatch.reshape(groups, self.group, slots).transpose(1, 2), tokens)
         rows = sent.reshape(groups, self.count, self.capacity, width).transpose(0, 1)
         rows = rows.reshape(self.count, groups * self.capacity, width)
@@ -154,7 +156,8 @@ class _Transformer(nn.Module):
 
     def forward(self, ids: flow.Tensor, target: flow.Tensor, keep: flow.Tensor) -> flow.Tensor:
         x = self.token(ids) + self.position
-        bias = (1 - keep) * -1e4
+        absent = (ids == 0).to(flow.float32).reshape(ids.shape[0], 1, 1, ids.shape[1])
+        bias = (1 - keep) * -1e4 + absent * -1e4
         for block in self.blocks:
             x = block(x, bias)
         logits = self.head(self.norm(x))
