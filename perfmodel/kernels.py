@@ -26,6 +26,8 @@ Floats = npt.NDArray[np.float64]
 
 DOUBTFUL = 0.25  # a mean error above this is reported …
 _NOTABLE = 0.02  # … where the type takes more than this share of the time of all ops
+_TINY_BYTES = 1 << 14
+_ALIKE = 4.0  # sizes within this factor do not tell overhead from rate
 _TELLING_BYTES = 1 << 16  # op types with larger operands tell a rate of their own
 _TELLING_S = 1e-4  # ops that take longer tell a rate
 _LEAST_S = 2e-5  # shorter times (below 0 by noise, even) weigh as much as this
@@ -48,18 +50,20 @@ class Timed:
 
 @dataclass(frozen=True)
 class Peak:
-    """What no kernel exceeds by much: flop/s by dtype, and bytes/s."""
+    """What no kernel exceeds by much, flop/s by dtype and bytes/s; and the time of a tiny op."""
 
     flops_per_s: Mapping[str, float]
     bytes_per_s: float
+    overhead_s: float
 
 
 def peak_of(ops: Iterable[Timed]) -> Peak:
-    """Return the highest rates of ops that are long enough to tell one.
+    """Return the highest rates of ops that are long enough to tell one, and the median tiny op.
 
     Raises:
         AutoDDLError: no float32 op among them.
     """
+    ops = tuple(ops)
     flops: dict[str, float] = {}
     bytes_per_s = 1.0
     for op in ops:
@@ -70,7 +74,8 @@ def peak_of(ops: Iterable[Timed]) -> Peak:
         raise AutoDDLError(
             f"fit_device: no float32 op took {_TELLING_S * 1e6:.0f} µs; leave --ops out, or add matmul"
         )
-    return Peak(dict(sorted(flops.items())), bytes_per_s)
+    tiny = [op.seconds for op in ops if op.moved_bytes < _TINY_BYTES]
+    return Peak(dict(sorted(flops.items())), bytes_per_s, max(0.0, median(tiny)) if tiny else 0.0)
 
 
 def device_of(ops: Iterable[Timed], *, name: str, memory_bytes: int) -> Device:
@@ -111,8 +116,8 @@ def kernels_of(ops: Iterable[Timed], peak: Peak) -> dict[str, Kernel]:
     for family in sorted({family for family, _ in groups}):
         members = {name: found for (f, name), found in groups.items() if f == family}
         kernels |= _family(family, members, peak)
-    for (_, name), members in groups.items():
-        error, share = kernels[name].mean_error or 0.0, sum(op.seconds for op in members) / total_s
+    for (_, name), timed in groups.items():
+        error, share = kernels[name].mean_error or 0.0, sum(op.seconds for op in timed) / total_s
         if error > DOUBTFUL and share > _NOTABLE:
             logger.warning(
                 "%s: one overhead and one rate miss the measured times by %.0f %% on average",
@@ -164,21 +169,26 @@ def _rated(kernel: Kernel, ops: Sequence[Timed]) -> Kernel:
 def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:
     """Return the kernel that comes closest to `ops`; what does not bound them is from `peak`.
 
+    Ops of about one size do not tell overhead from rate: they have the overhead of tiny ops.
     `mean_error` is the mean of |predicted − measured| / measured, weighted by the measured time.
     """
     by_dtype = {dtype: [op for op in ops if op.dtype == dtype] for dtype in {o.dtype for o in ops}}
     main = by_dtype.get("float32") or max(by_dtype.values(), key=len)
     flops = np.array([op.flops for op in main])
     moved = np.array([op.moved_bytes for op in main])
-    seconds = np.array([op.seconds for op in main])
+    alike = moved.max() < _ALIKE * moved.min()
+    given_s = min([peak.overhead_s, *(op.seconds / 2 for op in main)]) if alike else 0.0
+    given_s = max(0.0, given_s)
+    seconds = np.array([op.seconds for op in main]) - given_s
     scale_s = np.maximum(seconds, _LEAST_S)
     candidates = [
-        _alternate(flops, moved, seconds, scale_s, bound)
+        _alternate((flops, moved, seconds, scale_s), bound, overhead=not alike)
         for bound in (np.zeros(len(main), bool), np.ones(len(main), bool), flops > 8 * moved)
     ]
     overhead_s, per_flop, per_byte = min(
         candidates, key=lambda x: _cost(_model(x, flops, moved), seconds, scale_s)
     )
+    overhead_s += given_s
     fastest = max(peak.flops_per_s.values())
     rate = 1 / per_flop if per_flop else _BOUND * max(fastest, _most(flops, scale_s))
     bandwidth = 1 / per_byte if per_byte else _BOUND * max(peak.bytes_per_s, _most(moved, scale_s))
@@ -206,17 +216,18 @@ def _cost(predicted: Floats, seconds: Floats, scale_s: Floats) -> float:
 
 
 def _alternate(
-    flops: Floats, moved: Floats, seconds: Floats, scale_s: Floats, by_flops: npt.NDArray[np.bool_]
+    ops: tuple[Floats, Floats, Floats, Floats], by_flops: npt.NDArray[np.bool_], *, overhead: bool
 ) -> tuple[float, float, float]:
     """Return (overhead, s/flop, s/byte) for ops bound by their flops where `by_flops` says so.
 
-    In turn the unknowns are solved for and the ops assigned anew, until nothing changes.
+    In turn the unknowns are solved for and the ops assigned anew, until nothing changes. `ops` are
+    flops, bytes, seconds and what the errors are weighed by.
     """
+    flops, moved, seconds, scale_s = ops
+    ones = np.ones(len(seconds)) if overhead else np.zeros(len(seconds))
     best, least = (0.0, 0.0, 0.0), math.inf
     for _ in range(_ROUNDS):
-        rows = np.stack(
-            [np.ones(len(seconds)), np.where(by_flops, flops, 0), np.where(by_flops, 0, moved)], 1
-        )
+        rows = np.stack([ones, np.where(by_flops, flops, 0), np.where(by_flops, 0, moved)], 1)
         found = _solve(rows, seconds, scale_s)
         cost = _cost(_model(found, flops, moved), seconds, scale_s)
         if cost < least:

@@ -119,3 +119,11 @@ def test_variants_have_kernels_of_their_own() -> None:
     assert kernels["elementwise:column"] == kernels["mul:column"]
     alone = device_of([*planted(), *slow], name="d", memory_bytes=1 << 30).kernels
     assert alone["mul"] == alone["mul:column"]
+
+
+def test_one_size_gives_a_rate_and_the_overhead_of_tiny_ops() -> None:
+    tiny = [Timed("cast", "memory", "float32", 1, 8, 3e-5)] * 100
+    single = [Timed("tanh", "elementwise", "float32", n, 8 * n, 3e-5 + 8 * n / 1e9) for n in (1e6,)]
+    kernel = device_of([*planted(), *tiny, *single], name="d", memory_bytes=1 << 30).kernels["tanh"]
+    assert kernel.overhead_s == pytest.approx(3e-5)
+    assert kernel.bytes_per_s == pytest.approx(1e9)
