@@ -157,12 +157,24 @@ def _profile(device: Device, options: argparse.Namespace, into: Profile | None) 
 def _write_all(profile: Profile, ops: Sequence[Timed], options: argparse.Namespace) -> None:
     for path in (options.output, options.into):
         if path is not None:
-            profile.save(path)
+            with _replacing(path) as fresh:
+                profile.save(fresh)
     if options.csv is not None:
-        with options.csv.open("w", newline="") as file:
+        with _replacing(options.csv) as fresh, fresh.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(Timed.__dataclass_fields__))
             writer.writeheader()
             writer.writerows(asdict(op) for op in ops)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give a file to write that takes the place of `path` when it is complete, and only then."""
+    fresh = Path(f"{path}.new")
+    try:
+        yield fresh
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -202,8 +214,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _partial(options: argparse.Namespace) -> Path | None:
     """Return where finished sources are kept: beside what is written in the end."""
-    beside: Path | None = options.output or options.into
-    return None if beside is None else beside.with_name(f"{beside.name}.device.partial")
+    if options.output is not None:
+        return Path(f"{options.output}.partial")
+    return None if options.into is None else Path(f"{options.into}.device.partial")
 
 
 def _resume(kept: Path | None) -> str:

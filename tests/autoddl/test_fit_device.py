@@ -79,6 +79,23 @@ def test_json_alone_writes_no_file(
     assert not list(Path().iterdir())
 
 
+def test_a_full_disk_leaves_the_old_profile(
+    settings: list[Setting], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profiles.load("cpu-loopback").save("network.json")
+    before = Path("network.json").read_text()
+
+    def save(self: Profile, path: Path) -> None:
+        path.write_text("{")
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Profile, "save", save)
+    assert fit_device.main(["--nproc-per-node", "2", "--into", "network.json"]) == 2
+    assert capsys.readouterr().err.endswith("network.json.new: No space left on device\n")
+    assert Path("network.json").read_text() == before
+    assert [p.name for p in Path().iterdir()] == ["network.json"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
