@@ -37,10 +37,11 @@ _FLOPS_PER_S, _BYTES_PER_S = 1e10, 1e9  # about; how many calls fit into a sourc
 _SLOW = 1.5  # calls that take so many times the median were disturbed
 
 
-def time_source(source: Source, *, seconds: float, ops: frozenset[str] | None) -> Any:
-    """Return one record for every op of a source (of the types in `ops`), or none at all.
+def time_source(source: Source, *, seconds: float, ops: frozenset[str] | None) -> dict[str, Any]:
+    """Return "records", one for every op of a source (of the types in `ops`), and "calls_s".
 
-    A record has the op's type, family, dtype, flops, moved_bytes and its mean seconds in a call.
+    A record has the op's type, family, dtype, flops, moved_bytes and its mean seconds in a call;
+    `calls_s` are the seconds of all ops in each call. Both are empty for a source without such ops.
     """
     graph, inputs = source.make()
     placement = flow.placement("cpu", list(range(flow.env.get_world_size())))
@@ -53,7 +54,7 @@ def time_source(source: Source, *, seconds: float, ops: frozenset[str] | None) -
     program = program_of(job, twin.name)
     order = stamps.sequence(program)
     if ops is not None and not any(op.type in ops for op in order):
-        return []
+        return {"records": [], "calls_s": []}
     stamps.write_stamps(job, order)
     twin._full_graph_proto = job
     twin.finish_complie_and_init_runtime()
@@ -63,9 +64,10 @@ def time_source(source: Source, *, seconds: float, ops: frozenset[str] | None) -
         flow.comm.barrier()
         twin(*inputs).to_local().numpy()
         flow._oneflow_internal.eager.Sync()
-    means = _means(stamps.read_stamps(Path.cwd(), calls=calls, ops=len(order))[_WARM_UP:])
-    timed = zip(known, means.tolist(), strict=True)
-    return [{**r, "seconds": s} for r, s in timed if ops is None or r["op_type"] in ops]
+    spans = stamps.read_stamps(Path.cwd(), calls=calls, ops=len(order))[_WARM_UP:]
+    timed = zip(known, _means(spans).tolist(), strict=True)
+    records = [{**r, "seconds": s} for r, s in timed if ops is None or r["op_type"] in ops]
+    return {"records": records, "calls_s": spans.sum(axis=1).tolist()}
 
 
 def _record(program: Program, op: Op) -> dict[str, Any]:
@@ -119,8 +121,8 @@ def main(folder: Path) -> None:
     ):
         os.chdir(own)
         for source in _todo(task):
-            records = time_source(source, seconds=task["seconds_per_source"], ops=ops)
-            output.write(json.dumps({"source": source.name, "records": records}) + "\n")
+            timed = time_source(source, seconds=task["seconds_per_source"], ops=ops)
+            output.write(json.dumps({"source": source.name, **timed}) + "\n")
             output.flush()
         os.chdir(folder)
     flow.comm.barrier()

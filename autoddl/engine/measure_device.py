@@ -155,12 +155,19 @@ def _parsed(line: str) -> Any:
         return None
 
 
-def merged(ranks: Sequence[Sequence[dict[str, Any]]]) -> list[Timed]:
-    """Return the ops of one source with the mean time of all ranks, from the records of each."""
+def merged(ranks: Sequence[Mapping[str, Any]]) -> list[Timed]:
+    """Return the ops of one source from what each rank found (device_probe.time_source).
+
+    An op takes the mean of all ranks, times how much longer the slowest rank of a call takes than the
+    mean one: the ranks of a real step wait for each other.
+    """
+    calls_s = list(zip(*(rank["calls_s"] for rank in ranks), strict=True))
+    wait = sum(map(max, calls_s)) * len(ranks) / sum(map(sum, calls_s)) if calls_s else 1.0
     ops = []
-    for records in zip(*ranks, strict=True):
+    for records in zip(*(rank["records"] for rank in ranks), strict=True):
         values = {key: records[0][key] for key in Timed.__dataclass_fields__}
-        ops.append(Timed(**values | {"seconds": sum(r["seconds"] for r in records) / len(records)}))
+        mean_s = sum(r["seconds"] for r in records) / len(records)
+        ops.append(Timed(**values | {"seconds": mean_s * wait}))
     return ops
 
 
@@ -177,7 +184,7 @@ def _following(folder: Path, store: _Store, progress: OnProgress | None) -> Iter
         lines = [[e for e in map(_parsed, f.read_text().splitlines()) if e] for f in files]
         for entries in zip(*lines, strict=False):
             if entries[0]["source"] not in store.found:
-                store.add(entries[0]["source"], merged([e["records"] for e in entries]))
+                store.add(entries[0]["source"], merged(entries))
 
     def follow() -> None:
         seen = -1

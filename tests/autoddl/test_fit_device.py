@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -132,7 +133,8 @@ def launcher(outcomes: list[int], monkeypatch: pytest.MonkeyPatch) -> list[dict[
                 "op": "x", "op_type": "relu", "family": "elementwise", "dtype": "float32",
                 "flops": 1.0, "moved_bytes": 8.0, "seconds": 1.0 + rank, "variant": "",
             }  # fmt: skip
-            lines = [json.dumps({"source": name, "records": [record]}), '{"source": "half']
+            found = {"source": name, "records": [record], "calls_s": [2.0, 2.0]}
+            lines = [json.dumps(found), '{"source": "half']
             (folder / f"rank{rank}.jsonl").write_text("\n".join(lines))
         return LaunchResult(
             returncodes=(exit_code, exit_code), failed_rank=1 if exit_code else None,
@@ -165,13 +167,17 @@ def test_resumes_from_the_partial_file(monkeypatch: pytest.MonkeyPatch, tmp_path
         measure_ops(Setting(3), partial=partial)
 
 
-def test_times_are_means_over_ranks() -> None:
+def test_times_are_means_over_ranks_that_wait_for_the_slowest() -> None:
     record = {
         "op": "x", "op_type": "relu", "family": "elementwise", "dtype": "float32",
         "flops": 1.0, "moved_bytes": 8.0, "seconds": 1.0, "variant": "column",
     }  # fmt: skip
-    (op,) = merged([[record], [record | {"seconds": 4.0}]])
-    assert op == Timed("relu", "elementwise", "float32", 1.0, 8.0, 2.5, "column")
+    ranks = [
+        {"records": [record], "calls_s": [1.0, 4.0]},
+        {"records": [record | {"seconds": 4.0}], "calls_s": [3.0, 2.0]},
+    ]
+    (op,) = merged(ranks)  # the slowest ranks take 3 + 4 of a mean of 2 + 3 seconds
+    assert op == Timed("relu", "elementwise", "float32", 1.0, 8.0, 2.5 * 7 / 5, "column")
 
 
 @pytest.mark.oneflow
@@ -180,8 +186,9 @@ def test_two_ranks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "autoddl.fit_device", "--nproc-per-node", "2", "--quick"]
     command += ["--ops", "tanh,matmul", "-o", "device.json", "--csv", "ops.csv"]
     done = subprocess.run(
-        [*command, "--timeout", "100"], cwd=tmp_path, capture_output=True, text=True, timeout=110
-    )
+        [*command, "--timeout", "100"], cwd=tmp_path, capture_output=True, text=True, timeout=110,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     kernels = profiles.load(tmp_path / "device.json").device.kernels
     assert kernels.keys() == {"tanh", "matmul", "elementwise"}
