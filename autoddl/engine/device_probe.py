@@ -7,7 +7,6 @@ the same at the same time, share cores and memory bus as in training, and send e
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import tempfile
@@ -28,8 +27,6 @@ from autoddl.perfmodel.variants import variant
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import OpView, find
 from autoddl.sbp.state import NdSbp
-
-logger = logging.getLogger(__name__)
 
 _WARM_UP = 2
 _CALLS = (6, 30)  # least, most
@@ -76,7 +73,6 @@ def _record(program: Program, op: Op) -> dict[str, Any]:
     rule = find(op.type)
     view = OpView.of(op, {operand: tensor.shape for operand, tensor in tensors.items()})
     return {
-        "op": op.name,
         "op_type": op.type,
         "variant": variant(view),
         "family": rule.family if rule else "elementwise",
