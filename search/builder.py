@@ -14,6 +14,7 @@ from autoddl.perfmodel.compute import op_s
 from autoddl.perfmodel.memory import kept_tensors, local_bytes
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribute import Redistributor
+from autoddl.perfmodel.variants import variant
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
@@ -246,6 +247,7 @@ class _Builder:
             moved_bytes=moved,
             family=rule.family if rule else "elementwise",
             dtype=first.dtype if first else "float32",
+            variant=variant(view),
         )
 
     def _edges(self, nodes: list[Node]) -> tuple[Edge, ...]:
