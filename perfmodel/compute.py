@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from autoddl.perfmodel.profile import Device
+from autoddl.perfmodel.variants import variant as variant_of
+from autoddl.sbp.program import Op, Program
+from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.rules.registry import OpView, find
+from autoddl.sbp.shards import local_shape
 
 UNKNOWN_EFFICIENCY = 0.5  # of the peak, for ops that the profile knows nothing of
+
+
+def signature_s(
+    device: Device, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]
+) -> float:
+    """Return the seconds of an op on each device of a mesh with these axis sizes.
+
+    Flops are those of the op type's rule on the local shapes, moved bytes all its local operands.
+    """
+    tensors = {operand: program.tensor[name] for operand, name in op.operands}
+    shapes = {o: local_shape(t.shape, signature[o], mesh) or t.shape for o, t in tensors.items()}
+    rule, view = find(op.type), OpView.of(op, shapes)
+    first = next(iter(tensors.values()), None)
+    return op_s(
+        device,
+        op_type=op.type,
+        family=rule.family if rule else "elementwise",
+        dtype=first.dtype if first else "float32",
+        flops=rule.flops(view) if rule else 0.0,
+        moved_bytes=sum(math.prod(shapes[o]) * t.item_bytes for o, t in tensors.items()),
+        variant=variant_of(view),
+    )
 
 
 def op_s(

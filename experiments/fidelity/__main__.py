@@ -111,7 +111,15 @@ def _report(rows: list[Row], folder: Path) -> None:
     found = report.scores(rows)
     (folder / "fidelity.json").write_text(json.dumps([asdict(s) for s in found], indent=1) + "\n")
     table = Table()
-    for heading in ("testbed", "plans", "Spearman", "mean error", "worst", "bias", "best plan off by"):
+    for heading in (
+        "testbed",
+        "plans",
+        "Spearman",
+        "mean error",
+        "worst",
+        "bias",
+        "best plan off by",
+    ):
         table.add_column(heading, justify="left" if heading == "testbed" else "right")
     for s in found:
         table.add_row(

@@ -119,9 +119,7 @@ def _known(file: Path, model: str) -> dict[str, Measured]:
         file.write_text(text)
     lines = [json.loads(line) for line in text.splitlines()]
     return {
-        line["plan"]: Measured(
-            model, **{**line, "samples_s": tuple(line.get("samples_s", ()))}
-        )
+        line["plan"]: Measured(model, **{**line, "samples_s": tuple(line.get("samples_s", ()))})
         for line in lines
     }
 
@@ -160,7 +158,9 @@ def _call(commands: Sequence[Sequence[str]], made: Testbed | None) -> None:
     running = [subprocess.Popen(line, env=env, stdout=subprocess.DEVNULL) for line in lines]
     codes = [process.wait(CALIBRATION_LIMIT_S) for process in running]
     if any(codes):
-        raise AutoDDLError(f"calibration: {' '.join(commands[0][:1])} ended with {codes}; see above")
+        raise AutoDDLError(
+            f"calibration: {' '.join(commands[0][:1])} ended with {codes}; see above"
+        )
 
 
 def _launch(command: Sequence[str], ranks: int, limit_s: float) -> str:

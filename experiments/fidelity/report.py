@@ -51,7 +51,9 @@ class Score:
 
 def scores(rows: Sequence[Row]) -> list[Score]:
     """Return a score for each testbed."""
-    return [score(name, [r for r in rows if r.bed == name]) for name in _unique(r.bed for r in rows)]
+    return [
+        score(name, [r for r in rows if r.bed == name]) for name in _unique(r.bed for r in rows)
+    ]
 
 
 def score(name: str, rows: Sequence[Row]) -> Score:
