@@ -44,6 +44,7 @@ def launch(
     log_dir: Path | None = None,
     stream_rank0: bool = True,
     grace_s: float = 3.0,
+    share_cores: bool | None = None,
     check: bool = False,
 ) -> LaunchResult:
     """Run a Python script or module on every rank of this node and wait until all have ended.
@@ -65,6 +66,8 @@ def launch(
             one, removed if all goes well.
         stream_rank0: pass rank 0's output on to our stdout and stderr, without the engine's noise.
         grace_s: seconds between SIGTERM and SIGKILL when ranks are ended.
+        share_cores: let OneFlow's scheduler thread sleep instead of spin while it waits, which ranks
+            that share cores gain a lot from; None: where there are fewer than two cores a rank.
         check: raise if anything goes wrong.
 
     Raises:
@@ -83,6 +86,7 @@ def launch(
         log_dir=log_dir,
         stream_rank0=stream_rank0,
         grace_s=grace_s,
+        share_cores=share_cores,
     )
     result = _run(job)
     if result.interrupted_by is not None:
@@ -163,6 +167,8 @@ def _parse(argv: Sequence[str]) -> LaunchJob:
     add("--master-port", type=int, metavar="PORT", help="where rank 0 listens (one node: any)")
     add("--timeout", type=float, metavar="SECONDS", help="end all ranks after this time")
     add("--log-dir", type=Path, metavar="DIR", help="keep each rank's output here")
+    share = "ranks share cores: wait asleep, not spinning (default: fewer than two cores a rank)"
+    add("--share-cores", choices=("yes", "no"), help=share)
     values = parser.parse_args(options)
     return LaunchJob(
         command=tuple(command),
@@ -173,6 +179,7 @@ def _parse(argv: Sequence[str]) -> LaunchJob:
         master_port=values.master_port,
         timeout_s=values.timeout,
         log_dir=values.log_dir,
+        share_cores=None if values.share_cores is None else values.share_cores == "yes",
     )
 
 

@@ -157,6 +157,7 @@ class Testbed:
             "env": dict(env or {}),
             "log_dir": str(folder),
             "grace_s": _GRACE_S,
+            "share_cores": 2 * spec.nodes * spec.ranks > len(os.sched_getaffinity(0)),
         }
         lines = []
         for k in range(spec.nodes):

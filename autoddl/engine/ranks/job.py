@@ -33,6 +33,17 @@ class LaunchJob:
     log_dir: Path | None = None
     stream_rank0: bool = True
     grace_s: float = 3.0
+    share_cores: bool | None = None
+
+    @property
+    def sleeps(self) -> bool:
+        """Say whether OneFlow's scheduler sleeps while it waits; see ranks.waiting.
+
+        A rank keeps two threads busy: its kernels', and the scheduler that would spin.
+        """
+        if self.share_cores is not None:
+            return self.share_cores
+        return 2 * self.nproc_per_node > len(os.sched_getaffinity(0))
 
     @property
     def world_size(self) -> int:

@@ -1,13 +1,14 @@
 """Run one rank's script so that it ends when it should; stdlib only.
 
-The launcher starts every rank as ``python main.py LAUNCHER_PID (script.py | -m module) [args…]``.
-It imports nothing of autoddl, so that a rank costs no more than its script. Two things differ from
-running the script itself:
+The launcher starts every rank as ``python main.py LAUNCHER_PID sleep|spin (script.py | -m module)
+[args…]``. It imports nothing of autoddl, so that a rank costs no more than its script. Three things
+differ from running the script itself:
 
 * an uncaught exception or ``sys.exit(n)`` with n other than 0 ends the process at once. OneFlow's
   exit hook closes the session together with all ranks and so would hang in the rank that failed.
   ``atexit`` handlers do not run in this case;
-* when the launcher dies, the kernel kills the rank.
+* when the launcher dies, the kernel kills the rank;
+* with ``sleep`` OneFlow's scheduler sleeps while it waits (waiting.py).
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> None:
-    """Run ``argv`` = launcher pid, then a script or ``-m module``, then its arguments."""
+    """Run ``argv`` = launcher pid, how to wait, a script or ``-m module``, its arguments."""
     _die_with(int(argv[0]))
+    if argv[1] == "sleep":
+        runpy.run_path(os.path.join(os.path.dirname(__file__), "waiting.py"))["install"]()
     try:
-        _run(argv[1:])
+        _run(argv[2:])
     except SystemExit as error:
         code = _exit_status(error.code)
         if code:
