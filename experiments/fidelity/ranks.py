@@ -58,7 +58,7 @@ def measured(model: str, sizes: dict[str, Any], plan: Path) -> dict[str, Any]:
 
 
 def timed(step: Any, inputs: tuple[Any, ...]) -> list[float]:
-    """Return the seconds of each timed step on this rank; every one starts at a barrier.
+    """Return the seconds of each timed step.
 
     How many fit into the time follows from rank 0's last warm-up step.
     """
@@ -69,9 +69,12 @@ def timed(step: Any, inputs: tuple[Any, ...]) -> list[float]:
 
 
 def _once(step: Any, inputs: tuple[Any, ...]) -> float:
+    """Return the seconds from a barrier until all ranks have the loss and have updated."""
     flow.comm.barrier()
     start = time.perf_counter()
     step(*inputs).numpy()
+    flow._oneflow_internal.eager.Sync()
+    flow.comm.barrier()
     return time.perf_counter() - start
 
 
