@@ -25,8 +25,8 @@ PROFILE = Profile(
     device_type="cpu",
     levels=("gpu",),
     links=(
-        Link("all_reduce", "gpu", 2, 123e-6, 0.5e-9, 0.07),
-        Link("all_gather", "gpu", 2, 45e-6, 0.0, None),
+        Link("all_reduce", "gpu", 2, 123e-6, 0.5e-9, mean_error=0.07),
+        Link("all_gather", "gpu", 2, 45e-6, 0.0),
     ),
     device=Device("some CPU", 4 << 30, {"float32": 5e10}, 1e10, 3e-5),
 )
@@ -172,4 +172,4 @@ def test_two_real_ranks(tmp_path: Path) -> None:
     assert device.peak_flops["float32"] > 1e8
     assert device.memory_bytes_per_s > 1e8
     assert 0 < device.op_overhead_s < 0.01
-    assert all(0 < share <= 1 for share in device.efficiency.values())
+    assert all(k.flops_per_s["float32"] > 0 for k in device.kernels.values())
