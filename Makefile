@@ -4,7 +4,7 @@
 #   ARGS="-k boxing"               passed on to pytest or the demo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-planner check clean venv
+.PHONY: help demo test test-planner check testbed clean venv
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,14 @@ check: venv ## Lint, check the format, the types and the import contracts
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy -p autoddl -p experiments
 	@.venv/bin/lint-imports --no-cache --no-logo
+
+testbed: venv ## Install iproute2 if it is missing, then try the links of a testbed (as root)
+	@sudo=; [ "$$(id -u)" -eq 0 ] || sudo=sudo; \
+	PATH="$$PATH:/usr/sbin:/sbin"; export PATH; \
+	if ! command -v ip >/dev/null || ! command -v tc >/dev/null; then \
+	    $$sudo apt-get update && $$sudo apt-get install --yes --no-install-recommends iproute2 || exit; \
+	fi; \
+	$$sudo .venv/bin/python -B -m experiments.testbed --check $(ARGS)
 
 clean: ## Remove outputs, builds and caches (environments stay: rm -rf .venv*)
 	rm -rf out log build dist *.egg-info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -135,9 +136,8 @@ def _partial(options: Options, settings: Settings) -> Partial:
 
 def _import(options: Options) -> None:
     """Make a profile of the output of nccl-tests."""
-    from autoddl.perfmodel.nccl_tests import profile_of as imported
-
-    profile = imported(options.nccl_tests, level=options.level)
+    module = importlib.import_module("autoddl.perfmodel.nccl_tests")
+    profile = module.profile_of(options.nccl_tests, level=options.level)
     _write(options.output, (json.dumps(profile.to_json(), indent=1) + "\n").encode())
     _show(profile, options)
 
@@ -150,11 +150,10 @@ def _write_all(profile: Profile, results: Results, options: Options) -> None:
     """
     _write(options.output, (json.dumps(profile.to_json(), indent=1) + "\n").encode())
     _write(options.csv, raw_table(results).encode())
-    try:
-        if options.plot is not None and results.rows:
-            _write(options.plot, network_plot.draw(results, profile.name))
-    except ImportError:
-        _tell("no plot: matplotlib cannot be imported; `pip install 'autoddl[plots]'`")
+    if options.plot is not None and not network_plot.available():
+        _tell("no plot: matplotlib is not installed; `pip install 'autoddl[plots]'` brings it")
+    elif options.plot is not None and results.rows:
+        _write(options.plot, network_plot.draw(results, profile.name))
     _show(profile, options)
 
 

@@ -119,7 +119,7 @@ def sizes_of(least: int, most: int, factor: float) -> tuple[int, ...]:
 
 
 def _beside(output: Path, suffix: str) -> Path:
-    return output.with_name(output.stem + suffix)
+    return output.with_name(output.stem + suffix) if output.name else output  # a folder: refused
 
 
 def _hyphens(word: str) -> str:

@@ -16,9 +16,14 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#
 _MARKERS = "osD^vP*X"
 
 
+def available() -> bool:
+    """Tell whether anything can be drawn."""
+    return find_spec("matplotlib") is not None
+
+
 def check_available() -> None:
     """Raise AutoDDLError where nothing can be drawn."""
-    if find_spec("matplotlib") is None:
+    if not available():
         raise AutoDDLError(
             "plot: matplotlib is not installed; install it with `pip install 'autoddl[plots]'` "
             "or leave --plot out"

@@ -1,41 +1,49 @@
-"""Fit α and β of a collective to measured points: relative least squares that survives outliers.
+"""Fit α and β of collectives to measured points: relative least squares that survives outliers.
 
 A point off by 1 ms counts as much as its share of the time it was measured at, so that short and
 long messages weigh the same. Both parameters stay non-negative. Up to a quarter of the points may
 be wild (another process took the core): they are recognised by their distance to the line through
-the majority, left out of the fit and still counted in its mean error.
+the majority, left out of the fit and still counted in its mean error. Group sizes of one collective
+share a β where that hardly changes how well each is fitted, since it is known better from more points.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel import collectives
+from autoddl.perfmodel import collectives, linear
+from autoddl.perfmodel.linear import Floats, Mask
 
-Floats = npt.NDArray[np.float64]
+BAD_ERROR = 0.25  # mean errors above, and
+BAD_R2 = 0.9  # explained variances below are reported
+FEWEST_SIZES = 3  # so many message sizes do not say how good the fit is
+SHARED_RISE = 0.01  # sharing β may raise a mean error by so much, or by a tenth of itself
+DRAWS = 200  # of the bootstrap
+_QUANTILES = (0.025, 0.975)
+_COUNTS_FROM = 0.1  # a parameter that never makes up so much of the time need not be known well
 
-_WILD_FACTOR = 2.0  # a point is wild if it is off the line by more than this factor …
-_WILD_SPREADS = 5.0  # … and by more than so many times the spread of the majority
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement: the collective over `group_size` devices took `seconds`.
+    """One measurement: the collective took `seconds` in groups as perfmodel.profile.Link describes.
 
     `size_bytes` is the n of perfmodel.collectives, whose meaning differs between collectives.
     """
 
     collective: str
+    level: str
     group_size: int
     size_bytes: float
     seconds: float
+    inner: int = 1
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,9 @@ class AlphaBeta:
     """A fitted line: seconds = a·alpha_s + b·beta_s_per_byte, with (a, b) of collectives.py.
 
     `r2` is the share of the variance of the fitted points' seconds that the line explains;
-    `mean_error` the mean of |predicted − measured| / measured over all points, `dropped` ones too.
+    `mean_error` the mean of |predicted − measured| / measured over all points, `dropped` ones too. The
+    intervals are 95 % of a seeded bootstrap over the points' errors (linear.bootstrap), None
+    where two points leave no error. `warnings` say what makes the fit doubtful.
     """
 
     alpha_s: float
@@ -51,9 +61,26 @@ class AlphaBeta:
     r2: float
     mean_error: float
     dropped: int = 0
+    alpha_interval_s: Interval | None = None
+    beta_interval_s_per_byte: Interval | None = None
+    shared: bool = False  # β is that of all group sizes
+    warnings: tuple[str, ...] = ()
 
 
-def fit_alpha_beta(points: Sequence[Point]) -> AlphaBeta:
+@dataclass(frozen=True)
+class _Table:
+    """The points of one line as arrays, and which of them are not wild."""
+
+    rows: Floats
+    seconds: Floats
+    keep: Mask
+
+    @property
+    def kept(self) -> tuple[Floats, Floats]:
+        return self.rows[self.keep], self.seconds[self.keep]
+
+
+def fit_alpha_beta(points: Sequence[Point], *, seed: int = 0) -> AlphaBeta:
     """Return the α, β >= 0 that minimise the squared relative errors of the points.
 
     The points may mix collectives and group sizes if one pair is to serve them all.
@@ -61,22 +88,63 @@ def fit_alpha_beta(points: Sequence[Point]) -> AlphaBeta:
     Raises:
         AutoDDLError: a number is not finite and positive, or the points do not tell α from β.
     """
+    table = _table(points)
+    rows, seconds = table.kept
+    draws = linear.bootstrap(rows, seconds, draws=DRAWS, seed=seed)
+    return _judged(table, linear.solve(rows, seconds), draws)
+
+
+def fit_sharing(points: Mapping[int, Sequence[Point]], *, seed: int = 0) -> dict[int, AlphaBeta]:
+    """Return the fit of each group size (the keys), with one β for all where the errors allow it.
+
+    They do where no mean error rises by more than SHARED_RISE, or a tenth of itself.
+
+    Raises:
+        AutoDDLError: as fit_alpha_beta, of any of the sizes.
+    """
+    own = {size: fit_alpha_beta(members, seed=seed) for size, members in points.items()}
+    if len(points) < 2:
+        return own
+    tables = {size: _table(members) for size, members in points.items()}
+    rows = np.concatenate(
+        [_joint(t.kept[0], i, len(tables)) for i, t in enumerate(tables.values())]
+    )
+    seconds = np.concatenate([t.kept[1] for t in tables.values()])
+    solution = linear.solve(rows, seconds)
+    joint = {
+        size: _judged(table, solution[[i, -1]], None)
+        for i, (size, table) in enumerate(tables.items())
+    }
+    if any(
+        joint[size].mean_error > own[size].mean_error + max(SHARED_RISE, 0.1 * own[size].mean_error)
+        for size in points
+    ):
+        return own
+    draws = linear.bootstrap(rows, seconds, draws=DRAWS, seed=seed)
+    return {
+        size: replace(
+            _judged(table, solution[[i, -1]], None if draws is None else draws[:, [i, -1]]),
+            shared=True,
+        )
+        for i, (size, table) in enumerate(tables.items())
+    }
+
+
+def _joint(rows: Floats, index: int, count: int) -> Floats:
+    """Return rows over `count` α's and one β for the points of the α at `index`."""
+    wide = np.zeros((len(rows), count + 1))
+    wide[:, index], wide[:, -1] = rows.T
+    return wide
+
+
+def _table(points: Sequence[Point]) -> _Table:
     rows = np.array([_row(point) for point in points], dtype=np.float64).reshape(-1, 2)
     seconds = np.array([point.seconds for point in points], dtype=np.float64)
-    if not _tells_apart(rows, seconds):
+    if not len(points) or not linear.tells_apart(rows, seconds):
         raise AutoDDLError(
             f"fit: {len(points)} points do not tell α from β; measure at least two message sizes"
         )
-    keep = _tame(rows, seconds)
-    solution = _solve(rows[keep], seconds[keep])
-    predicted = rows @ solution
-    return AlphaBeta(
-        alpha_s=float(solution[0]),
-        beta_s_per_byte=float(solution[1]),
-        r2=_r2(predicted[keep], seconds[keep]),
-        mean_error=float(np.mean(np.abs(predicted - seconds) / seconds)),
-        dropped=int(np.sum(~keep)),
-    )
+    return _Table(rows, seconds, linear.tame(rows, seconds))
 
 
 def _row(point: Point) -> tuple[float, float]:
@@ -91,58 +159,43 @@ def _row(point: Point) -> tuple[float, float]:
     return collectives.coefficients(point.collective, point.group_size, point.size_bytes)
 
 
-def _scale(rows: Floats) -> Floats:
-    """Return the size of each column, so that α (seconds) and β (seconds/byte) compare."""
-    scale: Floats = np.max(rows, axis=0)
-    return scale
+def _judged(table: _Table, solution: Floats, draws: Floats | None) -> AlphaBeta:
+    """Return the line with its errors, intervals and what is doubtful of it."""
+    predicted = table.rows @ solution
+    intervals: list[Interval | None] = [None, None]
+    if draws is not None:
+        low, high = np.quantile(draws, _QUANTILES, axis=0)
+        intervals = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+    fit = AlphaBeta(
+        alpha_s=float(solution[0]),
+        beta_s_per_byte=float(solution[1]),
+        r2=linear.r2(predicted[table.keep], table.seconds[table.keep]),
+        mean_error=float(np.mean(np.abs(predicted - table.seconds) / table.seconds)),
+        dropped=int(np.sum(~table.keep)),
+        alpha_interval_s=intervals[0],
+        beta_interval_s_per_byte=intervals[1],
+    )
+    return replace(fit, warnings=tuple(_warnings(fit, table, predicted)))
 
 
-def _solve(rows: Floats, seconds: Floats) -> Floats:
-    """Return the non-negative least squares of (rows·x − seconds)/seconds over two unknowns."""
-    scale = _scale(rows)
-    a = rows / scale / seconds[:, None]
-    one = np.ones(len(a))
-    free = np.linalg.lstsq(a, one, rcond=None)[0]
-    if np.all(free >= 0):
-        return np.asarray(free / scale)
-    # One bound is active, since a positive vector is fitted by non-negative columns.
-    edges = np.diag([a[:, j] @ one / (a[:, j] @ a[:, j]) for j in range(2)])
-    best = min(edges, key=lambda x: float(np.sum((a @ x - one) ** 2)))
-    return np.asarray(best / scale)
-
-
-def _tame(rows: Floats, seconds: Floats) -> npt.NDArray[np.bool_]:
-    """Return which points are not wild: near the line that the majority of the points agree on.
-
-    The line is the one through two of the points whose (n/2 + 1)-th smallest distance to all points
-    is least (least quantile of squares); distances are |log(predicted/measured)|.
-    """
-    count = len(seconds)
-    quantile = min(count - 1, count // 2)
-    best, distances = math.inf, np.zeros(count)
-    for pair in itertools.combinations(range(count), 2):
-        chosen = list(pair)
-        line = rows @ _solve(rows[chosen], seconds[chosen])
-        off = np.abs(np.log(np.maximum(line, 1e-300) / seconds))
-        spread = float(np.sort(off)[quantile])
-        if spread < best:
-            best, distances = spread, off
-    keep: npt.NDArray[np.bool_] = distances <= max(math.log(_WILD_FACTOR), _WILD_SPREADS * best)
-    if np.sum(~keep) > count // 4 or not _tells_apart(rows[keep], seconds[keep]):
-        return np.ones(count, dtype=bool)  # not wild points but a line that does not fit
-    return keep
-
-
-def _tells_apart(rows: Floats, seconds: Floats) -> bool:
-    """Tell whether the points determine both unknowns."""
-    if len(rows) < 2:
-        return False
-    return int(np.linalg.matrix_rank(rows / _scale(rows) / seconds[:, None] * seconds[0])) == 2
-
-
-def _r2(predicted: Floats, seconds: Floats) -> float:
-    total = float(np.sum((seconds - np.mean(seconds)) ** 2))
-    rest = float(np.sum((seconds - predicted) ** 2))
-    if total == 0.0:
-        return 1.0 if rest == 0.0 else 0.0
-    return 1.0 - rest / total
+def _warnings(fit: AlphaBeta, table: _Table, predicted: Floats) -> list[str]:
+    """Say what is doubtful: few sizes, large errors, little explained, wide intervals."""
+    found = []
+    sizes = len(np.unique(table.rows[:, 1]))
+    if sizes < FEWEST_SIZES:
+        found.append(f"only {sizes} message sizes")
+    if fit.mean_error > BAD_ERROR:
+        found.append(f"α and β miss the measured times by {100 * fit.mean_error:.0f} % on average")
+    if fit.r2 < BAD_R2:
+        found.append(f"R² is {fit.r2:.2f}")
+    names = (("α", "µs", 1e6), ("β", "ns/byte", 1e9))
+    values = (fit.alpha_s, fit.beta_s_per_byte)
+    intervals = (fit.alpha_interval_s, fit.beta_interval_s_per_byte)
+    shares = np.max(table.rows * values / np.maximum(predicted, 1e-300)[:, None], axis=0)
+    for (name, unit, factor), value, interval, share in zip(
+        names, values, intervals, shares, strict=True
+    ):
+        if interval is not None and share > _COUNTS_FROM and interval[1] - interval[0] > value:
+            low, high = (factor * bound for bound in interval)
+            found.append(f"{name} is uncertain: {low:.3g} to {high:.3g} {unit}")
+    return found

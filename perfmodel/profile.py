@@ -1,4 +1,4 @@
-"""What is known of a cluster: links (α, β per collective, level and group size) and devices.
+"""What is known of a cluster: links (α, β per collective, level and group) and devices.
 
 A profile is versioned JSON that `python -m autoddl.fit_network` writes; bundled ones lie in
 `profiles/`. Every number is in seconds, bytes, flop/s or bytes/s.
@@ -17,19 +17,27 @@ from typing import Any
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
-from autoddl.sbp.boxing import COLLECTIVES
+from autoddl.perfmodel.checks import AGAIN, KINDS, check_device, check_link, check_sharing
 
 FORMAT = "autoddl.profile"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 BUNDLED = {"cpu": "cpu-loopback"}
+
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Link:
-    """α and β of one collective among `group_size` devices whose axis lies in `level`.
+    """α and β of one collective among the `group_size` members of a group.
 
-    Measured with all groups of that size at work at once. `mean_error` is the mean relative error of
-    the fit on its own points (0.1 = 10 %), None where no points are known.
+    `level` is the outermost level that the group crosses. `inner` members lie in each unit of that
+    level; where they are more than one, the group spans several levels. When this was measured,
+    `groups` groups at a time shared the link of each unit; in the innermost level so many were at work
+    among the devices of one unit of the level outside (perfmodel.crossing).
+
+    `mean_error` is the mean relative error of the fit on its own points (0.1 = 10 %), `r2` the share of
+    their variance that it explains, the intervals hold α and β with 95 % confidence (perfmodel.fit);
+    None where no points are known.
     """
 
     collective: str
@@ -37,6 +45,25 @@ class Link:
     group_size: int
     alpha_s: float
     beta_s_per_byte: float
+    inner: int = 1
+    groups: int = 1
+    mean_error: float | None = None
+    r2: float | None = None
+    alpha_interval_s: Interval | None = None
+    beta_interval_s_per_byte: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One op type, or one family of them, on one device while its neighbours work as well.
+
+    An op takes `overhead_s` and then as long as its flop at `flops_per_s` (by dtype, float32 always among
+    them) or its bytes, read and written, at `bytes_per_s`, whichever is longer.
+    """
+
+    overhead_s: float
+    bytes_per_s: float
+    flops_per_s: Mapping[str, float]
     mean_error: float | None = None
 
 
@@ -44,8 +71,8 @@ class Link:
 class Device:
     """One device while all its neighbours work as well.
 
-    `peak_flops` by dtype in flop/s; `efficiency` is the fraction of it that an op family reaches;
-    `op_overhead_s` is the cost of launching any op.
+    `peak_flops` by dtype in flop/s; `kernels` by op type or family; ops of neither cost `op_overhead_s`
+    and then what perfmodel.compute makes of the peak and of `memory_bytes_per_s`.
     """
 
     name: str
@@ -53,12 +80,18 @@ class Device:
     peak_flops: Mapping[str, float]
     memory_bytes_per_s: float
     op_overhead_s: float
-    efficiency: Mapping[str, float] = field(default_factory=dict)
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A cluster profile. `levels` are the cluster's levels, outermost first."""
+    """A cluster profile. `levels` are the cluster's levels, outermost first.
+
+    `sharing` says by level, from 0 to 1, how much concurrent groups slow each other down on one link:
+    g of them take 1 + sharing·(g − 1) times the β of one. 1 is one NIC for each node, 0 a link for each
+    device. Without an entry it is 1 for outer levels and 0 for the innermost. `mode` says what was
+    timed: "graph" (boxing in nn.Graph), "eager" or "" where neither was.
+    """
 
     name: str
     source: str
@@ -67,76 +100,97 @@ class Profile:
     levels: tuple[str, ...]
     links: tuple[Link, ...]
     device: Device
+    licence: str = ""
+    sharing: Mapping[str, float] = field(default_factory=dict)
+    mode: str = ""
 
     def __post_init__(self) -> None:
         where = f"profile {self.name}"
-        if self.kind not in ("measured", "data sheet"):
-            raise AutoDDLError(f"{where}: kind {self.kind!r}; allowed: measured, data sheet")
+        if self.kind not in KINDS:
+            raise AutoDDLError(f"{where}: kind {self.kind!r}; allowed: {', '.join(KINDS)}")
         if not self.levels or not all(isinstance(level, str) for level in self.levels):
             raise AutoDDLError(
                 f"{where}: levels {self.levels!r}; name at least one, as 'node', 'gpu'"
             )
         for link in self.links:
-            _check_link(link, self.levels, where)
-        device = self.device
-        for key in ("peak_flops", "efficiency"):
-            if not isinstance(getattr(device, key), Mapping):
-                raise AutoDDLError(f"{where}: {key} is {getattr(device, key)!r}; give it by name")
-        if "float32" not in device.peak_flops:
-            raise AutoDDLError(
-                f"{where}: peak_flops of {', '.join(device.peak_flops) or 'nothing'}; give at least "
-                "float32, the rate of every dtype that is not listed"
-            )
-        for key in ("memory_bytes", "memory_bytes_per_s"):
-            _check_number(getattr(device, key), f"{where}: {key}", least=1.0)
-        _check_number(device.op_overhead_s, f"{where}: op_overhead_s", least=0.0)
-        for dtype, flops in device.peak_flops.items():
-            _check_number(flops, f"{where}: peak_flops[{dtype}]", least=1.0)
-        for family, share in device.efficiency.items():
-            _check_number(share, f"{where}: efficiency[{family}]", least=1e-6)
+            check_link(link, self.levels, where)
+        check_device(self.device, where)
+        check_sharing(self.sharing, self.levels, where)
 
     @cached_property
-    def _by_key(self) -> dict[tuple[str, str], dict[int, Link]]:
-        table: dict[tuple[str, str], dict[int, Link]] = {}
+    def _by_level(self) -> dict[tuple[str, str], list[Link]]:
+        table: dict[tuple[str, str], list[Link]] = {}
         for link in self.links:
-            table.setdefault((link.collective, link.level), {})[link.group_size] = link
+            table.setdefault((link.collective, link.level), []).append(link)
         return table
 
-    def link(self, collective: str, level: str, group_size: int) -> Link:
-        """Return the link for a group size: the measured one, else the nearest size of that level.
+    @cached_property
+    def _found(self) -> dict[tuple[str, str, int, int, int], Link]:
+        return {}
 
-        Nearest is by ratio; a level without measurements uses the outermost level that has some.
+    def link(
+        self, collective: str, level: str, group_size: int, *, inner: int = 1, groups: int = 1
+    ) -> Link:
+        """Return the link for a group: the measured one, else the nearest of that level.
+
+        Nearest is by ratio: of the members inside each unit first, then of the group size, then of the
+        concurrent groups. A level without measurements uses the outermost level that has some.
 
         Raises:
             AutoDDLError: the profile has no measurement of this collective at all.
         """
-        for name in (level, *self.levels):
-            sizes = self._by_key.get((collective, name))
-            if sizes:
-                best = min(sizes, key=lambda p: (abs(math.log(p / group_size)), p))
-                return sizes[best]
-        raise AutoDDLError(
-            f"profile {self.name}: no measurement of {collective}; "
-            "measure with `python -m autoddl.fit_network`"
+        key = (collective, level, group_size, inner, groups)
+        if key not in self._found:
+            wanted = (inner, group_size, groups)
+            for name in (level, *self.levels):
+                links = self._by_level.get((collective, name))
+                if links:
+                    self._found[key] = min(links, key=lambda link: _distance(link, wanted))
+                    break
+            else:
+                raise AutoDDLError(
+                    f"profile {self.name}: no measurement of {collective}; "
+                    "measure with `python -m autoddl.fit_network`"
+                )
+        return self._found[key]
+
+    def measured(self, collective: str, level: str, group_size: int, *, inner: int = 1) -> bool:
+        """Tell whether the profile has this very collective, level and kind of group."""
+        return any(
+            (link.group_size, link.inner) == (group_size, inner)
+            for link in self._by_level.get((collective, level), ())
         )
 
-    def measured(self, collective: str, level: str, group_size: int) -> bool:
-        """Tell whether the profile has this very collective, level and group size."""
-        return group_size in self._by_key.get((collective, level), {})
+    def shared(self, level: str) -> float:
+        """Return how much concurrent groups slow each other down on a link of `level`, 0 to 1."""
+        return self.sharing.get(level, 0.0 if level == self.levels[-1] else 1.0)
 
     def collective_s(
-        self, collective: str, level: str, group_size: int, size_bytes: float
+        self,
+        collective: str,
+        level: str,
+        group_size: int,
+        size_bytes: float,
+        *,
+        inner: int = 1,
+        groups: int = 1,
     ) -> float:
-        """Return the seconds of one collective; `size_bytes` as in collectives.coefficients."""
+        """Return the seconds of one collective while `groups` groups share each link of `level`.
+
+        `size_bytes` as in collectives.coefficients. Where that many groups were not measured, β is
+        scaled by how much groups share; α is not, since messages of different groups overlap.
+        """
         if group_size == 1:
             return 0.0
-        link = self.link(collective, level, group_size)
+        link = self.link(collective, level, group_size, inner=inner, groups=groups)
+        share = self.shared(link.level)
+        slower = (1 + share * (groups - 1)) / (1 + share * (link.groups - 1))
         return collectives.seconds(
             collective,
             group_size,
             size_bytes,
             alpha_s=link.alpha_s,
-            beta_s_per_byte=link.beta_s_per_byte,
+            beta_s_per_byte=link.beta_s_per_byte * slower,
         )
 
     def save(self, path: str | Path) -> None:
@@ -146,6 +200,13 @@ class Profile:
     def to_json(self) -> dict[str, Any]:
         """Return the versioned JSON form."""
         return {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
+
+
+def _distance(link: Link, wanted: tuple[int, int, int]) -> tuple[float, ...]:
+    """Return how far a link is from (inner, group_size, groups), by ratio; equally far: the smaller."""
+    has = (link.inner, link.group_size, link.groups)
+    off = (abs(math.log(a / b)) for a, b in zip(has, wanted, strict=True))
+    return tuple(x for pair in zip(off, has, strict=True) for x in pair)
 
 
 def load(source: str | Path | Profile | None, *, device_type: str = "cpu") -> Profile:
@@ -172,10 +233,7 @@ def load(source: str | Path | Profile | None, *, device_type: str = "cpu") -> Pr
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise AutoDDLError(
-            f"{where}: not JSON ({error}), truncated perhaps; "
-            "measure again with `python -m autoddl.fit_network`"
-        ) from None
+        raise AutoDDLError(f"{where}: not JSON ({error}), truncated perhaps; {AGAIN}") from None
     return from_json(data, where)
 
 
@@ -183,23 +241,6 @@ def bundled() -> tuple[str, ...]:
     """Return the names of the bundled profiles."""
     folder = resources.files("autoddl.perfmodel") / "profiles"
     return tuple(sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".json")))
-
-
-def _check_link(link: Link, levels: tuple[str, ...], where: str) -> None:
-    """Raise AutoDDLError where a link can't be."""
-    if link.collective not in COLLECTIVES:
-        raise AutoDDLError(
-            f"{where}: link of {link.collective!r}; collectives are {', '.join(COLLECTIVES)}"
-        )
-    size = link.group_size
-    if not isinstance(size, int) or isinstance(size, bool) or size < 2:
-        raise AutoDDLError(
-            f"{where}: group_size of {link.collective} is {size!r}; allowed: whole numbers >= 2"
-        )
-    if link.level not in levels:
-        raise AutoDDLError(f"{where}: link in level {link.level!r}; levels are {', '.join(levels)}")
-    for key in ("alpha_s", "beta_s_per_byte"):
-        _check_number(getattr(link, key), f"{where}: {key} of {link.collective}", least=0.0)
 
 
 def _read(source: str | Path) -> tuple[str, str]:
@@ -224,8 +265,7 @@ def from_json(data: Any, where: str) -> Profile:
         raise AutoDDLError(f"{where}: not a profile; measure one with autoddl.fit_network")
     if data.get("version") != FORMAT_VERSION:
         raise AutoDDLError(
-            f"{where}: version {data.get('version')}, this autoddl reads {FORMAT_VERSION}; "
-            "measure again with `python -m autoddl.fit_network`"
+            f"{where}: version {data.get('version')}, this autoddl reads {FORMAT_VERSION}; {AGAIN}"
         )
     fields = {k: v for k, v in data.items() if k not in ("format", "version")}
     try:
@@ -233,28 +273,33 @@ def from_json(data: Any, where: str) -> Profile:
             **{
                 **fields,
                 "levels": _listed(fields["levels"]),
-                "links": tuple(Link(**link) for link in _listed(fields["links"])),
-                "device": Device(**fields["device"]),
+                "links": tuple(_link(link) for link in _listed(fields["links"])),
+                "device": _device(fields["device"]),
             }
         )
     except (KeyError, TypeError) as error:
-        raise AutoDDLError(
-            f"{where}: damaged ({error}); measure again with `python -m autoddl.fit_network`"
-        ) from None
+        raise AutoDDLError(f"{where}: damaged ({error}); {AGAIN}") from None
     except AutoDDLError as error:
         raise AutoDDLError(f"{where}: {error}") from None
+
+
+def _link(data: Mapping[str, Any]) -> Link:
+    intervals = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in data.items()
+        if key in ("alpha_interval_s", "beta_interval_s_per_byte")
+    }
+    return Link(**{**data, **intervals})
+
+
+def _device(data: Mapping[str, Any]) -> Device:
+    kernels = data.get("kernels", {})
+    if isinstance(kernels, dict):
+        kernels = {name: Kernel(**kernel) for name, kernel in kernels.items()}
+    return Device(**{**data, "kernels": kernels})
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is not a list")
     return tuple(value)
-
-
-def _check_number(value: Any, what: str, *, least: float) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or value < least:
-        raise AutoDDLError(
-            f"{what} is {value!r}; allowed: a finite number >= {least:g}; "
-            "measure again with `python -m autoddl.fit_network`"
-        )

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.crossing import Crossing, crossing
 from autoddl.perfmodel.profile import Profile
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
 from autoddl.sbp.canonical import canonical
@@ -76,6 +77,7 @@ class Redistributor:
     def __init__(self, mesh: Mesh, profile: Profile) -> None:
         self.mesh = mesh
         self.profile = profile
+        self._crossings: dict[tuple[int, ...], Crossing] = {}
         self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
         self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
         self._known_steps: dict[
@@ -131,21 +133,24 @@ class Redistributor:
     def step_s(self, step: Boxing, item_bytes: int) -> float:
         """Return the seconds of one boxing, its launch included; inf where the profile has no price.
 
-        OneFlow's nn.Graph has no kernel that pads: S→P costs it about what a gather does.
+        All groups of the mesh do it at once, so those that cross the same link share it. OneFlow's
+        nn.Graph has no kernel that pads: S→P costs it about what a gather does.
         """
         size = step.elements * item_bytes
         device = self.profile.device
         if step.primitive == LOCAL:
             return device.op_overhead_s + 2 * size / device.memory_bytes_per_s
-        axes = [self.mesh.axes[i] for i in step.axes]
-        group = math.prod(axis.size for axis in axes)
         collective = ALL_GATHER if step.primitive == PAD else step.primitive
-        level = axes[0].level
-        if len({axis.level for axis in axes}) > 1 and not self.profile.measured(
-            collective, level, group
+        if step.axes not in self._crossings:
+            self._crossings[step.axes] = crossing(self.mesh, step.axes, self.profile.levels[-1])
+        way = self._crossings[step.axes]
+        if way.inner > 1 and not self.profile.measured(
+            collective, way.level, way.group_size, inner=way.inner
         ):
             return math.inf
-        return device.op_overhead_s + self.profile.collective_s(collective, level, group, size)
+        return device.op_overhead_s + self.profile.collective_s(
+            collective, way.level, way.group_size, size, inner=way.inner, groups=way.groups
+        )
 
     def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
         states = tuple(all_states(shape, self.mesh.shape, own=own))

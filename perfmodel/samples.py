@@ -8,19 +8,20 @@ the chain − lower quartile of the twin) / `steps`: other processes only ever a
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.fit import Point, fit_alpha_beta
-from autoddl.perfmodel.profile import Device, Link
+from autoddl.perfmodel.fit import AlphaBeta, Point, fit_sharing
+from autoddl.perfmodel.profile import Device, Kernel, Link
 
 logger = logging.getLogger(__name__)
 
 QUARTILE = 0.25
-DOUBTFUL = 0.25  # a mean error above this is reported
 _QUIETER = "measure again when the machine has less to do, without --quick"
 
 Sample = Mapping[str, Any]
@@ -35,8 +36,8 @@ def seconds_of(samples: Sequence[Sample]) -> float:
     return float(chain_s - twin_s) / float(samples[0]["steps"])
 
 
-def points_of(ranks: Sequence[Sequence[Sample]]) -> list[Point]:
-    """Return one point per case, from the cases of every rank (in the same order on all).
+def points_of(ranks: Sequence[Sequence[Sample]], level: str) -> list[Point]:
+    """Return one point of `level` per case, from the cases of every rank (in the same order on all).
 
     Cases in which noise hid the collective altogether are left out with a warning.
     """
@@ -45,8 +46,11 @@ def points_of(ranks: Sequence[Sequence[Sample]]) -> list[Point]:
         case, seconds = samples[0], seconds_of(samples)
         if seconds > 0:
             points.append(
-                Point(case["collective"], case["group_size"], case["size_bytes"], seconds)
-            )
+                Point(
+                    case["collective"], level, case["group_size"], case["size_bytes"], seconds,
+                    inner=case.get("inner", 1), groups=case.get("groups", 1),
+                )
+            )  # fmt: skip
         else:
             logger.warning(
                 "%s of %d bytes over %d ranks drowned in noise and is left out; %s",
@@ -55,44 +59,87 @@ def points_of(ranks: Sequence[Sequence[Sample]]) -> list[Point]:
     return points
 
 
-def links_of(points: Iterable[Point], level: str) -> tuple[Link, ...]:
-    """Fit one link per collective and group size; links with too few points are left out.
+def links_of(points: Iterable[Point]) -> tuple[Link, ...]:
+    """Fit one link per collective and kind of group; links with too few points are left out.
+
+    Group sizes of one collective, level and number of concurrent groups share β where their errors
+    allow it (perfmodel.fit). What is doubtful is logged, one line per link.
 
     Raises:
         AutoDDLError: no link has enough points.
     """
-    points = tuple(points)
-    groups: dict[tuple[str, int], list[Point]] = {}
+    kinds: dict[tuple[str, str, int, int], dict[int, list[Point]]] = {}
     for point in points:
-        groups.setdefault((point.collective, point.group_size), []).append(point)
-    if points and not any(len(members) > 1 for members in groups.values()):
-        raise AutoDDLError(f"no link has two message sizes above the noise; {_QUIETER}")
+        kind = (point.collective, point.level, point.inner, point.groups)
+        kinds.setdefault(kind, {}).setdefault(point.group_size, []).append(point)
     links = []
-    for (collective, size), members in groups.items():
-        if len({member.size_bytes for member in members}) < 2:
+    for kind, sizes in kinds.items():
+        enough = {p: m for p, m in sizes.items() if len({x.size_bytes for x in m}) > 1}
+        for size in sizes.keys() - enough.keys():
             logger.warning(
-                "%s over %d ranks has too few points and is left out (plans take the nearest group "
-                "size instead); %s",
-                collective, size, _QUIETER,
+                "%s has too few points and is left out (plans take the nearest group size instead); %s",
+                _label(kind, size), _QUIETER,
             )  # fmt: skip
-            continue
-        fit = fit_alpha_beta(members)
-        if fit.mean_error > DOUBTFUL:
-            logger.warning(
-                "%s over %d ranks: α and β miss the measured times by %.0f %% on average; %s",
-                collective, size, 100 * fit.mean_error, _QUIETER,
-            )  # fmt: skip
-        links.append(
-            Link(collective, level, size, fit.alpha_s, fit.beta_s_per_byte, fit.mean_error)
-        )
+        for size, fit in fit_sharing(enough).items():
+            if fit.warnings:
+                logger.warning("%s: %s; %s", _label(kind, size), ", ".join(fit.warnings), _QUIETER)
+            links.append(_link(kind, size, fit))
+    if kinds and not links:
+        raise AutoDDLError(f"no link has two message sizes above the noise; {_QUIETER}")
     return tuple(links)
+
+
+def _link(kind: tuple[str, str, int, int], group_size: int, fit: AlphaBeta) -> Link:
+    collective, level, inner, groups = kind
+    return Link(
+        collective=collective,
+        level=level,
+        group_size=group_size,
+        alpha_s=fit.alpha_s,
+        beta_s_per_byte=fit.beta_s_per_byte,
+        inner=inner,
+        groups=groups,
+        mean_error=fit.mean_error,
+        r2=fit.r2,
+        alpha_interval_s=fit.alpha_interval_s,
+        beta_interval_s_per_byte=fit.beta_interval_s_per_byte,
+    )
+
+
+def _label(kind: tuple[str, str, int, int], group_size: int) -> str:
+    collective, level, inner, groups = kind
+    across = f" ({group_size // inner}×{inner})" if inner > 1 else ""
+    beside = f", {groups} groups at once" if groups > 1 else ""
+    return f"{collective} over {group_size} ranks{across} of level {level}{beside}"
+
+
+def sharing_of(links: Iterable[Link], levels: Sequence[str]) -> dict[str, float]:
+    """Return how much concurrent groups slow each other down on a link of each level, 0 to 1.
+
+    The median, over kinds of groups measured with different numbers g of concurrent ones, of the
+    s in β(g) = β(1)·(1 + s·(g − 1)), each clipped to [0, 1]. Levels without such a pair are left
+    out, so that Profile's defaults hold.
+    """
+    kinds: dict[tuple[str, str, int, int], list[Link]] = {}
+    for link in links:
+        kind = (link.collective, link.level, link.group_size, link.inner)
+        kinds.setdefault(kind, []).append(link)
+    shares: dict[str, list[float]] = {}
+    for members in kinds.values():
+        few, *others = sorted(members, key=lambda link: link.groups)
+        for many in others:
+            # β(g)/β(f) = (1 + s(g − 1)) / (1 + s(f − 1)) solved for s.
+            ratio = many.beta_s_per_byte / few.beta_s_per_byte if few.beta_s_per_byte else math.inf
+            steps = (many.groups - 1) - ratio * (few.groups - 1)
+            share = (ratio - 1) / steps if steps > 0 else 1.0
+            shares.setdefault(few.level, []).append(min(1.0, max(0.0, share)))
+    return {level: median(shares[level]) for level in levels if level in shares}
 
 
 def device_of(ranks: Sequence[Mapping[str, Sample]], *, name: str, memory_bytes: int) -> Device:
     """Return the device that makes perfmodel.compute reproduce the measured chains.
 
-    The peak is the rate of the "matmul" chain, whose efficiency therefore is 1; another family's is
-    its rate over that, at most 1. Families that only move data have efficiency 1.
+    The peak is the rate of the "matmul" chain. Every other chain gives the kernel of its family.
 
     Raises:
         AutoDDLError: noise hid an operation altogether.
@@ -116,15 +163,15 @@ def device_of(ranks: Sequence[Mapping[str, Sample]], *, name: str, memory_bytes:
             continue
         work = sample["moved_bytes"] if chain == "bandwidth" else sample["flops"]
         rate[chain] = work / net_s
-    peak = rate["matmul"]
-    families = {
-        k: min(1.0, v / peak) for k, v in rate.items() if k not in ("overhead", "bandwidth")
-    }
     return Device(
         name=name,
         memory_bytes=memory_bytes,
-        peak_flops={"float32": peak},
+        peak_flops={"float32": rate["matmul"]},
         memory_bytes_per_s=rate["bandwidth"],
         op_overhead_s=overhead_s,
-        efficiency={**families, "memory": 1.0, "embedding": 1.0},
+        kernels={
+            family: Kernel(overhead_s, rate["bandwidth"], {"float32": flops_per_s})
+            for family, flops_per_s in rate.items()
+            if family not in ("overhead", "bandwidth")
+        },
     )

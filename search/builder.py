@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.compute import roofline_s
+from autoddl.perfmodel.compute import op_s
 from autoddl.perfmodel.memory import kept_tensors, local_bytes
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribute import Redistributor
@@ -239,8 +239,9 @@ class _Builder:
         moved = sum(local_bytes(t, signature[o], self.mesh.shape) for o, t in tensors.items())
         view = OpView.of(op, shapes)
         first = next(iter(tensors.values()), None)
-        return roofline_s(
+        return op_s(
             self.profile.device,
+            op_type=op.type,
             flops=rule.flops(view) if rule else 0.0,
             moved_bytes=moved,
             family=rule.family if rule else "elementwise",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoddl.perfmodel.profile import Device, Link, Profile
+from autoddl.perfmodel.profile import Device, Kernel, Link, Profile
 from autoddl.sbp.boxing import COLLECTIVES
 
 GIB = 1024**3
@@ -36,7 +36,11 @@ def cluster(
         peak_flops={"float32": 2e12, "float16": 8e12},
         memory_bytes_per_s=3e11,
         op_overhead_s=overhead_s,
-        efficiency={"matmul": 0.8, "elementwise": 0.6},
+        kernels={
+            "matmul": Kernel(2 * overhead_s, 2e11, {"float32": 1.6e12, "float16": 5e12}),
+            "elementwise": Kernel(overhead_s, 2.5e11, {"float32": 1.2e12}),
+            "relu": Kernel(0.5 * overhead_s, 2.8e11, {"float32": 9e11}),
+        },
     )
     fields: dict[str, Any] = {
         "name": "made-up", "source": "tests", "kind": "data sheet", "device_type": "cpu",

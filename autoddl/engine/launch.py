@@ -23,6 +23,7 @@ from autoddl.engine.ranks.job import (
     checked,
 )
 from autoddl.engine.ranks.supervise import supervise
+from autoddl.engine.ranks.terminal import Terminal
 
 __all__ = ["LaunchArgumentError", "LaunchError", "LaunchResult", "launch", "main"]
 
@@ -114,25 +115,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(job: LaunchJob) -> LaunchResult:
-    return supervise(checked(job), _Terminal().write if job.stream_rank0 else None)
-
-
-class _Terminal:
-    """Write to our stdout and stderr until nobody reads them any more."""
-
-    def __init__(self) -> None:
-        self._closed: set[str] = set()
-
-    def write(self, stream: str, text: str) -> None:
-        if not text or stream in self._closed:
-            return
-        file = getattr(sys, stream)
-        encoding = getattr(file, "encoding", None) or "utf-8"
-        try:
-            file.write(text.encode(encoding, "replace").decode(encoding))
-            file.flush()
-        except BrokenPipeError:  # `| head`; the ranks go on, their logs too
-            self._closed.add(stream)
+    return supervise(checked(job), Terminal().write if job.stream_rank0 else None)
 
 
 def _tell(text: str) -> None:

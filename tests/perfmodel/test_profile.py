@@ -12,10 +12,12 @@ import pytest
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
-from autoddl.perfmodel.profile import Device, Link, Profile
-from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, COLLECTIVES
+from autoddl.perfmodel.collectives import SEND_RECEIVE
+from autoddl.perfmodel.profile import Device, Kernel, Link, Profile
+from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, COLLECTIVES, REDUCE_SCATTER
 
-DEVICE = Device("cpu", 1 << 30, {"float32": 1e10}, 1e10, 1e-5, {"matmul": 1.0})
+MATMUL = Kernel(2e-5, 5e9, {"float32": 8e9, "float16": 1e10}, 0.1)
+DEVICE = Device("cpu", 1 << 30, {"float32": 1e10}, 1e10, 1e-5, {"matmul": MATMUL})
 PROFILE = Profile(
     name="made-up",
     source="tests",
@@ -23,13 +25,23 @@ PROFILE = Profile(
     device_type="cpu",
     levels=("node", "gpu"),
     links=(
-        Link(ALL_REDUCE, "gpu", 2, 1e-4, 1e-9, 0.05),
+        Link(ALL_REDUCE, "gpu", 2, 1e-4, 1e-9, mean_error=0.05),
         Link(ALL_REDUCE, "gpu", 8, 3e-4, 2e-9),
         Link(ALL_REDUCE, "node", 4, 1e-3, 1e-8),
         Link(ALL_GATHER, "node", 2, 2e-3, 2e-8),
+        Link(REDUCE_SCATTER, "node", 4, 5e-3, 2e-8),
+        Link(REDUCE_SCATTER, "node", 4, 4e-3, 3e-8, groups=4, r2=0.9),
+        Link(
+            REDUCE_SCATTER, "node", 4, 6e-3, 1e-8, inner=2,
+            alpha_interval_s=(5e-3, 7e-3), beta_interval_s_per_byte=(0.0, 2e-8),
+        ),
+        Link(SEND_RECEIVE, "gpu", 2, 1e-5, 1e-10),
     ),
     device=DEVICE,
-)
+    licence="CC0-1.0",
+    sharing={"node": 0.5},
+    mode="graph",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -67,7 +79,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "truncated": (_cut, "not JSON", AGAIN),
     "binary": (lambda p: p.write_bytes(b"\xff\xfe\x00") and None, "can't be read", ""),
     "not a profile": (lambda p: p.write_text("[1, 2]") and None, "not a profile", "fit_network"),
-    "other version": (_edit(lambda d: d.update(version=99)), "version 99, .* reads 1", AGAIN),
+    "other version": (_edit(lambda d: d.update(version=99)), "version 99, .* reads 2", AGAIN),
     "field missing": (_edit(lambda d: d.pop("device")), "damaged .*device", AGAIN),
     "field unknown": (_edit(lambda d: d.update(colour=1)), "damaged .*colour", AGAIN),
     "α negative": (
@@ -81,6 +93,38 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         AGAIN,
     ),
     "α a text": (_edit(lambda d: d["links"][1].update(alpha_s="1")), "alpha_s .* is '1'", AGAIN),
+    "spans all": (
+        _edit(lambda d: d["links"][5].update(inner=4)),
+        "inner of reduce_scatter is 4 of 4 members; allowed: a true divisor",
+        "",
+    ),
+    "no groups": (
+        _edit(lambda d: d["links"][4].update(groups=0)),
+        "groups of reduce_scatter is 0; allowed: whole numbers >= 1",
+        "",
+    ),
+    "half an interval": (
+        _edit(lambda d: d["links"][6].update(alpha_interval_s=[1.0])),
+        r"alpha_interval_s of reduce_scatter is \(1.0,\)",
+        AGAIN,
+    ),
+    "too much sharing": (
+        _edit(lambda d: d["sharing"].update(node=1.5)),
+        r"sharing\[node\] is 1.5; allowed: 0",
+        "",
+    ),
+    "sharing of no level": (
+        _edit(lambda d: d["sharing"].update(rack=1)),
+        "sharing of 'rack'; levels are node, gpu",
+        "",
+    ),
+    "kernel without float32": (
+        _edit(lambda d: d["device"]["kernels"]["matmul"]["flops_per_s"].pop("float32")),
+        "kernel matmul: flops_per_s of float16; give at least float32",
+        "",
+    ),
+    "kernels a list": (_edit(lambda d: d["device"].update(kernels=[])), "kernels is", "by name"),
+    "old version": (_edit(lambda d: d.update(version=1)), "version 1, .* reads 2", AGAIN),
     "wrong level": (
         _edit(lambda d: d["links"][0].update(level="rack")),
         "link in level 'rack'; levels are node, gpu",
@@ -144,6 +188,53 @@ def test_seconds_of_a_collective() -> None:
     assert replace(PROFILE, links=()).collective_s(ALL_REDUCE, "gpu", 1, 1e6) == 0
 
 
+@pytest.mark.parametrize(
+    ("group_size", "inner", "groups", "alpha_s"),
+    [
+        (4, 1, 1, 5e-3),
+        (4, 1, 2, 5e-3),  # 2/1 and 4/2 are equally near: the smaller
+        (4, 1, 3, 4e-3),
+        (8, 1, 8, 4e-3),
+        (8, 2, 4, 6e-3),  # the members inside each node count most
+        (16, 4, 1, 6e-3),
+    ],
+)
+def test_nearest_kind_of_group(group_size: int, inner: int, groups: int, alpha_s: float) -> None:
+    link = PROFILE.link(REDUCE_SCATTER, "node", group_size, inner=inner, groups=groups)
+    assert link.alpha_s == alpha_s
+
+
+def test_only_this_very_kind_of_group_counts_as_measured() -> None:
+    assert PROFILE.measured(REDUCE_SCATTER, "node", 4)
+    assert PROFILE.measured(REDUCE_SCATTER, "node", 4, inner=2)
+    assert not PROFILE.measured(REDUCE_SCATTER, "node", 8, inner=2)
+    assert not PROFILE.measured(ALL_REDUCE, "node", 4, inner=2)
+    assert not PROFILE.measured(REDUCE_SCATTER, "gpu", 4)
+
+
+@pytest.mark.parametrize(
+    ("groups", "seconds"),
+    [
+        (1, 3 * 5e-3 + 0.75e6 * 2e-8),  # measured alone
+        (2, 3 * 5e-3 + 0.75e6 * 2e-8 * 1.5),  # that one, slower by the sharing of 0.5
+        (4, 3 * 4e-3 + 0.75e6 * 3e-8),  # measured with four
+        (7, 3 * 4e-3 + 0.75e6 * 3e-8 * (1 + 0.5 * 6) / (1 + 0.5 * 3)),
+    ],
+)
+def test_concurrent_groups_share_a_link(groups: int, seconds: float) -> None:
+    taken = PROFILE.collective_s(REDUCE_SCATTER, "node", 4, 1e6, groups=groups)
+    assert taken == pytest.approx(seconds)
+
+
+def test_links_are_shared_between_nodes_and_not_within_by_default() -> None:
+    plain = replace(PROFILE, sharing={})
+    one, three = (plain.collective_s(ALL_GATHER, "node", 2, 1e6, groups=g) for g in (1, 3))
+    assert one == pytest.approx(2e-3 + 0.5e6 * 2e-8)
+    assert three == pytest.approx(2e-3 + 3 * 0.5e6 * 2e-8)
+    inside = [plain.collective_s(ALL_REDUCE, "gpu", 2, 1e6, groups=g) for g in (1, 3)]
+    assert inside[0] == inside[1]
+
+
 @pytest.mark.parametrize("name", profiles.bundled())
 def test_bundled_profiles_are_sane(name: str) -> None:
     profile = profiles.load(name)
@@ -157,7 +248,7 @@ def test_bundled_profiles_are_sane(name: str) -> None:
             small, large = (profile.collective_s(collective, level, 4, n) for n in (1e4, 1e7))
             assert 0 < small < large
     assert profile.device.peak_flops["float32"] > 1e8
-    assert all(0 < share <= 1 for share in profile.device.efficiency.values())
+    assert all(k.flops_per_s["float32"] > 1e7 for k in profile.device.kernels.values())
 
 
 def test_the_default_for_cpus_was_measured_on_four_ranks() -> None:

@@ -100,10 +100,14 @@ def test_one_device_and_impossible_states() -> None:
         uneven.path(NdSbp((P,)), NdSbp((S(0),)))
 
 
-def uniform(sizes: dict[str, tuple[int, ...]]) -> Profile:
-    """Return a profile of links without latency and equally fast, but for the launch of each step."""
+def uniform(sizes: dict[str, tuple[int, ...]], *, inner: int = 1) -> Profile:
+    """Return a profile of links without latency and equally fast, but for the launch of each step.
+
+    With `inner` the last size of the outermost level is that of groups spanning the levels.
+    """
+    spanning = {next(iter(sizes)): max(next(iter(sizes.values())))} if inner > 1 else {}
     links = [
-        Link(collective, level, size, 0.0, 1e-9)
+        Link(collective, level, size, 0.0, 1e-9, inner if spanning.get(level) == size else 1)
         for collective in COLLECTIVES
         for level, group_sizes in sizes.items()
         for size in group_sizes
@@ -127,8 +131,24 @@ def test_levels_are_merged_only_where_the_profile_measured_it(src: str, dst: str
     goal = NdSbp.parse(dst)
     apart = Redistributor(Mesh.parse("2x2"), uniform({"node": (2,), "gpu": (2,)}))
     assert len(apart.path((64, 64), 4, NdSbp.parse(src), goal)) > 1
-    across = Redistributor(Mesh.parse("2x2"), uniform({"node": (2, 4), "gpu": (2,)}))
+    across = Redistributor(Mesh.parse("2x2"), uniform({"node": (2, 4), "gpu": (2,)}, inner=2))
     assert across.path((64, 64), 4, NdSbp.parse(src), goal) == (goal,)
+
+
+def test_groups_that_cross_one_link_share_it() -> None:
+    """A P→B between nodes of two GPUs: two groups at a time over each node's link, half as fast each.
+
+    Source: two groups of 1 MB over a 500 Mbit/s link take 2 · 8 Mbit / 500 Mbit/s = 32 ms.
+    """
+    bandwidth = 500e6 / 8
+    links = (Link("all_reduce", "node", 2, 0.0, 1 / bandwidth),)
+    profile = replace(uniform({"node": (2,), "gpu": (2,)}), links=links)
+    goal = NdSbp.parse("B, B")
+    for mesh, seconds in (("2x1", 16e-3), ("2x2", 32e-3), ("2x4", 64e-3)):
+        prices = Redistributor(Mesh.parse(mesh), profile)
+        step = boxing(NdSbp.parse("P, B"), goal, (1000, 250), prices.mesh.shape)
+        assert step is not None
+        assert prices.step_s(step, 4) == pytest.approx(seconds + 1e-5)
 
 
 # --- any two states: uneven shards, strides, orders, maxima -----------------------------------

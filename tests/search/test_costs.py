@@ -64,9 +64,13 @@ def naive_cost(p: problem.Problem, assignment: tuple[int, ...]) -> float:
                 home[tensor] = states[op.name, operand]
         rule = find(op.type)
         assert rule is not None
-        rate = device.peak_flops["float32"] * device.efficiency.get(rule.family, 0.5)
+        overhead_s, rate, bandwidth = device.op_overhead_s, 1e12, device.memory_bytes_per_s
+        kernel = device.kernels.get(op.type, device.kernels.get(rule.family))
+        if kernel is not None:
+            overhead_s, bandwidth = kernel.overhead_s, kernel.bytes_per_s
+            rate = kernel.flops_per_s["float32"]
         flops = rule.flops(OpView.of(op, shapes))
-        total += device.op_overhead_s + max(flops / rate, moved / device.memory_bytes_per_s)
+        total += overhead_s + max(flops / rate, moved / bandwidth)
     for tensor in program.outputs:
         wanted.setdefault(tensor, set()).add(broadcast(mesh.ndim))
     prices = Redistributor(mesh, p.profile)

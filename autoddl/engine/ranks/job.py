@@ -85,6 +85,8 @@ class LaunchResult:
     """What went wrong, in one line; empty if all went well."""
     exit_code: int
     """0; 124 (time limit); 128 + signal to us or to the failed rank; or the failed rank's code."""
+    failed_at_s: float | None = None
+    """When ``failed_rank`` was seen to have failed, on this machine's monotonic clock."""
 
     @property
     def ok(self) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from autoddl.engine.ranks import ports
 from autoddl.engine.ranks.job import LaunchArgumentError, LaunchJob, LaunchResult, describe
 from autoddl.engine.ranks.output import LineFilter, last_lines
 from autoddl.engine.ranks.processes import RankProcesses
+from autoddl.engine.ranks.signals import caught_signals
 
 _RANK_MAIN = Path(__file__).with_name("main.py")
 _TAIL_LINES = 20
@@ -39,6 +38,7 @@ class _Verdict:
     """Say why a launch is over; by default because every rank ended with 0."""
 
     failed: int | None = None  # local rank
+    failed_at_s: float | None = None
     timed_out: bool = False
     interrupted_by: int | None = None
     still_running: tuple[int, ...] = ()  # local ranks
@@ -52,9 +52,9 @@ def supervise(job: LaunchJob, on_text: OnText | None) -> LaunchResult:
         on_text: gets rank 0's output, without the engine's noise.
     """
     begin_s = time.monotonic()
-    log_dir = _make_log_dir(job.log_dir)
+    log_dir = make_log_dir(job.log_dir)
     echo = _Echo(on_text)
-    with _caught_signals() as caught, RankProcesses(echo.feed) as ranks:
+    with caught_signals() as caught, RankProcesses(echo.feed) as ranks:
         verdict = _Watch(job, ranks, log_dir, caught).until_over(begin_s, echo.flush)
         if verdict.failed not in (None, 0):
             echo.stop()
@@ -120,7 +120,7 @@ class _Watch:
             return _Verdict(interrupted_by=self._caught[0], still_running=running)
         failed = next((rank for rank, code in self._ranks.ended.items() if code != 0), None)
         if failed is not None:
-            return _Verdict(failed=failed, still_running=running)
+            return _Verdict(failed, time.monotonic(), still_running=running)
         if not self._waiting and not running:
             return _Verdict()
         if self._job.timeout_s is not None and waited_s >= self._job.timeout_s:
@@ -144,7 +144,12 @@ class _Watch:
         self._ranks.start(local_rank, argv, env=environment, log=log)
 
 
-def _make_log_dir(wanted: Path | None) -> Path:
+def make_log_dir(wanted: Path | None) -> Path:
+    """Make the folder for logs, a temporary one if none is wanted.
+
+    Raises:
+        LaunchArgumentError: nothing can be written there.
+    """
     if wanted is None:
         return Path(tempfile.mkdtemp(prefix="autoddl-run-"))
     try:
@@ -157,28 +162,12 @@ def _make_log_dir(wanted: Path | None) -> Path:
     return wanted
 
 
-@contextlib.contextmanager
-def _caught_signals() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP instead of dying; those we were told to ignore stay so."""
-    caught: list[int] = []
-    previous = {}
-    if threading.current_thread() is threading.main_thread():  # no other may set handlers
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(signum) not in (signal.SIG_IGN, None):
-                previous[signum] = signal.signal(signum, lambda got, _: caught.append(got))
-    try:
-        yield caught
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
-
-
 def _result(
     job: LaunchJob, verdict: _Verdict, ranks: RankProcesses, log_dir: Path, wall_s: float
 ) -> LaunchResult:
     local_ranks = range(job.nproc_per_node)
     logs = tuple(
-        _last_text(job.log_path(log_dir, rank)) if rank in ranks.started else ""
+        last_text(job.log_path(log_dir, rank)) if rank in ranks.started else ""
         for rank in local_ranks
     )
     message, exit_code = _explain(job, verdict, ranks.ended)
@@ -188,6 +177,7 @@ def _result(
     return LaunchResult(
         returncodes=tuple(ranks.ended.get(rank) for rank in local_ranks),
         failed_rank=None if verdict.failed is None else job.rank(verdict.failed),
+        failed_at_s=verdict.failed_at_s,
         timed_out=verdict.timed_out,
         interrupted_by=verdict.interrupted_by,
         wall_s=wall_s,
@@ -215,7 +205,8 @@ def _explain(job: LaunchJob, verdict: _Verdict, ended: dict[int, int]) -> tuple[
     return "", 0
 
 
-def _last_text(log: Path) -> str:
+def last_text(log: Path) -> str:
+    """Give the last MiB of a log."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_BYTES))
         return file.read().decode("utf-8", errors="replace")

@@ -233,7 +233,7 @@ def test_without_oneflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bad_time_limit(start: Callable[..., Ranks]) -> None:
-    with pytest.raises(AutoDDLError, match="timeout: got 0.0; allowed are more than 0 seconds"):
+    with pytest.raises(AutoDDLError, match=r"timeout: got 0\.0; allowed are more than 0 seconds"):
         run(SMALL, memory_only(), timeout_s=0.0)
 
 

@@ -1,0 +1,381 @@
+"""Testbeds: what is described, what is left behind, who failed, and whether links have their rate."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autoddl
+from autoddl.engine.launch import LaunchArgumentError
+from experiments.testbed import Testbed, TestbedError, TestbedSpec, network
+from experiments.testbed.__main__ import main, payload_bit_s
+from experiments.testbed.bed import TestbedRunError
+
+ROOT = Path(autoddl.__file__).parents[1]
+NAMES = Path("/run/netns")
+
+
+@pytest.fixture(scope="module")
+def needs_namespaces() -> None:
+    """Skip where this process may not make network namespaces."""
+    try:
+        with Testbed(nodes=1, ranks=1, rate="1gbit"):
+            pass
+    except TestbedError as error:
+        pytest.skip(f"no testbed on this machine: {error}")
+
+
+def namespaces(test: Any) -> Any:
+    """Mark a test that makes network namespaces."""
+    return pytest.mark.testbed(pytest.mark.usefixtures("needs_namespaces")(test))
+
+
+def names_of(pid: int) -> set[str]:
+    if not NAMES.exists():
+        return set()
+    return {path.name for path in NAMES.iterdir() if path.name.startswith(f"autoddl-{pid}-")}
+
+
+def until(condition: Callable[[], Any], within_s: float = 20) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+# Rank 0 listens on the master port, as OneFlow's does, so that the others start. Each rank has a
+# child, and leaves "PID CHILD" in a file.
+LINGER = """
+import os, socket, subprocess, sys, time
+rank = int(os.environ["RANK"])
+if rank == 0:
+    server = socket.create_server(("", int(os.environ["MASTER_PORT"])))
+child = subprocess.Popen(["sleep", "1000"])
+with open(f"{sys.argv[1]}/{rank}.tmp", "w") as file:
+    file.write(f"{os.getpid()} {child.pid}")
+os.rename(f"{sys.argv[1]}/{rank}.tmp", f"{sys.argv[1]}/{rank}.pids")
+time.sleep(float(sys.argv[2]))
+if rank == 3:
+    print("last words")
+    sys.exit(7)
+time.sleep(1000)
+"""
+
+
+def lingering(folder: Path) -> list[int]:
+    return [int(pid) for file in folder.glob("*.pids") for pid in file.read_text().split()]
+
+
+@pytest.fixture
+def linger(tmp_path: Path) -> str:
+    path = tmp_path / "linger.py"
+    path.write_text(LINGER)
+    return str(path)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start the command line as a process of its own."""
+    started = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "experiments.testbed", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+# ---- descriptions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rate", "bit_s"),
+    [
+        ("500mbit", 500_000_000),
+        ("2gbit", 2_000_000_000),
+        ("2.5 Gbit", 2_500_000_000),
+        ("200000kbit", 200_000_000),
+        ("1000000bit", 1_000_000),
+        (3e8, 300_000_000),
+    ],
+)
+def test_rates(rate: str | float, bit_s: int) -> None:
+    assert TestbedSpec.parse(nodes=2, ranks=2, rate=rate).rate_bit_s == bit_s
+
+
+def test_a_burst_is_worth_a_quarter_of_a_millisecond_but_at_least_a_frame() -> None:
+    bursts = {
+        rate: TestbedSpec.parse(nodes=1, ranks=1, rate=rate).burst_bytes
+        for rate in ("1mbit", "200mbit", "1gbit", "2gbit")
+    }
+    assert bursts == {"1mbit": 10_000, "200mbit": 10_000, "1gbit": 31_250, "2gbit": 62_500}
+    assert TestbedSpec.parse(nodes=1, ranks=1, rate="1gbit", burst="32kb").burst_bytes == 32768
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"rate": "fast"}, "rate: got 'fast', allowed is a number with one of bit, kbit"),
+        ({"rate": "500"}, "rate: got '500'"),
+        ({"rate": "5mbps"}, "rate: got '5mbps'"),
+        ({"rate": "-5mbit"}, "rate: got '-5mbit'"),
+        ({"rate": "1kbit"}, "allowed are 1mbit to 40gbit"),
+        ({"rate": float("nan")}, "must be finite"),
+        ({"nodes": 0}, "nodes: got 0, allowed are 1 to 200"),
+        ({"nodes": 201}, "nodes: got 201"),
+        ({"ranks": 0}, "ranks: got 0"),
+        ({"burst": "1kb"}, "burst: got 1024 bytes"),
+        ({"burst": "much"}, "burst: got 'much'"),
+    ],
+)
+def test_descriptions_that_cannot_be(changed: dict[str, Any], text: str) -> None:
+    with pytest.raises(TestbedError) as error:
+        TestbedSpec.parse(**{"nodes": 2, "ranks": 2, "rate": "500mbit", **changed})
+    assert text in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("--nodes 2 --ranks 2 --rate fast -- x.py", "rate: got 'fast'"),
+        ("--nodes 0 --ranks 2 --rate 1gbit -- x.py", "nodes: got 0"),
+        ("--nodes two --ranks 2 --rate 1gbit -- x.py", "--nodes: invalid int value: 'two'"),
+        ("--ranks 2 --rate 1gbit -- x.py", "--nodes is missing; usage: python -m"),
+        ("--nodes 2 --ranks 2 --rate 1gbit", "nothing to run after `--`; usage: python -m"),
+        ("--nodes 2 --ranks 2 --rate 1gbit --", "nothing to run after `--`"),
+        ("--nodes 2 --ranks 2 --rate 1gbit x.py", "unrecognized arguments: x.py"),
+    ],
+)
+def test_bad_command_lines(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments.split()) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("testbed: ") and text in err
+
+
+def test_without_iproute2_or_root(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    for tool in ("ip", "tc"):
+        (tmp_path / tool).write_text("#!/bin/sh\n")
+        (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    line = ["--nodes", "1", "--ranks", "1", "--rate", "1gbit", "--", "x.py"]
+    assert main(line) == 2
+    assert "needs root" in capsys.readouterr().err
+    (tmp_path / "tc").unlink()
+    assert main(line) == 2
+    err = capsys.readouterr().err
+    assert "needs tc of iproute2" in err and "make testbed" in err and err.count("\n") == 1
+
+
+# ---- what is left behind -------------------------------------------------------------------------
+
+
+@namespaces
+def test_namespaces_are_there_and_then_gone() -> None:
+    with Testbed(nodes=3, ranks=1, rate="1gbit") as bed, Testbed(nodes=1, ranks=1, rate="1gbit"):
+        assert len(names_of(os.getpid())) == 6
+        links = bed.inside(2, ["ip", "-o", "-4", "addr"])
+        assert "10.77.0.3/24" in subprocess.run(links, capture_output=True, text=True).stdout
+        assert not network.clean()  # ours are not stale
+    assert not names_of(os.getpid())
+    with pytest.raises(TestbedError, match="the testbed is not there"):
+        bed.run(["-m", "this"])
+
+
+@namespaces
+def test_namespaces_and_their_processes_are_gone_after_an_exception() -> None:
+    with pytest.raises(ZeroDivisionError), Testbed(nodes=1, ranks=1, rate="1gbit") as bed:
+        process = subprocess.Popen(bed.inside(0, ["sleep", "1000"]))
+        raise ZeroDivisionError
+    assert not names_of(os.getpid())
+    assert process.wait(5) == -signal.SIGKILL
+
+
+@namespaces
+def test_nothing_is_left_of_a_testbed_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "_SYSCTLS", {"no_such_setting": "1"})
+    with pytest.raises(TestbedError, match="no_such_setting"):
+        Testbed(nodes=2, ranks=1, rate="1gbit").__enter__()
+    assert not names_of(os.getpid())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@namespaces
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything(
+    command: Callable[..., subprocess.Popen[str]], linger: str, tmp_path: Path, signum: int
+) -> None:
+    line = f"--nodes 2 --ranks 2 --rate 1gbit -- {linger} {tmp_path} 1000"
+    process = command(*line.split())
+    until(lambda: len(lingering(tmp_path)) == 8)
+    process.send_signal(signum)
+    process.communicate(timeout=10)
+    assert process.returncode == 128 + signum
+    assert not names_of(process.pid)
+    assert not any(alive(pid) for pid in lingering(tmp_path))
+
+
+@namespaces
+def test_the_next_start_removes_what_a_killed_testbed_left(
+    command: Callable[..., subprocess.Popen[str]], linger: str, tmp_path: Path
+) -> None:
+    process = command(*f"--nodes 2 --ranks 2 --rate 1gbit -- {linger} {tmp_path} 1000".split())
+    until(lambda: len(lingering(tmp_path)) == 8)
+    left = names_of(process.pid)
+    process.kill()
+    process.communicate()
+    assert left == names_of(process.pid) and len(left) == 3
+    # a process that nobody else ends
+    name = min(left)
+    stray = subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"])
+    assert set(network.clean()) >= left
+    assert not names_of(process.pid)
+    assert stray.wait(5) == -signal.SIGKILL
+    until(lambda: not any(alive(pid) for pid in lingering(tmp_path)))
+
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+
+@namespaces
+def test_a_rank_that_fails_ends_all_nodes_and_is_named(linger: str, tmp_path: Path) -> None:
+    with Testbed(nodes=2, ranks=2, rate="1gbit") as bed:
+        result = bed.run([linger, str(tmp_path), "0.5"], timeout_s=30, log_dir=tmp_path / "logs")
+    assert (result.failed_node, result.failed_rank, result.exit_code) == (1, 3, 7)
+    assert result.message == "rank 3 of 4 on node 1 failed with exit code 7; ended all nodes"
+    assert result.tail == ("last words",)
+    assert result.returncodes[3] == 7 and not result.timed_out
+    assert (tmp_path / "logs" / "rank3.log").read_text() == "last words\n"
+    assert len(lingering(tmp_path)) == 8 and not any(alive(pid) for pid in lingering(tmp_path))
+
+
+# Rank 1 fails, but its launcher has to kill a child that does not want to go; meanwhile rank 0 fails.
+TWO_FAILURES = """
+import os, socket, subprocess, sys, time
+flag = sys.argv[1] + "/failed"
+if os.environ["RANK"] == "0":
+    server = socket.create_server(("", int(os.environ["MASTER_PORT"])))
+    while not os.path.exists(flag):
+        time.sleep(0.02)
+    time.sleep(0.3)
+    sys.exit("lost rank 1")
+subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 1000"])
+time.sleep(0.3)
+open(flag, "w").close()
+sys.exit(3)
+"""
+
+
+@namespaces
+def test_of_two_failures_the_first_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO_FAILURES)
+    with Testbed(nodes=2, ranks=1, rate="1gbit") as bed:
+        result = bed.run([str(script), str(tmp_path)], timeout_s=30, stream_rank0=False)
+    assert result.returncodes == (1, 3)
+    assert (result.failed_node, result.failed_rank, result.exit_code) == (1, 1, 3), result
+
+
+@namespaces
+def test_the_time_limit_ends_all_nodes(linger: str, tmp_path: Path) -> None:
+    with (
+        pytest.raises(TestbedRunError, match="time limit of 1\\.5 s reached") as error,
+        Testbed(nodes=2, ranks=1, rate="1gbit") as bed,
+    ):
+        bed.run([linger, str(tmp_path), "1000"], timeout_s=1.5, check=True)
+    assert error.value.result.exit_code == 124
+    assert not any(alive(pid) for pid in lingering(tmp_path))
+
+
+@namespaces
+def test_a_missing_script_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["--nodes", "1", "--ranks", "1", "--rate", "1gbit", "--", "python", "no/such.py"]) == 2
+    )
+    err = capsys.readouterr().err
+    assert "script 'no/such.py' does not exist" in err and err.count("\n") == 1
+    with (
+        Testbed(nodes=1, ranks=1, rate="1gbit") as bed,
+        pytest.raises(LaunchArgumentError, match="nothing to run"),
+    ):
+        bed.run([])
+
+
+@namespaces
+def test_rank_0_is_shown_and_all_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "show.py"
+    script.write_text(
+        "import os, sys\n"
+        "print(*[os.environ[k] for k in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MINE')], sys.argv[1])\n"
+    )
+    with Testbed(nodes=1, ranks=2, rate="1gbit") as bed:
+        result = bed.run([str(script), "--x"], env={"MINE": "yes"}, timeout_s=30)
+    assert result.ok and result.returncodes == (0, 0), result
+    assert result.logs == ("0 2 10.77.0.1 yes --x\n", "1 2 10.77.0.1 yes --x\n")
+    assert capsys.readouterr().out == result.logs[0]
+
+
+# ---- links ---------------------------------------------------------------------------------------
+
+
+@namespaces
+@pytest.mark.parametrize("rate", ["100mbit", "400mbit"])
+def test_links_have_their_rate_both_ways_at_once(rate: str) -> None:
+    with Testbed(nodes=2, ranks=1, rate=rate) as bed:
+        wanted = bed.spec.rate_bit_s
+        # other work on this machine can slow a link down for a while, never speed it up
+        best = max(payload_bit_s(bed, 0.7) for _ in range(2))
+    assert best == pytest.approx(wanted, rel=0.15)
+
+
+ONEFLOW = """
+import numpy as np, oneflow as flow
+rank, count = flow.env.get_rank(), flow.env.get_world_size()
+placement = flow.placement("cpu", ranks=list(range(count)))
+rows = np.arange(8, dtype="float32").reshape(4, 2) * (rank + 1)
+whole = flow.tensor(rows).to_global(placement=placement, sbp=flow.sbp.partial_sum)
+got = whole.to_global(sbp=flow.sbp.broadcast).to_local().numpy().copy()
+assert (got == np.arange(8).reshape(4, 2) * sum(range(1, count + 1))).all(), got
+print("added over", count)
+"""
+
+
+@namespaces
+@pytest.mark.oneflow
+def test_oneflow_ranks_meet_across_nodes(tmp_path: Path) -> None:
+    script = tmp_path / "add.py"
+    script.write_text(ONEFLOW)
+    with Testbed(nodes=2, ranks=1, rate="500mbit") as bed:
+        result = bed.run([str(script)], timeout_s=60, check=True, stream_rank0=False)
+    assert result.logs[0].endswith("added over 2\n")
