@@ -102,13 +102,13 @@ def chain(case: Case, cluster: Cluster) -> Program:
 
 def twin_key(case: Case, cluster: Cluster) -> tuple[Any, ...]:
     """Return what two cases must agree in to share one twin."""
-    members = case.members(cluster)
-    return (members, case.repeats_x, round(math.log2(_local_elements(case))), case.steps)
+    workers = case.workers(cluster)
+    return (workers, case.repeats_x, round(math.log2(_local_elements(case))), case.steps)
 
 
 def twin(case: Case, cluster: Cluster) -> Program:
-    """Return the twin of a case: the kernels that a member of the chain runs, on as many ranks."""
-    mesh = flow.placement("cpu", list(case.members(cluster)))
+    """Return the twin of a case: the kernels that the chain runs one after the other, on as many ranks."""
+    mesh = flow.placement("cpu", list(case.workers(cluster)))
     rows, columns = near_square(_local_elements(case), 1)
     x = _full((1, rows, columns), 1.0 / rows, mesh, ("B",))
     s, w = _full((1, 1, 1), 1.0, mesh, ("B",)), _padding(mesh)
@@ -163,7 +163,10 @@ def _collective(case: Case, cluster: Cluster) -> Program:
 
 
 def _round_trip(case: Case, cluster: Cluster) -> Program:
-    """Send x to the partners and back, `steps` messages in all; dim 0 has a row for each pair."""
+    """Send x to the partners and back, `steps` messages in all; dim 0 has a row for each pair.
+
+    Senders and receivers multiply in turn, hence a twin on the senders alone.
+    """
     senders, receivers = case.pairs(cluster)
     here, there = (flow.placement("cpu", list(side)) for side in (senders, receivers))
     rows, columns = shape_of(case)

@@ -17,6 +17,7 @@ INSIDE, BETWEEN = "gpu", "node"
 _CHAIN_BYTES = 16 << 20  # short chains of long messages: OneFlow never frees a graph's buffers
 _BUFFERS_PER_STEP = 8  # messages that one step of a chain and of its twin hold
 MOST_STEPS = 16
+_LONG = 4 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ class Case:
     def repeats_x(self) -> bool:
         """Tell whether each boxing's result is the next one's input."""
         return self.collective in (ALL_TO_ALL, SEND_RECEIVE)
+
+    @property
+    def weight(self) -> float:
+        """Return how much time the case deserves beside others: β hangs on the long messages."""
+        return 1.0 + 2.0 * min(1.0, self.size_bytes / _LONG)
 
     @property
     def memory_bytes(self) -> int:
@@ -131,10 +137,14 @@ class Case:
         mesh = self.mesh(cluster)
         return tuple(k for row in mesh for k in (row if isinstance(row, list) else [row]))
 
+    def workers(self, cluster: Cluster) -> tuple[int, ...]:
+        """Return the ranks that compute at the same time: all members, or the senders of pairs."""
+        return self.pairs(cluster)[0] if self.paired else self.members(cluster)
+
     def bystanders(self, cluster: Cluster) -> tuple[int, ...]:
-        """Return the ranks that take no part; they have to call the programs all the same."""
-        members = set(self.members(cluster))
-        return tuple(rank for rank in range(cluster.ranks) if rank not in members)
+        """Return the other ranks; they have to call the programs all the same."""
+        workers = set(self.workers(cluster))
+        return tuple(rank for rank in range(cluster.ranks) if rank not in workers)
 
 
 def schedule(

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 _START_S = 180.0  # for the ranks to find each other
-_HANG_S = 60.0  # a case that takes longer, besides moving its data at _SLOWEST, hangs
-_SLOWEST_BYTES_PER_S = 1e6
+_HANG_S = 60.0  # a case that takes longer than planned, besides a few slow calls, hangs
+_SLOWEST_BYTES_PER_S = 5e6
+_SLOW_CALLS = 8
 
 # Before the engine is loaded: where another node's rank dies, ours wait for ever in C++.
 if __name__ == "__main__":
@@ -45,14 +46,13 @@ class _Measuring:
 
     def run(self) -> None:
         for index, case in enumerate(self.cases):
-            moved = case.steps * case.size_bytes * case.group_size * case.groups
-            faulthandler.dump_traceback_later(
-                _HANG_S + 4 * moved / _SLOWEST_BYTES_PER_S + self.task["budget_s"], exit=True
-            )
             spent_s = float(of_all_ranks([time.perf_counter() - self.begin_s]).max())
-            left_s = self.task["budget_s"] - spent_s
-            row = self.row(case, max(0.0, left_s / (len(self.cases) - index)))
-            self.tell({"row": row.to_json()})
+            share = case.weight / sum(later.weight for later in self.cases[index:])
+            limit_s = max(0.0, self.task["budget_s"] - spent_s) * share
+            moved = case.steps * case.size_bytes * case.group_size * case.groups
+            slow_s = _SLOW_CALLS * moved / _SLOWEST_BYTES_PER_S
+            faulthandler.dump_traceback_later(_HANG_S + limit_s + slow_s, exit=True)
+            self.tell({"row": self.row(case, limit_s).to_json()})
         if self.task["device"]:
             faulthandler.dump_traceback_later(_HANG_S + 120.0, exit=True)
             self.tell({"device": self.device()})

@@ -35,12 +35,12 @@ OnProgress = Callable[[str, float], None]
 
 MODES = ("graph", "eager", "both")
 SIZES = tuple(1 << k for k in (14, 16, 18, 20, 22, 24))
-QUICK_SIZES = (1 << 14, 1 << 22)
+QUICK_SIZES = (1 << 14, 1 << 19, 1 << 22)
 BUDGET_S, QUICK_BUDGET_S = 300.0, 36.0
 ITERATIONS, WARM_UP = 1000, 2
 _QUICK_STEPS = 8
 _DEVICE_SHARE_S, _QUICK_DEVICE_SHARE_S = 2.0, 0.4  # for each of the device's chains
-_DEVICE_WEIGHT = 8.0  # the device takes about as long as so many cases; for the progress only
+_DEVICE_WEIGHT = 12.0  # the device takes about as long as so many short messages; for the progress
 # OneFlow 0.9 puts a call of an nn.Graph into its queue after having started it. Where the call ends
 # first, the rank crashes or hangs: seen once in some thousand calls of a few ms on crowded cores.
 _ATTEMPTS = 3  # for one case, after which it is left out
@@ -241,7 +241,7 @@ class _Lead:
             batches = pack(
                 left, memory_bytes=memory("MemAvailable") // 2 // settings.nproc_per_node
             )
-            share = len(batches[0]) / max(1, len(left))
+            share = sum(c.weight for c in batches[0]) / sum(c.weight for c in left) if left else 1.0
             task = {
                 "cluster": [settings.nnodes, settings.nproc_per_node],
                 "cases": [asdict(case) for case in batches[0]],
@@ -299,7 +299,9 @@ class _Meter:
     def __init__(self, progress: OnProgress | None, settings: Settings, partial: Partial) -> None:
         self.partial = partial
         self._progress = progress
-        self._total = len(settings.cases()) + (_DEVICE_WEIGHT if settings.device else 0.0)
+        cases = settings.cases()
+        self._total = sum(case.weight for case in cases)
+        self._total += _DEVICE_WEIGHT if settings.device else 0.0
         self.show("starting the ranks")
 
     def take(self, line: str) -> None:
@@ -312,7 +314,8 @@ class _Meter:
         """Tell how much is done."""
         if self._progress is None:
             return
-        done = len(self.partial.rows) + (self.partial.device is not None) * _DEVICE_WEIGHT
+        done = sum(case.weight for case in self.partial.rows)
+        done += _DEVICE_WEIGHT if self.partial.device is not None else 0.0
         self._progress(text, min(1.0, done / self._total))
 
 

@@ -49,7 +49,9 @@ def test_groups_are_what_the_case_says(cluster: Cluster) -> None:
         ranks = [rank for group in groups for rank in group]
         assert len(set(ranks)) == len(ranks) and set(ranks) <= set(range(cluster.ranks))
         assert sorted(ranks) == list(case.members(cluster))
-        assert set(case.bystanders(cluster)) == set(range(cluster.ranks)) - set(ranks)
+        workers = case.pairs(cluster)[0] if case.paired else ranks
+        assert set(case.workers(cluster)) == set(workers)
+        assert set(case.bystanders(cluster)) == set(range(cluster.ranks)) - set(workers)
         if not case.paired:
             assert case.groups_at_work(cluster) == len(groups)
         crossing: dict[int, int] = {}
