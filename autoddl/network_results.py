@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoddl.engine.cases import Case, Row
+from autoddl.engine.cases import SEND_RECEIVE, Case, Row
 from autoddl.engine.measure import Settings, memory
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.fit import Point
@@ -123,7 +123,7 @@ def profile_of(
         levels=cluster.levels,
         links=_profile_links(results.links[mode], cluster.levels[-1]),
         device=device,
-        sharing=sharing_of(results.links[mode], cluster.levels),
+        sharing=sharing_of(_in_step(results.links[mode]), cluster.levels),
         mode=mode,
     )
 
@@ -142,6 +142,11 @@ def _profile_links(links: Sequence[Link], innermost: str) -> tuple[Link, ...]:
             if key not in inner or inner[key].groups < link.groups:
                 inner[key] = link
     return (*outer, *(replace(link, groups=1) for link in inner.values()))
+
+
+def _in_step(links: Sequence[Link]) -> list[Link]:
+    """Leave out pairs: nothing ties them together, so some send while others receive."""
+    return [link for link in links if link.collective != SEND_RECEIVE]
 
 
 def raw_table(results: Results) -> str:

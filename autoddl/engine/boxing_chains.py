@@ -107,7 +107,7 @@ def twin_key(case: Case, cluster: Cluster) -> tuple[Any, ...]:
 
 
 def twin(case: Case, cluster: Cluster) -> Program:
-    """Return the twin of a case: the kernels that the chain runs one after the other, on as many ranks."""
+    """Return the twin of a case: the kernels that its chain runs in turn, on as many ranks."""
     mesh = flow.placement("cpu", list(case.workers(cluster)))
     rows, columns = near_square(_local_elements(case), 1)
     x = _full((1, rows, columns), 1.0 / rows, mesh, ("B",))

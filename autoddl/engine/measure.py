@@ -116,7 +116,11 @@ class Settings:
         values = asdict(self)
         for key in ("iterations", "warm_up", "budget_s", "device"):
             del values[key]
-        return {**values, "autoddl": autoddl.__version__, "oneflow": metadata.version("oneflow")}
+        try:
+            oneflow = metadata.version("oneflow")
+        except metadata.PackageNotFoundError:  # `run` says so
+            oneflow = "none"
+        return {**values, "autoddl": autoddl.__version__, "oneflow": oneflow}
 
 
 def _check_choices(what: str, got: Sequence[Any], allowed: Sequence[Any]) -> None:
