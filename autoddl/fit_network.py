@@ -18,8 +18,9 @@ from rich.table import Table
 
 from autoddl import network_plot
 from autoddl.engine.launch import LaunchError
-from autoddl.engine.measure import OnProgress, Settings, run
+from autoddl.engine.measure import OnProgress, run
 from autoddl.engine.partial import Partial
+from autoddl.engine.settings import Settings
 from autoddl.errors import AutoDDLError
 from autoddl.network_options import Options, parse
 from autoddl.network_results import Results, profile_of, raw_table, results_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autoddl.engine.cases import ALL_COLLECTIVES
-from autoddl.engine.measure import (
+from autoddl.engine.settings import (
     BUDGET_S,
     ITERATIONS,
     MODES,

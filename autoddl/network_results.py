@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from autoddl.engine.cases import SEND_RECEIVE, Case, Row
-from autoddl.engine.measure import Settings, memory
+from autoddl.engine.measure import memory
+from autoddl.engine.settings import Settings
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.fit import Point
 from autoddl.perfmodel.profile import Device, Link, Profile

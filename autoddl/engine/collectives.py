@@ -45,6 +45,7 @@ class _Measuring:
         self.results = folder / "results.jsonl" if flow.env.get_rank() == 0 else None
 
     def run(self) -> None:
+        """Measure everything; where a case hangs, end this process with exit code 1."""
         for index, case in enumerate(self.cases):
             spent_s = float(of_all_ranks([time.perf_counter() - self.begin_s]).max())
             share = case.weight / sum(later.weight for later in self.cases[index:])
@@ -92,7 +93,7 @@ class _Measuring:
     def device(self) -> dict[str, Any]:
         """Measure the device's chains, all ranks at work."""
         mesh = flow.placement("cpu", list(range(self.cluster.ranks)))
-        mode = self.cases[0].mode if self.cases else "graph"
+        mode = self.task["device_mode"]
         found = {}
         for name, chain in device_chains.chains().items():
             inputs = [boxing_chains.replicated(array, mesh) for array in chain.inputs]
@@ -110,6 +111,7 @@ class _Measuring:
         return found
 
     def tell(self, line: dict[str, Any]) -> None:
+        """Let the parent know, on rank 0."""
         if self.results is not None:
             with self.results.open("a") as file:
                 file.write(json.dumps(line) + "\n")

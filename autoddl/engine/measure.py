@@ -17,15 +17,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import autoddl
-from autoddl.engine.cases import ALL_COLLECTIVES, MOST_STEPS, Case, Cluster, pack, schedule
+from autoddl.engine.cases import Case, pack
 from autoddl.engine.launch import LaunchError, LaunchResult, launch
 from autoddl.engine.partial import Partial
+from autoddl.engine.settings import Node, Settings
 from autoddl.errors import AutoDDLError
 
 logger = logging.getLogger(__name__)
@@ -33,110 +33,15 @@ logger = logging.getLogger(__name__)
 OnProgress = Callable[[str, float], None]
 """Called with what is being measured and the share of the whole that is done, 0 to 1."""
 
-MODES = ("graph", "eager", "both")
-SIZES = tuple(1 << k for k in (14, 16, 18, 20, 22, 24))
-QUICK_SIZES = (1 << 14, 1 << 19, 1 << 22)
-BUDGET_S, QUICK_BUDGET_S = 300.0, 36.0
-ITERATIONS, WARM_UP = 1000, 2
-_QUICK_STEPS = 8
 _DEVICE_SHARE_S, _QUICK_DEVICE_SHARE_S = 2.0, 0.4  # for each of the device's chains
 _DEVICE_WEIGHT = 12.0  # the device takes about as long as so many short messages; for the progress
 # OneFlow 0.9 puts a call of an nn.Graph into its queue after having started it. Where the call ends
 # first, the rank crashes or hangs: seen once in some thousand calls of a few ms on crowded cores.
 _ATTEMPTS = 3  # for one case, after which it is left out
-_MOST_LEFT_OUT = 2  # in a row
+_MOST_LEFT_OUT = 2
 _TIMED_OUT = 124  # exit code of a launch; above are those of ranks that a signal killed
 _HANG = "Timeout ("  # what faulthandler writes when the ranks' own alarm ends them
 _PORTS = 64  # every launch takes the next port: the last one's may still be in use
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What to measure and how long."""
-
-    nproc_per_node: int
-    nnodes: int = 1
-    mode: str = "graph"
-    sizes: tuple[int, ...] = SIZES
-    collectives: tuple[str, ...] = ALL_COLLECTIVES
-    group_sizes: tuple[int, ...] | None = None
-    quick: bool = False
-    iterations: int = ITERATIONS
-    warm_up: int = WARM_UP
-    budget_s: float | None = None
-    device: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("nproc_per_node", "nnodes"):
-            if getattr(self, name) < 1:
-                raise AutoDDLError(f"{name}: got {getattr(self, name)}; allowed are 1 and more")
-        _check_choices("mode", (self.mode,), MODES)
-        _check_choices("collectives", self.collectives, ALL_COLLECTIVES)
-        for size in self.sizes:
-            if size < 4:
-                raise AutoDDLError(f"sizes: got {size} bytes; allowed are 4 bytes and more")
-        if self.iterations < 1 or self.warm_up < 0:
-            raise AutoDDLError(
-                f"repetitions: got {self.iterations} after {self.warm_up} to warm up; allowed are "
-                "1 and more after 0 and more"
-            )
-        if self.budget_s is not None and not self.budget_s > 0:
-            raise AutoDDLError(f"budget: got {self.budget_s}; allowed are more than 0 seconds")
-        if self.group_sizes is not None and self.cluster.ranks > 1:
-            possible = {case.group_size for case in self._cases(None)}
-            _check_choices("group sizes", self.group_sizes, tuple(sorted(possible)))
-
-    @property
-    def cluster(self) -> Cluster:
-        """Return the nodes and ranks."""
-        return Cluster(self.nnodes, self.nproc_per_node)
-
-    @property
-    def modes(self) -> tuple[str, ...]:
-        """Return the modes to measure; profiles are made of the first."""
-        return ("graph", "eager") if self.mode == "both" else (self.mode,)
-
-    def cases(self) -> list[Case]:
-        """Return all cases."""
-        return self._cases(self.group_sizes)
-
-    def _cases(self, group_sizes: tuple[int, ...] | None) -> list[Case]:
-        return schedule(
-            self.cluster,
-            modes=self.modes,
-            sizes=self.sizes,
-            collectives=self.collectives,
-            group_sizes=group_sizes,
-            most_steps=_QUICK_STEPS if self.quick else MOST_STEPS,
-            shared_only=self.quick and self.nnodes == 1,
-        )
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return what partial results must agree in to belong together."""
-        values = asdict(self)
-        for key in ("iterations", "warm_up", "budget_s", "device"):
-            del values[key]
-        try:
-            oneflow = metadata.version("oneflow")
-        except metadata.PackageNotFoundError:  # `run` says so
-            oneflow = "none"
-        return {**values, "autoddl": autoddl.__version__, "oneflow": oneflow}
-
-
-def _check_choices(what: str, got: Sequence[Any], allowed: Sequence[Any]) -> None:
-    for value in got:
-        if value not in allowed:
-            names = ", ".join(map(str, allowed)) or "none"
-            raise AutoDDLError(f"{what}: got {value!r}; allowed are {names}")
-
-
-@dataclass(frozen=True)
-class Node:
-    """Which node this is and how the nodes find each other."""
-
-    rank: int = 0
-    master_addr: str = "127.0.0.1"
-    master_port: int | None = None
 
 
 def run(
@@ -188,6 +93,7 @@ class _Job:
     begin_s: float = field(default_factory=time.monotonic)
 
     def launch(self, folder: Path) -> LaunchResult:
+        """Start this node's ranks with the task in `folder` and wait for them."""
         root = str(Path(autoddl.__file__).parent.parent)
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         port = self.node.master_port
@@ -231,11 +137,12 @@ class _Lead:
         self.job = job
         self.meter = meter
         self.failures: dict[Case | None, int] = {}
-        self.left_out: list[Case] = []  # in a row
+        self.left_out: list[Case] = []
 
     def until_done(self) -> None:
+        """Launch until every case is measured or left out."""
         settings, partial = self.job.settings, self.job.partial
-        end_s = time.monotonic() + _budget_s(settings)
+        end_s = time.monotonic() + settings.seconds
         while True:
             dropped = {case for case, count in self.failures.items() if count >= _ATTEMPTS}
             left = [c for c in settings.cases() if c not in partial.rows and c not in dropped]
@@ -253,12 +160,14 @@ class _Lead:
                 "warm_up": settings.warm_up,
                 "budget_s": max(0.0, end_s - time.monotonic()) * share,
                 "device": device and len(batches) == 1,
+                "device_mode": settings.modes[0],
                 "device_s": _QUICK_DEVICE_SHARE_S if settings.quick else _DEVICE_SHARE_S,
                 "more": len(batches) > 1,
             }
             self.launch(task, batches[0])
 
     def launch(self, task: Mapping[str, Any], cases: Sequence[Case]) -> None:
+        """Carry out a task, and keep what it measured even if it fails."""
         with tempfile.TemporaryDirectory(prefix="autoddl-") as name:
             folder = Path(name)
             (folder / "task.json").write_text(json.dumps(task))
@@ -289,12 +198,6 @@ def _worth_another(result: LaunchResult) -> bool:
     if result.timed_out:
         return False
     return result.exit_code > _TIMED_OUT or any(line.startswith(_HANG) for line in result.tail)
-
-
-def _budget_s(settings: Settings) -> float:
-    if settings.budget_s is not None:
-        return settings.budget_s
-    return (QUICK_BUDGET_S if settings.quick else BUDGET_S) * len(settings.modes)
 
 
 class _Meter:

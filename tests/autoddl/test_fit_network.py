@@ -18,8 +18,8 @@ import pytest
 from autoddl import fit_network, network_plot
 from autoddl.engine.cases import Row
 from autoddl.engine.launch import LaunchError, LaunchResult
-from autoddl.engine.measure import Settings
 from autoddl.engine.partial import Partial
+from autoddl.engine.settings import Settings
 from autoddl.errors import AutoDDLError
 from autoddl.network_results import COLUMNS
 from autoddl.perfmodel import collectives

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoddl.engine.cases import ALL_COLLECTIVES
-from autoddl.engine.measure import QUICK_SIZES, SIZES
+from autoddl.engine.settings import QUICK_SIZES, SIZES
 from autoddl.errors import AutoDDLError
 from autoddl.network_options import parse, size_of, sizes_of
 

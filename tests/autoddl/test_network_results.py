@@ -10,7 +10,7 @@ import pytest
 
 from autoddl import network_plot
 from autoddl.engine.cases import Case, Cluster, Row, schedule
-from autoddl.engine.measure import Settings
+from autoddl.engine.settings import Settings
 from autoddl.network_results import (
     COLUMNS,
     Results,

@@ -14,8 +14,9 @@ import pytest
 from autoddl.engine import measure as module
 from autoddl.engine.cases import Case, Row
 from autoddl.engine.launch import LaunchError, LaunchResult
-from autoddl.engine.measure import Node, Settings, run
+from autoddl.engine.measure import run
 from autoddl.engine.partial import Partial
+from autoddl.engine.settings import QUICK_SIZES, Node, Settings
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
 
@@ -238,7 +239,7 @@ def test_bad_time_limit(start: Callable[..., Ranks]) -> None:
 
 
 def test_quick_measures_less() -> None:
-    quick, full = Settings(4, quick=True, sizes=module.QUICK_SIZES), Settings(4)
+    quick, full = Settings(4, quick=True, sizes=QUICK_SIZES), Settings(4)
     assert len(quick.cases()) < len(full.cases()) / 2
     assert {case.groups for case in quick.cases() if case.group_size == 2} == {2}
     assert len(Settings(4, mode="both").cases()) == 2 * len(full.cases())
