@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from autoddl.engine.settings import Settings
 from autoddl.errors import AutoDDLError
 from autoddl.network_options import Options, parse
 from autoddl.network_results import Results, profile_of, raw_table, results_of
+from autoddl.perfmodel import nccl_tests
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 
@@ -137,8 +137,9 @@ def _partial(options: Options, settings: Settings) -> Partial:
 
 def _import(options: Options) -> None:
     """Make a profile of the output of nccl-tests."""
-    module = importlib.import_module("autoddl.perfmodel.nccl_tests")
-    profile = module.profile_of(options.nccl_tests, level=options.level)
+    name = options.output.stem if options.output else "nccl-tests"
+    base = None if options.device is None else profiles.load(options.device)
+    profile = nccl_tests.profile_of(options.nccl_tests, level=options.level, base=base, name=name)
     _write(options.output, (json.dumps(profile.to_json(), indent=1) + "\n").encode())
     _show(profile, options)
 

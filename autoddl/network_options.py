@@ -46,7 +46,7 @@ class Options:
     timeout_s: float | None
     device: Path | None
     nccl_tests: tuple[Path, ...]
-    level: str
+    level: str | None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -228,7 +228,13 @@ def _add_files(add: Any) -> None:
     add("--plot", type=Path, metavar="FILE", help="PNG of points and lines (… with .png)")
     add("--json", action="store_true", help="print the profile instead of a table")
     add("--fresh", action="store_true", help="forget the results of an interrupted run")
-    add("--device", type=Path, metavar="FILE", help="take the device of this profile")
+    add(
+        "--device",
+        type=Path,
+        metavar="FILE",
+        help="take the device of this profile, not this one",
+    )
     add("--from-nccl-tests", type=Path, nargs="+", metavar="FILE",
         help="make the profile of the output of nccl-tests; nothing is measured")  # fmt: skip
-    add("--level", default="gpu", metavar="NAME", help="the level those were measured in (gpu)")
+    add("--level", metavar="NAME",
+        help="the level those were measured in (gpu on one host, node on several)")  # fmt: skip

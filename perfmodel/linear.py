@@ -127,9 +127,10 @@ def bootstrap(rows: Floats, seconds: Floats, *, draws: int, seed: int) -> Floats
     if count <= unknowns:
         return None
     predicted = rows @ solve(rows, seconds)
-    errors = (seconds - predicted) / predicted * math.sqrt(count / (count - unknowns))
-    rng = np.random.default_rng(seed)
-    drawn = rng.choice(errors - np.mean(errors), (draws, count))
+    errors = (seconds - predicted) / predicted
+    # Their mean stays: dividing by the measured time favours lines below, then as now.
+    errors = np.mean(errors) + (errors - np.mean(errors)) * math.sqrt(count / (count - unknowns))
+    drawn = np.random.default_rng(seed).choice(errors, (draws, count))
     times = predicted * np.maximum(1 + drawn, 0.01)
     return np.array([solve(rows, row) for row in times])
 

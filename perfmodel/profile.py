@@ -220,7 +220,7 @@ def load(source: str | Path | Profile | None, *, device_type: str = "cpu") -> Pr
     if source is None:
         if device_type not in BUNDLED:
             raise AutoDDLError(
-                f"profile: none is bundled for device {device_type!r}; "
+                f"profile: no default for device {device_type!r}; name one of {', '.join(bundled())}, or "
                 "measure one with `python -m autoddl.fit_network -o network.json` and pass it"
             )
         source = BUNDLED[device_type]

@@ -22,15 +22,12 @@ _SLOW_CALLS = 8
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(_START_S, exit=True)
 
-import numpy as np  # noqa: E402
 import oneflow as flow  # noqa: E402
 
 from autoddl.engine import boxing_chains, device_chains  # noqa: E402
 from autoddl.engine.agree import text_of_rank_0  # noqa: E402
-from autoddl.engine.cases import Case, Cluster, Row  # noqa: E402
+from autoddl.engine.cases import Case, Cluster, Row, row_of  # noqa: E402
 from autoddl.engine.stopwatch import Effort, Function, call, function_of, of_all_ranks, pairs  # noqa: E402
-
-QUARTILE = 0.25
 
 
 class _Measuring:
@@ -69,17 +66,7 @@ class _Measuring:
         used_s = float(of_all_ranks([time.perf_counter() - begin_s]).max())
         effort = Effort(self.task["iterations"], self.task["warm_up"], limit_s - used_s)
         taken = pairs(chain, self.twins[key], effort)
-        each = (taken[:, 0] - taken[:, 1]) / case.steps
-        quartiles = np.quantile(taken, QUARTILE, axis=0)
-        return Row(
-            case,
-            boxing_chains.true_size_bytes(case),
-            len(taken),
-            float(quartiles[0] - quartiles[1]) / case.steps,
-            float(each.min()),
-            float(np.median(each)),
-            float(each.max()),
-        )
+        return row_of(case, boxing_chains.true_size_bytes(case), taken)
 
     def built(
         self, what: str, mode: str, program: boxing_chains.Program

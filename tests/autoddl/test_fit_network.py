@@ -273,6 +273,36 @@ def test_a_spoilt_write_leaves_the_old_profile(
     assert [name for name in files() if name.startswith(".")] == []
 
 
+NCCL = """# nccl-tests version 2.13.8
+# nThread 1 nGpus 2 minBytes 1048576 maxBytes 4194304 step: 4(factor) warmup iters: 5 iters: 20
+# Using devices
+#  Rank  0 Group  0 Pid  1 on  host device  0 [0x07] NVIDIA A100-SXM4-40GB
+#  Rank  1 Group  0 Pid  1 on  host device  1 [0x0a] NVIDIA A100-SXM4-40GB
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    30.00   34.95   34.95      0    30.00   34.95   34.95      0
+     4194304       1048576     float     sum      -1    60.00   69.90   69.90      0    60.00   69.90   69.90      0
+# Avg bus bandwidth    : 50.0
+"""  # noqa: E501
+
+
+def test_nccl_tests(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("all_reduce_perf.txt").write_text(NCCL)
+    assert fit_network.main(["--from-nccl-tests", "all_reduce_perf.txt", "-o", "a100.json"]) == 0
+    profile = profiles.load("a100.json")
+    assert profile.name == "a100"
+    seconds = [profile.collective_s("all_reduce", "gpu", 2, n) for n in (1 << 20, 1 << 22)]
+    assert seconds == pytest.approx([30e-6, 60e-6])
+    assert "wrote a100.json" in capsys.readouterr().out
+    assert not runs
+    assert fit_network.main(["--from-nccl-tests", "missing.txt"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("fit_network: nccl-tests file missing.txt: can't be read")
+    assert err.count("\n") == 1
+    assert files() == ["a100.json", "all_reduce_perf.txt"]
+
+
 # ---- real ranks ----------------------------------------------------------------------------------
 
 

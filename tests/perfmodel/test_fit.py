@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -223,6 +224,27 @@ def test_group_sizes_keep_their_own_beta_where_it_differs() -> None:
     for p in planted:
         assert fits[p] == fit_alpha_beta(points[p])
         assert not fits[p].shared
+
+
+@pytest.mark.parametrize(
+    ("group_size", "alpha_us", "rate"), [(2, 23, 40e9), (4, 10, 78e9), (8, 7, 131e9)]
+)
+def test_v100_lines_rounded_as_published_are_found_again(
+    group_size: int, alpha_us: float, rate: float
+) -> None:
+    """Times made of the fits to Aceso's V100 database, at its sizes (MiB) and resolution (1 µs).
+
+    Its one wild point, 2 MiB on 8 GPUs in 258 µs, is among them.
+    """
+    sizes = [n << 20 for n in (2, 5, 7, 10, 15, 20, 30, 40, 60, 80, 120, 160, 320, 640, 1280, 3840)]
+    points = line(1e-6 * alpha_us, 1 / rate, group_size=group_size, sizes=sizes)
+    points = [replace(p, seconds=round(p.seconds, 6)) for p in points]
+    if group_size == 8:
+        points[0] = replace(points[0], seconds=258e-6)
+    fit = fit_alpha_beta(points)
+    assert fit.alpha_s == pytest.approx(1e-6 * alpha_us, rel=0.05)
+    assert 1 / fit.beta_s_per_byte == pytest.approx(rate, rel=0.05)
+    assert fit.dropped == (group_size == 8)
 
 
 # --- what is doubtful -------------------------------------------------------------------------

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from autoddl.engine.cases import (
-    ALL_COLLECTIVES,
     BETWEEN,
     INSIDE,
     SEND_RECEIVE,
@@ -16,6 +16,7 @@ from autoddl.engine.cases import (
     Row,
     pack,
     row_from_json,
+    row_of,
     schedule,
 )
 from autoddl.sbp.boxing import COLLECTIVES
@@ -133,4 +134,18 @@ def test_launches_keep_within_memory() -> None:
 def test_rows_survive_json() -> None:
     row = Row(all_cases(Cluster(2, 2))[0], 1e6, 7, 1e-3, 0.5e-3, 1.1e-3, math.pi)
     assert row_from_json(row.to_json()) == row
-    assert len(ALL_COLLECTIVES) == 5
+
+
+def test_a_row_is_not_moved_by_wild_repetitions() -> None:
+    case = all_cases(Cluster(1, 2))[0]
+    rng = np.random.default_rng(0)
+    twin = 1e-3 + 1e-5 * rng.standard_normal(40)
+    taken = np.stack([twin + case.steps * 2e-4 * rng.uniform(0.9, 1.1, 40), twin], axis=1)
+    taken[:8, 0] += 1.0  # another process took the core
+    row = row_of(case, 100.0, taken)
+    assert row.seconds == pytest.approx(2e-4, rel=0.05)
+    assert row.min_s < row.median_s < row.max_s
+    assert row.max_s > 1.0 / case.steps
+    one = row_of(case, 100.0, taken[-1:])
+    assert one.seconds == one.min_s == one.max_s
+    assert (row.repetitions, one.repetitions) == (40, 1)
