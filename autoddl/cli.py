@@ -10,6 +10,7 @@ _USAGE = """usage: python -m autoddl COMMAND …
 commands:
   run           start the ranks of a training script on this node
   fit-network   measure the links and devices of this cluster (also python -m autoddl.fit_network)
+  fit-device    time the ops of this machine's devices (also python -m autoddl.fit_device)
 
 `python -m autoddl COMMAND --help` tells the options of a command."""
 
@@ -42,4 +43,14 @@ def _fit_network(argv: list[str]) -> int:
     return fit_network.main(argv)
 
 
-_COMMANDS: Mapping[str, Callable[[list[str]], int]] = {"run": _run, "fit-network": _fit_network}
+def _fit_device(argv: list[str]) -> int:
+    from autoddl import fit_device
+
+    return fit_device.main(argv)
+
+
+_COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "fit-network": _fit_network,
+    "fit-device": _fit_device,
+}

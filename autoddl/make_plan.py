@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoddl.errors import InfeasibleError
+from autoddl.perfmodel.memory import Layout, MemoryEstimate
+from autoddl.perfmodel.memory import estimate as estimate_memory
 from autoddl.plan import OUTPUT, Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
 from autoddl.search.problem import TENSOR, Problem
 from autoddl.search.result import SearchResult
+
+_ROUNDS = 5  # searches until the whole memory fits
 
 
 def make_plan(
@@ -24,9 +29,40 @@ def make_plan(
     """Return the plan that an assignment of `problem` stands for."""
     assignment = result.assignment
     program = problem.program
+    layout = assigned_layout(problem, assignment)
+    inputs = tuple(
+        InputPlan(name, program.tensor[name].shape, state, problem.mesh)
+        for name, state in layout.inputs.items()
+    )
+    return Plan(
+        fingerprint=program.fingerprint,
+        device=program.device,
+        mesh=problem.mesh,
+        profile=problem.profile.name,
+        memory_limit_bytes=memory_limit_bytes,
+        signatures=layout.signatures,
+        variables=layout.variables,
+        inputs=inputs,
+        redistributions=_redistributions(problem, assignment),
+        layers=_layers(problem, assignment),
+        estimate=estimate("plan", problem, assignment),
+        baselines=baselines,
+        search=dict(search or {}),
+    )
+
+
+def layout_of(plan: Plan) -> Layout:
+    """Return the states of all tensors of a plan, as the memory model wants them."""
+    inputs = {item.name: item.state for item in plan.inputs}
+    return Layout(plan.signatures, plan.variables, inputs, plan.redistributions)
+
+
+def assigned_layout(problem: Problem, assignment: Sequence[int]) -> Layout:
+    """Return the states that an assignment gives to all ops, variables and inputs."""
+    program = problem.program
     signatures: dict[str, NdSignature] = {}
     variables: dict[str, NdSbp] = {}
-    inputs = []
+    inputs: dict[str, NdSbp] = {}
     one = broadcast(problem.mesh.ndim)
     for node, choice in zip(problem.nodes, assignment, strict=True):
         states = node.choices[choice]
@@ -38,8 +74,7 @@ def make_plan(
                 if problem.written.get(tensor) == (node.name, operand)
             }
         elif node.kind == "input":
-            shape = program.tensor[node.name].shape
-            inputs.append(InputPlan(node.name, shape, states[TENSOR], problem.mesh))
+            inputs[node.name] = states[TENSOR]
         elif node.kind == "parameter":
             variables[node.name] = states[TENSOR]
     for parameter in program.parameters:
@@ -49,21 +84,13 @@ def make_plan(
             follows = {parameter.tensor, parameter.gradient, *parameter.states}
             operands = program.op[parameter.update].inputs
             signatures[parameter.update] = {o: state if t in follows else one for o, t in operands}
-    return Plan(
-        fingerprint=program.fingerprint,
-        device=program.device,
-        mesh=problem.mesh,
-        profile=problem.profile.name,
-        memory_limit_bytes=memory_limit_bytes,
-        signatures=signatures,
-        variables=variables,
-        inputs=tuple(inputs),
-        redistributions=_redistributions(problem, assignment),
-        layers=_layers(problem, assignment),
-        estimate=estimate("plan", problem, assignment),
-        baselines=baselines,
-        search=dict(search or {}),
-    )
+    return Layout(signatures, variables, inputs, _redistributions(problem, assignment))
+
+
+def memory_of(problem: Problem, assignment: Sequence[int]) -> MemoryEstimate:
+    """Return the memory that an assignment takes on a device, whole (Problem sums up a part)."""
+    layout = assigned_layout(problem, assignment)
+    return estimate_memory(problem.program, problem.mesh.shape, layout)
 
 
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:
@@ -72,11 +99,47 @@ def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estima
         name,
         problem.compute_s(assignment),
         problem.communication_s(assignment),
-        problem.memory_bytes(assignment),
+        memory_of(problem, assignment).total,
     )
 
 
-def _redistributions(problem: Problem, assignment: tuple[int, ...]) -> tuple[Redistribution, ...]:
+def within_memory(
+    problem: Problem,
+    find: Callable[[int | None], SearchResult],
+    limit: int | None,
+    *,
+    chooses: bool,
+) -> SearchResult:
+    """Return what a search finds whose whole memory is within a limit.
+
+    `find` searches under a limit on the part of the memory that can be summed up op by op. Where the
+    whole is too large the search is repeated with less for that part, down to the least there is.
+
+    Raises:
+        InfeasibleError: nothing is found that fits, or a baseline, which has no choice, does not.
+    """
+    if limit is None:
+        return find(None)
+    bound, needed = limit, []
+    for _ in range(_ROUNDS):
+        result = find(bound)
+        needed.append(memory_of(problem, result.assignment).total)
+        if needed[-1] <= limit:
+            return result
+        if not chooses or bound == problem.least_memory_bytes:
+            break
+        tighter = min(bound, result.memory_bytes) - (needed[-1] - limit)
+        last = len(needed) == _ROUNDS - 1
+        bound = problem.least_memory_bytes if last else max(tighter, problem.least_memory_bytes)
+    what = "the plan with the least memory that was found" if chooses else result.solver
+    remedy = "or a smaller batch" if chooses else "or plan with search='coordinate'"
+    raise InfeasibleError(
+        f"memory {limit:,} B per device on mesh {problem.mesh}: {what} needs {min(needed):,} B, "
+        f"{min(needed) - limit:,} B more; give more memory or devices, {remedy}"
+    )
+
+
+def _redistributions(problem: Problem, assignment: Sequence[int]) -> tuple[Redistribution, ...]:
     program = problem.program
     gradient_reader = {p.tensor: (p.update, p.gradient) for p in program.parameters if p.update}
     found = []

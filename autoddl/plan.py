@@ -54,7 +54,11 @@ class Redistribution:
 
 @dataclass(frozen=True)
 class Layer:
-    """One row of the table: a module, the signature of its main op, seconds and bytes per device."""
+    """One row of the table: a module, the signature of its main op, seconds and bytes per device.
+
+    `memory_bytes` are those of parameters, their states and gradients, and of what the backward pass
+    reads: the part of the memory that belongs to one module.
+    """
 
     module: str
     signature: str
@@ -65,7 +69,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one assignment costs per step and device, under the plan's profile."""
+    """What one assignment costs per step and device, under the plan's profile.
+
+    `memory_bytes` is all that OneFlow allocates on the device that needs most.
+    """
 
     name: str
     compute_s: float

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
-from autoddl.make_plan import estimate, make_plan
+from autoddl.make_plan import estimate, make_plan, within_memory
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan import Estimate, Plan
@@ -172,22 +172,23 @@ def solve(
     begin = time.perf_counter()
     problem.check_memory(limit)
     starts = {name: make(problem) for name, make in BASELINES.items()}
-    result: SearchResult
-    if search in starts:
-        result = problem.result(search, starts[search])
-        _check_fits(result, limit)
-    elif search == "exhaustive":
-        result = exhaustive.search(problem, memory_bytes=limit)
-    else:
+
+    def find(bound: int | None) -> SearchResult:
+        if search in starts:
+            return problem.result(search, starts[search])
+        if search == "exhaustive":
+            return exhaustive.search(problem, memory_bytes=bound)
         left = max(0.0, budget - (time.perf_counter() - begin))
-        result = coordinate.search(
+        return coordinate.search(
             problem,
             budget=left,
             seed=seed,
-            memory_bytes=limit,
+            memory_bytes=bound,
             starts=starts.values(),
             progress=progress,
         )
+
+    result = within_memory(problem, find, limit, chooses=search not in starts)
     baselines: tuple[Estimate, ...] = tuple(estimate(n, problem, a) for n, a in starts.items())
     found = {
         "solver": result.solver,
@@ -197,16 +198,6 @@ def solve(
         "gap": result.gap,
     }
     return make_plan(problem, result, memory_limit_bytes=limit, baselines=baselines, search=found)
-
-
-def _check_fits(result: SearchResult, limit: int | None) -> None:
-    """Raise InfeasibleError where a baseline, which has no choice, does not fit."""
-    if limit is not None and result.memory_bytes > limit:
-        raise InfeasibleError(
-            f"{result.solver} needs {result.memory_bytes:,} B per device, "
-            f"{result.memory_bytes - limit:,} B more than the memory of {limit:,} B; give more "
-            "memory, or plan with search='coordinate'"
-        )
 
 
 def report_unknown(

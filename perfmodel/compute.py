@@ -2,29 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from autoddl.perfmodel.profile import Device
+from autoddl.perfmodel.variants import variant as variant_of
+from autoddl.sbp.program import Op, Program
+from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.rules.registry import OpView, find
+from autoddl.sbp.shards import local_shape
 
 UNKNOWN_EFFICIENCY = 0.5  # of the peak, for ops that the profile knows nothing of
 
 
+def signature_s(
+    device: Device, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]
+) -> float:
+    """Return the seconds of an op on each device of a mesh with these axis sizes.
+
+    Flops are those of the op type's rule on the local shapes, moved bytes all its local operands.
+    """
+    tensors = {operand: program.tensor[name] for operand, name in op.operands}
+    shapes = {o: local_shape(t.shape, signature[o], mesh) or t.shape for o, t in tensors.items()}
+    rule, view = find(op.type), OpView.of(op, shapes)
+    first = next(iter(tensors.values()), None)
+    return op_s(
+        device,
+        op_type=op.type,
+        family=rule.family if rule else "elementwise",
+        dtype=first.dtype if first else "float32",
+        flops=rule.flops(view) if rule else 0.0,
+        moved_bytes=sum(math.prod(shapes[o]) * t.item_bytes for o, t in tensors.items()),
+        variant=variant_of(view),
+    )
+
+
 def op_s(
-    device: Device, *, op_type: str, family: str, dtype: str, flops: float, moved_bytes: float
+    device: Device,
+    *,
+    op_type: str,
+    family: str,
+    dtype: str,
+    flops: float,
+    moved_bytes: float,
+    variant: str = "",
 ) -> float:
     """Return overhead + max(flops / rate, bytes / bandwidth), in seconds.
 
     `flops` and `moved_bytes` (read and written) are those of one device. The numbers are those of
-    the op type, else of its family, else the device's bandwidth and half of its peak. A dtype that
-    is not listed runs at the float32 rate.
+    the op type (in this variant, perfmodel.variants), else of its family, else the device's bandwidth
+    and half of its peak. A dtype that is not listed runs at the float32 rate.
     """
-    kernel = device.kernels.get(op_type) or device.kernels.get(family)
+    kernel = next(filter(None, map(device.kernels.get, names(op_type, family, variant))), None)
     if kernel is None:
-        rate = UNKNOWN_EFFICIENCY * _rate(device.peak_flops, dtype)
+        rate = UNKNOWN_EFFICIENCY * rate_of(device.peak_flops, dtype)
         return device.op_overhead_s + max(flops / rate, moved_bytes / device.memory_bytes_per_s)
-    rate = _rate(kernel.flops_per_s, dtype)
+    rate = rate_of(kernel.flops_per_s, dtype)
     return kernel.overhead_s + max(flops / rate, moved_bytes / kernel.bytes_per_s)
 
 
-def _rate(by_dtype: Mapping[str, float], dtype: str) -> float:
+def names(op_type: str, family: str, variant: str) -> tuple[str, ...]:
+    """Return the names of the kernels that serve an op, the best first."""
+    if not variant:
+        return op_type, family
+    return f"{op_type}:{variant}", f"{family}:{variant}", op_type, family
+
+
+def rate_of(by_dtype: Mapping[str, float], dtype: str) -> float:
+    """Return the rate of a dtype, of float32 if it is not listed."""
     return by_dtype.get(dtype) or by_dtype["float32"]

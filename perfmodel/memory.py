@@ -1,16 +1,172 @@
-"""Memory of one device: a sum over tensors, in bytes.
+"""Memory of one device in bytes: what OneFlow allocates for a planned program on CUDA devices.
 
-Counted are parameters with their optimizer states, parameter gradients, inputs, and every forward
-result that the backward pass reads. Buffers of redistributions and short-lived tensors are not.
+`estimate` follows OneFlow's own algorithms: the tasks of a rank with the buffers of its boxings
+(tasks.py), the order in which they run, what overlaps in memory (schedule.py). Not counted is what no
+plan tells: the context of the device, the workspaces of cuDNN and cuBLAS, buffers of NCCL.
+`kept_tensors` is the part that can be summed up op by op, for searches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
+from autoddl.perfmodel.recompute import recomputed
+from autoddl.perfmodel.schedule import Block, blocks
+from autoddl.perfmodel.tasks import Buffer, Layout, RankTasks, rank_tasks
 from autoddl.sbp.program import Program, Tensor
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import Sbp
+
+__all__ = ["Layout", "MemoryEstimate", "estimate", "kept_tensors", "local_bytes", "rank_estimate"]
+
+_PARTS = {"parameter": 0, "buffer": 0, "state": 2, "boxing": 4, "workspace": 4, "output": 4}
+_ACTIVATIONS = 3
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes on one device. Every part counts what is in memory when the step needs most.
+
+    `parameters` includes the model's buffers (running statistics); `activations_peak` also inputs and
+    the gradients of activations; `buffers` are copies that redistributions make, workspaces, outputs,
+    and gaps between what overlaps in memory. `alive` names what is in memory then, with its bytes,
+    largest first.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+    activations_peak: int
+    buffers: int
+    alive: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Return all bytes."""
+        return (
+            self.parameters
+            + self.gradients
+            + self.optimizer_states
+            + self.activations_peak
+            + self.buffers
+        )
+
+
+def estimate(
+    program: Program,
+    mesh: Sequence[int],
+    layout: Layout,
+    *,
+    micro_batches: int = 1,
+    in_flight: int = 1,
+    recompute: Collection[str] = (),
+) -> MemoryEstimate:
+    """Return the memory of the device that needs most.
+
+    Args:
+        program: one training step; with micro-batches, that of one of them.
+        mesh: the axis sizes.
+        layout: the state of every tensor.
+        micro_batches: so many add up their gradients before the update: every gradient has a sum
+            besides it, and the inputs of all are in memory.
+        in_flight: of so many micro-batches the forward pass is done and the backward pass is not (a
+            stage of a pipeline): what the backward pass reads is in memory for each.
+        recompute: names of forward results that are dropped and made again for the backward pass
+            (activation checkpointing); programs that were captured with it do so already.
+    """
+    program, layout = recomputed(program, layout, recompute)
+    places: list[tuple[int, ...]] = [tuple(min(1, size - 1) for size in mesh)]
+    if _makes_partial(layout):  # only then ranks differ
+        places = list(itertools.product(*(range(min(2, size)) for size in mesh)))
+    found = [
+        rank_estimate(
+            program, mesh, layout, coords=place, micro_batches=micro_batches, in_flight=in_flight
+        )
+        for place in places
+    ]
+    return max(found, key=lambda memory: memory.total)
+
+
+def rank_estimate(
+    program: Program,
+    mesh: Sequence[int],
+    layout: Layout,
+    *,
+    coords: Sequence[int],
+    micro_batches: int = 1,
+    in_flight: int = 1,
+) -> MemoryEstimate:
+    """Return the memory of the device at mesh coordinates `coords`; see `estimate`."""
+    rank = rank_tasks(program, mesh, layout, coords)
+    gradients = {p.gradient for p in program.parameters if p.gradient}
+    parts, alive = [0] * 5, []
+    extra = itertools.chain(
+        _accumulated(rank, gradients, program, micro_batches), _in_flight(rank, in_flight)
+    )
+    for block in itertools.chain(blocks(rank), extra):
+        held = [rank.buffers[i] for i in block.alive]
+        for buffer in held:
+            parts[_part(buffer, gradients)] += buffer.size
+            alive.append((buffer.tensor, buffer.size))
+        parts[-1] += block.size - sum(b.size for b in held)
+    largest_first = tuple(sorted(alive, key=lambda item: -item[1]))
+    return MemoryEstimate(parts[0], parts[1], parts[2], parts[3], parts[4], largest_first)
+
+
+def _part(buffer: Buffer, gradients: set[str]) -> int:
+    """Return which part of an estimate a buffer belongs to."""
+    if buffer.tensor in gradients and buffer.kind != "boxing":
+        return 1
+    return _PARTS.get(buffer.kind, _ACTIVATIONS)
+
+
+def _makes_partial(layout: Layout) -> bool:
+    paths = (state for r in layout.redistributions for state in r.path)
+    return any(sbp.is_partial for state in paths for sbp in state)
+
+
+def _accumulated(
+    rank: RankTasks, gradients: set[str], program: Program, micro_batches: int
+) -> Iterator[Block]:
+    """Yield the sums of the gradients, and the inputs of the other micro-batches."""
+    if micro_batches == 1:
+        return
+    inputs = set(program.inputs)
+    for index, buffer in enumerate(rank.buffers):
+        if buffer.origin != index or buffer.kind in ("boxing", "workspace", "output"):
+            continue
+        if buffer.tensor in gradients:
+            yield Block(buffer.size, (index,))
+        elif buffer.tensor in inputs:
+            yield from [Block(buffer.size, (index,))] * (micro_batches - 1)
+
+
+def _in_flight(rank: RankTasks, count: int) -> Iterator[Block]:
+    """Yield what the backward pass reads, for all micro-batches but one."""
+    if count == 1:
+        return
+    seen = set()
+    for index, buffer in enumerate(rank.buffers):
+        holder = _holder(rank, index)
+        if holder in seen or not buffer.reused or rank.tasks[buffer.producer].phase != "forward":
+            continue
+        if any(rank.tasks[r].phase == "backward" for r in buffer.readers):
+            seen.add(holder)
+            yield from [Block(buffer.size, (index,))] * (count - 1)
+
+
+def _holder(rank: RankTasks, index: int) -> int:
+    """Return the buffer of which another is a view."""
+    task = rank.tasks[rank.buffers[index].producer]
+    while task.shares is not None and not task.shares[1]:
+        source = rank.buffers[task.shares[0]]
+        if not source.reused or source.size != rank.buffers[index].size:
+            break
+        index = task.shares[0]
+        task = rank.tasks[source.producer]
+    return index
 
 
 def local_bytes(tensor: Tensor, state: Sequence[Sbp], mesh: Sequence[int]) -> int:

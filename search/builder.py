@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.compute import op_s
+from autoddl.perfmodel.compute import signature_s
 from autoddl.perfmodel.memory import kept_tensors, local_bytes
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribute import Redistributor
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.rules.registry import OpView, find
-from autoddl.sbp.shards import all_states, local_shape
+from autoddl.sbp.rules.registry import find
+from autoddl.sbp.shards import all_states
 from autoddl.sbp.state import OWN, B, NdSbp, S, broadcast
 from autoddl.search.choices import SignatureLists, choices, whole_where_single
 from autoddl.search.problem import GRADIENT, TENSOR, Edge, Node, Problem
@@ -230,23 +230,7 @@ class _Builder:
         )
 
     def _seconds(self, op: Op, signature: NdSignature) -> float:
-        tensors = {o: self.program.tensor[t] for o, t in op.operands}
-        shapes = {
-            o: local_shape(t.shape, signature[o], self.mesh.shape) or t.shape
-            for o, t in tensors.items()
-        }
-        rule = find(op.type)
-        moved = sum(local_bytes(t, signature[o], self.mesh.shape) for o, t in tensors.items())
-        view = OpView.of(op, shapes)
-        first = next(iter(tensors.values()), None)
-        return op_s(
-            self.profile.device,
-            op_type=op.type,
-            flops=rule.flops(view) if rule else 0.0,
-            moved_bytes=moved,
-            family=rule.family if rule else "elementwise",
-            dtype=first.dtype if first else "float32",
-        )
+        return signature_s(self.profile.device, self.program, op, signature, self.mesh.shape)
 
     def _edges(self, nodes: list[Node]) -> tuple[Edge, ...]:
         made: dict[str, tuple[int, str]] = {}

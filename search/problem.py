@@ -100,6 +100,11 @@ class Problem:
         """Return the index of every node by (kind, name)."""
         return {(node.kind, node.name): i for i, node in enumerate(self.nodes)}
 
+    @cached_property
+    def least_memory_bytes(self) -> int:
+        """Return the bytes below which no assignment's `memory_bytes` is."""
+        return sum(int(node.memory_bytes.min()) for node in self.nodes)
+
     def cost_s(self, assignment: Sequence[int]) -> float:
         """Return the seconds of a step under an assignment."""
         return self.compute_s(assignment) + self.communication_s(assignment)
@@ -114,7 +119,11 @@ class Problem:
         return sum(edge.seconds(assignment) for edge in self.edges)
 
     def memory_bytes(self, assignment: Sequence[int]) -> int:
-        """Return the bytes per device under an assignment (see perfmodel.memory)."""
+        """Return the bytes per device that can be summed up node by node, under an assignment.
+
+        That is less than a plan takes (perfmodel.memory.estimate): boxings and what lives for a
+        short time are not in it.
+        """
         pairs = zip(self.nodes, assignment, strict=True)
         return int(sum(node.memory_bytes[choice] for node, choice in pairs))
 
@@ -137,7 +146,7 @@ class Problem:
         """Raise InfeasibleError where no assignment fits; it names by how much and what is large."""
         if limit_bytes is None:
             return
-        least = sum(int(node.memory_bytes.min()) for node in self.nodes)
+        least = self.least_memory_bytes
         if least <= limit_bytes:
             return
         largest = sorted(self.nodes, key=lambda n: -int(n.memory_bytes.min()))[:3]

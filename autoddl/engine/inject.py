@@ -57,6 +57,33 @@ def read_state(message: Any) -> NdSbp:
     return NdSbp(states)
 
 
+def write_signature(job: Any, name: str, signature: Mapping[str, NdSbp]) -> None:
+    """Replace what a job says of the states of an op's operands."""
+    view = job.job_parallel_view_conf
+    conf = view.op_name2nd_sbp_signature_conf[name]
+    conf.Clear()
+    if name in view.op_name2sbp_signature_conf:
+        del view.op_name2sbp_signature_conf[name]
+    for operand, state in signature.items():
+        message = conf.bn_in_op2nd_sbp[operand]
+        _set_state(message, state)
+        if len(state) == 1:
+            legacy = view.op_name2sbp_signature_conf[name].bn_in_op2sbp_parallel[operand]
+            legacy.CopyFrom(message.sbp_parallel[0])
+
+
+def write_input(job: Any, op: Any, state: NdSbp) -> None:
+    """Set the state of one of the graph's inputs (the tracer does so for global tensors)."""
+    _set_state(op.input_conf.blob_conf.nd_sbp, state)
+    write_signature(job, op.name, {"out": state})
+
+
+def write_output(job: Any, op: Any, state: NdSbp) -> None:
+    """Set the state in which the graph returns one of its outputs."""
+    _set_state(op.output_conf.blob_conf.nd_sbp, state)
+    write_signature(job, op.name, {"in": state, "out": state})
+
+
 class _JobWriter:
     """Edit one job proto; looks ops up by name and keeps what it adds findable."""
 
@@ -127,17 +154,7 @@ class _JobWriter:
         return f"{name}/out_0"
 
     def _write(self, name: str, signature: Mapping[str, NdSbp]) -> None:
-        view = self.job.job_parallel_view_conf
-        conf = view.op_name2nd_sbp_signature_conf[name]
-        conf.Clear()
-        if name in view.op_name2sbp_signature_conf:
-            del view.op_name2sbp_signature_conf[name]
-        for operand, state in signature.items():
-            message = conf.bn_in_op2nd_sbp[operand]
-            _set_state(message, state)
-            if len(state) == 1:
-                legacy = view.op_name2sbp_signature_conf[name].bn_in_op2sbp_parallel[operand]
-                legacy.CopyFrom(message.sbp_parallel[0])
+        write_signature(self.job, name, signature)
 
     def _op(self, name: str) -> Any:
         if name not in self.ops:

@@ -39,7 +39,7 @@ class Step:
         ranks = np.arange(plan.mesh.size).reshape(plan.mesh.shape)
         self.placement = flow.placement(plan.device, ranks.tolist())
         self._inputs = {item.name: item for item in plan.inputs}
-        _make_global(graph, self.placement, NdSbp.parse(",".join("B" * plan.mesh.ndim)))
+        make_global(graph, self.placement, NdSbp.parse(",".join("B" * plan.mesh.ndim)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on the whole logical batch."""
@@ -176,7 +176,7 @@ def _engine_sbp(state: NdSbp) -> list[Any]:
     return [flow.sbp.split(s.dim) if s.is_split else kinds[s.kind] for s in state]
 
 
-def _make_global(graph: flow.nn.Graph, placement: Any, state: NdSbp) -> None:
+def make_global(graph: flow.nn.Graph, placement: Any, state: NdSbp) -> None:
     """Replace the graph's parameters and buffers by global ones and tell its optimizers."""
     sbp = _engine_sbp(state)
     replaced: dict[flow.Tensor, flow.Tensor] = {}

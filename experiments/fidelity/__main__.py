@@ -1,0 +1,134 @@
+"""Predict plans that no calibration has seen, run them, compare: `python -m experiments.fidelity`.
+
+A testbed is calibrated with fit_device and fit_network, then random and baseline plans of GPT, VGG13
+and a mixture of experts train on it. Everything finished is kept in the folder, so that an
+interrupted run goes on. Without root only plain loopback can be used (`--beds loopback-4`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import profile as profiles
+from experiments.fidelity import measure, report, workload
+from experiments.fidelity.measure import Measured
+from experiments.fidelity.predict import predicted
+from experiments.fidelity.report import Row
+from experiments.fidelity.workload import Bed
+
+_EXIT_BAD_INPUT = 2
+SHAPED = ("2x2-500mbit", "4x1-200mbit", "2x4-1gbit")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; exit code 0, or 2 for bad input."""
+    args = _parser().parse_args(argv)
+    try:
+        rows = []
+        for name in args.beds.split(","):
+            rows += _bed(args, workload.bed(name))
+    except AutoDDLError as error:
+        print(f"fidelity: {error}", file=sys.stderr)
+        return _EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print(f"fidelity: interrupted; {args.folder} has what is done", file=sys.stderr)
+        return 130
+    if rows:
+        _report(rows, args.folder)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m experiments.fidelity", description=__doc__)
+    add = parser.add_argument
+    add("--beds", default=",".join((*SHAPED, "loopback-4")), help=", ".join(workload.BEDS))
+    add("--models", default=",".join(workload.MODELS), help="comma-separated")
+    add("--plans", type=int, default=12, metavar="N", help="of each model on each testbed")
+    add("--folder", type=Path, default=Path("out/fidelity"), help="state and results")
+    add("--profile", help="price with this profile instead of a measured one")
+    add("--predict", action="store_true", help="run nothing; report what the folder has")
+    return parser
+
+
+def _bed(args: argparse.Namespace, bed: Bed) -> list[Row]:
+    """Calibrate, run and predict all plans of a testbed."""
+    place = args.folder / bed.name
+    models = args.models.split(",")
+    files = {m: measure.prepare(args.folder, bed, m, args.plans) for m in models}
+    results: dict[str, list[Measured]] = {}
+    if args.predict:
+        results = {m: measure.known(place, m, files[m]) for m in models}
+        network = place / "network.json"
+    else:
+        with measure.running(bed) as (run, made):
+            if args.profile is None:
+                network = measure.calibrate(bed, made, place)
+            for model in models:
+                done = _Count(f"{bed.name}: {model}", len(files[model]))
+                results[model] = measure.measure(run, place, model, files[model], done)
+    profile = profiles.load(args.profile or network)
+    rows = []
+    for model in models:
+        program = measure.captured(files[model][0].parent / "program.json", model)
+        for result, file in zip(results[model], files[model], strict=True):
+            if result.error:
+                print(f"fidelity: {bed.name}, {model} {file.stem}: {result.error}", file=sys.stderr)
+            elif result.step_s:
+                cost = predicted(program, file, profile)
+                name = file.with_suffix(".txt").read_text().strip()
+                rows.append(
+                    Row(
+                        bed.name, model, file.stem, name, cost.compute_s, cost.communication_s,
+                        result.step_s,
+                    )
+                )  # fmt: skip
+    return rows
+
+
+class _Count:
+    """Tell how many plans are done, on one line."""
+
+    def __init__(self, text: str, total: int) -> None:
+        self.text, self.total, self.done = text, total, 0
+
+    def __call__(self) -> None:
+        self.done += 1
+        print(f"fidelity: {self.text}: {self.done} of {self.total}", file=sys.stderr, flush=True)
+
+
+def _report(rows: list[Row], folder: Path) -> None:
+    report.write_csv(rows, folder / "fidelity.csv")
+    report.draw(rows, folder / "fidelity.png")
+    found = report.scores(rows)
+    (folder / "fidelity.json").write_text(json.dumps([asdict(s) for s in found], indent=1) + "\n")
+    table = Table()
+    for heading in (
+        "testbed",
+        "plans",
+        "Spearman",
+        "mean error",
+        "worst",
+        "bias",
+        "best plan off by",
+    ):
+        table.add_column(heading, justify="left" if heading == "testbed" else "right")
+    for s in found:
+        table.add_row(
+            s.bed, str(s.plans), f"{s.spearman:.3f}", f"{s.mean_error:.1%}", f"{s.worst_error:.0%}",
+            f"{s.bias:+.1%}", f"{s.regret:.1%}",
+        )  # fmt: skip
+    Console().print(table)
+    print(f"wrote {folder}/fidelity.csv, fidelity.png, fidelity.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Make the plans, run them on a testbed, and keep every finished one in a file.
+
+`FOLDER/MODEL-MESH/` holds a program and its plans (the same for all testbeds of that mesh),
+`FOLDER/BED/` the testbed's profile and what was measured there, one line for each plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoddl.engine.launch import launch
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import profile as profiles
+from autoddl.sbp.program import Program
+from autoddl.search import builder
+from experiments.fidelity import samples, workload
+from experiments.fidelity.workload import Bed
+from experiments.testbed import Testbed
+
+PLAN_LIMIT_S = 240.0
+CALIBRATION_LIMIT_S = 1800.0
+_ROOT = Path(__file__).parents[2]
+
+Run = Callable[[Sequence[str], float], str]
+"""Run a command on every rank within a time limit; return what went wrong, or nothing."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The timed steps of one plan, in seconds; `error` says why there are none."""
+
+    model: str
+    plan: str
+    step_s: float = 0.0
+    samples_s: tuple[float, ...] = ()
+    changed: int = 0
+    error: str = ""
+
+
+def prepare(folder: Path, bed: Bed, model: str, count: int) -> list[Path]:
+    """Return the plan files of a model on a testbed's mesh; those that are missing are made."""
+    place = folder / f"{model}-{bed.mesh}"
+    place.mkdir(parents=True, exist_ok=True)
+    files = [place / f"{number:02d}.json" for number in range(count)]
+    if all(file.exists() for file in files):
+        return files
+    program = captured(place / "program.json", model)
+    problem = builder.build(program, bed.mesh, profiles.load(None))
+    for file, (name, plan) in zip(files, samples.plans(problem, count), strict=True):
+        file.with_suffix(".txt").write_text(name + "\n")
+        plan.save(file)
+    return files
+
+
+def captured(file: Path, model: str) -> Program:
+    """Return the program of a model, traced in a process of its own the first time."""
+    if not file.exists():
+        sizes = json.dumps(workload.sizes(model))
+        command = ["-m", "experiments.fidelity.ranks", "capture", model, sizes, str(file)]
+        error = _launch(command, 1, PLAN_LIMIT_S)
+        if error:
+            raise AutoDDLError(f"model {model}: can't be traced: {error}")
+    return Program.load(file)
+
+
+@contextmanager
+def running(bed: Bed) -> Iterator[tuple[Run, Testbed | None]]:
+    """Have a testbed there, or this machine as it is; yield what runs ranks on it."""
+    if bed.rate is None:
+        yield lambda command, limit_s: _launch(command, bed.ranks, limit_s), None
+        return
+    with Testbed(nodes=bed.nodes, ranks=bed.ranks, rate=bed.rate) as made:
+
+        def run(command: Sequence[str], limit_s: float) -> str:
+            result = made.run(command, timeout_s=limit_s, env=_environment(), stream_rank0=False)
+            return "" if result.ok else f"{result.message}: {' | '.join(result.tail[-3:])}"
+
+        yield run, made
+
+
+def measure(
+    run: Run, place: Path, model: str, files: Sequence[Path], progress: Callable[[], None]
+) -> list[Measured]:
+    """Time the plans that `place` has no line of yet; return all of them, in the order given."""
+    place.mkdir(parents=True, exist_ok=True)
+    done = place / f"{model}.jsonl"
+    sizes = json.dumps(workload.sizes(model))
+    while missing := [file for file in files if file.stem not in _known(done, model)]:
+        batch = missing[:1]  # OneFlow never frees the buffers of a graph
+        command = ["-m", "experiments.fidelity.ranks", "time", model, sizes, str(done)]
+        error = run([*command, *map(str, batch)], PLAN_LIMIT_S)
+        if error and batch[0].stem not in _known(done, model):
+            _append(done, {"plan": batch[0].stem, "error": error})
+        progress()
+    return known(place, model, files)
+
+
+def known(place: Path, model: str, files: Sequence[Path]) -> list[Measured]:
+    """Return what has been measured of these plans; a plan without a line has 0 s."""
+    found = _known(place / f"{model}.jsonl", model)
+    return [found.get(file.stem, Measured(model, file.stem)) for file in files]
+
+
+def _known(file: Path, model: str) -> dict[str, Measured]:
+    """Return what a file has; a last line that was cut off is dropped."""
+    if not file.exists():
+        return {}
+    text = file.read_text()
+    if text and not text.endswith("\n"):
+        text = text[: text.rfind("\n") + 1]
+        file.write_text(text)
+    lines = [json.loads(line) for line in text.splitlines()]
+    return {
+        line["plan"]: Measured(model, **{**line, "samples_s": tuple(line.get("samples_s", ()))})
+        for line in lines
+    }
+
+
+def _append(file: Path, line: dict[str, Any]) -> None:
+    with file.open("a") as out:
+        out.write(json.dumps(line) + "\n")
+
+
+def calibrate(bed: Bed, made: Testbed | None, place: Path, arguments: Sequence[str] = ()) -> Path:
+    """Return the profile of a testbed, measured if it is not there yet."""
+    place.mkdir(parents=True, exist_ok=True)
+    network, device = place / "network.json", place / "device.json"
+    here = ["--nproc-per-node", str(bed.ranks)]
+    if not device.exists():
+        ranks = str(bed.nodes * bed.ranks)  # all share this machine's cores
+        _call([["autoddl.fit_device", "--nproc-per-node", ranks, "-o", str(device)]], None)
+    if not network.exists():
+        command = ["autoddl.fit_network", *here, "-o", str(network), "--device", str(device)]
+        nodes = []
+        for k in range(bed.nodes):
+            where = ["--nnodes", str(bed.nodes), "--node-rank", str(k)]
+            if made is not None:
+                where += ["--master-addr", made.spec.address(0), "--master-port", "29600"]
+            nodes.append([*command, *(where if bed.nodes > 1 else ()), *arguments])
+        _call(nodes, made)
+    return network
+
+
+def _call(commands: Sequence[Sequence[str]], made: Testbed | None) -> None:
+    """Run one module on each node, all at once, and wait for all of them."""
+    env = {**os.environ, **_environment()}
+    lines = [[sys.executable, "-m", *command] for command in commands]
+    if made is not None:
+        lines = [made.inside(k, line) for k, line in enumerate(lines)]
+    running = [subprocess.Popen(line, env=env, stdout=subprocess.DEVNULL) for line in lines]
+    codes = [process.wait(CALIBRATION_LIMIT_S) for process in running]
+    if any(codes):
+        raise AutoDDLError(
+            f"calibration: {' '.join(commands[0][:1])} ended with {codes}; see above"
+        )
+
+
+def _launch(command: Sequence[str], ranks: int, limit_s: float) -> str:
+    result = launch(
+        command, nproc_per_node=ranks, timeout_s=limit_s, env=_environment(), stream_rank0=False
+    )
+    return "" if result.ok else f"{result.message}: {' | '.join(result.tail[-3:])}"
+
+
+def _environment() -> dict[str, str]:
+    path = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": str(_ROOT) + (os.pathsep + path if path else "")}

@@ -1,0 +1,79 @@
+"""What the ranks of the fidelity experiment run: time training steps under given plans.
+
+Started by experiments.fidelity through the launcher, on one node or on all nodes of a testbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import oneflow as flow
+
+import autoddl
+from autoddl.engine.shadow import modules
+from experiments import models
+from experiments.models.training import seed_weights
+
+WARM_UP = 2
+LEAST, MOST = 9, 40  # timed steps of each plan …
+SECONDS = 8.0  # … as many as fit into that
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `capture MODEL SIZES FILE` or `time MODEL SIZES RESULT PLAN…`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", choices=("capture", "time"))
+    parser.add_argument("model")
+    parser.add_argument("sizes", help="JSON")
+    parser.add_argument("result", type=Path)
+    parser.add_argument("plans", nargs="*", type=Path)
+    args = parser.parse_args(argv)
+    sizes = json.loads(args.sizes)
+    if args.task == "capture":
+        graph, inputs = models.build(args.model, **sizes)
+        autoddl.capture(graph, *inputs).save(args.result)
+    for file in args.plans:
+        line = {"plan": file.stem, **measured(args.model, sizes, file)}
+        if flow.env.get_rank() == 0:
+            with args.result.open("a") as out:
+                out.write(json.dumps(line) + "\n")
+
+
+def measured(model: str, sizes: dict[str, Any], plan: Path) -> dict[str, Any]:
+    """Return the seconds of the steps under a plan and how many signatures the engine changed."""
+    graph, inputs = models.build(model, **sizes)
+    for root in modules(graph):
+        seed_weights(root, 1)
+    step = autoddl.load(plan).apply(graph)
+    samples = timed(step, inputs)
+    changed = len(step.changed_signatures)
+    return {"step_s": statistics.median(samples), "samples_s": samples, "changed": changed}
+
+
+def timed(step: Any, inputs: tuple[Any, ...]) -> list[float]:
+    """Return the seconds of each timed step on this rank; every one starts at a barrier.
+
+    How many fit into the time follows from rank 0's last warm-up step.
+    """
+    samples = [_once(step, inputs) for _ in range(WARM_UP)]
+    count = flow.tensor([min(MOST, max(LEAST, round(SECONDS / samples[-1])))])
+    flow.comm.broadcast(count, 0)
+    return [_once(step, inputs) for _ in range(int(count.numpy()[0]))]
+
+
+def _once(step: Any, inputs: tuple[Any, ...]) -> float:
+    flow.comm.barrier()
+    start = time.perf_counter()
+    step(*inputs).numpy()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

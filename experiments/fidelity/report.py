@@ -1,0 +1,138 @@
+"""Hold predictions against the clock: errors, ranks, the best plan; CSV and PNG."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan on one testbed, in seconds; `communication_s` and `compute_s` are predicted."""
+
+    bed: str
+    model: str
+    plan: str
+    name: str
+    compute_s: float
+    communication_s: float
+    measured_s: float
+
+    @property
+    def predicted_s(self) -> float:
+        """Return the predicted step time."""
+        return self.compute_s + self.communication_s
+
+    @property
+    def error(self) -> float:
+        """Return (predicted − measured) / measured."""
+        return self.predicted_s / self.measured_s - 1.0
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well the plans of a testbed are predicted.
+
+    `regret` is how much slower the plan predicted best ran than the best one, the worst model's.
+    """
+
+    bed: str
+    plans: int
+    spearman: float
+    mean_error: float
+    worst_error: float
+    bias: float
+    regret: float
+
+
+def scores(rows: Sequence[Row]) -> list[Score]:
+    """Return a score for each testbed."""
+    return [
+        score(name, [r for r in rows if r.bed == name]) for name in _unique(r.bed for r in rows)
+    ]
+
+
+def score(name: str, rows: Sequence[Row]) -> Score:
+    """Return the score of these plans together; the best plan is chosen within each model."""
+    errors = np.array([row.error for row in rows])
+    models = _unique(row.model for row in rows)
+    return Score(
+        name,
+        len(rows),
+        spearman([row.predicted_s for row in rows], [row.measured_s for row in rows]),
+        float(np.mean(np.abs(errors))),
+        float(np.max(np.abs(errors))),
+        float(np.median(errors)),
+        max(regret([row for row in rows if row.model == model]) for model in models),
+    )
+
+
+def regret(rows: Sequence[Row]) -> float:
+    """Return measured(plan predicted best) / measured(best plan) − 1."""
+    chosen = min(rows, key=lambda row: row.predicted_s)
+    return chosen.measured_s / min(row.measured_s for row in rows) - 1.0
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the rank correlation; ties share their mean rank."""
+    if len(a) < 2:
+        return float("nan")
+    return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    array = np.asarray(values, dtype=float)
+    below = (array[:, None] > array[None, :]).sum(axis=1)
+    ties = (array[:, None] == array[None, :]).sum(axis=1)
+    ranks: np.ndarray[tuple[int], np.dtype[np.float64]] = below + (ties + 1) / 2
+    return ranks
+
+
+def _unique(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def write_csv(rows: Sequence[Row], file: Path) -> None:
+    """Write one line for each plan, seconds in full."""
+    names = [field.name for field in fields(Row)] + ["predicted_s", "error"]
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, names)
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({**asdict(row), "predicted_s": row.predicted_s, "error": row.error})
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    """Draw predicted against measured step times, one panel for each testbed (AutoDDL fig. 4)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    beds = _unique(row.bed for row in rows)
+    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito, told apart by all
+    figure, axes = pyplot.subplots(1, len(beds), figsize=(4.2 * len(beds), 4.0), squeeze=False)
+    for axis, bed in zip(axes[0], beds, strict=True):
+        here = [row for row in rows if row.bed == bed]
+        for model, colour in zip(_unique(row.model for row in here), colours, strict=False):
+            mine = [row for row in here if row.model == model]
+            x, y = [r.measured_s for r in mine], [r.predicted_s for r in mine]
+            axis.scatter(x, y, s=18, color=colour, label=model, alpha=0.8)
+        limits = [
+            0.8 * min(min(r.measured_s, r.predicted_s) for r in here),
+            1.25 * max(max(r.measured_s, r.predicted_s) for r in here),
+        ]
+        axis.plot(limits, limits, color="black", linewidth=0.8)
+        axis.fill_between(
+            limits, [0.85 * v for v in limits], [1.15 * v for v in limits], color="0.9", zorder=0
+        )
+        axis.set(xscale="log", yscale="log", xlim=limits, ylim=limits, title=bed)
+        axis.set(xlabel="measured step (s)", ylabel="predicted step (s)")
+        axis.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(file, dpi=130)
+    pyplot.close(figure)

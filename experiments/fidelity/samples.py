@@ -1,0 +1,56 @@
+"""The plans to predict and to run: baselines, searched ones, and random ones from near to far of them.
+
+Uniformly random plans all cost about the same, far more than any sensible one. So a sample starts
+from the best plan known, gives a share of the parameters, inputs and contractions random states, and
+lets the other ops follow as cheaply as they can: AutoDDL's random strategies, from tuned to untuned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from autoddl.make_plan import make_plan
+from autoddl.plan import Plan
+from autoddl.search import cells, coordinate
+from autoddl.search.baselines import BASELINES
+from autoddl.search.coordinate import Descent
+from autoddl.search.problem import Problem
+from autoddl.search.random import random_assignment
+from autoddl.search.result import Assignment
+
+SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+SEARCH_S = 10.0
+
+
+def plans(problem: Problem, count: int, seed: int = 0) -> Iterator[tuple[str, Plan]]:
+    """Yield `count` (name, plan) pairs: baselines, the searched plan, random ones, one unfollowed."""
+    found: dict[Assignment, str] = {}
+    for name, baseline in BASELINES.items():
+        found.setdefault(tuple(baseline(problem)), name)
+    best = coordinate.search(problem, budget=SEARCH_S, seed=seed, starts=list(found)).assignment
+    found.setdefault(tuple(best), "searched")
+    found.setdefault(coordinate.replicated(problem), "replicated")
+    found.setdefault(random_assignment(problem, seed), "uniform")
+    number = 0
+    while len(found) < count:
+        share = SHARES[number % len(SHARES)]
+        point = disturbed(problem, best, share, np.random.default_rng((seed, number)))
+        found.setdefault(point, f"random {share:.0%} #{number}")
+        number += 1
+    for assignment, name in list(found.items())[:count]:
+        yield name, make_plan(problem, problem.result(name, assignment))
+
+
+def disturbed(
+    problem: Problem, start: Assignment, share: float, rng: np.random.Generator
+) -> Assignment:
+    """Return `start` with this share of the deciding nodes at random and the others following them."""
+    deciding = {*cells.roots(problem), *cells.roots(problem, "backward")}
+    deciding |= {i for i, n in enumerate(problem.nodes) if n.kind in ("input", "parameter")}
+    held = [i for i in sorted(deciding) if rng.random() < share]
+    point = list(start)
+    for index in held:
+        point[index] = int(rng.integers(len(problem.nodes[index].choices)))
+    return tuple(Descent(problem, frozen=frozenset(held)).refine(point))

@@ -1,0 +1,275 @@
+"""When OneFlow runs the tasks of a rank, and which of their buffers share memory.
+
+OneFlow orders tasks so that those go first that free memory; it merges tasks that are connected
+without a transfer into chains, and gives every chain one block of memory, in which buffers that do
+not live at the same time overlap. A buffer that is read from outside its chain lives to the end of it.
+
+Source: OneFlow 0.9, core/graph/straighten_nodes.cpp (with the tag kCompressMemory), task_graph.cpp
+and core/job/intra_job_mem_sharing_util.cpp (mem size first).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoddl.perfmodel.tasks import RankTasks
+
+_VARIABLES = ("parameter", "state", "buffer")
+_TRUNK = 4  # tasks in so many last layers (and the very last one) are never put off
+
+
+@dataclass(frozen=True)
+class Block:
+    """Memory of one chain or of one buffer: bytes, and the buffers that are alive at its peak."""
+
+    size: int
+    alive: tuple[int, ...]
+
+
+def blocks(rank: RankTasks) -> tuple[Block, ...]:
+    """Return all blocks of memory that a rank allocates."""
+    own = [Block(b.size, (i,)) for i, b in enumerate(rank.buffers) if not b.reused and b.size]
+    chains, order = merged_chains(rank), execution_order(rank)
+    overwriting = overwriting_tasks(rank, chains, order)
+    members: dict[int, list[int]] = {}
+    for task in order:
+        members.setdefault(chains[task], []).append(task)
+    shared = [_chain_block(rank, tasks, overwriting) for tasks in members.values()]
+    return (*own, *(block for block in shared if block.size))
+
+
+def merged_chains(rank: RankTasks) -> list[int]:
+    """Return the chain of every task: those merged that a buffer connects, the others alone."""
+    chain = list(range(len(rank.tasks)))
+
+    def root(task: int) -> int:
+        while chain[task] != task:
+            chain[task] = chain[chain[task]]
+            task = chain[task]
+        return task
+
+    for buffer in rank.buffers:
+        if rank.tasks[buffer.producer].merged:
+            for reader in buffer.readers:
+                if rank.tasks[reader].merged:
+                    chain[root(reader)] = root(buffer.producer)
+    return [root(task) for task in range(len(rank.tasks))]
+
+
+def execution_order(rank: RankTasks) -> list[int]:
+    """Return the tasks in the order in which OneFlow runs them.
+
+    Transfers start as soon as they can; while one is under way, as many computations run as there are
+    for each transfer. Of the computations that are ready the one that adds the least memory goes first.
+    """
+    following, waiting = _edges(rank)
+    keys = _keys(rank, following, waiting)
+    ready: tuple[list[tuple[tuple[int, ...], int]], ...] = ([], [])  # computations, transfers
+    left = [0, 0]
+    for number, task in enumerate(rank.tasks):
+        left[task.transfer] += 1
+        if waiting[number] == 0:
+            heapq.heappush(ready[task.transfer], (keys[number], number))
+    order: list[int] = []
+
+    def start(kind: int) -> int:
+        number = heapq.heappop(ready[kind])[1]
+        left[kind] -= 1
+        order.append(number)
+        return number
+
+    def finish(number: int) -> None:
+        for after in following[number]:
+            waiting[after] -= 1
+            if waiting[after] == 0:
+                heapq.heappush(ready[rank.tasks[after].transfer], (keys[after], after))
+
+    while ready[0] or ready[1]:
+        if not ready[1]:
+            finish(start(0))
+            continue
+        count = min(len(ready[0]) // len(ready[1]), left[0] // left[1])
+        transfer = start(1)
+        for number in [start(0) for _ in range(count)]:
+            finish(number)
+        finish(transfer)
+    return order
+
+
+def _edges(rank: RankTasks) -> tuple[list[list[int]], list[int]]:
+    """Return for every task those that wait for it, and for how many it waits itself."""
+    following: list[list[int]] = [[] for _ in rank.tasks]
+    waiting = [0] * len(rank.tasks)
+    for number, task in enumerate(rank.tasks):
+        before = {rank.buffers[b].producer for b in task.reads} | set(task.after)
+        waiting[number] = len(before)
+        for other in before:
+            following[other].append(number)
+    return following, waiting
+
+
+def _keys(
+    rank: RankTasks, following: Sequence[Sequence[int]], waiting: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Return what decides between tasks that are ready: added memory, latest layer, number."""
+    layers = _layers(following, waiting)
+    last = max(layers, default=0)
+    latest = [last] * len(layers)
+    for number in sorted(range(len(layers)), key=lambda n: -layers[n]):
+        for after in following[number]:
+            trunk = layers[after] >= last - _TRUNK
+            latest[number] = min(latest[number], layers[after] - 1 if trunk else latest[after])
+    return [
+        (_added_bytes(rank, number), latest[number], *task.order)
+        for number, task in enumerate(rank.tasks)
+    ]
+
+
+def _layers(following: Sequence[Sequence[int]], waiting: Sequence[int]) -> list[int]:
+    """Return the length of the longest way to every task."""
+    left = list(waiting)
+    layers = [0] * len(left)
+    stack = [n for n, count in enumerate(left) if count == 0]
+    while stack:
+        number = stack.pop()
+        for after in following[number]:
+            layers[after] = max(layers[after], layers[number] + 1)
+            left[after] -= 1
+            if left[after] == 0:
+                stack.append(after)
+    return layers
+
+
+def _added_bytes(rank: RankTasks, number: int) -> int:
+    """Return the memory that a task makes, less its share in the memory that it reads."""
+    task = rank.tasks[number]
+    made = sum(rank.buffers[b].size for b in task.writes if rank.buffers[b].reused)
+    read = [rank.buffers[b] for b in dict.fromkeys(task.reads)]
+    return made - sum(b.size // len(b.readers) for b in read if b.reused)
+
+
+def overwriting_tasks(
+    rank: RankTasks, chains: Sequence[int], order: Sequence[int]
+) -> frozenset[int]:
+    """Return the tasks that may write their result over an input.
+
+    All that read the input have to run before: in the same chain, or because the task needs them. So
+    have those that read what is a view of the input, or what it is a view of. Boxings are no views,
+    but OneFlow takes what they move for the tensor itself, and never waits for them.
+    """
+    position = {task: i for i, task in enumerate(order)}
+    group = list(range(len(rank.buffers)))
+
+    def root(buffer: int) -> int:
+        while group[buffer] != buffer:
+            group[buffer] = group[group[buffer]]
+            buffer = group[buffer]
+        return buffer
+
+    for task in rank.tasks:
+        if task.shares is not None and not task.shares[1]:
+            group[root(task.writes[0])] = root(rank.buffers[task.shares[0]].origin)
+    views: dict[int, list[int]] = {}
+    for number in range(len(rank.buffers)):
+        views.setdefault(root(number), []).append(number)
+    found = set()
+    for number in order:
+        task = rank.tasks[number]
+        if task.shares is None or not task.shares[1]:
+            continue
+        source = root(rank.buffers[task.shares[0]].origin)
+        readers = {r for view in views[source] for r in rank.buffers[view].readers} - {number}
+        elsewhere = [r for r in readers if chains[r] != chains[number]]
+        late = any(position[r] > position[number] for r in readers)
+        held = rank.buffers[source].kind in _VARIABLES
+        if not (held or late) and _all_before(rank, elsewhere, number, position):
+            found.add(number)
+            group[root(task.writes[0])] = source
+            views[source] += views.pop(task.writes[0], [])
+    return frozenset(found)
+
+
+def _all_before(
+    rank: RankTasks, readers: Sequence[int], number: int, position: Mapping[int, int]
+) -> bool:
+    """Tell whether a task needs the results of all these computations, which run before it."""
+    if any(rank.tasks[r].transfer for r in readers):
+        return False
+    first = min((position[r] for r in readers), default=0)
+    left, seen, stack = set(readers), {number}, [number]
+    while stack and left:
+        task = rank.tasks[stack.pop()]
+        for before in (*(rank.buffers[b].producer for b in task.reads), *task.after):
+            if before not in seen and position[before] >= first:
+                seen.add(before)
+                left.discard(before)
+                stack.append(before)
+    return not left
+
+
+def _chain_block(rank: RankTasks, tasks: Sequence[int], overwriting: frozenset[int]) -> Block:
+    """Return the block of a chain whose tasks run in this order."""
+    position = {task: i for i, task in enumerate(tasks)}
+    lives: dict[int, tuple[int, int]] = {}
+    home: dict[int, int] = {}
+    for i, task in enumerate(tasks):
+        for number in rank.tasks[task].writes:
+            buffer = rank.buffers[number]
+            if not buffer.reused or not buffer.size:
+                continue
+            end = max((position.get(r, len(tasks) - 1) for r in buffer.readers), default=i)
+            holder = number
+            shares = rank.tasks[task].shares
+            if shares is not None and number == rank.tasks[task].writes[0]:
+                fits = shares[0] in home and rank.buffers[shares[0]].size == buffer.size
+                if fits and (not shares[1] or task in overwriting):
+                    holder = home[shares[0]]
+            home[number] = holder
+            begin, until = lives.get(holder, (i, i))
+            lives[holder] = begin, max(until, end, i)
+    sizes = {number: rank.buffers[number].size for number in lives}
+    order = sorted(lives, key=lambda n: (-sizes[n], lives[n][0]))
+    size = placed_bytes([sizes[n] for n in order], [lives[n] for n in order])
+    return Block(size, tuple(_alive_at_peak(lives, sizes)))
+
+
+def placed_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> int:
+    """Return the bytes of a block in which buffers are placed in this order, each as low as it fits.
+
+    `lives` are the first and last times at which a buffer is in use; buffers that meet don't overlap.
+    """
+    begins, ends = (np.array([life[i] for life in lives], dtype=np.int64) for i in (0, 1))
+    length = np.array(sizes, dtype=np.int64)
+    offsets = np.zeros(len(lives), dtype=np.int64)
+    total = 0
+    for i in range(len(lives)):
+        met = np.flatnonzero((begins[:i] <= ends[i]) & (begins[i] <= ends[:i]))
+        met = met[np.argsort(offsets[met], kind="stable")]
+        occupied = np.maximum.accumulate(offsets[met] + length[met])
+        free = np.concatenate(
+            ([0], occupied)
+        )  # where it could start, before each of those and last
+        gaps = np.flatnonzero(offsets[met] >= free[:-1] + length[i])
+        offsets[i] = free[gaps[0]] if gaps.size else free[-1]
+        total = max(total, int(offsets[i] + length[i]))
+    return total
+
+
+def _alive_at_peak(lives: dict[int, tuple[int, int]], sizes: dict[int, int]) -> list[int]:
+    """Return the buffers that are alive when their sum is largest."""
+    if not lives:
+        return []
+    change: dict[int, int] = {}
+    for number, (begin, end) in lives.items():
+        change[begin] = change.get(begin, 0) + sizes[number]
+        change[end + 1] = change.get(end + 1, 0) - sizes[number]
+    best, peak, now = 0, -1, 0
+    for time in sorted(change):
+        now += change[time]
+        if now > peak:
+            best, peak = time, now
+    return [n for n, (begin, end) in lives.items() if begin <= best <= end]

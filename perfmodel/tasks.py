@@ -1,0 +1,326 @@
+"""What one rank of OneFlow executes and keeps: the tasks of a planned program, and their buffers.
+
+A task is an op, a variable, an input, an identity that a redistribution adds, or a part of a boxing.
+Boxings have the tasks and buffers that OneFlow 0.9 makes of them on CUDA devices (NCCL collectives
+that OneFlow issues on a stream of their own, slices that travel through the host from S to S).
+
+Source: OneFlow 0.9, core/graph/boxing and core/graph/task_graph.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from autoddl.perfmodel.inplace import shared_input
+from autoddl.perfmodel.workspace import workspace_bytes
+from autoddl.sbp.program import Op, Program, Tensor
+from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.shards import local_shape
+from autoddl.sbp.state import B, NdSbp, Sbp
+
+ALIGNMENT = 512
+"""Every buffer starts and ends at a multiple of so many bytes."""
+
+
+class Redistributed(Protocol):
+    """A tensor that some readers want in another state: the states after each boxing.
+
+    `readers` are (op, operand) pairs; those that are no op stand for the graph's outputs.
+    """
+
+    @property
+    def tensor(self) -> str: ...
+    @property
+    def path(self) -> tuple[NdSbp, ...]: ...
+    @property
+    def readers(self) -> tuple[tuple[str, str], ...]: ...
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The states of a planned program, as a plan has them.
+
+    `signatures` maps ops to the states of their operands, `variables` parameters, buffers and
+    optimizer states to theirs, `inputs` the graph's inputs. `after` maps ops to others that they wait
+    for without reading from them.
+    """
+
+    signatures: Mapping[str, NdSignature]
+    variables: Mapping[str, NdSbp]
+    inputs: Mapping[str, NdSbp]
+    redistributions: Sequence[Redistributed] = ()
+    after: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Buffer:
+    """One result of a task: bytes (aligned), who reads it, whether its memory may be reused.
+
+    `tensor` is the program's tensor that it holds, whole, in part or as a partial sum; `kind` is the
+    tensor's role, or "boxing" or "workspace". `origin` is the buffer of which a boxing made this one;
+    others are their own.
+    """
+
+    tensor: str
+    kind: str
+    size: int
+    producer: int
+    reused: bool
+    origin: int
+    readers: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Task:
+    """One actor of OneFlow. Tasks that can be `merged` share memory with their neighbours.
+
+    `order` breaks ties between tasks that are ready at the same time. `shares` tells which of the
+    buffers it reads may be its result's memory, and whether it writes there.
+    """
+
+    name: str
+    order: tuple[int, ...]
+    merged: bool = False
+    transfer: bool = False
+    reads: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)
+    shares: tuple[int, bool] | None = None
+    phase: str = "forward"
+
+
+@dataclass
+class RankTasks:
+    """All tasks of one rank, and their buffers, by index."""
+
+    tasks: list[Task]
+    buffers: list[Buffer]
+
+
+def aligned(size: int) -> int:
+    """Round bytes up to OneFlow's alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def rank_tasks(
+    program: Program, mesh: Sequence[int], layout: Layout, coords: Sequence[int] | None = None
+) -> RankTasks:
+    """Return the tasks of the rank at mesh coordinates `coords` (all 1 at most, by default).
+
+    Ranks differ only where B becomes P: the first device of an axis keeps the value, others make
+    zeros. So the coordinates count as 0 or not 0.
+    """
+    place = tuple(min(1, size - 1) for size in mesh) if coords is None else tuple(coords)
+    return _Maker(program, tuple(mesh), layout, place).make()
+
+
+class _Maker:
+    """Build tasks in the order of the program; a tensor's boxings when their first reader comes."""
+
+    def __init__(
+        self, program: Program, mesh: tuple[int, ...], layout: Layout, coords: tuple[int, ...]
+    ) -> None:
+        self.program, self.mesh, self.layout, self.coords = program, mesh, layout, coords
+        self.tasks: list[Task] = []
+        self.buffers: list[Buffer] = []
+        self.made: dict[str, tuple[int, NdSbp]] = {}
+        self.wanted = {
+            (r.tensor, reader): number
+            for number, r in enumerate(layout.redistributions)
+            for reader in r.readers
+        }
+        self.done: dict[int, int] = {}
+        self.boxed: dict[tuple[int, NdSbp], int] = {}
+        self.started: dict[str, int] = {}
+        self.moved = -1  # the buffer that is being redistributed
+        self.phase = "forward"
+
+    def make(self) -> RankTasks:
+        for name, state in (*self.layout.inputs.items(), *self.layout.variables.items()):
+            if name in self.program.tensor:
+                self._source(name, state, merged=name in self.layout.inputs)
+        for index, op in enumerate(self.program.ops):
+            self._op(index, op)
+        for name in dict.fromkeys(self.program.outputs):
+            self._output(name)
+        return RankTasks(self.tasks, self.buffers)
+
+    def _task(self, name: str, order: tuple[int, ...], reads: Sequence[int] = ()) -> int:
+        self.tasks.append(Task(name, order, reads=list(reads), phase=self.phase))
+        for buffer in dict.fromkeys(reads):
+            self.buffers[buffer].readers.append(len(self.tasks) - 1)
+        return len(self.tasks) - 1
+
+    def _buffer(self, task: int, tensor: str, kind: str, size: int, *, reused: bool = True) -> int:
+        origin = self.moved if self.tasks[task].transfer else len(self.buffers)
+        self.buffers.append(Buffer(tensor, kind, aligned(size), task, reused, origin))
+        self.tasks[task].writes.append(len(self.buffers) - 1)
+        return len(self.buffers) - 1
+
+    def _source(self, name: str, state: NdSbp, *, merged: bool) -> None:
+        task = self._task(name, (0, len(self.tasks)))
+        self.tasks[task].merged = merged
+        tensor = self.program.tensor[name]
+        buffer = self._buffer(task, name, tensor.role, self._bytes(tensor, state), reused=False)
+        self.made[name] = buffer, state
+
+    def _op(self, index: int, op: Op) -> None:
+        self.phase = op.phase
+        signature = self.layout.signatures[op.name]
+        reads = {o: self._read(t, (op.name, o)) for o, t in op.inputs}
+        task = self._task(op.name, (1, index), [b for b in reads.values() if b is not None])
+        self.tasks[task].merged = op.phase != "optimizer"
+        self.started[op.name] = task
+        if op.name in self.layout.after:
+            self.tasks[task].after.append(self.started[self.layout.after[op.name]])
+        shapes = {o: self._shape(self.program.tensor[t], signature[o]) for o, t in op.operands}
+        for operand, name in op.outputs:
+            tensor = self.program.tensor[name]
+            size = math.prod(shapes[operand]) * tensor.item_bytes
+            buffer = self._buffer(task, name, tensor.role, size)
+            self.made[name] = buffer, signature[operand]
+        items = {o: self.program.tensor[t].item_bytes for o, t in op.operands}
+        workspace = workspace_bytes(op, shapes, items)
+        if workspace:
+            self._buffer(task, op.name, "workspace", workspace)
+        shared = shared_input(op, shapes, {o: self.program.tensor[t].dtype for o, t in op.operands})
+        if shared is not None:
+            source = reads.get(shared[0])
+            if source is not None:
+                self.tasks[task].shares = source, shared[1]
+
+    def _output(self, name: str) -> None:
+        reader = next(
+            (r for t, r in self.wanted if t == name and r[0] not in self.program.op), ("", "")
+        )
+        buffer = self._read(name, reader)
+        if buffer is None:
+            return
+        task = self._task(f"output {name}", (1, len(self.program.ops)), [buffer])
+        self.tasks[task].merged = True
+        whole = self.program.tensor[name].size_bytes
+        self._buffer(task, name, "output", whole, reused=False)
+
+    def _read(self, name: str, reader: tuple[str, str]) -> int | None:
+        """Return the buffer that a reader gets; None for what the engine's scheduler makes."""
+        if name not in self.made:
+            return None
+        number = self.wanted.get((name, reader))
+        if number is None:
+            return self.made[name][0]
+        if number not in self.done:
+            self.done[number] = self._redistributed(number)
+        return self.done[number]
+
+    def _redistributed(self, number: int) -> int:
+        """Make the identities of a redistribution with the boxings between them."""
+        redistribution = self.layout.redistributions[number]
+        name = redistribution.tensor
+        buffer, state = self.made[name]
+        variable = (state,) if name in self.layout.variables else ()
+        for step, goal in enumerate((*variable, *redistribution.path)):
+            buffer = self._boxing(buffer, name, state, goal)
+            buffer = self._identity(buffer, name, goal, (2, number, step))
+            state = goal
+        return buffer
+
+    def _identity(self, source: int, name: str, state: NdSbp, order: tuple[int, ...]) -> int:
+        task = self._task(f"identity {name} {state}", order, [source])
+        self.tasks[task].merged = True
+        self.tasks[task].shares = source, False
+        return self._buffer(task, name, "boxing", self._bytes(self.program.tensor[name], state))
+
+    def _boxing(self, source: int, name: str, state: NdSbp, goal: NdSbp) -> int:
+        """Return the buffer that holds a tensor in another state, once per tensor and state."""
+        state, goal = state.executed, goal.executed
+        axes = [i for i, n in enumerate(self.mesh) if n > 1 and state[i] != goal[i]]
+        if not axes:
+            return source
+        key = (source, goal)
+        if key not in self.boxed:
+            self.moved = self.buffers[source].origin
+            self.boxed[key] = self._boxed(source, name, (state, goal), axes)
+        return self.boxed[key]
+
+    def _boxed(
+        self, source: int, name: str, states: tuple[NdSbp, NdSbp], axes: Sequence[int]
+    ) -> int:
+        tensor = self.program.tensor[name]
+        before, after = (self._bytes(tensor, s) for s in states)
+        pairs = {(states[0][i], states[1][i]) for i in axes}
+        if len(pairs) > 1:  # OneFlow sends pieces from any to any
+            task = self._transfer(name, source)
+            self._buffer(task, name, "workspace", before + after)
+            return self._buffer(task, name, "boxing", after)
+        group = math.prod(self.mesh[i] for i in axes)
+        return self._primitive(source, name, next(iter(pairs)), (before, after, group, axes))
+
+    def _primitive(
+        self, source: int, name: str, pair: tuple[Sbp, Sbp],
+        sizes: tuple[int, int, int, Sequence[int]],
+    ) -> int:  # fmt: skip
+        """Make one boxing in groups of devices; `sizes` are bytes before and after, devices, axes."""
+        old, new = pair
+        before, after, group, _ = sizes
+        if new.kind == "P":
+            return self._to_partial(source, name, old, sizes)
+        if new == B or old.kind == "P":  # all-gather, all-reduce, reduce-scatter
+            cut = old if new == B else new
+            packed = cut.is_split and cut.dim != 0  # NCCL wants the pieces one behind the other
+            first = self._transferred(source, name, before) if packed else source
+            moved = self._transferred(first, name, after, reused=False)
+            return self._transferred(moved, name, after) if packed else moved
+        if old == B:
+            return self._transferred(source, name, after)
+        return self._to_other_dim(source, name, before, group)
+
+    def _to_partial(
+        self, source: int, name: str, old: Sbp, sizes: tuple[int, int, int, Sequence[int]]
+    ) -> int:
+        _, after, _, axes = sizes
+        if old != B:  # over B, with an identity of OneFlow's own
+            whole = self._primitive(source, name, (old, B), sizes)
+            task = self._task(f"identity {name}", (3, len(self.tasks)), [whole])
+            self.tasks[task].merged, self.tasks[task].shares = True, (whole, False)
+            source = self.moved = self._buffer(task, name, "boxing", after)
+        if all(self.coords[i] == 0 for i in axes):
+            return source
+        task = self._transfer(name)
+        self.tasks[task].after.append(self.buffers[source].producer)
+        return self._buffer(task, name, "boxing", after, reused=False)
+
+    def _to_other_dim(self, source: int, name: str, size: int, group: int) -> int:
+        """Make an all-to-all: slices for all, sent through the host, and one buffer to collect them."""
+        pieces = [self._transferred(source, name, size // group) for _ in range(group)]
+        kept, received = pieces[0], []
+        for piece in pieces[1:]:
+            self._host(self._host(self._transfer(name, piece)))
+            arrived = self._host(self._transfer(name))  # from another rank, at about that time
+            self.tasks[arrived].after.append(self.buffers[source].producer)
+            received.append(
+                self._buffer(self._host(arrived), name, "boxing", size // group, reused=False)
+            )
+        return self._buffer(self._transfer(name, kept, *received), name, "boxing", size)
+
+    def _transfer(self, name: str, *reads: int) -> int:
+        task = self._task(f"boxing {name}", (4, len(self.tasks)), reads)
+        self.tasks[task].transfer = True
+        return task
+
+    def _transferred(self, source: int, name: str, size: int, *, reused: bool = True) -> int:
+        return self._buffer(self._transfer(name, source), name, "boxing", size, reused=reused)
+
+    def _host(self, before: int) -> int:
+        """Add a task that reads what another left in host memory."""
+        task = self._transfer(self.tasks[before].name)
+        self.tasks[task].after.append(before)
+        return task
+
+    def _shape(self, tensor: Tensor, state: NdSbp) -> tuple[int, ...]:
+        return local_shape(tensor.shape, state, self.mesh) or tensor.shape
+
+    def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
+        return math.prod(self._shape(tensor, state)) * tensor.item_bytes

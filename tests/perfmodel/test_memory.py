@@ -1,0 +1,353 @@
+"""The memory model against closed forms, brute force over the schedule, and OneFlow's own plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoddl.perfmodel.memory import Layout, MemoryEstimate, estimate, rank_estimate
+from autoddl.perfmodel.recompute import PREFIX, recomputed
+from autoddl.perfmodel.schedule import blocks, execution_order, merged_chains, placed_bytes
+from autoddl.perfmodel.tasks import rank_tasks
+from autoddl.sbp.program import Op, Program, Tensor
+from autoddl.sbp.state import NdSbp, broadcast
+from tests.programs import mlp
+
+ELEMENTS = 4096
+WHOLE = 4 * ELEMENTS  # bytes of every tensor of `chained`
+SHAPE = (64, 64)
+Life = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Moved:
+    tensor: str
+    path: tuple[NdSbp, ...]
+    readers: tuple[tuple[str, str], ...]
+
+
+def states(*texts: str) -> tuple[NdSbp, ...]:
+    return tuple(NdSbp.parse(text) for text in texts)
+
+
+def program_of(
+    ops: Sequence[Op], outputs: Sequence[str], shape: tuple[int, ...] = SHAPE
+) -> Program:
+    made = [name for op in ops for _, name in op.outputs]
+    tensors = [Tensor("x", shape, "float32", "input")]
+    tensors += [Tensor(name, shape, "float32", "activation") for name in made]
+    return Program(tuple(ops), tuple(tensors), ("x",), tuple(outputs), (), None)
+
+
+def op(number: int, type_: str, *sources: int) -> Op:
+    """Make tensor t<number> from others; 0 is the input."""
+    names = ["x" if s == 0 else f"t{s}" for s in sources]
+    operand = {"relu": "x_{}", "reshape": "in_{}", "add_n": "in_{}"}.get(type_, "in_{}")
+    inputs = tuple((operand.format(i), name) for i, name in enumerate(names))
+    return Op(f"op{number}", type_, inputs, (("out_0", f"t{number}"),))
+
+
+def layout(program: Program, state: NdSbp, moved: Sequence[Moved] = ()) -> Layout:
+    signatures = {o.name: {operand: state for operand, _ in o.operands} for o in program.ops}
+    names = [n for p in program.parameters for n in (p.tensor, *p.states)]
+    return Layout(
+        signatures, dict.fromkeys(names, state), dict.fromkeys(program.inputs, state), moved
+    )
+
+
+def on_one(program: Program, **options: int) -> MemoryEstimate:
+    return estimate(program, (1,), layout(program, broadcast(1)), **options)
+
+
+def total_of(*ops: Op, output: int) -> int:
+    return on_one(program_of(ops, [f"t{output}"])).total
+
+
+def test_a_chain_of_ops_holds_two_tensors_besides_input_and_output() -> None:
+    memory = on_one(program_of([op(i + 1, "tanh", i) for i in range(5)], ["t5"]))
+    assert memory.total == (1 + 2 + 1) * WHOLE
+    assert (memory.parameters, memory.gradients, memory.optimizer_states) == (0, 0, 0)
+    assert memory.activations_peak == 3 * WHOLE  # the input and two results
+    assert memory.buffers == WHOLE  # the output's copy
+
+
+def test_a_result_lives_until_its_last_reader() -> None:
+    ops = [op(1, "tanh", 0), op(2, "tanh", 1), op(3, "tanh", 2), op(4, "broadcast_add", 3, 1)]
+    assert total_of(*ops, output=4) == (1 + 3 + 1) * WHOLE
+
+
+def test_views_take_no_memory() -> None:
+    ops = [op(1, "tanh", 0), op(2, "reshape", 1), op(3, "reshape", 2), op(4, "tanh", 3)]
+    assert total_of(*ops, output=4) == total_of(op(1, "tanh", 0), op(2, "tanh", 1), output=2)
+
+
+def test_an_input_is_overwritten_only_after_its_other_readers() -> None:
+    alone = [op(1, "tanh", 0), op(2, "relu", 1), op(3, "relu", 2)]
+    assert total_of(*alone, output=3) == (1 + 1 + 1) * WHOLE
+    read_later = [op(1, "tanh", 0), op(2, "relu", 1), op(3, "broadcast_add", 2, 1)]
+    assert total_of(*read_later, output=3) == (1 + 3 + 1) * WHOLE
+    read_before = [op(1, "tanh", 0), op(2, "tanh", 1), op(3, "add_n", 1, 2)]
+    assert total_of(*read_before, output=3) == (1 + 2 + 1) * WHOLE
+
+
+def test_an_input_is_not_overwritten_while_a_view_of_it_is_read() -> None:
+    ops = [
+        op(1, "tanh", 0), op(2, "reshape", 1), op(3, "relu", 1), op(4, "broadcast_add", 2, 3),
+    ]  # fmt: skip
+    assert total_of(*ops, output=4) == (1 + 3 + 1) * WHOLE
+
+
+def test_workspace_counts_while_its_op_runs() -> None:
+    ops = [op(1, "tanh", 0), Op("op2", "reduce_sum", (("input_tensor_0", "t1"),), (("y_0", "t2"),))]
+    assert total_of(*ops, output=2) == (1 + 3 + 1) * WHOLE
+
+
+def test_cut_tensors_take_their_part() -> None:
+    program = program_of([op(i + 1, "tanh", i) for i in range(5)], ["t5"])
+    cut = estimate(program, (4,), layout(program, NdSbp.parse("S0")))
+    assert cut.total == 3 * WHOLE // 4 + WHOLE  # outputs are whole
+
+
+# What a redistribution of n bytes per device over p devices adds to the result's own n' bytes, with
+# the identity that holds the result: buffers that stay (of collectives), and one per packing.
+BOXINGS = {
+    ("S0", "B"): lambda n, p: p * n + p * n,
+    ("S1", "B"): lambda n, p: n + p * n + p * n + p * n,  # pack, gather, unpack, identity
+    ("P", "B"): lambda n, p: n + n,
+    ("P", "S0"): lambda n, p: n // p + n // p,
+    ("P", "S1"): lambda n, p: n + 3 * (n // p),
+    ("B", "S0"): lambda n, p: n // p + n // p,
+    ("S0", "S1"): lambda n, p: n + (p - 1) * (n // p) + n + n,  # slices, received, result, identity
+    ("B", "P"): lambda n, p: n + n,
+    ("S0", "P"): lambda n, p: (p * n + p * n) + (p * n + p * n),  # over B
+}
+
+
+@pytest.mark.parametrize("pair", BOXINGS, ids="→".join)
+@pytest.mark.parametrize("devices", [2, 4])
+def test_boxings_have_the_buffers_of_the_engine(pair: tuple[str, str], devices: int) -> None:
+    before, after = states(*pair)
+    program = program_of([op(1, "tanh", 0), op(2, "tanh", 1)], ["t2"])
+    signatures = {
+        "op1": {"in_0": before, "out_0": before},
+        "op2": {"in_0": after, "out_0": broadcast(1)},
+    }
+    moved = [Moved("t1", (after,), (("op2", "in_0"),))]
+    planned = Layout(signatures, {}, {"x": before}, moved)
+    local = WHOLE // devices if before[0].is_split else WHOLE
+    ends = local + local + WHOLE + WHOLE  # x, t1 (in the chain of op1), t2, the output
+    if pair == ("P", "B"):  # op1's chain is as long as that of op2
+        assert ends == 4 * WHOLE
+    memory = estimate(program, (devices,), planned)
+    assert memory.total == ends + BOXINGS[pair](local, devices)
+
+
+def test_the_first_device_keeps_the_value_where_others_make_zeros() -> None:
+    program = program_of([op(1, "tanh", 0), op(2, "tanh", 1)], ["t2"])
+    b, p = states("B", "P")
+    signatures = {"op1": {"in_0": b, "out_0": b}, "op2": {"in_0": p, "out_0": b}}
+    planned = Layout(signatures, {}, {"x": b}, [Moved("t1", (p,), (("op2", "in_0"),))])
+    first, other = (rank_estimate(program, (4,), planned, coords=(i,)).total for i in (0, 3))
+    # the first has one chain with two tensors at a time, others three blocks and zeros
+    assert (first, other) == ((1 + 2 + 1) * WHOLE, (1 + 1 + 1 + 2 + 1) * WHOLE)
+    assert estimate(program, (4,), planned).total == other
+
+
+@pytest.mark.parametrize("optimizer, count", [("sgd", 0), ("momentum", 1), ("adam", 2)])
+def test_parts_of_a_training_step(optimizer: str, count: int) -> None:
+    program = mlp(batch=8, sizes=(128, 256, 128), optimizer=optimizer)
+    memory = on_one(program)
+    parameters = sum(program.tensor[p.tensor].size_bytes for p in program.parameters)
+    assert memory.parameters == parameters
+    assert memory.optimizer_states == count * parameters
+    assert 0 < memory.gradients <= parameters
+    assert sum(size for _, size in memory.alive) <= memory.total
+    assert [size for _, size in memory.alive] == sorted((s for _, s in memory.alive), reverse=True)
+
+
+def test_accumulated_gradients_and_inputs_of_all_micro_batches() -> None:
+    program = mlp(batch=8, sizes=(128, 256, 128), optimizer="adam")
+    gradients = sum(program.tensor[p.gradient].size_bytes for p in program.parameters if p.gradient)
+    inputs = sum(program.tensor[name].size_bytes for name in program.inputs)
+    once = on_one(program).total
+    for count in (2, 5):
+        assert on_one(program, micro_batches=count).total == once + gradients + (count - 1) * inputs
+
+
+def test_micro_batches_in_flight_hold_what_backward_reads() -> None:
+    program = mlp(batch=8, sizes=(128, 256, 128))
+    saved = {
+        name
+        for o in program.ops
+        if o.phase == "backward"
+        for _, name in o.inputs
+        if name in program.producer and program.producer[name].phase == "forward"
+    }
+    least = max(program.tensor[name].size_bytes for name in saved)
+    most = sum(-(-program.tensor[name].size_bytes // 512) * 512 for name in saved)
+    one, two, four = (on_one(program, in_flight=n).total for n in (1, 2, 4))
+    assert least <= two - one <= most
+    assert four - one == 3 * (two - one)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 5)), max_size=12))
+def test_a_block_is_as_the_engine_places_it(items: list[tuple[int, int, int]]) -> None:
+    sizes = [size for size, _, _ in items]
+    lives = [(begin, begin + length) for _, begin, length in items]
+    found = placed_bytes(sizes, lives)
+    assert found == engine_bytes(sizes, lives)
+    assert found <= sum(sizes)
+    peak = [
+        sum(s for s, (b, e) in zip(sizes, lives, strict=True) if b <= t <= e) for t in range(20)
+    ]
+    assert found >= max(peak)
+
+
+def engine_bytes(sizes: Sequence[int], lives: Sequence[Life]) -> int:
+    """Place buffers one by one as MemReusedAlgorithmAllocateByOrder does."""
+    placed: list[tuple[int, int, Life]] = []
+    for size, (begin, end) in zip(sizes, lives, strict=True):
+        offset = 0
+        for low, high, (other_begin, other_end) in sorted(placed, key=lambda p: p[0]):
+            if low >= offset + size:
+                break
+            if begin <= other_end and other_begin <= end:
+                offset = max(offset, high)
+        placed.append((offset, offset + size, (begin, end)))
+    return max((high for _, high, _ in placed), default=0)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Program:
+    """Draw ops that read any two of what was made before, none of which shares memory."""
+    count = draw(st.integers(1, 12))
+    ops = []
+    for number in range(1, count + 1):
+        sources = draw(st.lists(st.integers(0, number - 1), min_size=1, max_size=2, unique=True))
+        ops.append(op(number, "broadcast_add", *sources))
+    return program_of(ops, [f"t{count}"])
+
+
+@given(graphs())
+def test_the_schedule_keeps_the_order_and_the_peak_is_that_of_brute_force(program: Program) -> None:
+    rank = rank_tasks(program, (1,), layout(program, broadcast(1)))
+    order = execution_order(rank)
+    place = {task: i for i, task in enumerate(order)}
+    assert sorted(order) == list(range(len(rank.tasks)))
+    assert all(place[b.producer] < place[r] for b in rank.buffers for r in b.readers)
+    chains = merged_chains(rank)
+    for task, block in ((rank.buffers[b.alive[0]].producer, b) for b in blocks(rank) if b.alive):
+        mine = [t for t in order if chains[t] == chains[task]]
+        held = [b for b in rank.buffers if b.reused and chains[b.producer] == chains[task]]
+        if not rank.buffers[block.alive[0]].reused:
+            continue
+        peak = max(
+            sum(
+                b.size
+                for b in held
+                if place[b.producer]
+                <= time
+                <= max([place[r] for r in b.readers], default=place[b.producer])
+            )
+            for time in (place[t] for t in mine)
+        )
+        assert sum(rank.buffers[i].size for i in block.alive) == peak
+        assert peak <= block.size <= sum(b.size for b in held)
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([8, 16]), st.sampled_from([64, 128]))
+def test_more_of_anything_takes_no_less_memory(scale: int, batch: int, width: int) -> None:
+    small = on_one(mlp(batch=batch, sizes=(width, width, width))).total
+    large = on_one(mlp(batch=batch * scale, sizes=(width, width, width))).total
+    wide = on_one(mlp(batch=batch, sizes=(width, width * scale, width))).total
+    assert small <= large
+    assert small <= wide
+
+
+def chained_back(count: int) -> Program:
+    """t1 … tn one from another; then gradients gn … g1, each from the one before and the t."""
+    forward = [op(i, "tanh", i - 1) for i in range(1, count + 1)]
+    backward = [
+        Op(
+            f"back{i}",
+            "broadcast_mul",
+            (("x_0", f"g{i + 1}" if i < count else f"t{count}"), ("y_0", f"t{i}")),
+            (("z_0", f"g{i}"),),
+            phase="backward",
+        )
+        for i in range(count, 0, -1)
+    ]
+    return program_of([*forward, *backward], ["g1"])
+
+
+def test_dropped_activations_are_made_again() -> None:
+    program = chained_back(8)
+    one = layout(program, broadcast(1))
+    whole = estimate(program, (1,), one)
+    assert whole.total == (1 + (8 + 1) + 1) * WHOLE  # x; t1 … t8 and a gradient; the output
+    fewer = estimate(program, (1,), one, recompute=["t1", "t2", "t3"])
+    # x; t4 … t8 and a gradient at the turn, later no more than t1 … t4 and two; the output
+    assert fewer.total == (1 + 6 + 1) * WHOLE
+    assert estimate(program, (1,), one, recompute=["x", "g1", "nothing"]) == whole
+
+
+def test_recomputation_keeps_the_states_and_redistributions_of_a_plan() -> None:
+    program = chained_back(3)
+    b, s = states("B", "S0")
+    signatures = {o.name: {operand: b for operand, _ in o.operands} for o in program.ops}
+    signatures["back2"] = {"x_0": b, "y_0": s, "z_0": b}
+    moved = [Moved("t2", (s,), (("back2", "y_0"),))]
+    planned = Layout(signatures, {}, {"x": b}, moved)
+    changed, new = recomputed(program, planned, ["t1", "t2"])
+    assert [(r.tensor, r.readers) for r in new.redistributions] == [
+        (f"{PREFIX}t2", (("back2", "y_0"),))
+    ]
+    assert new.signatures[f"{PREFIX}op2"] == signatures["op2"]
+    assert new.after == dict.fromkeys([f"{PREFIX}op1", f"{PREFIX}op2"], "back3")
+    assert dict(changed.op[f"{PREFIX}op2"].inputs) == {"in_0": f"{PREFIX}t1"}
+    assert dict(changed.op["op3"].inputs) == {"in_0": "t2"}
+
+
+def test_memory_of_oneflow_is_read_from_its_plan() -> None:
+    from autoddl.engine.cuda_memory import PlanMemory, parse
+
+    text = (Path(__file__).parent / "cuda_plan.txt").read_text()
+    assert parse(text.splitlines()) == (
+        PlanMemory(rank=0, variables=1000, reused=300, others=40),
+        PlanMemory(rank=1, variables=2000, reused=0, others=0),
+    )
+
+
+@pytest.mark.oneflow
+def test_prediction_is_oneflows_plan_for_cuda() -> None:
+    import autoddl
+    from autoddl.engine.cuda_memory import cuda_memory
+    from autoddl.make_plan import layout_of
+    from experiments import models
+
+    sizes = {"widths": [256, 512, 128], "batch": 64, "optimizer": "adam"}
+    graph, inputs = models.build("mlp", **sizes)
+    program = autoddl.capture(graph, *inputs)
+    plan = autoddl.optimize(program, mesh="2", search="data parallel")
+    for real in cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes}):
+        found = rank_estimate(program, (2,), layout_of(plan), coords=(real.rank,))
+        assert found.parameters + found.optimizer_states == real.variables
+        assert found.total == pytest.approx(real.total, rel=0.01)
+
+
+def test_all_ranks_that_differ_are_looked_at() -> None:
+    program = program_of([op(1, "tanh", 0), op(2, "tanh", 1)], ["t2"])
+    b, p = states("(B, B)", "(B, P)")
+    signatures = {"op1": {"in_0": b, "out_0": b}, "op2": {"in_0": p, "out_0": b}}
+    planned = Layout(signatures, {}, {"x": b}, [Moved("t1", (p,), (("op2", "in_0"),))])
+    places = itertools.product(range(2), range(4))
+    most = max(rank_estimate(program, (2, 4), planned, coords=c).total for c in places)
+    assert estimate(program, (2, 4), planned).total == most
+    assert prod(SHAPE) == ELEMENTS

@@ -1,0 +1,65 @@
+"""The cost of a finished plan is that of its assignment in the problem it came from."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoddl.errors import AutoDDLError
+from autoddl.make_plan import make_plan
+from autoddl.perfmodel.step import StepCost, step_cost
+from autoddl.plan import Plan
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.sbp.state import NdSbp
+from autoddl.search import builder
+from autoddl.search.random import random_assignment
+from tests.clusters import cluster
+from tests.programs import mlp, transformer
+
+PROFILE = cluster()
+
+
+def cost(plan: Plan, program: Program) -> StepCost:
+    return step_cost(
+        program,
+        plan.mesh,
+        PROFILE,
+        signatures=plan.signatures,
+        held={**plan.variables, **{item.name: item.state for item in plan.inputs}},
+        redistributions=[(r.tensor, r.path) for r in plan.redistributions],
+    )
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2", "2x2x2"])
+@pytest.mark.parametrize("make", [mlp, transformer])
+def test_a_plan_costs_what_its_assignment_costs(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+    problem = builder.build(make(), Mesh.parse(mesh), PROFILE)
+    for seed in range(5):
+        assignment = random_assignment(problem, seed)
+        found = cost(make_plan(problem, problem.result("random", assignment)), problem.program)
+        assert found.compute_s == pytest.approx(problem.compute_s(assignment), rel=1e-9)
+        assert found.communication_s == pytest.approx(problem.communication_s(assignment), rel=1e-9)
+        assert found.step_s == pytest.approx(problem.cost_s(assignment), rel=1e-9)
+
+
+def test_a_plan_of_another_program_is_refused() -> None:
+    problem = builder.build(mlp(), Mesh.parse("4"), PROFILE)
+    plan = make_plan(problem, problem.result("random", random_assignment(problem, 0)))
+    with pytest.raises(AutoDDLError, match="has no signature"):
+        cost(plan, transformer())
+
+
+def test_a_step_that_no_boxing_makes_is_refused() -> None:
+    program, mesh = mlp(), Mesh.parse("2x2")
+    problem = builder.build(program, mesh, PROFILE)
+    plan = make_plan(problem, problem.result("random", (0,) * len(problem.nodes)))
+    name = program.parameters[0].tensor
+    with pytest.raises(AutoDDLError, match="no boxing leads from"):
+        step_cost(
+            program,
+            mesh,
+            PROFILE,
+            signatures=plan.signatures,
+            held={**plan.variables, name: NdSbp.parse("S0,B")},
+            redistributions=[(name, (NdSbp.parse("B,S0"),))],
+        )
