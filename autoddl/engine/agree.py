@@ -37,9 +37,9 @@ def from_rank_0(make: Callable[[], Plan]) -> Plan:
             failure = error
             text = json.dumps({"error": str(error)})
         except Exception as error:  # the others wait: tell them before this rank goes down
-            _broadcast(json.dumps({"error": f"rank 0 failed: {error!r}"}))
+            text_of_rank_0(json.dumps({"error": f"rank 0 failed: {error!r}"}))
             raise
-    answer = json.loads(_broadcast(text))
+    answer = json.loads(text_of_rank_0(text))
     if failure is not None:
         raise failure
     if "error" in answer:
@@ -47,7 +47,7 @@ def from_rank_0(make: Callable[[], Plan]) -> Plan:
     return plan if plan is not None else plan_json.decode(answer["plan"], "plan of rank 0")
 
 
-def _broadcast(text: str) -> str:
+def text_of_rank_0(text: str) -> str:
     """Return rank 0's text on every rank."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     size = flow.tensor([len(data)], dtype=flow.int64)

@@ -1,8 +1,9 @@
-"""What is scheduled, how it is packed into launches, and what happens when a launch fails."""
+"""What is launched, what is kept of it, and what happens when a launch fails."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,164 +12,242 @@ from typing import Any
 import pytest
 
 from autoddl.engine import measure as module
+from autoddl.engine.cases import Case, Row
 from autoddl.engine.launch import LaunchError, LaunchResult
-from autoddl.engine.measure import Case, measure, pack, schedule
+from autoddl.engine.measure import run
+from autoddl.engine.partial import Partial
+from autoddl.engine.settings import QUICK_SIZES, Node, Settings
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
-from autoddl.sbp.boxing import COLLECTIVES
 
-OK = LaunchResult((0, 0), None, False, None, 1.0, ("", ""), None, (), "", 0)
-ALPHA, BETA = 1e-4, 1e-9
+Job = dict[str, Any]
 
 
-def timed(seconds: float, **fields: Any) -> dict[str, Any]:
-    return {"chain_s": [1e-3 + seconds] * 3, "twin_s": [1e-3] * 3, "steps": 1, **fields}
+def result(**fields: Any) -> LaunchResult:
+    """Return a result whose other fields say that all went well."""
+    good = {
+        "returncodes": (0, 0), "failed_rank": None, "timed_out": False, "interrupted_by": None,
+        "wall_s": 1.0, "logs": ("", ""), "log_dir": None, "tail": (), "message": "", "exit_code": 0,
+    }  # fmt: skip
+    if "failed_at_s" in LaunchResult.__dataclass_fields__:
+        good["failed_at_s"] = None
+    return LaunchResult(**{**good, **fields})
 
 
-def fake_launch(outcomes: list[LaunchResult], tasks: list[Any]) -> Callable[..., LaunchResult]:
-    """Return a launch that ends as told and, where all goes well, writes what ranks would."""
+OK = result()
+CRASH = result(failed_rank=1, message="rank 1 was killed by SIGSEGV", exit_code=139)
+RAISED = result(failed_rank=1, message="rank 1 failed", exit_code=1)
+HUNG = replace(RAISED, tail=("Timeout (0:01:00)!", "Thread 0x1"))
+LATE = result(timed_out=True, message="time limit", exit_code=124)
+SMALL = Settings(2, sizes=(1 << 12, 1 << 20), collectives=("all_reduce", "all_gather"))
 
-    def launch(command: list[str], *, nproc_per_node: int, **_: Any) -> LaunchResult:
+
+def line_of(case: Case) -> str:
+    taken = collectives.seconds(
+        case.collective, case.group_size, case.size_bytes, alpha_s=1e-4, beta_s_per_byte=1e-9
+    )
+    return json.dumps({"row": Row(case, case.size_bytes, 5, taken, taken, taken, taken).to_json()})
+
+
+class Ranks:
+    """Stand in for `launch`: carry out `done` of the cases, then end as told."""
+
+    def __init__(self, *outcomes: tuple[LaunchResult, int | None]) -> None:
+        self.outcomes = list(outcomes)
+        self.tasks: list[dict[str, Any]] = []
+        self.jobs: list[Job] = []
+
+    def __call__(self, command: list[str], **job: Any) -> LaunchResult:
         folder = Path(command[-1])
+        outcome, done = self.outcomes.pop(0) if self.outcomes else (OK, None)
+        self.jobs.append(job)
+        if job["node_rank"] > 0:
+            (folder / "outcome.json").write_text(json.dumps({"more": bool(self.outcomes)}))
+            return outcome
         task = json.loads((folder / "task.json").read_text())
-        tasks.append(task)
-        outcome = outcomes.pop(0) if outcomes else OK
-        if outcome.ok:
-            links = []
-            for case in task["cases"]:
-                key = (case["collective"], case["group_size"], case["size_bytes"])
-                taken = collectives.seconds(*key, alpha_s=ALPHA, beta_s_per_byte=BETA)
-                links.append({**case, **timed(taken), "size_bytes": case["size_bytes"]})
-            device = {
-                name: timed(2e-3, flops=1e6, moved_bytes=1e6)
-                for name in ("overhead", "bandwidth", "matmul", "conv")
-            }
-            device["overhead"] = timed(1e-5, flops=1.0, moved_bytes=1.0)
-            for rank in range(nproc_per_node):
-                text = json.dumps({"links": links, "device": device if task["device"] else {}})
-                (folder / f"rank{rank}.json").write_text(text)
+        self.tasks.append(task)
+        with (folder / "results.jsonl").open("a") as file:
+            for values in task["cases"][:done]:
+                file.write(line_of(Case(**values)) + "\n")
+            if task["device"] and done is None:
+                file.write(json.dumps({"device": {"matmul": {}}}) + "\n")
+            if done is not None:
+                file.write('{"row": {"ca')  # what a killed rank may leave
         return outcome
-
-    return launch
 
 
 @pytest.fixture
-def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    seen: list[Any] = []
+def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
+    """Put made-up ranks in the place of real ones."""
+
+    def put(*outcomes: tuple[LaunchResult, int | None]) -> Ranks:
+        ranks = Ranks(*outcomes)
+        monkeypatch.setattr(module, "launch", ranks)
+        return ranks
+
     monkeypatch.setattr(module, "find_spec", lambda name: object())
-    monkeypatch.setattr(module, "launch", fake_launch([], seen))
-    return seen
+    return put
 
 
-@pytest.mark.parametrize(
-    ("ranks", "groups"), [(1, []), (2, [2]), (4, [4, 2]), (6, [6, 3, 2]), (7, [7])]
-)
-def test_every_divisor_is_a_group_size(ranks: int, groups: list[int]) -> None:
-    cases = schedule(ranks, (1 << 14, 1 << 20))
-    assert sorted({case.group_size for case in cases}, reverse=True) == groups
-    assert len(cases) == len(groups) * len(COLLECTIVES) * 2
+def memory_only() -> Partial:
+    return Partial(None, {}, fresh=True)
 
 
-@pytest.mark.parametrize("size", [1, 1 << 14, 1 << 20, 5 << 19, 1 << 24, 1 << 30])
-def test_chains_have_an_even_number_of_steps(size: int) -> None:
-    steps = Case("all_to_all", 2, size).steps
-    assert steps >= 2
-    assert steps % 2 == 0
+def test_one_launch_measures_all(start: Callable[..., Ranks]) -> None:
+    ranks, partial, seen = start(), memory_only(), []
+    assert run(SMALL, partial, progress=lambda text, done: seen.append((text, done)))
+    assert list(partial.rows) == SMALL.cases()
+    assert partial.device is not None
+    (task,) = ranks.tasks
+    assert (task["iterations"], task["warm_up"], task["more"]) == (1000, 2, False)
+    assert seen[0] == ("starting the ranks", 0.0)
+    assert seen[-1] == ("device", 1.0)
+    assert [done for _, done in seen] == sorted(done for _, done in seen)
 
 
-def test_launches_keep_within_memory() -> None:
-    cases = schedule(4, module.SIZES)
-    limit = 1 << 28
-    batches = pack(cases, memory_bytes=limit)
-    assert [case for batch in batches for case in batch] == cases
-    assert len(batches) > 1
-    for batch in batches:
-        assert len(batch) == 1 or sum(case.memory_bytes for case in batch) <= limit
-
-
-def test_without_cases_there_is_one_launch_for_the_device() -> None:
-    assert pack([], memory_bytes=1) == [[]]
-
-
-def test_measure(tasks: list[Any]) -> None:
-    seen: list[float] = []
-    profile = measure(2, quick=True, progress=lambda text, done: seen.append(done), name="x")
-    assert profile.name == "x"
-    assert profile.source.startswith(
-        "measured with python -m autoddl.fit_network --quick --mode eager on 2"
-    )
-    for collective in COLLECTIVES:
-        link = profile.link(collective, "gpu", 2)
-        assert (link.alpha_s, link.beta_s_per_byte) == pytest.approx((ALPHA, BETA))
-    assert all(0 <= done <= 1 for done in seen)
-
-
-def test_one_rank_has_no_links(tasks: list[Any]) -> None:
-    profile = measure(1)
-    assert profile.links == ()
-    assert [task["device"] for task in tasks] == [True]
+def test_one_rank_has_no_cases(start: Callable[..., Ranks]) -> None:
+    ranks = start()
+    run(Settings(1), memory_only())
+    assert [(task["cases"], task["device"]) for task in ranks.tasks] == [([], True)]
 
 
 def test_little_memory_makes_several_launches(
-    tasks: list[Any], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_memory", lambda key: 1 << 29)
-    profile = measure(2)
-    assert len(tasks) > 1
-    assert [task["device"] for task in tasks] == [False] * (len(tasks) - 1) + [True]
-    assert len(profile.links) == len(COLLECTIVES)
+    monkeypatch.setattr(module, "memory", lambda key: 1 << 26)
+    ranks, partial = start(), memory_only()
+    run(SMALL, partial)
+    assert set(partial.rows) == set(SMALL.cases())
+    assert len(ranks.tasks) > 1
+    assert [(task["device"], task["more"]) for task in ranks.tasks] == [
+        *[(False, True)] * (len(ranks.tasks) - 1), (True, False)
+    ]  # fmt: skip
 
 
-CRASH = replace(
-    OK, returncodes=(-15, -11), failed_rank=1, message="rank 1 was killed", exit_code=139
-)
-RAISED = replace(OK, returncodes=(-15, 1), failed_rank=1, message="rank 1 failed", exit_code=1)
-LATE = replace(OK, returncodes=(-15, -15), timed_out=True, message="time limit", exit_code=124)
-
-
-@pytest.mark.parametrize("outcome", [CRASH, LATE])
-def test_a_crash_or_a_hang_is_tried_once_more(
-    outcome: LaunchResult,
-    tasks: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("outcome", [CRASH, HUNG])
+def test_after_a_crash_or_a_hang_the_next_launch_goes_on(
+    outcome: LaunchResult, start: Callable[..., Ranks], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "launch", fake_launch([outcome], tasks))
-    assert len(measure(2, quick=True).links) == len(COLLECTIVES)
-    assert len(tasks) == 2
+    ranks, partial = start((outcome, 1)), memory_only()
+    run(SMALL, partial)
+    assert set(partial.rows) == set(SMALL.cases())
+    assert [len(task["cases"]) for task in ranks.tasks] == [4, 3]
     assert f"{outcome.message}; trying once more" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "launches"), [([CRASH, CRASH], 2), ([RAISED], 1), ([LATE, LATE], 2)]
-)
-def test_other_failures_are_errors(
-    outcomes: list[LaunchResult],
-    launches: int,
-    tasks: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
+def test_what_partial_results_have_is_not_measured_again(start: Callable[..., Ranks]) -> None:
+    partial = memory_only()
+    partial.add(line_of(SMALL.cases()[0]))
+    ranks = start()
+    run(SMALL, partial)
+    assert [len(task["cases"]) for task in ranks.tasks] == [3]
+    run(SMALL, partial)
+    assert len(ranks.tasks) == 1
+
+
+def test_a_case_that_always_crashes_is_left_out(
+    start: Callable[..., Ranks], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "launch", fake_launch(list(outcomes), tasks))
-    with pytest.raises(LaunchError, match=outcomes[-1].message):
-        measure(2, quick=True)
-    assert len(tasks) == launches
+    start((CRASH, 1), (CRASH, 0), (CRASH, 0))
+    partial = memory_only()
+    run(SMALL, partial)
+    bad = SMALL.cases()[1]
+    assert set(SMALL.cases()) - set(partial.rows) == {bad}
+    assert f"3 times in {bad.label} of {bad.size_bytes} bytes, which is left out" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("outcomes", "launches"),
     [
-        ({"nproc_per_node": 0}, "nproc_per_node: got 0; allowed are 1 rank and more"),
-        ({"nproc_per_node": 2, "mode": "lazy"}, "mode: got 'lazy'; allowed are graph, eager"),
-        ({"nproc_per_node": 2, "timeout_s": 0.0}, "timeout: got 0.0; allowed are more than 0"),
+        ([(RAISED, 1)], 1),
+        ([(LATE, 1)], 1),
+        ([(CRASH, 0)] * 3, 3),  # nothing works
+        ([(CRASH, 1), *[(CRASH, 0)] * 20], 9),  # nothing works any more
     ],
 )
-def test_bad_arguments(arguments: dict[str, Any], message: str, tasks: list[Any]) -> None:
-    with pytest.raises(AutoDDLError, match=message):
-        measure(**arguments)
-    assert not tasks
+def test_other_failures_are_errors(
+    outcomes: list[tuple[LaunchResult, int]], launches: int, start: Callable[..., Ranks]
+) -> None:
+    ranks, partial = start(*outcomes), memory_only()
+    with pytest.raises(LaunchError, match=outcomes[-1][0].message):
+        run(SMALL, partial)
+    assert len(ranks.tasks) == launches
+    assert len(partial.rows) == outcomes[0][1]
+
+
+def test_time_limit_and_ports(start: Callable[..., Ranks]) -> None:
+    ranks = start((CRASH, 1), (CRASH, 1))
+    node = Node(0, "10.0.0.1", 5000)
+    run(replace(SMALL, nnodes=2), memory_only(), node=node, timeout_s=100.0)
+    assert [job["master_port"] for job in ranks.jobs] == [5000, 5001, 5002]
+    assert {job["master_addr"] for job in ranks.jobs} == {"10.0.0.1"}
+    assert {job["nnodes"] for job in ranks.jobs} == {2}
+    assert 99 < ranks.jobs[-1]["timeout_s"] <= 100
+
+
+def test_other_nodes_follow(start: Callable[..., Ranks]) -> None:
+    ranks, partial = start((OK, None), (CRASH, None), (OK, None)), memory_only()
+    assert not run(replace(SMALL, nnodes=2), partial, node=Node(1, "10.0.0.1", 5000))
+    assert [job["master_port"] for job in ranks.jobs] == [5000, 5001, 5002]
+    assert not partial.resumed
+    ranks = start(*[(CRASH, None)] * 20)
+    with pytest.raises(LaunchError, match="SIGSEGV"):
+        run(replace(SMALL, nnodes=2), partial, node=Node(1, "10.0.0.1", 5000))
+    assert len(ranks.jobs) == 9
+
+
+def test_a_disk_that_fills_up_ends_the_ranks(
+    start: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Slow(Ranks):
+        def __call__(self, command: list[str], **job: Any) -> LaunchResult:
+            ended = super().__call__(command, **job)
+            time.sleep(30)  # until the interrupt comes
+            return ended
+
+    monkeypatch.setattr(module, "launch", Slow((OK, 2)))
+    partial = Partial(tmp_path / "x.partial", {}, fresh=True)
+    partial.path = Path("/dev/full")
+    with pytest.raises(AutoDDLError, match="/dev/full: No space left on device"):
+        run(SMALL, partial)
+
+
+def test_ctrl_c_keeps_what_is_done(
+    start: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Ranks):
+        def __call__(self, command: list[str], **job: Any) -> LaunchResult:
+            super().__call__(command, **job)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "launch", Interrupted((OK, 3)))
+    partial = memory_only()
+    with pytest.raises(KeyboardInterrupt):
+        run(SMALL, partial)
+    assert len(partial.rows) == 3
 
 
 def test_without_oneflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(AutoDDLError, match=r"pip install 'autoddl\[oneflow\]'"):
-        measure(2)
+        run(SMALL, memory_only())
+
+
+def test_bad_time_limit(start: Callable[..., Ranks]) -> None:
+    with pytest.raises(AutoDDLError, match=r"timeout: got 0\.0; allowed are more than 0 seconds"):
+        run(SMALL, memory_only(), timeout_s=0.0)
+
+
+def test_quick_measures_less() -> None:
+    quick, full = Settings(4, quick=True, sizes=QUICK_SIZES), Settings(4)
+    assert len(quick.cases()) < len(full.cases()) / 2
+    assert {case.groups for case in quick.cases() if case.group_size == 2} == {2}
+    assert len(Settings(4, mode="both").cases()) == 2 * len(full.cases())
+
+
+def test_budget_and_repetitions_are_free_to_change_when_going_on() -> None:
+    settings = Settings(4)
+    changed = replace(settings, budget_s=7.0, iterations=3, warm_up=0, device=False)
+    assert settings.fingerprint() == changed.fingerprint()
+    assert settings.fingerprint() != replace(settings, mode="eager").fingerprint()
+    assert settings.fingerprint() != replace(settings, sizes=(4, 8)).fingerprint()

@@ -1,0 +1,92 @@
+"""Time calls of functions of global tensors, on all ranks at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import oneflow as flow
+
+Floats = npt.NDArray[np.float64]
+Function = Callable[..., Any]
+
+_LEAST_PAIRS = 5
+_MOST_BETWEEN_LOOKS = 64  # pairs of calls between two looks at the clock
+
+
+class _Graph(flow.nn.Graph):
+    def __init__(self, body: Function) -> None:
+        super().__init__()
+        self._body = body
+
+    def build(self, *inputs: Any) -> Any:
+        return self._body(*inputs)
+
+
+def function_of(body: Function, mode: str) -> Function:
+    """Return `body` as it is (mode "eager") or as the build of an nn.Graph ("graph")."""
+    return _Graph(body) if mode == "graph" else body
+
+
+def call(function: Function, inputs: Sequence[Any]) -> tuple[float, Any]:
+    """Return the seconds of one call on this rank, and its result.
+
+    It starts at a barrier, which the ranks leave within 0.1 ms.
+    """
+    flow.comm.barrier()
+    start = time.perf_counter()
+    result = function(*inputs)
+    for tensor in result if isinstance(result, tuple) else (result,):
+        tensor.to_local()
+    flow._oneflow_internal.eager.Sync()
+    return time.perf_counter() - start, result
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to repeat: `iterations` pairs at most, `limit_s` seconds, after `warm_up` pairs."""
+
+    iterations: int
+    warm_up: int
+    limit_s: float
+
+
+def pairs(
+    chain: tuple[Function, Sequence[Any]], twin: tuple[Function, Sequence[Any]], effort: Effort
+) -> Floats:
+    """Return the seconds of calls of chain and twin in turn, shape [repetitions, 2].
+
+    Every repetition lasts until its slowest rank is done. Taking turns, both see the same load of
+    the machine. All ranks return the same; there are at least some pairs, whatever the limit.
+    """
+    begin = time.perf_counter()
+    for _ in range(effort.warm_up):
+        call(*chain)
+        call(*twin)
+    done = np.empty((0, 2))
+    count = min(2, effort.iterations)
+    while count > 0:
+        seconds = [call(*program)[0] for _ in range(count) for program in (chain, twin)]
+        all_ranks = of_all_ranks([*seconds, time.perf_counter() - begin]).max(0)
+        done = np.concatenate([done, all_ranks[:-1].reshape(-1, 2)])
+        left_s = effort.limit_s - float(all_ranks[-1])
+        fitting = int(left_s / float(np.median(done.sum(1))))
+        count = max(min(fitting, _MOST_BETWEEN_LOOKS, 2 * len(done)), _LEAST_PAIRS - len(done))
+        count = min(count, effort.iterations - len(done))
+    return done
+
+
+def of_all_ranks(values: Sequence[float]) -> Floats:
+    """Return every rank's values, shape [ranks, len(values)], on every rank."""
+    world = flow.env.get_world_size()
+    if world == 1:
+        return np.array([values], dtype=np.float64)
+    mesh = flow.placement("cpu", list(range(world)))
+    local = flow.tensor(np.array([values], dtype=np.float64))
+    cut = local.to_global(placement=mesh, sbp=flow.sbp.split(0))
+    whole: Floats = cut.to_global(placement=mesh, sbp=flow.sbp.broadcast).to_local().numpy().copy()
+    return whole
