@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autoddl.engine.cases import ALL_COLLECTIVES
+from autoddl.engine.launch import SHARE_CORES, SHARE_CORES_HELP, share_cores_of
 from autoddl.engine.settings import (
     BUDGET_S,
     ITERATIONS,
@@ -67,7 +68,12 @@ def parse(argv: Sequence[str]) -> Options:
     files = tuple(values.from_nccl_tests or ())
     return Options(
         settings=None if files else _settings(values),
-        node=Node(values.node_rank, values.master_addr, values.master_port),
+        node=Node(
+            values.node_rank,
+            values.master_addr,
+            values.master_port,
+            share_cores_of(values.share_cores),
+        ),
         output=output,
         csv=values.csv or (output and _beside(output, ".csv")),
         plot=values.plot or (output and _beside(output, ".png")),
@@ -219,6 +225,7 @@ def _add_nodes(add: Any) -> None:
     add("--master-addr", default="127.0.0.1", metavar="HOST", help="where others reach node 0")
     add("--master-port", type=int, metavar="PORT", help="the first of some free ports there")
     add("--timeout", type=float, metavar="SECONDS", help="end the ranks after this time")
+    add("--share-cores", choices=SHARE_CORES, help=SHARE_CORES_HELP)
 
 
 def _add_files(add: Any) -> None:

@@ -27,6 +27,8 @@ from autoddl.engine.ranks.terminal import Terminal
 
 __all__ = ["LaunchArgumentError", "LaunchError", "LaunchResult", "launch", "main"]
 
+SHARE_CORES = ("yes", "no")
+SHARE_CORES_HELP = "ranks share cores: wait asleep, not spinning (if fewer than 2 cores a rank)"
 _EXIT_USAGE = 2
 _USAGE = "python -m autoddl run --nproc-per-node N [options] (script.py | -m module) [args ...]"
 
@@ -167,8 +169,7 @@ def _parse(argv: Sequence[str]) -> LaunchJob:
     add("--master-port", type=int, metavar="PORT", help="where rank 0 listens (one node: any)")
     add("--timeout", type=float, metavar="SECONDS", help="end all ranks after this time")
     add("--log-dir", type=Path, metavar="DIR", help="keep each rank's output here")
-    share = "ranks share cores: wait asleep, not spinning (default: fewer than two cores a rank)"
-    add("--share-cores", choices=("yes", "no"), help=share)
+    add("--share-cores", choices=SHARE_CORES, help=SHARE_CORES_HELP)
     values = parser.parse_args(options)
     return LaunchJob(
         command=tuple(command),
@@ -179,8 +180,13 @@ def _parse(argv: Sequence[str]) -> LaunchJob:
         master_port=values.master_port,
         timeout_s=values.timeout,
         log_dir=values.log_dir,
-        share_cores=None if values.share_cores is None else values.share_cores == "yes",
+        share_cores=share_cores_of(values.share_cores),
     )
+
+
+def share_cores_of(text: str | None) -> bool | None:
+    """Return what the option --share-cores means to `launch`."""
+    return None if text is None else text == "yes"
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -108,6 +108,7 @@ class _Job:
             timeout_s=None if self.timeout_s is None else max(0.0, self.timeout_s - spent_s),
             env={"PYTHONPATH": path},
             stream_rank0=False,
+            share_cores=self.node.share_cores,
         )
         self.launches += 1
         return result

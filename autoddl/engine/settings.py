@@ -108,8 +108,9 @@ def _check_choices(what: str, got: Sequence[Any], allowed: Sequence[Any]) -> Non
 
 @dataclass(frozen=True)
 class Node:
-    """Which node this is and how the nodes find each other."""
+    """Which node this is, how the nodes find each other, and how its ranks wait (see launch)."""
 
     rank: int = 0
     master_addr: str = "127.0.0.1"
     master_port: int | None = None
+    share_cores: bool | None = None

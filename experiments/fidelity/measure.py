@@ -144,6 +144,7 @@ def calibrate(bed: Bed, made: Testbed | None, place: Path, arguments: Sequence[s
             where = ["--nnodes", str(bed.nodes), "--node-rank", str(k)]
             if made is not None:
                 where += ["--master-addr", made.spec.address(0), "--master-port", "29600"]
+                where += ["--share-cores", "yes"]
             nodes.append([*command, *(where if bed.nodes > 1 else ()), *arguments])
         _call(nodes, made)
     return network
