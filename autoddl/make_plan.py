@@ -9,6 +9,7 @@ from typing import Any
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.memory import Layout, MemoryEstimate
 from autoddl.perfmodel.memory import estimate as estimate_memory
+from autoddl.perfmodel.step import step_cost
 from autoddl.plan import OUTPUT, Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
@@ -95,11 +96,14 @@ def memory_of(problem: Problem, assignment: Sequence[int]) -> MemoryEstimate:
 
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:
     """Return what an assignment costs, under a name for the table."""
+    layout = assigned_layout(problem, assignment)
+    cost = step_cost(problem.program, problem.mesh, problem.profile, layout)
     return Estimate(
         name,
         problem.compute_s(assignment),
         problem.communication_s(assignment),
-        memory_of(problem, assignment).total,
+        estimate_memory(problem.program, problem.mesh.shape, layout).total,
+        cost.uncertainty_s,
     )
 
 

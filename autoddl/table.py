@@ -38,7 +38,7 @@ def comparison(plan: Plan, measured_s: dict[str, float] | None = None) -> Table:
     for row in (plan.estimate, *plan.baselines):
         cells = [
             row.name,
-            seconds_text(row.step_s),
+            f"{seconds_text(row.step_s)} ± {row.uncertainty_s / max(row.step_s, 1e-12):.0%}",
             seconds_text(row.compute_s),
             seconds_text(row.communication_s),
             _memory_text(row, plan.memory_limit_bytes),

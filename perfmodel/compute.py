@@ -22,9 +22,8 @@ def signature_s(
 
     Flops are those of the op type's rule on the local shapes, moved bytes all its local operands.
     """
+    view, rule = _local(program, op, signature, mesh), find(op.type)
     tensors = {operand: program.tensor[name] for operand, name in op.operands}
-    shapes = {o: local_shape(t.shape, signature[o], mesh) or t.shape for o, t in tensors.items()}
-    rule, view = find(op.type), OpView.of(op, shapes)
     first = next(iter(tensors.values()), None)
     return op_s(
         device,
@@ -32,9 +31,24 @@ def signature_s(
         family=rule.family if rule else "elementwise",
         dtype=first.dtype if first else "float32",
         flops=rule.flops(view) if rule else 0.0,
-        moved_bytes=sum(math.prod(shapes[o]) * t.item_bytes for o, t in tensors.items()),
+        moved_bytes=sum(math.prod(view.shape[o]) * t.item_bytes for o, t in tensors.items()),
         variant=variant_of(view),
     )
+
+
+def kernel_name(
+    device: Device, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]
+) -> str:
+    """Return the name of the kernel that prices an op, or its type where there is none."""
+    view, rule = _local(program, op, signature, mesh), find(op.type)
+    candidates = names(op.type, rule.family if rule else "elementwise", variant_of(view))
+    return next((name for name in candidates if name in device.kernels), op.type)
+
+
+def _local(program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]) -> OpView:
+    """Return the op with the shapes that its operands have on one device."""
+    shapes = {operand: program.tensor[name].shape for operand, name in op.operands}
+    return OpView.of(op, {o: local_shape(s, signature[o], mesh) or s for o, s in shapes.items()})
 
 
 def op_s(

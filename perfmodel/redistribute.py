@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.crossing import Crossing, crossing
-from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.profile import Link, Profile
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
 from autoddl.sbp.canonical import canonical
 from autoddl.sbp.mesh import Mesh
@@ -140,17 +140,33 @@ class Redistributor:
         device = self.profile.device
         if step.primitive == LOCAL:
             return device.op_overhead_s + 2 * size / device.memory_bytes_per_s
-        collective = ALL_GATHER if step.primitive == PAD else step.primitive
-        if step.axes not in self._crossings:
-            self._crossings[step.axes] = crossing(self.mesh, step.axes, self.profile.levels[-1])
-        way = self._crossings[step.axes]
+        way = self._way(step)
+        if self.link(step) is None:
+            return math.inf
+        return device.op_overhead_s + self.profile.collective_s(
+            _collective(step), way.level, way.group_size, size, inner=way.inner, groups=way.groups
+        )
+
+    def link(self, step: Boxing) -> Link | None:
+        """Return the link that prices a boxing; None for a local one and where there is no price.
+
+        Groups that span levels are priced only by links that were measured just so.
+        """
+        if step.primitive == LOCAL:
+            return None
+        collective, way = _collective(step), self._way(step)
         if way.inner > 1 and not self.profile.measured(
             collective, way.level, way.group_size, inner=way.inner
         ):
-            return math.inf
-        return device.op_overhead_s + self.profile.collective_s(
-            collective, way.level, way.group_size, size, inner=way.inner, groups=way.groups
+            return None
+        return self.profile.link(
+            collective, way.level, way.group_size, inner=way.inner, groups=way.groups
         )
+
+    def _way(self, step: Boxing) -> Crossing:
+        if step.axes not in self._crossings:
+            self._crossings[step.axes] = crossing(self.mesh, step.axes, self.profile.levels[-1])
+        return self._crossings[step.axes]
 
     def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
         states = tuple(all_states(shape, self.mesh.shape, own=own))
@@ -230,6 +246,10 @@ class Redistributor:
             if step is not None:
                 found.append((after, self.step_s(step, item_bytes)))
         return found
+
+
+def _collective(step: Boxing) -> str:
+    return ALL_GATHER if step.primitive == PAD else step.primitive
 
 
 def _neighbours(state: NdSbp, entries: Sequence[Collection[Sbp]]) -> Iterator[NdSbp]:

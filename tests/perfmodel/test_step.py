@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autoddl.errors import AutoDDLError
-from autoddl.make_plan import make_plan
-from autoddl.perfmodel.step import StepCost, step_cost
-from autoddl.plan import Plan
+from autoddl.make_plan import layout_of, make_plan
+from autoddl.perfmodel.step import Price, StepCost, step_cost
+from autoddl.perfmodel.tasks import Layout
+from autoddl.plan import Plan, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp
@@ -20,14 +21,7 @@ PROFILE = cluster()
 
 
 def cost(plan: Plan, program: Program) -> StepCost:
-    return step_cost(
-        program,
-        plan.mesh,
-        PROFILE,
-        signatures=plan.signatures,
-        held={**plan.variables, **{item.name: item.state for item in plan.inputs}},
-        redistributions=[(r.tensor, r.path) for r in plan.redistributions],
-    )
+    return step_cost(program, plan.mesh, PROFILE, layout_of(plan))
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2", "2x2x2"])
@@ -55,11 +49,20 @@ def test_a_step_that_no_boxing_makes_is_refused() -> None:
     plan = make_plan(problem, problem.result("random", (0,) * len(problem.nodes)))
     name = program.parameters[0].tensor
     with pytest.raises(AutoDDLError, match="no boxing leads from"):
-        step_cost(
-            program,
-            mesh,
-            PROFILE,
-            signatures=plan.signatures,
-            held={**plan.variables, name: NdSbp.parse("S0,B")},
-            redistributions=[(name, (NdSbp.parse("B,S0"),))],
+        layout = Layout(
+            plan.signatures,
+            {**plan.variables, name: NdSbp.parse("S0,B")},
+            {item.name: item.state for item in plan.inputs},
+            (Redistribution(name, (NdSbp.parse("B,S0"),), ()),),
         )
+        step_cost(program, mesh, PROFILE, layout)
+
+
+def test_errors_of_one_source_add_up_and_those_of_two_do_not() -> None:
+    ops = (
+        Price("a", 3.0, "matmul", 0.1),
+        Price("b", 1.0, "matmul", 0.1),
+        Price("c", 1.0, "gelu", 0.3),
+    )
+    boxings = (Price("t", 5.0, "all_reduce gpu 2", 0.24),)
+    assert StepCost(ops, boxings).uncertainty_s == pytest.approx((0.4**2 + 0.3**2 + 1.2**2) ** 0.5)
