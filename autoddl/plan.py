@@ -71,13 +71,14 @@ class Layer:
 class Estimate:
     """What one assignment costs per step and device, under the plan's profile.
 
-    `memory_bytes` is all that OneFlow allocates on the device that needs most.
+    `uncertainty_s` is how far the step time may be off by what the profile's own fits miss.
     """
 
     name: str
     compute_s: float
     communication_s: float
     memory_bytes: int
+    uncertainty_s: float = 0.0
 
     @property
     def step_s(self) -> float:
