@@ -71,7 +71,8 @@ class Layer:
 class Estimate:
     """What one assignment costs per step and device, under the plan's profile.
 
-    `uncertainty_s` is how far the step time may be off by what the profile's own fits miss.
+    `memory_bytes` is all that OneFlow allocates on the device that needs most; `uncertainty_s` is how
+    far the step time may be off by what the profile's own fits miss.
     """
 
     name: str

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.compute import kernel_name, signature_s
-from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.profile import Kernel, Link, Profile
 from autoddl.perfmodel.redistribute import Path, Redistributor
 from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.boxing import Boxing, boxing
@@ -91,7 +91,7 @@ def _ops(program: Program, mesh: Mesh, profile: Profile, layout: Layout) -> Iter
         seconds = signature_s(device, program, op, signature, mesh.shape)
         source = kernel_name(device, program, op, signature, mesh.shape)
         kernel = device.kernels.get(source)
-        yield Price(op.name, seconds, source, _error(kernel and kernel.mean_error))
+        yield Price(op.name, seconds, source, _error(kernel))
 
 
 def _boxings(program: Program, mesh: Mesh, profile: Profile, layout: Layout) -> Iterator[Price]:
@@ -110,11 +110,12 @@ def _boxings(program: Program, mesh: Mesh, profile: Profile, layout: Layout) -> 
                 "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
             )
             seconds = prices.step_s(step, tensor.item_bytes)
-            yield Price(name, seconds, source, _error(link and link.mean_error), step)
+            yield Price(name, seconds, source, _error(link), step)
 
 
-def _error(measured: float | None) -> float:
-    return UNKNOWN_ERROR if measured is None else measured
+def _error(source: Kernel | Link | None) -> float:
+    known = None if source is None else source.mean_error
+    return UNKNOWN_ERROR if known is None else known
 
 
 def _steps(shape: tuple[int, ...], start: NdSbp, path: Path, mesh: Mesh) -> Iterable[Boxing]:
