@@ -28,7 +28,7 @@ from autoddl.engine.ranks.terminal import Terminal
 __all__ = ["LaunchArgumentError", "LaunchError", "LaunchResult", "launch", "main"]
 
 SHARE_CORES = ("yes", "no")
-SHARE_CORES_HELP = "ranks share cores: wait asleep, not spinning (if fewer than 2 cores a rank)"
+SHARE_CORES_HELP = "bind each rank to a core and wait asleep (yes with < 2 cores a rank)"
 _EXIT_USAGE = 2
 _USAGE = "python -m autoddl run --nproc-per-node N [options] (script.py | -m module) [args ...]"
 
@@ -68,8 +68,8 @@ def launch(
             one, removed if all goes well.
         stream_rank0: pass rank 0's output on to our stdout and stderr, without the engine's noise.
         grace_s: seconds between SIGTERM and SIGKILL when ranks are ended.
-        share_cores: let OneFlow's scheduler thread sleep instead of spin while it waits, which ranks
-            that share cores gain a lot from; None: where there are fewer than two cores a rank.
+        share_cores: bind each rank to one core, in turn, and let OneFlow's scheduler thread sleep
+            instead of spin while it waits; None: where there are fewer than two cores a rank.
         check: raise if anything goes wrong.
 
     Raises:

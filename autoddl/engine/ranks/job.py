@@ -35,15 +35,18 @@ class LaunchJob:
     grace_s: float = 3.0
     share_cores: bool | None = None
 
-    @property
-    def sleeps(self) -> bool:
-        """Say whether OneFlow's scheduler sleeps while it waits; see ranks.waiting.
+    def core(self, local_rank: int) -> int | None:
+        """Give the core that a rank is bound to where ranks share cores, else None.
 
-        A rank keeps two threads busy: its kernels', and the scheduler that would spin.
+        Bound to one core, ranks take equal parts; the system would move them about, so that at times
+        three work on one core and one on another. A rank keeps two threads busy: its kernels', and
+        the scheduler, which sleeps on shared cores while it waits (ranks.waiting).
         """
-        if self.share_cores is not None:
-            return self.share_cores
-        return 2 * self.nproc_per_node > len(os.sched_getaffinity(0))
+        cores = sorted(os.sched_getaffinity(0))
+        shared = 2 * self.nproc_per_node > len(cores)
+        if not (shared if self.share_cores is None else self.share_cores):
+            return None
+        return cores[self.rank(local_rank) % len(cores)]
 
     @property
     def world_size(self) -> int:

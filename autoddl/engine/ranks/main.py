@@ -1,14 +1,15 @@
 """Run one rank's script so that it ends when it should; stdlib only.
 
-The launcher starts every rank as ``python main.py LAUNCHER_PID sleep|spin (script.py | -m module)
-[args…]``. It imports nothing of autoddl, so that a rank costs no more than its script. Three things
-differ from running the script itself:
+The launcher starts every rank as ``python main.py LAUNCHER_PID CORE (script.py | -m module) [args…]``.
+It imports nothing of autoddl, so that a rank costs no more than its script. Three things differ from
+running the script itself:
 
 * an uncaught exception or ``sys.exit(n)`` with n other than 0 ends the process at once. OneFlow's
   exit hook closes the session together with all ranks and so would hang in the rank that failed.
   ``atexit`` handlers do not run in this case;
 * when the launcher dies, the kernel kills the rank;
-* with ``sleep`` OneFlow's scheduler sleeps while it waits (waiting.py).
+* with a number for CORE, not ``any``, the rank runs on that core only, and OneFlow's scheduler sleeps
+  while it waits (waiting.py), since other ranks run there too.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> None:
-    """Run ``argv`` = launcher pid, how to wait, a script or ``-m module``, its arguments."""
+    """Run ``argv`` = launcher pid, core, a script or ``-m module``, its arguments."""
     _die_with(int(argv[0]))
-    if argv[1] == "sleep":
+    if argv[1] != "any":
+        os.sched_setaffinity(0, {int(argv[1])})
         runpy.run_path(os.path.join(os.path.dirname(__file__), "waiting.py"))["install"]()
     try:
         _run(argv[2:])

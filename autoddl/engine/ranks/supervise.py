@@ -138,8 +138,9 @@ class _Watch:
 
     def _start_next(self) -> None:
         local_rank = self._waiting.pop(0)
-        wait = "sleep" if self._job.sleeps else "spin"
-        argv = [sys.executable, str(_RANK_MAIN), str(os.getpid()), wait, *self._job.command]
+        core = self._job.core(local_rank)
+        where = "any" if core is None else str(core)
+        argv = [sys.executable, str(_RANK_MAIN), str(os.getpid()), where, *self._job.command]
         environment = self._job.environment(local_rank, os.environ)
         log = self._job.log_path(self._log_dir, local_rank)
         self._ranks.start(local_rank, argv, env=environment, log=log)
