@@ -19,6 +19,8 @@ from rich.table import Table
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.profile import Profile
+from autoddl.sbp.program import Program
 from experiments.fidelity import measure, report, workload
 from experiments.fidelity.measure import Measured
 from experiments.fidelity.predict import predicted
@@ -32,6 +34,7 @@ SHAPED = ("2x2-500mbit", "4x1-200mbit", "2x4-1gbit")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; exit code 0, or 2 for bad input."""
     args = _parser().parse_args(argv)
+    args.folder.mkdir(parents=True, exist_ok=True)
     try:
         rows = []
         for name in args.beds.split(","):
@@ -54,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--models", default=",".join(workload.MODELS), help="comma-separated")
     add("--plans", type=int, default=12, metavar="N", help="of each model on each testbed")
     add("--folder", type=Path, default=Path("out/fidelity"), help="state and results")
-    add("--profile", help="price with this profile instead of a measured one")
+    add("--profile", help="predict with this profile instead of the testbed's own")
     add("--predict", action="store_true", help="run nothing; report what the folder has")
     return parser
 
@@ -62,36 +65,47 @@ def _parser() -> argparse.ArgumentParser:
 def _bed(args: argparse.Namespace, bed: Bed) -> list[Row]:
     """Calibrate, run and predict all plans of a testbed."""
     place = args.folder / bed.name
-    models = args.models.split(",")
-    files = {m: measure.prepare(args.folder, bed, m, args.plans) for m in models}
-    results: dict[str, list[Measured]] = {}
+    programs = {m: measure.captured(args.folder / f"{m}.json", m) for m in args.models.split(",")}
     if args.predict:
-        results = {m: measure.known(place, m, files[m]) for m in models}
-        network = place / "network.json"
+        found = {m: measure.known(place, m) for m in programs}
     else:
         with measure.running(bed) as (run, made):
-            if args.profile is None:
-                network = measure.calibrate(bed, made, place)
-            for model in models:
-                done = _Count(f"{bed.name}: {model}", len(files[model]))
-                results[model] = measure.measure(run, place, model, files[model], done)
-    profile = profiles.load(args.profile or network)
-    rows = []
-    for model in models:
-        program = measure.captured(files[model][0].parent / "program.json", model)
-        for result, file in zip(results[model], files[model], strict=True):
-            if result.error:
-                print(f"fidelity: {bed.name}, {model} {file.stem}: {result.error}", file=sys.stderr)
-            elif result.step_s:
-                cost = predicted(program, file, profile)
-                name = file.with_suffix(".txt").read_text().strip()
-                rows.append(
-                    Row(
-                        bed.name, model, file.stem, name, cost.compute_s, cost.communication_s,
-                        result.step_s,
-                    )
-                )  # fmt: skip
-    return rows
+            measure.calibrate(bed, made, place)
+            found = {}
+            for model, program in programs.items():
+                files = measure.prepare(place, bed, program, model, args.plans)
+                done = _Count(f"{bed.name}: {model}", len(files))
+                found[model] = measure.measure(run, place, model, files, done)
+    profile = profiles.load(args.profile or place / "network.json")
+    return [
+        _row(bed, place, result, programs[model], profile)
+        for model, results in found.items()
+        for result in results
+        if not _failed(bed, result)
+    ]
+
+
+def _failed(bed: Bed, result: Measured) -> bool:
+    if result.error:
+        print(
+            f"fidelity: {bed.name}, {result.model} {result.plan}: {result.error}", file=sys.stderr
+        )
+    return bool(result.error)
+
+
+def _row(bed: Bed, place: Path, result: Measured, program: Program, profile: Profile) -> Row:
+    file = place / result.model / f"{result.plan}.json"
+    cost = predicted(program, file, profile)
+    return Row(
+        bed.name,
+        result.model,
+        result.plan,
+        file.with_suffix(".txt").read_text().strip(),
+        cost.compute_s,
+        cost.communication_s,
+        cost.uncertainty_s,
+        result.step_s,
+    )
 
 
 class _Count:
@@ -124,7 +138,7 @@ def _report(rows: list[Row], folder: Path) -> None:
     for s in found:
         table.add_row(
             s.bed, str(s.plans), f"{s.spearman:.3f}", f"{s.mean_error:.1%}", f"{s.worst_error:.0%}",
-            f"{s.bias:+.1%}", f"{s.regret:.1%}",
+            f"{s.bias:+.1%}", f"{s.covered:.0%}", f"{s.regret:.1%}",
         )  # fmt: skip
     Console().print(table)
     print(f"wrote {folder}/fidelity.csv, fidelity.png, fidelity.json")

@@ -1,7 +1,7 @@
 """Make the plans, run them on a testbed, and keep every finished one in a file.
 
-`FOLDER/MODEL-MESH/` holds a program and its plans (the same for all testbeds of that mesh),
-`FOLDER/BED/` the testbed's profile and what was measured there, one line for each plan.
+`FOLDER/MODEL.json` is a program; `FOLDER/BED/` holds the testbed's profile, `MODEL/` with the plans that
+were made under it, and `MODEL.jsonl`, one line for each plan that was measured.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ class Measured:
     error: str = ""
 
 
-def prepare(folder: Path, bed: Bed, model: str, count: int) -> list[Path]:
-    """Return the plan files of a model on a testbed's mesh; those that are missing are made."""
-    place = folder / f"{model}-{bed.mesh}"
-    place.mkdir(parents=True, exist_ok=True)
-    files = [place / f"{number:02d}.json" for number in range(count)]
-    if all(file.exists() for file in files):
-        return files
-    program = captured(place / "program.json", model)
-    problem = builder.build(program, bed.mesh, profiles.load(None))
-    for file, (name, plan) in zip(files, samples.plans(problem, count), strict=True):
-        file.with_suffix(".txt").write_text(name + "\n")
-        plan.save(file)
+def prepare(place: Path, bed: Bed, program: Program, model: str, count: int) -> list[Path]:
+    """Return the files of a model's plans on a testbed; those that are missing are made.
+
+    `place` is the testbed's folder, whose profile tells what good plans are.
+    """
+    folder = place / model
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{number:02d}.json" for number in range(count)]
+    if not all(file.exists() for file in files):
+        problem = builder.build(program, bed.mesh, profiles.load(place / "network.json"))
+        for file, (name, plan) in zip(files, samples.plans(problem, count), strict=True):
+            file.with_suffix(".txt").write_text(name + "\n")
+            plan.save(file)
     return files
 
 
@@ -89,7 +90,7 @@ def running(bed: Bed) -> Iterator[tuple[Run, Testbed | None]]:
 def measure(
     run: Run, place: Path, model: str, files: Sequence[Path], progress: Callable[[], None]
 ) -> list[Measured]:
-    """Time the plans that `place` has no line of yet; return all of them, in the order given."""
+    """Time the plans that `place` has no line of yet; return all of them."""
     place.mkdir(parents=True, exist_ok=True)
     done = place / f"{model}.jsonl"
     sizes = json.dumps(workload.sizes(model))
@@ -100,13 +101,13 @@ def measure(
         if error and batch[0].stem not in _known(done, model):
             _append(done, {"plan": batch[0].stem, "error": error})
         progress()
-    return known(place, model, files)
+    names = {file.stem for file in files}
+    return [result for result in known(place, model) if result.plan in names]
 
 
-def known(place: Path, model: str, files: Sequence[Path]) -> list[Measured]:
-    """Return what has been measured of these plans; a plan without a line has 0 s."""
-    found = _known(place / f"{model}.jsonl", model)
-    return [found.get(file.stem, Measured(model, file.stem)) for file in files]
+def known(place: Path, model: str) -> list[Measured]:
+    """Return what has been measured of a model's plans on a testbed."""
+    return sorted(_known(place / f"{model}.jsonl", model).values(), key=lambda m: m.plan)
 
 
 def _known(file: Path, model: str) -> dict[str, Measured]:

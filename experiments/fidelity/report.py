@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Row:
-    """One plan on one testbed, in seconds; `communication_s` and `compute_s` are predicted."""
+    """One plan on one testbed, in seconds; all but `measured_s` are predicted."""
 
     bed: str
     model: str
@@ -20,6 +20,7 @@ class Row:
     name: str
     compute_s: float
     communication_s: float
+    uncertainty_s: float
     measured_s: float
 
     @property
@@ -37,7 +38,8 @@ class Row:
 class Score:
     """How well the plans of a testbed are predicted.
 
-    `regret` is how much slower the plan predicted best ran than the best one, the worst model's.
+    `covered` is the share of plans that took what was predicted ± its uncertainty; `regret` how much
+    slower the plan predicted best ran than the best one, the worst model's.
     """
 
     bed: str
@@ -46,6 +48,7 @@ class Score:
     mean_error: float
     worst_error: float
     bias: float
+    covered: float
     regret: float
 
 
@@ -67,6 +70,7 @@ def score(name: str, rows: Sequence[Row]) -> Score:
         float(np.mean(np.abs(errors))),
         float(np.max(np.abs(errors))),
         float(np.median(errors)),
+        float(np.mean([abs(r.predicted_s - r.measured_s) <= r.uncertainty_s for r in rows])),
         max(regret([row for row in rows if row.model == model]) for model in models),
     )
 

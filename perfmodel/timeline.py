@@ -1,0 +1,157 @@
+"""How the ops and boxings of a step overlap: a simulation of what a device and its links do when.
+
+All devices do the same at the same time, so one stands for all. It runs its ops one after another in
+the order in which their inputs arrive, as OneFlow's actors do; boxings that cross a level of the
+cluster go one after another over its links. An op and a boxing, or boxings of two levels, run at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autoddl.perfmodel.step import Price, StepCost
+from autoddl.perfmodel.tasks import Layout
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+
+DEVICE = "device"  # the resource that runs ops; the others are levels of the cluster
+
+Parts = tuple[tuple[str, float], ...]
+
+
+@dataclass
+class Work:
+    """One op or boxing: its parts in turn, as (resource, seconds), and what waits for it."""
+
+    name: str
+    parts: Parts
+    waits: int = 0
+    next: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of some work on a resource, in seconds after the step has begun."""
+
+    name: str
+    resource: str
+    start_s: float
+    end_s: float
+
+
+def overlapped_s(
+    program: Program, mesh: Mesh, layout: Layout, cost: StepCost, overlap: Mapping[str, float]
+) -> float:
+    """Return the seconds of a step in which ops and boxings overlap; `overlap` as in `works`."""
+    spans = simulate(works(program, mesh, layout, cost, overlap))
+    return max((span.end_s for span in spans), default=0.0)
+
+
+def works(
+    program: Program, mesh: Mesh, layout: Layout, cost: StepCost, overlap: Mapping[str, float]
+) -> list[Work]:
+    """Return the work of a step in the order of the program.
+
+    `overlap` says for each level which share of a boxing leaves the device free for ops (0: the
+    device copies the bytes itself, 1: the links work alone); a level that it lacks has 0.
+    """
+    return _Maker(program, mesh, layout, cost, overlap).make()
+
+
+class _Maker:
+    """Collect works; a tensor's redistributions start when it has been made."""
+
+    def __init__(
+        self, program: Program, mesh: Mesh, layout: Layout, cost: StepCost,
+        overlap: Mapping[str, float],
+    ) -> None:  # fmt: skip
+        self.program, self.mesh, self.layout, self.cost = program, mesh, layout, cost
+        self.overlap = overlap
+        self.found: list[Work] = []
+        self.made: dict[str, int] = {}
+        self.arrived: dict[tuple[str, tuple[str, str]], int] = {}
+        self.boxings: dict[str, list[tuple[tuple[tuple[str, str], ...], list[Price]]]] = {}
+        prices = iter(cost.boxings)
+        for item in layout.redistributions:
+            path = [next(prices) for _ in item.path]
+            self.boxings.setdefault(item.tensor, []).append((tuple(item.readers), path))
+
+    def make(self) -> list[Work]:
+        produced = {name for op in self.program.ops for _, name in op.outputs}
+        for tensor in self.boxings.keys() - produced:
+            self._redistribute(tensor)
+        for op, price in zip(self.program.ops, self.cost.ops, strict=True):
+            sources = [
+                self.arrived.get((name, (op.name, operand)), self.made.get(name))
+                for operand, name in op.inputs
+            ]
+            number = self._add(op.name, ((DEVICE, price.seconds),), sources)
+            for _, name in op.outputs:
+                self.made[name] = number
+                self._redistribute(name)
+        return self.found
+
+    def _redistribute(self, tensor: str) -> None:
+        for readers, path in self.boxings.get(tensor, ()):
+            before = self.made.get(tensor)
+            for price in path:
+                before = self._add(tensor, self._parts(price), [before])
+            if before is not None:
+                self.arrived |= {(tensor, reader): before for reader in readers}
+
+    def _parts(self, price: Price) -> Parts:
+        assert price.boxing is not None
+        axes = price.boxing.axes
+        level = self.mesh.axes[axes[0]].level if axes else DEVICE
+        free = self.overlap.get(level, 0.0)
+        return ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
+
+    def _add(self, name: str, parts: Parts, after: Sequence[int | None]) -> int:
+        sources = {number for number in after if number is not None}
+        self.found.append(Work(name, tuple(p for p in parts if p[1] > 0), len(sources)))
+        for number in sources:
+            self.found[number].next.append(len(self.found) - 1)
+        return len(self.found) - 1
+
+
+def simulate(found: Sequence[Work]) -> list[Span]:
+    """Return when each part of the works runs: on each resource, what was ready first goes first.
+
+    Ties go by the position in `found`, which must have every work after those that it waits for.
+    """
+    waits = [work.waits for work in found]
+    queues: dict[str, list[tuple[float, int, int]]] = {}
+    busy: set[str] = set()
+    events: list[tuple[float, int, int]] = []  # a work has `part` parts behind it
+    spans: list[Span] = []
+
+    def start(resource: str, now: float) -> None:
+        if resource in busy or not queues.get(resource):
+            return
+        _, index, part = heapq.heappop(queues[resource])
+        end = now + found[index].parts[part][1]
+        busy.add(resource)
+        spans.append(Span(found[index].name, resource, now, end))
+        heapq.heappush(events, (end, index, part + 1))
+
+    for index, work in enumerate(found):
+        if work.waits == 0:
+            heapq.heappush(events, (0.0, index, 0))
+    while events:
+        now, index, part = heapq.heappop(events)
+        parts = found[index].parts
+        if part > 0:
+            busy.discard(parts[part - 1][0])
+        if part < len(parts):
+            heapq.heappush(queues.setdefault(parts[part][0], []), (now, index, part))
+        else:
+            for later in found[index].next:
+                waits[later] -= 1
+                if waits[later] == 0:
+                    heapq.heappush(events, (now, later, 0))
+        if not events or events[0][0] > now:
+            for resource in queues:
+                start(resource, now)
+    return spans

@@ -1,0 +1,104 @@
+"""The simulated step: closed forms by hand, bounds for any graph, the sum where nothing overlaps."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoddl.make_plan import assigned_layout
+from autoddl.perfmodel.step import step_cost
+from autoddl.perfmodel.timeline import DEVICE, Work, overlapped_s, simulate, works
+from autoddl.sbp.mesh import Mesh
+from autoddl.search import builder
+from autoddl.search.random import random_assignment
+from tests.clusters import cluster
+from tests.programs import mlp, transformer
+
+PROFILE = cluster()
+
+
+def end(*found: Work) -> float:
+    return max(span.end_s for span in simulate(found))
+
+
+def test_a_boxing_hides_behind_an_op_that_does_not_need_it() -> None:
+    first = Work("a", ((DEVICE, 1.0),), next=[1, 2])
+    boxing = Work("a→B", (("node", 5.0),), waits=1, next=[3])
+    other = Work("b", ((DEVICE, 3.0),), waits=1)
+    reader = Work("c", ((DEVICE, 1.0),), waits=1)
+    assert end(first, boxing, other, reader) == 1 + 5 + 1
+    copied = Work("a→B", ((DEVICE, 5.0),), waits=1, next=[3])
+    assert end(first, copied, other, reader) == 1 + 5 + 3 + 1
+
+
+def test_boxings_of_one_level_queue_and_those_of_two_do_not() -> None:
+    assert end(Work("x", (("node", 2.0),)), Work("y", (("node", 3.0),))) == 5
+    assert end(Work("x", (("node", 2.0),)), Work("y", (("gpu", 3.0),))) == 3
+
+
+def test_what_is_ready_first_goes_first() -> None:
+    early = Work("early", ((DEVICE, 2.0),), next=[2])
+    late = Work("late", (("node", 1.0),), next=[3])
+    after_early = Work("after early", ((DEVICE, 1.0),), waits=1)
+    after_late = Work("after late", ((DEVICE, 1.0),), waits=1)
+    spans = simulate([early, late, after_early, after_late])
+    assert [s.name for s in sorted(spans, key=lambda s: s.start_s) if s.resource == DEVICE] == [
+        "early",
+        "after late",
+        "after early",
+    ]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[Work]:
+    found: list[Work] = []
+    for index in range(draw(st.integers(1, 12))):
+        before = draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set()
+        parts = draw(
+            st.lists(
+                st.tuples(st.sampled_from([DEVICE, "node", "gpu"]), st.integers(1, 9)), max_size=2
+            )
+        )
+        found.append(Work(str(index), tuple((r, float(s)) for r, s in parts), len(before)))
+        for earlier in before:
+            found[earlier].next.append(index)
+    return found
+
+
+@given(graphs())
+def test_any_graph(found: list[Work]) -> None:
+    spans = simulate(found)
+    total = {str(i): sum(s for _, s in w.parts) for i, w in enumerate(found)}
+    assert sum(s.end_s - s.start_s for s in spans) == sum(total.values())
+    loads = {r: [s for s in spans if s.resource == r] for r in {s.resource for s in spans}}
+    for mine in loads.values():  # one at a time
+        ordered = sorted(mine, key=lambda s: s.start_s)
+        assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered))
+    starts = {
+        name: min((s.start_s for s in spans if s.name == name), default=0.0) for name in total
+    }
+    ends = {name: max((s.end_s for s in spans if s.name == name), default=0.0) for name in total}
+    for work in found:  # nothing starts before what it waits for has ended
+        for later in work.next:
+            if total[str(later)]:
+                assert starts[str(later)] >= ends[work.name]
+    last = max((s.end_s for s in spans), default=0.0)
+    assert last <= sum(total.values())
+
+
+@pytest.mark.parametrize("make", [mlp, transformer])
+def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-untyped-def]
+    problem = builder.build(make(), Mesh.parse("2x2"), PROFILE)
+    program, mesh = problem.program, problem.mesh
+    for seed in range(4):
+        assignment = random_assignment(problem, seed)
+        layout = assigned_layout(problem, assignment)
+        cost = step_cost(program, mesh, PROFILE, layout)
+        assert overlapped_s(program, mesh, layout, cost, {}) == pytest.approx(cost.step_s)
+        hidden = overlapped_s(program, mesh, layout, cost, {"node": 1.0, "gpu": 1.0})
+        assert max(cost.compute_s, cost.communication_s / 2) <= hidden <= cost.step_s
+        found = works(program, mesh, layout, cost, {"node": 1.0})
+        assert len(found) == len(program.ops) + sum(len(r.path) for r in layout.redistributions)
