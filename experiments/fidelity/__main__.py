@@ -95,15 +95,16 @@ def _failed(bed: Bed, result: Measured) -> bool:
 
 def _row(bed: Bed, place: Path, result: Measured, program: Program, profile: Profile) -> Row:
     file = place / result.model / f"{result.plan}.json"
-    cost = predicted(program, file, profile)
+    found = predicted(program, file, profile)
     return Row(
         bed.name,
         result.model,
         result.plan,
         file.with_suffix(".txt").read_text().strip(),
-        cost.compute_s,
-        cost.communication_s,
-        cost.uncertainty_s,
+        found.cost.compute_s,
+        found.cost.communication_s,
+        found.cost.uncertainty_s,
+        found.step_s,
         result.step_s,
     )
 
