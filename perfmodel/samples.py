@@ -22,7 +22,7 @@ from autoddl.perfmodel.profile import Device, Kernel, Link
 logger = logging.getLogger(__name__)
 
 QUARTILE = 0.25
-_QUIETER = "measure again when the machine has less to do, without --quick"
+_QUIETER = "measure again when the machine has less to do, or for longer"
 
 Sample = Mapping[str, Any]
 
