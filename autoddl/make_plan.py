@@ -10,6 +10,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.memory import Layout, MemoryEstimate
 from autoddl.perfmodel.memory import estimate as estimate_memory
 from autoddl.perfmodel.step import step_cost
+from autoddl.perfmodel.timeline import overlapped_s
 from autoddl.plan import OUTPUT, Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
@@ -97,13 +98,15 @@ def memory_of(problem: Problem, assignment: Sequence[int]) -> MemoryEstimate:
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:
     """Return what an assignment costs, under a name for the table."""
     layout = assigned_layout(problem, assignment)
-    cost = step_cost(problem.program, problem.mesh, problem.profile, layout)
+    program, mesh = problem.program, problem.mesh
+    cost = step_cost(program, mesh, problem.profile, layout)
     return Estimate(
         name,
         problem.compute_s(assignment),
         problem.communication_s(assignment),
-        estimate_memory(problem.program, problem.mesh.shape, layout).total,
-        cost.uncertainty_s,
+        estimate_memory(program, mesh.shape, layout).total,
+        uncertainty_s=cost.uncertainty_s,
+        overlap_s=cost.step_s - overlapped_s(program, mesh, problem.profile, layout, cost),
     )
 
 

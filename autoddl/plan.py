@@ -71,6 +71,7 @@ class Layer:
 class Estimate:
     """What one assignment costs per step and device, under the plan's profile.
 
+    `overlap_s` are the seconds in which ops and boxings go on at once (perfmodel.timeline).
     `memory_bytes` is all that OneFlow allocates on the device that needs most; `uncertainty_s` is how
     far the step time may be off by what the profile's own fits miss.
     """
@@ -80,11 +81,12 @@ class Estimate:
     communication_s: float
     memory_bytes: int
     uncertainty_s: float = 0.0
+    overlap_s: float = 0.0
 
     @property
     def step_s(self) -> float:
-        """Return compute plus communication, in seconds."""
-        return self.compute_s + self.communication_s
+        """Return the seconds of a step: compute plus communication, less what overlaps."""
+        return self.compute_s + self.communication_s - self.overlap_s
 
 
 @dataclass(frozen=True)

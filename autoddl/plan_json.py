@@ -110,7 +110,7 @@ def _check(plan: Plan) -> None:
     texts += [text for layer in plan.layers for text in (layer.module, layer.signature)]
     priced: tuple[Estimate | Layer, ...] = (*rows, *plan.layers)
     numbers = [n for x in priced for n in (x.compute_s, x.communication_s, x.memory_bytes)]
-    numbers += [row.uncertainty_s for row in rows]
+    numbers += [n for row in rows for n in (row.uncertainty_s, row.overlap_s)]
     if plan.memory_limit_bytes is not None:
         numbers.append(plan.memory_limit_bytes)
     if plan.search:

@@ -23,7 +23,7 @@ def plan_table(plan: Plan) -> str:
     if found:
         console.print(
             f"searched with {found['solver']} (seed {found['seed']}) in {found['seconds']:.1f} s; "
-            f"lower bound {seconds_text(found['lower_bound_s'])}"
+            f"compute + communication take at least {seconds_text(found['lower_bound_s'])}"
         )
     return out.getvalue().rstrip()
 
@@ -31,7 +31,7 @@ def plan_table(plan: Plan) -> str:
 def comparison(plan: Plan, measured_s: dict[str, float] | None = None) -> Table:
     """Return the plan beside its baselines; `measured_s` adds measured step times by name."""
     table = Table(title=f"predicted per step and device, profile {plan.profile}")
-    for name in ("", "step", "compute", "communication", "memory"):
+    for name in ("", "step", "compute", "communication", "overlap", "memory"):
         table.add_column(name, justify="left" if not name else "right")
     if measured_s is not None:
         table.add_column("measured step", justify="right")
@@ -41,6 +41,7 @@ def comparison(plan: Plan, measured_s: dict[str, float] | None = None) -> Table:
             f"{seconds_text(row.step_s)} ± {row.uncertainty_s / max(row.step_s, 1e-12):.0%}",
             seconds_text(row.compute_s),
             seconds_text(row.communication_s),
+            seconds_text(row.overlap_s),
             _memory_text(row, plan.memory_limit_bytes),
         ]
         if measured_s is not None:

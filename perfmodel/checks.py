@@ -78,18 +78,23 @@ def check_rates(rates: Mapping[str, float], where: str) -> None:
         check_number(flops, f"{where}[{dtype}]", least=1.0)
 
 
-def check_sharing(sharing: Mapping[str, float], levels: Sequence[str], where: str) -> None:
-    """Raise AutoDDLError where the sharing of links can't be."""
-    if not isinstance(sharing, Mapping):
-        raise AutoDDLError(f"{where}: sharing is {sharing!r}; give it by level")
-    for level, share in sharing.items():
+def check_shares(
+    shares: Mapping[str, float],
+    what: str,
+    meaning: tuple[str, str],
+    levels: Sequence[str],
+    where: str,
+) -> None:
+    """Raise AutoDDLError unless each level's share is in 0 to 1; `meaning` says what both are."""
+    if not isinstance(shares, Mapping):
+        raise AutoDDLError(f"{where}: {what} is {shares!r}; give it by level")
+    for level, share in shares.items():
         if level not in levels:
-            raise AutoDDLError(f"{where}: sharing of {level!r}; levels are {', '.join(levels)}")
-        check_number(share, f"{where}: sharing[{level}]", least=0.0)
+            raise AutoDDLError(f"{where}: {what} of {level!r}; levels are {', '.join(levels)}")
+        check_number(share, f"{where}: {what}[{level}]", least=0.0)
         if share > 1:
             raise AutoDDLError(
-                f"{where}: sharing[{level}] is {share!r}; allowed: 0 (each device has its own link) "
-                "to 1 (one link for all)"
+                f"{where}: {what}[{level}] is {share!r}; allowed: 0 ({meaning[0]}) to 1 ({meaning[1]})"
             )
 
 

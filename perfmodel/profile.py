@@ -17,13 +17,16 @@ from typing import Any
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
-from autoddl.perfmodel.checks import AGAIN, KINDS, check_device, check_link, check_sharing
+from autoddl.perfmodel.checks import AGAIN, KINDS, check_device, check_link, check_shares
 
 FORMAT = "autoddl.profile"
 FORMAT_VERSION = 2
 BUNDLED = {"cpu": "cpu-loopback"}
 
 Interval = tuple[float, float]
+
+_SHARING = ("each device has its own link", "one link for all")
+_OVERLAP = ("the device copies every byte itself", "the link works alone")
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,10 @@ class Profile:
 
     `sharing` says by level, from 0 to 1, how much concurrent groups slow each other down on one link:
     g of them take 1 + sharing·(g − 1) times the β of one. 1 is one NIC for each node, 0 a link for each
-    device. Without an entry it is 1 for outer levels and 0 for the innermost. `mode` says what was
-    timed: "graph" (boxing in nn.Graph), "eager" or "" where neither was.
+    device. Without an entry it is 1 for outer levels and 0 for the innermost. `overlap` says by level,
+    from 0 to 1, which share of a boxing leaves the device free for ops (perfmodel.timeline). Without
+    an entry it is 1, and 0 for the innermost level of CPU ranks, who copy the bytes themselves. `mode`
+    says what was timed: "graph" (boxing in nn.Graph), "eager" or "" where neither was.
     """
 
     name: str
@@ -102,6 +107,7 @@ class Profile:
     device: Device
     licence: str = ""
     sharing: Mapping[str, float] = field(default_factory=dict)
+    overlap: Mapping[str, float] = field(default_factory=dict)
     mode: str = ""
 
     def __post_init__(self) -> None:
@@ -115,7 +121,8 @@ class Profile:
         for link in self.links:
             check_link(link, self.levels, where)
         check_device(self.device, where)
-        check_sharing(self.sharing, self.levels, where)
+        check_shares(self.sharing, "sharing", _SHARING, self.levels, where)
+        check_shares(self.overlap, "overlap", _OVERLAP, self.levels, where)
 
     @cached_property
     def _by_level(self) -> dict[tuple[str, str], list[Link]]:
@@ -164,6 +171,11 @@ class Profile:
     def shared(self, level: str) -> float:
         """Return how much concurrent groups slow each other down on a link of `level`, 0 to 1."""
         return self.sharing.get(level, 0.0 if level == self.levels[-1] else 1.0)
+
+    def overlapped(self, level: str) -> float:
+        """Return which share of a boxing over links of `level` leaves the device free, 0 to 1."""
+        copies = self.device_type == "cpu" and level == self.levels[-1]
+        return self.overlap.get(level, 0.0 if copies else 1.0)
 
     def collective_s(
         self,

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.compute import op_s
 from autoddl.perfmodel.crossing import Crossing, crossing
 from autoddl.perfmodel.profile import Link, Profile
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
@@ -139,7 +140,9 @@ class Redistributor:
         size = step.elements * item_bytes
         device = self.profile.device
         if step.primitive == LOCAL:
-            return device.op_overhead_s + 2 * size / device.memory_bytes_per_s
+            return op_s(
+                device, op_type="boxing", family="memory", dtype="", flops=0.0, moved_bytes=2 * size
+            )
         way = self._way(step)
         if self.link(step) is None:
             return math.inf

@@ -95,9 +95,7 @@ def _ops(program: Program, mesh: Mesh, profile: Profile, layout: Layout) -> Iter
 
 
 def _boxings(program: Program, mesh: Mesh, profile: Profile, layout: Layout) -> Iterator[Price]:
-    signatures = layout.signatures
-    made = {t: signatures[op.name][o] for op in program.ops for o, t in op.outputs}
-    held = {**made, **layout.variables, **layout.inputs}
+    held = layout.made(program)
     prices = Redistributor(mesh, profile)
     for item in layout.redistributions:
         name = item.tensor

@@ -54,6 +54,11 @@ class Layout:
     redistributions: Sequence[Redistributed] = ()
     after: Mapping[str, str] = field(default_factory=dict)
 
+    def made(self, program: Program) -> dict[str, NdSbp]:
+        """Return the state in which each tensor of a program is made or kept."""
+        results = {t: self.signatures[op.name][o] for op in program.ops for o, t in op.outputs}
+        return {**results, **self.variables, **self.inputs}
+
 
 @dataclass
 class Buffer:

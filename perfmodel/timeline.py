@@ -8,9 +8,10 @@ cluster go one after another over its links. An op and a boxing, or boxings of t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.step import Price, StepCost
 from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.mesh import Mesh
@@ -42,33 +43,27 @@ class Span:
 
 
 def overlapped_s(
-    program: Program, mesh: Mesh, layout: Layout, cost: StepCost, overlap: Mapping[str, float]
+    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
 ) -> float:
-    """Return the seconds of a step in which ops and boxings overlap; `overlap` as in `works`."""
-    spans = simulate(works(program, mesh, layout, cost, overlap))
+    """Return the seconds of a step in which ops and boxings overlap as Profile.overlap says."""
+    spans = simulate(works(program, mesh, profile, layout, cost))
     return max((span.end_s for span in spans), default=0.0)
 
 
 def works(
-    program: Program, mesh: Mesh, layout: Layout, cost: StepCost, overlap: Mapping[str, float]
+    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
 ) -> list[Work]:
-    """Return the work of a step in the order of the program.
-
-    `overlap` says for each level which share of a boxing leaves the device free for ops (0: the
-    device copies the bytes itself, 1: the links work alone); a level that it lacks has 0.
-    """
-    return _Maker(program, mesh, layout, cost, overlap).make()
+    """Return the work of a step in the order of the program."""
+    return _Maker(program, mesh, profile, layout, cost).make()
 
 
 class _Maker:
     """Collect works; a tensor's redistributions start when it has been made."""
 
     def __init__(
-        self, program: Program, mesh: Mesh, layout: Layout, cost: StepCost,
-        overlap: Mapping[str, float],
-    ) -> None:  # fmt: skip
-        self.program, self.mesh, self.layout, self.cost = program, mesh, layout, cost
-        self.overlap = overlap
+        self, program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
+    ) -> None:
+        self.program, self.mesh, self.profile, self.cost = program, mesh, profile, cost
         self.found: list[Work] = []
         self.made: dict[str, int] = {}
         self.arrived: dict[tuple[str, tuple[str, str]], int] = {}
@@ -105,7 +100,7 @@ class _Maker:
         assert price.boxing is not None
         axes = price.boxing.axes
         level = self.mesh.axes[axes[0]].level if axes else DEVICE
-        free = self.overlap.get(level, 0.0)
+        free = self.profile.overlapped(level) if axes else 0.0
         return ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
 
     def _add(self, name: str, parts: Parts, after: Sequence[int | None]) -> int:

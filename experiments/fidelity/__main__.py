@@ -75,7 +75,9 @@ def _bed(args: argparse.Namespace, bed: Bed) -> list[Row]:
             for model, program in programs.items():
                 files = measure.prepare(place, bed, program, model, args.plans)
                 done = _Count(f"{bed.name}: {model}", len(files))
-                found[model] = measure.measure(run, place, model, files, done)
+                found[model] = measure.measure(
+                    run, place, model, args.folder / f"{model}.json", files, done
+                )
     profile = profiles.load(args.profile or place / "network.json")
     return [
         _row(bed, place, result, programs[model], profile)
@@ -106,6 +108,7 @@ def _row(bed: Bed, place: Path, result: Measured, program: Program, profile: Pro
         found.cost.uncertainty_s,
         found.step_s,
         result.step_s,
+        result.communication_s,
     )
 
 
@@ -131,14 +134,17 @@ def _report(rows: list[Row], folder: Path) -> None:
         "plans",
         "Spearman",
         "mean error",
+        "of communication",
         "worst",
         "bias",
+        "within ±",
         "best plan off by",
     ):
         table.add_column(heading, justify="left" if heading == "testbed" else "right")
     for s in found:
         table.add_row(
-            s.bed, str(s.plans), f"{s.spearman:.3f}", f"{s.mean_error:.1%}", f"{s.worst_error:.0%}",
+            s.bed, str(s.plans), f"{s.spearman:.3f}", f"{s.mean_error:.1%}",
+            f"{s.communication_error:.1%}", f"{s.worst_error:.0%}",
             f"{s.bias:+.1%}", f"{s.covered:.0%}", f"{s.regret:.1%}",
         )  # fmt: skip
     Console().print(table)

@@ -35,11 +35,15 @@ Run = Callable[[Sequence[str], float], str]
 
 @dataclass(frozen=True)
 class Measured:
-    """The timed steps of one plan, in seconds; `error` says why there are none."""
+    """The timed steps of one plan, in seconds; `error` says why there are none.
+
+    `communication_s` is what its redistributions take by themselves, one after another.
+    """
 
     model: str
     plan: str
     step_s: float = 0.0
+    communication_s: float = 0.0
     samples_s: tuple[float, ...] = ()
     changed: int = 0
     error: str = ""
@@ -88,18 +92,19 @@ def running(bed: Bed) -> Iterator[tuple[Run, Testbed | None]]:
 
 
 def measure(
-    run: Run, place: Path, model: str, files: Sequence[Path], progress: Callable[[], None]
-) -> list[Measured]:
-    """Time the plans that `place` has no line of yet; return all of them."""
+    run: Run, place: Path, model: str, program: Path, files: Sequence[Path],
+    progress: Callable[[], None],
+) -> list[Measured]:  # fmt: skip
+    """Time the plans that `place` has no line of yet; return all of them. `program` is the model's."""
     place.mkdir(parents=True, exist_ok=True)
     done = place / f"{model}.jsonl"
     sizes = json.dumps(workload.sizes(model))
     while missing := [file for file in files if file.stem not in _known(done, model)]:
-        batch = missing[:1]  # OneFlow never frees the buffers of a graph
-        command = ["-m", "experiments.fidelity.ranks", "time", model, sizes, str(done)]
-        error = run([*command, *map(str, batch)], PLAN_LIMIT_S)
-        if error and batch[0].stem not in _known(done, model):
-            _append(done, {"plan": batch[0].stem, "error": error})
+        plan = missing[0]  # alone in its processes: OneFlow never frees the buffers of a graph
+        command = ["-m", "experiments.fidelity.ranks", "time", model, sizes]
+        error = run([*command, str(program), str(done), str(plan)], PLAN_LIMIT_S)
+        if error and plan.stem not in _known(done, model):
+            _append(done, {"plan": plan.stem, "error": error})
         progress()
     names = {file.stem for file in files}
     return [result for result in known(place, model) if result.plan in names]

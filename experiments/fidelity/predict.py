@@ -12,9 +12,6 @@ from autoddl.perfmodel.step import StepCost, step_cost
 from autoddl.perfmodel.timeline import overlapped_s
 from autoddl.sbp.program import Program
 
-# Links between nodes work beside the cores; ranks of one node copy with the cores that compute.
-OVERLAP = {"node": 1.0}
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -29,4 +26,4 @@ def predicted(program: Program, file: Path, profile: Profile) -> Prediction:
     plan = autoddl.load(file)
     layout = layout_of(plan)
     cost = step_cost(program, plan.mesh, profile, layout)
-    return Prediction(cost, overlapped_s(program, plan.mesh, layout, cost, OVERLAP))
+    return Prediction(cost, overlapped_s(program, plan.mesh, profile, layout, cost))

@@ -12,9 +12,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Row:
-    """One plan on one testbed, in seconds; all but `measured_s` are predicted.
+    """One plan on one testbed, in seconds; the last two are measured, the others predicted.
 
-    `predicted_s` is that of the step, less than compute plus communication where they overlap.
+    `predicted_s` is that of the step, less than compute plus communication where they overlap;
+    `measured_communication_s` that of the redistributions by themselves, one after another.
     """
 
     bed: str
@@ -26,17 +27,25 @@ class Row:
     uncertainty_s: float
     predicted_s: float
     measured_s: float
+    measured_communication_s: float
 
     @property
     def error(self) -> float:
-        """Return (predicted − measured) / measured."""
+        """Return (predicted − measured) / measured of the step."""
         return self.predicted_s / self.measured_s - 1.0
+
+    @property
+    def communication_error(self) -> float | None:
+        """Return the same of the communication; None where there is none."""
+        measured_s = self.measured_communication_s
+        return self.communication_s / measured_s - 1.0 if measured_s else None
 
 
 @dataclass(frozen=True)
 class Score:
     """How well the plans of a testbed are predicted.
 
+    Errors are those of the step, but for `communication_error`, the mean one of the communication.
     `covered` is the share of plans that took what was predicted ± its uncertainty; `regret` how much
     slower the plan predicted best ran than the best one, the worst model's.
     """
@@ -45,6 +54,7 @@ class Score:
     plans: int
     spearman: float
     mean_error: float
+    communication_error: float
     worst_error: float
     bias: float
     covered: float
@@ -67,11 +77,16 @@ def score(name: str, rows: Sequence[Row]) -> Score:
         len(rows),
         spearman([row.predicted_s for row in rows], [row.measured_s for row in rows]),
         float(np.mean(np.abs(errors))),
+        _mean([abs(e) for row in rows if (e := row.communication_error) is not None]),
         float(np.max(np.abs(errors))),
         float(np.median(errors)),
         float(np.mean([abs(r.predicted_s - r.measured_s) <= r.uncertainty_s for r in rows])),
         max(regret([row for row in rows if row.model == model]) for model in models),
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
 
 
 def regret(rows: Sequence[Row]) -> float:
@@ -110,7 +125,10 @@ def write_csv(rows: Sequence[Row], file: Path) -> None:
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """Draw predicted against measured step times, one panel for each testbed (AutoDDL fig. 4)."""
+    """Draw predicted against measured times (AutoDDL fig. 4): above steps, below communication.
+
+    One column for each testbed; ±15 % is grey.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -118,23 +136,30 @@ def draw(rows: Sequence[Row], file: Path) -> None:
 
     beds = _unique(row.bed for row in rows)
     colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")  # Okabe and Ito, told apart by all
-    figure, axes = pyplot.subplots(1, len(beds), figsize=(4.2 * len(beds), 4.0), squeeze=False)
-    for axis, bed in zip(axes[0], beds, strict=True):
-        here = [row for row in rows if row.bed == bed]
-        for model, colour in zip(_unique(row.model for row in here), colours, strict=False):
-            mine = [row for row in here if row.model == model]
-            x, y = [r.measured_s for r in mine], [r.predicted_s for r in mine]
-            axis.scatter(x, y, s=18, color=colour, label=model, alpha=0.8)
-        limits = [
-            0.8 * min(min(r.measured_s, r.predicted_s) for r in here),
-            1.25 * max(max(r.measured_s, r.predicted_s) for r in here),
-        ]
+    figure, axes = pyplot.subplots(2, len(beds), figsize=(4.2 * len(beds), 8.0), squeeze=False)
+    kinds = (
+        ("step", "measured_s", "predicted_s"),
+        ("communication", "measured_communication_s", "communication_s"),
+    )
+    panels = ((kind, bed) for kind in kinds for bed in beds)
+    for axis, ((what, measured, predicted), bed) in zip(axes.flat, panels, strict=True):
+        here = [row for row in rows if row.bed == bed and getattr(row, measured) > 0]
+        points = {
+            model: [(getattr(r, measured), getattr(r, predicted)) for r in here if r.model == model]
+            for model in _unique(row.model for row in here)
+        }
+        for (model, pairs), colour in zip(points.items(), colours, strict=False):
+            axis.scatter(*zip(*pairs, strict=True), s=18, color=colour, label=model, alpha=0.8)
+        values = [value for pairs in points.values() for pair in pairs for value in pair]
+        if not values:
+            continue
+        limits = [0.8 * min(values), 1.25 * max(values)]
         axis.plot(limits, limits, color="black", linewidth=0.8)
         axis.fill_between(
             limits, [0.85 * v for v in limits], [1.15 * v for v in limits], color="0.9", zorder=0
         )
         axis.set(xscale="log", yscale="log", xlim=limits, ylim=limits, title=bed)
-        axis.set(xlabel="measured step (s)", ylabel="predicted step (s)")
+        axis.set(xlabel=f"measured {what} (s)", ylabel=f"predicted {what} (s)")
         axis.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(file, dpi=130)

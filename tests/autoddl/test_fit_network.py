@@ -126,8 +126,10 @@ def test_mistakes_are_found_before_measuring(
     arguments: list[str],
     message: str,
     runs: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(network_plot, "find_spec", lambda name: True)  # matplotlib or not
     assert fit_network.main(arguments) == 2
     err = capsys.readouterr().err
     assert message in err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,8 @@ from experiments.fidelity.report import Row
 
 
 def row(plan: str, predicted_s: float, measured_s: float, model: str = "m") -> Row:
-    return Row("bed", model, plan, plan, predicted_s, 0.0, 0.1, predicted_s, measured_s)
+    sent_s = 0.5 * measured_s if plan != "a" else 0.0  # a has no communication
+    return Row("bed", model, plan, plan, 0.2, 0.4, 0.1, predicted_s, measured_s, sent_s)
 
 
 def test_scores() -> None:
@@ -20,6 +23,7 @@ def test_scores() -> None:
     (found,) = report.scores(rows)
     assert found.plans == 4
     assert found.mean_error == pytest.approx((0 + 0.1 + 0.15 / 1.05 + 0.25) / 4)
+    assert found.communication_error == pytest.approx((0.6 + 0.125 / 0.525 + 0.8) / 3)
     assert found.worst_error == pytest.approx(0.25)
     assert found.regret == pytest.approx(0.05)  # c is predicted best, a is best
     assert found.covered == 0.25  # only a is within ±0.1 s
@@ -33,7 +37,8 @@ def test_rank_correlation_with_ties(pairs: list[tuple[int, int]]) -> None:
         assert report.spearman(a, b) == pytest.approx(spearmanr(a, b)[0])
 
 
-def test_files(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_files(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     rows = [row("a", 1.0, 1.0), row("b", 2.0, 2.5, "n")]
     report.write_csv(rows, tmp_path / "f.csv")
     lines = (tmp_path / "f.csv").read_text().splitlines()

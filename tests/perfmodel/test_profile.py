@@ -40,6 +40,7 @@ PROFILE = Profile(
     device=DEVICE,
     licence="CC0-1.0",
     sharing={"node": 0.5},
+    overlap={"node": 0.75},
     mode="graph",
 )  # fmt: skip
 
@@ -111,6 +112,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "too much sharing": (
         _edit(lambda d: d["sharing"].update(node=1.5)),
         r"sharing\[node\] is 1.5; allowed: 0",
+        "",
+    ),
+    "more than all overlaps": (
+        _edit(lambda d: d["overlap"].update(node=-0.5)),
+        r"overlap\[node\] is -0.5; allowed: a finite number >= 0",
         "",
     ),
     "sharing of no level": (
@@ -258,3 +264,12 @@ def test_the_default_for_cpus_was_measured_on_four_ranks() -> None:
     assert "on 4 CPU ranks" in profile.source
     sizes = {(link.collective, link.group_size) for link in profile.links}
     assert sizes == {(collective, p) for collective in COLLECTIVES for p in (2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("device_type", "level", "expected"),
+    [("cpu", "node", 0.75), ("cpu", "gpu", 0.0), ("cuda", "node", 0.75), ("cuda", "gpu", 1.0)],
+)
+def test_what_overlaps(device_type: str, level: str, expected: float) -> None:
+    assert replace(PROFILE, device_type=device_type).overlapped(level) == expected
+    assert replace(PROFILE, overlap={}).overlapped("node") == 1.0

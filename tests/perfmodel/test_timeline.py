@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -97,8 +98,10 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
         assignment = random_assignment(problem, seed)
         layout = assigned_layout(problem, assignment)
         cost = step_cost(program, mesh, PROFILE, layout)
-        assert overlapped_s(program, mesh, layout, cost, {}) == pytest.approx(cost.step_s)
-        hidden = overlapped_s(program, mesh, layout, cost, {"node": 1.0, "gpu": 1.0})
+        none = replace(PROFILE, overlap={"node": 0.0, "gpu": 0.0})
+        all_of_it = replace(PROFILE, overlap={"node": 1.0, "gpu": 1.0})
+        assert overlapped_s(program, mesh, none, layout, cost) == pytest.approx(cost.step_s)
+        hidden = overlapped_s(program, mesh, all_of_it, layout, cost)
         assert max(cost.compute_s, cost.communication_s / 2) <= hidden <= cost.step_s
-        found = works(program, mesh, layout, cost, {"node": 1.0})
+        found = works(program, mesh, PROFILE, layout, cost)
         assert len(found) == len(program.ops) + sum(len(r.path) for r in layout.redistributions)
