@@ -32,7 +32,7 @@ from autoddl.perfmodel.kernels import Timed, device_of
 from autoddl.perfmodel.profile import Device, Profile
 from autoddl.sbp.rules.registry import find
 
-__all__ = ["main", "summary"]
+__all__ = ["main", "measure", "summary"]
 
 _PROG = "python -m autoddl.fit_device"
 _EXIT_BAD_INPUT = 2
@@ -80,6 +80,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         Console().print(summary(profile.device, ops))
         print(*_closing(profile, options), sep="\n")
     return 0
+
+
+def measure(
+    nproc_per_node: int,
+    *,
+    quick: bool = False,
+    progress: OnProgress | None = None,
+    timeout_s: float | None = None,
+) -> Device:
+    """Time OneFlow's ops on `nproc_per_node` CPU ranks of this machine at once; return the device.
+
+    Args:
+        nproc_per_node: ranks.
+        quick: fewer sizes: under a minute.
+        progress: is told how far it is, from another thread.
+        timeout_s: seconds for everything.
+
+    Raises:
+        LaunchError: a rank failed, or the time limit was reached.
+        AutoDDLError: bad arguments or no OneFlow.
+    """
+    setting = Setting(nproc_per_node, quick, ())
+    return _device(
+        measure_ops(setting, partial=None, progress=progress, timeout_s=timeout_s), nproc_per_node
+    )
 
 
 def summary(device: Device, ops: Sequence[Timed]) -> Table:

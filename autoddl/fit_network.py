@@ -25,7 +25,7 @@ from autoddl.network_options import Options, parse
 from autoddl.network_results import Results, profile_of, raw_table, results_of
 from autoddl.perfmodel import nccl_tests
 from autoddl.perfmodel import profile as profiles
-from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.profile import Device, Profile
 
 __all__ = ["main", "measure", "summary"]
 
@@ -38,6 +38,7 @@ def measure(
     *,
     quick: bool = False,
     mode: str = "graph",
+    device: Device | None = None,
     progress: OnProgress | None = None,
     timeout_s: float | None = None,
     name: str = "measured",
@@ -48,6 +49,7 @@ def measure(
         nproc_per_node: ranks; one rank gives a profile without links.
         quick: fewer message sizes, groups and repetitions: under a minute on 4 ranks.
         mode: "graph" measures boxing inside nn.Graph, as plans use it, "eager" that of tensors.
+        device: of the profile, as fit_device.measure returns it; timed roughly if not given.
         progress: is told how far it is, from another thread.
         timeout_s: seconds for everything.
         name: of the profile.
@@ -56,11 +58,11 @@ def measure(
         LaunchError: ranks failed again and again, or the time limit was reached.
         AutoDDLError: bad arguments, no OneFlow, or too much noise to fit anything.
     """
-    settings = Settings(nproc_per_node, quick=quick, mode=mode)
+    settings = Settings(nproc_per_node, quick=quick, mode=mode, device=device is None)
     partial = Partial(None, {}, fresh=True)
     run(settings, partial, progress=progress, timeout_s=timeout_s)
     results = results_of(list(partial.rows.values()), settings.modes)
-    return profile_of(results, settings, name=name, device=partial.device or {})
+    return profile_of(results, settings, name=name, device=device or partial.device or {})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

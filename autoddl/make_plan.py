@@ -9,8 +9,7 @@ from typing import Any
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.memory import Layout, MemoryEstimate
 from autoddl.perfmodel.memory import estimate as estimate_memory
-from autoddl.perfmodel.step import step_cost
-from autoddl.perfmodel.timeline import overlapped_s
+from autoddl.perfmodel.timeline import predict
 from autoddl.plan import OUTPUT, Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
@@ -99,14 +98,14 @@ def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estima
     """Return what an assignment costs, under a name for the table."""
     layout = assigned_layout(problem, assignment)
     program, mesh = problem.program, problem.mesh
-    cost = step_cost(program, mesh, problem.profile, layout)
+    found = predict(program, mesh, problem.profile, layout)
     return Estimate(
         name,
         problem.compute_s(assignment),
         problem.communication_s(assignment),
         estimate_memory(program, mesh.shape, layout).total,
-        uncertainty_s=cost.uncertainty_s,
-        overlap_s=cost.step_s - overlapped_s(program, mesh, problem.profile, layout, cost),
+        uncertainty_s=found.uncertainty_s,
+        overlap_s=found.overlap_s,
     )
 
 

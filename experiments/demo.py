@@ -17,9 +17,9 @@ from typing import Any
 from rich.console import Console
 
 import autoddl
+from autoddl import fit_device, fit_network
 from autoddl.engine.launch import LaunchError, launch
 from autoddl.errors import AutoDDLError
-from autoddl.fit_network import measure
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan import Plan
 from autoddl.table import comparison
@@ -52,8 +52,10 @@ def main() -> int:
 def run(mesh: str, steps: int, out: Path) -> int:
     """Calibrate, plan, train and compare; files go to `out`."""
     console = Console(width=120)
-    with _Stage(console, f"calibrate {RANKS} ranks"):
-        profile = measure(RANKS, quick=True)
+    with _Stage(console, f"time the ops of {RANKS} ranks"):
+        device = fit_device.measure(RANKS, quick=True)
+    with _Stage(console, f"time the collectives of {RANKS} ranks"):
+        profile = fit_network.measure(RANKS, quick=True, device=device)
         profile.save(out / "network.json")
     plan_names = {"plan": "plan.json", **BASELINES}
     with _Stage(console, f"capture and plan on {mesh}"):

@@ -8,16 +8,18 @@ cluster go one after another over its links. An op and a boxing, or boxings of t
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.step import Price, StepCost
+from autoddl.perfmodel.step import Price, StepCost, step_cost
 from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 
 DEVICE = "device"  # the resource that runs ops; the others are levels of the cluster
+MODEL_ERROR = 0.07  # relative, of steps whose prices are right (experiments.fidelity)
 
 Parts = tuple[tuple[str, float], ...]
 
@@ -42,12 +44,33 @@ class Span:
     end_s: float
 
 
-def overlapped_s(
-    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
-) -> float:
-    """Return the seconds of a step in which ops and boxings overlap as Profile.overlap says."""
+@dataclass(frozen=True)
+class Prediction:
+    """What a step costs op by op, and its seconds when ops and boxings overlap."""
+
+    cost: StepCost
+    step_s: float
+
+    @property
+    def overlap_s(self) -> float:
+        """Return the seconds in which ops and boxings go on at once."""
+        return self.cost.step_s - self.step_s
+
+    @property
+    def uncertainty_s(self) -> float:
+        """Return by how much `step_s` may be off: what the fits miss and what the model does."""
+        return math.hypot(self.cost.uncertainty_s, MODEL_ERROR * self.step_s)
+
+
+def predict(program: Program, mesh: Mesh, profile: Profile, layout: Layout) -> Prediction:
+    """Return what a step takes in which ops and boxings overlap as Profile.overlap says.
+
+    Raises:
+        AutoDDLError: as step.step_cost.
+    """
+    cost = step_cost(program, mesh, profile, layout)
     spans = simulate(works(program, mesh, profile, layout, cost))
-    return max((span.end_s for span in spans), default=0.0)
+    return Prediction(cost, max((span.end_s for span in spans), default=0.0))
 
 
 def works(

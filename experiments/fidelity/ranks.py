@@ -27,7 +27,7 @@ from experiments.models.training import seed_weights
 WARM_UP = 2
 LEAST, MOST = 5, 40  # timed steps of each plan …
 SECONDS = 8.0  # … as many as fit into that
-_TRAFFIC_SECONDS = 3.0
+_TRAFFIC_LEAST, _TRAFFIC_SECONDS = 3, 3.0
 
 
 def main(argv: Sequence[str]) -> None:
@@ -72,16 +72,18 @@ def communication_s(plan: Plan, program: Program) -> float:
     if not plan.redistributions:
         return 0.0
     graph, tensors = traffic(plan, program)
-    return statistics.median(timed(graph, tensors, _TRAFFIC_SECONDS))
+    return statistics.median(timed(graph, tensors, _TRAFFIC_LEAST, _TRAFFIC_SECONDS))
 
 
-def timed(step: Any, inputs: tuple[Any, ...], seconds: float = SECONDS) -> list[float]:
+def timed(
+    step: Any, inputs: tuple[Any, ...], least: int = LEAST, seconds: float = SECONDS
+) -> list[float]:
     """Return the seconds of each timed step.
 
     How many fit into the time follows from rank 0's last warm-up step.
     """
     samples = [_once(step, inputs) for _ in range(WARM_UP)]
-    count = flow.tensor([min(MOST, max(LEAST, round(seconds / samples[-1])))])
+    count = flow.tensor([min(MOST, max(least, round(seconds / samples[-1])))])
     flow.comm.broadcast(count, 0)
     return [_once(step, inputs) for _ in range(int(count.numpy()[0]))]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoddl.make_plan import assigned_layout
 from autoddl.perfmodel.step import step_cost
-from autoddl.perfmodel.timeline import DEVICE, Work, overlapped_s, simulate, works
+from autoddl.perfmodel.timeline import DEVICE, MODEL_ERROR, Work, predict, simulate, works
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder
 from autoddl.search.random import random_assignment
@@ -100,8 +100,11 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
         cost = step_cost(program, mesh, PROFILE, layout)
         none = replace(PROFILE, overlap={"node": 0.0, "gpu": 0.0})
         all_of_it = replace(PROFILE, overlap={"node": 1.0, "gpu": 1.0})
-        assert overlapped_s(program, mesh, none, layout, cost) == pytest.approx(cost.step_s)
-        hidden = overlapped_s(program, mesh, all_of_it, layout, cost)
-        assert max(cost.compute_s, cost.communication_s / 2) <= hidden <= cost.step_s
+        plain = predict(program, mesh, none, layout)
+        assert plain.step_s == pytest.approx(cost.step_s)
+        assert plain.uncertainty_s > max(cost.uncertainty_s, MODEL_ERROR * plain.step_s)
+        hidden = predict(program, mesh, all_of_it, layout)
+        assert max(cost.compute_s, cost.communication_s / 2) <= hidden.step_s <= cost.step_s
+        assert hidden.overlap_s == pytest.approx(cost.step_s - hidden.step_s)
         found = works(program, mesh, PROFILE, layout, cost)
         assert len(found) == len(program.ops) + sum(len(r.path) for r in layout.redistributions)
