@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
-from autoddl.engine.inject import write_output, write_signature
+from autoddl.engine.inject import read_state, write_output, write_signature
+from autoddl.errors import AutoDDLError
 from autoddl.make_plan import layout_of
 from autoddl.plan import Plan
 from autoddl.sbp.program import Program
@@ -49,7 +50,21 @@ def traffic(plan: Plan, program: Program) -> tuple[Any, tuple[Any, ...]]:
             write_output(job, op, paths[-1][-1])
     graph._full_graph_proto = job
     graph.finish_complie_and_init_runtime()
+    _check(graph, [state for path in paths for state in path])
     return graph, inputs
+
+
+def _check(graph: Any, states: list[NdSbp]) -> None:
+    """Make sure that the engine redistributes what is asked for.
+
+    Raises:
+        AutoDDLError: it does something else.
+    """
+    table = graph._compiled_job_proto.job_parallel_view_conf.op_name2nd_sbp_signature_conf
+    for name, state in zip(graph.names, states, strict=True):
+        compiled = read_state(table[name].bn_in_op2nd_sbp["out_0"])
+        if compiled != state.executed:
+            raise AutoDDLError(f"traffic: the engine made {compiled} of {state} in {name}")
 
 
 class _Traffic(flow.nn.Graph):

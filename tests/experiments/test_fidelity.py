@@ -1,4 +1,4 @@
-"""The scores of the fidelity experiment, by hand and against SciPy; no plan is run."""
+"""The fidelity experiment: its scores by hand and against SciPy, one plan on real ranks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from experiments.fidelity import report
+from autoddl.make_plan import make_plan
+from autoddl.search import builder
+from autoddl.search.random import random_assignment
+from experiments.fidelity import measure, report, workload
 from experiments.fidelity.report import Row
+from experiments.fidelity.workload import Bed
+from tests.clusters import cluster
 
 
 def row(plan: str, predicted_s: float, measured_s: float, model: str = "m") -> Row:
@@ -45,3 +50,21 @@ def test_files(tmp_path: Path) -> None:
     assert lines[0].startswith("bed,model,plan") and len(lines) == 3
     report.draw(rows, tmp_path / "f.png")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.oneflow
+def test_a_plan_is_timed_on_real_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(workload.MODELS, "mlp", {"widths": [16, 32, 8], "batch": 8})
+    bed, file, program = Bed("two", 1, 2, None), tmp_path / "00.json", tmp_path / "mlp.json"
+    problem = builder.build(measure.captured(program, "mlp"), bed.mesh, cluster())
+    plan = make_plan(problem, problem.result("random", random_assignment(problem, 1)))
+    plan.save(file)
+    with measure.running(bed) as (run, _):
+        (found,) = measure.measure(run, tmp_path, "mlp", program, [file], lambda: None)
+    assert plan.redistributions
+    assert (found.error, found.changed) == ("", 0)
+    assert found.step_s > 0 and found.communication_s > 0
+    with measure.running(bed) as (run, _):  # goes on: nothing is left to measure
+        assert measure.measure(run, tmp_path, "mlp", program, [file], pytest.fail) == [found]
