@@ -30,7 +30,7 @@ from experiments.fidelity.report import Row
 from experiments.fidelity.workload import Bed
 
 _EXIT_BAD_INPUT = 2
-LARGEST = "4M"  # message that calibration sends; the models have no larger tensors
+SIZES = ("--minbytes", "1K", "--maxbytes", "4M")  # of messages: those of the models
 SHAPED = ("2x2-500mbit", "4x1-200mbit", "2x4-200mbit")
 
 
@@ -73,11 +73,11 @@ def _bed(args: argparse.Namespace, bed: Bed) -> list[Row]:
         found = {m: measure.known(place, m) for m in programs}
     else:
         with measure.running(bed) as (run, made):
-            measure.calibrate(bed, made, place, ("--maxbytes", LARGEST))
+            measure.calibrate(bed, made, place, SIZES)
             found = {}
             for model, program in programs.items():
                 files = measure.prepare(place, bed, program, model, args.plans)
-                done = _Count(f"{bed.name}: {model}", len(files))
+                done = _Count(f"{bed.name}: {model}", measure.PASSES * len(files))
                 found[model] = measure.measure(
                     run, place, model, args.folder / f"{model}.json", files, done
                 )

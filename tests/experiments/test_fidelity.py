@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -53,18 +55,39 @@ def test_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.oneflow
-def test_a_plan_is_timed_on_real_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_is_timed_on_real_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(workload.MODELS, "mlp", {"widths": [16, 32, 8], "batch": 8})
     bed, file, program = Bed("two", 1, 2, None), tmp_path / "00.json", tmp_path / "mlp.json"
     problem = builder.build(measure.captured(program, "mlp"), bed.mesh, cluster())
     plan = make_plan(problem, problem.result("random", random_assignment(problem, 1)))
     plan.save(file)
     with measure.running(bed) as (run, _):
-        (found,) = measure.measure(run, tmp_path, "mlp", program, [file], lambda: None)
+        (found,) = measure.measure(run, tmp_path, "mlp", program, [file], lambda: None, 1)
     assert plan.redistributions
     assert (found.error, found.changed) == ("", 0)
     assert found.step_s > 0 and found.communication_s > 0
     with measure.running(bed) as (run, _):  # goes on: nothing is left to measure
-        assert measure.measure(run, tmp_path, "mlp", program, [file], pytest.fail) == [found]
+        assert measure.measure(run, tmp_path, "mlp", program, [file], pytest.fail, 1) == [found]
+
+
+def test_the_quickest_of_all_passes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = tmp_path / "m.jsonl"
+    runs: list[str] = []
+
+    def run(command: Sequence[str], limit_s: float) -> str:
+        plan = Path(command[-1]).stem
+        runs.append(plan)
+        if runs == ["00", "01", "00"]:
+            return "rank 1 was killed"
+        line = {"plan": plan, "step_s": 3.0 - 0.5 * len(runs), "communication_s": 0.1 * len(runs)}
+        done.open("a").write(json.dumps(line) + "\n")
+        return ""
+
+    files = [tmp_path / "00.json", tmp_path / "01.json"]
+    monkeypatch.setitem(workload.MODELS, "m", {})
+    found = measure.measure(run, tmp_path, "m", tmp_path / "p", files, lambda: None, 2)
+    assert runs == ["00", "01", "00", "01"]
+    assert [(m.plan, m.step_s, m.communication_s, m.error) for m in found] == [
+        ("00", 2.5, 0.1, ""),
+        ("01", 1.0, 0.2, ""),
+    ]
