@@ -54,7 +54,8 @@ class Prediction:
     @property
     def overlap_s(self) -> float:
         """Return the seconds in which ops and boxings go on at once."""
-        return self.cost.step_s - self.step_s
+        seconds = self.cost.step_s - self.step_s
+        return seconds if seconds > 1e-9 * self.step_s else 0.0  # else it is rounding
 
     @property
     def uncertainty_s(self) -> float:

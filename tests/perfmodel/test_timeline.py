@@ -102,6 +102,7 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
         all_of_it = replace(PROFILE, overlap={"node": 1.0, "gpu": 1.0})
         plain = predict(program, mesh, none, layout)
         assert plain.step_s == pytest.approx(cost.step_s)
+        assert plain.overlap_s == 0
         assert plain.uncertainty_s > max(cost.uncertainty_s, MODEL_ERROR * plain.step_s)
         hidden = predict(program, mesh, all_of_it, layout)
         assert max(cost.compute_s, cost.communication_s / 2) <= hidden.step_s <= cost.step_s
