@@ -73,7 +73,7 @@ class Estimate:
 
     `overlap_s` are the seconds in which ops and boxings go on at once (perfmodel.timeline).
     `memory_bytes` is all that OneFlow allocates on the device that needs most; `uncertainty_s` is how
-    far the step time may be off by what the profile's own fits miss.
+    far the step time may be off by what the profile's own fits and the model miss.
     """
 
     name: str

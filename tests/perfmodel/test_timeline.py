@@ -108,4 +108,8 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
         assert max(cost.compute_s, cost.communication_s / 2) <= hidden.step_s <= cost.step_s
         assert hidden.overlap_s == pytest.approx(cost.step_s - hidden.step_s)
         found = works(program, mesh, PROFILE, layout, cost)
+        made = {name for op in program.ops for _, name in op.outputs}
+        held = dict.fromkeys(r.tensor for r in layout.redistributions if r.tensor not in made)
+        first = [w.name for w in found if w.name in held]
+        assert list(dict.fromkeys(first)) == list(held)  # whatever the hash seed
         assert len(found) == len(program.ops) + sum(len(r.path) for r in layout.redistributions)
