@@ -181,7 +181,7 @@ def solve(
     if search in BASELINES and search not in starts:
         raise AutoDDLError(
             f"search: {search!r} does not apply to this program on mesh {problem.mesh}, it needs "
-            f"{NEEDS[search]}; of the baselines there are {', '.join(starts)}"
+            f"{NEEDS[search]}; allowed here are {', '.join((*SOLVERS[:2], *starts))}"
         )
 
     def find(bound: int | None) -> SearchResult:

@@ -11,7 +11,7 @@ import numpy as np
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, P, Sbp
-from autoddl.search.baselines.shorten import Shortened, shorten
+from autoddl.search.baselines.shorten import Shortened, shorten, unchanged
 from autoddl.search.cells import neighbours, roots
 from autoddl.search.coordinate import IMPROVEMENT, Descent
 from autoddl.search.problem import TENSOR, Edge, Floats, Ints, Node, Problem
@@ -60,14 +60,20 @@ class Completion:
     Contractions, inputs and parameters are never free.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, short: bool = True) -> None:
         self.whole = problem
+        self.short = short
         self._known: dict[Family, list[int] | None] = {}
 
     @cached_property
     def shortened(self) -> Shortened:
         """Return the problem without repeated layers."""
-        return shorten(self.whole)
+        return shorten(self.whole) if self.short else unchanged(self.whole)
+
+    @cached_property
+    def at_length(self) -> Completion:
+        """Return the completion in the whole problem."""
+        return Completion(self.whole, short=False)
 
     @property
     def problem(self) -> Problem:
@@ -98,12 +104,14 @@ class Completion:
 
     def best(self, family: Family) -> Assignment | None:
         """Return the best assignment that holds a layout of a baseline; None if there is none."""
-        found = self._best(family)
+        layouts = family(self.whole)
+        if not all(self._alike(layout) for layout in layouts):
+            return self.at_length.best(family)
+        found = self._best(family, layouts)
         return None if found is None else self.shortened.extended(found)
 
-    def _best(self, family: Family) -> list[int] | None:
+    def _best(self, family: Family, layouts: Sequence[Layout]) -> list[int] | None:
         if family not in self._known:
-            layouts = [a for a in family(self.whole) if self._alike(a)]
             changed = [self._changed(a, a.start) for a in layouts if a.start is not None]
             points = [self._complete(a, f) for a in layouts if a.start is None for f in FOLLOWS]
             points = sorted(points, key=self._price)[:REFINED]
@@ -126,7 +134,7 @@ class Completion:
 
     def _changed(self, layout: Layout, start: Family) -> list[int]:
         """Return the best assignment of a baseline with other held states, which ops nearby follow."""
-        before = self._best(start)
+        before = self._best(start, start(self.whole))
         if before is None:
             raise ValueError("a layout starts from a baseline without layouts")
         point, near = list(before), set[int]()

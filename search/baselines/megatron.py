@@ -107,25 +107,18 @@ def _flow(
     closed: set[str] = set()
     products = {op.name for op in contractions(program, "forward")}
     for op in program.ops:
-        if op.phase != "forward":
-            continue
         layer = layers.get(op.name)
-        if layer is not None:
-            before = cut.get(dict(op.inputs)[layer.x], frozenset())
-            after = frozenset[str]()
-            if before:
-                rows.add(op.name)
-                closed |= before
-            elif op.name in columns:
-                after = frozenset([op.name])
-        else:
+        if op.phase != "forward" or not _behind_parameters(program, op, cut):
+            continue
+        if layer is None:
             after = _merged(program, op, cut, op.name in products)
-        if (
-            layer is not None
-            or any(t in cut for _, t in op.inputs)
-            or _reads_parameter(program, op)
-        ):
-            cut |= {tensor: after for _, tensor in op.outputs}
+        elif before := cut.get(dict(op.inputs)[layer.x]):
+            after = frozenset()
+            rows.add(op.name)
+            closed |= before
+        else:
+            after = frozenset({op.name} & set(columns))
+        cut |= {tensor: after for _, tensor in op.outputs}
     return rows, closed
 
 
@@ -141,5 +134,5 @@ def _merged(
     return frozenset[str]().union(*(cut.get(t, ()) for _, t in op.inputs))
 
 
-def _reads_parameter(program: Program, op: Op) -> bool:
-    return any(program.tensor[t].role == "parameter" for _, t in op.inputs)
+def _behind_parameters(program: Program, op: Op, known: Collection[str]) -> bool:
+    return any(t in known or program.tensor[t].role == "parameter" for _, t in op.inputs)

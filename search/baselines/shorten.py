@@ -70,7 +70,7 @@ def shorten(problem: Problem) -> Shortened:
         if any(place.index in r.dropped for r in runs[place.prefix])
     }
     if not dropped:
-        return Shortened(problem, tuple(range(len(problem.nodes))))
+        return unchanged(problem)
     kept = [i for i in range(len(problem.nodes)) if i not in dropped]
     number = {node: i for i, node in enumerate(kept)}
     place = []
@@ -83,6 +83,11 @@ def shorten(problem: Problem) -> Shortened:
     edges = tuple(_edges(problem, places, runs, node_at, number))
     nodes = tuple(problem.nodes[i] for i in kept)
     return Shortened(replace(problem, nodes=nodes, edges=edges), tuple(place))
+
+
+def unchanged(problem: Problem) -> Shortened:
+    """Return the problem as it is."""
+    return Shortened(problem, tuple(range(len(problem.nodes))))
 
 
 def _places(problem: Problem) -> dict[int, _Place]:

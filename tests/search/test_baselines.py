@@ -201,6 +201,20 @@ def separate_attention(batch: int = 4, length: int = 8, width: int = 16) -> Prog
     return g.program(programs.mse(g, x, target), "sgd")
 
 
+def test_megatron_takes_turns_where_equal_layers_do_not_hold_pairs() -> None:
+    """A chain of eight equal layers: every second one is by rows, though all look the same."""
+    g = Builder()
+    x, target = g.input((64, 16)), g.input((64, 16))
+    with g.module("model"):
+        for number in range(8):
+            with g.module(str(number)):
+                x = programs.linear(g, x, 16, bias=False)
+    p = problem(g.program(programs.mse(g, x, target), "sgd"), "2")
+    states = states_of(p, made(p, "Megatron"))
+    cut = [states[f"model.{number}.weight"][0] for number in range(8)]
+    assert cut == [S(0), S(1)] * 4
+
+
 # SUMMA
 
 
