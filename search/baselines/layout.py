@@ -155,8 +155,7 @@ class Completion:
         for index, node in enumerate(problem.nodes):
             if node.kind == "op":
                 cost = follow(problem, self.incoming[index], index, point)
-                wanted = layout.operands.get(node.name)
-                fits = () if wanted is None else _fitting(node.choices, wanted)
+                fits = _fitting(node.choices, layout.operands.get(node.name))
                 if len(fits):
                     free.discard(index)
                     point[index] = int(fits[cost[fits].argmin()])
@@ -190,8 +189,10 @@ def _held(node: Node, layout: Layout) -> int | None:
     return states.index(wanted) if wanted in states else None
 
 
-def _fitting(choices: Sequence[NdSignature], wanted: Mapping[str, NdSbp]) -> Ints:
-    """Return the choices that have the wanted states."""
+def _fitting(choices: Sequence[NdSignature], wanted: Mapping[str, NdSbp] | None) -> Ints:
+    """Return the choices that have the wanted states; none where nothing is wanted."""
+    if wanted is None:
+        return np.zeros(0, dtype=np.int64)
     return np.flatnonzero([all(c[o] == s for o, s in wanted.items()) for c in choices])
 
 

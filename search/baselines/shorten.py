@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from autoddl.search.problem import TENSOR, Edge, Ints, Problem
+from autoddl.search.problem import TENSOR, Edge, Problem
 from autoddl.search.result import Assignment
 
 LONGEST_PERIOD = 4  # so many different layers may take turns
@@ -157,14 +157,13 @@ def _edges(
     for edge in problem.edges:
         if edge.producer not in number:
             continue
-        readers: dict[tuple[int, int], Ints] = {}
-        for occurrence, (node, states) in enumerate(edge.readers):
+        readers = []
+        for node, states in edge.readers:
             reader = node if node in number else _across(places, runs, node_at, edge.producer, node)
-            if reader is not None:
-                readers.setdefault((number[reader], occurrence), states)
+            if reader is not None and reader in number:
+                readers.append((number[reader], states))
         if readers:
-            pairs = tuple((node, states) for (node, _), states in readers.items())
-            yield replace(edge, producer=number[edge.producer], readers=pairs)
+            yield replace(edge, producer=number[edge.producer], readers=tuple(readers))
 
 
 def _across(
