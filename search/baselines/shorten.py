@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from autoddl.search.problem import TENSOR, Edge, Problem
 from autoddl.search.result import Assignment
@@ -20,7 +19,8 @@ LONGEST_PERIOD = 4  # so many different layers may take turns
 KEPT = 3  # periods of a run that remain
 
 
-class _Place(NamedTuple):
+@dataclass(frozen=True)
+class _Place:
     """Where a node is: in layer `index` of those under `prefix`, under `name` inside that layer."""
 
     prefix: str
@@ -28,7 +28,8 @@ class _Place(NamedTuple):
     name: tuple[object, ...]
 
 
-class _Run(NamedTuple):
+@dataclass(frozen=True)
+class _Run:
     """Equal layers: `count` periods of `period` layers from `start` on."""
 
     start: int
@@ -76,9 +77,9 @@ def shorten(problem: Problem) -> Shortened:
     place = []
     for node in range(len(problem.nodes)):
         if node in dropped:
-            prefix, index, name = places[node]
-            run = next(r for r in runs[prefix] if index in r.dropped)
-            node = node_at[_Place(prefix, run.stand_in(index), name)]
+            left = places[node]
+            run = next(r for r in runs[left.prefix] if left.index in r.dropped)
+            node = node_at[replace(left, index=run.stand_in(left.index))]
         place.append(number[node])
     edges = tuple(_edges(problem, places, runs, node_at, number))
     nodes = tuple(problem.nodes[i] for i in kept)
@@ -115,8 +116,8 @@ def _places(problem: Problem) -> dict[int, _Place]:
 def _runs(problem: Problem, places: Mapping[int, _Place]) -> dict[str, list[_Run]]:
     """Return the runs of equal layers that are long enough to be shortened, by prefix."""
     looks: dict[str, dict[int, dict[object, object]]] = defaultdict(lambda: defaultdict(dict))
-    for node, (prefix, index, name) in places.items():
-        looks[prefix][index][name] = _look(problem, node)
+    for node, place in places.items():
+        looks[place.prefix][place.index][place.name] = _look(problem, node)
     found: dict[str, list[_Run]] = {}
     for prefix, layers in looks.items():
         found[prefix] = []
@@ -180,4 +181,4 @@ def _across(
     run = next(r for r in runs[there.prefix] if there.index in r.dropped)
     gap = len(run.dropped) if here.index < there.index else -len(run.dropped)
     moved = there.index + gap
-    return None if moved in run.dropped else node_at.get(there._replace(index=moved))
+    return None if moved in run.dropped else node_at.get(replace(there, index=moved))

@@ -70,7 +70,7 @@ class _Grid:
         """Hold what has the shape of a layer's input or output cut in the batch and the features."""
         program = self.program
         others = {p.gradient for p in program.parameters} | {p.tensor for p in program.parameters}
-        found = {}
+        found: dict[str, Mapping[str, NdSbp]] = {}
         for op in program.ops:
             sizes = program.shapes(op)
             states = {
