@@ -21,8 +21,8 @@ Follow = Callable[[Problem, Sequence[Edge], int, Sequence[int]], Floats]
 Completed = tuple[list[int], set[int]]  # an assignment, and the nodes of it that may be refined
 
 REFINED = 2  # so many of the completed layouts, the cheapest, are refined
-PATIENCE = 3  # forests in a row that bring nothing before an assignment counts as done
-FORESTS = 24
+PATIENCE = 6  # forests in a row that bring nothing before an assignment counts as done
+FORESTS = 40  # and how many there are at most
 NEAR = 2  # edges within which nodes follow where a layout differs from the one that it starts from
 
 
