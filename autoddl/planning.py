@@ -22,7 +22,7 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
 from autoddl.sbp.rules.registry import is_built_in
 from autoddl.search import coordinate, exhaustive
-from autoddl.search.baselines import BASELINES
+from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.builder import build
 from autoddl.search.choices import SignatureLists, unknown_types
 from autoddl.search.problem import Problem
@@ -57,8 +57,9 @@ def optimize(
             ranks is planned and the best one kept (a program has no ranks: give a mesh).
         profile: a file of `python -m autoddl.fit_network`, a bundled name, or the bundled default.
         memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
-        search: "coordinate", "exhaustive" (small problems only), or the name of a baseline
-            ("data parallel", "Megatron") to get that as a plan.
+        search: "coordinate", "exhaustive" (small problems only), or the name of a baseline to get that
+            as a plan: "data parallel", "ZeRO 2", "hybrid ZeRO 2", "Megatron", "SUMMA" or
+            "expert parallel", as far as it applies to the program and the mesh.
         budget: seconds for the search; baselines and the first descent are always finished.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
@@ -176,7 +177,12 @@ def solve(
     """
     begin = time.perf_counter()
     problem.check_memory(limit)
-    starts = {name: make(problem) for name, make in BASELINES.items()}
+    starts = assignments(problem)
+    if search in BASELINES and search not in starts:
+        raise AutoDDLError(
+            f"search: {search!r} does not apply to this program on mesh {problem.mesh}, it needs "
+            f"{NEEDS[search]}; allowed here are {', '.join((*SOLVERS[:2], *starts))}"
+        )
 
     def find(bound: int | None) -> SearchResult:
         if search in starts:

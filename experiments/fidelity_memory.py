@@ -116,7 +116,10 @@ def run(file: Path, model: str, mesh: str, *, plans: int, seed: int) -> list[Row
     problem = builder.build(program, Mesh.parse(mesh), profiles.load(None))
     for name in missing:
         begin = time.perf_counter()
-        rows = compare(program, _plan(problem, name), model, name)
+        plan = _plan(problem, name)
+        if plan is None:
+            continue
+        rows = compare(program, plan, model, name)
         with file.open("a") as out:
             out.write(json.dumps([asdict(row) for row in rows]) + "\n")
         found += rows
@@ -154,9 +157,12 @@ def compare(program: Program, plan: Plan, model: str, name: str) -> list[Row]:
     return rows
 
 
-def _plan(problem: Problem, name: str) -> Plan:
+def _plan(problem: Problem, name: str) -> Plan | None:
+    """Return the plan of a name; None for a baseline that does not apply."""
     if name in BASELINES:
         assignment = BASELINES[name](problem)
+        if assignment is None:
+            return None
     else:
         kind, _, seed = name.partition(" ")
         assignment = random_assignment(problem, int(seed))

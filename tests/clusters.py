@@ -47,3 +47,27 @@ def cluster(
         "levels": ("node", "gpu"), "links": links, "device": device,
     }  # fmt: skip
     return Profile(**{**fields, **changes})
+
+
+def counting() -> Profile:
+    """Return a profile of one level whose seconds are float32 elements that each device receives.
+
+    α = 0 and β = 1 per element for every collective; local work costs next to nothing.
+    """
+    links = tuple(
+        Link(collective=c, level="gpu", group_size=n, alpha_s=0.0, beta_s_per_byte=0.25)
+        for c in COLLECTIVES
+        for n in (2, 4, 8)
+    )
+    device = Device(
+        name="made up",
+        memory_bytes=16 * GIB,
+        peak_flops={"float32": 1e24},
+        memory_bytes_per_s=1e24,
+        op_overhead_s=0.0,
+        kernels={},
+    )
+    return Profile(
+        name="counting", source="tests", kind="data sheet", device_type="cpu",
+        levels=("gpu",), links=links, device=device,
+    )  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from autoddl.make_plan import make_plan
 from autoddl.plan import Plan
 from autoddl.search import cells, coordinate
-from autoddl.search.baselines import BASELINES
+from autoddl.search.baselines import assignments
 from autoddl.search.coordinate import Descent
 from autoddl.search.problem import Problem
 from autoddl.search.random import random_assignment
@@ -27,8 +27,8 @@ SEARCH_S = 10.0
 def plans(problem: Problem, count: int, seed: int = 0) -> Iterator[tuple[str, Plan]]:
     """Yield `count` (name, plan) pairs: baselines, the searched plan, random ones, one unfollowed."""
     found: dict[Assignment, str] = {}
-    for name, baseline in BASELINES.items():
-        found.setdefault(tuple(baseline(problem)), name)
+    for name, assignment in assignments(problem).items():
+        found.setdefault(assignment, name)
     best = coordinate.search(problem, budget=SEARCH_S, seed=seed, starts=list(found)).assignment
     found.setdefault(tuple(best), "searched")
     found.setdefault(coordinate.replicated(problem), "replicated")

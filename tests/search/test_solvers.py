@@ -9,9 +9,7 @@ import pytest
 
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.state import B, S
 from autoddl.search import baselines, builder, coordinate, exhaustive, problem
-from autoddl.search.problem import TENSOR
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
 
@@ -59,7 +57,7 @@ def test_coordinate_descent_against_exhaustive(seed: int) -> None:
 @pytest.mark.parametrize("mesh", ["4", "2x2", "2x4"])
 def test_plans_are_never_worse_than_the_baselines(mesh: str) -> None:
     p = builder.build(transformer(layers=2), Mesh.parse(mesh), PROFILE)
-    starts = [make(p) for make in baselines.BASELINES.values()]
+    starts = list(baselines.assignments(p).values())
     found = coordinate.search(p, budget=10.0, starts=starts)
     assert found.cost_s <= min(p.cost_s(s) for s in starts) * (1 + 1e-12)
 
@@ -95,53 +93,3 @@ def test_exhaustive_gives_up_with_advice() -> None:
     p = builder.build(transformer(), Mesh.parse("2"), PROFILE)
     with pytest.raises(InfeasibleError, match="search='coordinate'"):
         exhaustive.search(p, limit=1000)
-
-
-def states_of(p: problem.Problem, assignment: tuple[int, ...]) -> dict[str, object]:
-    return {
-        node.name: node.choices[choice][TENSOR]
-        for node, choice in zip(p.nodes, assignment, strict=True)
-        if node.kind in ("input", "parameter")
-    }
-
-
-def test_data_parallel_cuts_the_batch_and_nothing_else() -> None:
-    p = builder.build(transformer(), Mesh.parse("2x2"), PROFILE)
-    states = states_of(p, baselines.data_parallel(p))
-    for name, state in states.items():
-        assert state == ((S(0), S(0)) if name in p.program.inputs else (B, B)), name
-
-
-def test_data_parallel_leaves_out_an_axis_that_does_not_divide() -> None:
-    p = builder.build(mlp(batch=6), Mesh.parse("2x2"), PROFILE)
-    states = states_of(p, baselines.data_parallel(p))
-    assert all(states[name] == (S(0), B) for name in p.program.inputs)
-
-
-def test_data_parallel_reduces_every_gradient_once() -> None:
-    p = builder.build(mlp(batch=64, sizes=(64, 128, 32)), Mesh.parse("4"), PROFILE)
-    link, overhead = PROFILE.link("all_reduce", "gpu", 4), PROFILE.device.op_overhead_s
-
-    def all_reduce(size: int) -> float:
-        return overhead + 6 * (link.alpha_s + size / 4 * link.beta_s_per_byte)
-
-    point = baselines.data_parallel(p)
-    weights = [q for q in p.program.parameters if q.tensor.endswith("weight")]
-    seconds = {edge.tensor: edge.seconds(point) for edge in p.edges}
-    for weight in weights:
-        size = p.program.tensor[weight.tensor].size_bytes
-        assert seconds[weight.tensor] == 0.0
-        assert seconds[weight.gradient] == pytest.approx(all_reduce(size), rel=1e-12)
-
-
-def test_megatron_alternates_columns_and_rows() -> None:
-    slow_nodes = cluster()
-    p = builder.build(transformer(width=64, heads=4), Mesh.parse("2x4"), slow_nodes)
-    states = states_of(p, baselines.megatron(p))
-    cut = {name: state for name, state in states.items() if any(s != B for s in state)}  # type: ignore[attr-defined]
-    weights = {n: s for n, s in cut.items() if n.endswith("weight") and "blocks" in n}
-    assert weights
-    for name, state in weights.items():
-        column = any(part in name for part in ("qkv", "fc1"))
-        dims = {s.dim for s in state if s.is_split}  # type: ignore[attr-defined]
-        assert dims == ({0} if column else {1}), name

@@ -1,0 +1,57 @@
+"""What experts do by hand, as assignments of the same Problem.
+
+A baseline holds the states of inputs and parameters, and of contractions where that defines it. All
+other ops follow their producers and are then refined, so that a baseline is as good as its
+definition allows. One that does not apply to a program or a mesh is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from autoddl.search.baselines.data_parallel import data_parallel, hybrid_zero_2, zero_2
+from autoddl.search.baselines.experts import expert_parallel
+from autoddl.search.baselines.layout import Completion, Family, Layout
+from autoddl.search.baselines.megatron import megatron
+from autoddl.search.baselines.summa import summa
+from autoddl.search.problem import Problem
+from autoddl.search.result import Assignment
+
+FAMILIES: Mapping[str, Family] = {
+    "data parallel": data_parallel,
+    "ZeRO 2": zero_2,
+    "hybrid ZeRO 2": hybrid_zero_2,
+    "Megatron": megatron,
+    "SUMMA": summa,
+    "expert parallel": expert_parallel,
+}
+
+NEEDS: Mapping[str, str] = {
+    "ZeRO 2": "parameters that some axis of the mesh divides",
+    "hybrid ZeRO 2": "a mesh of two axes or more, and parameters that some axis divides",
+    "Megatron": "linear layers, and two devices or more",
+    "SUMMA": "linear layers, and a mesh of two axes or more",
+    "expert parallel": "weights (experts, in, out) in batched products, with experts that an axis of "
+    "the mesh divides",
+}
+"""What a baseline needs to apply; those that are not named always do."""
+
+
+def _assignment(problem: Problem, family: Family) -> Assignment | None:
+    return Completion(problem).best(family)
+
+
+BASELINES: Mapping[str, Callable[[Problem], Assignment | None]] = {
+    name: partial(_assignment, family=family) for name, family in FAMILIES.items()
+}
+
+
+def assignments(problem: Problem) -> dict[str, Assignment]:
+    """Return the assignments of all baselines that apply; faster than one by one."""
+    completion = Completion(problem)
+    found = {name: completion.best(family) for name, family in FAMILIES.items()}
+    return {name: assignment for name, assignment in found.items() if assignment is not None}
+
+
+__all__ = ["BASELINES", "FAMILIES", "NEEDS", "Completion", "Layout", "assignments"]

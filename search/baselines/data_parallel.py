@@ -1,0 +1,102 @@
+"""Data parallelism, with the parameters whole on every device or cut as ZeRO and FSDP do."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from autoddl.sbp.program import Program
+from autoddl.sbp.shards import local_shape
+from autoddl.sbp.state import B, NdSbp, S
+from autoddl.search.baselines.layout import Layout, even
+from autoddl.search.problem import Problem
+
+
+def data_parallel(problem: Problem) -> Sequence[Layout]:
+    """Return data parallelism: the batch cut over every axis that divides it, parameters whole."""
+    program, mesh = problem.program, problem.mesh.shape
+    held = {p.tensor: NdSbp(B for _ in mesh) for p in program.parameters}
+    return [Layout({**held, **batch_cut(program, mesh, range(len(mesh)))})]
+
+
+def zero_2(problem: Problem) -> Sequence[Layout]:
+    """Return data parallelism with parameters, gradients and optimizer states cut over all devices.
+
+    A parameter of the problem shares one state with its optimizer states and its update. Stored cut
+    and read whole it is gathered once, for the forward and the backward pass, and its gradient is
+    reduce-scattered: that is what ZeRO stage 2 and FSDP's SHARD_GRAD_OP move, and as much as data
+    parallelism's all-reduce. The gathered copy is alive between the passes, beside the shard.
+
+    Not to be told apart from it, or not in the problem:
+    stage 1 moves the same bytes and cuts the optimizer states alike. It keeps whole gradients
+    longer, which here have the state of their parameter.
+    Stage 3 (FSDP's FULL_SHARD) frees the parameters after the forward pass and gathers them again:
+    half as many bytes more. A tensor is charged once for every state that its readers want, so a
+    second gather to the same state has neither a price nor a place in a plan.
+
+    Each parameter is cut along the first dim that all devices divide, or where there is none along
+    the one that the most of them do; real systems flatten and pad, which no state says.
+
+    Source: ZeRO (Rajbhandari et al. 2020) §5, §7; FSDP (Zhao et al. 2023) §3.2.
+    """
+    return _cut(problem, [_live(problem)])
+
+
+def hybrid_zero_2(problem: Problem) -> Sequence[Layout]:
+    """Return the best of ZeRO 2 over some mesh axes, with copies of the parameters along the others.
+
+    Usually the shards lie inside a node: gathers stay there, and between nodes only gradients of
+    shards are all-reduced. Only meshes of two axes and more have it.
+
+    Source: FSDP §3.2.2 (hybrid sharding, as _HYBRID_SHARD_ZERO2); MiCS (Zhang et al. 2022).
+    """
+    live = _live(problem)
+    counts = range(1, len(live))
+    return _cut(problem, [some for n in counts for some in itertools.combinations(live, n)])
+
+
+def batch_cut(program: Program, mesh: Sequence[int], axes: Sequence[int]) -> dict[str, NdSbp]:
+    """Return the states of the inputs with dim 0 cut by some axes, where they divide it."""
+    found = {}
+    for name in program.inputs:
+        shape = program.tensor[name].shape
+        cut = [S(0) if shape and axis in axes else B for axis in range(len(mesh))]
+        found[name] = even(shape, cut, mesh)
+    return found
+
+
+def _live(problem: Problem) -> tuple[int, ...]:
+    """Return the axes of more than one device."""
+    return tuple(axis for axis, size in enumerate(problem.mesh.shape) if size > 1)
+
+
+def _cut(problem: Problem, choices: Sequence[Sequence[int]]) -> list[Layout]:
+    """Return data parallelism with the parameters cut over each of these sets of axes."""
+    program, mesh = problem.program, problem.mesh.shape
+    shapes = {p.tensor: program.tensor[p.tensor].shape for p in program.parameters}
+    layouts = []
+    for axes in choices:
+        shards = {shape: _shard(shape, mesh, axes) for shape in set(shapes.values())}
+        if any(s != B for state in shards.values() for s in state):
+            held = {name: shards[shape] for name, shape in shapes.items()}
+            layouts.append(Layout(held, start=data_parallel))
+    return layouts
+
+
+def _shard(shape: Sequence[int], mesh: Sequence[int], axes: Sequence[int]) -> NdSbp:
+    """Return the state in which one dim is cut over as many devices of these axes as can be."""
+
+    def elements(state: NdSbp) -> int:
+        return prod(local_shape(tuple(shape), state, mesh) or ())
+
+    return min(_one_dim(shape, mesh, axes), key=elements, default=NdSbp(B for _ in mesh))
+
+
+def _one_dim(shape: Sequence[int], mesh: Sequence[int], axes: Sequence[int]) -> Iterator[NdSbp]:
+    for dim in range(len(shape)):
+        for count in range(len(axes), -1, -1):
+            for some in itertools.combinations(axes, count):
+                state = NdSbp(S(dim) if axis in some else B for axis in range(len(mesh)))
+                if local_shape(tuple(shape), state, mesh) is not None:
+                    yield state

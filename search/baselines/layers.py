@@ -1,0 +1,135 @@
+"""Where a program has what experts cut by hand: linear layers, embeddings, experts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from autoddl.sbp.program import Op, Program
+from autoddl.sbp.rules.registry import find
+from autoddl.sbp.state import NdSbp
+
+CASTS = ("cast", "amp_white_identity", "amp_black_identity")  # between a parameter and its readers
+_INPUTS = ("a_0", "x_0", "indices_0")
+_WEIGHTS = ("b_0", "weight_0", "in_0")
+
+
+class Layer(NamedTuple):
+    """A contraction of the forward pass with a parameter.
+
+    `x` and `weight` are the operands' names of op `op`, `parameter` the name of the weight; its dim
+    `out` is that of the output features, `fan_in` the one that is contracted (or looked up).
+    """
+
+    op: Op
+    x: str
+    weight: str
+    parameter: str
+    out: int
+    fan_in: int
+
+
+class States(NamedTuple):
+    """The states in which a layer computes Y = X W, dX = dY Wᵀ and dW = Xᵀ dY."""
+
+    x: NdSbp
+    weight: NdSbp
+    y: NdSbp
+    dy: NdSbp
+    dx: NdSbp
+    dweight: NdSbp
+
+
+def linear_layers(program: Program) -> list[Layer]:
+    """Return the linear layers, whose weights have rank 2, in the order of the forward pass."""
+    return [layer for layer in _layers(program, "matmul") if _rank(program, layer) == 2]
+
+
+def embeddings(program: Program) -> list[Layer]:
+    """Return the embeddings; their tables are (vocabulary, features)."""
+    return [layer for layer in _layers(program, "embedding") if _rank(program, layer) == 2]
+
+
+def expert_layers(program: Program) -> list[Layer]:
+    """Return the products of a batch of tokens per expert with weights (experts, in, out)."""
+    found = [layer for layer in _layers(program, "matmul") if _rank(program, layer) == 3]
+    return [layer for layer in found if len(program.shapes(layer.op)[layer.x]) == 3]
+
+
+def bias_of(program: Program, layer: Layer) -> str | None:
+    """Return the parameter that is added to a layer's output features, by its name."""
+    name = layer.parameter.rpartition(".")[0] + ".bias"
+    return name if any(p.tensor == name for p in program.parameters) else None
+
+
+def operand_states(
+    program: Program, layers: Iterable[tuple[Layer, States]]
+) -> dict[str, Mapping[str, NdSbp]]:
+    """Return the states of operands by op, for the products of layers forward and backward."""
+    found: dict[str, Mapping[str, NdSbp]] = {}
+    by_weight: dict[str, States] = {}
+    by_input: dict[str, list[tuple[tuple[int, ...], States]]] = defaultdict(list)
+    for layer, states in layers:
+        out, _ = layer.op.outputs[0]
+        found[layer.op.name] = {layer.x: states.x, layer.weight: states.weight, out: states.y}
+        by_weight[layer.parameter] = states
+        shape = program.tensor[layer.parameter].shape
+        by_input[dict(layer.op.inputs)[layer.x]].append((shape, states))
+    for op in contractions(program, "backward"):
+        out, made = op.outputs[0]
+        for operand, tensor in op.inputs:
+            others = {o for o, _ in op.inputs} - {operand}
+            reads = by_weight.get(parameter_of(program, tensor))
+            if reads is not None:
+                found[op.name] = {
+                    **dict.fromkeys(others, reads.dy),
+                    operand: reads.weight,
+                    out: reads.dx,
+                }
+            for shape, states in by_input.get(tensor, ()):
+                if program.tensor[made].shape == shape:
+                    found[op.name] = {
+                        **dict.fromkeys(others, states.dy), operand: states.x, out: states.dweight
+                    }  # fmt: skip
+    return found
+
+
+def parameter_of(program: Program, tensor: str) -> str:
+    """Return what a tensor is but for its dtype: the parameter in front of casts."""
+    op = program.producer.get(tensor)
+    while op is not None and op.type in CASTS and len(op.inputs) == 1:
+        tensor = op.inputs[0][1]
+        op = program.producer.get(tensor)
+    return tensor
+
+
+def contractions(program: Program, phase: str, family: str = "matmul") -> Iterator[Op]:
+    """Yield the ops of a phase whose rule is of the family."""
+    for op in program.ops:
+        rule = find(op.type)
+        if op.phase == phase and rule is not None and rule.family == family:
+            yield op
+
+
+def _layers(program: Program, family: str) -> list[Layer]:
+    parameters = {p.tensor for p in program.parameters}
+    found = []
+    for op in contractions(program, "forward", family):
+        operands = dict(op.inputs)
+        x = next((o for o in _INPUTS if o in operands), None)
+        weight = next((o for o in _WEIGHTS if o in operands), None)
+        if x is None or weight is None:
+            continue
+        parameter = parameter_of(program, operands[weight])
+        if parameter not in parameters:
+            continue
+        rank = len(program.tensor[parameter].shape)
+        turned = family == "matmul" and (op.attr.get("transpose_b") or weight == "weight_0")
+        out = rank - 2 if turned else rank - 1
+        found.append(Layer(op, x, weight, parameter, out, 2 * rank - 3 - out))
+    return found
+
+
+def _rank(program: Program, layer: Layer) -> int:
+    return len(program.tensor[layer.parameter].shape)

@@ -1,0 +1,228 @@
+"""What a baseline holds of an assignment, and how the rest of it is completed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.shards import local_shape
+from autoddl.sbp.state import B, NdSbp, P, Sbp
+from autoddl.search.baselines.shorten import Shortened, shorten, unchanged
+from autoddl.search.cells import neighbours, roots
+from autoddl.search.coordinate import IMPROVEMENT, Descent
+from autoddl.search.problem import TENSOR, Edge, Floats, Ints, Node, Problem
+from autoddl.search.result import Assignment
+
+Follow = Callable[[Problem, Sequence[Edge], int, Sequence[int]], Floats]
+Completed = tuple[list[int], set[int]]  # an assignment, and the nodes of it that may be refined
+
+REFINED = 2  # so many of the completed layouts, the cheapest, are refined
+PATIENCE = 6  # forests in a row that bring nothing before an assignment counts as done
+FORESTS = 40  # and how many there are at most
+NEAR = 2  # edges within which nodes follow where a layout differs from the one that it starts from
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """States that a baseline holds: of inputs and parameters, and of operands of some ops.
+
+    `operands` maps ops to operands to states; an op that has no such signature is not held.
+    Where `start` is given, the assignment is the best one of that baseline with other states of the
+    inputs and parameters that are held.
+    """
+
+    held: Mapping[str, NdSbp]
+    operands: Mapping[str, Mapping[str, NdSbp]] = field(default_factory=dict)
+    start: Family | None = None
+
+
+Family = Callable[[Problem], Sequence[Layout]]
+"""Return the layouts of which a baseline is the best one; none where it does not apply."""
+
+
+def even(shape: Sequence[int], wish: Sequence[Sbp], mesh: Sequence[int]) -> NdSbp:
+    """Return the wished state, B on axes of one device and on inner ones that would cut unevenly."""
+    state = NdSbp(s if n > 1 else B for s, n in zip(wish, mesh, strict=True))
+    for axis in reversed(range(len(mesh))):
+        if local_shape(tuple(shape), state, mesh) is not None:
+            break
+        state = state.replace(axis, B)
+    return state
+
+
+class Completion:
+    """Complete layouts of one problem: ops follow their producers, then the free ones are refined.
+
+    Contractions, inputs and parameters are never free.
+    """
+
+    def __init__(self, problem: Problem, *, short: bool = True) -> None:
+        self.whole = problem
+        self.short = short
+        self._known: dict[Family, list[int] | None] = {}
+
+    @cached_property
+    def shortened(self) -> Shortened:
+        """Return the problem without repeated layers."""
+        return shorten(self.whole) if self.short else unchanged(self.whole)
+
+    @cached_property
+    def at_length(self) -> Completion:
+        """Return the completion in the whole problem."""
+        return Completion(self.whole, short=False)
+
+    @property
+    def problem(self) -> Problem:
+        """Return the problem in which layouts are completed."""
+        return self.shortened.problem
+
+    @cached_property
+    def held(self) -> frozenset[int]:
+        """Return the nodes that stay as the layout has them: contractions, inputs, parameters."""
+        problem = self.problem
+        nodes = {*roots(problem), *roots(problem, "backward")}
+        nodes |= {i for i, n in enumerate(problem.nodes) if n.kind in ("input", "parameter")}
+        return frozenset(nodes)
+
+    @cached_property
+    def descent(self) -> Descent:
+        """Return the descent that leaves them where they are."""
+        return Descent(self.problem, frozen=self.held)
+
+    @cached_property
+    def incoming(self) -> list[list[Edge]]:
+        """Return for every node the edges that it reads."""
+        table: list[list[Edge]] = [[] for _ in self.problem.nodes]
+        for edge in self.problem.edges:
+            for reader in dict.fromkeys(n for n, _ in edge.readers):
+                table[reader].append(edge)
+        return table
+
+    def best(self, family: Family) -> Assignment | None:
+        """Return the best assignment that holds a layout of a baseline; None if there is none."""
+        layouts = family(self.whole)
+        if not all(self._alike(layout) for layout in layouts):
+            return self.at_length.best(family)
+        found = self._best(family, layouts)
+        return None if found is None else self.shortened.extended(found)
+
+    def _best(self, family: Family, layouts: Sequence[Layout]) -> list[int] | None:
+        if family not in self._known:
+            changed = [self._changed(a, a.start) for a in layouts if a.start is not None]
+            points = [self._complete(a, f) for a in layouts if a.start is None for f in FOLLOWS]
+            points = sorted(points, key=self._price)[:REFINED]
+            points = [(self.descent.refine(p, free), free) for p, free in points]
+            settled = [self._settled(*p) for p in sorted(points, key=self._price)[:1]]
+            self._known[family] = min(changed + settled, key=self.problem.cost_s, default=None)
+        return self._known[family]
+
+    def _alike(self, layout: Layout) -> bool:
+        """Tell whether a layout holds equal layers alike, as one that stands for the others must be."""
+        nodes, short = self.whole.nodes, self.problem.nodes
+        return all(
+            layout.held.get(node.name) == layout.held.get(short[place].name)
+            for node, place in zip(nodes, self.shortened.place, strict=True)
+            if node is not short[place] and node.kind == "parameter"
+        )
+
+    def _price(self, completed: Completed) -> float:
+        return self.problem.cost_s(completed[0])
+
+    def _changed(self, layout: Layout, start: Family) -> list[int]:
+        """Return the best assignment of a baseline with other held states, which ops nearby follow."""
+        before = self._best(start, start(self.whole))
+        if before is None:
+            raise ValueError("a layout starts from a baseline without layouts")
+        point, near = list(before), set[int]()
+        for index, node in enumerate(self.problem.nodes):
+            choice = _held(node, layout)
+            if choice is not None and choice != point[index]:
+                point[index] = choice
+                near |= {index, *neighbours(self.problem, index)}
+        for _ in range(NEAR - 1):
+            near |= {other for node in near for other in neighbours(self.problem, node)}
+        return self.descent.refine(point, near)
+
+    def _complete(self, layout: Layout, follow: Follow) -> Completed:
+        """Hold a layout and let ops follow their producers; return that and the nodes to refine."""
+        problem = self.problem
+        point = [0] * len(problem.nodes)
+        free = set(range(len(problem.nodes))) - self.held
+        for index, node in enumerate(problem.nodes):
+            if node.kind == "op":
+                cost = follow(problem, self.incoming[index], index, point)
+                fits = _fitting(node.choices, layout.operands.get(node.name))
+                if len(fits):
+                    free.discard(index)
+                    point[index] = int(fits[cost[fits].argmin()])
+                else:
+                    point[index] = int(cost.argmin())
+            else:
+                point[index] = _held(node, layout) or 0
+        return point, free
+
+    def _settled(self, point: list[int], free: Collection[int]) -> list[int]:
+        """Improve by forests until they bring nothing."""
+        rng = np.random.default_rng(0)
+        seconds, idle = self.problem.cost_s(point), 0
+        for _ in range(FORESTS):
+            found = self.descent.forests.improve(point, rng, within=free)
+            found_s = self.problem.cost_s(found)
+            idle = 0 if found_s < seconds * (1 - 1e-5) else idle + 1
+            if found_s <= seconds:
+                point, seconds = found, found_s
+            if idle == PATIENCE:
+                break
+        return point
+
+
+def _held(node: Node, layout: Layout) -> int | None:
+    """Return the choice that a layout holds; None where it, or a user's pin, leaves none."""
+    if node.kind not in ("input", "parameter") or node.name not in layout.held:
+        return None
+    states = [choice[TENSOR] for choice in node.choices]
+    wanted = layout.held[node.name]
+    return states.index(wanted) if wanted in states else None
+
+
+def _fitting(choices: Sequence[NdSignature], wanted: Mapping[str, NdSbp] | None) -> Ints:
+    """Return the choices that have the wanted states; none where nothing is wanted."""
+    if wanted is None:
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero([all(c[o] == s for o, s in wanted.items()) for c in choices])
+
+
+def _cheapest(
+    problem: Problem, incoming: Sequence[Edge], node: int, point: Sequence[int]
+) -> Floats:
+    """Price the choices, given the producers, which have their choices already."""
+    cost = problem.nodes[node].compute_s.copy()
+    for edge in incoming:
+        source = int(edge.source[point[edge.producer]])
+        cost += _redistribution(edge, source, node)
+    return cost
+
+
+def _nearest(problem: Problem, incoming: Sequence[Edge], node: int, point: Sequence[int]) -> Floats:
+    """Price the choices by how far they take the inputs from what they are, partial sums reduced."""
+    cost = np.zeros(len(problem.nodes[node].choices))
+    for edge in incoming:
+        source = edge.table.states[int(edge.source[point[edge.producer]])]
+        whole = NdSbp(B if s == P else s for s in source)
+        cost += _redistribution(edge, edge.table.index[whole], node)
+    compute = problem.nodes[node].compute_s
+    near = cost <= cost.min() * (1 + IMPROVEMENT)
+    return np.where(near, compute, cost + compute.sum())
+
+
+def _redistribution(edge: Edge, source: int, node: int) -> Floats:
+    """Return what the node pays for a tensor, by choice, where the tensor is in state `source`."""
+    mine = [edge.table.cost[source, s] for reader, s in edge.readers if reader == node]
+    return np.asarray(np.add.reduce(mine))
+
+
+FOLLOWS: tuple[Follow, ...] = (_cheapest, _nearest)
