@@ -70,5 +70,12 @@ def test_the_memory_limit_holds() -> None:
     for limit in (p.least_memory_bytes, int(np.median(sizes))):
         found = random.search(p, budget=60.0, samples=64, memory_bytes=limit)
         assert found.memory_bytes == p.memory_bytes(found.assignment) <= limit
+    small = restricted(one_layer(), {5: 3, 6: 2, 4: 4, 3: 4})
+    points = list(enumerate_assignments(small))
+    limit = int(np.median([small.memory_bytes(point) for point in points])) - 1
+    costs = [small.cost_s(point) for point in points if small.memory_bytes(point) <= limit]
+    assert min(costs) > min(map(small.cost_s, points))
+    found = random.search(small, budget=60.0, samples=1000, memory_bytes=limit)
+    assert found.cost_s == pytest.approx(min(costs))
     with pytest.raises(InfeasibleError, match="1 B more"):
         random.search(p, budget=1.0, memory_bytes=p.least_memory_bytes - 1)
