@@ -103,6 +103,7 @@ def captured(folder: Path, model: str) -> Program:
         name, _, size = model.partition(":")
         if not size:
             name, size = MODELS.get(model, (model, "toy"))
+        print(f"tracing {name}, size {size}", flush=True)
         with autoddl.abstract_parameters():
             graph, inputs = models.build(name, size)
         file.parent.mkdir(exist_ok=True)

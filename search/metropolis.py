@@ -2,8 +2,8 @@
 
 In the long run the walk is at an assignment S with probability π(S) ∝ exp(−cost(S) / temperature).
 That holds for proposals that change one node, which are symmetric. Proposals that change a cell, or
-all cells of one kind, have no way back in one step: they make the walk faster and its distribution
-another one.
+all cells of one kind, have no way back in one step: they take the walk through deep models, and its
+distribution is another one with them. Few are enough; with many it settles early where it began.
 
 Source: AutoDDL §4.4 (temperature = 1 / β_T); FlexFlow's search.
 """
@@ -22,9 +22,9 @@ from autoddl.search.moves import Move, price, single
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.result import Assignment, Progress, SearchResult, Trace
 
-CELL_SHARE = 0.1  # of the proposals change cells
+CELL_SHARE = 0.02  # of the proposals change cells
 PROBES = 256  # nodes whose moves tell the temperature
-COLDNESS = 100.0  # the median difference between two choices of a node, in temperatures
+COLDNESS = 200.0  # the median difference between two choices of a node, in temperatures
 
 
 def search(
@@ -42,8 +42,8 @@ def search(
     """Return the best assignment on a walk of `proposals` steps, or of as many as `budget` allows.
 
     The walk begins at the best of `starts`, or of a few simple assignments. `temperature_s` is that
-    of the walk, in seconds of cost (see `temperature` for the default), `cell_share` how many of
-    the proposals change cells. The same seed gives the same result unless the budget ends the walk.
+    of the walk, in seconds of cost (`Walk.scale_s` gives the default), `cell_share` how many of the
+    proposals change cells. The same seed gives the same result where `proposals` ends the walk.
 
     Raises:
         InfeasibleError: no assignment fits into `memory_bytes`.
@@ -103,7 +103,7 @@ class Walk:
     def scale_s(self) -> float:
         """Return a temperature that suits the problem, in seconds of cost.
 
-        Rule: 1 / 100 of the median, over nodes and choices, of what another choice of one node
+        Rule: 1 / 200 of the median, over nodes and choices, of what another choice of one node
         costs more or less than that node's choice at the start; choices that cost the same don't
         count. Other than the step's cost this does not grow with the depth of a model. The fraction
         is small because every node of many may be that much above its best.
