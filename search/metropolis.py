@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoddl.search import cells
-from autoddl.search.coordinate import cheapest, least_memory, replicated
+from autoddl.search.coordinate import IMPROVEMENT, cheapest, least_memory, replicated
 from autoddl.search.moves import Move, price, single
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.result import Assignment, Progress, SearchResult, Trace
@@ -108,15 +108,14 @@ class Walk:
         count. Other than the step's cost this does not grow with the depth of a model. The fraction
         is small because every node of many may be that much above its best.
         """
-        count = min(PROBES, len(self.nodes))
-        probes = self.rng.choice(self.nodes, count, replace=False) if count else []
-        found = []
-        for node in probes:
-            seconds, _ = price(self.problem, self.point, single(self.problem, int(node)))
+        found = [np.zeros(0)]
+        for turn in self.rng.permutation(len(self.nodes))[:PROBES]:
+            node = self.nodes[turn]
+            seconds, _ = price(self.problem, self.point, single(self.problem, node))
             self.evaluations += len(seconds) - 1
             found.append(np.abs(seconds - seconds[self.point[node]]))
-        spread = np.concatenate([np.zeros(0), *found])
-        spread = spread[np.isfinite(spread) & (spread > 0)]
+        spread = np.concatenate(found)
+        spread = spread[np.isfinite(spread) & (spread > IMPROVEMENT * self.seconds)]
         return float(np.median(spread)) / COLDNESS if len(spread) else 0.0
 
     def step(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Protocol
 
 from autoddl.search import coordinate, exhaustive, metropolis, random
@@ -34,11 +33,9 @@ class Solver(Protocol):
     ) -> SearchResult: ...
 
 
-SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {
-        "coordinate": coordinate.search,
-        "exhaustive": exhaustive.search,
-        "metropolis": metropolis.search,
-        "random": random.search,
-    }
-)
+SOLVERS: Mapping[str, Solver] = {
+    "coordinate": coordinate.search,
+    "exhaustive": exhaustive.search,
+    "metropolis": metropolis.search,
+    "random": random.search,
+}
