@@ -2,8 +2,7 @@
 
 In the long run the walk is at an assignment S with probability π(S) ∝ exp(−cost(S) / temperature).
 That holds for proposals that change one node, which are symmetric. Proposals that change a cell, or
-all cells of one kind, have no way back in one step: they take the walk through deep models, and its
-distribution is another one with them. Few are enough; with many it settles early where it began.
+all cells of one kind, have no way back in one step: its distribution is another one with them.
 
 Source: AutoDDL §4.4 (temperature = 1 / β_T); FlexFlow's search.
 """
@@ -22,6 +21,8 @@ from autoddl.search.moves import Move, price, single
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.result import Assignment, Progress, SearchResult, Trace
 
+# Rough choices, from two or three seeds on two problems: cells in 2 % of the proposals gave 5 % better
+# plans of a small GPT and 4 % worse ones of an MLP than none; 100 and 300 were about as cold as is good.
 CELL_SHARE = 0.02  # of the proposals change cells
 PROBES = 256  # nodes whose moves tell the temperature
 COLDNESS = 200.0  # the median difference between two choices of a node, in temperatures
