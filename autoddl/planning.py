@@ -21,15 +21,15 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
 from autoddl.sbp.rules.registry import is_built_in
-from autoddl.search import coordinate, exhaustive
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.builder import build
 from autoddl.search.choices import SignatureLists, unknown_types
 from autoddl.search.problem import Problem
 from autoddl.search.result import SearchResult
+from autoddl.search.solvers import SOLVERS
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-SOLVERS = ("coordinate", "exhaustive", *BASELINES)
+SEARCHES = (*SOLVERS, *BASELINES)
 
 
 def optimize(
@@ -57,9 +57,9 @@ def optimize(
             ranks is planned and the best one kept (a program has no ranks: give a mesh).
         profile: a file of `python -m autoddl.fit_network`, a bundled name, or the bundled default.
         memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
-        search: "coordinate", "exhaustive" (small problems only), or the name of a baseline to get that
-            as a plan: "data parallel", "ZeRO 2", "hybrid ZeRO 2", "Megatron", "SUMMA" or
-            "expert parallel", as far as it applies to the program and the mesh.
+        search: "coordinate", "metropolis", "random", "exhaustive" (small problems only), or the name
+            of a baseline to get that as a plan: "data parallel", "ZeRO 2", "hybrid ZeRO 2",
+            "Megatron", "SUMMA" or "expert parallel", as far as it applies to program and mesh.
         budget: seconds for the search; baselines and the first descent are always finished.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
@@ -187,10 +187,8 @@ def solve(
     def find(bound: int | None) -> SearchResult:
         if search in starts:
             return problem.result(search, starts[search])
-        if search == "exhaustive":
-            return exhaustive.search(problem, memory_bytes=bound)
         left = max(0.0, budget - (time.perf_counter() - begin))
-        return coordinate.search(
+        return SOLVERS[search](
             problem,
             budget=left,
             seed=seed,
@@ -278,8 +276,8 @@ def _counted(types: Mapping[str, int]) -> str:
 
 def check_arguments(*, search: Any, budget: Any, seed: Any, pin: Any) -> None:
     """Raise AutoDDLError for what no search accepts."""
-    if search not in SOLVERS:
-        raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SOLVERS)}")
+    if search not in SEARCHES:
+        raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SEARCHES)}")
     if not _is_number(budget) or not budget > 0:
         raise AutoDDLError(f"budget: got {budget!r}; allowed are seconds > 0")
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:

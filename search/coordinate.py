@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from autoddl.search import cells
 from autoddl.search.cells import neighbours
 from autoddl.search.moves import Move, difference, price, single
 from autoddl.search.problem import Ints, Problem
-from autoddl.search.result import Assignment, SearchResult
+from autoddl.search.result import Assignment, Progress, SearchResult
 from autoddl.search.trees import Forests
 
 IMPROVEMENT = 1e-9  # relative; smaller differences are rounding
@@ -33,7 +33,6 @@ WORTHWHILE = 1e-5  # relative; what a forest, or another round, has to bring
 STAGNATION = 24  # restarts in a row without improvement that end a search
 REACH = 3  # steps from a changed cell within which nodes may follow
 
-Progress = Callable[[float, float], None]
 Key = tuple[int, float]
 
 
@@ -81,7 +80,11 @@ def search(
         trace.append((time.perf_counter() - begin, problem.cost_s(best)))
         if progress is not None:
             progress(*trace[-1])
-    return replace(problem.result("coordinate", best), trace=tuple(trace))
+    return replace(
+        problem.result("coordinate", best),
+        trace=tuple(trace),
+        evaluations=len(first) + descent.evaluations,
+    )
 
 
 def _descended(
@@ -149,6 +152,12 @@ class Descent:
         self.singles = {node: single(problem, node) for node in self.nodes}
         self.cells = cells.build(problem) if not frozen else cells.Cells((), ())
         self.forests = Forests(problem, frozen)
+        self.priced = [0]  # alternatives, in an object that copies share
+
+    @property
+    def evaluations(self) -> int:
+        """Return how many alternatives were priced; a forest counts the choices of its nodes."""
+        return self.priced[0] + self.forests.evaluations
 
     def without_limit(self) -> Descent:
         """Return the same for any amount of memory."""
@@ -252,6 +261,7 @@ class Descent:
     def _choose(self, point: list[int], memory: int, move: Move) -> tuple[int | None, int]:
         """Return the best alternative of a move, None where none improves, and the memory then."""
         seconds, held = price(self.problem, point, move.or_stay(point))
+        self.priced[0] += move.size
         after = memory - int(held[-1]) + held
         excess = self._all_excess(after)
         candidates = np.flatnonzero(excess == excess.min())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Iterable
+from dataclasses import replace
 
 from autoddl.errors import InfeasibleError
 from autoddl.search.problem import Problem
-from autoddl.search.result import SearchResult
+from autoddl.search.result import Assignment, Progress, SearchResult, Trace
 
 LIMIT = 2_000_000
 
@@ -18,36 +19,43 @@ def search(
     budget: float = math.inf,
     seed: int = 0,
     memory_bytes: int | None = None,
+    starts: Iterable[Assignment] = (),
+    progress: Progress | None = None,
     limit: int = LIMIT,
 ) -> SearchResult:
     """Return the optimal assignment by trying all of them (depth first, cut where already dearer).
 
-    `limit` bounds the number of partial assignments that are looked at; `budget` and `seed` are
-    those of every solver and have no effect here.
+    `limit` bounds the number of partial assignments that are looked at, which are the result's
+    `evaluations`; the best of `starts` is what partial ones are cut against from the beginning.
+    `budget` and `seed` are those of every solver and have no effect here.
 
     Raises:
         InfeasibleError: more than `limit` partial assignments, or nothing fits into `memory_bytes`.
     """
-    begin = time.perf_counter()
     problem.check_memory(memory_bytes)
-    walk = _Walk(problem, memory_bytes, limit)
-    walk.descend(0, 0.0, 0)
+    trace = Trace(progress)
+    walk = _Walk(problem, memory_bytes, limit, trace)
+    for start in starts:
+        walk.begin_with(start)
+    walk.run()
     best = tuple(walk.best)
-    return SearchResult(
-        "exhaustive",
-        best,
-        problem.cost_s(best),
-        problem.cost_s(best),
-        problem.memory_bytes(best),
-        ((time.perf_counter() - begin, problem.cost_s(best)),),
+    result = problem.result("exhaustive", best)
+    return replace(
+        result,
+        lower_bound_s=result.cost_s,
+        trace=trace.ended(result.cost_s),
+        evaluations=limit - walk.left,
     )
 
 
 class _Walk:
     """Depth-first enumeration: an edge is charged once the last of its nodes has a choice."""
 
-    def __init__(self, problem: Problem, memory_bytes: int | None, limit: int) -> None:
+    def __init__(
+        self, problem: Problem, memory_bytes: int | None, limit: int, trace: Trace
+    ) -> None:
         self.problem, self.memory, self.limit, self.left = problem, memory_bytes, limit, limit
+        self.trace = trace
         self.point = [0] * len(problem.nodes)
         self.best: list[int] = []
         self.best_s = math.inf
@@ -57,23 +65,49 @@ class _Walk:
         least = [int(node.memory_bytes.min()) for node in problem.nodes]
         self.rest = [sum(least[i:]) for i in range(len(least) + 1)]
 
-    def descend(self, depth: int, seconds: float, memory: int) -> None:
-        if self.memory is not None and memory + self.rest[depth] > self.memory:
-            return
-        if depth == len(self.point):
-            if seconds < self.best_s:
-                self.best, self.best_s = list(self.point), seconds
-            return
-        node = self.problem.nodes[depth]
-        for choice in range(len(node.choices)):
-            self.left -= 1
-            if self.left < 0:
-                raise InfeasibleError(
-                    f"exhaustive search: more than {self.limit:,} partial assignments of the "
-                    f"{len(self.point)} nodes on mesh {self.problem.mesh}; use search='coordinate'"
-                )
+    def begin_with(self, start: Assignment) -> None:
+        """Take an assignment that fits as the best one so far."""
+        fits = self.memory is None or self.problem.memory_bytes(start) <= self.memory
+        if fits and self.problem.cost_s(start) < self.best_s:
+            self._keep(start, self.problem.cost_s(start))
+
+    def run(self) -> None:
+        """Go through all assignments; without recursion, since problems are thousands of nodes deep."""
+        count = len(self.point)
+        seconds, memory = [0.0] * (count + 1), [0] * (count + 1)
+        following = [0] * count  # the next choice to try of every node
+        depth = 0
+        while depth >= 0:
+            if depth == count:
+                self._keep(self.point, seconds[depth])
+                depth -= 1
+                continue
+            node, choice = self.problem.nodes[depth], following[depth]
+            if choice == len(node.choices):
+                following[depth] = 0
+                depth -= 1
+                continue
+            following[depth] += 1
+            self._count()
             self.point[depth] = choice
-            after = seconds + float(node.compute_s[choice])
-            after += sum(self.problem.edges[i].seconds(self.point) for i in self.closing[depth])
-            if after < self.best_s:
-                self.descend(depth + 1, after, memory + int(node.memory_bytes[choice]))
+            after_s = seconds[depth] + float(node.compute_s[choice])
+            after_s += sum(self.problem.edges[i].seconds(self.point) for i in self.closing[depth])
+            held = memory[depth] + int(node.memory_bytes[choice])
+            if after_s < self.best_s and self._may_fit(held + self.rest[depth + 1]):
+                depth += 1
+                seconds[depth], memory[depth] = after_s, held
+
+    def _may_fit(self, least_bytes: int) -> bool:
+        return self.memory is None or least_bytes <= self.memory
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise InfeasibleError(
+                f"exhaustive search: more than {self.limit:,} partial assignments of the "
+                f"{len(self.point)} nodes on mesh {self.problem.mesh}; use search='coordinate'"
+            )
+
+    def _keep(self, point: Iterable[int], seconds: float) -> None:
+        self.best, self.best_s = list(point), seconds
+        self.trace.improved(seconds)

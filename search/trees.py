@@ -48,6 +48,7 @@ class Forests:
             for node in (n for n, _ in edge.readers)
             if sum(n == node for n, _ in ((edge.producer, None), *edge.readers)) > 1
         }
+        self.evaluations = 0  # choices of free nodes that were priced
         self.movable = [
             i
             for i, node in enumerate(problem.nodes)
@@ -72,6 +73,7 @@ class Forests:
         nodes = [n for n in self.movable if within is None or n in within]
         free = self._free([nodes[i] for i in rng.permutation(len(nodes))])
         members = frozenset(free)
+        self.evaluations += sum(len(self.problem.nodes[i].choices) for i in free)
         seen: set[int] = set()
         for root in free:
             if root not in seen:
