@@ -147,22 +147,31 @@ class _Builder:
 
     def _held(self, kind: str, name: str, states: tuple[str, ...]) -> Node:
         """Make the node of an input or a parameter with the optimizer states that follow it."""
-        choices = self._states(name)
+        possible = self._states(name)
         tensors = [self.program.tensor[t] for t in (name, *states)]
-        memory = [sum(local_bytes(t, s, self.mesh.shape) for t in tensors) for s in choices]
-        return Node(
-            kind,
-            name,
-            tuple({TENSOR: s, GRADIENT: s} for s in choices),
-            np.zeros(len(choices)),
-            np.array(memory, dtype=np.int64),
-        )
+        kinds = tuple((t.shape, t.dtype) for t in tensors)
+
+        def priced() -> tuple[tuple[NdSignature, ...], Floats, Ints]:
+            memory = [sum(local_bytes(t, s, self.mesh.shape) for t in tensors) for s in possible]
+            choices = tuple({TENSOR: s, GRADIENT: s} for s in possible)
+            return choices, np.zeros(len(possible)), np.array(memory, dtype=np.int64)
+
+        return Node(kind, name, *self._cached(("held", kinds, possible), priced))
 
     def _parameter(self, parameter: Parameter) -> Node:
         node = self._held("parameter", parameter.tensor, parameter.states)
         if parameter.update is None:
             return node
         update = self.program.op[parameter.update]
+        key = ("updated", self._key(update), id(node.choices))
+        return Node(
+            node.kind, node.name, *self._cached(key, lambda: self._updated(node, parameter, update))
+        )
+
+    def _updated(
+        self, node: Node, parameter: Parameter, update: Op
+    ) -> tuple[tuple[NdSignature, ...], Floats, Ints]:
+        """Leave the choices that the optimizer can update, with what that costs."""
         follows = {parameter.tensor, parameter.gradient, *parameter.states}
         one = broadcast(self.mesh.ndim)
         valid = {tuple(c[o] for o, _ in update.inputs) for c in self._choices(update)}
@@ -179,7 +188,7 @@ class _Builder:
                 f"{','.join('B' * self.mesh.ndim)}"
             )
         allowed = tuple(node.choices[i] for i in kept)
-        return Node(node.kind, node.name, allowed, np.array(seconds), node.memory_bytes[kept])
+        return allowed, np.array(seconds), node.memory_bytes[kept]
 
     def _output(self, name: str) -> Node:
         choice = {TENSOR: broadcast(self.mesh.ndim)}
