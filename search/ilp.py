@@ -21,7 +21,7 @@ Progress = Callable[[float, float], None]
 
 # HiGHS's tolerances are absolute, 1e-7 and more, so costs are scaled until the largest is this.
 LARGEST = 1e4
-TIMED_OUT, INFEASIBLE = 1, 2  # scipy.optimize.OptimizeResult.status
+INFEASIBLE = 2  # scipy.optimize.OptimizeResult.status
 
 
 def search(

@@ -127,19 +127,19 @@ class Model(Rows):
 
         Source: cover inequalities of the knapsack polytope.
         """
-        cover, nodes = [], 0
+        cover: list[Ints] = []
         for index, choice in enumerate(assignment):
             memory = self.problem.nodes[index].memory_bytes
             if memory[choice] > memory.min():
                 cover.append(self.choice[index][memory[self.kept[index]] >= memory[choice]])
-                nodes += 1
         columns = np.concatenate(cover)
-        self.row(columns, np.ones(len(columns)), nodes - 1)
+        self.row(columns, np.ones(len(columns)), len(cover) - 1.0)
 
     def _kept(self, index: int) -> Ints:
         """Return the choices that differ in a state, or in memory where it is limited: the cheapest."""
         node = self.problem.nodes[index]
-        keys = [node.memory_bytes * (self.limit is not None)]
+        memory = node.memory_bytes
+        keys: list[Ints] = [np.zeros_like(memory) if self.limit is None else memory]
         for edge in (self.problem.edges[i] for i in self.problem.touching[index]):
             users = ((edge.producer, edge.source), *edge.readers)
             keys += [states for user, states in users if user == index]

@@ -155,7 +155,8 @@ def _problem(rng: np.random.Generator, w: Wiring) -> Problem:
         Edge(f"t{t}", tables[w.tensors[t][1]], w.tensors[t][0], sources[t], tuple(readers[t]))
         for t in sorted(readers)
     )
-    return Problem(_program(operands, outputs, len(w.tensors)), MESH, cluster(), tuple(nodes), edges)
+    program = _program(operands, outputs, len(w.tensors))
+    return Problem(program, MESH, cluster(), tuple(nodes), edges)
 
 
 def _choices(
@@ -197,7 +198,11 @@ def _program(
     inputs: list[list[tuple[str, int]]], outputs: list[list[tuple[str, int]]], tensors: int
 ) -> Program:
     """Return ops of a made-up type that are wired alike; costs don't come from it."""
-    named = [[tuple((o, f"t{t}") for o, t in side) for side in op] for op in zip(inputs, outputs, strict=True)]
-    ops = tuple(Op(f"op{i}", "made_up", reads, makes) for i, (reads, makes) in enumerate(named))
+
+    def named(side: list[tuple[str, int]]) -> tuple[tuple[str, str], ...]:
+        return tuple((operand, f"t{tensor}") for operand, tensor in side)
+
+    pairs = enumerate(zip(inputs, outputs, strict=True))
+    ops = tuple(Op(f"op{i}", "made_up", named(reads), named(makes)) for i, (reads, makes) in pairs)
     values = tuple(Tensor(f"t{t}", SHAPE, "float32", "activation") for t in range(tensors))
     return Program(ops, values, (), (), (), None)
