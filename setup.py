@@ -71,7 +71,7 @@ setup(
     },
     include_package_data=False,
     zip_safe=False,
-    install_requires=["numpy>=1.26", "rich"],
+    install_requires=["numpy>=1.26", "rich", "scipy>=1.11.3"],
     extras_require={
         "oneflow": ONEFLOW,
         "plots": ["matplotlib>=3.8"],

@@ -1,0 +1,133 @@
+"""Integer linear programming with HiGHS: slow, but an independent check of the other solvers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from autoddl.errors import InfeasibleError
+from autoddl.search.coordinate import least_memory, replicated
+from autoddl.search.linear import Model
+from autoddl.search.problem import Problem
+from autoddl.search.result import Assignment, SearchResult
+
+Progress = Callable[[float, float], None]
+
+# HiGHS's tolerances are absolute, 1e-7 and more, so costs are scaled until the largest is this.
+LARGEST = 1e4
+INFEASIBLE = 2  # scipy.optimize.OptimizeResult.status
+
+
+def search(
+    problem: Problem,
+    *,
+    budget: float = 60.0,
+    seed: int = 0,
+    memory_bytes: int | None = None,
+    stop_gap: float = 0.0,
+    starts: Iterable[Assignment] = (),
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Return the optimal assignment, or the best one that `budget` seconds bring.
+
+    `memory_bytes` limits the memory per device. A gap of `stop_gap` or less ends the search. HiGHS
+    takes no starts: they are what is returned where it finds nothing better in time.
+    `progress(elapsed_s, best_cost_s)` is called before and after; `seed` has no effect.
+
+    Raises:
+        InfeasibleError: no assignment fits into `memory_bytes`, or none has a finite cost, or the
+            budget ended before any was found.
+    """
+    problem.check_memory(memory_bytes)
+    begin = time.perf_counter()
+    known = (*starts, replicated(problem), least_memory(problem))
+    best = _cheapest(problem, known, memory_bytes)
+    trace = [(time.perf_counter() - begin, problem.cost_s(best))]
+    if progress is not None:
+        progress(*trace[-1])
+    found, bound = _solved(Model(problem, memory_bytes), begin + budget, stop_gap)
+    if found is not None:
+        best = _cheapest(problem, (found, best), memory_bytes)
+    result = problem.result("ilp", best)
+    if math.isinf(result.cost_s):
+        raise InfeasibleError(
+            f"ILP of {len(problem.nodes)} nodes on mesh {problem.mesh}: no assignment of finite cost "
+            f"in {budget:g} s; give a larger budget, or use search='coordinate'"
+        )
+    trace.append((time.perf_counter() - begin, result.cost_s))
+    if progress is not None:
+        progress(*trace[-1])
+    bound = min(max(bound, result.lower_bound_s), result.cost_s)
+    return replace(result, lower_bound_s=bound, trace=tuple(trace))
+
+
+def relaxation(problem: Problem, *, memory_bytes: int | None = None) -> float:
+    """Return the optimum in seconds where nodes may mix their choices: a lower bound.
+
+    Raises:
+        InfeasibleError: not even a mixture fits into `memory_bytes` or has a finite cost.
+    """
+    problem.check_memory(memory_bytes)
+    return _solve(Model(problem, memory_bytes), math.inf, 0.0, whole=False)[1]
+
+
+def _solved(model: Model, deadline: float, stop_gap: float) -> tuple[Assignment | None, float]:
+    """Return the best assignment, which fits, None if there was no time for one, and the bound.
+
+    HiGHS lets the memory row be exceeded by its tolerance; such assignments are cut off.
+    """
+    problem, limit, bound = model.problem, model.limit, 0.0
+    while True:
+        x, last = _solve(model, deadline, stop_gap)
+        bound = max(bound, last)
+        if x is None:
+            return None, bound
+        found = model.decode(x)
+        if limit is None or problem.memory_bytes(found) <= limit:
+            return found, bound
+        model.forbid(found)
+
+
+def _solve(
+    model: Model, deadline: float, stop_gap: float, *, whole: bool = True
+) -> tuple[Any, float]:
+    """Return HiGHS's columns, None if it ran out of time before it had any, and its bound (s)."""
+    cost, binaries = model.cost, np.arange(model.width) < model.binaries
+    scale = LARGEST / max(float(cost.max(initial=0.0)), 1e-300)
+    options = {"mip_rel_gap": stop_gap}
+    if math.isfinite(deadline):
+        options["time_limit"] = max(0.0, deadline - time.perf_counter())
+    answer = optimize.milp(
+        cost * scale,
+        integrality=binaries & whole,
+        bounds=optimize.Bounds(0.0, 1.0),
+        constraints=optimize.LinearConstraint(model.matrix, model.lower, model.upper),
+        options=options,
+    )
+    if answer.status == INFEASIBLE:
+        raise InfeasibleError(_no_way(model))
+    bound = answer.mip_dual_bound if whole else answer.fun
+    return answer.x, float(bound) / scale if bound is not None else -math.inf
+
+
+def _no_way(model: Model) -> str:
+    limit, least = model.limit, model.problem.least_memory_bytes
+    within = "" if limit is None else f" in {limit:,} B per device (the least is {least:,} B)"
+    return (
+        f"ILP of {len(model.problem.nodes)} nodes on mesh {model.problem.mesh}: every assignment"
+        f"{within} has a redistribution without a way; give more memory, or allow less (pins, allow=)"
+    )
+
+
+def _cheapest(
+    problem: Problem, assignments: Iterable[Assignment], limit: int | None
+) -> Assignment:
+    """Return the assignment with the lowest cost of those that fit, of which there is one."""
+    fitting = [a for a in assignments if limit is None or problem.memory_bytes(a) <= limit]
+    return min(fitting, key=problem.cost_s)
