@@ -10,7 +10,7 @@ import pytest
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search import builder
-from autoddl.search.baselines.shorten import shorten
+from autoddl.search.shorten import shorten
 from autoddl.search.problem import Problem
 from autoddl.search.random import random_assignment
 from tests import programs

@@ -12,7 +12,6 @@ import pytest
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import baselines, builder, coordinate, exhaustive, problem
-from autoddl.search.problem import TENSOR
 from autoddl.search.random import random_assignment
 from autoddl.search.solvers import SOLVERS
 from tests.clusters import cluster

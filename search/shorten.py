@@ -1,8 +1,8 @@
-"""A problem with fewer of its repeated layers, in which baselines are completed much faster.
+"""A problem with fewer of its repeated layers: what is true of one of them is true of all.
 
 Of a run of equal layers (24 blocks of a transformer, or 12 pairs of a block with experts and one
-without) the first two and the last remain; the edges between layers close the gap. What holds for
-the second layer then stands for all that were left out.
+without) the first few and the last remain; the edges between layers close the gap. What holds for
+the last but one that remains then stands for all that were left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from autoddl.search.problem import TENSOR, Edge, Problem
 from autoddl.search.result import Assignment
 
 LONGEST_PERIOD = 4  # so many different layers may take turns
-KEPT = 3  # periods of a run that remain
 
 
 @dataclass(frozen=True)
@@ -30,40 +29,49 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Run:
-    """Equal layers: `count` periods of `period` layers from `start` on."""
+    """Equal layers: `count` periods of `period` layers from `start` on, of which `kept` remain."""
 
     start: int
     period: int
     count: int
+    kept: int
 
     @property
     def dropped(self) -> range:
-        """Return the layers that are left out: the ones between the second period and the last."""
+        """Return the layers that are left out: those before the last period."""
         return range(
-            self.start + (KEPT - 1) * self.period, self.start + (self.count - 1) * self.period
+            self.start + (self.kept - 1) * self.period, self.start + (self.count - 1) * self.period
         )
 
     def stand_in(self, index: int) -> int:
         """Return the layer of the last but one kept period that stands for a dropped one."""
-        return self.start + (KEPT - 2) * self.period + (index - self.start) % self.period
+        return self.start + (self.kept - 2) * self.period + (index - self.start) % self.period
 
 
 @dataclass(frozen=True, eq=False)
 class Shortened:
-    """`problem` lacks layers of the whole one; `place` says which of its nodes each whole one takes."""
+    """`problem` lacks layers of the whole one.
+
+    `place` says which of its nodes stands for each node of the whole one, `tensors` which of its
+    edges stands for each edge: None where they differ.
+    """
 
     problem: Problem
     place: tuple[int, ...]
+    tensors: tuple[int | None, ...]
 
     def extended(self, assignment: Sequence[int]) -> Assignment:
         """Return the assignment of the whole problem; left-out layers are like their stand-in."""
         return tuple(assignment[i] for i in self.place)
 
 
-def shorten(problem: Problem) -> Shortened:
-    """Return the problem without the layers that are equal to others, itself if there are none."""
+def shorten(problem: Problem, kept_periods: int = 3) -> Shortened:
+    """Return the problem without the layers that are equal to others, itself if there are none.
+
+    Of each run the first `kept_periods` − 1 periods (at least 1) and the last remain.
+    """
     places = _places(problem)
-    runs = _runs(problem, places)
+    runs = _runs(problem, places, kept_periods)
     node_at = {place: i for i, place in places.items()}
     dropped = {
         i
@@ -80,15 +88,18 @@ def shorten(problem: Problem) -> Shortened:
             left = places[node]
             run = next(r for r in runs[left.prefix] if left.index in r.dropped)
             node = node_at[replace(left, index=run.stand_in(left.index))]
-        place.append(number[node])
+        place.append(node)
     edges = tuple(_edges(problem, places, runs, node_at, number))
     nodes = tuple(problem.nodes[i] for i in kept)
-    return Shortened(replace(problem, nodes=nodes, edges=edges), tuple(place))
+    shorter = replace(problem, nodes=nodes, edges=edges)
+    return Shortened(
+        shorter, tuple(number[node] for node in place), _tensors(problem, shorter, place)
+    )
 
 
 def unchanged(problem: Problem) -> Shortened:
     """Return the problem as it is."""
-    return Shortened(problem, tuple(range(len(problem.nodes))))
+    return Shortened(problem, tuple(range(len(problem.nodes))), tuple(range(len(problem.edges))))
 
 
 def _places(problem: Problem) -> dict[int, _Place]:
@@ -113,7 +124,9 @@ def _places(problem: Problem) -> dict[int, _Place]:
     return found
 
 
-def _runs(problem: Problem, places: Mapping[int, _Place]) -> dict[str, list[_Run]]:
+def _runs(
+    problem: Problem, places: Mapping[int, _Place], kept: int
+) -> dict[str, list[_Run]]:
     """Return the runs of equal layers that are long enough to be shortened, by prefix."""
     looks: dict[str, dict[int, dict[object, object]]] = defaultdict(lambda: defaultdict(dict))
     for node, place in places.items():
@@ -123,7 +136,7 @@ def _runs(problem: Problem, places: Mapping[int, _Place]) -> dict[str, list[_Run
         found[prefix] = []
         index = min(layers)
         while index <= max(layers):
-            runs = [_run(layers, index, period) for period in range(1, LONGEST_PERIOD + 1)]
+            runs = [_run(layers, index, period, kept) for period in range(1, LONGEST_PERIOD + 1)]
             best = max(runs, key=lambda r: len(r.dropped))
             if best.dropped:
                 found[prefix].append(best)
@@ -140,11 +153,13 @@ def _look(problem: Problem, node: int) -> object:
     return states, found.compute_s.tobytes(), found.memory_bytes.tobytes()
 
 
-def _run(layers: Mapping[int, Mapping[object, object]], start: int, period: int) -> _Run:
+def _run(
+    layers: Mapping[int, Mapping[object, object]], start: int, period: int, kept: int
+) -> _Run:
     stop = start + period
     while stop in layers and layers[stop] == layers.get(stop - period):
         stop += 1
-    return _Run(start, period, (stop - start) // period)
+    return _Run(start, period, (stop - start) // period, kept)
 
 
 def _edges(
@@ -182,3 +197,31 @@ def _across(
     gap = len(run.dropped) if here.index < there.index else -len(run.dropped)
     moved = there.index + gap
     return None if moved in run.dropped else node_at.get(replace(there, index=moved))
+
+
+def _tensors(
+    problem: Problem, shorter: Problem, place: Sequence[int]
+) -> tuple[int | None, ...]:
+    """Return the edge of the shortened problem that stands for each edge of the whole one."""
+    short = {edge.tensor: i for i, edge in enumerate(shorter.edges)}
+    operands = [_operand(problem, edge) for edge in problem.edges]
+    at = {(edge.producer, o): i for i, (edge, o) in enumerate(zip(problem.edges, operands, strict=True))}
+    found: list[int | None] = []
+    for edge, operand in zip(problem.edges, operands, strict=True):
+        same = at.get((place[edge.producer], operand))
+        number = None if same is None else short.get(problem.edges[same].tensor)
+        alike = number is not None and _arrays(shorter.edges[number]) == _arrays(edge)
+        found.append(number if alike else None)
+    return tuple(found)
+
+
+def _operand(problem: Problem, edge: Edge) -> str:
+    """Return under which name the producer of a tensor has it."""
+    node = problem.nodes[edge.producer]
+    if node.kind != "op":
+        return TENSOR
+    return next(o for o, t in problem.program.op[node.name].operands if t == edge.tensor)
+
+
+def _arrays(edge: Edge) -> tuple[int, ...]:
+    return id(edge.table), id(edge.source), *(id(states) for _, states in edge.readers)

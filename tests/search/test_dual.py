@@ -1,0 +1,104 @@
+"""The relaxation and what is solved with it, against the costs of all assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from autoddl.search.dual import Dual
+from autoddl.search.frontier import cheapest
+from autoddl.search.problem import Problem
+from autoddl.search.restrict import restricted
+from tests.search import random_problems
+from tests.search.random_problems import every_cost
+
+KINDS = [random_problems.tree, random_problems.chain, random_problems.graph, random_problems.hub]
+CLOSE = 1e-9  # relative
+
+
+def least_with(costs: np.ndarray, node: int) -> np.ndarray:
+    """Return for each choice of a node the cost of the best assignment that has it."""
+    return costs.min(axis=tuple(i for i in range(costs.ndim) if i != node))
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 20])
+@pytest.mark.parametrize("make", KINDS)
+def test_no_assignment_is_below_the_bound_nor_below_that_of_its_choices(
+    make: Callable[[int], Problem], rounds: int
+) -> None:
+    for seed in range(30):
+        p = make(seed)
+        costs, _ = every_cost(p)
+        dual = Dual(p, most_s=float(2 * costs.min()))
+        bound = dual.ascend(rounds)
+        assert bound <= costs.min() * (1 + CLOSE), seed
+        for node, excess in enumerate(dual.excess()):
+            least = least_with(costs, node)
+            assert (bound + excess <= least + CLOSE * costs.min()).all(), (seed, node)
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_ascent_never_falls_and_is_tight_on_trees(make: Callable[[int], Problem]) -> None:
+    for seed in range(30):
+        p = make(seed)
+        best = float(every_cost(p)[0].min())
+        dual = Dual(p, most_s=2 * best)
+        bounds = [dual.bound(), *(dual.ascend(1) for _ in range(30))]
+        assert (np.diff(bounds) >= -CLOSE * best).all(), seed
+        if make is random_problems.tree and all(len(e.readers) == 1 for e in p.edges):
+            assert bounds[-1] == pytest.approx(best, rel=1e-6), seed
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_unary_pair_and_tensor_terms_add_up_to_the_cost(make: Callable[[int], Problem]) -> None:
+    """Whatever the slack and the order of nodes: within it the cheapest plan is the optimum."""
+    for seed in range(40):
+        p = make(seed)
+        costs, _ = every_cost(p)
+        best = float(costs.min())
+        dual = Dual(p, most_s=2 * best)
+        bound = dual.ascend(seed % 4)
+        domains = [np.arange(len(node.choices)) for node in p.nodes]
+        found = cheapest(dual, domains, best * (1 + CLOSE) - bound, width=1_000_000)
+        assert found.proven and found.assignment is not None
+        assert p.cost_s(found.assignment) == pytest.approx(best, rel=CLOSE), seed
+        none = cheapest(dual, domains, best * (1 - 1e-6) - bound, width=1_000_000)
+        assert none.proven and none.assignment is None, seed
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_a_beam_finds_plans_and_claims_nothing(make: Callable[[int], Problem]) -> None:
+    narrowed = 0
+    for seed in range(20):
+        p = make(seed)
+        costs, _ = every_cost(p)
+        worst = float(costs[np.isfinite(costs)].max())
+        dual = Dual(p, most_s=2 * worst)
+        domains = [np.arange(len(node.choices)) for node in p.nodes]
+        found = cheapest(dual, domains, worst - dual.bound(), width=2)
+        if found.proven:
+            continue
+        narrowed += 1
+        assert found.assignment is None or costs[tuple(found.assignment)] >= costs.min()
+    assert narrowed > 5
+
+
+def test_a_restricted_problem_keeps_shares_and_messages() -> None:
+    for seed in range(20):
+        p = random_problems.graph(seed)
+        costs, _ = every_cost(p)
+        best = np.unravel_index(int(costs.argmin()), costs.shape)
+        dual = Dual(p, most_s=float(2 * costs.min()))
+        bound = dual.ascend(10)
+        domains = [
+            np.unique([int(c), len(n.choices) - 1]) for c, n in zip(best, p.nodes, strict=True)
+        ]
+        after = Dual(restricted(p, domains), most_s=float(2 * costs.min()), before=dual)
+        dual.drop(domains)
+        assert after.bound() >= bound * (1 - CLOSE), seed
+        assert dual.bound() >= bound * (1 - CLOSE), seed
+        smaller = costs[np.ix_(*domains)].min()
+        for relaxation in (dual, after):
+            assert relaxation.ascend(5) <= smaller * (1 + CLOSE), seed
