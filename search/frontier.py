@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoddl.search.dual import PRODUCER, READER, Dual
+from autoddl.search.dual import Dual
 from autoddl.search.problem import Floats, Ints
 
 
@@ -29,16 +29,16 @@ class Found:
 
 
 @dataclass(frozen=True, eq=False)
-class _Tensor:
-    """A tensor whose readers share: what it costs as a whole beyond its pairs.
+class _Table:
+    """Part of the cost of a tensor, by the states of its nodes in the order in which they are decided.
 
-    `pairs` are those of its readers, `nodes` the producer and the readers, `states` theirs by
-    position in the domain.
+    `nodes` are its ends' (one may have two), `states` their states by position in the domain, as
+    numbers from 0. `least[j]` is the least cost once j of the ends are decided, by these.
     """
 
-    pairs: Ints
     nodes: tuple[int, ...]
     states: tuple[Ints, ...]
+    least: tuple[Floats, ...]
 
 
 def cheapest(
@@ -64,96 +64,91 @@ class _Frontier:
     ) -> None:
         self.dual, self.domains, self.slack, self.width = dual, domains, slack_s, width
         self.limit = limit
-        self.cost = dual.prices()
+        self.parts = dual.parts()
         self.unary = [u[d] for u, d in zip(dual.unary(), domains, strict=True)]
-        self.spent = 0.0
-        self.free = [i for i, domain in enumerate(domains) if len(domain) > 1]
-        self.beside: dict[int, dict[int, list[Floats]]] = {i: {} for i in self.free}
+        self.free = dict.fromkeys(i for i, domain in enumerate(domains) if len(domain) > 1)
+        self.spent = sum(float(v[0]) for i, v in enumerate(self.unary) if i not in self.free)
         self.open: dict[int, set[int]] = {i: set() for i in self.free}
-        self.tensors: list[_Tensor] = []
-        self._pairs()
-        for node, values in enumerate(self.unary):
-            if node not in self.beside:
-                self.spent += float(values[0])
+        self.tensors = [self._open(index) for index in range(len(dual.problem.edges))]
+        self.turn = {node: i for i, node in enumerate(self._order())}
+        self.tables: dict[int, list[_Table]] = {i: [] for i in self.free}
+        for index, nodes in enumerate(self.tensors):
+            self._add(index, nodes)
 
-    def _pairs(self) -> None:
-        left = self.dual.reduced()
-        for index, edge in enumerate(self.dual.problem.edges):
-            nodes = (edge.producer, *(n for n, _ in edge.readers))
-            states = tuple(
-                s[self.domains[n]] for n, s in zip(nodes, self.dual.states[index], strict=True)
+    def _ends(self, edge: int) -> tuple[tuple[int, ...], list[Ints]]:
+        """Return the nodes at the ends of a tensor and their states by position in the domain."""
+        tensor = self.dual.problem.edges[edge]
+        nodes = (tensor.producer, *(n for n, _ in tensor.readers))
+        pairs = zip(nodes, self.dual.states[edge], strict=True)
+        return nodes, [states[self.domains[n]] for n, states in pairs]
+
+    def _open(self, edge: int) -> list[int]:
+        """Note which nodes a tensor holds together: those that may choose between its states."""
+        pairs = zip(*self._ends(edge), strict=True)
+        nodes = [n for n, s in pairs if n in self.free and (s != s[0]).any()]
+        for node in nodes:
+            self.open[node].update(n for n in nodes if n != node)
+        return nodes
+
+    def _add(self, edge: int, open_nodes: Sequence[int]) -> None:
+        """Make the table of a tensor and give it to its open nodes; without any, its cost is spent."""
+        nodes, states = self._ends(edge)
+        turn = [self.turn[n] if n in open_nodes else -1 for n in nodes]
+        found = [np.unique(s, return_inverse=True) for s in states]
+        grid = np.ix_(*(values for values, _ in found))
+        order = sorted(range(len(nodes)), key=lambda i: turn[i])
+        whole = self._cost(edge, list(grid)).transpose(order)
+        least = [whole]
+        for axis in reversed(range(len(order))):
+            least.append(least[-1].min(axis=axis))
+        self.spent += float(least[-1])
+        if open_nodes:
+            table = _Table(
+                tuple(nodes[i] for i in order),
+                tuple(found[i][1].ravel() for i in order),
+                tuple(reversed(least)),
             )
-            first = int(self.dual.first[index])
-            pairs = np.arange(first, first + len(edge.readers))
-            for pair, reader, wanted in zip(pairs, nodes[1:], states[1:], strict=True):
-                self._pair(nodes[0], reader, left[pair][np.ix_(states[0], wanted)])
-            if len(edge.readers) > 1:
-                self._tensor(_Tensor(pairs, nodes, states))
+            for node in set(open_nodes):
+                self.tables[node].append(table)
 
-    def _pair(self, producer: int, reader: int, values: Floats) -> None:
-        """Note a term of two nodes, by position in their domains."""
-        if producer == reader:
-            self.unary[producer] = self.unary[producer] + values.diagonal()
-        elif producer in self.beside and reader in self.beside:
-            self.beside[producer].setdefault(reader, []).append(values)
-            self.beside[reader].setdefault(producer, []).append(values.T)
-            self.open[producer].add(reader)
-            self.open[reader].add(producer)
-        elif producer in self.beside:
-            self.unary[producer] = self.unary[producer] + values[:, 0]
-        elif reader in self.beside:
-            self.unary[reader] = self.unary[reader] + values[0]
-        else:
-            self.spent += float(values[0, 0])
+    def _cost(self, edge: int, states: list[Ints]) -> Floats:
+        """Return what a tensor costs with all that is lent to it and less its messages.
 
-    def _tensor(self, tensor: _Tensor) -> None:
-        """Note what a tensor costs as a whole, if it can cost anything."""
-        producer = np.unique(tensor.states[0])
-        prices = self.cost[tensor.pairs[0]][producer]
-        wanted = np.unique(np.concatenate(tensor.states[1:]))
-        if not (prices[:, wanted] > 0).any():
-            return
-        nodes = [n for n in dict.fromkeys(tensor.nodes) if n in self.beside]
-        if not nodes:
-            columns = [s[:1] for s in tensor.states]
-            self.spent += float(self._whole(tensor, columns)[0])
-        elif len(nodes) == 1:
-            node = nodes[0]
-            columns = [
-                s if n == node else s[:1] for n, s in zip(tensor.nodes, tensor.states, strict=True)
-            ]
-            self.unary[node] = self.unary[node] + self._whole(tensor, columns)
-        else:
-            self.tensors.append(tensor)
-            for node in nodes:
-                self.open[node] |= set(nodes) - {node}
-
-    def _whole(self, tensor: _Tensor, states: Sequence[Ints]) -> Floats:
-        """Return what a tensor costs beyond its pairs; `states` are arrays that broadcast."""
-        source, *wanted = states
+        `states` are arrays of its ends' that broadcast.
+        """
+        dual, (source, *wanted) = self.dual, states
         total: Floats = np.zeros(np.broadcast_shapes(*(s.shape for s in states)))
-        for number, (pair, want) in enumerate(zip(tensor.pairs, wanted, strict=True)):
+        prices = dual.problem.edges[edge].table.cost[
+            np.ix_(dual.occurring[edge], dual.occurring[edge])
+        ]
+        prices = np.minimum(prices, dual.most_s)
+        for number, want in enumerate(wanted):
             paid = np.zeros((), dtype=bool)
             for earlier in wanted[:number]:
                 paid = paid | (want == earlier)
-            total += np.where(paid, 0.0, self.cost[pair][source, want])
-            total -= self.dual.shares[pair][source, want]
+            total += np.where(paid, 0.0, prices[source, want])
+        for index in dual.of_edge[edge]:
+            term = dual.terms[index]
+            here = [source, *(wanted[r] for r in term.readers)]
+            for end, state in zip(term.ends, here, strict=True):
+                total += dual.lent[end][state] - dual.messages[end][state]
+            total -= self.parts[index]
         return np.maximum(total, 0.0)
 
     def _order(self) -> list[int]:
         """Return the free nodes so that few are open at a time (greedily)."""
         weight = {n: math.log(len(self.domains[n])) for n in self.free}
         left = {n: set(others) for n, others in self.open.items()}
-        waiting, ready, order = dict.fromkeys(self.free), {}, []
+        waiting = dict(self.free)
+        ready: dict[int, None] = {}
+        order: list[int] = []
         while waiting:
-            candidates = ready or waiting
 
             def growth(node: int) -> tuple[float, int]:
-                closes = sum(weight[o] for o in self.open[node] if o not in waiting and left[o] == {node})
-                stays = any(o in waiting for o in self.open[node])
-                return (weight[node] if stays else 0.0) - closes, node
+                closes = sum(weight[o] for o in self.open[node] if o not in waiting and len(left[o]) == 1)
+                return (weight[node] if left[node] else 0.0) - closes, node
 
-            node = min(candidates, key=growth)
+            node = min(ready or waiting, key=growth)
             order.append(node)
             del waiting[node]
             ready.pop(node, None)
@@ -164,25 +159,17 @@ class _Frontier:
         return order
 
     def run(self) -> Found:
-        order = self._order()
-        turn = {node: i for i, node in enumerate(order)}
-        last = {n: max((turn[o] for o in self.open[n]), default=-1) for n in order}
-        closing: dict[int, list[_Tensor]] = {}
-        for tensor in self.tensors:
-            when = max(turn[n] for n in tensor.nodes if n in turn)
-            closing.setdefault(when, []).append(tensor)
+        """Decide node after node."""
+        order = list(self.turn)
+        last = {n: max((self.turn[o] for o in self.open[n]), default=-1) for n in order}
         columns: dict[int, Ints] = {}
         values, held, spare = np.array([self.spent]), np.zeros(1, dtype=np.int64), self._spare(order)
         history: list[tuple[Ints, Ints]] = []
         proven = True
         for step, node in enumerate(order):
             more = np.broadcast_to(self.unary[node], (len(values), len(self.unary[node]))).copy()
-            for other, tables in self.beside[node].items():
-                if other in columns:
-                    for table in tables:
-                        more += table.T[columns[other]]
-            for tensor in closing.get(step, ()):
-                more += self._closed(tensor, columns, node)
+            for table in self.tables[node]:
+                more += self._more(table, node, columns)
             total, memory = values[:, None] + more, held[:, None] + self.memory[node]
             row, choice = np.nonzero((total <= self.slack) & (memory <= spare[step]))
             values, held = total[row, choice], memory[row, choice]
@@ -217,17 +204,20 @@ class _Frontier:
         self.memory = {n: bytes_of[n] - bytes_of[n].min() for n in order}
         return [float(spare)] * len(order)
 
-    def _closed(self, tensor: _Tensor, columns: dict[int, Ints], node: int) -> Floats:
-        """Return what a tensor costs beyond its pairs [partial plans, choices of the last node]."""
-        states = []
-        for other, mine in zip(tensor.nodes, tensor.states, strict=True):
+    def _more(self, table: _Table, node: int, columns: dict[int, Ints]) -> Floats:
+        """Return by how much the least cost of a tensor grows [partial plans, choices of a node]."""
+        first = table.nodes.index(node)
+        after = first + table.nodes.count(node)  # its ends stand together
+        index: list[Ints] = []
+        for other, states in zip(table.nodes[:after], table.states, strict=False):
             if other == node:
-                states.append(mine[None, :])
+                index.append(states[None, :])
             elif other in columns:
-                states.append(mine[columns[other]][:, None])
+                index.append(states[columns[other]][:, None])
             else:
-                states.append(mine[:1][:, None])
-        return self._whole(tensor, states)
+                index.append(states[:1, None])
+        more: Floats = table.least[after][tuple(index)] - table.least[first][tuple(index[:first])]
+        return more
 
     def _kept(self, columns: Sequence[tuple[int, Ints]], values: Floats, held: Ints) -> Ints:
         """Return which partial plans no other is better than that agrees on the open nodes."""

@@ -1,0 +1,101 @@
+"""What a tensor costs whose readers share: least sums over what the others want.
+
+A tensor in state s costs Σ cost[s, w] over the different states w that its readers want. With
+prices on what each of them does, the least sum is over all ways to part the readers into groups
+that want the same. Arrays have one row per tensor; states that do not occur have infinite prices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from autoddl.search.problem import Floats, Ints
+
+MOST_READERS = 7  # of one tensor; 3^n groups are looked at
+_ENTRIES = 1 << 22  # of one array
+
+
+def seen_by_producer(cost: Floats, wants: Floats) -> Floats:
+    """Return the least sum for every state of the producer [rows, s].
+
+    `cost` is [rows, s, w], `wants` [rows, readers, w] what it costs a reader to want w.
+    """
+    if wants.shape[1] == 1:
+        least: Floats = (cost + wants).min(axis=2)
+        return least
+    return _in_parts(lambda c, w: _partitions(c, w)[0][:, -1], cost, wants)
+
+
+def seen_by_reader(cost: Floats, source: Floats, others: Floats) -> Floats:
+    """Return the least sum for every state that one reader may want [rows, w].
+
+    `source` [rows, s] is what a state costs the producer, `others` [rows, readers − 1, w] as above.
+    """
+    if others.shape[1] == 0:
+        least: Floats = (cost + source[:, :, None]).min(axis=1)
+        return least
+    return _in_parts(_with_others, cost, source, others)
+
+
+def _with_others(cost: Floats, source: Floats, others: Floats) -> Floats:
+    """For every group that wants the same as the reader, the rest is served for its own sake."""
+    served, sums = _partitions(cost, others)
+    rest = served[:, ::-1] + source[:, None]  # the complement of group g is the last less g
+    found: Floats = ((cost[:, None] + rest[..., None]).min(axis=2) + sums).min(axis=1)
+    return found
+
+
+def _partitions(cost: Floats, wants: Floats) -> tuple[Floats, Floats]:
+    """Return for every set of readers the least sum by s, and what it costs them to want w.
+
+    Sets are numbers with a bit for each reader; both results are [rows, sets, states].
+    """
+    sums = np.zeros((len(wants), 1, wants.shape[2]))
+    for reader in range(wants.shape[1]):
+        sums = np.concatenate([sums, sums + wants[:, reader, None]], axis=1)
+    together = (cost[:, None] + sums[:, :, None]).min(axis=3)
+    served = np.zeros_like(together)
+    for level in _levels(wants.shape[1]):
+        ways = together[:, level.group] + served[:, level.rest]
+        served[:, level.sets] = np.minimum.reduceat(ways, level.starts, axis=1)
+    return served, sums
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """Sets of one size; those from `starts[i]` on are the ways to part set i in a group and a rest."""
+
+    sets: Ints
+    group: Ints
+    rest: Ints
+    starts: Ints
+
+
+@lru_cache
+def _levels(readers: int) -> tuple[_Level, ...]:
+    """Return all sets by size; a group always has the first reader of its set."""
+    found = []
+    for size in range(1, readers + 1):
+        sets = [s for s in range(1 << readers) if s.bit_count() == size]
+        ways = [[g for g in range(1, s + 1) if g & s == g and g & s & -s] for s in sets]
+        group = np.array([g for row in ways for g in row])
+        whole = np.repeat(sets, [len(row) for row in ways])
+        starts = np.cumsum([0, *(len(row) for row in ways)])[:-1]
+        found.append(_Level(np.array(sets), group, whole - group, starts))
+    return tuple(found)
+
+
+def _in_parts(function, cost: Floats, *arrays: Floats) -> Floats:  # type: ignore[no-untyped-def]
+    """Call a function on as many rows at a time as fit into memory well."""
+    entries = cost.shape[1] * cost.shape[2] << arrays[-1].shape[1]
+    step = max(1, _ENTRIES // entries)
+    if len(cost) <= step:
+        return function(cost, *arrays)  # type: ignore[no-any-return]
+    parts = [
+        function(cost[i : i + step], *(a[i : i + step] for a in arrays))
+        for i in range(0, len(cost), step)
+    ]
+    return np.concatenate(parts)
