@@ -15,7 +15,7 @@ equal ops are updated together as rows of one array: the layers of a deep model 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,10 @@ import numpy.typing as npt
 from autoddl.search.problem import Edge, Floats, Ints, Problem
 from autoddl.search.sharing import MOST_READERS, seen_by_producer, seen_by_reader
 
+# Ends of many copies go by the terms that nearly all of them are in; those at the edge of a run of
+# layers have nodes of their own that adapt.
+_COMMON = 8.0
+
 Compressed = tuple[Floats, Ints, tuple[Ints, ...]]
 
 
@@ -31,26 +35,53 @@ Compressed = tuple[Floats, Ints, tuple[Ints, ...]]
 class Term:
     """What a tensor costs by the states of its ends: the producer's and those of (some) readers.
 
-    `ends` numbers them. A tensor with many readers has several terms, `scale` is the part of its
-    prices that this one has.
+    `ends` numbers them, `table` its prices. A tensor with many readers has several terms, each with a
+    part of its prices.
     """
 
     edge: int
     readers: tuple[int, ...]
-    scale: float
+    table: int
     ends: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    """Where a node touches a term: number of the end, which role it has there, states by choice."""
+
+    number: int
+    term: int
+    role: int
+    table: int
+    states: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _Terms:
+    """All terms of the whole problem with one table of prices and one number of readers.
+
+    `ends` [terms, 1 + readers], `cost` [1, s, w], `count` [terms] how often each occurs.
+    """
+
+    ends: Ints
+    cost: Floats
+    count: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class _Pull:
     """Ends that take over what their tensors can give: all producers, or readers, of such terms.
 
-    `mine` are the ends, `terms` theirs, `source` the producers' ends if `mine` are readers, `wants`
-    those of all (other) readers.
+    An end takes the mean of what its terms can give; those of `mine[i]` begin at `starts[i]`, `share`
+    [terms] is how many of its copies are in each, `weight` how much that counts. `source` are the producers' ends if `mine` are readers,
+    `wants` [terms, readers] those of all (other) readers.
     """
 
     mine: Ints
-    terms: Ints
+    starts: Ints
+    share: Floats
+    weight: Floats
+    cost: Floats
     source: Ints | None
     wants: Ints
 
@@ -81,6 +112,18 @@ class _Batch:
     pulls: tuple[tuple[_Pull, ...], tuple[_Pull, ...]]
 
 
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """How often the nodes of a problem occur in the whole one: `copies`, and its edges.
+
+    Those are given by the edges at which the nodes that stand for its ends have the same place (see
+    shorten.Shortened), with how often that occurs.
+    """
+
+    copies: Ints
+    edges: Mapping[tuple[int, ...], int]
+
+
 class Dual:
     """The relaxation of one problem; `byte_s` prices memory (a Lagrange multiplier, in s/B)."""
 
@@ -90,21 +133,25 @@ class Dual:
         *,
         byte_s: float = 0.0,
         most_s: float = np.inf,
+        fold: Fold | None = None,
         before: Dual | None = None,
-        edges: Sequence[int | None] | None = None,
+        ends: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """Start with the messages of `before`, if given.
+        """Start with the messages of `before`, if given: of the same problem with more choices.
 
-        That is a relaxation of the same problem with more choices, or of one whose edge `edges[e]`
-        stands for edge e. `most_s` is more than what the best plan costs: what is not possible
-        (infinite) is as good as that.
+        Or of another one: at each of our edges, `ends` has for the producer and each reader which of
+        its edges has that end. With a `fold` it is the relaxation of the whole problem of which `problem` has a part of the
+        layers. `most_s` is more than what the best plan costs: what is not possible (infinite) is as
+        good as that.
         """
-        self.problem, self.byte_s, self.most_s = problem, byte_s, most_s
+        self.problem, self.byte_s, self.most_s, self.fold = problem, byte_s, most_s, fold
         self._terms(problem)
-        shape = self.count, self.prices.shape[1]
+        self._copies(fold)
+        shape = self.count, max((len(cost) for cost in self.prices), default=1)
         self.messages, self.lent = np.zeros(shape), np.full(shape, np.inf)
         if before is not None:
-            self._carry(before, range(len(problem.edges)) if edges is None else edges)
+            same = [(i,) * (len(e.readers) + 1) for i, e in enumerate(problem.edges)]
+            self._carry(before, same if ends is None else ends)
         self.batches = self._batches(problem)
         self.forward = before is None or before.forward
         for batch in self.batches:
@@ -113,62 +160,102 @@ class Dual:
     def _terms(self, problem: Problem) -> None:
         """Make the terms, number their ends, and collect prices [tables, s, w]."""
         shared: dict[object, Compressed] = {}
-        found = [compressed(edge, shared) for edge in problem.edges]
+        occurring = self._occurring(problem)
+        found = [compressed(*pair, shared) for pair in zip(problem.edges, occurring, strict=True)]
         self.occurring = [occurring for _, occurring, _ in found]
         self.states = [states for _, _, states in found]
         self.terms: list[Term] = []
         self.of_edge: list[list[int]] = []
         self.count = 0
+        self.prices: list[Floats] = []  # tables [s, w]
         tables: dict[tuple[int, float], int] = {}
-        costs, table = [], []
         for index, (cost, _, _) in enumerate(found):
             self.of_edge.append([])
             for readers in _groups(len(problem.edges[index].readers)):
                 scale = len(readers) / len(problem.edges[index].readers)
                 if (id(cost), scale) not in tables:
-                    tables[id(cost), scale] = len(costs)
-                    costs.append(np.minimum(cost, self.most_s) * scale)
-                table.append(tables[id(cost), scale])
+                    tables[id(cost), scale] = len(self.prices)
+                    self.prices.append(np.minimum(cost, self.most_s) * scale)
                 ends = self.count + np.arange(len(readers) + 1)
                 self.of_edge[-1].append(len(self.terms))
-                self.terms.append(Term(index, readers, scale, ends))
+                self.terms.append(Term(index, readers, tables[id(cost), scale], ends))
                 self.count += len(ends)
-        states = max((len(cost) for cost in costs), default=1)
-        self.prices = np.zeros((len(costs), states, states))
-        for index, cost in enumerate(costs):
-            self.prices[index, : len(cost), : len(cost)] = cost
-        self.table = np.array(table, dtype=np.int64)
-        self.alike: dict[int, Ints] = {  # terms by number of readers
-            n: np.array([i for i, t in enumerate(self.terms) if len(t.readers) == n])
-            for n in {len(t.readers) for t in self.terms}
-        }
 
-    def _carry(self, before: Dual, edges: Sequence[int | None]) -> None:
+    def _occurring(self, problem: Problem) -> list[Ints]:
+        """Return which states occur at each edge, or at one whose ends stand for the same."""
+        found = [
+            np.unique(np.concatenate([e.source, *(states for _, states in e.readers)]))
+            for e in problem.edges
+        ]
+        for edges in self.fold.edges if self.fold is not None else ():
+            if len(set(edges)) > 1:
+                both = np.unique(np.concatenate([found[e] for e in edges]))
+                for edge in edges:
+                    found[edge] = both
+        return found
+
+    def _copies(self, fold: Fold | None) -> None:
+        """Note how often nodes and terms occur, `alike` by number of readers."""
+        found: dict[tuple[int, ...], int] = defaultdict(int)
+        self.weight = np.ones(len(self.problem.nodes))
+        if fold is None:
+            found.update((tuple(t.ends.tolist()), 1) for t in self.terms)
+        else:
+            self.weight = np.array(fold.copies, dtype=float)
+            for edges, count in fold.edges.items():
+                for group, number in enumerate(self.of_edge[edges[0]]):
+                    roles = [0, *(reader + 1 for reader in self.terms[number].readers)]
+                    there = [self.terms[self.of_edge[edges[role]][group]].ends for role in roles]
+                    found[tuple(int(ends[i]) for i, ends in enumerate(there))] += count
+        table_of = np.repeat([t.table for t in self.terms], [len(t.ends) for t in self.terms])
+        groups: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
+        for ends in found:
+            groups[len(ends), int(table_of[ends[0]])].append(ends)
+        self.alike = [
+            _Terms(
+                np.array(rows), self.prices[table][None], np.array([float(found[e]) for e in rows])
+            )
+            for (_, table), rows in groups.items()
+        ]
+
+    def _carry(self, before: Dual, ends: Sequence[Sequence[int]]) -> None:
         """Take over messages; every state here occurs there as well."""
-        for index, same in enumerate(edges):
-            if same is None:
-                continue
+        for index, edges in enumerate(ends):
             states = self.occurring[index]
-            left = np.searchsorted(before.occurring[same], states)
-            for mine, theirs in zip(self.of_edge[index], before.of_edge[same], strict=True):
-                old = before.messages[before.terms[theirs].ends]
-                self.messages[self.terms[mine].ends, : len(states)] = old[:, left]
+            for group, number in enumerate(self.of_edge[index]):
+                term = self.terms[number]
+                positions = [0, *(reader + 1 for reader in term.readers)]
+                for role, position in enumerate(positions):
+                    edge = edges[position]
+                    left = np.searchsorted(before.occurring[edge], states)
+                    old = before.terms[before.of_edge[edge][group]].ends[role]
+                    self.messages[term.ends[role], : len(states)] = before.messages[old, left]
 
     def bound(self) -> float:
-        """Return seconds that no assignment stays below."""
-        total = 0.0
+        """Return seconds that no assignment (of the whole problem) stays below."""
+        found = 0.0
         for batch in self.batches:
-            total += float((batch.rest[self.forward] * self._total(batch).min(axis=1)).sum())
-        return total + float(self.parts().sum())
+            kept = self.weight[batch.nodes] * batch.rest[self.forward]
+            found += float((kept * self._total(batch).min(axis=1)).sum())
+        for parts, terms in zip(self.parts(), self.alike, strict=True):
+            found += float((parts * terms.count).sum())
+        return found
 
-    def parts(self) -> Floats:
-        """Return what each term adds to the bound."""
+    def parts(self) -> list[Floats]:
+        """Return what each term adds to the bound, in the order of `alike`."""
+        free, found = self.lent - self.messages, []
+        for terms in self.alike:
+            here = free[terms.ends][..., : terms.cost.shape[1]]
+            least = seen_by_producer(terms.cost, here[:, 1:])
+            found.append((least + here[:, 0]).min(axis=1))
+        return found
+
+    def parts_by_term(self) -> Floats:
+        """Return what each of `terms` adds to the bound; without a fold."""
+        first = {int(term.ends[0]): i for i, term in enumerate(self.terms)}
         found = np.zeros(len(self.terms))
-        free = self.lent - self.messages
-        for terms in self.alike.values():
-            ends = self._ends_of(terms)
-            least = seen_by_producer(self.prices[self.table[terms]], free[ends[:, 1:]])
-            found[terms] = (least + free[ends[:, 0]]).min(axis=1)
+        for terms, parts in zip(self.alike, self.parts(), strict=True):
+            found[[first[end] for end in terms.ends[:, 0].tolist()]] = parts
         return found
 
     def ascend(self, rounds: int) -> float:
@@ -182,14 +269,16 @@ class Dual:
                     self._lend(batch)
         return self.bound()
 
-    def rounded(self) -> list[int]:
+    def rounded(self, noise_s: float = 0.0, rng: np.random.Generator | None = None) -> list[int]:
         """Return an assignment that the messages suggest: node after node, given those before."""
         free, told = self.lent - self.messages, self.messages.copy()
         found = np.zeros(len(self.problem.nodes), dtype=np.int64)
         for batch in self.batches:
             for pull in batch.pulls[True]:
-                told[pull.mine] = self._seen(pull, free)
+                told[pull.mine, : pull.cost.shape[1]] = self._mean(pull, pull.share, free)
             total = batch.cost + told[batch.ends[:, :, None], batch.states].sum(axis=1)
+            if rng is not None:
+                total += noise_s * rng.random(total.shape[1])
             choice = total.argmin(axis=1)
             found[batch.nodes] = choice
             free[batch.ends] = np.inf
@@ -199,14 +288,17 @@ class Dual:
 
     def excess(self) -> list[Floats]:
         """Return for every node and choice what a plan with it costs at least beyond the bound."""
-        slack = np.zeros_like(self.messages)
+        slack = np.full(self.messages.shape, np.inf)
         free = self.lent - self.messages
-        for terms in self.alike.values():
-            ends = self._ends_of(terms)
-            for column in range(ends.shape[1]):
-                pull = _pull_of(ends, column, terms)
-                value = self._seen(pull, free) + free[ends[:, column]]
-                slack[ends[:, column]] = value - value.min(axis=1, keepdims=True)
+        for terms in self.alike:
+            for column in range(terms.ends.shape[1]):
+                rows = np.arange(len(terms.ends))
+                value = self._seen(_pull(terms, rows, np.full(len(rows), column)), free)
+                states = value.shape[1]
+                value += free[terms.ends[:, column], :states]
+                value -= value.min(axis=1, keepdims=True)
+                for end, row in zip(terms.ends[:, column], value, strict=True):
+                    np.minimum(slack[end, :states], row, out=slack[end, :states])
         found: list[Floats] = [np.zeros(0)] * len(self.problem.nodes)
         for batch in self.batches:
             mine = slack[batch.ends[:, :, None], batch.states] * batch.once[:, None]
@@ -240,10 +332,6 @@ class Dual:
             self._lend(batch)
         self.byte_s = byte_s
 
-    def _ends_of(self, terms: Ints) -> Ints:
-        """Return the ends of terms with equally many readers [terms, ends]."""
-        return np.array([self.terms[i].ends for i in terms])
-
     def _own(self, batch: _Batch) -> Floats:
         """Return θ less what is lent, beyond its least [nodes, choices]; infinite for the dropped."""
         total = self._total(batch)
@@ -274,18 +362,31 @@ class Dual:
 
     def _pull(self, pull: _Pull) -> None:
         """Move what tensors can give to the nodes of these ends."""
-        message = self._seen(pull, self.lent - self.messages)
-        self.messages[pull.mine] = message - message.min(axis=1, keepdims=True)
+        self.messages[pull.mine, : pull.cost.shape[1]] = self._mean(pull, pull.weight)
 
-    def _seen(self, pull: _Pull, free: Floats) -> Floats:
-        """Return the least that tensors cost by the state of one end [ends, states].
+    def _mean(self, pull: _Pull, weight: Floats, free: Floats | None = None) -> Floats:
+        """Return what each end gets of its terms [ends, states], 0 for some state."""
+        seen = self._seen(pull, free)
+        seen -= seen.min(axis=1, keepdims=True)
+        if len(pull.mine) == len(seen):
+            return seen
+        mean: Floats = np.add.reduceat(seen * weight[:, None], pull.starts)
+        return mean
+
+    def _seen(self, pull: _Pull, free: Floats | None = None) -> Floats:
+        """Return the least that terms cost by the state of one end [terms, states].
 
         `free` [all ends, states] is what the others are lent less what they were told.
         """
-        prices = self.prices[self.table[pull.terms]]
+        states = pull.cost.shape[1]
+
+        def at(ends: Ints) -> Floats:
+            found: Floats = self.lent[ends] - self.messages[ends] if free is None else free[ends]
+            return found[..., :states]
+
         if pull.source is None:
-            return seen_by_producer(prices, free[pull.wants])
-        return seen_by_reader(prices, free[pull.source], free[pull.wants])
+            return seen_by_producer(pull.cost, at(pull.wants))
+        return seen_by_reader(pull.cost, at(pull.source), at(pull.wants))
 
     def _batches(self, problem: Problem) -> tuple[_Batch, ...]:
         """Group nodes that can be updated together; their order is that of the first of each."""
@@ -299,7 +400,7 @@ class Dual:
         known: dict[object, list[int]] = {}
         place = np.full(len(problem.nodes), -1)
         for index, node in enumerate(problem.nodes):
-            looks = tuple((id(states), role, size) for _, _, role, size, states in touched[index])
+            looks = tuple((id(e.states), e.role, e.table) for e in touched[index])
             candidates = known.setdefault((id(node.compute_s), id(node.memory_bytes), looks), [])
             taken = {place[other] for other in beside[index]}
             group = next((g for g in candidates if g not in taken), len(groups))
@@ -308,44 +409,48 @@ class Dual:
                 candidates.append(group)
             groups[group].append(index)
             place[index] = group
-        span = self._span(problem, place)
+        span = self._span(place)
+        self.terms_at = self._terms_at()
         return tuple(self._batch(nodes, [touched[n] for n in nodes], span) for nodes in groups)
 
-    def _touched(self, problem: Problem) -> list[list[tuple[int, int, int, int, Ints]]]:
-        """Return for each node its ends: number, term, role in it, readers of it, states."""
-        found: list[list[tuple[int, int, int, int, Ints]]] = [[] for _ in problem.nodes]
+    def _touched(self, problem: Problem) -> list[list[_End]]:
+        """Return the ends of each node."""
+        found: list[list[_End]] = [[] for _ in problem.nodes]
         for number, term in enumerate(self.terms):
             edge, states = problem.edges[term.edge], self.states[term.edge]
-            size = len(term.readers)
-            found[edge.producer].append((int(term.ends[0]), number, 0, size, states[0]))
-            for role, reader in enumerate(term.readers, 1):
-                node = edge.readers[reader][0]
-                found[node].append((int(term.ends[role]), number, role, size, states[reader + 1]))
+            positions = [0, *(reader + 1 for reader in term.readers)]
+            nodes = [edge.producer, *(n for n, _ in edge.readers)]
+            for role, position in enumerate(positions):
+                end = _End(int(term.ends[role]), number, role, term.table, states[position])
+                found[nodes[position]].append(end)
         return found
 
-    def _span(self, problem: Problem, place: Ints) -> tuple[Ints, Ints]:
-        """Return for each term the first and the last batch that touches it."""
-        first, last = [], []
+    def _span(self, place: Ints) -> tuple[Ints, Ints]:
+        """Return for each end the first and the last batch that touches one of its terms."""
+        node_of = np.zeros(self.count, dtype=np.int64)
         for term in self.terms:
-            edge = problem.edges[term.edge]
-            here = place[[edge.producer, *(edge.readers[r][0] for r in term.readers)]]
-            first.append(here.min())
-            last.append(here.max())
+            edge = self.problem.edges[term.edge]
+            node_of[term.ends] = [edge.producer, *(edge.readers[r][0] for r in term.readers)]
         self.place = place
-        return np.array(first, dtype=np.int64), np.array(last, dtype=np.int64)
+        first, last = np.full(self.count, len(place)), np.full(self.count, -1)
+        for terms in self.alike:
+            here = place[node_of[terms.ends]]
+            np.minimum.at(first, terms.ends, here.min(axis=1, keepdims=True))
+            np.maximum.at(last, terms.ends, here.max(axis=1, keepdims=True))
+        return first, last
 
     def _batch(
-        self, nodes: list[int], touched: list[list[tuple[int, int, int, int, Ints]]],
+        self, nodes: list[int], touched: list[list[_End]],
         span: tuple[Ints, Ints],
     ) -> _Batch:  # fmt: skip
         first, width = self.problem.nodes[nodes[0]], self.messages.shape[1]
         cost = np.tile(first.compute_s + self.byte_s * first.memory_bytes, (len(nodes), 1))
-        states = np.array([end[4] for end in touched[0]], dtype=np.int64).reshape(-1, cost.shape[1])
+        states = np.array([end.states for end in touched[0]], dtype=np.int64).reshape(-1, cost.shape[1])
         shape = len(nodes), len(states)
-        ends = np.array([[e[0] for e in row] for row in touched], dtype=np.int64).reshape(shape)
-        terms = np.array([[e[1] for e in row] for row in touched], dtype=np.int64).reshape(shape)
+        ends = np.array([[e.number for e in row] for row in touched], dtype=np.int64).reshape(shape)
+        terms = np.array([[e.term for e in row] for row in touched], dtype=np.int64).reshape(shape)
         here = self.place[nodes[0]]
-        earlier, later = span[0][terms] < here, span[1][terms] > here
+        earlier, later = span[0][ends] < here, span[1][ends] > here
         order = np.argsort(states, axis=1, kind="stable")
         sorted_states = np.take_along_axis(states, order, axis=1)
         present, starts = np.unique(
@@ -361,35 +466,56 @@ class Dual:
         )  # fmt: skip
 
     def _pulls(
-        self, touched: list[list[tuple[int, int, int, int, Ints]]], gives: npt.NDArray[np.bool_]
+        self, touched: list[list[_End]], gives: npt.NDArray[np.bool_]
     ) -> tuple[_Pull, ...]:
         """Group the ends whose tensors can give something by what they are in them.
 
         A node's ends in the same term pull one after the other.
         """
-        groups: dict[tuple[int, bool, int], list[tuple[int, int]]] = defaultdict(list)
+        groups: dict[tuple[int, bool, int], list[int]] = defaultdict(list)
         for row, slots in enumerate(touched):
-            for slot, (_, term, role, size, _) in enumerate(slots):
+            for slot, end in enumerate(slots):
                 if gives[row, slot]:
-                    again = sum(other[1] == term for other in slots[:slot])
-                    groups[size, role == 0, again].append((term, role))
+                    again = sum(other.term == end.term for other in slots[:slot])
+                    groups[self.terms_at[end.number][0][0], end.role == 0, again].append(end.number)
         found = []
-        for pairs in groups.values():
-            terms = np.array([term for term, _ in pairs])
-            ends = self._ends_of(terms)
-            columns = np.array([role for _, role in pairs])
-            found.append(_pull_of(ends, columns, terms))
+        for (alike, _, _), ends in groups.items():
+            where = [self.terms_at[end] for end in ends]
+            _, rows, columns = np.array([place for places in where for place in places]).T
+            each = np.array([len(places) for places in where])
+            found.append(_pull(self.alike[alike], rows, columns, each))
         return tuple(found)
 
+    def _terms_at(self) -> list[list[tuple[int, int, int]]]:
+        """Return for every end the terms that it is in: which are alike, number there, column."""
+        found: list[list[tuple[int, int, int]]] = [[] for _ in range(self.count)]
+        for number, terms in enumerate(self.alike):
+            for row, ends in enumerate(terms.ends.tolist()):
+                for column, end in enumerate(ends):
+                    found[end].append((number, row, column))
+        return found
 
-def _pull_of(ends: Ints, columns: Ints | int, terms: Ints) -> _Pull:
-    """Return the pull of one end of each term: `columns` says which, all 0 or none."""
-    columns = np.broadcast_to(columns, len(ends))
+
+def _pull(terms: _Terms, rows: Ints, columns: Ints, each: Ints | None = None) -> _Pull:
+    """Return the pull at one column of some terms, all producers or none.
+
+    `each` says how many terms in a row are for the same end, one by default.
+    """
+    ends = terms.ends[rows]
     mine = ends[np.arange(len(ends)), columns]
-    if not columns.any():
-        return _Pull(mine, terms, None, ends[:, 1:])
-    others = ends[:, 1:][ends[:, 1:] != mine[:, None]].reshape(len(ends), -1)
-    return _Pull(mine, terms, ends[:, 0], others)
+    starts = np.arange(len(ends)) if each is None else np.cumsum(each) - each
+
+    def of_all(count: Floats) -> Floats:
+        return count / np.repeat(np.add.reduceat(count, starts), np.diff([*starts, len(ends)]))
+
+    count = terms.count[rows]
+    source, wants = None, ends[:, 1:]
+    if columns.any():
+        source, others = ends[:, 0], np.arange(1, ends.shape[1]) != columns[:, None]
+        wants = ends[:, 1:][others].reshape(len(ends), -1)
+    return _Pull(
+        mine[starts], starts, of_all(count), of_all(count**_COMMON), terms.cost, source, wants
+    )
 
 
 def _groups(readers: int) -> list[tuple[int, ...]]:
@@ -398,18 +524,17 @@ def _groups(readers: int) -> list[tuple[int, ...]]:
     return [tuple(map(int, part)) for part in np.array_split(np.arange(readers), count)]
 
 
-def compressed(edge: Edge, shared: dict[object, Compressed]) -> Compressed:
-    """Return a tensor's prices among the states that occur, these, and those of producer and readers.
+def compressed(edge: Edge, occurring: Ints, shared: dict[object, Compressed]) -> Compressed:
+    """Return a tensor's prices among some states, these, and those of producer and readers.
 
     `shared` keeps what was computed, so that equal tensors get the same arrays.
     """
     arrays = (edge.source, *(states for _, states in edge.readers))
-    key = (id(edge.table), *map(id, arrays))
+    cost_key = id(edge.table), occurring.tobytes()
+    if cost_key not in shared:
+        shared[cost_key] = edge.table.cost[np.ix_(occurring, occurring)], occurring, ()
+    key = (*cost_key, *map(id, arrays))
     if key not in shared:
-        occurring = np.unique(np.concatenate(arrays))
-        cost_key = (id(edge.table), occurring.tobytes())
-        if cost_key not in shared:
-            shared[cost_key] = edge.table.cost[np.ix_(occurring, occurring)], occurring, ()
         cost, occurring, _ = shared[cost_key]
         shared[key] = cost, occurring, tuple(np.searchsorted(occurring, a) for a in arrays)
     return shared[key]

@@ -1,31 +1,35 @@
 """Exact search: a lower bound that rises, choices that drop out by it, and what is left solved.
 
-In turn the dual relaxation (dual.py) raises the bound, every choice that can't be part of a plan
-better than the best one known is dropped for good, and better plans are looked for among the choices
-that look best (frontier.py). It ends when all plans that are left have been looked at.
+In turn the dual relaxation (dual.py) raises the bound, suggests a plan, and every choice that can't
+be part of a better one than the best known is dropped for good. It ends when the bound reaches the
+best plan, or when all plans that are left have been looked at (frontier.py).
+
+Of equal layers few are looked at: two of them give the plan; then the bound is raised for the whole
+problem with the messages of all layers in the middle equal; what is left after that is little.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 
 import numpy as np
 
-from autoddl.search.coordinate import Descent, cheapest, replicated
-from autoddl.search.dual import Dual
+from autoddl.search.coordinate import cheapest, replicated
+from autoddl.search.dual import Dual, Fold
 from autoddl.search.frontier import cheapest as cheapest_within
-from autoddl.search.problem import Floats, Ints, Problem
+from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted
 from autoddl.search.result import Assignment, Progress, SearchResult, Trace
+from autoddl.search.shorten import Shortened, shorten
 
 ROUNDS = 5  # of dual ascent between two looks at what can be dropped
-FEW = 6  # choices of a node among which better plans are looked for
-BEAM = 300  # partial plans that stay while looking for a better one
-WIDE = 20_000  # and while proving that there is none
-SHRUNK = 0.7  # so small a part of all choices left makes a smaller problem worth its time
+NEAR = 0.05  # relative; above that gap nothing is dropped, it would be little
+SHRUNK = 0.75  # so small a part of the choices left makes a smaller problem worth its time
 SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
-PATIENCE = 40  # turns in which the bound does not move that end a search
+WIDE = 20_000  # partial plans that stay while looking at all that are left
+PATIENCE = 8  # turns in which the bound does not move that end an ascent
 MOVED = 1e-6  # relative
 
 
@@ -44,99 +48,181 @@ def search(
     It stops earlier where (cost − bound) / cost is at most `stop_gap`. The same seed gives the same
     result unless the budget ends the search.
     """
+    del seed  # nothing is random
     run = _Search(problem, budget, stop_gap, progress)
-    run.offer(replicated(problem))
-    run.offer(cheapest(problem))
-    for start in starts:
+    for start in (replicated(problem), cheapest(problem), *starts):
         run.offer(start)
     run.solve()
     return SearchResult(
         "exact", run.best, run.best_s, min(run.bound_s, run.best_s),
-        problem.memory_bytes(run.best), run.trace.ended(run.best_s),
+        problem.memory_bytes(run.best), run.trace.ended(run.best_s), run.evaluations,
     )  # fmt: skip
 
 
 class _Search:
-    """The best assignment and the bound so far, and what choices are left."""
+    """The best assignment and the bound so far."""
 
     def __init__(
         self, problem: Problem, budget: float, stop_gap: float, progress: Progress | None
     ) -> None:
-        self.problem, self.stop_gap = problem, stop_gap
+        self.problem, self.budget, self.stop_gap = problem, budget, stop_gap
         self.trace = Trace(progress)
-        self.budget = budget
         self.best: Assignment = ()
         self.best_s = np.inf
         self.bound_s = problem.lower_bound_s()
-        self.log = False
+        self.evaluations = 0
 
-    def offer(self, assignment: Sequence[int]) -> None:
-        """Keep an assignment if it is the best so far."""
+    def offer(self, assignment: Sequence[int]) -> float:
+        """Keep an assignment if it is the best so far; return its cost."""
+        self.evaluations += 1
         cost_s = self.problem.cost_s(assignment)
         if cost_s < self.best_s:
             self.best, self.best_s = tuple(assignment), cost_s
             self.trace.improved(cost_s)
+        return cost_s
+
+    def late(self) -> bool:
+        """Tell whether the time is up."""
+        return self.trace.elapsed_s() > self.budget
 
     def solve(self) -> None:
-        """Raise the bound and drop choices until nothing is left to prove or the time is up."""
-        domains = [np.arange(len(node.choices)) for node in self.problem.nodes]
-        dual = Dual(self.problem)
-        left = [np.arange(len(d)) for d in domains]
-        idle = 0
-        while not self._done() and idle < PATIENCE:
-            before = self.bound_s
-            self.bound_s = max(self.bound_s, dual.ascend(ROUNDS))
-            t0 = time.perf_counter()
-            excess = dual.excess()
-            self._look(dual, domains, excess, FEW, BEAM)
-            t1 = time.perf_counter()
-            left = self._kept(excess, dual.bound(), domains)
-            dual.drop(left)
-            size = sum(map(len, left))
-            if size < SHRUNK * sum(map(len, domains)):
-                domains = [d[k] for d, k in zip(domains, left, strict=True)]
-                dual = Dual(restricted(dual.problem, left), before=dual)
-                left = [np.arange(len(d)) for d in domains]
-            t2 = time.perf_counter()
-            proven = self._look(dual, domains, dual.excess(), None, WIDE) if idle % 4 == 3 or size < 1.5 * len(left) else False
+        """Go from few layers to all of them."""
+        pair, some = shorten(self.problem, 2), shorten(self.problem, 3)
+        if some.ends is None or pair.ends is None or pair.problem is self.problem:
+            self._whole(Dual(self.problem, most_s=2 * self.best_s), _all(self.problem))
+            return
+        early = self._few(pair)
+        fold = Fold(np.bincount(some.place), Counter(some.ends))
+        dual = Dual(
+            some.problem,
+            most_s=2 * self.best_s,
+            fold=fold,
+            before=early,
+            ends=_ends_between(some, pair),
+        )
+        middle = _Ascent(dual, _all(some.problem), lambda a: self.offer(some.extended(a)), self)
+        middle.run(self.best_s)
+        self.bound_s = middle.bound_s
+        if self.late() or self.gap() <= self.stop_gap:
+            return
+        domains = [middle.domains[i] for i in some.place]
+        whole = restricted(self.problem, domains)
+        self._whole(Dual(whole, most_s=2 * self.best_s, before=middle.dual, ends=some.ends), domains)
+
+    def gap(self) -> float:
+        """Return how far the bound is below the best cost, relative."""
+        return 1.0 - self.bound_s / self.best_s
+
+    def _few(self, pair: Shortened) -> Dual:
+        """Solve the problem with two layers for its plan; return a relaxation with all choices."""
+        best_s = pair.problem.cost_s(replicated(pair.problem))
+
+        def offer(assignment: Sequence[int]) -> float:
+            self.offer(pair.extended(assignment))
+            return pair.problem.cost_s(assignment)
+
+        dual = Dual(pair.problem, most_s=2 * best_s)
+        few = _Ascent(dual, _all(pair.problem), offer, self)
+        few.run(best_s)
+        return few.early
+
+    def _whole(self, dual: Dual, domains: Sequence[Ints]) -> None:
+        last = _Ascent(dual, domains, self.offer, self)
+        last.run(self.best_s)
+        self.bound_s = max(self.bound_s, last.bound_s)
+
+
+class _Ascent:
+    """Raise the bound of one problem and drop choices until it is solved or nothing moves.
+
+    `domains` has for each node of the dual's problem which choices of the original one it has left;
+    `offer` takes an assignment of that and returns its cost.
+    """
+
+    def __init__(
+        self,
+        dual: Dual,
+        domains: Sequence[Ints],
+        offer: Callable[[Sequence[int]], float],
+        search: _Search,
+    ) -> None:
+        self.dual, self.domains, self.offer, self.search = dual, list(domains), offer, search
+        self.early = dual  # the last one that has all choices
+        self.bound_s = -np.inf
+        self.log = LOG
+
+    def run(self, best_s: float) -> None:
+        """Ascend; `best_s` is what the best plan that is known costs."""
+        idle, slack = 0, NEAR * best_s
+        proven = False
+        while not (proven or self.search.late() or idle == PATIENCE):
+            before, self.bound_s = self.bound_s, max(self.bound_s, self.dual.ascend(ROUNDS))
+            best_s = min(best_s, self._offer(self.dual.rounded()))
+            if self._closed(best_s):
+                break
+            now = best_s * (1 + SLACK) - self.dual.bound()
+            if now < SHRUNK * slack or (idle == 2 and now < slack):
+                slack = now
+                self._drop(slack)
+            idle = idle + 1 if self.bound_s <= before + MOVED * best_s else 0
             if self.log:
                 print(
-                    "%.2f bound %.6f best %.6f gap %.4f%% left %.2f free %d batches %d S %d look %.2f drop %.2f"
+                    "%.2f bound %.6f best %.6f gap %.5f%% left %.2f batches %d S %d"
                     % (
-                        self.trace.elapsed_s(), 1e3 * self.bound_s, 1e3 * self.best_s,
-                        100 * (1 - self.bound_s / self.best_s), size / len(left),
-                        sum(len(k) > 1 for k in left), len(dual.batches), dual.shares.shape[1],
-                        t1 - t0, t2 - t1,
+                        self.search.trace.elapsed_s(), 1e3 * self.bound_s, 1e3 * best_s,
+                        100 * (1 - self.bound_s / best_s),
+                        sum(map(len, self.domains)) / len(self.domains), len(self.dual.batches),
+                        self.dual.messages.shape[1],
                     )
                 )  # fmt: skip
-            if proven:
-                self.bound_s = self.best_s
-            moved = self.bound_s > before + MOVED * self.best_s
-            idle = 0 if moved else idle + 1
+            if idle >= 2 and self.dual.fold is None:
+                proven, best_s = self._look(best_s)
+        if proven:
+            self.bound_s = best_s
 
-    def _done(self) -> bool:
-        late = self.trace.elapsed_s() > self.budget
-        return late or self.best_s - self.bound_s <= self.stop_gap * self.best_s
+    def _closed(self, best_s: float) -> bool:
+        most = max(self.search.stop_gap, SLACK)
+        return best_s - self.bound_s <= most * best_s
 
-    def _kept(self, excess: Sequence[Floats], bound_s: float, domains: Sequence[Ints]) -> list[Ints]:
-        """Return which choices may be part of a better plan; those of the best one stay at least."""
-        most = self.best_s * (1 + SLACK) - bound_s
-        return [np.flatnonzero(e <= max(most, float(e.min()))) for e in excess]
+    def _offer(self, assignment: Sequence[int]) -> float:
+        return self.offer([int(d[c]) for d, c in zip(self.domains, assignment, strict=True)])
 
-    def _look(
-        self, dual: Dual, domains: Sequence[Ints], excess: Sequence[Floats], few: int | None, width: int
-    ) -> bool:
-        """Look for a better plan among the best choices of every node; tell whether there is none."""
-        some = []
-        for domain, values, mine in zip(domains, excess, self.best, strict=True):
-            chosen = np.argsort(values, kind="stable")[: few or len(values)]
-            chosen = chosen[np.isfinite(values[chosen])]
-            some.append(np.union1d(chosen, np.flatnonzero((domain == mine) & np.isfinite(values))))
-        slack = self.best_s * (1 + SLACK) - dual.bound()
-        found = cheapest_within(dual, some, slack, width)
+    def _drop(self, slack_s: float) -> None:
+        """Drop the choices that cost more than the slack at least."""
+        kept = [np.flatnonzero(e <= max(slack_s, float(e.min()))) for e in self.dual.excess()]
+        if self.early is self.dual:
+            self.early = copy(self.dual)
+            self.early.messages = self.dual.messages.copy()
+        self.domains = [d[k] for d, k in zip(self.domains, kept, strict=True)]
+        old = self.dual
+        self.dual = Dual(
+            restricted(old.problem, kept), most_s=old.most_s, fold=old.fold, before=old
+        )
+
+    def _look(self, best_s: float) -> tuple[bool, float]:
+        """Look at all plans that are left; tell whether none can be better than the best."""
+        every = [np.arange(len(domain)) for domain in self.domains]
+        slack = best_s * (1 + SLACK) - self.dual.bound()
+        found = cheapest_within(self.dual, every, slack, WIDE)
         if found.assignment is not None:
-            self.offer([int(d[c]) for d, c in zip(domains, found.assignment, strict=True)])
-        return found.proven and few is None
+            best_s = min(best_s, self._offer(found.assignment))
+        return found.proven, best_s
 
+
+def _all(problem: Problem) -> list[Ints]:
+    return [np.arange(len(node.choices)) for node in problem.nodes]
+
+
+def _ends_between(longer: Shortened, shorter: Shortened) -> list[list[int]]:
+    """Return at which edges of one shortened problem those of another have their ends."""
+    assert longer.ends is not None and shorter.ends is not None
+    found = [[-1] * (len(edge.readers) + 1) for edge in longer.problem.edges]
+    for mine, theirs in zip(longer.ends, shorter.ends, strict=True):
+        for position, (edge, other) in enumerate(zip(mine, theirs, strict=True)):
+            found[edge][position] = other
+    return found
+
+
+LOG = False
 
 __all__ = ["search"]

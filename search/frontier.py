@@ -19,6 +19,8 @@ import numpy as np
 from autoddl.search.dual import Dual
 from autoddl.search.problem import Floats, Ints
 
+MOST_ENTRIES = 1 << 20  # of a tensor's table
+
 
 @dataclass(frozen=True, eq=False)
 class Found:
@@ -53,7 +55,14 @@ def cheapest(
     Where the dual prices memory, both costs include that. Of more than `width` partial plans the
     cheapest so far stay, and nothing is proven. The plan holds at most `memory_bytes`.
     """
-    return _Frontier(dual, domains, slack_s, width, memory_bytes).run()
+    try:
+        return _Frontier(dual, domains, slack_s, width, memory_bytes).run()
+    except _TooLarge:
+        return Found(None, False)
+
+
+class _TooLarge(Exception):
+    """A tensor's table would have more than MOST_ENTRIES entries."""
 
 
 class _Frontier:
@@ -64,7 +73,8 @@ class _Frontier:
     ) -> None:
         self.dual, self.domains, self.slack, self.width = dual, domains, slack_s, width
         self.limit = limit
-        self.parts = dual.parts()
+        self.parts = dual.parts_by_term()
+        self.given = dual.lent - dual.messages
         self.unary = [u[d] for u, d in zip(dual.unary(), domains, strict=True)]
         self.free = dict.fromkeys(i for i, domain in enumerate(domains) if len(domain) > 1)
         self.spent = sum(float(v[0]) for i, v in enumerate(self.unary) if i not in self.free)
@@ -95,6 +105,8 @@ class _Frontier:
         nodes, states = self._ends(edge)
         turn = [self.turn[n] if n in open_nodes else -1 for n in nodes]
         found = [np.unique(s, return_inverse=True) for s in states]
+        if math.prod(len(values) for values, _ in found) > MOST_ENTRIES:
+            raise _TooLarge
         grid = np.ix_(*(values for values, _ in found))
         order = sorted(range(len(nodes)), key=lambda i: turn[i])
         whole = self._cost(edge, list(grid)).transpose(order)
@@ -131,7 +143,7 @@ class _Frontier:
             term = dual.terms[index]
             here = [source, *(wanted[r] for r in term.readers)]
             for end, state in zip(term.ends, here, strict=True):
-                total += dual.lent[end][state] - dual.messages[end][state]
+                total += self.given[end][state]
             total -= self.parts[index]
         return np.maximum(total, 0.0)
 

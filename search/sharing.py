@@ -7,6 +7,7 @@ that want the same. Arrays have one row per tensor; states that do not occur hav
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,18 +16,18 @@ import numpy as np
 from autoddl.search.problem import Floats, Ints
 
 MOST_READERS = 7  # of one tensor; 3^n groups are looked at
-_ENTRIES = 1 << 22  # of one array
+_ENTRIES = 1 << 18  # of one array: what caches hold is worked on fastest
 
 
 def seen_by_producer(cost: Floats, wants: Floats) -> Floats:
     """Return the least sum for every state of the producer [rows, s].
 
-    `cost` is [rows, s, w], `wants` [rows, readers, w] what it costs a reader to want w.
+    `cost` is [rows or 1, s, w], `wants` [rows, readers, w] what it costs a reader to want w.
     """
     if wants.shape[1] == 1:
-        least: Floats = (cost + wants).min(axis=2)
+        least: Floats = (cost.swapaxes(1, 2) + wants[:, 0, :, None]).min(axis=1)
         return least
-    return _in_parts(lambda c, w: _partitions(c, w)[0][:, -1], cost, wants)
+    return _in_parts(lambda c, w: _served(c, _sums(w))[:, -1], cost, wants)
 
 
 def seen_by_reader(cost: Floats, source: Floats, others: Floats) -> Floats:
@@ -42,26 +43,30 @@ def seen_by_reader(cost: Floats, source: Floats, others: Floats) -> Floats:
 
 def _with_others(cost: Floats, source: Floats, others: Floats) -> Floats:
     """For every group that wants the same as the reader, the rest is served for its own sake."""
-    served, sums = _partitions(cost, others)
-    rest = served[:, ::-1] + source[:, None]  # the complement of group g is the last less g
-    found: Floats = ((cost[:, None] + rest[..., None]).min(axis=2) + sums).min(axis=1)
+    sums = _sums(others)
+    rest = _served(cost, sums)[:, ::-1] + source[:, None]  # the complement of g is the last less g
+    least = (cost[:, :, None] + rest.swapaxes(1, 2)[..., None]).min(axis=1)
+    found: Floats = (least + sums).min(axis=1)
     return found
 
 
-def _partitions(cost: Floats, wants: Floats) -> tuple[Floats, Floats]:
-    """Return for every set of readers the least sum by s, and what it costs them to want w.
-
-    Sets are numbers with a bit for each reader; both results are [rows, sets, states].
-    """
+def _sums(wants: Floats) -> Floats:
+    """Return what it costs each set of readers to want w [rows, sets, w]; a set's bits are readers."""
     sums = np.zeros((len(wants), 1, wants.shape[2]))
     for reader in range(wants.shape[1]):
         sums = np.concatenate([sums, sums + wants[:, reader, None]], axis=1)
-    together = (cost[:, None] + sums[:, :, None]).min(axis=3)
+    return sums
+
+
+def _served(cost: Floats, sums: Floats) -> Floats:
+    """Return the least sum over the ways to serve each set of readers [rows, sets, s]."""
+    prices = np.ascontiguousarray(cost.swapaxes(1, 2))[:, :, None]
+    together = (prices + sums.swapaxes(1, 2)[..., None]).min(axis=1)  # one state for all of them
     served = np.zeros_like(together)
-    for level in _levels(wants.shape[1]):
+    for level in _levels(sums.shape[1].bit_length() - 1):
         ways = together[:, level.group] + served[:, level.rest]
         served[:, level.sets] = np.minimum.reduceat(ways, level.starts, axis=1)
-    return served, sums
+    return served
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,14 +93,14 @@ def _levels(readers: int) -> tuple[_Level, ...]:
     return tuple(found)
 
 
-def _in_parts(function, cost: Floats, *arrays: Floats) -> Floats:  # type: ignore[no-untyped-def]
+def _in_parts(function: Callable[..., Floats], cost: Floats, *arrays: Floats) -> Floats:
     """Call a function on as many rows at a time as fit into memory well."""
-    entries = cost.shape[1] * cost.shape[2] << arrays[-1].shape[1]
+    rows, entries = len(arrays[0]), cost.shape[1] * cost.shape[2] << arrays[-1].shape[1]
     step = max(1, _ENTRIES // entries)
-    if len(cost) <= step:
-        return function(cost, *arrays)  # type: ignore[no-any-return]
-    parts = [
-        function(cost[i : i + step], *(a[i : i + step] for a in arrays))
-        for i in range(0, len(cost), step)
-    ]
+    if rows <= step:
+        return function(cost, *arrays)
+    parts = []
+    for i in range(0, rows, step):
+        here = slice(i, i + step)
+        parts.append(function(cost if len(cost) == 1 else cost[here], *(a[here] for a in arrays)))
     return np.concatenate(parts)

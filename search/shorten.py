@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoddl.search.problem import TENSOR, Edge, Problem
+from autoddl.search.problem import TENSOR, Edge, Ints, Problem
 from autoddl.search.result import Assignment
 
 LONGEST_PERIOD = 4  # so many different layers may take turns
@@ -50,15 +50,16 @@ class _Run:
 
 @dataclass(frozen=True, eq=False)
 class Shortened:
-    """`problem` lacks layers of the whole one.
+    """`problem` lacks layers of the whole one; `place` says which of its nodes each whole one takes.
 
-    `place` says which of its nodes stands for each node of the whole one, `tensors` which of its
-    edges stands for each edge: None where they differ.
+    `ends` has for every edge of the whole problem, for the producer and each reader, the edge at which
+    the node that stands for it has the same place. None if there is no such edge: layers then hang
+    together otherwise than by pairs of neighbours.
     """
 
     problem: Problem
     place: tuple[int, ...]
-    tensors: tuple[int | None, ...]
+    ends: tuple[tuple[int, ...], ...] | None
 
     def extended(self, assignment: Sequence[int]) -> Assignment:
         """Return the assignment of the whole problem; left-out layers are like their stand-in."""
@@ -89,17 +90,19 @@ def shorten(problem: Problem, kept_periods: int = 3) -> Shortened:
             run = next(r for r in runs[left.prefix] if left.index in r.dropped)
             node = node_at[replace(left, index=run.stand_in(left.index))]
         place.append(node)
-    edges = tuple(_edges(problem, places, runs, node_at, number))
+    operands = _operands(problem)
+    pairs = list(_edges(problem, places, runs, node_at, number, operands))
     nodes = tuple(problem.nodes[i] for i in kept)
-    shorter = replace(problem, nodes=nodes, edges=edges)
-    return Shortened(
-        shorter, tuple(number[node] for node in place), _tensors(problem, shorter, place)
-    )
+    shorter = replace(problem, nodes=nodes, edges=tuple(edge for edge, _ in pairs))
+    short_place = tuple(number[node] for node in place)
+    ends = _ends(problem, operands, shorter, [names for _, names in pairs], short_place)
+    return Shortened(shorter, short_place, ends)
 
 
 def unchanged(problem: Problem) -> Shortened:
     """Return the problem as it is."""
-    return Shortened(problem, tuple(range(len(problem.nodes))), tuple(range(len(problem.edges))))
+    ends = tuple((i,) * (len(edge.readers) + 1) for i, edge in enumerate(problem.edges))
+    return Shortened(problem, tuple(range(len(problem.nodes))), ends)
 
 
 def _places(problem: Problem) -> dict[int, _Place]:
@@ -168,18 +171,26 @@ def _edges(
     runs: Mapping[str, Sequence[_Run]],
     node_at: Mapping[_Place, int],
     number: Mapping[int, int],
-) -> Iterator[Edge]:
-    """Yield the edges of the kept nodes; a reader that was left out is replaced across the gap."""
-    for edge in problem.edges:
+    operands: Sequence[tuple[str, ...]],
+) -> Iterator[tuple[Edge, tuple[str, ...]]]:
+    """Yield the edges of the kept nodes with the operands at their ends.
+
+    A reader that was left out is replaced across the gap.
+    """
+    for edge, (produced, *read) in zip(problem.edges, operands, strict=True):
         if edge.producer not in number:
             continue
-        readers = []
-        for node, states in edge.readers:
+        readers, names = [], [produced]
+        for (node, states), name in zip(edge.readers, read, strict=True):
             reader = node if node in number else _across(places, runs, node_at, edge.producer, node)
             if reader is not None and reader in number:
                 readers.append((number[reader], states))
+                names.append(name)
         if readers:
-            yield replace(edge, producer=number[edge.producer], readers=tuple(readers))
+            yield (
+                replace(edge, producer=number[edge.producer], readers=tuple(readers)),
+                tuple(names),
+            )
 
 
 def _across(
@@ -199,29 +210,64 @@ def _across(
     return None if moved in run.dropped else node_at.get(replace(there, index=moved))
 
 
-def _tensors(
-    problem: Problem, shorter: Problem, place: Sequence[int]
-) -> tuple[int | None, ...]:
-    """Return the edge of the shortened problem that stands for each edge of the whole one."""
-    short = {edge.tensor: i for i, edge in enumerate(shorter.edges)}
-    operands = [_operand(problem, edge) for edge in problem.edges]
-    at = {(edge.producer, o): i for i, (edge, o) in enumerate(zip(problem.edges, operands, strict=True))}
-    found: list[int | None] = []
-    for edge, operand in zip(problem.edges, operands, strict=True):
-        same = at.get((place[edge.producer], operand))
-        number = None if same is None else short.get(problem.edges[same].tensor)
-        alike = number is not None and _arrays(shorter.edges[number]) == _arrays(edge)
-        found.append(number if alike else None)
+def _operands(problem: Problem) -> list[tuple[str, ...]]:
+    """Return for every edge under which names its ends have the tensor."""
+    found = []
+    for edge in problem.edges:
+        names = [_names(problem, edge.producer, edge.tensor)[0]]
+        seen: dict[int, int] = defaultdict(int)
+        for node, _ in edge.readers:
+            read = _names(problem, node, edge.tensor)
+            names.append(f"read {read[min(seen[node], len(read) - 1)]}")
+            seen[node] += 1
+        found.append(tuple(names))
+    return found
+
+
+def _names(problem: Problem, node: int, tensor: str) -> list[str]:
+    here = problem.nodes[node]
+    if here.kind != "op":
+        return [TENSOR]
+    return [operand for operand, name in problem.program.op[here.name].operands if name == tensor]
+
+
+def _ends(
+    problem: Problem,
+    operands: Sequence[tuple[str, ...]],
+    shorter: Problem,
+    short_operands: Sequence[tuple[str, ...]],
+    place: Sequence[int],
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return at which edges the ends of each edge have those that stand for them; see Shortened."""
+    at: dict[tuple[int, str], tuple[int, int]] = {}
+    for index, (edge, names) in enumerate(zip(shorter.edges, short_operands, strict=True)):
+        nodes = (edge.producer, *(n for n, _ in edge.readers))
+        for position, (node, name) in enumerate(zip(nodes, names, strict=True)):
+            at[node, name] = index, position
+    found = []
+    for edge, names in zip(problem.edges, operands, strict=True):
+        nodes = (edge.producer, *(n for n, _ in edge.readers))
+        mine = [at.get((place[n], name)) for n, name in zip(nodes, names, strict=True)]
+        matched = tuple(end for end in mine if end is not None)
+        if len(matched) < len(mine) or not _alike(edge, shorter, matched):
+            return None
+        found.append(tuple(index for index, _ in matched))
     return tuple(found)
 
 
-def _operand(problem: Problem, edge: Edge) -> str:
-    """Return under which name the producer of a tensor has it."""
-    node = problem.nodes[edge.producer]
-    if node.kind != "op":
-        return TENSOR
-    return next(o for o, t in problem.program.op[node.name].operands if t == edge.tensor)
+def _alike(edge: Edge, shorter: Problem, ends: Sequence[tuple[int, int]]) -> bool:
+    """Tell whether the edges that stand for an edge have its prices, states and number of readers."""
+    for position, (index, other) in enumerate(ends):
+        short = shorter.edges[index]
+        if (
+            position != other
+            or short.table is not edge.table
+            or len(short.readers) != len(edge.readers)
+            or _arrays(short)[position] is not _arrays(edge)[position]
+        ):
+            return False
+    return True
 
 
-def _arrays(edge: Edge) -> tuple[int, ...]:
-    return id(edge.table), id(edge.source), *(id(states) for _, states in edge.readers)
+def _arrays(edge: Edge) -> list[Ints]:
+    return [edge.source, *(states for _, states in edge.readers)]
