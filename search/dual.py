@@ -15,7 +15,7 @@ equal ops are updated together as rows of one array: the layers of a deep model 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,19 +28,20 @@ from autoddl.search.sharing import MOST_READERS, seen_by_producer, seen_by_reade
 # layers have nodes of their own that adapt.
 _COMMON = 8.0
 
-Compressed = tuple[Floats, Ints, tuple[Ints, ...]]
+Compressed = tuple[Floats, tuple[Ints, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class Term:
     """What a tensor costs by the states of its ends: the producer's and those of (some) readers.
 
-    `ends` numbers them, `table` its prices. A tensor with many readers has several terms, each with a
-    part of its prices.
+    `ends` numbers them, `at` says which ends of which edges they are: (edge, 0 for its producer or 1 +
+    the reader's number). `table` are its prices. A tensor with many readers has several terms, `group`
+    numbers them, each with a part of its prices.
     """
 
-    edge: int
-    readers: tuple[int, ...]
+    at: tuple[tuple[int, int], ...]
+    group: int
     table: int
     ends: Ints
 
@@ -60,7 +61,7 @@ class _End:
 class _Terms:
     """All terms of the whole problem with one table of prices and one number of readers.
 
-    `ends` [terms, 1 + readers], `cost` [1, s, w], `count` [terms] how often each occurs.
+    `ends` [terms, 1 + readers], `cost` [terms or 1, s, w], `count` [terms] how often each occurs.
     """
 
     ends: Ints
@@ -117,11 +118,12 @@ class Fold:
     """How often the nodes of a problem occur in the whole one: `copies`, and its edges.
 
     Those are given by the edges at which the nodes that stand for its ends have the same place (see
-    shorten.Shortened), with how often that occurs.
+    shorten.Shortened), with how often that occurs. `tied`: all copies of a node choose the same.
     """
 
     copies: Ints
     edges: Mapping[tuple[int, ...], int]
+    tied: bool
 
 
 class Dual:
@@ -140,18 +142,17 @@ class Dual:
         """Start with the messages of `before`, if given: of the same problem with more choices.
 
         Or of another one: at each of our edges, `ends` has for the producer and each reader which of
-        its edges has that end. With a `fold` it is the relaxation of the whole problem of which `problem` has a part of the
-        layers. `most_s` is more than what the best plan costs: what is not possible (infinite) is as
+        its edges has that end. With a `fold` it is the relaxation of the whole problem of which
+        `problem` has a part of the layers. `most_s` is more than what the best plan costs: what is not possible (infinite) is as
         good as that.
         """
         self.problem, self.byte_s, self.most_s, self.fold = problem, byte_s, most_s, fold
         self._terms(problem)
         self._copies(fold)
-        shape = self.count, max((len(cost) for cost in self.prices), default=1)
+        shape = len(self.times), max((len(cost) for cost in self.prices), default=1)
         self.messages, self.lent = np.zeros(shape), np.full(shape, np.inf)
         if before is not None:
-            same = [(i,) * (len(e.readers) + 1) for i, e in enumerate(problem.edges)]
-            self._carry(before, same if ends is None else ends)
+            self._carry(before, ends)
         self.batches = self._batches(problem)
         self.forward = before is None or before.forward
         for batch in self.batches:
@@ -160,26 +161,36 @@ class Dual:
     def _terms(self, problem: Problem) -> None:
         """Make the terms, number their ends, and collect prices [tables, s, w]."""
         shared: dict[object, Compressed] = {}
-        occurring = self._occurring(problem)
-        found = [compressed(*pair, shared) for pair in zip(problem.edges, occurring, strict=True)]
-        self.occurring = [occurring for _, occurring, _ in found]
-        self.states = [states for _, _, states in found]
+        self.occurring = self._occurring(problem)
+        pairs = zip(problem.edges, self.occurring, strict=True)
+        found = [compressed(*pair, shared) for pair in pairs]
+        self.states = [states for _, states in found]
         self.terms: list[Term] = []
-        self.of_edge: list[list[int]] = []
-        self.count = 0
+        self.times: list[float] = []  # by end, how often its term is counted
         self.prices: list[Floats] = []  # tables [s, w]
+        self.end_at: dict[tuple[int, int, int], int] = {}  # by edge, position, part of its readers
         tables: dict[tuple[int, float], int] = {}
-        for index, (cost, _, _) in enumerate(found):
-            self.of_edge.append([])
-            for readers in _groups(len(problem.edges[index].readers)):
-                scale = len(readers) / len(problem.edges[index].readers)
-                if (id(cost), scale) not in tables:
-                    tables[id(cost), scale] = len(self.prices)
-                    self.prices.append(np.minimum(cost, self.most_s) * scale)
-                ends = self.count + np.arange(len(readers) + 1)
-                self.of_edge[-1].append(len(self.terms))
-                self.terms.append(Term(index, readers, tables[id(cost), scale], ends))
-                self.count += len(ends)
+        for edges, times in self._edges(problem):
+            cost, groups = found[edges[0]][0], _groups(len(edges) - 1)
+            for group, readers in enumerate(groups):
+                key = id(cost), len(readers) / (len(edges) - 1)
+                if key not in tables:
+                    tables[key] = len(self.prices)
+                    self.prices.append(np.minimum(cost, self.most_s) * key[1])
+                at = tuple((edges[i], i) for i in (0, *(reader + 1 for reader in readers)))
+                ends = len(self.times) + np.arange(len(at))
+                self.terms.append(Term(at, group, tables[key], ends))
+                self.times += [float(times)] * len(at)
+                for (edge, position), end in zip(at, ends.tolist(), strict=True):
+                    known = self.end_at.get((edge, position, group))
+                    if known is None or times > self.times[known]:
+                        self.end_at[edge, position, group] = end
+
+    def _edges(self, problem: Problem) -> Iterable[tuple[tuple[int, ...], int]]:
+        """Yield the edges that have the ends of each tensor, and how often it is counted."""
+        if self.fold is not None and self.fold.tied:
+            return self.fold.edges.items()
+        return (((i,) * (len(e.readers) + 1), 1) for i, e in enumerate(problem.edges))
 
     def _occurring(self, problem: Problem) -> list[Ints]:
         """Return which states occur at each edge, or at one whose ends stand for the same."""
@@ -195,41 +206,42 @@ class Dual:
         return found
 
     def _copies(self, fold: Fold | None) -> None:
-        """Note how often nodes and terms occur, `alike` by number of readers."""
+        """Note how often nodes and terms occur, `alike` by table and number of readers."""
         found: dict[tuple[int, ...], int] = defaultdict(int)
         self.weight = np.ones(len(self.problem.nodes))
-        if fold is None:
+        if fold is None or fold.tied:
             found.update((tuple(t.ends.tolist()), 1) for t in self.terms)
         else:
             self.weight = np.array(fold.copies, dtype=float)
             for edges, count in fold.edges.items():
-                for group, number in enumerate(self.of_edge[edges[0]]):
-                    roles = [0, *(reader + 1 for reader in self.terms[number].readers)]
-                    there = [self.terms[self.of_edge[edges[role]][group]].ends for role in roles]
-                    found[tuple(int(ends[i]) for i, ends in enumerate(there))] += count
+                for group, readers in enumerate(_groups(len(edges) - 1)):
+                    at = [(edges[i], i, group) for i in (0, *(reader + 1 for reader in readers))]
+                    found[tuple(self.end_at[key] for key in at)] += count
         table_of = np.repeat([t.table for t in self.terms], [len(t.ends) for t in self.terms])
+        times_of = np.array(self.times)
         groups: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
         for ends in found:
             groups[len(ends), int(table_of[ends[0]])].append(ends)
-        self.alike = [
-            _Terms(
-                np.array(rows), self.prices[table][None], np.array([float(found[e]) for e in rows])
-            )
-            for (_, table), rows in groups.items()
-        ]
+        self.alike = []
+        for (_, table), rows in groups.items():
+            ends, cost = np.array(rows), self.prices[table][None]
+            times = times_of[ends[:, 0]]
+            cost = cost if (times == 1).all() else cost * times[:, None, None]
+            self.alike.append(_Terms(ends, cost, np.array([float(found[e]) for e in rows])))
 
-    def _carry(self, before: Dual, ends: Sequence[Sequence[int]]) -> None:
+    def _carry(self, before: Dual, ends: Sequence[Sequence[int]] | None) -> None:
         """Take over messages; every state here occurs there as well."""
-        for index, edges in enumerate(ends):
-            states = self.occurring[index]
-            for group, number in enumerate(self.of_edge[index]):
-                term = self.terms[number]
-                positions = [0, *(reader + 1 for reader in term.readers)]
-                for role, position in enumerate(positions):
-                    edge = edges[position]
-                    left = np.searchsorted(before.occurring[edge], states)
-                    old = before.terms[before.of_edge[edge][group]].ends[role]
-                    self.messages[term.ends[role], : len(states)] = before.messages[old, left]
+        for number, term in enumerate(self.terms):
+            for role, ((edge, position), end) in enumerate(zip(term.at, term.ends, strict=True)):
+                if ends is None:
+                    same, there = edge, before.terms[number].ends[role]
+                else:
+                    same = ends[edge][position]
+                    there = before.end_at[same, position, term.group]
+                states = self.occurring[edge]
+                left = np.searchsorted(before.occurring[same], states)
+                each = self.times[end] / before.times[there]
+                self.messages[end, : len(states)] = each * before.messages[there, left]
 
     def bound(self) -> float:
         """Return seconds that no assignment (of the whole problem) stays below."""
@@ -252,7 +264,7 @@ class Dual:
 
     def parts_by_term(self) -> Floats:
         """Return what each of `terms` adds to the bound; without a fold."""
-        first = {int(term.ends[0]): i for i, term in enumerate(self.terms)}
+        first = {int(term.ends[0]): number for number, term in enumerate(self.terms)}
         found = np.zeros(len(self.terms))
         for terms, parts in zip(self.alike, self.parts(), strict=True):
             found[[first[end] for end in terms.ends[:, 0].tolist()]] = parts
@@ -315,14 +327,19 @@ class Dual:
                 found[node] = row
         return found
 
-    def drop(self, kept: Sequence[Ints]) -> None:
-        """Leave only the `kept` choices of every node."""
+    def drop(self, kept: Sequence[Ints]) -> list[Ints]:
+        """Leave only the `kept` choices of every node; return which ones some equal node still has."""
+        found: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(self.problem.nodes)
         for batch in self.batches:
             dropped = np.ones(batch.cost.shape, dtype=bool)
             for row, node in enumerate(batch.nodes):
                 dropped[row, kept[node]] = False
             batch.cost[dropped] = np.inf
             self._lend(batch)
+            some = np.flatnonzero(~dropped.all(axis=0))
+            for node in batch.nodes:
+                found[node] = some
+        return found
 
     def price_memory(self, byte_s: float) -> None:
         """Give memory another price."""
@@ -417,22 +434,19 @@ class Dual:
         """Return the ends of each node."""
         found: list[list[_End]] = [[] for _ in problem.nodes]
         for number, term in enumerate(self.terms):
-            edge, states = problem.edges[term.edge], self.states[term.edge]
-            positions = [0, *(reader + 1 for reader in term.readers)]
-            nodes = [edge.producer, *(n for n, _ in edge.readers)]
-            for role, position in enumerate(positions):
-                end = _End(int(term.ends[role]), number, role, term.table, states[position])
-                found[nodes[position]].append(end)
+            for role, (edge, position) in enumerate(term.at):
+                states = self.states[edge][position]
+                end = _End(int(term.ends[role]), number, role, term.table, states)
+                found[_node(problem.edges[edge], position)].append(end)
         return found
 
     def _span(self, place: Ints) -> tuple[Ints, Ints]:
         """Return for each end the first and the last batch that touches one of its terms."""
-        node_of = np.zeros(self.count, dtype=np.int64)
+        node_of = np.zeros(len(self.times), dtype=np.int64)
         for term in self.terms:
-            edge = self.problem.edges[term.edge]
-            node_of[term.ends] = [edge.producer, *(edge.readers[r][0] for r in term.readers)]
+            node_of[term.ends] = [_node(self.problem.edges[e], i) for e, i in term.at]
         self.place = place
-        first, last = np.full(self.count, len(place)), np.full(self.count, -1)
+        first, last = np.full(len(self.times), len(place)), np.full(len(self.times), -1)
         for terms in self.alike:
             here = place[node_of[terms.ends]]
             np.minimum.at(first, terms.ends, here.min(axis=1, keepdims=True))
@@ -444,7 +458,8 @@ class Dual:
         span: tuple[Ints, Ints],
     ) -> _Batch:  # fmt: skip
         first, width = self.problem.nodes[nodes[0]], self.messages.shape[1]
-        cost = np.tile(first.compute_s + self.byte_s * first.memory_bytes, (len(nodes), 1))
+        copies = self.fold.copies[nodes] if self.fold is not None and self.fold.tied else np.ones(len(nodes))
+        cost = copies[:, None] * (first.compute_s + self.byte_s * first.memory_bytes)
         states = np.array([end.states for end in touched[0]], dtype=np.int64).reshape(-1, cost.shape[1])
         shape = len(nodes), len(states)
         ends = np.array([[e.number for e in row] for row in touched], dtype=np.int64).reshape(shape)
@@ -488,7 +503,7 @@ class Dual:
 
     def _terms_at(self) -> list[list[tuple[int, int, int]]]:
         """Return for every end the terms that it is in: which are alike, number there, column."""
-        found: list[list[tuple[int, int, int]]] = [[] for _ in range(self.count)]
+        found: list[list[tuple[int, int, int]]] = [[] for _ in self.times]
         for number, terms in enumerate(self.alike):
             for row, ends in enumerate(terms.ends.tolist()):
                 for column, end in enumerate(ends):
@@ -513,9 +528,12 @@ def _pull(terms: _Terms, rows: Ints, columns: Ints, each: Ints | None = None) ->
     if columns.any():
         source, others = ends[:, 0], np.arange(1, ends.shape[1]) != columns[:, None]
         wants = ends[:, 1:][others].reshape(len(ends), -1)
-    return _Pull(
-        mine[starts], starts, of_all(count), of_all(count**_COMMON), terms.cost, source, wants
-    )
+    cost = terms.cost if len(terms.cost) == 1 else terms.cost[rows]
+    return _Pull(mine[starts], starts, of_all(count), of_all(count**_COMMON), cost, source, wants)
+
+
+def _node(edge: Edge, position: int) -> int:
+    return edge.producer if position == 0 else edge.readers[position - 1][0]
 
 
 def _groups(readers: int) -> list[tuple[int, ...]]:
@@ -525,16 +543,16 @@ def _groups(readers: int) -> list[tuple[int, ...]]:
 
 
 def compressed(edge: Edge, occurring: Ints, shared: dict[object, Compressed]) -> Compressed:
-    """Return a tensor's prices among some states, these, and those of producer and readers.
+    """Return a tensor's prices among some states, and those of producer and readers as positions there.
 
     `shared` keeps what was computed, so that equal tensors get the same arrays.
     """
     arrays = (edge.source, *(states for _, states in edge.readers))
     cost_key = id(edge.table), occurring.tobytes()
     if cost_key not in shared:
-        shared[cost_key] = edge.table.cost[np.ix_(occurring, occurring)], occurring, ()
+        shared[cost_key] = edge.table.cost[np.ix_(occurring, occurring)], ()
     key = (*cost_key, *map(id, arrays))
     if key not in shared:
-        cost, occurring, _ = shared[cost_key]
-        shared[key] = cost, occurring, tuple(np.searchsorted(occurring, a) for a in arrays)
+        found = tuple(np.searchsorted(occurring, a) for a in arrays)
+        shared[key] = shared[cost_key][0], found
     return shared[key]

@@ -87,44 +87,35 @@ class _Search:
 
     def solve(self) -> None:
         """Go from few layers to all of them."""
-        pair, some = shorten(self.problem, 2), shorten(self.problem, 3)
-        if some.ends is None or pair.ends is None or pair.problem is self.problem:
+        some = shorten(self.problem, 3)
+        if some.ends is None or some.problem is self.problem:
             self._whole(Dual(self.problem, most_s=2 * self.best_s), _all(self.problem))
             return
-        early = self._few(pair)
-        fold = Fold(np.bincount(some.place), Counter(some.ends))
-        dual = Dual(
-            some.problem,
-            most_s=2 * self.best_s,
-            fold=fold,
-            before=early,
-            ends=_ends_between(some, pair),
+        copies, edges = np.bincount(some.place), Counter(some.ends)
+        early = self._ascend(
+            Dual(some.problem, most_s=2 * self.best_s, fold=Fold(copies, edges, tied=True)), some
+        ).early
+        same = [(i,) * (len(e.readers) + 1) for i, e in enumerate(some.problem.edges)]
+        fold = Fold(copies, edges, tied=False)
+        middle = self._ascend(
+            Dual(some.problem, most_s=2 * self.best_s, fold=fold, before=early, ends=same), some
         )
-        middle = _Ascent(dual, _all(some.problem), lambda a: self.offer(some.extended(a)), self)
-        middle.run(self.best_s)
         self.bound_s = middle.bound_s
         if self.late() or self.gap() <= self.stop_gap:
             return
-        domains = [middle.domains[i] for i in some.place]
+        domains = [middle.domains[i][middle.left[i]] for i in some.place]
         whole = restricted(self.problem, domains)
-        self._whole(Dual(whole, most_s=2 * self.best_s, before=middle.dual, ends=some.ends), domains)
+        self._whole(Dual(whole, most_s=2 * self.best_s, before=early, ends=some.ends), domains)
+
+    def _ascend(self, dual: Dual, some: Shortened) -> _Ascent:
+        """Ascend with a problem that lacks layers."""
+        found = _Ascent(dual, _all(some.problem), lambda a: self.offer(some.extended(a)), self)
+        found.run(self.best_s)
+        return found
 
     def gap(self) -> float:
         """Return how far the bound is below the best cost, relative."""
         return 1.0 - self.bound_s / self.best_s
-
-    def _few(self, pair: Shortened) -> Dual:
-        """Solve the problem with two layers for its plan; return a relaxation with all choices."""
-        best_s = pair.problem.cost_s(replicated(pair.problem))
-
-        def offer(assignment: Sequence[int]) -> float:
-            self.offer(pair.extended(assignment))
-            return pair.problem.cost_s(assignment)
-
-        dual = Dual(pair.problem, most_s=2 * best_s)
-        few = _Ascent(dual, _all(pair.problem), offer, self)
-        few.run(best_s)
-        return few.early
 
     def _whole(self, dual: Dual, domains: Sequence[Ints]) -> None:
         last = _Ascent(dual, domains, self.offer, self)
@@ -147,6 +138,7 @@ class _Ascent:
         search: _Search,
     ) -> None:
         self.dual, self.domains, self.offer, self.search = dual, list(domains), offer, search
+        self.left = _all(dual.problem)
         self.early = dual  # the last one that has all choices
         self.bound_s = -np.inf
         self.log = LOG
@@ -171,7 +163,7 @@ class _Ascent:
                     % (
                         self.search.trace.elapsed_s(), 1e3 * self.bound_s, 1e3 * best_s,
                         100 * (1 - self.bound_s / best_s),
-                        sum(map(len, self.domains)) / len(self.domains), len(self.dual.batches),
+                        sum(map(len, self.left)) / len(self.left), len(self.dual.batches),
                         self.dual.messages.shape[1],
                     )
                 )  # fmt: skip
@@ -191,19 +183,24 @@ class _Ascent:
         """Drop the choices that cost more than the slack at least."""
         kept = [np.flatnonzero(e <= max(slack_s, float(e.min()))) for e in self.dual.excess()]
         if self.early is self.dual:
-            self.early = copy(self.dual)
+            self.early = copy(self.dual)  # drop() takes choices away, messages stay
             self.early.messages = self.dual.messages.copy()
-        self.domains = [d[k] for d, k in zip(self.domains, kept, strict=True)]
+        some = self.dual.drop(kept)
+        self.left = kept
+        if sum(map(len, some)) > SHRUNK * sum(map(len, self.domains)):
+            return
+        self.domains = [d[k] for d, k in zip(self.domains, some, strict=True)]
         old = self.dual
         self.dual = Dual(
-            restricted(old.problem, kept), most_s=old.most_s, fold=old.fold, before=old
+            restricted(old.problem, some), most_s=old.most_s, fold=old.fold, before=old
         )
+        self.left = [np.searchsorted(s, k) for s, k in zip(some, kept, strict=True)]
+        self.dual.drop(self.left)
 
     def _look(self, best_s: float) -> tuple[bool, float]:
         """Look at all plans that are left; tell whether none can be better than the best."""
-        every = [np.arange(len(domain)) for domain in self.domains]
         slack = best_s * (1 + SLACK) - self.dual.bound()
-        found = cheapest_within(self.dual, every, slack, WIDE)
+        found = cheapest_within(self.dual, self.left, slack, WIDE)
         if found.assignment is not None:
             best_s = min(best_s, self._offer(found.assignment))
         return found.proven, best_s
@@ -211,16 +208,6 @@ class _Ascent:
 
 def _all(problem: Problem) -> list[Ints]:
     return [np.arange(len(node.choices)) for node in problem.nodes]
-
-
-def _ends_between(longer: Shortened, shorter: Shortened) -> list[list[int]]:
-    """Return at which edges of one shortened problem those of another have their ends."""
-    assert longer.ends is not None and shorter.ends is not None
-    found = [[-1] * (len(edge.readers) + 1) for edge in longer.problem.edges]
-    for mine, theirs in zip(longer.ends, shorter.ends, strict=True):
-        for position, (edge, other) in enumerate(zip(mine, theirs, strict=True)):
-            found[edge][position] = other
-    return found
 
 
 LOG = False

@@ -74,6 +74,9 @@ class _Frontier:
         self.dual, self.domains, self.slack, self.width = dual, domains, slack_s, width
         self.limit = limit
         self.parts = dual.parts_by_term()
+        self.terms: list[list[int]] = [[] for _ in dual.problem.edges]
+        for number, term in enumerate(dual.terms):
+            self.terms[term.at[0][0]].append(number)
         self.given = dual.lent - dual.messages
         self.unary = [u[d] for u, d in zip(dual.unary(), domains, strict=True)]
         self.free = dict.fromkeys(i for i, domain in enumerate(domains) if len(domain) > 1)
@@ -139,11 +142,10 @@ class _Frontier:
             for earlier in wanted[:number]:
                 paid = paid | (want == earlier)
             total += np.where(paid, 0.0, prices[source, want])
-        for index in dual.of_edge[edge]:
+        for index in self.terms[edge]:
             term = dual.terms[index]
-            here = [source, *(wanted[r] for r in term.readers)]
-            for end, state in zip(term.ends, here, strict=True):
-                total += self.given[end][state]
+            for end, (_, position) in zip(term.ends, term.at, strict=True):
+                total += self.given[end][states[position]]
             total -= self.parts[index]
         return np.maximum(total, 0.0)
 
