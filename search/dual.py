@@ -281,7 +281,7 @@ class Dual:
                     self._lend(batch)
         return self.bound()
 
-    def rounded(self, noise_s: float = 0.0, rng: np.random.Generator | None = None) -> list[int]:
+    def rounded(self) -> list[int]:
         """Return an assignment that the messages suggest: node after node, given those before."""
         free, told = self.lent - self.messages, self.messages.copy()
         found = np.zeros(len(self.problem.nodes), dtype=np.int64)
@@ -289,8 +289,6 @@ class Dual:
             for pull in batch.pulls[True]:
                 told[pull.mine, : pull.cost.shape[1]] = self._mean(pull, pull.share, free)
             total = batch.cost + told[batch.ends[:, :, None], batch.states].sum(axis=1)
-            if rng is not None:
-                total += noise_s * rng.random(total.shape[1])
             choice = total.argmin(axis=1)
             found[batch.nodes] = choice
             free[batch.ends] = np.inf
@@ -345,9 +343,15 @@ class Dual:
         """Give memory another price."""
         for batch in self.batches:
             held = self.problem.nodes[batch.nodes[0]].memory_bytes
-            batch.cost[:] += (byte_s - self.byte_s) * held
+            batch.cost[:] += (byte_s - self.byte_s) * self._copies_of(batch.nodes)[:, None] * held
             self._lend(batch)
         self.byte_s = byte_s
+
+    def _copies_of(self, nodes: Sequence[int] | Ints) -> Floats:
+        """Return how often the cost of each node counts in its θ."""
+        if self.fold is not None and self.fold.tied:
+            return self.fold.copies[nodes].astype(float)
+        return np.ones(len(nodes))
 
     def _own(self, batch: _Batch) -> Floats:
         """Return θ less what is lent, beyond its least [nodes, choices]; infinite for the dropped."""
@@ -458,8 +462,7 @@ class Dual:
         span: tuple[Ints, Ints],
     ) -> _Batch:  # fmt: skip
         first, width = self.problem.nodes[nodes[0]], self.messages.shape[1]
-        copies = self.fold.copies[nodes] if self.fold is not None and self.fold.tied else np.ones(len(nodes))
-        cost = copies[:, None] * (first.compute_s + self.byte_s * first.memory_bytes)
+        cost = self._copies_of(nodes)[:, None] * (first.compute_s + self.byte_s * first.memory_bytes)
         states = np.array([end.states for end in touched[0]], dtype=np.int64).reshape(-1, cost.shape[1])
         shape = len(nodes), len(states)
         ends = np.array([[e.number for e in row] for row in touched], dtype=np.int64).reshape(shape)

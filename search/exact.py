@@ -4,8 +4,9 @@ In turn the dual relaxation (dual.py) raises the bound, suggests a plan, and eve
 be part of a better one than the best known is dropped for good. It ends when the bound reaches the
 best plan, or when all plans that are left have been looked at (frontier.py).
 
-Of equal layers few are looked at: two of them give the plan; then the bound is raised for the whole
-problem with the messages of all layers in the middle equal; what is left after that is little.
+Of equal layers three are looked at: first with all in the middle alike, which gives the plan; then
+with messages alike, which bounds all plans of the whole problem; at last all layers, with the few
+choices that are left. A memory limit becomes a price of bytes, which is bisected on the way.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from copy import copy
 
 import numpy as np
 
-from autoddl.search.coordinate import cheapest, replicated
+from autoddl.errors import InfeasibleError
+from autoddl.search.coordinate import cheapest, least_memory, replicated
 from autoddl.search.dual import Dual, Fold
 from autoddl.search.frontier import cheapest as cheapest_within
 from autoddl.search.problem import Ints, Problem
@@ -31,6 +33,9 @@ SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
 WIDE = 20_000  # partial plans that stay while looking at all that are left
 PATIENCE = 8  # turns in which the bound does not move that end an ascent
 MOVED = 1e-6  # relative
+PRICES = 14  # of memory that are tried
+
+Offer = Callable[[Sequence[int]], tuple[float, bool]]
 
 
 def search(
@@ -45,16 +50,26 @@ def search(
 ) -> SearchResult:
     """Return the cheapest assignment and a bound that proves it, or the best within `budget` seconds.
 
-    It stops earlier where (cost − bound) / cost is at most `stop_gap`. The same seed gives the same
-    result unless the budget ends the search.
+    It stops earlier where (cost − bound) / cost is at most `stop_gap`. Nothing in it is random, any
+    `seed` gives the same result unless the budget ends the search.
+
+    Raises:
+        InfeasibleError: no assignment fits into `memory_bytes`.
     """
-    del seed  # nothing is random
-    run = _Search(problem, budget, stop_gap, progress)
-    for start in (replicated(problem), cheapest(problem), *starts):
+    del seed
+    problem.check_memory(memory_bytes)
+    run = _Search(problem, budget, stop_gap, memory_bytes, progress)
+    for start in (least_memory(problem), replicated(problem), cheapest(problem), *starts):
         run.offer(start)
     run.solve()
+    if not np.isfinite(run.best_s):
+        raise InfeasibleError(
+            f"search='exact' on mesh {problem.mesh}: no assignment that is possible was found in "
+            f"{budget:g} s; give more memory or time"
+        )
+    proven = run.best_s - run.bound_s <= SLACK * run.best_s  # but for rounding
     return SearchResult(
-        "exact", run.best, run.best_s, min(run.bound_s, run.best_s),
+        "exact", run.best, run.best_s, run.best_s if proven else run.bound_s,
         problem.memory_bytes(run.best), run.trace.ended(run.best_s), run.evaluations,
     )  # fmt: skip
 
@@ -63,153 +78,193 @@ class _Search:
     """The best assignment and the bound so far."""
 
     def __init__(
-        self, problem: Problem, budget: float, stop_gap: float, progress: Progress | None
-    ) -> None:
+        self, problem: Problem, budget: float, stop_gap: float,
+        memory_bytes: int | None, progress: Progress | None,
+    ) -> None:  # fmt: skip
         self.problem, self.budget, self.stop_gap = problem, budget, stop_gap
+        self.limit = memory_bytes
         self.trace = Trace(progress)
         self.best: Assignment = ()
         self.best_s = np.inf
         self.bound_s = problem.lower_bound_s()
         self.evaluations = 0
 
-    def offer(self, assignment: Sequence[int]) -> float:
-        """Keep an assignment if it is the best so far; return its cost."""
+    def offer(self, assignment: Sequence[int]) -> tuple[float, bool]:
+        """Keep an assignment if it is the best so far; return its cost and whether it fits."""
         self.evaluations += 1
         cost_s = self.problem.cost_s(assignment)
-        if cost_s < self.best_s:
+        fits = self.limit is None or self.problem.memory_bytes(assignment) <= self.limit
+        if fits and (cost_s < self.best_s or not self.best):
             self.best, self.best_s = tuple(assignment), cost_s
             self.trace.improved(cost_s)
-        return cost_s
+        return cost_s, fits
 
     def late(self) -> bool:
         """Tell whether the time is up."""
         return self.trace.elapsed_s() > self.budget
 
+    def closed(self, bound_s: float) -> bool:
+        """Tell whether a bound is as near to the best cost as is asked for."""
+        return bound_s >= (1 - max(self.stop_gap, SLACK)) * self.best_s
+
     def solve(self) -> None:
         """Go from few layers to all of them."""
         some = shorten(self.problem, 3)
         if some.ends is None or some.problem is self.problem:
-            self._whole(Dual(self.problem, most_s=2 * self.best_s), _all(self.problem))
+            self._whole(Dual(self.problem, most_s=self._most()), _all(self.problem))
             return
         copies, edges = np.bincount(some.place), Counter(some.ends)
-        early = self._ascend(
-            Dual(some.problem, most_s=2 * self.best_s, fold=Fold(copies, edges, tied=True)), some
-        ).early
+        tied = Fold(copies, edges, tied=True)
+        first = self._fold(some, Dual(some.problem, most_s=self._most(), fold=tied))
+        price = first.dual.byte_s
         same = [(i,) * (len(e.readers) + 1) for i, e in enumerate(some.problem.edges)]
         fold = Fold(copies, edges, tied=False)
-        middle = self._ascend(
-            Dual(some.problem, most_s=2 * self.best_s, fold=fold, before=early, ends=same), some
+        middle = self._fold(
+            some,
+            Dual(
+                some.problem,
+                byte_s=price,
+                most_s=self._most(),
+                fold=fold,
+                before=first.early,
+                ends=same,
+            ),
         )
-        self.bound_s = middle.bound_s
-        if self.late() or self.gap() <= self.stop_gap:
+        self.bound_s = max(self.bound_s, middle.bound_s)
+        if self.late() or self.closed(self.bound_s):
             return
         domains = [middle.domains[i][middle.left[i]] for i in some.place]
         whole = restricted(self.problem, domains)
-        self._whole(Dual(whole, most_s=2 * self.best_s, before=early, ends=some.ends), domains)
+        dual = Dual(
+            whole, byte_s=price, most_s=self._most(), before=first.early, ends=some.ends
+        )
+        self._whole(dual, domains)
 
-    def _ascend(self, dual: Dual, some: Shortened) -> _Ascent:
+    def _most(self) -> float:
+        """Return more than what the best plan costs."""
+        known = self.best_s if np.isfinite(self.best_s) else 1e6 * self.problem.lower_bound_s()
+        return 2 * max(known, 1e-9)
+
+    def _fold(self, some: Shortened, dual: Dual) -> _Ascent:
         """Ascend with a problem that lacks layers."""
         found = _Ascent(dual, _all(some.problem), lambda a: self.offer(some.extended(a)), self)
-        found.run(self.best_s)
+        found.run()
         return found
-
-    def gap(self) -> float:
-        """Return how far the bound is below the best cost, relative."""
-        return 1.0 - self.bound_s / self.best_s
 
     def _whole(self, dual: Dual, domains: Sequence[Ints]) -> None:
         last = _Ascent(dual, domains, self.offer, self)
-        last.run(self.best_s)
+        last.run()
         self.bound_s = max(self.bound_s, last.bound_s)
 
 
 class _Ascent:
     """Raise the bound of one problem and drop choices until it is solved or nothing moves.
 
-    `domains` has for each node of the dual's problem which choices of the original one it has left;
-    `offer` takes an assignment of that and returns its cost.
+    `domains` has for each node of the dual's problem which choices of the original one are left
+    there, `left` those of them that are left for this node.
     """
 
-    def __init__(
-        self,
-        dual: Dual,
-        domains: Sequence[Ints],
-        offer: Callable[[Sequence[int]], float],
-        search: _Search,
-    ) -> None:
+    def __init__(self, dual: Dual, domains: Sequence[Ints], offer: Offer, search: _Search) -> None:
         self.dual, self.domains, self.offer, self.search = dual, list(domains), offer, search
         self.left = _all(dual.problem)
         self.early = dual  # the last one that has all choices
         self.bound_s = -np.inf
-        self.log = LOG
+        self.price = _Price(dual.byte_s, search)
 
-    def run(self, best_s: float) -> None:
-        """Ascend; `best_s` is what the best plan that is known costs."""
-        idle, slack = 0, NEAR * best_s
-        proven = False
-        while not (proven or self.search.late() or idle == PATIENCE):
-            before, self.bound_s = self.bound_s, max(self.bound_s, self.dual.ascend(ROUNDS))
-            best_s = min(best_s, self._offer(self.dual.rounded()))
-            if self._closed(best_s):
-                break
-            now = best_s * (1 + SLACK) - self.dual.bound()
-            if now < SHRUNK * slack or (idle == 2 and now < slack):
-                slack = now
+    def run(self) -> None:
+        """Ascend; the bound at the end is that of the whole problem unless layers are tied."""
+        idle, slack = 0, np.inf
+        while not self.search.late() and idle < PATIENCE:
+            self.dual.ascend(ROUNDS)
+            before, now = self.bound_s, self._bound()
+            self.bound_s = max(before, now)
+            fits = self._offer(self.dual.rounded())
+            if self.search.closed(self.bound_s):
+                return
+            idle = idle + 1 if now <= before + MOVED * abs(now) else 0
+            if not self.price.settled(fits):
+                self.dual.price_memory(self.price.byte_s)
+                idle = 0
+                continue
+            room = self._slack()
+            if room < NEAR * self.search.best_s and room < (0.95 if idle else SHRUNK) * slack:
+                slack = room
                 self._drop(slack)
-            idle = idle + 1 if self.bound_s <= before + MOVED * best_s else 0
-            if self.log:
-                print(
-                    "%.2f bound %.6f best %.6f gap %.5f%% left %.2f batches %d S %d"
-                    % (
-                        self.search.trace.elapsed_s(), 1e3 * self.bound_s, 1e3 * best_s,
-                        100 * (1 - self.bound_s / best_s),
-                        sum(map(len, self.left)) / len(self.left), len(self.dual.batches),
-                        self.dual.messages.shape[1],
-                    )
-                )  # fmt: skip
-            if idle >= 2 and self.dual.fold is None:
-                proven, best_s = self._look(best_s)
-        if proven:
-            self.bound_s = best_s
+            if idle >= 2 and self.dual.fold is None and self._look():
+                self.bound_s = self.search.best_s
+                return
 
-    def _closed(self, best_s: float) -> bool:
-        most = max(self.search.stop_gap, SLACK)
-        return best_s - self.bound_s <= most * best_s
+    def _bound(self) -> float:
+        """Return the bound in seconds, without the price of the memory that is allowed."""
+        return self.dual.bound() - self.dual.byte_s * (self.search.limit or 0)
 
-    def _offer(self, assignment: Sequence[int]) -> float:
-        return self.offer([int(d[c]) for d, c in zip(self.domains, assignment, strict=True)])
+    def _slack(self) -> float:
+        """Return by how much a better plan may be above the dual's bound."""
+        return min(self.search.best_s, self.dual.most_s) * (1 + SLACK) - self._bound()
+
+    def _offer(self, assignment: Sequence[int]) -> bool:
+        pairs = zip(self.domains, assignment, strict=True)
+        return self.offer([int(domain[choice]) for domain, choice in pairs])[1]
 
     def _drop(self, slack_s: float) -> None:
         """Drop the choices that cost more than the slack at least."""
-        kept = [np.flatnonzero(e <= max(slack_s, float(e.min()))) for e in self.dual.excess()]
         if self.early is self.dual:
-            self.early = copy(self.dual)  # drop() takes choices away, messages stay
+            self.early = copy(self.dual)  # whose messages will stay as they are
             self.early.messages = self.dual.messages.copy()
-        some = self.dual.drop(kept)
-        self.left = kept
+        self.left = [np.flatnonzero(e <= max(slack_s, float(e.min()))) for e in self.dual.excess()]
+        some = self.dual.drop(self.left)
         if sum(map(len, some)) > SHRUNK * sum(map(len, self.domains)):
             return
         self.domains = [d[k] for d, k in zip(self.domains, some, strict=True)]
+        self.left = [np.searchsorted(s, k) for s, k in zip(some, self.left, strict=True)]
         old = self.dual
         self.dual = Dual(
-            restricted(old.problem, some), most_s=old.most_s, fold=old.fold, before=old
+            restricted(old.problem, some),
+            byte_s=old.byte_s,
+            most_s=old.most_s,
+            fold=old.fold,
+            before=old,
         )
-        self.left = [np.searchsorted(s, k) for s, k in zip(some, kept, strict=True)]
         self.dual.drop(self.left)
 
-    def _look(self, best_s: float) -> tuple[bool, float]:
-        """Look at all plans that are left; tell whether none can be better than the best."""
-        slack = best_s * (1 + SLACK) - self.dual.bound()
-        found = cheapest_within(self.dual, self.left, slack, WIDE)
+    def _look(self) -> bool:
+        """Look at all plans that are left; tell whether none can be better than the best now."""
+        limit = self.search.limit
+        found = cheapest_within(self.dual, self.left, self._slack(), WIDE, limit)
         if found.assignment is not None:
-            best_s = min(best_s, self._offer(found.assignment))
-        return found.proven, best_s
+            self._offer(found.assignment)
+        return found.proven
+
+
+class _Price:
+    """The price of memory (s/B) at which the plan that the dual suggests just fits: bisection."""
+
+    def __init__(self, byte_s: float, search: _Search) -> None:
+        self.byte_s, self.low, self.high = byte_s, 0.0, np.inf
+        self.limit, self.best_s = search.limit, search.best_s
+        self.tries = 0 if byte_s == 0 and self.limit is not None else PRICES
+
+    def settled(self, fits: bool) -> bool:
+        """Take note whether the plan at this price fits; tell whether to stay with the price."""
+        if self.tries == PRICES or (fits and self.byte_s == 0):
+            self.tries = PRICES
+            return True
+        self.tries += 1
+        if fits:
+            self.high = self.byte_s
+        else:
+            self.low = self.byte_s
+        if np.isfinite(self.high):
+            self.byte_s = (self.low + self.high) / 2
+        else:
+            assert self.limit is not None
+            scale = self.best_s if np.isfinite(self.best_s) else 1e-3
+            self.byte_s = max(4 * self.low, 1e-2 * scale / max(1, self.limit))
+        return False
 
 
 def _all(problem: Problem) -> list[Ints]:
     return [np.arange(len(node.choices)) for node in problem.nodes]
 
-
-LOG = False
 
 __all__ = ["search"]
