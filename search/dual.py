@@ -15,7 +15,7 @@ equal ops are updated together as rows of one array: the layers of a deep model 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,7 +61,7 @@ class _End:
 class _Terms:
     """All terms of the whole problem with one table of prices and one number of readers.
 
-    `ends` [terms, 1 + readers], `cost` [terms or 1, s, w], `count` [terms] how often each occurs.
+    `ends` [terms, 1 + readers], `cost` [1, s, w], `count` [terms] how often each occurs.
     """
 
     ends: Ints
@@ -74,8 +74,8 @@ class _Pull:
     """Ends that take over what their tensors can give: all producers, or readers, of such terms.
 
     An end takes the mean of what its terms can give; those of `mine[i]` begin at `starts[i]`, `share`
-    [terms] is how many of its copies are in each, `weight` how much that counts. `source` are the producers' ends if `mine` are readers,
-    `wants` [terms, readers] those of all (other) readers.
+    [terms] is how many of its copies are in each, `weight` how much that counts. `source` are the
+    producers' ends if `mine` are readers, `wants` [terms, readers] those of all (other) readers.
     """
 
     mine: Ints
@@ -93,10 +93,11 @@ class _Batch:
 
     `cost` [nodes, choices], infinite for choices that have been dropped. Each node has the same
     number of ends; `ends` [nodes, ends] are their numbers, `states` [ends, choices] the state of
-    the tensor under each choice, `once` [ends] one over how many of them are in the same term. `order` sorts the choices of all ends by state, `starts` are where
-    each of `present` (positions in [ends, states]) begins in it. By direction (backward, forward):
-    `lends` [nodes, ends] to which tensors nodes lend, `rest` [nodes] what they keep, and `pulls`;
-    `part` [nodes] is what each of those tensors gets.
+    the tensor under each choice, `once` [ends] one over how many of them are in the same term.
+    `order` sorts the choices of all ends by state, `starts` are where each of `present` (positions
+    in [ends, states]) begins in it. By direction (backward, forward): `lends` [nodes, ends] to which
+    tensors nodes lend, `rest` [nodes] what they keep, and `pulls`; `part` [nodes] is what each of
+    those tensors gets.
     """
 
     nodes: Ints
@@ -118,12 +119,11 @@ class Fold:
     """How often the nodes of a problem occur in the whole one: `copies`, and its edges.
 
     Those are given by the edges at which the nodes that stand for its ends have the same place (see
-    shorten.Shortened), with how often that occurs. `tied`: all copies of a node choose the same.
+    shorten.Shortened), with how often that occurs.
     """
 
     copies: Ints
     edges: Mapping[tuple[int, ...], int]
-    tied: bool
 
 
 class Dual:
@@ -143,13 +143,13 @@ class Dual:
 
         Or of another one: at each of our edges, `ends` has for the producer and each reader which of
         its edges has that end. With a `fold` it is the relaxation of the whole problem of which
-        `problem` has a part of the layers. `most_s` is more than what the best plan costs: what is not possible (infinite) is as
-        good as that.
+        `problem` has a part of the layers. `most_s` is more than what the best plan costs: what is
+        not possible (infinite) is as good as that.
         """
         self.problem, self.byte_s, self.most_s, self.fold = problem, byte_s, most_s, fold
         self._terms(problem)
         self._copies(fold)
-        shape = len(self.times), max((len(cost) for cost in self.prices), default=1)
+        shape = self.count, max((len(cost) for cost in self.prices), default=1)
         self.messages, self.lent = np.zeros(shape), np.full(shape, np.inf)
         if before is not None:
             self._carry(before, ends)
@@ -166,31 +166,22 @@ class Dual:
         found = [compressed(*pair, shared) for pair in pairs]
         self.states = [states for _, states in found]
         self.terms: list[Term] = []
-        self.times: list[float] = []  # by end, how often its term is counted
+        self.count = 0  # of ends
         self.prices: list[Floats] = []  # tables [s, w]
-        self.end_at: dict[tuple[int, int, int], int] = {}  # by edge, position, part of its readers
+        self.end_at: dict[tuple[int, int, int], int] = {}  # by edge, position, group of readers
         tables: dict[tuple[int, float], int] = {}
-        for edges, times in self._edges(problem):
-            cost, groups = found[edges[0]][0], _groups(len(edges) - 1)
-            for group, readers in enumerate(groups):
-                key = id(cost), len(readers) / (len(edges) - 1)
+        for index, (cost, states) in enumerate(found):
+            for group, readers in enumerate(_groups(len(states) - 1)):
+                key = id(cost), len(readers) / (len(states) - 1)
                 if key not in tables:
                     tables[key] = len(self.prices)
                     self.prices.append(np.minimum(cost, self.most_s) * key[1])
-                at = tuple((edges[i], i) for i in (0, *(reader + 1 for reader in readers)))
-                ends = len(self.times) + np.arange(len(at))
+                at = tuple((index, i) for i in (0, *(reader + 1 for reader in readers)))
+                ends = self.count + np.arange(len(at))
                 self.terms.append(Term(at, group, tables[key], ends))
-                self.times += [float(times)] * len(at)
                 for (edge, position), end in zip(at, ends.tolist(), strict=True):
-                    known = self.end_at.get((edge, position, group))
-                    if known is None or times > self.times[known]:
-                        self.end_at[edge, position, group] = end
-
-    def _edges(self, problem: Problem) -> Iterable[tuple[tuple[int, ...], int]]:
-        """Yield the edges that have the ends of each tensor, and how often it is counted."""
-        if self.fold is not None and self.fold.tied:
-            return self.fold.edges.items()
-        return (((i,) * (len(e.readers) + 1), 1) for i, e in enumerate(problem.edges))
+                    self.end_at[edge, position, group] = end
+                self.count += len(at)
 
     def _occurring(self, problem: Problem) -> list[Ints]:
         """Return which states occur at each edge, or at one whose ends stand for the same."""
@@ -209,7 +200,7 @@ class Dual:
         """Note how often nodes and terms occur, `alike` by table and number of readers."""
         found: dict[tuple[int, ...], int] = defaultdict(int)
         self.weight = np.ones(len(self.problem.nodes))
-        if fold is None or fold.tied:
+        if fold is None:
             found.update((tuple(t.ends.tolist()), 1) for t in self.terms)
         else:
             self.weight = np.array(fold.copies, dtype=float)
@@ -218,30 +209,23 @@ class Dual:
                     at = [(edges[i], i, group) for i in (0, *(reader + 1 for reader in readers))]
                     found[tuple(self.end_at[key] for key in at)] += count
         table_of = np.repeat([t.table for t in self.terms], [len(t.ends) for t in self.terms])
-        times_of = np.array(self.times)
         groups: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
         for ends in found:
             groups[len(ends), int(table_of[ends[0]])].append(ends)
         self.alike = []
         for (_, table), rows in groups.items():
-            ends, cost = np.array(rows), self.prices[table][None]
-            times = times_of[ends[:, 0]]
-            cost = cost if (times == 1).all() else cost * times[:, None, None]
-            self.alike.append(_Terms(ends, cost, np.array([float(found[e]) for e in rows])))
+            count = np.array([float(found[ends]) for ends in rows])
+            self.alike.append(_Terms(np.array(rows), self.prices[table][None], count))
 
     def _carry(self, before: Dual, ends: Sequence[Sequence[int]] | None) -> None:
         """Take over messages; every state here occurs there as well."""
-        for number, term in enumerate(self.terms):
-            for role, ((edge, position), end) in enumerate(zip(term.at, term.ends, strict=True)):
-                if ends is None:
-                    same, there = edge, before.terms[number].ends[role]
-                else:
-                    same = ends[edge][position]
-                    there = before.end_at[same, position, term.group]
+        for term in self.terms:
+            for (edge, position), end in zip(term.at, term.ends.tolist(), strict=True):
+                same = edge if ends is None else ends[edge][position]
+                there = before.end_at[same, position, term.group]
                 states = self.occurring[edge]
                 left = np.searchsorted(before.occurring[same], states)
-                each = self.times[end] / before.times[there]
-                self.messages[end, : len(states)] = each * before.messages[there, left]
+                self.messages[end, : len(states)] = before.messages[there, left]
 
     def bound(self) -> float:
         """Return seconds that no assignment (of the whole problem) stays below."""
@@ -343,15 +327,9 @@ class Dual:
         """Give memory another price."""
         for batch in self.batches:
             held = self.problem.nodes[batch.nodes[0]].memory_bytes
-            batch.cost[:] += (byte_s - self.byte_s) * self._copies_of(batch.nodes)[:, None] * held
+            batch.cost[:] += (byte_s - self.byte_s) * held
             self._lend(batch)
         self.byte_s = byte_s
-
-    def _copies_of(self, nodes: Sequence[int] | Ints) -> Floats:
-        """Return how often the cost of each node counts in its θ."""
-        if self.fold is not None and self.fold.tied:
-            return self.fold.copies[nodes].astype(float)
-        return np.ones(len(nodes))
 
     def _own(self, batch: _Batch) -> Floats:
         """Return θ less what is lent, beyond its least [nodes, choices]; infinite for the dropped."""
@@ -446,11 +424,11 @@ class Dual:
 
     def _span(self, place: Ints) -> tuple[Ints, Ints]:
         """Return for each end the first and the last batch that touches one of its terms."""
-        node_of = np.zeros(len(self.times), dtype=np.int64)
+        node_of = np.zeros(self.count, dtype=np.int64)
         for term in self.terms:
             node_of[term.ends] = [_node(self.problem.edges[e], i) for e, i in term.at]
         self.place = place
-        first, last = np.full(len(self.times), len(place)), np.full(len(self.times), -1)
+        first, last = np.full(self.count, len(place)), np.full(self.count, -1)
         for terms in self.alike:
             here = place[node_of[terms.ends]]
             np.minimum.at(first, terms.ends, here.min(axis=1, keepdims=True))
@@ -462,8 +440,10 @@ class Dual:
         span: tuple[Ints, Ints],
     ) -> _Batch:  # fmt: skip
         first, width = self.problem.nodes[nodes[0]], self.messages.shape[1]
-        cost = self._copies_of(nodes)[:, None] * (first.compute_s + self.byte_s * first.memory_bytes)
-        states = np.array([end.states for end in touched[0]], dtype=np.int64).reshape(-1, cost.shape[1])
+        cost = np.tile(first.compute_s + self.byte_s * first.memory_bytes, (len(nodes), 1))
+        states = np.array([end.states for end in touched[0]], dtype=np.int64).reshape(
+            -1, cost.shape[1]
+        )
         shape = len(nodes), len(states)
         ends = np.array([[e.number for e in row] for row in touched], dtype=np.int64).reshape(shape)
         terms = np.array([[e.term for e in row] for row in touched], dtype=np.int64).reshape(shape)
@@ -483,9 +463,7 @@ class Dual:
             (self._pulls(touched, later), self._pulls(touched, earlier)),
         )  # fmt: skip
 
-    def _pulls(
-        self, touched: list[list[_End]], gives: npt.NDArray[np.bool_]
-    ) -> tuple[_Pull, ...]:
+    def _pulls(self, touched: list[list[_End]], gives: npt.NDArray[np.bool_]) -> tuple[_Pull, ...]:
         """Group the ends whose tensors can give something by what they are in them.
 
         A node's ends in the same term pull one after the other.
@@ -506,7 +484,7 @@ class Dual:
 
     def _terms_at(self) -> list[list[tuple[int, int, int]]]:
         """Return for every end the terms that it is in: which are alike, number there, column."""
-        found: list[list[tuple[int, int, int]]] = [[] for _ in self.times]
+        found: list[list[tuple[int, int, int]]] = [[] for _ in range(self.count)]
         for number, terms in enumerate(self.alike):
             for row, ends in enumerate(terms.ends.tolist()):
                 for column, end in enumerate(ends):
@@ -531,8 +509,8 @@ def _pull(terms: _Terms, rows: Ints, columns: Ints, each: Ints | None = None) ->
     if columns.any():
         source, others = ends[:, 0], np.arange(1, ends.shape[1]) != columns[:, None]
         wants = ends[:, 1:][others].reshape(len(ends), -1)
-    cost = terms.cost if len(terms.cost) == 1 else terms.cost[rows]
-    return _Pull(mine[starts], starts, of_all(count), of_all(count**_COMMON), cost, source, wants)
+    weight, share = of_all(count**_COMMON), of_all(count)
+    return _Pull(mine[starts], starts, share, weight, terms.cost, source, wants)
 
 
 def _node(edge: Edge, position: int) -> int:

@@ -4,9 +4,10 @@ In turn the dual relaxation (dual.py) raises the bound, suggests a plan, and eve
 be part of a better one than the best known is dropped for good. It ends when the bound reaches the
 best plan, or when all plans that are left have been looked at (frontier.py).
 
-Of equal layers three are looked at: first with all in the middle alike, which gives the plan; then
-with messages alike, which bounds all plans of the whole problem; at last all layers, with the few
-choices that are left. A memory limit becomes a price of bytes, which is bisected on the way.
+Of equal layers three are looked at first. That gives a plan, and messages that bound all plans of the
+whole problem when every layer in the middle has those of the second (a fold): with it most choices
+drop out, and all layers are looked at with the few that are left. A memory limit becomes a price of
+bytes, which is bisected on the way.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ from autoddl.search.result import Assignment, Progress, SearchResult, Trace
 from autoddl.search.shorten import Shortened, shorten
 
 ROUNDS = 5  # of dual ascent between two looks at what can be dropped
+FOLDED = 10  # rounds of the fold, which soon stands still
+STEADY = 4e-5  # relative; where few layers' bound moves less in a turn its messages serve for all
 NEAR = 0.05  # relative; above that gap nothing is dropped, it would be little
 SHRUNK = 0.75  # so small a part of the choices left makes a smaller problem worth its time
 SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
+FEW = 3  # choices of a node on average that are left when all plans are looked at
 WIDE = 20_000  # partial plans that stay while looking at all that are left
 PATIENCE = 8  # turns in which the bound does not move that end an ascent
 MOVED = 1e-6  # relative
 PRICES = 14  # of memory that are tried
 
-Offer = Callable[[Sequence[int]], tuple[float, bool]]
+Offer = Callable[[Sequence[int]], tuple[float, int, bool]]
 
 
 def search(
@@ -89,148 +93,156 @@ class _Search:
         self.bound_s = problem.lower_bound_s()
         self.evaluations = 0
 
-    def offer(self, assignment: Sequence[int]) -> tuple[float, bool]:
-        """Keep an assignment if it is the best so far; return its cost and whether it fits."""
+    def offer(self, assignment: Sequence[int]) -> tuple[float, int, bool]:
+        """Keep an assignment if it is the best so far; return its cost, bytes, whether it fits."""
         self.evaluations += 1
-        cost_s = self.problem.cost_s(assignment)
-        fits = self.limit is None or self.problem.memory_bytes(assignment) <= self.limit
+        cost_s, held = self.problem.cost_s(assignment), self.problem.memory_bytes(assignment)
+        fits = self.limit is None or held <= self.limit
         if fits and (cost_s < self.best_s or not self.best):
             self.best, self.best_s = tuple(assignment), cost_s
             self.trace.improved(cost_s)
-        return cost_s, fits
+        return cost_s, held, fits
 
     def late(self) -> bool:
         """Tell whether the time is up."""
         return self.trace.elapsed_s() > self.budget
 
-    def closed(self, bound_s: float) -> bool:
-        """Tell whether a bound is as near to the best cost as is asked for."""
-        return bound_s >= (1 - max(self.stop_gap, SLACK)) * self.best_s
+    def closed(self, bound_s: float, best_s: float) -> bool:
+        """Tell whether a bound is as near to a cost as is asked for."""
+        return bound_s >= (1 - max(self.stop_gap, SLACK)) * best_s
 
     def solve(self) -> None:
         """Go from few layers to all of them."""
         some = shorten(self.problem, 3)
         if some.ends is None or some.problem is self.problem:
-            self._whole(Dual(self.problem, most_s=self._most()), _all(self.problem))
+            dual = Dual(self.problem, most_s=self._most())
+            self._ascend(_Ascent(dual, _all(self.problem), self.offer, self, self.limit))
             return
-        copies, edges = np.bincount(some.place), Counter(some.ends)
-        tied = Fold(copies, edges, tied=True)
-        first = self._fold(some, Dual(some.problem, most_s=self._most(), fold=tied))
-        price = first.dual.byte_s
-        same = [(i,) * (len(e.readers) + 1) for i, e in enumerate(some.problem.edges)]
-        fold = Fold(copies, edges, tied=False)
-        middle = self._fold(
-            some,
-            Dual(
-                some.problem,
-                byte_s=price,
-                most_s=self._most(),
-                fold=fold,
-                before=first.early,
-                ends=same,
-            ),
-        )
-        self.bound_s = max(self.bound_s, middle.bound_s)
-        if self.late() or self.closed(self.bound_s):
-            return
-        domains = [middle.domains[i][middle.left[i]] for i in some.place]
-        whole = restricted(self.problem, domains)
+        few = self._few(some)
+        fold = Fold(np.bincount(some.place), Counter(some.ends))
+        before = few.early
         dual = Dual(
-            whole, byte_s=price, most_s=self._most(), before=first.early, ends=some.ends
+            some.problem, byte_s=before.byte_s, most_s=self._most(), fold=fold, before=before
         )
-        self._whole(dual, domains)
+        dual.ascend(FOLDED)
+        self.offer(some.extended(dual.rounded()))
+        allowed_s = dual.byte_s * (self.limit or 0)
+        self.bound_s = max(self.bound_s, dual.bound() - allowed_s)
+        if self.late() or self.closed(self.bound_s, self.best_s):
+            return
+        slack = self._most() if not np.isfinite(self.best_s) else self.best_s * (1 + SLACK)
+        kept = _kept(dual, slack + allowed_s - dual.bound())
+        domains = [kept[i] for i in some.place]
+        whole = restricted(self.problem, domains)
+        dual = Dual(whole, byte_s=before.byte_s, most_s=self._most(), before=before, ends=some.ends)
+        self._ascend(_Ascent(dual, domains, self.offer, self, self.limit))
+
+    def _few(self, some: Shortened) -> _Ascent:
+        """Solve the problem that lacks layers."""
+
+        def offer(assignment: Sequence[int]) -> tuple[float, int, bool]:
+            _, _, fits = self.offer(some.extended(assignment))
+            return some.problem.cost_s(assignment), some.problem.memory_bytes(assignment), fits
+
+        dual = Dual(some.problem, most_s=self._most())
+        found = _Ascent(dual, _all(some.problem), offer, self, None, steady=STEADY)
+        found.run()
+        return found
 
     def _most(self) -> float:
         """Return more than what the best plan costs."""
         known = self.best_s if np.isfinite(self.best_s) else 1e6 * self.problem.lower_bound_s()
         return 2 * max(known, 1e-9)
 
-    def _fold(self, some: Shortened, dual: Dual) -> _Ascent:
-        """Ascend with a problem that lacks layers."""
-        found = _Ascent(dual, _all(some.problem), lambda a: self.offer(some.extended(a)), self)
-        found.run()
-        return found
-
-    def _whole(self, dual: Dual, domains: Sequence[Ints]) -> None:
-        last = _Ascent(dual, domains, self.offer, self)
-        last.run()
-        self.bound_s = max(self.bound_s, last.bound_s)
+    def _ascend(self, ascent: _Ascent) -> None:
+        ascent.best_s = self.best_s
+        ascent.run()
+        self.bound_s = max(self.bound_s, ascent.bound_s)
 
 
 class _Ascent:
     """Raise the bound of one problem and drop choices until it is solved or nothing moves.
 
     `domains` has for each node of the dual's problem which choices of the original one are left
-    there, `left` those of them that are left for this node.
+    there, `left` those of them that are left for this node. `offer` takes an assignment of the
+    original one and returns its cost, bytes, and whether it fits. `limit` are the bytes that are
+    allowed, those of the best plan if not given. Nothing is dropped as long as the bound moves by
+    more than `steady` in a turn.
     """
 
-    def __init__(self, dual: Dual, domains: Sequence[Ints], offer: Offer, search: _Search) -> None:
+    def __init__(
+        self, dual: Dual, domains: Sequence[Ints], offer: Offer, search: _Search,
+        limit: int | None, steady: float = np.inf,
+    ) -> None:  # fmt: skip
         self.dual, self.domains, self.offer, self.search = dual, list(domains), offer, search
+        self.limit, self.steady = limit, steady
         self.left = _all(dual.problem)
         self.early = dual  # the last one that has all choices
+        self.best_s, self.best_bytes = np.inf, 0
         self.bound_s = -np.inf
         self.price = _Price(dual.byte_s, search)
 
     def run(self) -> None:
-        """Ascend; the bound at the end is that of the whole problem unless layers are tied."""
-        idle, slack = 0, np.inf
+        """Ascend; `bound_s` is that of the dual's problem at the end."""
+        idle, slack, drops = 0, np.inf, False
         while not self.search.late() and idle < PATIENCE:
             self.dual.ascend(ROUNDS)
+            fits = self._offer(self.dual.rounded())
             before, now = self.bound_s, self._bound()
             self.bound_s = max(before, now)
-            fits = self._offer(self.dual.rounded())
-            if self.search.closed(self.bound_s):
+            if self.search.closed(self.bound_s, self.best_s):
                 return
-            idle = idle + 1 if now <= before + MOVED * abs(now) else 0
             if not self.price.settled(fits):
                 self.dual.price_memory(self.price.byte_s)
-                idle = 0
+                self.bound_s = -np.inf if self.limit is None else self.bound_s
                 continue
+            idle = idle + 1 if now <= before + MOVED * abs(now) else 0
+            drops = drops or now <= before + self.steady * abs(now)
             room = self._slack()
-            if room < NEAR * self.search.best_s and room < (0.95 if idle else SHRUNK) * slack:
+            near = room < NEAR * self.best_s and room < (0.95 if idle else SHRUNK) * slack
+            if drops and near:
                 slack = room
                 self._drop(slack)
-            if idle >= 2 and self.dual.fold is None and self._look():
-                self.bound_s = self.search.best_s
+            few = sum(map(len, self.left)) < FEW * len(self.left)
+            if (idle >= 2 or (few and slack == room)) and self._look():
+                self.bound_s = self.best_s
                 return
 
     def _bound(self) -> float:
         """Return the bound in seconds, without the price of the memory that is allowed."""
-        return self.dual.bound() - self.dual.byte_s * (self.search.limit or 0)
+        allowed = self.best_bytes if self.limit is None else self.limit
+        return self.dual.bound() - self.dual.byte_s * allowed
 
     def _slack(self) -> float:
         """Return by how much a better plan may be above the dual's bound."""
-        return min(self.search.best_s, self.dual.most_s) * (1 + SLACK) - self._bound()
+        return min(self.best_s, self.dual.most_s) * (1 + SLACK) - self._bound()
 
     def _offer(self, assignment: Sequence[int]) -> bool:
         pairs = zip(self.domains, assignment, strict=True)
-        return self.offer([int(domain[choice]) for domain, choice in pairs])[1]
+        cost_s, held, fits = self.offer([int(domain[choice]) for domain, choice in pairs])
+        if fits and cost_s < self.best_s:
+            self.best_s, self.best_bytes = cost_s, held
+        return fits
 
     def _drop(self, slack_s: float) -> None:
         """Drop the choices that cost more than the slack at least."""
         if self.early is self.dual:
             self.early = copy(self.dual)  # whose messages will stay as they are
             self.early.messages = self.dual.messages.copy()
-        self.left = [np.flatnonzero(e <= max(slack_s, float(e.min()))) for e in self.dual.excess()]
+        self.left = _kept(self.dual, slack_s)
         some = self.dual.drop(self.left)
         if sum(map(len, some)) > SHRUNK * sum(map(len, self.domains)):
             return
         self.domains = [d[k] for d, k in zip(self.domains, some, strict=True)]
         self.left = [np.searchsorted(s, k) for s, k in zip(some, self.left, strict=True)]
         old = self.dual
-        self.dual = Dual(
-            restricted(old.problem, some),
-            byte_s=old.byte_s,
-            most_s=old.most_s,
-            fold=old.fold,
-            before=old,
-        )
+        smaller = restricted(old.problem, some)
+        self.dual = Dual(smaller, byte_s=old.byte_s, most_s=old.most_s, before=old)
         self.dual.drop(self.left)
 
     def _look(self) -> bool:
         """Look at all plans that are left; tell whether none can be better than the best now."""
-        limit = self.search.limit
-        found = cheapest_within(self.dual, self.left, self._slack(), WIDE, limit)
+        found = cheapest_within(self.dual, self.left, self._slack(), WIDE, self.limit)
         if found.assignment is not None:
             self._offer(found.assignment)
         return found.proven
@@ -261,6 +273,11 @@ class _Price:
             scale = self.best_s if np.isfinite(self.best_s) else 1e-3
             self.byte_s = max(4 * self.low, 1e-2 * scale / max(1, self.limit))
         return False
+
+
+def _kept(dual: Dual, slack_s: float) -> list[Ints]:
+    """Return which choices of each node may be part of a plan within the slack; one at least."""
+    return [np.flatnonzero(e <= max(slack_s, float(e.min()))) for e in dual.excess()]
 
 
 def _all(problem: Problem) -> list[Ints]:

@@ -159,7 +159,9 @@ class _Frontier:
         while waiting:
 
             def growth(node: int) -> tuple[float, int]:
-                closes = sum(weight[o] for o in self.open[node] if o not in waiting and len(left[o]) == 1)
+                closes = sum(
+                    weight[o] for o in self.open[node] if o not in waiting and len(left[o]) == 1
+                )
                 return (weight[node] if left[node] else 0.0) - closes, node
 
             node = min(ready or waiting, key=growth)
@@ -177,7 +179,11 @@ class _Frontier:
         order = list(self.turn)
         last = {n: max((self.turn[o] for o in self.open[n]), default=-1) for n in order}
         columns: dict[int, Ints] = {}
-        values, held, spare = np.array([self.spent]), np.zeros(1, dtype=np.int64), self._spare(order)
+        values, held, spare = (
+            np.array([self.spent]),
+            np.zeros(1, dtype=np.int64),
+            self._spare(order),
+        )
         history: list[tuple[Ints, Ints]] = []
         proven = True
         for step, node in enumerate(order):

@@ -15,7 +15,7 @@ import numpy as np
 
 from autoddl.search.problem import Floats, Ints
 
-MOST_READERS = 7  # of one tensor; 3^n groups are looked at
+MOST_READERS = 4  # of one term; 3^n ways to part them are looked at
 _ENTRIES = 1 << 18  # of one array: what caches hold is worked on fastest
 
 

@@ -127,9 +127,7 @@ def _places(problem: Problem) -> dict[int, _Place]:
     return found
 
 
-def _runs(
-    problem: Problem, places: Mapping[int, _Place], kept: int
-) -> dict[str, list[_Run]]:
+def _runs(problem: Problem, places: Mapping[int, _Place], kept: int) -> dict[str, list[_Run]]:
     """Return the runs of equal layers that are long enough to be shortened, by prefix."""
     looks: dict[str, dict[int, dict[object, object]]] = defaultdict(lambda: defaultdict(dict))
     for node, place in places.items():
@@ -156,9 +154,7 @@ def _look(problem: Problem, node: int) -> object:
     return states, found.compute_s.tobytes(), found.memory_bytes.tobytes()
 
 
-def _run(
-    layers: Mapping[int, Mapping[object, object]], start: int, period: int, kept: int
-) -> _Run:
+def _run(layers: Mapping[int, Mapping[object, object]], start: int, period: int, kept: int) -> _Run:
     stop = start + period
     while stop in layers and layers[stop] == layers.get(stop - period):
         stop += 1

@@ -11,11 +11,11 @@ import numpy as np
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, P, Sbp
-from autoddl.search.shorten import Shortened, shorten, unchanged
 from autoddl.search.cells import neighbours, roots
 from autoddl.search.coordinate import IMPROVEMENT, Descent
 from autoddl.search.problem import TENSOR, Edge, Floats, Ints, Node, Problem
 from autoddl.search.result import Assignment
+from autoddl.search.shorten import Shortened, shorten, unchanged
 
 Follow = Callable[[Problem, Sequence[Edge], int, Sequence[int]], Floats]
 Completed = tuple[list[int], set[int]]  # an assignment, and the nodes of it that may be refined

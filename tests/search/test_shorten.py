@@ -10,9 +10,9 @@ import pytest
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search import builder
-from autoddl.search.shorten import shorten
 from autoddl.search.problem import Problem
 from autoddl.search.random import random_assignment
+from autoddl.search.shorten import shorten
 from tests import programs
 from tests.clusters import cluster
 from tests.programs import Builder, transformer
