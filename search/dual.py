@@ -154,7 +154,7 @@ class Dual:
         if before is not None:
             self._carry(before, ends)
         self.batches = self._batches(problem)
-        self.forward = before is None or before.forward
+        self.forward: bool = before is None or before.forward
         for batch in self.batches:
             self._lend(batch)
 
@@ -214,8 +214,8 @@ class Dual:
             groups[len(ends), int(table_of[ends[0]])].append(ends)
         self.alike = []
         for (_, table), rows in groups.items():
-            count = np.array([float(found[ends]) for ends in rows])
-            self.alike.append(_Terms(np.array(rows), self.prices[table][None], count))
+            counts = np.array([float(found[row]) for row in rows])
+            self.alike.append(_Terms(np.array(rows), self.prices[table][None], counts))
 
     def _carry(self, before: Dual, ends: Sequence[Sequence[int]] | None) -> None:
         """Take over messages; every state here occurs there as well."""
@@ -268,17 +268,18 @@ class Dual:
     def rounded(self) -> list[int]:
         """Return an assignment that the messages suggest: node after node, given those before."""
         free, told = self.lent - self.messages, self.messages.copy()
-        found = np.zeros(len(self.problem.nodes), dtype=np.int64)
+        found = [0] * len(self.problem.nodes)
         for batch in self.batches:
             for pull in batch.pulls[True]:
                 told[pull.mine, : pull.cost.shape[1]] = self._mean(pull, pull.share, free)
             total = batch.cost + told[batch.ends[:, :, None], batch.states].sum(axis=1)
             choice = total.argmin(axis=1)
-            found[batch.nodes] = choice
+            for node, mine in zip(batch.nodes.tolist(), choice.tolist(), strict=True):
+                found[node] = mine
             free[batch.ends] = np.inf
             slots = np.arange(len(batch.states))
             free[batch.ends, batch.states[slots, choice[:, None]]] = 0.0
-        return found.tolist()
+        return found
 
     def excess(self) -> list[Floats]:
         """Return for every node and choice what a plan with it costs at least beyond the bound."""
@@ -339,12 +340,14 @@ class Dual:
         lent = self.lent[batch.ends[:, :, None], batch.states]
         value = total - np.where(dropped[:, None], 0.0, lent).sum(axis=1)
         value[dropped] = np.inf
-        return np.maximum(value - value.min(axis=1, keepdims=True), 0.0)
+        found: Floats = np.maximum(value - value.min(axis=1, keepdims=True), 0.0)
+        return found
 
     def _total(self, batch: _Batch) -> Floats:
         """Return θ [nodes, choices] with all messages."""
-        told: Floats = self.messages[batch.ends[:, :, None], batch.states]
-        return batch.cost + told.sum(axis=1)
+        total: Floats = self.messages[batch.ends[:, :, None], batch.states].sum(axis=1)
+        total += batch.cost
+        return total
 
     def _lend(self, batch: _Batch) -> None:
         """Lend to the tensors that nodes on one side touch as well; elsewhere states are free."""
@@ -392,9 +395,9 @@ class Dual:
         touched = self._touched(problem)
         beside: list[set[int]] = [set() for _ in problem.nodes]
         for edge in problem.edges:
-            nodes = {edge.producer, *(n for n, _ in edge.readers)}
-            for node in nodes:
-                beside[node] |= nodes
+            together = {edge.producer, *(n for n, _ in edge.readers)}
+            for number in together:
+                beside[number] |= together
         groups: list[list[int]] = []
         known: dict[object, list[int]] = {}
         place = np.full(len(problem.nodes), -1)
@@ -502,7 +505,8 @@ def _pull(terms: _Terms, rows: Ints, columns: Ints, each: Ints | None = None) ->
     starts = np.arange(len(ends)) if each is None else np.cumsum(each) - each
 
     def of_all(count: Floats) -> Floats:
-        return count / np.repeat(np.add.reduceat(count, starts), np.diff([*starts, len(ends)]))
+        sums: Floats = np.repeat(np.add.reduceat(count, starts), np.diff([*starts, len(ends)]))
+        return count / sums
 
     count = terms.count[rows]
     source, wants = None, ends[:, 1:]

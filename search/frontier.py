@@ -187,12 +187,13 @@ class _Frontier:
         history: list[tuple[Ints, Ints]] = []
         proven = True
         for step, node in enumerate(order):
-            more = np.broadcast_to(self.unary[node], (len(values), len(self.unary[node]))).copy()
+            more: Floats = np.broadcast_to(self.unary[node], (len(values), len(self.unary[node]))).copy()
             for table in self.tables[node]:
                 more += self._more(table, node, columns)
-            total, memory = values[:, None] + more, held[:, None] + self.memory[node]
-            row, choice = np.nonzero((total <= self.slack) & (memory <= spare[step]))
-            values, held = total[row, choice], memory[row, choice]
+            total: Floats = np.add(values[:, None], more)
+            holds = held[:, None] + self.memory[node]
+            row, choice = np.nonzero((total <= self.slack) & (holds <= spare[step]))
+            values, held = total[row, choice], holds[row, choice]
             open_now = [(n, c[row]) for n, c in columns.items() if last[n] > step]
             if last[node] > step:
                 open_now.append((node, choice))

@@ -61,8 +61,9 @@ def _sums(wants: Floats) -> Floats:
 def _served(cost: Floats, sums: Floats) -> Floats:
     """Return the least sum over the ways to serve each set of readers [rows, sets, s]."""
     prices = np.ascontiguousarray(cost.swapaxes(1, 2))[:, :, None]
-    together = (prices + sums.swapaxes(1, 2)[..., None]).min(axis=1)  # one state for all of them
-    served = np.zeros_like(together)
+    # one state for all of them:
+    together: Floats = (prices + sums.swapaxes(1, 2)[..., None]).min(axis=1)
+    served: Floats = np.zeros_like(together)
     for level in _levels(sums.shape[1].bit_length() - 1):
         ways = together[:, level.group] + served[:, level.rest]
         served[:, level.sets] = np.minimum.reduceat(ways, level.starts, axis=1)
