@@ -24,6 +24,7 @@ from autoddl.sbp.rules.registry import is_built_in
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.builder import build
 from autoddl.search.choices import SignatureLists, unknown_types
+from autoddl.search.objective import COMMUNICATION, OBJECTIVES, TIME, space
 from autoddl.search.problem import Problem
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers import SOLVERS
@@ -39,6 +40,7 @@ def optimize(
     profile: str | Path | Profile | None = None,
     memory: str | float | None = None,
     search: str = "coordinate",
+    objective: str = TIME,
     budget: float = 20.0,
     seed: int = 0,
     pin: Mapping[str, str] | None = None,
@@ -57,9 +59,12 @@ def optimize(
             ranks is planned and the best one kept (a program has no ranks: give a mesh).
         profile: a file of `python -m autoddl.fit_network`, a bundled name, or the bundled default.
         memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
-        search: "coordinate", "metropolis", "random", "exhaustive" (small problems only), or the name
-            of a baseline to get that as a plan: "data parallel", "ZeRO 2", "hybrid ZeRO 2",
-            "Megatron", "SUMMA" or "expert parallel", as far as it applies to program and mesh.
+        search: "coordinate", "metropolis", "random", "ilp" (slow), "exhaustive" (small problems
+            only), or the name of a baseline to get that as a plan: "data parallel", "ZeRO 2",
+            "hybrid ZeRO 2", "Megatron", "SUMMA" or "expert parallel", as far as it applies to
+            program and mesh.
+        objective: "time" of a step, or only the "communication" in it (AutoDDL's): then compute counts
+            for nothing, and devices share every matrix product and convolution whatever that brings.
         budget: seconds for the search; baselines and the first descent are always finished.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
@@ -97,6 +102,7 @@ def optimize(
             profile=profile,
             memory=memory,
             search=search,
+            objective=objective,
             budget=budget,
             seed=seed,
             pin=pin,
@@ -125,11 +131,12 @@ def plan_program(
     pin: Mapping[str, str] | None,
     strict: bool,
     progress: Callable[[float, float], None] | None,
+    objective: str = TIME,
     allow: frozenset[str] = frozenset(),
     search_meshes: bool = False,
 ) -> Plan:
     """Plan a program; the arguments are those of `optimize`, `allow` names approximations."""
-    check_arguments(search=search, budget=budget, seed=seed, pin=pin)
+    check_arguments(search=search, objective=objective, budget=budget, seed=seed, pin=pin)
     if mesh is None:
         raise AutoDDLError(
             "mesh: none given, and a saved program has no running ranks to take it from; "
@@ -149,16 +156,23 @@ def plan_program(
             problem = build(program, candidate, known, pin=pin, lists=lists, allow=allow)
             plan = solve(
                 problem, search=search, budget=budget / len(meshes), seed=seed, limit=limit,
-                progress=progress,
+                objective=objective, progress=progress,
             )  # fmt: skip
         except AutoDDLError as error:
             failure = failure or error
             continue
-        if best is None or plan.estimate.step_s < best.estimate.step_s:
+        if best is None or _before(plan, best, objective):
             best = plan
     if best is None:
         raise failure or InfeasibleError("mesh: nothing to plan on")
     return best
+
+
+def _before(plan: Plan, other: Plan, objective: str) -> bool:
+    """Tell whether a plan is better than another one."""
+    if objective == COMMUNICATION:
+        return plan.estimate.communication_s < other.estimate.communication_s
+    return plan.estimate.step_s < other.estimate.step_s
 
 
 def solve(
@@ -168,28 +182,31 @@ def solve(
     budget: float,
     seed: int,
     limit: int | None,
+    objective: str = TIME,
     progress: Callable[[float, float], None] | None = None,
 ) -> Plan:
     """Search a problem and return the plan with its baselines.
 
-    Searches minimise compute plus communication. Where a baseline's step takes less, because more of
-    it overlaps, that baseline is the plan.
+    For the time of a step searches minimise compute plus communication. Where a baseline's step takes
+    less, because more of it overlaps, that baseline is the plan.
     """
     begin = time.perf_counter()
-    problem.check_memory(limit)
-    starts = assignments(problem)
+    searched = space(problem, objective)
+    inner = searched.problem
+    inner.check_memory(limit)
+    starts = assignments(inner)
     if search in BASELINES and search not in starts:
         raise AutoDDLError(
             f"search: {search!r} does not apply to this program on mesh {problem.mesh}, it needs "
-            f"{NEEDS[search]}; allowed here are {', '.join((*SOLVERS[:2], *starts))}"
+            f"{NEEDS[search]}; allowed here are {', '.join((*SOLVERS, *starts))}"
         )
 
     def find(bound: int | None) -> SearchResult:
         if search in starts:
-            return problem.result(search, starts[search])
+            return inner.result(search, starts[search])
         left = max(0.0, budget - (time.perf_counter() - begin))
         return SOLVERS[search](
-            problem,
+            inner,
             budget=left,
             seed=seed,
             memory_bytes=bound,
@@ -197,12 +214,15 @@ def solve(
             progress=progress,
         )
 
-    result = within_memory(problem, find, limit, chooses=search not in starts)
-    baselines: tuple[Estimate, ...] = tuple(estimate(n, problem, a) for n, a in starts.items())
+    result = within_memory(inner, find, limit, chooses=search not in starts)
+    result = replace(result, assignment=searched.whole(result.assignment))
+    known = {name: searched.whole(assignment) for name, assignment in starts.items()}
+    baselines: tuple[Estimate, ...] = tuple(estimate(n, problem, a) for n, a in known.items())
 
     def planned(result: SearchResult) -> Plan:
         found = {
             "solver": result.solver,
+            "objective": objective,
             "seed": seed,
             "seconds": time.perf_counter() - begin,
             "lower_bound_s": result.lower_bound_s,
@@ -215,9 +235,9 @@ def solve(
     plan = planned(result)
     fitting = [row for row in baselines if limit is None or row.memory_bytes <= limit]
     best = min(fitting, key=lambda row: row.step_s, default=plan.estimate)
-    if search in starts or plan.estimate.step_s <= best.step_s:
+    if search in starts or objective != TIME or plan.estimate.step_s <= best.step_s:
         return plan
-    other = problem.result(f"{result.solver}, then {best.name} for its overlap", starts[best.name])
+    other = problem.result(f"{result.solver}, then {best.name} for its overlap", known[best.name])
     return planned(replace(other, lower_bound_s=result.lower_bound_s, trace=result.trace))
 
 
@@ -274,10 +294,12 @@ def _counted(types: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({count})" for name, count in types.items())
 
 
-def check_arguments(*, search: Any, budget: Any, seed: Any, pin: Any) -> None:
+def check_arguments(*, search: Any, objective: Any, budget: Any, seed: Any, pin: Any) -> None:
     """Raise AutoDDLError for what no search accepts."""
     if search not in SEARCHES:
         raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SEARCHES)}")
+    if objective not in OBJECTIVES:
+        raise AutoDDLError(f"objective: got {objective!r}; allowed are {', '.join(OBJECTIVES)}")
     if not _is_number(budget) or not budget > 0:
         raise AutoDDLError(f"budget: got {budget!r}; allowed are seconds > 0")
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:

@@ -1,0 +1,54 @@
+"""`optimize` with its objectives."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoddl import optimize
+from autoddl.errors import AutoDDLError
+from autoddl.plan import Plan, load
+from tests.clusters import cluster
+from tests.programs import mlp, transformer
+
+
+def plan(objective: str, **options: object) -> Plan:
+    options = {"mesh": "2x2", "budget": 3.0, **options}
+    return optimize(transformer(), profile=cluster(), objective=objective, **options)  # type: ignore[arg-type]
+
+
+def test_communication_is_least_among_the_baselines() -> None:
+    found = plan("communication")
+    assert found.baselines
+    least = min(row.communication_s for row in found.baselines)
+    assert found.estimate.communication_s <= least * (1 + 1e-12)
+    assert found.estimate.compute_s > 0  # it is reported, though it does not count
+    assert found.search["lower_bound_s"] <= found.estimate.communication_s
+
+
+def test_devices_share_products_even_where_that_takes_longer() -> None:
+    """A small network is fastest on one device; all of them do the same then, and say nothing."""
+    small = mlp(8, (16, 32, 8))
+    slow = cluster(overhead_s=1e-9)
+    alone = optimize(small, mesh="4", profile=slow, budget=2.0)
+    assert alone.estimate.communication_s == 0
+    shared = optimize(small, mesh="4", profile=slow, budget=2.0, objective="communication")
+    assert shared.estimate.communication_s > 0
+    products = [s for name, s in shared.signatures.items() if "matmul" in name]
+    assert products
+    assert all(any(state[0].is_split for state in s.values()) for s in products)
+
+
+@pytest.mark.parametrize("objective", ["time", "communication"])
+def test_the_plan_says_what_it_is_the_least_of(objective: str, tmp_path: object) -> None:
+    found = plan(objective, budget=1.0)
+    found.save(f"{tmp_path}/plan.json")
+    assert load(f"{tmp_path}/plan.json").search["objective"] == objective
+    text = "communication takes at least"
+    assert (text in str(found)) == (objective == "communication")
+
+
+def test_other_objectives_are_refused() -> None:
+    with pytest.raises(
+        AutoDDLError, match="objective: got 'cost'; allowed are time, communication"
+    ):
+        plan("cost")
