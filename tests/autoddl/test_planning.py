@@ -6,9 +6,17 @@ import pytest
 
 from autoddl import optimize
 from autoddl.errors import AutoDDLError
-from autoddl.plan import Plan, load
-from tests.clusters import cluster
+from autoddl.plan import Estimate, Plan, load
+from autoddl.planning import solve
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.builder import build
+from autoddl.search.objective import OBJECTIVES, TIME
+from tests.clusters import GIB, cluster
 from tests.programs import mlp, transformer
+from tests.zoo import ZOO
+
+MESHES = ("2", "8", "2x2", "2x4", "4x2", "2x2x2")
+ROUNDING = 1 + 1e-12
 
 
 def plan(objective: str, **options: object) -> Plan:
@@ -52,3 +60,21 @@ def test_other_objectives_are_refused() -> None:
         AutoDDLError, match="objective: got 'cost'; allowed are time, communication"
     ):
         plan("cost")
+
+
+def seconds(row: Estimate, objective: str) -> float:
+    return row.step_s if objective == TIME else row.communication_s
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("model", ZOO)
+def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
+    """All that overlaps counted, and only those that fit into the memory."""
+    problem = build(ZOO[model](), Mesh.parse(mesh), cluster())
+    for objective in OBJECTIVES:
+        plan = solve(
+            problem, search="coordinate", budget=0.3, seed=0, limit=GIB, objective=objective
+        )
+        assert "data parallel" in {row.name for row in plan.baselines}
+        least = min(seconds(row, objective) for row in plan.baselines)
+        assert seconds(plan.estimate, objective) <= least * ROUNDING
