@@ -66,6 +66,6 @@ ZOO: Mapping[str, Callable[[], Program]] = {
     "mlp": lambda: mlp(64, (64, 256, 32)),
     "deep mlp": lambda: mlp(16, (32,) * 6, optimizer="sgd", act="relu"),
     "gpt": lambda: transformer(layers=2),
-    "separate attention": separate_attention,
+    "separate attention": lambda: separate_attention(batch=8),
     "experts": lambda: experts(8, 4, 2, 16, 64),
 }

@@ -69,7 +69,7 @@ def seconds(row: Estimate, objective: str) -> float:
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("model", ZOO)
 def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
-    """All that overlaps counted, and only those that fit into the memory."""
+    """With what overlaps taken off; all of them fit."""
     problem = build(ZOO[model](), Mesh.parse(mesh), cluster())
     for objective in OBJECTIVES:
         plan = solve(
