@@ -20,6 +20,7 @@ from autoddl.plan import Estimate, Plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
+from autoddl.sbp.rules.engines import ENGINES, ONEFLOW
 from autoddl.sbp.rules.registry import is_built_in
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.builder import build
@@ -41,6 +42,7 @@ def optimize(
     memory: str | float | None = None,
     search: str = "coordinate",
     objective: str = TIME,
+    engine: str | None = ONEFLOW,
     budget: float = 20.0,
     seed: int = 0,
     pin: Mapping[str, str] | None = None,
@@ -65,6 +67,9 @@ def optimize(
             program and mesh.
         objective: "time" of a step, or only the "communication" in it (AutoDDL's): then compute counts
             for nothing, and devices share every matrix product and convolution whatever that brings.
+        engine: "oneflow" plans what OneFlow can execute; None in the whole space, as papers do: with
+            nothing that it refuses left out, and axes that cut one dim in any order. Such plans can
+            be studied, not applied, and take longer to find.
         budget: seconds for the search; baselines and the first descent are always finished.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
@@ -103,6 +108,7 @@ def optimize(
             memory=memory,
             search=search,
             objective=objective,
+            engine=engine,
             budget=budget,
             seed=seed,
             pin=pin,
@@ -132,11 +138,13 @@ def plan_program(
     strict: bool,
     progress: Callable[[float, float], None] | None,
     objective: str = TIME,
+    engine: str | None = ONEFLOW,
     allow: frozenset[str] = frozenset(),
     search_meshes: bool = False,
 ) -> Plan:
     """Plan a program; the arguments are those of `optimize`, `allow` names approximations."""
-    check_arguments(search=search, objective=objective, budget=budget, seed=seed, pin=pin)
+    check_arguments(search=search, budget=budget, seed=seed, pin=pin)
+    check_space(objective=objective, engine=engine)
     if mesh is None:
         raise AutoDDLError(
             "mesh: none given, and a saved program has no running ranks to take it from; "
@@ -148,16 +156,20 @@ def plan_program(
         meshes = [Mesh.parse(sizes, known.levels) for sizes in _factorisations(mesh)]
     else:
         meshes = [_mesh(mesh, known.levels)]
-    lists = report_unknown(program, [n for m in meshes for n in m.shape], strict=strict)
+    sizes = [n for m in meshes for n in m.shape]
+    lists = report_unknown(program, sizes, strict=strict, engine=engine)
     best: Plan | None = None
     failure: AutoDDLError | None = None
     for candidate in meshes:
         try:
-            problem = build(program, candidate, known, pin=pin, lists=lists, allow=allow)
+            problem = build(
+                program, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine
+            )
             plan = solve(
                 problem, search=search, budget=budget / len(meshes), seed=seed, limit=limit,
                 objective=objective, progress=progress,
             )  # fmt: skip
+            plan = replace(plan, engine=engine)
         except AutoDDLError as error:
             failure = failure or error
             continue
@@ -242,23 +254,25 @@ def solve(
 
 
 def report_unknown(
-    program: Program, sizes: Collection[int], *, strict: bool
+    program: Program, sizes: Collection[int], *, strict: bool, engine: str | None = ONEFLOW
 ) -> SignatureLists | None:
     """Warn once of all op types without a rule and return how the engine would split them.
 
-    `sizes` are those of the mesh axes. Without OneFlow these ops are planned all-broadcast. The
-    engine is asked about ops with a user's rule, too, so that what it refuses can be left out.
+    `sizes` are those of the mesh axes. Without OneFlow, or any engine, these ops are planned
+    all-broadcast. The engine is asked about ops with a user's rule, too, so that what it refuses can
+    be left out.
 
     Raises:
         RuleError: in strict mode, if there are any.
     """
     unknown = unknown_types(program)
+    absent = engine is None or find_spec("oneflow") is None
     if not unknown:
-        return _of_own_rules(program, sizes)
+        return None if absent else _of_own_rules(program, sizes)
     how = "register rules with autoddl.register_rule(autoddl.OpRule(…))"
     if strict:
         raise RuleError(f"op types without a rule: {_counted(unknown)}; {how} to let them be split")
-    if find_spec("oneflow") is None:
+    if absent:
         warnings.warn(
             f"op types without a rule are planned all-broadcast: {_counted(unknown)}; {how} to let "
             "them be split",
@@ -283,7 +297,7 @@ def report_unknown(
 
 
 def _of_own_rules(program: Program, sizes: Collection[int]) -> SignatureLists | None:
-    if all(is_built_in(op.type) for op in program.ops) or find_spec("oneflow") is None:
+    if all(is_built_in(op.type) for op in program.ops):
         return None
     from autoddl.engine import unknown_ops
 
@@ -294,12 +308,18 @@ def _counted(types: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({count})" for name, count in types.items())
 
 
-def check_arguments(*, search: Any, objective: Any, budget: Any, seed: Any, pin: Any) -> None:
+def check_space(*, objective: Any, engine: Any) -> None:
+    """Raise AutoDDLError for what there are no problems of."""
+    if objective not in OBJECTIVES:
+        raise AutoDDLError(f"objective: got {objective!r}; allowed are {', '.join(OBJECTIVES)}")
+    if engine is not None and engine not in ENGINES:
+        raise AutoDDLError(f"engine: got {engine!r}; allowed are {', '.join(ENGINES)} or None")
+
+
+def check_arguments(*, search: Any, budget: Any, seed: Any, pin: Any) -> None:
     """Raise AutoDDLError for what no search accepts."""
     if search not in SEARCHES:
         raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SEARCHES)}")
-    if objective not in OBJECTIVES:
-        raise AutoDDLError(f"objective: got {objective!r}; allowed are {', '.join(OBJECTIVES)}")
     if not _is_number(budget) or not budget > 0:
         raise AutoDDLError(f"budget: got {budget!r}; allowed are seconds > 0")
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from autoddl import optimize
@@ -9,8 +12,10 @@ from autoddl.errors import AutoDDLError
 from autoddl.plan import Estimate, Plan, load
 from autoddl.planning import solve
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.search.builder import build
 from autoddl.search.objective import OBJECTIVES, TIME
+from experiments.oracles import counting
 from tests.clusters import GIB, cluster
 from tests.programs import mlp, transformer
 from tests.zoo import ZOO
@@ -47,10 +52,10 @@ def test_devices_share_products_even_where_that_takes_longer() -> None:
 
 
 @pytest.mark.parametrize("objective", ["time", "communication"])
-def test_the_plan_says_what_it_is_the_least_of(objective: str, tmp_path: object) -> None:
+def test_the_plan_says_what_it_is_the_least_of(objective: str, tmp_path: Path) -> None:
     found = plan(objective, budget=1.0)
-    found.save(f"{tmp_path}/plan.json")
-    assert load(f"{tmp_path}/plan.json").search["objective"] == objective
+    found.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json").search["objective"] == objective
     text = "communication takes at least"
     assert (text in str(found)) == (objective == "communication")
 
@@ -60,6 +65,29 @@ def test_other_objectives_are_refused() -> None:
         AutoDDLError, match="objective: got 'cost'; allowed are time, communication"
     ):
         plan("cost")
+
+
+def test_without_an_engine_axes_cut_in_any_order(tmp_path: Path) -> None:
+    """In the mesh's order a gather has to wait for the cuts of inner axes."""
+    program = mlp(128, (1, 25088, 4096, 4096, 1000), optimizer="sgd", act="relu", bias=False)
+    options: dict[str, Any] = {
+        "mesh": "2x2x4", "profile": counting(16), "search": "ilp", "objective": "communication",
+        "budget": 60.0,
+    }  # fmt: skip
+    best, fixed = (optimize(program, engine=engine, **options) for engine in (None, ONEFLOW))
+    assert best.search["gap"] == fixed.search["gap"] == pytest.approx(0.0, abs=1e-6)
+    assert best.estimate.communication_s < fixed.estimate.communication_s * 0.98
+    states = [s for signature in best.signatures.values() for s in signature.values()]
+    assert any(sbp.turn for state in states for sbp in state)
+    best.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == best
+    with pytest.raises(AutoDDLError, match="plan with engine='oneflow'"):
+        best.apply(None)
+
+
+def test_other_engines_are_refused() -> None:
+    with pytest.raises(AutoDDLError, match="engine: got 'jax'; allowed are oneflow or None"):
+        plan("time", engine="jax")
 
 
 def seconds(row: Estimate, objective: str) -> float:
