@@ -246,13 +246,7 @@ def _cases(figure: str) -> Iterator[Case]:
     if figure == "3":
         program = oracle_models.attention(**ATTENTION)
         yield Case("3", program, ATTENTION_MESH, ATTENTION_GRIDS, weights_cut)
-        yield Case(
-            "3, Megatron",
-            program,
-            ATTENTION_MESH,
-            MEGATRON_GRIDS,
-            lambda p: held(p, MEGATRON_GRIDS),
-        )
+        yield Case("3, Megatron", program, "16", MEGATRON_GRIDS, lambda p: held(p, MEGATRON_GRIDS))
     if figure == "8":
         for devices, mesh in VGG_MESHES.items():
             program = oracle_models.dense(VGG_BATCH * devices, VGG_WIDTHS)
