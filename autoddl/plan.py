@@ -15,6 +15,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.shards import shard_slices
 from autoddl.sbp.state import NdSbp
 
@@ -94,7 +95,8 @@ class Plan:
     """States for all tensors of one program on one mesh, with their predicted costs.
 
     `signatures` maps ops to operand states, `variables` parameters and optimizer states to theirs.
-    `search` tells how the plan was found (solver, seed, seconds, lower bound).
+    `search` tells how the plan was found (solver, seed, seconds, lower bound). A plan for no `engine`
+    may have states that none executes.
     """
 
     fingerprint: str
@@ -110,6 +112,7 @@ class Plan:
     estimate: Estimate
     baselines: tuple[Estimate, ...] = ()
     search: Mapping[str, Any] = field(default_factory=dict)
+    engine: str | None = ONEFLOW
 
     def apply(self, graph: Any) -> Step:
         """Return a callable with the graph's signature that runs this plan on all ranks.
@@ -117,8 +120,13 @@ class Plan:
         Call it on every rank, before the first step. The model's parameters become global tensors.
 
         Raises:
-            AutoDDLError: the plan is for another graph, device type or number of ranks.
+            AutoDDLError: the plan is for another graph, device type or number of ranks, or no engine.
         """
+        if self.engine != ONEFLOW:
+            raise AutoDDLError(
+                f"plan: made for engine {self.engine}, where axes cut in any order and no signature "
+                "is refused; plan with engine='oneflow' to run it"
+            )
         from autoddl.engine.step import Step
 
         return Step(self, graph)

@@ -8,6 +8,7 @@ from typing import Any
 from autoddl.errors import AutoDDLError
 from autoddl.plan import FORMAT, FORMAT_VERSION, Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.state import NdSbp
 
 
@@ -20,6 +21,7 @@ def encode(plan: Plan) -> dict[str, Any]:
         "device": plan.device,
         "mesh": plan.mesh.describe(),
         "profile": plan.profile,
+        "engine": plan.engine,
         "memory_limit_bytes": plan.memory_limit_bytes,
         "estimate": asdict(plan.estimate),
         "baselines": [asdict(b) for b in plan.baselines],
@@ -100,6 +102,7 @@ def _plan(data: dict[str, Any]) -> Plan:
         estimate=Estimate(**data["estimate"]),
         baselines=tuple(Estimate(**b) for b in data["baselines"]),
         search=data["search"],
+        engine=data.get("engine", ONEFLOW),
     )
 
 
@@ -111,6 +114,8 @@ def _check(plan: Plan) -> None:
     priced: tuple[Estimate | Layer, ...] = (*rows, *plan.layers)
     numbers = [n for x in priced for n in (x.compute_s, x.communication_s, x.memory_bytes)]
     numbers += [n for row in rows for n in (row.uncertainty_s, row.overlap_s)]
+    if plan.engine is not None:
+        texts.append(plan.engine)
     if plan.memory_limit_bytes is not None:
         numbers.append(plan.memory_limit_bytes)
     if plan.search:

@@ -20,10 +20,12 @@ from autoddl.plan import Estimate, Plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
+from autoddl.sbp.rules.engines import ENGINES, ONEFLOW
 from autoddl.sbp.rules.registry import is_built_in
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.builder import build
 from autoddl.search.choices import SignatureLists, unknown_types
+from autoddl.search.objective import COMMUNICATION, OBJECTIVES, TIME, space
 from autoddl.search.problem import Problem
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers import SOLVERS
@@ -39,6 +41,8 @@ def optimize(
     profile: str | Path | Profile | None = None,
     memory: str | float | None = None,
     search: str = "coordinate",
+    objective: str = TIME,
+    engine: str | None = ONEFLOW,
     budget: float = 20.0,
     seed: int = 0,
     pin: Mapping[str, str] | None = None,
@@ -57,9 +61,15 @@ def optimize(
             ranks is planned and the best one kept (a program has no ranks: give a mesh).
         profile: a file of `python -m autoddl.fit_network`, a bundled name, or the bundled default.
         memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
-        search: "coordinate", "metropolis", "random", "exhaustive" (small problems only), or the name
-            of a baseline to get that as a plan: "data parallel", "ZeRO 2", "hybrid ZeRO 2",
-            "Megatron", "SUMMA" or "expert parallel", as far as it applies to program and mesh.
+        search: "coordinate", "metropolis", "random", "ilp" (slow), "exhaustive" (small problems
+            only), or the name of a baseline to get that as a plan: "data parallel", "ZeRO 2",
+            "hybrid ZeRO 2", "Megatron", "SUMMA" or "expert parallel", as far as it applies to
+            program and mesh.
+        objective: "time" of a step, or only the "communication" in it (AutoDDL's): then compute counts
+            for nothing, and devices share every matrix product and convolution whatever that brings.
+        engine: "oneflow" plans what OneFlow can execute; None in the whole space, as papers do: with
+            nothing that it refuses left out, and axes that cut one dim in any order. Such plans can
+            be studied, not applied, and take longer to find.
         budget: seconds for the search; baselines and the first descent are always finished.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
@@ -97,6 +107,8 @@ def optimize(
             profile=profile,
             memory=memory,
             search=search,
+            objective=objective,
+            engine=engine,
             budget=budget,
             seed=seed,
             pin=pin,
@@ -125,11 +137,14 @@ def plan_program(
     pin: Mapping[str, str] | None,
     strict: bool,
     progress: Callable[[float, float], None] | None,
+    objective: str = TIME,
+    engine: str | None = ONEFLOW,
     allow: frozenset[str] = frozenset(),
     search_meshes: bool = False,
 ) -> Plan:
     """Plan a program; the arguments are those of `optimize`, `allow` names approximations."""
     check_arguments(search=search, budget=budget, seed=seed, pin=pin)
+    check_space(objective=objective, engine=engine)
     if mesh is None:
         raise AutoDDLError(
             "mesh: none given, and a saved program has no running ranks to take it from; "
@@ -141,24 +156,35 @@ def plan_program(
         meshes = [Mesh.parse(sizes, known.levels) for sizes in _factorisations(mesh)]
     else:
         meshes = [_mesh(mesh, known.levels)]
-    lists = report_unknown(program, [n for m in meshes for n in m.shape], strict=strict)
+    sizes = [n for m in meshes for n in m.shape]
+    lists = report_unknown(program, sizes, strict=strict, engine=engine)
     best: Plan | None = None
     failure: AutoDDLError | None = None
     for candidate in meshes:
         try:
-            problem = build(program, candidate, known, pin=pin, lists=lists, allow=allow)
+            problem = build(
+                program, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine
+            )
             plan = solve(
                 problem, search=search, budget=budget / len(meshes), seed=seed, limit=limit,
-                progress=progress,
+                objective=objective, progress=progress,
             )  # fmt: skip
+            plan = replace(plan, engine=engine)
         except AutoDDLError as error:
             failure = failure or error
             continue
-        if best is None or plan.estimate.step_s < best.estimate.step_s:
+        if best is None or _before(plan, best, objective):
             best = plan
     if best is None:
         raise failure or InfeasibleError("mesh: nothing to plan on")
     return best
+
+
+def _before(plan: Plan, other: Plan, objective: str) -> bool:
+    """Tell whether a plan is better than another one."""
+    if objective == COMMUNICATION:
+        return plan.estimate.communication_s < other.estimate.communication_s
+    return plan.estimate.step_s < other.estimate.step_s
 
 
 def solve(
@@ -168,28 +194,31 @@ def solve(
     budget: float,
     seed: int,
     limit: int | None,
+    objective: str = TIME,
     progress: Callable[[float, float], None] | None = None,
 ) -> Plan:
     """Search a problem and return the plan with its baselines.
 
-    Searches minimise compute plus communication. Where a baseline's step takes less, because more of
-    it overlaps, that baseline is the plan.
+    For the time of a step searches minimise compute plus communication. Where a baseline's step takes
+    less, because more of it overlaps, that baseline is the plan.
     """
     begin = time.perf_counter()
-    problem.check_memory(limit)
-    starts = assignments(problem)
+    searched = space(problem, objective)
+    inner = searched.problem
+    inner.check_memory(limit)
+    starts = assignments(inner)
     if search in BASELINES and search not in starts:
         raise AutoDDLError(
             f"search: {search!r} does not apply to this program on mesh {problem.mesh}, it needs "
-            f"{NEEDS[search]}; allowed here are {', '.join((*SOLVERS[:2], *starts))}"
+            f"{NEEDS[search]}; allowed here are {', '.join((*SOLVERS, *starts))}"
         )
 
     def find(bound: int | None) -> SearchResult:
         if search in starts:
-            return problem.result(search, starts[search])
+            return inner.result(search, starts[search])
         left = max(0.0, budget - (time.perf_counter() - begin))
         return SOLVERS[search](
-            problem,
+            inner,
             budget=left,
             seed=seed,
             memory_bytes=bound,
@@ -197,12 +226,15 @@ def solve(
             progress=progress,
         )
 
-    result = within_memory(problem, find, limit, chooses=search not in starts)
-    baselines: tuple[Estimate, ...] = tuple(estimate(n, problem, a) for n, a in starts.items())
+    result = within_memory(inner, find, limit, chooses=search not in starts)
+    result = replace(result, assignment=searched.whole(result.assignment))
+    known = {name: searched.whole(assignment) for name, assignment in starts.items()}
+    baselines: tuple[Estimate, ...] = tuple(estimate(n, problem, a) for n, a in known.items())
 
     def planned(result: SearchResult) -> Plan:
         found = {
             "solver": result.solver,
+            "objective": objective,
             "seed": seed,
             "seconds": time.perf_counter() - begin,
             "lower_bound_s": result.lower_bound_s,
@@ -215,30 +247,32 @@ def solve(
     plan = planned(result)
     fitting = [row for row in baselines if limit is None or row.memory_bytes <= limit]
     best = min(fitting, key=lambda row: row.step_s, default=plan.estimate)
-    if search in starts or plan.estimate.step_s <= best.step_s:
+    if search in starts or objective != TIME or plan.estimate.step_s <= best.step_s:
         return plan
-    other = problem.result(f"{result.solver}, then {best.name} for its overlap", starts[best.name])
+    other = problem.result(f"{result.solver}, then {best.name} for its overlap", known[best.name])
     return planned(replace(other, lower_bound_s=result.lower_bound_s, trace=result.trace))
 
 
 def report_unknown(
-    program: Program, sizes: Collection[int], *, strict: bool
+    program: Program, sizes: Collection[int], *, strict: bool, engine: str | None = ONEFLOW
 ) -> SignatureLists | None:
     """Warn once of all op types without a rule and return how the engine would split them.
 
-    `sizes` are those of the mesh axes. Without OneFlow these ops are planned all-broadcast. The
-    engine is asked about ops with a user's rule, too, so that what it refuses can be left out.
+    `sizes` are those of the mesh axes. Without OneFlow, or any engine, these ops are planned
+    all-broadcast. The engine is asked about ops with a user's rule, too, so that what it refuses can
+    be left out.
 
     Raises:
         RuleError: in strict mode, if there are any.
     """
     unknown = unknown_types(program)
+    absent = engine is None or find_spec("oneflow") is None
     if not unknown:
-        return _of_own_rules(program, sizes)
+        return None if absent else _of_own_rules(program, sizes)
     how = "register rules with autoddl.register_rule(autoddl.OpRule(…))"
     if strict:
         raise RuleError(f"op types without a rule: {_counted(unknown)}; {how} to let them be split")
-    if find_spec("oneflow") is None:
+    if absent:
         warnings.warn(
             f"op types without a rule are planned all-broadcast: {_counted(unknown)}; {how} to let "
             "them be split",
@@ -263,7 +297,7 @@ def report_unknown(
 
 
 def _of_own_rules(program: Program, sizes: Collection[int]) -> SignatureLists | None:
-    if all(is_built_in(op.type) for op in program.ops) or find_spec("oneflow") is None:
+    if all(is_built_in(op.type) for op in program.ops):
         return None
     from autoddl.engine import unknown_ops
 
@@ -272,6 +306,14 @@ def _of_own_rules(program: Program, sizes: Collection[int]) -> SignatureLists | 
 
 def _counted(types: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({count})" for name, count in types.items())
+
+
+def check_space(*, objective: Any, engine: Any) -> None:
+    """Raise AutoDDLError for what there are no problems of."""
+    if objective not in OBJECTIVES:
+        raise AutoDDLError(f"objective: got {objective!r}; allowed are {', '.join(OBJECTIVES)}")
+    if engine is not None and engine not in ENGINES:
+        raise AutoDDLError(f"engine: got {engine!r}; allowed are {', '.join(ENGINES)} or None")
 
 
 def check_arguments(*, search: Any, budget: Any, seed: Any, pin: Any) -> None:

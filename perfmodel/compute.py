@@ -36,6 +36,12 @@ def signature_s(
     )
 
 
+def local_flops(program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]) -> float:
+    """Return the flops of an op on each device of a mesh; none for an op without a rule."""
+    view, rule = _local(program, op, signature, mesh), find(op.type)
+    return rule.flops(view) if rule else 0.0
+
+
 def kernel_name(
     device: Device, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]
 ) -> str:

@@ -73,10 +73,14 @@ class RedistributionTable:
 
 
 class Redistributor:
-    """Price redistributions on one mesh under one profile; tables are cached by shape."""
+    """Price redistributions on one mesh under one profile; tables are cached by shape.
 
-    def __init__(self, mesh: Mesh, profile: Profile) -> None:
+    With `any_order` tables also have the states whose axes cut in another order than the mesh's.
+    """
+
+    def __init__(self, mesh: Mesh, profile: Profile, *, any_order: bool = False) -> None:
         self.mesh = mesh
+        self.any_order = any_order
         self.profile = profile
         self._crossings: dict[tuple[int, ...], Crossing] = {}
         self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
@@ -172,7 +176,7 @@ class Redistributor:
         return self._crossings[step.axes]
 
     def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
-        states = tuple(all_states(shape, self.mesh.shape, own=own))
+        states = tuple(all_states(shape, self.mesh.shape, own=own, any_order=self.any_order))
         index = {state: i for i, state in enumerate(states)}
         count = len(states)
         cost = np.full((count, count), np.inf)

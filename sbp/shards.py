@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
-from autoddl.sbp.state import B, NdSbp, Sbp, axis_states
+from autoddl.sbp.state import B, NdSbp, Sbp, axis_states, ordered, orders
 
 Ints = npt.NDArray[np.int64]
 
@@ -141,15 +141,25 @@ def shard_slices(
 
 
 def all_states(
-    shape: Sequence[int], mesh: Sequence[int], *, partial: bool = True, own: bool = False
+    shape: Sequence[int],
+    mesh: Sequence[int],
+    *,
+    partial: bool = True,
+    own: bool = False,
+    any_order: bool = False,
 ) -> Iterator[NdSbp]:
     """Yield every plain state that cuts `shape` evenly on a mesh with these axis sizes.
 
-    Plain: the mesh's order, no strides, P(sum) only; axes of one device are B. `own` as in
-    `axis_states`.
+    Plain: no strides, P(sum) only, and the mesh's order unless `any_order`, which gives every order
+    in which the axes may cut; axes of one device are B. `own` as in `axis_states`.
     """
     states = axis_states(len(shape), partial=partial, own=own)
     options = [states if size > 1 else (B,) for size in mesh]
     for combo in itertools.product(*options):
-        if local_shape(shape, combo, mesh) is not None:
+        if local_shape(shape, combo, mesh) is None:
+            continue
+        cuts = [s.dim for s in combo if s.is_split]
+        if any_order and len(set(cuts)) < len(cuts):
+            yield from dict.fromkeys(ordered(combo, order) for order in orders(mesh))
+        else:
             yield NdSbp(combo)

@@ -12,6 +12,7 @@ first devices then hold one element more, as OneFlow's balanced splitter has it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from autoddl.errors import AutoDDLError
@@ -31,6 +32,7 @@ __all__ = [
     "axis_states",
     "broadcast",
     "ordered",
+    "orders",
 ]
 
 
@@ -108,6 +110,13 @@ def ordered(states: Sequence[Sbp], order: Sequence[int]) -> NdSbp:
         )
     position = {axis: i for i, axis in enumerate(order)}
     return NdSbp(s.later(position[i]) if s.is_split else s for i, s in enumerate(states))
+
+
+def orders(mesh: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return every order in which the axes of more than one device can cut, the mesh's first."""
+    live = [i for i, size in enumerate(mesh) if size > 1]
+    found = [iter(order) for order in itertools.permutations(live)]
+    return tuple(tuple(i if n == 1 else next(o) for i, n in enumerate(mesh)) for o in found)
 
 
 def _checked(states: NdSbp) -> tuple[Sbp, ...]:

@@ -17,6 +17,7 @@ from autoddl.perfmodel.redistribute import Redistributor
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.rules.registry import find
 from autoddl.sbp.shards import all_states
 from autoddl.sbp.state import OWN, B, NdSbp, S, broadcast
@@ -37,17 +38,19 @@ def build(
     pin: Mapping[str, str] | None = None,
     lists: SignatureLists | None = None,
     allow: frozenset[str] = frozenset(),
+    engine: str | None = ONEFLOW,
 ) -> Problem:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
     `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"};
     `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise; `allow`
-    names the approximations that are permitted ("local_batchnorm").
+    names the approximations that are permitted ("local_batchnorm"). Choices are those that `engine`
+    can execute; None allows all that are right, with the axes of the mesh cutting in any order.
 
     Raises:
         AutoDDLError: a pin matches nothing or can't be; no axis of the mesh divides the batch.
     """
-    return _Builder(program, mesh, profile, dict(pin or {}), lists, allow).problem()
+    return _Builder(program, mesh, profile, dict(pin or {}), lists, allow, engine).problem()
 
 
 class _Builder:
@@ -55,13 +58,13 @@ class _Builder:
 
     def __init__(
         self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str],
-        lists: SignatureLists | None, allow: frozenset[str],
+        lists: SignatureLists | None, allow: frozenset[str], engine: str | None,
     ) -> None:  # fmt: skip
         self.program, self.mesh, self.profile, self.lists = program, mesh, profile, lists
-        self.allow = allow
+        self.allow, self.engine = allow, engine
         self.written, self.shared = _written(program)
         self.pins = {pattern: self._parsed(pattern, text) for pattern, text in pin.items()}
-        self.redistributor = Redistributor(mesh, profile)
+        self.redistributor = Redistributor(mesh, profile, any_order=engine is None)
         self.kept = kept_tensors(program)
         self.cache: dict[Any, Any] = {}
 
@@ -134,7 +137,9 @@ class _Builder:
                 ("states", shape),
                 lambda: tuple(
                     s
-                    for s in all_states(shape, self.mesh.shape, partial=False)
+                    for s in all_states(
+                        shape, self.mesh.shape, partial=False, any_order=self.engine is None
+                    )
                     if whole_where_single(s, self.mesh)
                 ),
             )
@@ -235,7 +240,9 @@ class _Builder:
     def _choices(self, op: Op) -> tuple[NdSignature, ...]:
         return self._cached(
             ("choices", self._key(op)),
-            lambda: choices(self.program, op, self.mesh, self.lists, self.allow),
+            lambda: choices(
+                self.program, op, self.mesh, self.lists, self.allow, engine=self.engine
+            ),
         )
 
     def _seconds(self, op: Op, signature: NdSignature) -> float:

@@ -7,7 +7,12 @@ from collections.abc import Callable
 from autoddl.errors import RuleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program
-from autoddl.sbp.rules.candidates import NdSignature, nd_products, nd_signatures
+from autoddl.sbp.rules.candidates import (
+    NdSignature,
+    in_any_order,
+    nd_products,
+    nd_signatures,
+)
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.rules.registry import OpView, Signature, find, signatures
 from autoddl.sbp.state import B, NdSbp, Sbp
@@ -22,12 +27,15 @@ def choices(
     mesh: Mesh,
     lists: SignatureLists | None = None,
     allow: frozenset[str] = frozenset(),
+    *,
+    engine: str | None = ONEFLOW,
 ) -> tuple[NdSignature, ...]:
     """Return the signatures among which the search chooses, all-broadcast first.
 
-    `lists` knows the engine's own signatures of ops that have no rule (they are all-broadcast where it
-    has none) or a user's (of which those are left out that it lacks). `allow` names the approximations
-    that are permitted.
+    They are those that `engine` can execute; without one, all that are right, in any order of the
+    axes. `lists` knows the engine's own signatures of ops that have no rule (they are all-broadcast
+    where it has none) or a user's (of which those are left out that it lacks). `allow` names the
+    approximations that are permitted.
 
     Raises:
         RuleError: the rule of the op's type can't be used on it.
@@ -47,14 +55,15 @@ def choices(
             found = nd_products(view, mesh.shape, axes, float_operands=floats)
         else:
             found = nd_signatures(
-                view, mesh.shape, float_operands=floats, engine=ONEFLOW, allow=allow
+                view, mesh.shape, float_operands=floats, engine=engine, allow=allow
             )
     except (LookupError, TypeError, ValueError) as error:
         raise RuleError(
             f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, "
             "or capture the graph again"
         ) from error
-    return tuple(c for c in found if all(whole_where_single(s, mesh) for s in c.values()))
+    found = tuple(c for c in found if all(whole_where_single(s, mesh) for s in c.values()))
+    return in_any_order(found, mesh.shape) if engine is None else found
 
 
 def _states(view: OpView, signature: Signature) -> tuple[Sbp, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.search.coordinate import least_memory, replicated
 from autoddl.search.linear import Model
 from autoddl.search.problem import Problem
-from autoddl.search.result import Assignment, SearchResult
-
-Progress = Callable[[float, float], None]
+from autoddl.search.result import Assignment, Progress, SearchResult, Trace
 
 # HiGHS's tolerances are absolute, 1e-7 and more, so costs are scaled until the largest is this.
 LARGEST = 1e4
@@ -45,13 +43,11 @@ def search(
             budget ended before any was found.
     """
     problem.check_memory(memory_bytes)
-    begin = time.perf_counter()
+    trace = Trace(progress)
     known = (*starts, replicated(problem), least_memory(problem))
     best = _cheapest(problem, known, memory_bytes)
-    trace = [(time.perf_counter() - begin, problem.cost_s(best))]
-    if progress is not None:
-        progress(*trace[-1])
-    found, bound = _solved(Model(problem, memory_bytes), begin + budget, stop_gap)
+    trace.improved(problem.cost_s(best))
+    found, bound_s = _solved(Model(problem, memory_bytes), trace.begin + budget, stop_gap)
     if found is not None:
         best = _cheapest(problem, (found, best), memory_bytes)
     result = problem.result("ilp", best)
@@ -60,11 +56,12 @@ def search(
             f"ILP of {len(problem.nodes)} nodes on mesh {problem.mesh}: no assignment of finite cost "
             f"in {budget:g} s; give a larger budget, or use search='coordinate'"
         )
-    trace.append((time.perf_counter() - begin, result.cost_s))
-    if progress is not None:
-        progress(*trace[-1])
-    bound = min(max(bound, result.lower_bound_s), result.cost_s)
-    return replace(result, lower_bound_s=bound, trace=tuple(trace))
+    return replace(
+        result,
+        lower_bound_s=min(max(bound_s, result.lower_bound_s), result.cost_s),
+        trace=trace.ended(result.cost_s),
+        evaluations=len(known) + (found is not None),
+    )
 
 
 def relaxation(problem: Problem, *, memory_bytes: int | None = None) -> float:

@@ -136,7 +136,7 @@ class Model(Rows):
         self.row(columns, np.ones(len(columns)), len(cover) - 1.0)
 
     def _kept(self, index: int) -> Ints:
-        """Return the choices that differ in a state, or in memory where it is limited: the cheapest."""
+        """Return the choices that fit and differ in a state, or in memory if limited: the cheapest."""
         node = self.problem.nodes[index]
         memory = node.memory_bytes
         keys: list[Ints] = [np.zeros_like(memory) if self.limit is None else memory]
@@ -145,6 +145,9 @@ class Model(Rows):
             keys += [states for user, states in users if user == index]
         order = np.argsort(node.compute_s, kind="stable")
         order = order[np.isfinite(node.compute_s[order])]
+        if self.limit is not None:
+            spare = self.limit - self.problem.least_memory_bytes
+            order = order[memory[order] - memory.min() <= spare]
         _, first = np.unique(np.stack(keys, axis=1)[order], axis=0, return_index=True)
         return np.sort(order[first])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from autoddl.search import coordinate, exhaustive, metropolis, random
+from autoddl.search import coordinate, exhaustive, ilp, metropolis, random
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, Progress, SearchResult
 
@@ -36,6 +36,7 @@ class Solver(Protocol):
 SOLVERS: Mapping[str, Solver] = {
     "coordinate": coordinate.search,
     "exhaustive": exhaustive.search,
+    "ilp": ilp.search,
     "metropolis": metropolis.search,
     "random": random.search,
 }

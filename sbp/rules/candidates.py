@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from autoddl.sbp.rules.engines import refused
 from autoddl.sbp.rules.registry import OpView, Signature, signatures
 from autoddl.sbp.shards import local_shape
-from autoddl.sbp.state import NdSbp
+from autoddl.sbp.state import NdSbp, ordered, orders
 
 NdSignature = Mapping[str, NdSbp]
 
@@ -58,3 +59,26 @@ def nd_products(
         if all(local_shape(view.shape[n], states[n], mesh) is not None for n in names):
             found.append(states)
     return tuple(found)
+
+
+def in_any_order(found: Iterable[NdSignature], mesh: Sequence[int]) -> tuple[NdSignature, ...]:
+    """Return signatures with their axes in every order, which is one for all operands of an op.
+
+    The signature of a mesh with its axes in another order is one of the mesh, too.
+    """
+    every = orders(mesh)
+    unique: dict[tuple[NdSbp, ...], NdSignature] = {}
+    for signature in found:
+        twice = any(_cuts_twice(state) for state in signature.values())
+        for order in every if twice else every[:1]:
+            states = {name: _turned(state, order) for name, state in signature.items()}
+            unique.setdefault(tuple(states.values()), states)
+    return tuple(unique.values())
+
+
+_turned = lru_cache(2**17)(ordered)
+
+
+def _cuts_twice(state: NdSbp) -> bool:
+    cuts = [sbp.dim for sbp in state if sbp.is_split]
+    return len(set(cuts)) < len(cuts)

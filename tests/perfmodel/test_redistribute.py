@@ -53,6 +53,21 @@ def test_costs_are_shortest_paths(shape: tuple[int, ...], mesh: str) -> None:
         np.testing.assert_allclose(table.cost[i], expected, rtol=1e-9)
 
 
+def test_a_table_in_any_order_of_the_axes_costs_what_single_searches_do() -> None:
+    mesh, shape = Mesh.parse("2x2x2"), (8, 8)
+    table = Redistributor(mesh, PROFILE, any_order=True).table(shape, 4)
+    single = Redistributor(mesh, PROFILE)
+    turned = [s for s in table.states if any(x.turn for x in s)]
+    assert len(table.states) == len(set(all_states(shape, mesh.shape))) + len(turned) > 64
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        src = turned[int(rng.integers(len(turned)))]
+        dst = table.states[int(rng.integers(len(table.states)))]
+        here, there = (src, dst) if rng.random() < 0.5 else (dst, src)
+        cost = table.cost[table.index[here], table.index[there]]
+        assert cost == pytest.approx(single.cost_s(shape, 4, here, there))
+
+
 @pytest.mark.parametrize(("shape", "mesh"), CASES)
 def test_paths_are_legal_cost_what_they_say_and_give_the_right_data(
     shape: tuple[int, ...], mesh: str

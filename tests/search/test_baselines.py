@@ -23,6 +23,7 @@ from autoddl.search.result import Assignment
 from tests import programs
 from tests.clusters import cluster, counting
 from tests.programs import Builder, mlp, transformer
+from tests.zoo import experts, separate_attention
 
 FEW = 20.0  # elements: the losses, which are scalars
 
@@ -180,27 +181,6 @@ def test_megatron_cuts_query_key_and_value_by_columns() -> None:
     assert dims == {"query": S(0), "key": S(0), "value": S(0), "output": S(1), "gate": B}
 
 
-def separate_attention(batch: int = 4, length: int = 8, width: int = 16) -> Program:
-    """Return attention with a layer each for queries, keys and values, then a gate of two outputs."""
-    g = Builder()
-    x, target = g.input((batch, length, width)), g.input((batch, length, 2))
-    with g.module("model"):
-        with g.module("embed"):
-            x = programs.add(g, x, g.parameter("bias", (width,)))
-        parts = []
-        for name in ("query", "key", "value"):
-            with g.module(name):
-                parts.append(programs.linear(g, x, width, bias=False))
-        query, key, value = parts
-        scores = programs.batch_matmul(g, query, programs.transpose(g, key, (0, 2, 1)))
-        mixed = programs.batch_matmul(g, scores, value)
-        with g.module("output"):
-            x = programs.residual(g, x, programs.linear(g, mixed, width, bias=False))
-        with g.module("gate"):
-            x = programs.linear(g, x, 2, bias=False)
-    return g.program(programs.mse(g, x, target), "sgd")
-
-
 def test_megatron_takes_turns_where_equal_layers_do_not_hold_pairs() -> None:
     """A chain of eight equal layers: every second one is by rows, though all look the same."""
     g = Builder()
@@ -254,27 +234,6 @@ def test_summa_keeps_activations_cut_in_batch_and_features() -> None:
 
 
 # Expert parallelism
-
-
-def experts(groups: int, count: int, slots: int, width: int, hidden: int) -> Program:
-    """Return two products with experts on slots of tokens, with linear layers around them."""
-    g = Builder()
-    shape = (groups, count, slots, width)
-    x, target = g.input(shape), g.input(shape)
-    with g.module("model"):
-        with g.module("embed"):
-            x = programs.linear(g, x, width, bias=False)
-        with g.module("experts"):
-            rows = programs.transpose(g, x, (1, 0, 2, 3))
-            y = programs.reshape(g, rows, (count, groups * slots, width))
-            y = programs.batch_matmul(g, y, g.parameter("up", (count, width, hidden)))
-            y = programs.activation(g, y, "relu")
-            y = programs.batch_matmul(g, y, g.parameter("down", (count, hidden, width)))
-            y = programs.reshape(g, y, (count, groups, slots, width))
-            y = programs.transpose(g, y, (1, 0, 2, 3))
-        with g.module("head"):
-            y = programs.linear(g, y, width, bias=False)
-    return g.program(programs.mse(g, y, target), "sgd")
 
 
 def test_experts_send_tokens_there_and_back() -> None:

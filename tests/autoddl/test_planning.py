@@ -1,0 +1,108 @@
+"""`optimize` with its objectives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoddl import optimize
+from autoddl.errors import AutoDDLError
+from autoddl.plan import Estimate, Plan, load
+from autoddl.planning import solve
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rules.engines import ONEFLOW
+from autoddl.search.builder import build
+from autoddl.search.objective import OBJECTIVES, TIME
+from experiments.oracles import counting
+from tests.clusters import GIB, cluster
+from tests.programs import mlp, transformer
+from tests.zoo import ZOO
+
+MESHES = ("2", "8", "2x2", "2x4", "4x2", "2x2x2")
+ROUNDING = 1 + 1e-12
+
+
+def plan(objective: str, **options: object) -> Plan:
+    options = {"mesh": "2x2", "budget": 3.0, **options}
+    return optimize(transformer(), profile=cluster(), objective=objective, **options)  # type: ignore[arg-type]
+
+
+def test_communication_is_least_among_the_baselines() -> None:
+    found = plan("communication")
+    assert found.baselines
+    least = min(row.communication_s for row in found.baselines)
+    assert found.estimate.communication_s <= least * (1 + 1e-12)
+    assert found.estimate.compute_s > 0  # it is reported, though it does not count
+    assert found.search["lower_bound_s"] <= found.estimate.communication_s
+
+
+def test_devices_share_products_even_where_that_takes_longer() -> None:
+    """A small network is fastest on one device; all of them do the same then, and say nothing."""
+    small = mlp(8, (16, 32, 8))
+    slow = cluster(overhead_s=1e-9)
+    alone = optimize(small, mesh="4", profile=slow, budget=2.0)
+    assert alone.estimate.communication_s == 0
+    shared = optimize(small, mesh="4", profile=slow, budget=2.0, objective="communication")
+    assert shared.estimate.communication_s > 0
+    products = [s for name, s in shared.signatures.items() if "matmul" in name]
+    assert products
+    assert all(any(state[0].is_split for state in s.values()) for s in products)
+
+
+@pytest.mark.parametrize("objective", ["time", "communication"])
+def test_the_plan_says_what_it_is_the_least_of(objective: str, tmp_path: Path) -> None:
+    found = plan(objective, budget=1.0)
+    found.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json").search["objective"] == objective
+    text = "communication takes at least"
+    assert (text in str(found)) == (objective == "communication")
+
+
+def test_other_objectives_are_refused() -> None:
+    with pytest.raises(
+        AutoDDLError, match="objective: got 'cost'; allowed are time, communication"
+    ):
+        plan("cost")
+
+
+def test_without_an_engine_axes_cut_in_any_order(tmp_path: Path) -> None:
+    """In the mesh's order a gather has to wait for the cuts of inner axes."""
+    program = mlp(128, (1, 25088, 4096, 4096, 1000), optimizer="sgd", act="relu", bias=False)
+    options: dict[str, Any] = {
+        "mesh": "2x2x4", "profile": counting(16), "search": "ilp", "objective": "communication",
+        "budget": 60.0,
+    }  # fmt: skip
+    best, fixed = (optimize(program, engine=engine, **options) for engine in (None, ONEFLOW))
+    assert best.search["gap"] == fixed.search["gap"] == pytest.approx(0.0, abs=1e-6)
+    assert best.estimate.communication_s < fixed.estimate.communication_s * 0.98
+    states = [s for signature in best.signatures.values() for s in signature.values()]
+    assert any(sbp.turn for state in states for sbp in state)
+    best.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == best
+    with pytest.raises(AutoDDLError, match="plan with engine='oneflow'"):
+        best.apply(None)
+
+
+def test_other_engines_are_refused() -> None:
+    with pytest.raises(AutoDDLError, match="engine: got 'jax'; allowed are oneflow or None"):
+        plan("time", engine="jax")
+
+
+def seconds(row: Estimate, objective: str) -> float:
+    return row.step_s if objective == TIME else row.communication_s
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("model", ZOO)
+def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
+    """With what overlaps taken off; all of them fit."""
+    problem = build(ZOO[model](), Mesh.parse(mesh), cluster())
+    for objective in OBJECTIVES:
+        plan = solve(
+            problem, search="coordinate", budget=0.3, seed=0, limit=GIB, objective=objective
+        )
+        assert "data parallel" in {row.name for row in plan.baselines}
+        least = min(seconds(row, objective) for row in plan.baselines)
+        assert seconds(plan.estimate, objective) <= least * ROUNDING
