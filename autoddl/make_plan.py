@@ -69,15 +69,12 @@ def assigned_layout(problem: Problem, assignment: Sequence[int]) -> Layout:
         states = node.choices[choice]
         if node.kind == "op":
             signatures[node.name] = states
-            variables |= {
-                tensor: states[operand]
-                for operand, tensor in program.op[node.name].inputs
-                if problem.written.get(tensor) == (node.name, operand)
-            }
         elif node.kind == "input":
             inputs[node.name] = states[TENSOR]
         elif node.kind == "parameter":
             variables[node.name] = states[TENSOR]
+    for tensor, (op, operand) in problem.written.items():
+        variables[tensor] = signatures[op][operand]
     for parameter in program.parameters:
         state = variables[parameter.tensor]
         variables |= dict.fromkeys(parameter.states, state)
@@ -91,19 +88,19 @@ def assigned_layout(problem: Problem, assignment: Sequence[int]) -> Layout:
 def memory_of(problem: Problem, assignment: Sequence[int]) -> MemoryEstimate:
     """Return the memory that an assignment takes on a device, whole (Problem sums up a part)."""
     layout = assigned_layout(problem, assignment)
-    return estimate_memory(problem.program, problem.mesh.shape, layout)
+    return estimate_memory(problem.program, problem.mesh.shape, layout, sizes=problem.sizes)
 
 
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:
     """Return what an assignment costs, under a name for the table."""
     layout = assigned_layout(problem, assignment)
     program, mesh = problem.program, problem.mesh
-    found = predict(program, mesh, problem.profile, layout)
+    found = predict(program, mesh, problem.profile, layout, prices=problem.prices)
     return Estimate(
         name,
         problem.compute_s(assignment),
         problem.communication_s(assignment),
-        estimate_memory(program, mesh.shape, layout).total,
+        estimate_memory(program, mesh.shape, layout, sizes=problem.sizes).total,
         uncertainty_s=found.uncertainty_s,
         overlap_s=found.overlap_s,
     )
@@ -149,7 +146,7 @@ def _redistributions(problem: Problem, assignment: Sequence[int]) -> tuple[Redis
     program = problem.program
     gradient_reader = {p.tensor: (p.update, p.gradient) for p in program.parameters if p.update}
     found = []
-    for edge in problem.edges:
+    for edge in (problem.edges[i] for i in problem.redistributed(assignment)):
         source = int(edge.source[assignment[edge.producer]])
         wanted: dict[int, list[tuple[str, str]]] = {}
         for index, states in edge.readers:
@@ -189,7 +186,7 @@ def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
         forward = node.kind == "op" and problem.program.op[node.name].phase == "forward"
         if forward and seconds > row.main_s:
             row.main_s, row.main = seconds, index
-    for edge in problem.edges:
+    for edge in (problem.edges[i] for i in problem.redistributed(assignment)):
         source = edge.source[assignment[edge.producer]]
         charged: set[int] = set()
         for reader, states in edge.readers:

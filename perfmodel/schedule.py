@@ -10,9 +10,9 @@ and core/job/intra_job_mem_sharing_util.cpp (mem size first).
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -38,7 +38,10 @@ def blocks(rank: RankTasks) -> tuple[Block, ...]:
     members: dict[int, list[int]] = {}
     for task in order:
         members.setdefault(chains[task], []).append(task)
-    shared = [_chain_block(rank, tasks, overwriting) for tasks in members.values()]
+    shared = [
+        _chain_block(rank, tasks, overwriting) if len(tasks) > 1 else _task_block(rank, tasks[0])
+        for tasks in members.values()
+    ]
     return (*own, *(block for block in shared if block.size))
 
 
@@ -66,18 +69,22 @@ def execution_order(rank: RankTasks) -> list[int]:
     Transfers start as soon as they can; while one is under way, as many computations run as there are
     for each transfer. Of the computations that are ready the one that adds the least memory goes first.
     """
-    following, waiting = _edges(rank)
-    keys = _keys(rank, following, waiting)
-    ready: tuple[list[tuple[tuple[int, ...], int]], ...] = ([], [])  # computations, transfers
-    left = [0, 0]
-    for number, task in enumerate(rank.tasks):
-        left[task.transfer] += 1
+    before, following = _edges(rank)
+    turn = sorted(range(len(before)), key=_keys(rank, before, following).__getitem__)
+    priority = [0] * len(turn)
+    for place, number in enumerate(turn):
+        priority[number] = place
+    waiting = [len(others) for others in before]
+    transfer = [task.transfer for task in rank.tasks]
+    left = [len(transfer) - sum(transfer), sum(transfer)]  # computations, transfers
+    ready: tuple[list[int], list[int]] = ([], [])  # by priority; in ascending order it is a heap
+    for number in turn:
         if waiting[number] == 0:
-            heapq.heappush(ready[task.transfer], (keys[number], number))
+            ready[transfer[number]].append(priority[number])
     order: list[int] = []
 
     def start(kind: int) -> int:
-        number = heapq.heappop(ready[kind])[1]
+        number = turn[heappop(ready[kind])]
         left[kind] -= 1
         order.append(number)
         return number
@@ -86,70 +93,64 @@ def execution_order(rank: RankTasks) -> list[int]:
         for after in following[number]:
             waiting[after] -= 1
             if waiting[after] == 0:
-                heapq.heappush(ready[rank.tasks[after].transfer], (keys[after], after))
+                heappush(ready[transfer[after]], priority[after])
 
     while ready[0] or ready[1]:
         if not ready[1]:
             finish(start(0))
             continue
         count = min(len(ready[0]) // len(ready[1]), left[0] // left[1])
-        transfer = start(1)
+        moved = start(1)
         for number in [start(0) for _ in range(count)]:
             finish(number)
-        finish(transfer)
+        finish(moved)
     return order
 
 
-def _edges(rank: RankTasks) -> tuple[list[list[int]], list[int]]:
-    """Return for every task those that wait for it, and for how many it waits itself."""
+def _edges(rank: RankTasks) -> tuple[list[set[int]], list[list[int]]]:
+    """Return for every task those that it waits for, and those that wait for it."""
+    before: list[set[int]] = []
     following: list[list[int]] = [[] for _ in rank.tasks]
-    waiting = [0] * len(rank.tasks)
     for number, task in enumerate(rank.tasks):
-        before = {rank.buffers[b].producer for b in task.reads} | set(task.after)
-        waiting[number] = len(before)
-        for other in before:
+        others = {rank.buffers[b].producer for b in task.reads}
+        others.update(task.after)
+        before.append(others)
+        for other in others:
             following[other].append(number)
-    return following, waiting
+    return before, following
 
 
 def _keys(
-    rank: RankTasks, following: Sequence[Sequence[int]], waiting: Sequence[int]
+    rank: RankTasks, before: Sequence[Collection[int]], following: Sequence[Sequence[int]]
 ) -> list[tuple[int, ...]]:
-    """Return what decides between tasks that are ready: added memory, latest layer, number."""
-    layers = _layers(following, waiting)
+    """Return what decides between tasks that are ready: added memory, latest layer, number.
+
+    The layer of a task is the length of the longest way to it. Tasks come after those that they wait for.
+    """
+    layers: list[int] = []
+    for others in before:
+        layers.append(max([layers[other] for other in others], default=-1) + 1)
     last = max(layers, default=0)
     latest = [last] * len(layers)
-    for number in sorted(range(len(layers)), key=lambda n: -layers[n]):
+    for number in reversed(range(len(layers))):
         for after in following[number]:
             trunk = layers[after] >= last - _TRUNK
-            latest[number] = min(latest[number], layers[after] - 1 if trunk else latest[after])
-    return [
-        (_added_bytes(rank, number), latest[number], *task.order)
-        for number, task in enumerate(rank.tasks)
-    ]
+            bound = layers[after] - 1 if trunk else latest[after]
+            if bound < latest[number]:
+                latest[number] = bound
+    added = _added_bytes(rank)
+    return [(added[n], latest[n], *task.order) for n, task in enumerate(rank.tasks)]
 
 
-def _layers(following: Sequence[Sequence[int]], waiting: Sequence[int]) -> list[int]:
-    """Return the length of the longest way to every task."""
-    left = list(waiting)
-    layers = [0] * len(left)
-    stack = [n for n, count in enumerate(left) if count == 0]
-    while stack:
-        number = stack.pop()
-        for after in following[number]:
-            layers[after] = max(layers[after], layers[number] + 1)
-            left[after] -= 1
-            if left[after] == 0:
-                stack.append(after)
-    return layers
-
-
-def _added_bytes(rank: RankTasks, number: int) -> int:
-    """Return the memory that a task makes, less its share in the memory that it reads."""
-    task = rank.tasks[number]
-    made = sum(rank.buffers[b].size for b in task.writes if rank.buffers[b].reused)
-    read = [rank.buffers[b] for b in dict.fromkeys(task.reads)]
-    return made - sum(b.size // len(b.readers) for b in read if b.reused)
+def _added_bytes(rank: RankTasks) -> list[int]:
+    """Return the memory that each task makes, less its share in the memory that it reads."""
+    added = [0] * len(rank.tasks)
+    for buffer in rank.buffers:
+        if buffer.reused:
+            added[buffer.producer] += buffer.size
+            for reader in buffer.readers:
+                added[reader] -= buffer.size // len(buffer.readers)
+    return added
 
 
 def overwriting_tasks(
@@ -209,6 +210,12 @@ def _all_before(
                 left.discard(before)
                 stack.append(before)
     return not left
+
+
+def _task_block(rank: RankTasks, number: int) -> Block:
+    """Return the block of a task that is alone in its chain: all that it writes, side by side."""
+    held = [b for b in rank.tasks[number].writes if rank.buffers[b].reused and rank.buffers[b].size]
+    return Block(sum([rank.buffers[b].size for b in held]), tuple(held))
 
 
 def _chain_block(rank: RankTasks, tasks: Sequence[int], overwriting: frozenset[int]) -> Block:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from autoddl.perfmodel.inplace import shared_input
 from autoddl.perfmodel.workspace import workspace_bytes
@@ -60,7 +60,7 @@ class Layout:
         return {**results, **self.variables, **self.inputs}
 
 
-@dataclass
+@dataclass(slots=True)
 class Buffer:
     """One result of a task: bytes (aligned), who reads it, whether its memory may be reused.
 
@@ -78,7 +78,7 @@ class Buffer:
     readers: list[int] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(slots=True)
 class Task:
     """One actor of OneFlow. Tasks that can be `merged` share memory with their neighbours.
 
@@ -110,25 +110,82 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
+class OpSizes(NamedTuple):
+    """Bytes of an op's results and its workspace, and what it shares memory with (perfmodel.inplace)."""
+
+    results: tuple[int, ...]
+    workspace: int
+    shared: tuple[str, bool] | None
+
+
+class LocalSizes:
+    """What the ops and tensors of one program take on one device of a mesh; equal ones once.
+
+    Keep it where the memory of several layouts of one program is estimated.
+    """
+
+    def __init__(self, program: Program, mesh: Sequence[int]) -> None:
+        self.program, self.mesh = program, tuple(mesh)
+        self.kind = {op.name: n for op, n in zip(program.ops, program.kinds, strict=True)}
+        self._tensors: dict[tuple[tuple[int, ...], str, NdSbp], int] = {}
+        self._ops: dict[tuple[int, tuple[NdSbp, ...]], OpSizes] = {}
+
+    def tensor(self, tensor: Tensor, state: NdSbp) -> int:
+        """Return the bytes of a tensor in a state."""
+        key = tensor.shape, tensor.dtype, state
+        size = self._tensors.get(key)
+        if size is None:
+            size = math.prod(self._shape(tensor, state)) * tensor.item_bytes
+            self._tensors[key] = size
+        return size
+
+    def op(self, op: Op, signature: NdSignature) -> OpSizes:
+        """Return the sizes of an op under a signature."""
+        key = self.kind[op.name], tuple([signature[operand] for operand, _ in op.operands])
+        found = self._ops.get(key)
+        if found is None:
+            found = self._ops[key] = self._op(op, signature)
+        return found
+
+    def _op(self, op: Op, signature: NdSignature) -> OpSizes:
+        tensors = {o: self.program.tensor[t] for o, t in op.operands}
+        shapes = {o: self._shape(t, signature[o]) for o, t in tensors.items()}
+        items = {o: t.item_bytes for o, t in tensors.items()}
+        return OpSizes(
+            tuple(math.prod(shapes[o]) * items[o] for o, _ in op.outputs),
+            workspace_bytes(op, shapes, items),
+            shared_input(op, shapes, {o: t.dtype for o, t in tensors.items()}),
+        )
+
+    def _shape(self, tensor: Tensor, state: NdSbp) -> tuple[int, ...]:
+        return local_shape(tensor.shape, state, self.mesh) or tensor.shape
+
+
 def rank_tasks(
-    program: Program, mesh: Sequence[int], layout: Layout, coords: Sequence[int] | None = None
+    program: Program,
+    mesh: Sequence[int],
+    layout: Layout,
+    coords: Sequence[int] | None = None,
+    *,
+    sizes: LocalSizes | None = None,
 ) -> RankTasks:
     """Return the tasks of the rank at mesh coordinates `coords` (all 1 at most, by default).
 
     Ranks differ only where B becomes P: the first device of an axis keeps the value, others make
-    zeros. So the coordinates count as 0 or not 0.
+    zeros. So the coordinates count as 0 or not 0. `sizes` are those of another layout of the program.
     """
     place = tuple(min(1, size - 1) for size in mesh) if coords is None else tuple(coords)
-    return _Maker(program, tuple(mesh), layout, place).make()
+    return _Maker(program, layout, place, sizes or LocalSizes(program, mesh)).make()
 
 
 class _Maker:
     """Build tasks in the order of the program; a tensor's boxings when their first reader comes."""
 
     def __init__(
-        self, program: Program, mesh: tuple[int, ...], layout: Layout, coords: tuple[int, ...]
+        self, program: Program, layout: Layout, coords: tuple[int, ...], sizes: LocalSizes
     ) -> None:
-        self.program, self.mesh, self.layout, self.coords = program, mesh, layout, coords
+        self.program, self.layout, self.coords = program, layout, coords
+        self.sizes, self.mesh = sizes, sizes.mesh
         self.tasks: list[Task] = []
         self.buffers: list[Buffer] = []
         self.made: dict[str, tuple[int, NdSbp]] = {}
@@ -181,21 +238,16 @@ class _Maker:
         self.started[op.name] = task
         if op.name in self.layout.after:
             self.tasks[task].after.append(self.started[self.layout.after[op.name]])
-        shapes = {o: self._shape(self.program.tensor[t], signature[o]) for o, t in op.operands}
-        for operand, name in op.outputs:
-            tensor = self.program.tensor[name]
-            size = math.prod(shapes[operand]) * tensor.item_bytes
-            buffer = self._buffer(task, name, tensor.role, size)
+        sizes = self.sizes.op(op, signature)
+        for (operand, name), size in zip(op.outputs, sizes.results, strict=True):
+            buffer = self._buffer(task, name, self.program.tensor[name].role, size)
             self.made[name] = buffer, signature[operand]
-        items = {o: self.program.tensor[t].item_bytes for o, t in op.operands}
-        workspace = workspace_bytes(op, shapes, items)
-        if workspace:
-            self._buffer(task, op.name, "workspace", workspace)
-        shared = shared_input(op, shapes, {o: self.program.tensor[t].dtype for o, t in op.operands})
-        if shared is not None:
-            source = reads.get(shared[0])
+        if sizes.workspace:
+            self._buffer(task, op.name, "workspace", sizes.workspace)
+        if sizes.shared is not None:
+            source = reads.get(sizes.shared[0])
             if source is not None:
-                self.tasks[task].shares = source, shared[1]
+                self.tasks[task].shares = source, sizes.shared[1]
 
     def _output(self, name: str) -> None:
         reader = next(
@@ -324,8 +376,5 @@ class _Maker:
         self.tasks[task].after.append(before)
         return task
 
-    def _shape(self, tensor: Tensor, state: NdSbp) -> tuple[int, ...]:
-        return local_shape(tensor.shape, state, self.mesh) or tensor.shape
-
     def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
-        return math.prod(self._shape(tensor, state)) * tensor.item_bytes
+        return self.sizes.tensor(tensor, state)

@@ -136,6 +136,24 @@ class Program:
         return {name: tuple(readers) for name, readers in table.items()}
 
     @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """Number the ops such that equal numbers mean equal types, attributes, shapes and dtypes.
+
+        What rules, prices and local sizes say of one op then holds for all of its kind.
+        """
+        forms: dict[object, int] = {}
+        form = {t.name: forms.setdefault((t.shape, t.dtype), len(forms)) for t in self.tensors}
+        known: dict[object, int] = {}
+        found = []
+        for op in self.ops:
+            inputs, outputs = (
+                tuple([(operand, form[name]) for operand, name in pairs])
+                for pairs in (op.inputs, op.outputs)
+            )
+            found.append(known.setdefault((op.type, inputs, outputs, op.attrs), len(known)))
+        return tuple(found)
+
+    @cached_property
     def fingerprint(self) -> str:
         """Return 16 hex digits, equal for equal graphs (ops, shapes, attributes, device)."""
         ops = sorted((o.name, o.type, o.inputs, o.outputs, repr(o.attrs)) for o in self.ops)
