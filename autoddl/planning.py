@@ -8,15 +8,16 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
-from autoddl.make_plan import estimate, make_plan, within_memory
+from autoddl.make_plan import Assigned, make_plan, within_memory
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.plan import Estimate, Plan
+from autoddl.plan import Plan, Rows
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
@@ -25,7 +26,7 @@ from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.builder import build
 from autoddl.search.choices import SignatureLists, unknown_types
 from autoddl.search.problem import Problem
-from autoddl.search.result import SearchResult
+from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers import SOLVERS
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -197,28 +198,47 @@ def solve(
             progress=progress,
         )
 
-    result = within_memory(problem, find, limit, chooses=search not in starts)
-    baselines: tuple[Estimate, ...] = tuple(estimate(n, problem, a) for n, a in starts.items())
+    assigned = cache(partial(Assigned, problem))
+    result = within_memory(
+        problem, find, limit,
+        chooses=search not in starts, memory=lambda a: assigned(a).memory_bytes,
+    )  # fmt: skip
+    if search not in starts:
+        result = _with_overlap(assigned, result, starts, limit)
+    found = {
+        "solver": result.solver,
+        "seed": seed,
+        "seconds": time.perf_counter() - begin,
+        "lower_bound_s": result.lower_bound_s,
+        "gap": result.gap,
+    }
+    return make_plan(
+        problem,
+        result,
+        memory_limit_bytes=limit,
+        baselines=Rows(lambda: tuple(assigned(a).estimate(n) for n, a in starts.items())),
+        search=found,
+        assigned=assigned(result.assignment),
+    )
 
-    def planned(result: SearchResult) -> Plan:
-        found = {
-            "solver": result.solver,
-            "seed": seed,
-            "seconds": time.perf_counter() - begin,
-            "lower_bound_s": result.lower_bound_s,
-            "gap": result.gap,
-        }
-        return make_plan(
-            problem, result, memory_limit_bytes=limit, baselines=baselines, search=found
-        )
 
-    plan = planned(result)
-    fitting = [row for row in baselines if limit is None or row.memory_bytes <= limit]
-    best = min(fitting, key=lambda row: row.step_s, default=plan.estimate)
-    if search in starts or plan.estimate.step_s <= best.step_s:
-        return plan
-    other = problem.result(f"{result.solver}, then {best.name} for its overlap", starts[best.name])
-    return planned(replace(other, lower_bound_s=result.lower_bound_s, trace=result.trace))
+def _with_overlap(
+    assigned: Callable[[Assignment], Assigned],
+    result: SearchResult,
+    starts: Mapping[str, Assignment],
+    limit: int | None,
+) -> SearchResult:
+    """Return the baseline whose step takes less than that of a search's result, if there is one."""
+    best, name = assigned(result.assignment), ""
+    for start, assignment in starts.items():
+        other = assigned(assignment)
+        faster = other.least_step_s < best.step_s and other.step_s < best.step_s
+        if faster and (limit is None or other.memory_bytes <= limit):
+            best, name = other, start
+    if not name:
+        return result
+    found = best.problem.result(f"{result.solver}, then {name} for its overlap", best.assignment)
+    return replace(found, lower_bound_s=result.lower_bound_s, trace=result.trace)
 
 
 def report_unknown(

@@ -111,9 +111,11 @@ def _edges(rank: RankTasks) -> tuple[list[set[int]], list[list[int]]]:
     """Return for every task those that it waits for, and those that wait for it."""
     before: list[set[int]] = []
     following: list[list[int]] = [[] for _ in rank.tasks]
+    buffers = rank.buffers
     for number, task in enumerate(rank.tasks):
-        others = {rank.buffers[b].producer for b in task.reads}
-        others.update(task.after)
+        others = {buffers[b].producer for b in task.reads}
+        if task.after:
+            others.update(task.after)
         before.append(others)
         for other in others:
             following[other].append(number)

@@ -90,9 +90,9 @@ class Task:
     order: tuple[int, ...]
     merged: bool = False
     transfer: bool = False
-    reads: list[int] = field(default_factory=list)
-    writes: list[int] = field(default_factory=list)
-    after: list[int] = field(default_factory=list)
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
     shares: tuple[int, bool] | None = None
     phase: str = "forward"
 
@@ -211,16 +211,18 @@ class _Maker:
         return RankTasks(self.tasks, self.buffers)
 
     def _task(self, name: str, order: tuple[int, ...], reads: Sequence[int] = ()) -> int:
-        self.tasks.append(Task(name, order, reads=list(reads), phase=self.phase))
-        for buffer in dict.fromkeys(reads):
-            self.buffers[buffer].readers.append(len(self.tasks) - 1)
-        return len(self.tasks) - 1
+        number = len(self.tasks)
+        self.tasks.append(Task(name, order, reads=tuple(reads), phase=self.phase))
+        for buffer in set(reads):
+            self.buffers[buffer].readers.append(number)
+        return number
 
     def _buffer(self, task: int, tensor: str, kind: str, size: int, *, reused: bool = True) -> int:
-        origin = self.moved if self.tasks[task].transfer else len(self.buffers)
+        number, maker = len(self.buffers), self.tasks[task]
+        origin = self.moved if maker.transfer else number
         self.buffers.append(Buffer(tensor, kind, aligned(size), task, reused, origin))
-        self.tasks[task].writes.append(len(self.buffers) - 1)
-        return len(self.buffers) - 1
+        maker.writes += (number,)
+        return number
 
     def _source(self, name: str, state: NdSbp, *, merged: bool) -> None:
         task = self._task(name, (0, len(self.tasks)))
@@ -233,21 +235,22 @@ class _Maker:
         self.phase = op.phase
         signature = self.layout.signatures[op.name]
         reads = {o: self._read(t, (op.name, o)) for o, t in op.inputs}
-        task = self._task(op.name, (1, index), [b for b in reads.values() if b is not None])
-        self.tasks[task].merged = op.phase != "optimizer"
-        self.started[op.name] = task
+        number = self._task(op.name, (1, index), [b for b in reads.values() if b is not None])
+        task = self.tasks[number]
+        task.merged = op.phase != "optimizer"
+        self.started[op.name] = number
         if op.name in self.layout.after:
-            self.tasks[task].after.append(self.started[self.layout.after[op.name]])
+            task.after = (self.started[self.layout.after[op.name]],)
         sizes = self.sizes.op(op, signature)
         for (operand, name), size in zip(op.outputs, sizes.results, strict=True):
-            buffer = self._buffer(task, name, self.program.tensor[name].role, size)
+            buffer = self._buffer(number, name, self.program.tensor[name].role, size)
             self.made[name] = buffer, signature[operand]
         if sizes.workspace:
-            self._buffer(task, op.name, "workspace", sizes.workspace)
+            self._buffer(number, op.name, "workspace", sizes.workspace)
         if sizes.shared is not None:
             source = reads.get(sizes.shared[0])
             if source is not None:
-                self.tasks[task].shares = source, sizes.shared[1]
+                task.shares = source, sizes.shared[1]
 
     def _output(self, name: str) -> None:
         reader = next(
@@ -263,11 +266,12 @@ class _Maker:
 
     def _read(self, name: str, reader: tuple[str, str]) -> int | None:
         """Return the buffer that a reader gets; None for what the engine's scheduler makes."""
-        if name not in self.made:
+        made = self.made.get(name)
+        if made is None:
             return None
         number = self.wanted.get((name, reader))
         if number is None:
-            return self.made[name][0]
+            return made[0]
         if number not in self.done:
             self.done[number] = self._redistributed(number)
         return self.done[number]
@@ -285,7 +289,7 @@ class _Maker:
         return buffer
 
     def _identity(self, source: int, name: str, state: NdSbp, order: tuple[int, ...]) -> int:
-        task = self._task(f"identity {name} {state}", order, [source])
+        task = self._task(f"identity {name}", order, [source])
         self.tasks[task].merged = True
         self.tasks[task].shares = source, False
         return self._buffer(task, name, "boxing", self._bytes(self.program.tensor[name], state))
@@ -346,7 +350,7 @@ class _Maker:
         if all(self.coords[i] == 0 for i in axes):
             return source
         task = self._transfer(name)
-        self.tasks[task].after.append(self.buffers[source].producer)
+        self.tasks[task].after += (self.buffers[source].producer,)
         return self._buffer(task, name, "boxing", after, reused=False)
 
     def _to_other_dim(self, source: int, name: str, size: int, group: int) -> int:
@@ -356,7 +360,7 @@ class _Maker:
         for piece in pieces[1:]:
             self._host(self._host(self._transfer(name, piece)))
             arrived = self._host(self._transfer(name))  # from another rank, at about that time
-            self.tasks[arrived].after.append(self.buffers[source].producer)
+            self.tasks[arrived].after += (self.buffers[source].producer,)
             received.append(
                 self._buffer(self._host(arrived), name, "boxing", size // group, reused=False)
             )
@@ -373,7 +377,7 @@ class _Maker:
     def _host(self, before: int) -> int:
         """Add a task that reads what another left in host memory."""
         task = self._transfer(self.tasks[before].name)
-        self.tasks[task].after.append(before)
+        self.tasks[task].after += (before,)
         return task
 
     def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
