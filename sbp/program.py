@@ -122,6 +122,11 @@ class Program:
         return {o.name: o for o in self.ops}
 
     @cached_property
+    def parameter(self) -> Mapping[str, Parameter]:
+        """Return the parameters by the name of the tensor that the model reads."""
+        return {p.tensor: p for p in self.parameters}
+
+    @cached_property
     def producer(self) -> Mapping[str, Op]:
         """Return the op that makes each tensor; inputs and variables have none."""
         return {name: op for op in self.ops for _, name in op.outputs}

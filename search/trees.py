@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -167,17 +168,17 @@ class _Star:
         free = {parent, *below}
         count = len(factor.cost)
         fixed = {int(factor.states[n][point[n]]) for n in factor.readers if n not in free}
-        self.extra = factor.cost.copy()  # what the states cost beyond those that are wanted anyway
-        self.start = np.zeros(count)
+        extra = factor.cost.copy()  # what the states cost beyond those that are wanted anyway
+        start = np.zeros(count)
         for state in fixed:
-            self.start += factor.cost[:, state]
-            self.extra[:, state] = 0.0
+            start += factor.cost[:, state]
+            extra[:, state] = 0.0
         if factor.producer in below:
-            self.start += _by_state(factor, factor.producer, tree, count)
+            start += _by_state(factor, factor.producer, tree, count)
         elif factor.producer != parent:
             known = np.full(count, np.inf)
             known[factor.states[factor.producer][point[factor.producer]]] = 0.0
-            self.start += known
+            start += known
         self.below = [n for n in below if n != factor.producer]
         self.offers = [_by_state(factor, n, tree, count) for n in self.below]
         self.shared: list[int | None] = [None]
@@ -185,19 +186,22 @@ class _Star:
             len(self.below) > 1
         ):  # states that several readers may want: the present and the best one
             current = {int(factor.states[n][point[n]]) for n in self.below}
-            together = (self.extra + np.add.reduce(self.offers)[None, :]).argmin(axis=1)
+            together = (extra + np.add.reduce(self.offers)[None, :]).argmin(axis=1)
             self.shared += sorted((current | set(together.tolist())) - fixed)
         self.has_producer = factor.producer in below
+        # The states that the producer may give it; only their rows are needed.
+        self.rows = np.arange(count) if parent == factor.producer else _finite(start)
+        self.start, self.extra = start[self.rows], extra[self.rows]
 
     def message(self) -> Floats:
         """Return the least cost of tensor and all below for every state of the parent."""
         if self.parent == self.factor.producer:
             if not self.below:
                 return self.start
-            return np.asarray(self.start + self._served().min(axis=1))
-        rows = np.flatnonzero(np.isfinite(self.start))
-        return np.asarray((self.start[rows, None] + self._served()[rows]).min(axis=0))
+            return np.asarray(self.start + self._served.min(axis=1))
+        return np.asarray((self.start[:, None] + self._served).min(axis=0))
 
+    @cached_property
     def _served(self) -> Floats:
         """Return [s, t]: the cost of the readers below, from state s, where t is paid for as well."""
         if not self.offers:
@@ -224,17 +228,19 @@ class _Star:
         """Return (node, state) for all nodes below, once the parent has its state."""
         found = []
         if self.parent == self.factor.producer:
-            source = above
-            wanted = int(self._served()[source].argmin()) if self.below else 0
+            row = above
+            wanted = int(self._served[row].argmin()) if self.below else 0
         else:
             wanted = above
-            source = int((self.start + self._served()[:, wanted]).argmin())
+            row = int((self.start + self._served[:, wanted]).argmin())
             if self.has_producer:
-                found.append((self.factor.producer, source))
+                found.append((self.factor.producer, int(self.rows[row])))
         if not self.below:
             return found
-        common = min(self.shared, key=lambda c: float(self._with(c)[source, wanted]))
-        extra = self._paid(common)[0][source].copy()
+        common = self.shared[0]
+        if len(self.shared) > 1:
+            common = min(self.shared, key=lambda c: float(self._with(c)[row, wanted]))
+        extra = self._paid(common)[0][row].copy()
         extra[wanted] = 0.0
         for node, offer in zip(self.below, self.offers, strict=True):
             found.append((node, int((offer + extra).argmin())))
@@ -246,3 +252,7 @@ def _by_state(factor: _Factor, node: int, tree: _Tree, count: int) -> Floats:
     best = np.full(count, np.inf)
     np.minimum.at(best, factor.states[node], tree.total[node])
     return best
+
+
+def _finite(costs: Floats) -> Ints:
+    return np.flatnonzero(np.isfinite(costs))

@@ -11,11 +11,11 @@ import numpy as np
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, P, Sbp
-from autoddl.search.shorten import Shortened, shorten, unchanged
 from autoddl.search.cells import neighbours, roots
 from autoddl.search.coordinate import IMPROVEMENT, Descent
 from autoddl.search.problem import TENSOR, Edge, Floats, Ints, Node, Problem
 from autoddl.search.result import Assignment
+from autoddl.search.shorten import Shortened, shorten, unchanged
 
 Follow = Callable[[Problem, Sequence[Edge], int, Sequence[int]], Floats]
 Completed = tuple[list[int], set[int]]  # an assignment, and the nodes of it that may be refined
@@ -122,12 +122,17 @@ class Completion:
 
     def _alike(self, layout: Layout) -> bool:
         """Tell whether a layout holds equal layers alike, as one that stands for the others must be."""
+        return all(layout.held.get(one) == layout.held.get(other) for one, other in self.alike)
+
+    @cached_property
+    def alike(self) -> list[tuple[str, str]]:
+        """Return the parameters that were left out, with those that stand for them."""
         nodes, short = self.whole.nodes, self.problem.nodes
-        return all(
-            layout.held.get(node.name) == layout.held.get(short[place].name)
+        return [
+            (node.name, short[place].name)
             for node, place in zip(nodes, self.shortened.place, strict=True)
             if node is not short[place] and node.kind == "parameter"
-        )
+        ]
 
     def _price(self, completed: Completed) -> float:
         return self.problem.cost_s(completed[0])
