@@ -10,13 +10,18 @@ and core/job/intra_job_mem_sharing_util.cpp (mem size first).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from autoddl.perfmodel.tasks import RankTasks
+
+Ints = npt.NDArray[np.signedinteger[Any]]
 
 _VARIABLES = ("parameter", "state", "buffer")
 _TRUNK = 4  # tasks in so many last layers (and the very last one) are never put off
@@ -251,21 +256,30 @@ def placed_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> int:
 
     `lives` are the first and last times at which a buffer is in use; buffers that meet don't overlap.
     """
-    begins, ends = (np.array([life[i] for life in lives], dtype=np.int64) for i in (0, 1))
-    length = np.array(sizes, dtype=np.int64)
-    offsets = np.zeros(len(lives), dtype=np.int64)
+    unit = math.gcd(*sizes) or 1
+    small = sum(sizes) // unit < 2**31  # then half as many bytes go through the caches
+    placed = np.zeros((4, len(lives)), dtype=np.int32 if small else np.int64)
+    begins, ends, offsets, tops = placed  # of those that have a place, by offset, in units
     total = 0
-    for i in range(len(lives)):
-        met = np.flatnonzero((begins[:i] <= ends[i]) & (begins[i] <= ends[:i]))
-        met = met[np.argsort(offsets[met], kind="stable")]
-        occupied = np.maximum.accumulate(offsets[met] + length[met])
-        free = np.concatenate(
-            ([0], occupied)
-        )  # where it could start, before each of those and last
-        gaps = np.flatnonzero(offsets[met] >= free[:-1] + length[i])
-        offsets[i] = free[gaps[0]] if gaps.size else free[-1]
-        total = max(total, int(offsets[i] + length[i]))
-    return total
+    for count, (size, (begin, end)) in enumerate(zip(sizes, lives, strict=True)):
+        length = size // unit
+        met = ((begins[:count] <= end) & (ends[:count] >= begin)).nonzero()[0]
+        offset = _lowest(length, offsets.take(met), tops.take(met)) if met.size else 0
+        total = max(total, offset + length)
+        place = offsets[:count].searchsorted(offset)
+        placed[:, place + 1 : count + 1] = placed[:, place:count]
+        placed[:, place] = begin, end, offset, offset + length
+    return total * unit
+
+
+def _lowest(length: int, offsets: Ints, tops: Ints) -> int:
+    """Return the lowest place for `length` between what lies from offsets (ascending) to tops."""
+    if offsets[0] >= length:
+        return 0
+    occupied = np.maximum.accumulate(tops)
+    fits = offsets[1:] - occupied[:-1] >= length
+    first = int(fits.argmax()) if fits.size else 0
+    return int(occupied[first]) if fits.size and fits[first] else int(occupied[-1])
 
 
 def _alive_at_peak(lives: dict[int, tuple[int, int]], sizes: dict[int, int]) -> list[int]:
