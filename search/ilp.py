@@ -125,9 +125,7 @@ def _no_way(model: Model) -> str:
     )
 
 
-def _cheapest(
-    problem: Problem, assignments: Iterable[Assignment], limit: int | None
-) -> Assignment:
+def _cheapest(problem: Problem, assignments: Iterable[Assignment], limit: int | None) -> Assignment:
     """Return the assignment with the lowest cost of those that fit, of which there is one."""
     fitting = [a for a in assignments if limit is None or problem.memory_bytes(a) <= limit]
     return min(fitting, key=problem.cost_s)

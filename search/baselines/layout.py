@@ -64,6 +64,7 @@ class Completion:
         self.whole = problem
         self.short = short
         self._known: dict[Family, list[int] | None] = {}
+        self._fits: dict[tuple[int, frozenset[tuple[str, NdSbp]]], Ints] = {}
 
     @cached_property
     def shortened(self) -> Shortened:
@@ -160,7 +161,7 @@ class Completion:
         for index, node in enumerate(problem.nodes):
             if node.kind == "op":
                 cost = follow(problem, self.incoming[index], index, point)
-                fits = _fitting(node.choices, layout.operands.get(node.name))
+                fits = self._fitting(node.choices, layout.operands.get(node.name))
                 if len(fits):
                     free.discard(index)
                     point[index] = int(fits[cost[fits].argmin()])
@@ -169,6 +170,17 @@ class Completion:
             else:
                 point[index] = _held(node, layout) or 0
         return point, free
+
+    def _fitting(
+        self, choices: tuple[NdSignature, ...], wanted: Mapping[str, NdSbp] | None
+    ) -> Ints:
+        """Return the choices that have the wanted states; none where nothing is wanted."""
+        key = id(choices), frozenset(wanted.items() if wanted else ())  # the problem keeps choices
+        if key not in self._fits:
+            held = () if wanted is None else choices
+            fits = [all(c[o] == s for o, s in (wanted or {}).items()) for c in held]
+            self._fits[key] = np.flatnonzero(fits)
+        return self._fits[key]
 
     def _settled(self, point: list[int], free: Collection[int]) -> list[int]:
         """Improve by forests until they bring nothing."""
@@ -192,13 +204,6 @@ def _held(node: Node, layout: Layout) -> int | None:
     states = [choice[TENSOR] for choice in node.choices]
     wanted = layout.held[node.name]
     return states.index(wanted) if wanted in states else None
-
-
-def _fitting(choices: Sequence[NdSignature], wanted: Mapping[str, NdSbp] | None) -> Ints:
-    """Return the choices that have the wanted states; none where nothing is wanted."""
-    if wanted is None:
-        return np.zeros(0, dtype=np.int64)
-    return np.flatnonzero([all(c[o] == s for o, s in wanted.items()) for c in choices])
 
 
 def _cheapest(
