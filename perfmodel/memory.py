@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import Block, blocks
@@ -108,12 +109,14 @@ def rank_estimate(
         _accumulated(rank, gradients, program, micro_batches), _in_flight(rank, in_flight)
     )
     for block in itertools.chain(blocks(rank), extra):
-        held = [rank.buffers[i] for i in block.alive]
-        for buffer in held:
+        gaps = block.size
+        for index in block.alive:
+            buffer = rank.buffers[index]
+            gaps -= buffer.size
             parts[_part(buffer, gradients)] += buffer.size
             alive.append((buffer.tensor, buffer.size))
-        parts[-1] += block.size - sum(b.size for b in held)
-    largest_first = tuple(sorted(alive, key=lambda item: -item[1]))
+        parts[-1] += gaps
+    largest_first = tuple(sorted(alive, key=itemgetter(1), reverse=True))
     return MemoryEstimate(parts[0], parts[1], parts[2], parts[3], parts[4], largest_first)
 
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +26,7 @@ _VARIABLES = ("parameter", "state", "buffer")
 _TRUNK = 4  # tasks in so many last layers (and the very last one) are never put off
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Memory of one chain or of one buffer: bytes, and the buffers that are alive at its peak."""
 
     size: int
@@ -112,15 +110,15 @@ def execution_order(rank: RankTasks) -> list[int]:
     return order
 
 
-def _edges(rank: RankTasks) -> tuple[list[set[int]], list[list[int]]]:
+def _edges(rank: RankTasks) -> tuple[list[tuple[int, ...]], list[list[int]]]:
     """Return for every task those that it waits for, and those that wait for it."""
-    before: list[set[int]] = []
+    before: list[tuple[int, ...]] = []
     following: list[list[int]] = [[] for _ in rank.tasks]
-    buffers = rank.buffers
+    producer = [buffer.producer for buffer in rank.buffers]
     for number, task in enumerate(rank.tasks):
-        others = {buffers[b].producer for b in task.reads}
-        if task.after:
-            others.update(task.after)
+        others = (*[producer[b] for b in task.reads], *task.after)
+        if len(others) > 1:
+            others = tuple(set(others))
         before.append(others)
         for other in others:
             following[other].append(number)
@@ -221,8 +219,13 @@ def _all_before(
 
 def _task_block(rank: RankTasks, number: int) -> Block:
     """Return the block of a task that is alone in its chain: all that it writes, side by side."""
-    held = [b for b in rank.tasks[number].writes if rank.buffers[b].reused and rank.buffers[b].size]
-    return Block(sum([rank.buffers[b].size for b in held]), tuple(held))
+    held, size = [], 0
+    for written in rank.tasks[number].writes:
+        buffer = rank.buffers[written]
+        if buffer.reused and buffer.size:
+            held.append(written)
+            size += buffer.size
+    return Block(size, tuple(held))
 
 
 def _chain_block(rank: RankTasks, tasks: Sequence[int], overwriting: frozenset[int]) -> Block:

@@ -79,6 +79,7 @@ class StepPrices:
         self.program, self.mesh, self.profile = program, mesh, profile
         self._redistributor = Redistributor(mesh, profile)
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], tuple[float, str, float]] = {}
+        self._last: dict[int, tuple[NdSignature, tuple[float, str, float]]] = {}
         self._paths: dict[object, tuple[tuple[float, str, float, Boxing], ...]] = {}
 
     def ops(self, layout: Layout) -> list[Price]:
@@ -86,12 +87,18 @@ class StepPrices:
         found = []
         for op, kind in zip(self.program.ops, self.program.kinds, strict=True):
             signature = layout.signatures[op.name]
-            key = kind, tuple([signature[operand] for operand, _ in op.operands])
-            known = self._ops.get(key)
-            if known is None:
-                known = self._ops[key] = self._op(op, signature)
-            found.append(Price(op.name, *known))
+            last = self._last.get(kind)  # one kind of ops often has one signature, one object even
+            if last is None or last[0] is not signature:
+                last = self._last[kind] = signature, self._known(op, kind, signature)
+            seconds, source, error = last[1]
+            found.append(Price(op.name, seconds, source, error))
         return found
+
+    def _known(self, op: Op, kind: int, signature: NdSignature) -> tuple[float, str, float]:
+        key = kind, tuple([signature[operand] for operand, _ in op.operands])
+        if key not in self._ops:
+            self._ops[key] = self._op(op, signature)
+        return self._ops[key]
 
     def boxings(self, layout: Layout) -> list[Price]:
         """Return the price of every boxing under a layout, in the order of its redistributions.

@@ -82,6 +82,8 @@ class Buffer:
 class Task:
     """One actor of OneFlow. Tasks that can be `merged` share memory with their neighbours.
 
+    `name` is that of the op, or of the tensor that a boxing moves.
+
     `order` breaks ties between tasks that are ready at the same time. `shares` tells which of the
     buffers it reads may be its result's memory, and whether it writes there.
     """
@@ -194,6 +196,7 @@ class _Maker:
             for number, r in enumerate(layout.redistributions)
             for reader in r.readers
         }
+        self.redistributed = {r.tensor for r in layout.redistributions}
         self.done: dict[int, int] = {}
         self.boxed: dict[tuple[int, NdSbp], int] = {}
         self.started: dict[str, int] = {}
@@ -212,8 +215,8 @@ class _Maker:
 
     def _task(self, name: str, order: tuple[int, ...], reads: Sequence[int] = ()) -> int:
         number = len(self.tasks)
-        self.tasks.append(Task(name, order, reads=tuple(reads), phase=self.phase))
-        for buffer in set(reads):
+        self.tasks.append(Task(name, order, False, False, tuple(reads), phase=self.phase))
+        for buffer in reads if len(reads) < 2 else set(reads):
             self.buffers[buffer].readers.append(number)
         return number
 
@@ -267,8 +270,8 @@ class _Maker:
     def _read(self, name: str, reader: tuple[str, str]) -> int | None:
         """Return the buffer that a reader gets; None for what the engine's scheduler makes."""
         made = self.made.get(name)
-        if made is None:
-            return None
+        if made is None or name not in self.redistributed:
+            return None if made is None else made[0]
         number = self.wanted.get((name, reader))
         if number is None:
             return made[0]
@@ -367,9 +370,9 @@ class _Maker:
         return self._buffer(self._transfer(name, kept, *received), name, "boxing", size)
 
     def _transfer(self, name: str, *reads: int) -> int:
-        task = self._task(f"boxing {name}", (4, len(self.tasks)), reads)
-        self.tasks[task].transfer = True
-        return task
+        number = self._task(name, (4, len(self.tasks)), reads)
+        self.tasks[number].transfer = True
+        return number
 
     def _transferred(self, source: int, name: str, size: int, *, reused: bool = True) -> int:
         return self._buffer(self._transfer(name, source), name, "boxing", size, reused=reused)

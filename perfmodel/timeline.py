@@ -102,11 +102,11 @@ class _Maker:
         self.found: list[Work] = []
         self.made: dict[str, int] = {}
         self.arrived: dict[tuple[str, tuple[str, str]], int] = {}
-        self.boxings: dict[str, list[tuple[tuple[tuple[str, str], ...], list[Price]]]] = {}
+        self.boxings: dict[str, list[tuple[Sequence[tuple[str, str]], list[Price]]]] = {}
         prices = iter(cost.boxings)
         for item in layout.redistributions:
             path = [next(prices) for _ in item.path]
-            self.boxings.setdefault(item.tensor, []).append((tuple(item.readers), path))
+            self.boxings.setdefault(item.tensor, []).append((item.readers, path))
 
     def make(self) -> list[Work]:
         produced = {name for op in self.program.ops for _, name in op.outputs}
@@ -119,7 +119,8 @@ class _Maker:
             number = self._add(op.name, parts, sources)
             for _, name in op.outputs:
                 self.made[name] = number
-                self._redistribute(name)
+                if name in self.boxings:
+                    self._redistribute(name)
         return self.found
 
     def _source(self, op: str, operand: str, tensor: str) -> int | None:
@@ -135,7 +136,7 @@ class _Maker:
             for price in path:
                 before = self._add(tensor, self._parts(price), [before])
             if before is not None:
-                self.arrived |= {(tensor, reader): before for reader in readers}
+                self.arrived.update({(tensor, reader): before for reader in readers})
 
     def _parts(self, price: Price) -> Parts:
         assert price.boxing is not None
