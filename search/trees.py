@@ -15,15 +15,29 @@ import numpy as np
 
 from autoddl.search.problem import Edge, Floats, Ints, Problem
 
+Groups = tuple[Ints, Ints, Ints]
+"""Choices ordered by the state that they mean, where each state begins, and the states."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Factor:
-    """A tensor over the states that occur: `cost[s, t]` and the state under each node's choices."""
+    """A tensor over the states that occur: `cost[s, t]` and the state under each node's choices.
+
+    `states` and `groups` are by node.
+    """
 
     cost: Floats
     producer: int
     states: dict[int, Ints]
     readers: tuple[int, ...]
+    groups: dict[int, Groups]
+
+    def by_state(self, node: int, total: Floats) -> Floats:
+        """Return the least total of a node for every state of the tensor, infinity where it has none."""
+        choices, begins, states = self.groups[node]
+        best = np.full(len(self.cost), np.inf)
+        best[states] = np.minimum.reduceat(total[choices], begins)
+        return best
 
 
 @dataclass
@@ -41,7 +55,7 @@ class Forests:
 
     def __init__(self, problem: Problem, frozen: frozenset[int] = frozenset()) -> None:
         self.problem = problem
-        shared: dict[object, tuple[Floats, tuple[Ints, ...]]] = {}
+        shared: dict[object, tuple[Floats, tuple[Ints, ...], tuple[Groups, ...]]] = {}
         self.factors = [_factor(edge, shared) for edge in problem.edges]
         twice = {
             node
@@ -143,7 +157,9 @@ class Forests:
                     point[node] = int(options[tree.total[node][options].argmin()])
 
 
-def _factor(edge: Edge, shared: dict[object, tuple[Floats, tuple[Ints, ...]]]) -> _Factor:
+def _factor(
+    edge: Edge, shared: dict[object, tuple[Floats, tuple[Ints, ...], tuple[Groups, ...]]]
+) -> _Factor:
     arrays = (edge.source, *(states for _, states in edge.readers))
     key = (id(edge.table), *map(id, arrays))
     if key not in shared:
@@ -151,10 +167,22 @@ def _factor(edge: Edge, shared: dict[object, tuple[Floats, tuple[Ints, ...]]]) -
         position = np.zeros(edge.table.cost.shape[0], dtype=np.int64)
         position[occurring] = np.arange(len(occurring))
         cost = edge.table.cost[np.ix_(occurring, occurring)]
-        shared[key] = cost, tuple(position[array] for array in arrays)
-    cost, states = shared[key]
+        states = tuple(position[array] for array in arrays)
+        shared[key] = cost, states, tuple(_groups(array) for array in states)
+    cost, states, groups = shared[key]
     nodes = (edge.producer, *(node for node, _ in edge.readers))
-    return _Factor(cost, edge.producer, dict(zip(nodes, states, strict=True)), nodes[1:])
+    return _Factor(
+        cost,
+        edge.producer,
+        dict(zip(nodes, states, strict=True)),
+        nodes[1:],
+        dict(zip(nodes, groups, strict=True)),
+    )
+
+
+def _groups(states: Ints) -> Groups:
+    found, begins = np.unique(np.sort(states), return_index=True)
+    return np.argsort(states, kind="stable"), begins, found
 
 
 class _Star:
@@ -166,31 +194,26 @@ class _Star:
         self.factor, self.parent = factor, parent
         below = tree.children[index]
         free = {parent, *below}
-        count = len(factor.cost)
         fixed = {int(factor.states[n][point[n]]) for n in factor.readers if n not in free}
         extra = factor.cost.copy()  # what the states cost beyond those that are wanted anyway
-        start = np.zeros(count)
+        start = np.zeros(len(extra))
         for state in fixed:
             start += factor.cost[:, state]
             extra[:, state] = 0.0
-        if factor.producer in below:
-            start += _by_state(factor, factor.producer, tree, count)
-        elif factor.producer != parent:
-            known = np.full(count, np.inf)
-            known[factor.states[factor.producer][point[factor.producer]]] = 0.0
-            start += known
         self.below = [n for n in below if n != factor.producer]
-        self.offers = [_by_state(factor, n, tree, count) for n in self.below]
+        self.offers = [factor.by_state(n, tree.total[n]) for n in self.below]
         self.shared: list[int | None] = [None]
-        if (
-            len(self.below) > 1
-        ):  # states that several readers may want: the present and the best one
+        if len(self.below) > 1:  # states that several may want: the present and the best one
             current = {int(factor.states[n][point[n]]) for n in self.below}
             together = (extra + np.add.reduce(self.offers)[None, :]).argmin(axis=1)
             self.shared += sorted((current | set(together.tolist())) - fixed)
-        self.has_producer = factor.producer in below
-        # The states that the producer may give it; only their rows are needed.
-        self.rows = np.arange(count) if parent == factor.producer else _finite(start)
+        self.rows: Ints | slice = slice(None)  # those that the producer may give it
+        if factor.producer in below:
+            start += factor.by_state(factor.producer, tree.total[factor.producer])
+            self.rows = np.flatnonzero(np.isfinite(start))
+        elif factor.producer != parent:
+            state = int(factor.states[factor.producer][point[factor.producer]])
+            self.rows = slice(state, state + 1)
         self.start, self.extra = start[self.rows], extra[self.rows]
 
     def message(self) -> Floats:
@@ -233,7 +256,7 @@ class _Star:
         else:
             wanted = above
             row = int((self.start + self._served[:, wanted]).argmin())
-            if self.has_producer:
+            if not isinstance(self.rows, slice):
                 found.append((self.factor.producer, int(self.rows[row])))
         if not self.below:
             return found
@@ -245,14 +268,3 @@ class _Star:
         for node, offer in zip(self.below, self.offers, strict=True):
             found.append((node, int((offer + extra).argmin())))
         return found
-
-
-def _by_state(factor: _Factor, node: int, tree: _Tree, count: int) -> Floats:
-    """Return the least total of a node for every state of the tensor, infinity where it has none."""
-    best = np.full(count, np.inf)
-    np.minimum.at(best, factor.states[node], tree.total[node])
-    return best
-
-
-def _finite(costs: Floats) -> Ints:
-    return np.flatnonzero(np.isfinite(costs))
