@@ -15,6 +15,8 @@ import numpy as np
 
 from autoddl.search.problem import Edge, Floats, Ints, Problem
 
+MOST_LEAVES = 1 << 14  # that are remembered
+
 Groups = tuple[Ints, Ints, Ints]
 """Choices ordered by the state that they mean, where each state begins, and the states."""
 
@@ -63,6 +65,7 @@ class Forests:
             for node in (n for n, _ in edge.readers)
             if sum(n == node for n, _ in ((edge.producer, None), *edge.readers)) > 1
         }
+        self.leaves: dict[tuple[int, int, int, frozenset[int]], Floats] = {}
         self.evaluations = 0  # choices of free nodes that were priced
         self.movable = [
             i
@@ -138,11 +141,32 @@ class Forests:
                 node = self.problem.nodes[index]
                 tree.total[index] = node.compute_s + byte_s * node.memory_bytes
         for is_node, index, parent in reversed(tree.order):
-            if not is_node:
-                star = _Star(self.factors[index], tree, index, parent, point)
-                tree.star[index] = star
-                message = star.message()[star.factor.states[parent]]
-                tree.total[parent] = tree.total[parent] + message
+            if is_node:
+                continue
+            factor = self.factors[index]
+            if tree.children[index]:
+                star = tree.star[index] = _Star(factor, tree, index, parent, point)
+                message = star.message()[factor.states[parent]]
+            else:
+                message = self._leaf(factor, parent, point)
+            tree.total[parent] = tree.total[parent] + message
+
+    def _leaf(self, factor: _Factor, parent: int, point: Sequence[int]) -> Floats:
+        """Return by choice of its one free node what a tensor costs; equal tensors are priced once."""
+        fixed = frozenset([int(factor.states[n][point[n]]) for n in factor.readers if n != parent])
+        known = parent != factor.producer
+        source = int(factor.states[factor.producer][point[factor.producer]]) if known else -1
+        key = id(factor.cost), id(factor.states[parent]), source, fixed
+        if key not in self.leaves:
+            if len(self.leaves) >= MOST_LEAVES:
+                self.leaves.clear()
+            paid = factor.cost[:, list(fixed)].sum(axis=1)
+            if known:
+                more = factor.cost[source].copy()
+                more[list(fixed)] = 0.0
+                paid = paid[source] + more
+            self.leaves[key] = paid[factor.states[parent]]
+        return self.leaves[key]
 
     def _down(self, tree: _Tree, point: list[int]) -> None:
         """Choose from the root on."""
