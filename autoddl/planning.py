@@ -19,7 +19,7 @@ from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
 from autoddl.make_plan import Assigned, make_plan, within_memory
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.plan import Plan, Rows
+from autoddl.plan import Estimate, Plan, Rows
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
@@ -203,10 +203,16 @@ def solve(
         )
 
     assigned = cache(partial(Assigned, problem))
-    result = within_memory(
-        problem, find, limit,
-        chooses=search not in starts, memory=lambda a: assigned(a).memory_bytes,
-    )  # fmt: skip
+
+    def memory(assignment: Assignment) -> int:
+        with uncollected():
+            return assigned(assignment).memory_bytes
+
+    def rows() -> tuple[Estimate, ...]:
+        with uncollected():
+            return tuple(assigned(a).estimate(name) for name, a in starts.items())
+
+    result = within_memory(problem, find, limit, chooses=search not in starts, memory=memory)
     with uncollected():
         if search not in starts:
             result = _with_overlap(assigned, result, starts, limit)
@@ -221,7 +227,7 @@ def solve(
             problem,
             result,
             memory_limit_bytes=limit,
-            baselines=Rows(lambda: tuple(assigned(a).estimate(n) for n, a in starts.items())),
+            baselines=Rows(rows),
             search=found,
             assigned=assigned(result.assignment),
         )

@@ -213,9 +213,17 @@ class _Maker:
             self._output(name)
         return RankTasks(self.tasks, self.buffers)
 
-    def _task(self, name: str, order: tuple[int, ...], reads: Sequence[int] = ()) -> int:
+    def _task(
+        self,
+        name: str,
+        order: tuple[int, ...],
+        reads: tuple[int, ...] = (),
+        *,
+        transfer: bool = False,
+        after: tuple[int, ...] = (),
+    ) -> int:
         number = len(self.tasks)
-        self.tasks.append(Task(name, order, False, False, tuple(reads), phase=self.phase))
+        self.tasks.append(Task(name, order, False, transfer, reads, (), after, None, self.phase))
         for buffer in reads if len(reads) < 2 else set(reads):
             self.buffers[buffer].readers.append(number)
         return number
@@ -238,7 +246,8 @@ class _Maker:
         self.phase = op.phase
         signature = self.layout.signatures[op.name]
         reads = {o: self._read(t, (op.name, o)) for o, t in op.inputs}
-        number = self._task(op.name, (1, index), [b for b in reads.values() if b is not None])
+        read = tuple([b for b in reads.values() if b is not None])
+        number = self._task(op.name, (1, index), read)
         task = self.tasks[number]
         task.merged = op.phase != "optimizer"
         self.started[op.name] = number
@@ -262,7 +271,7 @@ class _Maker:
         buffer = self._read(name, reader)
         if buffer is None:
             return
-        task = self._task(f"output {name}", (1, len(self.program.ops)), [buffer])
+        task = self._task(f"output {name}", (1, len(self.program.ops)), (buffer,))
         self.tasks[task].merged = True
         whole = self.program.tensor[name].size_bytes
         self._buffer(task, name, "output", whole, reused=False)
@@ -292,7 +301,7 @@ class _Maker:
         return buffer
 
     def _identity(self, source: int, name: str, state: NdSbp, order: tuple[int, ...]) -> int:
-        task = self._task(f"identity {name}", order, [source])
+        task = self._task(f"identity {name}", order, (source,))
         self.tasks[task].merged = True
         self.tasks[task].shares = source, False
         return self._buffer(task, name, "boxing", self._bytes(self.program.tensor[name], state))
@@ -316,7 +325,7 @@ class _Maker:
         before, after = (self._bytes(tensor, s) for s in states)
         pairs = {(states[0][i], states[1][i]) for i in axes}
         if len(pairs) > 1:  # OneFlow sends pieces from any to any
-            task = self._transfer(name, source)
+            task = self._transfer(name, (source,))
             self._buffer(task, name, "workspace", before + after)
             return self._buffer(task, name, "boxing", after)
         group = math.prod(self.mesh[i] for i in axes)
@@ -347,41 +356,34 @@ class _Maker:
         _, after, _, axes = sizes
         if old != B:  # over B, with an identity of OneFlow's own
             whole = self._primitive(source, name, (old, B), sizes)
-            task = self._task(f"identity {name}", (3, len(self.tasks)), [whole])
+            task = self._task(f"identity {name}", (3, len(self.tasks)), (whole,))
             self.tasks[task].merged, self.tasks[task].shares = True, (whole, False)
             source = self.moved = self._buffer(task, name, "boxing", after)
         if all(self.coords[i] == 0 for i in axes):
             return source
-        task = self._transfer(name)
-        self.tasks[task].after += (self.buffers[source].producer,)
+        task = self._transfer(name, after=(self.buffers[source].producer,))
         return self._buffer(task, name, "boxing", after, reused=False)
 
     def _to_other_dim(self, source: int, name: str, size: int, group: int) -> int:
         """Make an all-to-all: slices for all, sent through the host, and one buffer to collect them."""
         pieces = [self._transferred(source, name, size // group) for _ in range(group)]
         kept, received = pieces[0], []
+        begun = self.buffers[source].producer
         for piece in pieces[1:]:
-            self._host(self._host(self._transfer(name, piece)))
-            arrived = self._host(self._transfer(name))  # from another rank, at about that time
-            self.tasks[arrived].after += (self.buffers[source].producer,)
-            received.append(
-                self._buffer(self._host(arrived), name, "boxing", size // group, reused=False)
-            )
-        return self._buffer(self._transfer(name, kept, *received), name, "boxing", size)
+            sent = self._transfer(name, (piece,))
+            self._transfer(name, after=(self._transfer(name, after=(sent,)),))
+            made = self._transfer(name)  # on another rank, at about that time
+            arrived = self._transfer(name, after=(made, begun))
+            copied = self._transfer(name, after=(arrived,))
+            received.append(self._buffer(copied, name, "boxing", size // group, reused=False))
+        return self._buffer(self._transfer(name, (kept, *received)), name, "boxing", size)
 
-    def _transfer(self, name: str, *reads: int) -> int:
-        number = self._task(name, (4, len(self.tasks)), reads)
-        self.tasks[number].transfer = True
-        return number
+    def _transfer(self, name: str, reads: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> int:
+        """Add a part of a boxing; it comes `after` tasks that leave something in host memory."""
+        return self._task(name, (4, len(self.tasks)), reads, transfer=True, after=after)
 
     def _transferred(self, source: int, name: str, size: int, *, reused: bool = True) -> int:
-        return self._buffer(self._transfer(name, source), name, "boxing", size, reused=reused)
-
-    def _host(self, before: int) -> int:
-        """Add a task that reads what another left in host memory."""
-        task = self._transfer(self.tasks[before].name)
-        self.tasks[task].after += (before,)
-        return task
+        return self._buffer(self._transfer(name, (source,)), name, "boxing", size, reused=reused)
 
     def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
         return self.sizes.tensor(tensor, state)

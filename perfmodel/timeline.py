@@ -114,7 +114,12 @@ class _Maker:
             if tensor not in produced:
                 self._redistribute(tensor)
         for op, price in zip(self.program.ops, self.cost.ops, strict=True):
-            sources = [self._source(op.name, operand, name) for operand, name in op.inputs]
+            sources = [
+                self.made.get(name)
+                if name not in self.boxings
+                else self.arrived.get((name, (op.name, operand)), self.made.get(name))
+                for operand, name in op.inputs
+            ]
             parts = ((DEVICE, price.seconds),) if price.seconds > 0 else ()
             number = self._add(op.name, parts, sources)
             for _, name in op.outputs:
@@ -122,13 +127,6 @@ class _Maker:
                 if name in self.boxings:
                     self._redistribute(name)
         return self.found
-
-    def _source(self, op: str, operand: str, tensor: str) -> int | None:
-        """Return what makes an operand: the tensor's op, or the redistribution to what is wanted."""
-        made = self.made.get(tensor)
-        if tensor not in self.boxings:
-            return made
-        return self.arrived.get((tensor, (op, operand)), made)
 
     def _redistribute(self, tensor: str) -> None:
         for readers, path in self.boxings.get(tensor, ()):
