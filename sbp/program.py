@@ -122,6 +122,14 @@ class Program:
         return {o.name: o for o in self.ops}
 
     @cached_property
+    def places(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the positions of the ops of each type."""
+        table: dict[str, list[int]] = {}
+        for index, op in enumerate(self.ops):
+            table.setdefault(op.type, []).append(index)
+        return {name: tuple(found) for name, found in table.items()}
+
+    @cached_property
     def parameter(self) -> Mapping[str, Parameter]:
         """Return the parameters by the name of the tensor that the model reads."""
         return {p.tensor: p for p in self.parameters}

@@ -106,11 +106,14 @@ def parameter_of(program: Program, tensor: str) -> str:
 
 def contractions(program: Program, phase: str, family: str = "matmul") -> Iterator[Op]:
     """Yield the ops of a phase whose rule is of the family."""
-    for op in program.ops:
-        if op.phase == phase:
-            rule = find(op.type)
-            if rule is not None and rule.family == family:
-                yield op
+    found: list[int] = []
+    for name, places in program.places.items():
+        rule = find(name)
+        if rule is not None and rule.family == family:
+            found += places
+    for index in sorted(found):
+        if program.ops[index].phase == phase:
+            yield program.ops[index]
 
 
 def _layers(program: Program, family: str) -> list[Layer]:
