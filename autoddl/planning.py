@@ -252,15 +252,21 @@ def _with_overlap(
     limit: int | None,
 ) -> SearchResult:
     """Return the baseline whose step takes less than that of a search's result, if there is one."""
-    best, name = assigned(result.assignment), ""
-    for start, assignment in starts.items():
-        other = assigned(assignment)
-        faster = other.least_step_s < best.step_s and other.step_s < best.step_s
-        if faster and (limit is None or other.memory_bytes <= limit):
-            best, name = other, start
-    if not name:
+    step_s = assigned(result.assignment).step_s
+    others = {name: assigned(a) for name, a in starts.items()}
+    faster = {
+        name: other.step_s
+        for name, other in others.items()
+        if other.least_step_s < step_s and other.step_s < step_s
+    }
+    for name in sorted(faster, key=faster.__getitem__):
+        other = others[name]
+        if limit is None or other.memory_bytes <= limit:
+            break
+    else:
         return result
-    found = best.problem.result(f"{result.solver}, then {name} for its overlap", best.assignment)
+    label = f"{result.solver}, then {name} for its overlap"
+    found = other.problem.result(label, other.assignment)
     return replace(found, lower_bound_s=result.lower_bound_s, trace=result.trace)
 
 
