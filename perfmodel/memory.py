@@ -15,7 +15,8 @@ from operator import itemgetter
 
 from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import Block, blocks
-from autoddl.perfmodel.tasks import Buffer, Layout, LocalSizes, RankTasks, rank_tasks
+from autoddl.perfmodel.sizes import LocalSizes
+from autoddl.perfmodel.tasks import Buffer, Layout, RankTasks, rank_tasks
 from autoddl.sbp.program import Program, Tensor
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp, Sbp

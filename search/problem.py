@@ -18,8 +18,8 @@ import numpy.typing as npt
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribute import RedistributionTable
+from autoddl.perfmodel.sizes import LocalSizes
 from autoddl.perfmodel.step import StepPrices
-from autoddl.perfmodel.tasks import LocalSizes
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
