@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from autoddl.errors import InfeasibleError
-from autoddl.perfmodel.memory import Layout, MemoryEstimate
+from autoddl.perfmodel.memory import Layout
 from autoddl.perfmodel.memory import estimate as estimate_memory
-from autoddl.perfmodel.timeline import predict
+from autoddl.perfmodel.timeline import Prediction, predict
 from autoddl.plan import OUTPUT, Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
 from autoddl.search.problem import TENSOR, Problem
-from autoddl.search.result import SearchResult
+from autoddl.search.result import Assignment, SearchResult
 
 _ROUNDS = 5  # searches until the whole memory fits
 
@@ -24,13 +25,14 @@ def make_plan(
     result: SearchResult,
     *,
     memory_limit_bytes: int | None = None,
-    baselines: tuple[Estimate, ...] = (),
+    baselines: Sequence[Estimate] = (),
     search: Mapping[str, Any] | None = None,
+    assigned: Assigned | None = None,
 ) -> Plan:
-    """Return the plan that an assignment of `problem` stands for."""
-    assignment = result.assignment
-    program = problem.program
-    layout = assigned_layout(problem, assignment)
+    """Return the plan that an assignment of `problem` stands for; `assigned` if that is known."""
+    assignment, program = result.assignment, problem.program
+    assigned = assigned or Assigned(problem, assignment)
+    layout = assigned.layout
     inputs = tuple(
         InputPlan(name, program.tensor[name].shape, state, problem.mesh)
         for name, state in layout.inputs.items()
@@ -44,9 +46,9 @@ def make_plan(
         signatures=layout.signatures,
         variables=layout.variables,
         inputs=inputs,
-        redistributions=_redistributions(problem, assignment),
+        redistributions=assigned.redistributions,
         layers=_layers(problem, assignment),
-        estimate=estimate("plan", problem, assignment),
+        estimate=assigned.estimate("plan"),
         baselines=baselines,
         search=dict(search or {}),
     )
@@ -58,8 +60,15 @@ def layout_of(plan: Plan) -> Layout:
     return Layout(plan.signatures, plan.variables, inputs, plan.redistributions)
 
 
-def assigned_layout(problem: Problem, assignment: Sequence[int]) -> Layout:
-    """Return the states that an assignment gives to all ops, variables and inputs."""
+def assigned_layout(
+    problem: Problem,
+    assignment: Sequence[int],
+    redistributions: Sequence[Redistribution] | None = None,
+) -> Layout:
+    """Return the states that an assignment gives to all ops, variables and inputs.
+
+    `redistributions` are those of the assignment, where they are known.
+    """
     program = problem.program
     signatures: dict[str, NdSignature] = {}
     variables: dict[str, NdSbp] = {}
@@ -69,15 +78,12 @@ def assigned_layout(problem: Problem, assignment: Sequence[int]) -> Layout:
         states = node.choices[choice]
         if node.kind == "op":
             signatures[node.name] = states
-            variables |= {
-                tensor: states[operand]
-                for operand, tensor in program.op[node.name].inputs
-                if problem.written.get(tensor) == (node.name, operand)
-            }
         elif node.kind == "input":
             inputs[node.name] = states[TENSOR]
         elif node.kind == "parameter":
             variables[node.name] = states[TENSOR]
+    for tensor, (op, operand) in problem.written.items():
+        variables[tensor] = signatures[op][operand]
     for parameter in program.parameters:
         state = variables[parameter.tensor]
         variables |= dict.fromkeys(parameter.states, state)
@@ -85,28 +91,74 @@ def assigned_layout(problem: Problem, assignment: Sequence[int]) -> Layout:
             follows = {parameter.tensor, parameter.gradient, *parameter.states}
             operands = program.op[parameter.update].inputs
             signatures[parameter.update] = {o: state if t in follows else one for o, t in operands}
-    return Layout(signatures, variables, inputs, _redistributions(problem, assignment))
-
-
-def memory_of(problem: Problem, assignment: Sequence[int]) -> MemoryEstimate:
-    """Return the memory that an assignment takes on a device, whole (Problem sums up a part)."""
-    layout = assigned_layout(problem, assignment)
-    return estimate_memory(problem.program, problem.mesh.shape, layout)
+    if redistributions is None:
+        redistributions = _redistributions(problem, assignment)
+    return Layout(signatures, variables, inputs, redistributions)
 
 
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:
     """Return what an assignment costs, under a name for the table."""
-    layout = assigned_layout(problem, assignment)
-    program, mesh = problem.program, problem.mesh
-    found = predict(program, mesh, problem.profile, layout)
-    return Estimate(
-        name,
-        problem.compute_s(assignment),
-        problem.communication_s(assignment),
-        estimate_memory(program, mesh.shape, layout).total,
-        uncertainty_s=found.uncertainty_s,
-        overlap_s=found.overlap_s,
-    )
+    return Assigned(problem, assignment).estimate(name)
+
+
+class Assigned:
+    """An assignment of a problem; what it stands for and costs is computed when it is asked for."""
+
+    def __init__(self, problem: Problem, assignment: Sequence[int]) -> None:
+        self.problem, self.assignment = problem, tuple(assignment)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Return the states of all tensors."""
+        return assigned_layout(self.problem, self.assignment, self.redistributions)
+
+    @cached_property
+    def redistributions(self) -> tuple[Redistribution, ...]:
+        """Return what readers want in another state, edge by edge."""
+        return _redistributions(self.problem, self.assignment)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """Return what its step costs, and takes when ops and boxings overlap."""
+        problem = self.problem
+        return predict(
+            problem.program, problem.mesh, problem.profile, self.layout, prices=problem.prices
+        )
+
+    @cached_property
+    def memory_bytes(self) -> int:
+        """Return the bytes on the device that needs most, whole (Problem sums up a part)."""
+        problem = self.problem
+        return estimate_memory(
+            problem.program, problem.mesh.shape, self.layout, sizes=problem.sizes
+        ).total
+
+    @cached_property
+    def costs_s(self) -> tuple[float, float]:
+        """Return the seconds of compute and of communication."""
+        return self.problem.compute_s(self.assignment), self.problem.communication_s(
+            self.assignment
+        )
+
+    @property
+    def step_s(self) -> float:
+        """Return the seconds of a step: compute plus communication, less what overlaps."""
+        return sum(self.costs_s) - self.prediction.overlap_s
+
+    @property
+    def least_step_s(self) -> float:
+        """Return a bound on `step_s` that needs no simulation: the devices and each level are busy."""
+        levels = {axis.level for axis in self.problem.mesh.axes}
+        bound = max(self.costs_s[0], sum(self.costs_s) / (1 + len(levels)))
+        return bound * (1 - 1e-9)
+
+    def estimate(self, name: str) -> Estimate:
+        """Return a row for the table."""
+        found = self.prediction
+        return Estimate(
+            name, *self.costs_s, self.memory_bytes,
+            uncertainty_s=found.uncertainty_s, overlap_s=found.overlap_s,
+        )  # fmt: skip
 
 
 def within_memory(
@@ -115,11 +167,13 @@ def within_memory(
     limit: int | None,
     *,
     chooses: bool,
+    memory: Callable[[Assignment], int],
 ) -> SearchResult:
     """Return what a search finds whose whole memory is within a limit.
 
     `find` searches under a limit on the part of the memory that can be summed up op by op. Where the
     whole is too large the search is repeated with less for that part, down to the least there is.
+    `memory` returns the whole of an assignment, in bytes.
 
     Raises:
         InfeasibleError: nothing is found that fits, or a baseline, which has no choice, does not.
@@ -129,7 +183,7 @@ def within_memory(
     bound, needed = limit, []
     for _ in range(_ROUNDS):
         result = find(bound)
-        needed.append(memory_of(problem, result.assignment).total)
+        needed.append(memory(result.assignment))
         if needed[-1] <= limit:
             return result
         if not chooses or bound == problem.least_memory_bytes:
@@ -149,7 +203,7 @@ def _redistributions(problem: Problem, assignment: Sequence[int]) -> tuple[Redis
     program = problem.program
     gradient_reader = {p.tensor: (p.update, p.gradient) for p in program.parameters if p.update}
     found = []
-    for edge in problem.edges:
+    for edge in (problem.edges[i] for i in problem.redistributed(assignment)):
         source = int(edge.source[assignment[edge.producer]])
         wanted: dict[int, list[tuple[str, str]]] = {}
         for index, states in edge.readers:
@@ -189,7 +243,7 @@ def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
         forward = node.kind == "op" and problem.program.op[node.name].phase == "forward"
         if forward and seconds > row.main_s:
             row.main_s, row.main = seconds, index
-    for edge in problem.edges:
+    for edge in (problem.edges[i] for i in problem.redistributed(assignment)):
         source = edge.source[assignment[edge.producer]]
         charged: set[int] = set()
         for reader, states in edge.readers:

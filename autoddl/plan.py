@@ -6,10 +6,10 @@ Plans are frozen values, saved as versioned JSON and tied to the fingerprint of 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
@@ -90,13 +90,51 @@ class Estimate:
         return self.compute_s + self.communication_s - self.overlap_s
 
 
+class Rows(Sequence[Estimate]):
+    """Estimates that are made when one of them is first read; the same as their tuple otherwise."""
+
+    def __init__(self, make: Callable[[], tuple[Estimate, ...]]) -> None:
+        self._make: Callable[[], tuple[Estimate, ...]] | None = make
+        self._rows: tuple[Estimate, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Estimate, ...]:
+        """Return the estimates."""
+        if self._make is not None:
+            self._rows, self._make = self._make(), None
+        return self._rows
+
+    @overload
+    def __getitem__(self, index: int) -> Estimate: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Estimate]: ...
+    def __getitem__(self, index: int | slice) -> Estimate | Sequence[Estimate]:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        return self.rows == (other.rows if isinstance(other, Rows) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.rows)
+
+    def __repr__(self) -> str:
+        return repr(self.rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self.rows,)
+
+
 @dataclass(frozen=True)
 class Plan:
     """States for all tensors of one program on one mesh, with their predicted costs.
 
     `signatures` maps ops to operand states, `variables` parameters and optimizer states to theirs.
-    `search` tells how the plan was found (solver, seed, seconds, lower bound). A plan for no `engine`
-    may have states that none executes.
+    `search` tells how the plan was found (solver, seed, seconds, lower bound). `baselines` that did not
+    decide on the plan are estimated when they are first read. A plan for no `engine` may have states
+    that none executes.
     """
 
     fingerprint: str
@@ -110,7 +148,7 @@ class Plan:
     redistributions: tuple[Redistribution, ...]
     layers: tuple[Layer, ...]
     estimate: Estimate
-    baselines: tuple[Estimate, ...] = ()
+    baselines: Sequence[Estimate] = ()
     search: Mapping[str, Any] = field(default_factory=dict)
     engine: str | None = ONEFLOW
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import Block, blocks
+from autoddl.perfmodel.sizes import LocalSizes
 from autoddl.perfmodel.tasks import Buffer, Layout, RankTasks, rank_tasks
 from autoddl.sbp.program import Program, Tensor
 from autoddl.sbp.shards import local_shape
-from autoddl.sbp.state import Sbp
+from autoddl.sbp.state import NdSbp, Sbp
 
 __all__ = ["Layout", "MemoryEstimate", "estimate", "kept_tensors", "local_bytes", "rank_estimate"]
 
@@ -62,6 +64,7 @@ def estimate(
     micro_batches: int = 1,
     in_flight: int = 1,
     recompute: Collection[str] = (),
+    sizes: LocalSizes | None = None,
 ) -> MemoryEstimate:
     """Return the memory of the device that needs most.
 
@@ -75,17 +78,17 @@ def estimate(
             stage of a pipeline): what the backward pass reads is in memory for each.
         recompute: names of forward results that are dropped and made again for the backward pass
             (activation checkpointing); programs that were captured with it do so already.
+        sizes: those of another layout of the program, if there was one.
     """
-    program, layout = recomputed(program, layout, recompute)
-    places: list[tuple[int, ...]] = [tuple(min(1, size - 1) for size in mesh)]
-    if _makes_partial(layout):  # only then ranks differ
-        places = list(itertools.product(*(range(min(2, size)) for size in mesh)))
+    given, (program, layout) = program, recomputed(program, layout, recompute)
+    known = sizes if sizes is not None and program is given else LocalSizes(program, mesh)
     found = [
         rank_estimate(
-            program, mesh, layout, coords=place, micro_batches=micro_batches, in_flight=in_flight
+            program, mesh, layout, coords=place, micro_batches=micro_batches, in_flight=in_flight,
+            sizes=known,
         )
-        for place in places
-    ]
+        for place in _places(program, mesh, layout)
+    ]  # fmt: skip
     return max(found, key=lambda memory: memory.total)
 
 
@@ -97,21 +100,24 @@ def rank_estimate(
     coords: Sequence[int],
     micro_batches: int = 1,
     in_flight: int = 1,
+    sizes: LocalSizes | None = None,
 ) -> MemoryEstimate:
     """Return the memory of the device at mesh coordinates `coords`; see `estimate`."""
-    rank = rank_tasks(program, mesh, layout, coords)
+    rank = rank_tasks(program, mesh, layout, coords, sizes=sizes)
     gradients = {p.gradient for p in program.parameters if p.gradient}
     parts, alive = [0] * 5, []
     extra = itertools.chain(
         _accumulated(rank, gradients, program, micro_batches), _in_flight(rank, in_flight)
     )
     for block in itertools.chain(blocks(rank), extra):
-        held = [rank.buffers[i] for i in block.alive]
-        for buffer in held:
+        gaps = block.size
+        for index in block.alive:
+            buffer = rank.buffers[index]
+            gaps -= buffer.size
             parts[_part(buffer, gradients)] += buffer.size
             alive.append((buffer.tensor, buffer.size))
-        parts[-1] += block.size - sum(b.size for b in held)
-    largest_first = tuple(sorted(alive, key=lambda item: -item[1]))
+        parts[-1] += gaps
+    largest_first = tuple(sorted(alive, key=itemgetter(1), reverse=True))
     return MemoryEstimate(parts[0], parts[1], parts[2], parts[3], parts[4], largest_first)
 
 
@@ -122,9 +128,36 @@ def _part(buffer: Buffer, gradients: set[str]) -> int:
     return _PARTS.get(buffer.kind, _ACTIVATIONS)
 
 
-def _makes_partial(layout: Layout) -> bool:
-    paths = (state for r in layout.redistributions for state in r.path)
-    return any(sbp.is_partial for state in paths for sbp in state)
+def _places(program: Program, mesh: Sequence[int], layout: Layout) -> Collection[tuple[int, ...]]:
+    """Return the coordinates of one rank of each kind.
+
+    Ranks differ where B becomes P: the first device of the axes keeps the value (see rank_tasks).
+    """
+    turned = {
+        axes
+        for before, after in _made_partial(program, layout)
+        if (axes := tuple(i for i, n in enumerate(mesh) if n > 1 and before[i] != after[i]))
+        and all(after[i].is_partial for i in axes)
+    }
+    if not turned:
+        return [tuple(min(1, size - 1) for size in mesh)]
+    kinds: dict[tuple[bool, ...], tuple[int, ...]] = {}
+    for place in itertools.product(*(range(min(2, size)) for size in mesh)):
+        kept = tuple(all(place[axis] == 0 for axis in axes) for axes in turned)
+        kinds.setdefault(kept, place)
+    return kinds.values()
+
+
+def _made_partial(program: Program, layout: Layout) -> Iterator[tuple[NdSbp, NdSbp]]:
+    """Yield the states before and after each boxing that may make partial sums."""
+    made: dict[str, NdSbp] = {}
+    for item in layout.redistributions:
+        if not any(sbp.is_partial for state in item.path for sbp in state):
+            continue
+        made = made or layout.made(program)
+        if item.tensor in made:
+            for before, after in itertools.pairwise((made[item.tensor], *item.path)):
+                yield before.executed, after.executed
 
 
 def _accumulated(

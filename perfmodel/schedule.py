@@ -10,20 +10,23 @@ and core/job/intra_job_mem_sharing_util.cpp (mem size first).
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from autoddl.perfmodel.tasks import RankTasks
+
+Ints = npt.NDArray[np.signedinteger[Any]]
 
 _VARIABLES = ("parameter", "state", "buffer")
 _TRUNK = 4  # tasks in so many last layers (and the very last one) are never put off
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Memory of one chain or of one buffer: bytes, and the buffers that are alive at its peak."""
 
     size: int
@@ -38,7 +41,10 @@ def blocks(rank: RankTasks) -> tuple[Block, ...]:
     members: dict[int, list[int]] = {}
     for task in order:
         members.setdefault(chains[task], []).append(task)
-    shared = [_chain_block(rank, tasks, overwriting) for tasks in members.values()]
+    shared = [
+        _chain_block(rank, tasks, overwriting) if len(tasks) > 1 else _task_block(rank, tasks[0])
+        for tasks in members.values()
+    ]
     return (*own, *(block for block in shared if block.size))
 
 
@@ -66,18 +72,22 @@ def execution_order(rank: RankTasks) -> list[int]:
     Transfers start as soon as they can; while one is under way, as many computations run as there are
     for each transfer. Of the computations that are ready the one that adds the least memory goes first.
     """
-    following, waiting = _edges(rank)
-    keys = _keys(rank, following, waiting)
-    ready: tuple[list[tuple[tuple[int, ...], int]], ...] = ([], [])  # computations, transfers
-    left = [0, 0]
-    for number, task in enumerate(rank.tasks):
-        left[task.transfer] += 1
+    before, following = _edges(rank)
+    turn = sorted(range(len(before)), key=_keys(rank, before, following).__getitem__)
+    priority = [0] * len(turn)
+    for place, number in enumerate(turn):
+        priority[number] = place
+    waiting = [len(others) for others in before]
+    transfer = [task.transfer for task in rank.tasks]
+    left = [len(transfer) - sum(transfer), sum(transfer)]  # computations, transfers
+    ready: tuple[list[int], list[int]] = ([], [])  # by priority; in ascending order it is a heap
+    for number in turn:
         if waiting[number] == 0:
-            heapq.heappush(ready[task.transfer], (keys[number], number))
+            ready[transfer[number]].append(priority[number])
     order: list[int] = []
 
     def start(kind: int) -> int:
-        number = heapq.heappop(ready[kind])[1]
+        number = turn[heappop(ready[kind])]
         left[kind] -= 1
         order.append(number)
         return number
@@ -86,70 +96,66 @@ def execution_order(rank: RankTasks) -> list[int]:
         for after in following[number]:
             waiting[after] -= 1
             if waiting[after] == 0:
-                heapq.heappush(ready[rank.tasks[after].transfer], (keys[after], after))
+                heappush(ready[transfer[after]], priority[after])
 
     while ready[0] or ready[1]:
         if not ready[1]:
             finish(start(0))
             continue
         count = min(len(ready[0]) // len(ready[1]), left[0] // left[1])
-        transfer = start(1)
+        moved = start(1)
         for number in [start(0) for _ in range(count)]:
             finish(number)
-        finish(transfer)
+        finish(moved)
     return order
 
 
-def _edges(rank: RankTasks) -> tuple[list[list[int]], list[int]]:
-    """Return for every task those that wait for it, and for how many it waits itself."""
+def _edges(rank: RankTasks) -> tuple[list[tuple[int, ...]], list[list[int]]]:
+    """Return for every task those that it waits for, and those that wait for it."""
+    before: list[tuple[int, ...]] = []
     following: list[list[int]] = [[] for _ in rank.tasks]
-    waiting = [0] * len(rank.tasks)
+    producer = [buffer.producer for buffer in rank.buffers]
     for number, task in enumerate(rank.tasks):
-        before = {rank.buffers[b].producer for b in task.reads} | set(task.after)
-        waiting[number] = len(before)
-        for other in before:
+        others = (*[producer[b] for b in task.reads], *task.after)
+        if len(others) > 1:
+            others = tuple(set(others))
+        before.append(others)
+        for other in others:
             following[other].append(number)
-    return following, waiting
+    return before, following
 
 
 def _keys(
-    rank: RankTasks, following: Sequence[Sequence[int]], waiting: Sequence[int]
+    rank: RankTasks, before: Sequence[Collection[int]], following: Sequence[Sequence[int]]
 ) -> list[tuple[int, ...]]:
-    """Return what decides between tasks that are ready: added memory, latest layer, number."""
-    layers = _layers(following, waiting)
+    """Return what decides between tasks that are ready: added memory, latest layer, number.
+
+    The layer of a task is the length of the longest way to it. Tasks come after those that they wait for.
+    """
+    layers: list[int] = []
+    for others in before:
+        layers.append(max([layers[other] for other in others], default=-1) + 1)
     last = max(layers, default=0)
     latest = [last] * len(layers)
-    for number in sorted(range(len(layers)), key=lambda n: -layers[n]):
+    for number in reversed(range(len(layers))):
         for after in following[number]:
             trunk = layers[after] >= last - _TRUNK
-            latest[number] = min(latest[number], layers[after] - 1 if trunk else latest[after])
-    return [
-        (_added_bytes(rank, number), latest[number], *task.order)
-        for number, task in enumerate(rank.tasks)
-    ]
+            bound = layers[after] - 1 if trunk else latest[after]
+            if bound < latest[number]:
+                latest[number] = bound
+    added = _added_bytes(rank)
+    return [(added[n], latest[n], *task.order) for n, task in enumerate(rank.tasks)]
 
 
-def _layers(following: Sequence[Sequence[int]], waiting: Sequence[int]) -> list[int]:
-    """Return the length of the longest way to every task."""
-    left = list(waiting)
-    layers = [0] * len(left)
-    stack = [n for n, count in enumerate(left) if count == 0]
-    while stack:
-        number = stack.pop()
-        for after in following[number]:
-            layers[after] = max(layers[after], layers[number] + 1)
-            left[after] -= 1
-            if left[after] == 0:
-                stack.append(after)
-    return layers
-
-
-def _added_bytes(rank: RankTasks, number: int) -> int:
-    """Return the memory that a task makes, less its share in the memory that it reads."""
-    task = rank.tasks[number]
-    made = sum(rank.buffers[b].size for b in task.writes if rank.buffers[b].reused)
-    read = [rank.buffers[b] for b in dict.fromkeys(task.reads)]
-    return made - sum(b.size // len(b.readers) for b in read if b.reused)
+def _added_bytes(rank: RankTasks) -> list[int]:
+    """Return the memory that each task makes, less its share in the memory that it reads."""
+    added = [0] * len(rank.tasks)
+    for buffer in rank.buffers:
+        if buffer.reused:
+            added[buffer.producer] += buffer.size
+            for reader in buffer.readers:
+                added[reader] -= buffer.size // len(buffer.readers)
+    return added
 
 
 def overwriting_tasks(
@@ -211,6 +217,17 @@ def _all_before(
     return not left
 
 
+def _task_block(rank: RankTasks, number: int) -> Block:
+    """Return the block of a task that is alone in its chain: all that it writes, side by side."""
+    held, size = [], 0
+    for written in rank.tasks[number].writes:
+        buffer = rank.buffers[written]
+        if buffer.reused and buffer.size:
+            held.append(written)
+            size += buffer.size
+    return Block(size, tuple(held))
+
+
 def _chain_block(rank: RankTasks, tasks: Sequence[int], overwriting: frozenset[int]) -> Block:
     """Return the block of a chain whose tasks run in this order."""
     position = {task: i for i, task in enumerate(tasks)}
@@ -242,21 +259,30 @@ def placed_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> int:
 
     `lives` are the first and last times at which a buffer is in use; buffers that meet don't overlap.
     """
-    begins, ends = (np.array([life[i] for life in lives], dtype=np.int64) for i in (0, 1))
-    length = np.array(sizes, dtype=np.int64)
-    offsets = np.zeros(len(lives), dtype=np.int64)
+    unit = math.gcd(*sizes) or 1
+    small = sum(sizes) // unit < 2**31  # then half as many bytes go through the caches
+    placed = np.zeros((4, len(lives)), dtype=np.int32 if small else np.int64)
+    begins, ends, offsets, tops = placed  # of those that have a place, by offset, in units
     total = 0
-    for i in range(len(lives)):
-        met = np.flatnonzero((begins[:i] <= ends[i]) & (begins[i] <= ends[:i]))
-        met = met[np.argsort(offsets[met], kind="stable")]
-        occupied = np.maximum.accumulate(offsets[met] + length[met])
-        free = np.concatenate(
-            ([0], occupied)
-        )  # where it could start, before each of those and last
-        gaps = np.flatnonzero(offsets[met] >= free[:-1] + length[i])
-        offsets[i] = free[gaps[0]] if gaps.size else free[-1]
-        total = max(total, int(offsets[i] + length[i]))
-    return total
+    for count, (size, (begin, end)) in enumerate(zip(sizes, lives, strict=True)):
+        length = size // unit
+        met = ((begins[:count] <= end) & (ends[:count] >= begin)).nonzero()[0]
+        offset = _lowest(length, offsets.take(met), tops.take(met)) if met.size else 0
+        total = max(total, offset + length)
+        place = offsets[:count].searchsorted(offset)
+        placed[:, place + 1 : count + 1] = placed[:, place:count]
+        placed[:, place] = begin, end, offset, offset + length
+    return total * unit
+
+
+def _lowest(length: int, offsets: Ints, tops: Ints) -> int:
+    """Return the lowest place for `length` between what lies from offsets (ascending) to tops."""
+    if offsets[0] >= length:
+        return 0
+    occupied = np.maximum.accumulate(tops)
+    fits = offsets[1:] - occupied[:-1] >= length
+    first = int(fits.argmax()) if fits.size else 0
+    return int(occupied[first]) if fits.size and fits[first] else int(occupied[-1])
 
 
 def _alive_at_peak(lives: dict[int, tuple[int, int]], sizes: dict[int, int]) -> list[int]:

@@ -10,8 +10,9 @@ source err alike, so their errors add up; different sources err independently.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.compute import kernel_name, signature_s
@@ -20,14 +21,14 @@ from autoddl.perfmodel.redistribute import Path, Redistributor
 from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.boxing import Boxing, boxing
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.program import Program
+from autoddl.sbp.program import Op, Program
+from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 
 UNKNOWN_ERROR = 0.3  # relative, of a price that no measurement stands behind
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(NamedTuple):
     """The seconds of one op or boxing, what they were computed from, and its mean relative error."""
 
     name: str
@@ -68,8 +69,82 @@ class StepCost:
         return math.hypot(*off.values())
 
 
-def step_cost(program: Program, mesh: Mesh, profile: Profile, layout: Layout) -> StepCost:
-    """Return what a step costs under `profile`, in seconds.
+class StepPrices:
+    """Price the ops and boxings of one program on one mesh, equal ones once.
+
+    Keep it where several layouts of one program are priced.
+    """
+
+    def __init__(self, program: Program, mesh: Mesh, profile: Profile) -> None:
+        self.program, self.mesh, self.profile = program, mesh, profile
+        self._redistributor = Redistributor(mesh, profile)
+        self._ops: dict[tuple[int, tuple[NdSbp, ...]], tuple[float, str, float]] = {}
+        self._last: dict[int, tuple[NdSignature, tuple[float, str, float]]] = {}
+        self._paths: dict[object, tuple[tuple[float, str, float, Boxing], ...]] = {}
+
+    def ops(self, layout: Layout) -> list[Price]:
+        """Return the price of every op under a layout, in the order of the program."""
+        found = []
+        for op, kind in zip(self.program.ops, self.program.kinds, strict=True):
+            signature = layout.signatures[op.name]
+            last = self._last.get(kind)  # one kind of ops often has one signature, one object even
+            if last is None or last[0] is not signature:
+                last = self._last[kind] = signature, self._known(op, kind, signature)
+            seconds, source, error = last[1]
+            found.append(Price(op.name, seconds, source, error))
+        return found
+
+    def _known(self, op: Op, kind: int, signature: NdSignature) -> tuple[float, str, float]:
+        key = kind, tuple([signature[operand] for operand, _ in op.operands])
+        if key not in self._ops:
+            self._ops[key] = self._op(op, signature)
+        return self._ops[key]
+
+    def boxings(self, layout: Layout) -> list[Price]:
+        """Return the price of every boxing under a layout, in the order of its redistributions.
+
+        Raises:
+            AutoDDLError: a tensor has no state, or no boxing leads from one state to the next.
+        """
+        held, found = layout.made(self.program), []
+        for item in layout.redistributions:
+            name = item.tensor
+            if name not in held:
+                raise AutoDDLError(
+                    f"step: tensor {name} has no state; the plan is for another program"
+                )
+            tensor = self.program.tensor[name]
+            key = tensor.shape, tensor.item_bytes, held[name], item.path
+            known = self._paths.get(key)
+            if known is None:
+                known = self._paths[key] = tuple(
+                    self._boxing(step, tensor.item_bytes)
+                    for step in _steps(tensor.shape, held[name], item.path, self.mesh)
+                )
+            found += [Price(name, *price) for price in known]
+        return found
+
+    def _op(self, op: Op, signature: NdSignature) -> tuple[float, str, float]:
+        device, mesh = self.profile.device, self.mesh.shape
+        source = kernel_name(device, self.program, op, signature, mesh)
+        seconds = signature_s(device, self.program, op, signature, mesh)
+        return seconds, source, _error(device.kernels.get(source))
+
+    def _boxing(self, step: Boxing, item_bytes: int) -> tuple[float, str, float, Boxing]:
+        link = self._redistributor.link(step)
+        source = "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
+        return self._redistributor.step_s(step, item_bytes), source, _error(link), step
+
+
+def step_cost(
+    program: Program,
+    mesh: Mesh,
+    profile: Profile,
+    layout: Layout,
+    *,
+    prices: StepPrices | None = None,
+) -> StepCost:
+    """Return what a step costs under `profile`, in seconds; `prices` are those of an earlier layout.
 
     Raises:
         AutoDDLError: a tensor or op has no state, or no boxing leads from one state to the next.
@@ -79,36 +154,8 @@ def step_cost(program: Program, mesh: Mesh, profile: Profile, layout: Layout) ->
         raise AutoDDLError(
             f"step: op {missing[0]} has no signature; plan this program with autoddl.optimize"
         )
-    return StepCost(
-        tuple(_ops(program, mesh, profile, layout)), tuple(_boxings(program, mesh, profile, layout))
-    )
-
-
-def _ops(program: Program, mesh: Mesh, profile: Profile, layout: Layout) -> Iterator[Price]:
-    device = profile.device
-    for op in program.ops:
-        signature = layout.signatures[op.name]
-        seconds = signature_s(device, program, op, signature, mesh.shape)
-        source = kernel_name(device, program, op, signature, mesh.shape)
-        kernel = device.kernels.get(source)
-        yield Price(op.name, seconds, source, _error(kernel))
-
-
-def _boxings(program: Program, mesh: Mesh, profile: Profile, layout: Layout) -> Iterator[Price]:
-    held = layout.made(program)
-    prices = Redistributor(mesh, profile)
-    for item in layout.redistributions:
-        name = item.tensor
-        if name not in held:
-            raise AutoDDLError(f"step: tensor {name} has no state; the plan is for another program")
-        tensor = program.tensor[name]
-        for step in _steps(tensor.shape, held[name], item.path, mesh):
-            link = prices.link(step)
-            source = (
-                "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
-            )
-            seconds = prices.step_s(step, tensor.item_bytes)
-            yield Price(name, seconds, source, _error(link), step)
+    known = prices or StepPrices(program, mesh, profile)
+    return StepCost(tuple(known.ops(layout)), tuple(known.boxings(layout)))
 
 
 def _error(source: Kernel | Link | None) -> float:

@@ -14,11 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from autoddl.perfmodel.inplace import shared_input
-from autoddl.perfmodel.workspace import workspace_bytes
+from autoddl.perfmodel.sizes import LocalSizes
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, Sbp
 
 ALIGNMENT = 512
@@ -60,7 +58,7 @@ class Layout:
         return {**results, **self.variables, **self.inputs}
 
 
-@dataclass
+@dataclass(slots=True)
 class Buffer:
     """One result of a task: bytes (aligned), who reads it, whether its memory may be reused.
 
@@ -78,9 +76,11 @@ class Buffer:
     readers: list[int] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(slots=True)
 class Task:
     """One actor of OneFlow. Tasks that can be `merged` share memory with their neighbours.
+
+    `name` is that of the op, or of the tensor that a boxing moves.
 
     `order` breaks ties between tasks that are ready at the same time. `shares` tells which of the
     buffers it reads may be its result's memory, and whether it writes there.
@@ -90,9 +90,9 @@ class Task:
     order: tuple[int, ...]
     merged: bool = False
     transfer: bool = False
-    reads: list[int] = field(default_factory=list)
-    writes: list[int] = field(default_factory=list)
-    after: list[int] = field(default_factory=list)
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
     shares: tuple[int, bool] | None = None
     phase: str = "forward"
 
@@ -111,24 +111,30 @@ def aligned(size: int) -> int:
 
 
 def rank_tasks(
-    program: Program, mesh: Sequence[int], layout: Layout, coords: Sequence[int] | None = None
+    program: Program,
+    mesh: Sequence[int],
+    layout: Layout,
+    coords: Sequence[int] | None = None,
+    *,
+    sizes: LocalSizes | None = None,
 ) -> RankTasks:
     """Return the tasks of the rank at mesh coordinates `coords` (all 1 at most, by default).
 
     Ranks differ only where B becomes P: the first device of an axis keeps the value, others make
-    zeros. So the coordinates count as 0 or not 0.
+    zeros. So the coordinates count as 0 or not 0. `sizes` are those of another layout of the program.
     """
     place = tuple(min(1, size - 1) for size in mesh) if coords is None else tuple(coords)
-    return _Maker(program, tuple(mesh), layout, place).make()
+    return _Maker(program, layout, place, sizes or LocalSizes(program, mesh)).make()
 
 
 class _Maker:
     """Build tasks in the order of the program; a tensor's boxings when their first reader comes."""
 
     def __init__(
-        self, program: Program, mesh: tuple[int, ...], layout: Layout, coords: tuple[int, ...]
+        self, program: Program, layout: Layout, coords: tuple[int, ...], sizes: LocalSizes
     ) -> None:
-        self.program, self.mesh, self.layout, self.coords = program, mesh, layout, coords
+        self.program, self.layout, self.coords = program, layout, coords
+        self.sizes, self.mesh = sizes, sizes.mesh
         self.tasks: list[Task] = []
         self.buffers: list[Buffer] = []
         self.made: dict[str, tuple[int, NdSbp]] = {}
@@ -137,6 +143,7 @@ class _Maker:
             for number, r in enumerate(layout.redistributions)
             for reader in r.readers
         }
+        self.redistributed = {r.tensor for r in layout.redistributions}
         self.done: dict[int, int] = {}
         self.boxed: dict[tuple[int, NdSbp], int] = {}
         self.started: dict[str, int] = {}
@@ -153,17 +160,27 @@ class _Maker:
             self._output(name)
         return RankTasks(self.tasks, self.buffers)
 
-    def _task(self, name: str, order: tuple[int, ...], reads: Sequence[int] = ()) -> int:
-        self.tasks.append(Task(name, order, reads=list(reads), phase=self.phase))
-        for buffer in dict.fromkeys(reads):
-            self.buffers[buffer].readers.append(len(self.tasks) - 1)
-        return len(self.tasks) - 1
+    def _task(
+        self,
+        name: str,
+        order: tuple[int, ...],
+        reads: tuple[int, ...] = (),
+        *,
+        transfer: bool = False,
+        after: tuple[int, ...] = (),
+    ) -> int:
+        number = len(self.tasks)
+        self.tasks.append(Task(name, order, False, transfer, reads, (), after, None, self.phase))
+        for buffer in reads if len(reads) < 2 else set(reads):
+            self.buffers[buffer].readers.append(number)
+        return number
 
     def _buffer(self, task: int, tensor: str, kind: str, size: int, *, reused: bool = True) -> int:
-        origin = self.moved if self.tasks[task].transfer else len(self.buffers)
+        number, maker = len(self.buffers), self.tasks[task]
+        origin = self.moved if maker.transfer else number
         self.buffers.append(Buffer(tensor, kind, aligned(size), task, reused, origin))
-        self.tasks[task].writes.append(len(self.buffers) - 1)
-        return len(self.buffers) - 1
+        maker.writes += (number,)
+        return number
 
     def _source(self, name: str, state: NdSbp, *, merged: bool) -> None:
         task = self._task(name, (0, len(self.tasks)))
@@ -176,26 +193,23 @@ class _Maker:
         self.phase = op.phase
         signature = self.layout.signatures[op.name]
         reads = {o: self._read(t, (op.name, o)) for o, t in op.inputs}
-        task = self._task(op.name, (1, index), [b for b in reads.values() if b is not None])
-        self.tasks[task].merged = op.phase != "optimizer"
-        self.started[op.name] = task
+        read = tuple([b for b in reads.values() if b is not None])
+        number = self._task(op.name, (1, index), read)
+        task = self.tasks[number]
+        task.merged = op.phase != "optimizer"
+        self.started[op.name] = number
         if op.name in self.layout.after:
-            self.tasks[task].after.append(self.started[self.layout.after[op.name]])
-        shapes = {o: self._shape(self.program.tensor[t], signature[o]) for o, t in op.operands}
-        for operand, name in op.outputs:
-            tensor = self.program.tensor[name]
-            size = math.prod(shapes[operand]) * tensor.item_bytes
-            buffer = self._buffer(task, name, tensor.role, size)
+            task.after = (self.started[self.layout.after[op.name]],)
+        sizes = self.sizes.op(op, signature)
+        for (operand, name), size in zip(op.outputs, sizes.results, strict=True):
+            buffer = self._buffer(number, name, self.program.tensor[name].role, size)
             self.made[name] = buffer, signature[operand]
-        items = {o: self.program.tensor[t].item_bytes for o, t in op.operands}
-        workspace = workspace_bytes(op, shapes, items)
-        if workspace:
-            self._buffer(task, op.name, "workspace", workspace)
-        shared = shared_input(op, shapes, {o: self.program.tensor[t].dtype for o, t in op.operands})
-        if shared is not None:
-            source = reads.get(shared[0])
+        if sizes.workspace:
+            self._buffer(number, op.name, "workspace", sizes.workspace)
+        if sizes.shared is not None:
+            source = reads.get(sizes.shared[0])
             if source is not None:
-                self.tasks[task].shares = source, shared[1]
+                task.shares = source, sizes.shared[1]
 
     def _output(self, name: str) -> None:
         reader = next(
@@ -204,18 +218,19 @@ class _Maker:
         buffer = self._read(name, reader)
         if buffer is None:
             return
-        task = self._task(f"output {name}", (1, len(self.program.ops)), [buffer])
+        task = self._task(f"output {name}", (1, len(self.program.ops)), (buffer,))
         self.tasks[task].merged = True
         whole = self.program.tensor[name].size_bytes
         self._buffer(task, name, "output", whole, reused=False)
 
     def _read(self, name: str, reader: tuple[str, str]) -> int | None:
         """Return the buffer that a reader gets; None for what the engine's scheduler makes."""
-        if name not in self.made:
-            return None
+        made = self.made.get(name)
+        if made is None or name not in self.redistributed:
+            return None if made is None else made[0]
         number = self.wanted.get((name, reader))
         if number is None:
-            return self.made[name][0]
+            return made[0]
         if number not in self.done:
             self.done[number] = self._redistributed(number)
         return self.done[number]
@@ -233,7 +248,7 @@ class _Maker:
         return buffer
 
     def _identity(self, source: int, name: str, state: NdSbp, order: tuple[int, ...]) -> int:
-        task = self._task(f"identity {name} {state}", order, [source])
+        task = self._task(f"identity {name}", order, (source,))
         self.tasks[task].merged = True
         self.tasks[task].shares = source, False
         return self._buffer(task, name, "boxing", self._bytes(self.program.tensor[name], state))
@@ -257,7 +272,7 @@ class _Maker:
         before, after = (self._bytes(tensor, s) for s in states)
         pairs = {(states[0][i], states[1][i]) for i in axes}
         if len(pairs) > 1:  # OneFlow sends pieces from any to any
-            task = self._transfer(name, source)
+            task = self._transfer(name, (source,))
             self._buffer(task, name, "workspace", before + after)
             return self._buffer(task, name, "boxing", after)
         group = math.prod(self.mesh[i] for i in axes)
@@ -288,44 +303,34 @@ class _Maker:
         _, after, _, axes = sizes
         if old != B:  # over B, with an identity of OneFlow's own
             whole = self._primitive(source, name, (old, B), sizes)
-            task = self._task(f"identity {name}", (3, len(self.tasks)), [whole])
+            task = self._task(f"identity {name}", (3, len(self.tasks)), (whole,))
             self.tasks[task].merged, self.tasks[task].shares = True, (whole, False)
             source = self.moved = self._buffer(task, name, "boxing", after)
         if all(self.coords[i] == 0 for i in axes):
             return source
-        task = self._transfer(name)
-        self.tasks[task].after.append(self.buffers[source].producer)
+        task = self._transfer(name, after=(self.buffers[source].producer,))
         return self._buffer(task, name, "boxing", after, reused=False)
 
     def _to_other_dim(self, source: int, name: str, size: int, group: int) -> int:
         """Make an all-to-all: slices for all, sent through the host, and one buffer to collect them."""
         pieces = [self._transferred(source, name, size // group) for _ in range(group)]
         kept, received = pieces[0], []
+        begun = self.buffers[source].producer
         for piece in pieces[1:]:
-            self._host(self._host(self._transfer(name, piece)))
-            arrived = self._host(self._transfer(name))  # from another rank, at about that time
-            self.tasks[arrived].after.append(self.buffers[source].producer)
-            received.append(
-                self._buffer(self._host(arrived), name, "boxing", size // group, reused=False)
-            )
-        return self._buffer(self._transfer(name, kept, *received), name, "boxing", size)
+            sent = self._transfer(name, (piece,))
+            self._transfer(name, after=(self._transfer(name, after=(sent,)),))
+            made = self._transfer(name)  # on another rank, at about that time
+            arrived = self._transfer(name, after=(made, begun))
+            copied = self._transfer(name, after=(arrived,))
+            received.append(self._buffer(copied, name, "boxing", size // group, reused=False))
+        return self._buffer(self._transfer(name, (kept, *received)), name, "boxing", size)
 
-    def _transfer(self, name: str, *reads: int) -> int:
-        task = self._task(f"boxing {name}", (4, len(self.tasks)), reads)
-        self.tasks[task].transfer = True
-        return task
+    def _transfer(self, name: str, reads: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> int:
+        """Add a part of a boxing; it comes `after` tasks that leave something in host memory."""
+        return self._task(name, (4, len(self.tasks)), reads, transfer=True, after=after)
 
     def _transferred(self, source: int, name: str, size: int, *, reused: bool = True) -> int:
-        return self._buffer(self._transfer(name, source), name, "boxing", size, reused=reused)
-
-    def _host(self, before: int) -> int:
-        """Add a task that reads what another left in host memory."""
-        task = self._transfer(self.tasks[before].name)
-        self.tasks[task].after.append(before)
-        return task
-
-    def _shape(self, tensor: Tensor, state: NdSbp) -> tuple[int, ...]:
-        return local_shape(tensor.shape, state, self.mesh) or tensor.shape
+        return self._buffer(self._transfer(name, (source,)), name, "boxing", size, reused=reused)
 
     def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
-        return math.prod(self._shape(tensor, state)) * tensor.item_bytes
+        return self.sizes.tensor(tensor, state)

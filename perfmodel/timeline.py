@@ -7,13 +7,13 @@ cluster go one after another over its links. An op and a boxing, or boxings of t
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.step import Price, StepCost, step_cost
+from autoddl.perfmodel.step import Price, StepCost, StepPrices, step_cost
 from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
@@ -26,7 +26,7 @@ MODEL_ERROR = 0.07
 Parts = tuple[tuple[str, float], ...]
 
 
-@dataclass
+@dataclass(slots=True)
 class Work:
     """One op or boxing: its parts in turn, as (resource, seconds), and what waits for it."""
 
@@ -65,15 +65,24 @@ class Prediction:
         return math.hypot(self.cost.uncertainty_s, MODEL_ERROR * self.step_s)
 
 
-def predict(program: Program, mesh: Mesh, profile: Profile, layout: Layout) -> Prediction:
+def predict(
+    program: Program,
+    mesh: Mesh,
+    profile: Profile,
+    layout: Layout,
+    *,
+    prices: StepPrices | None = None,
+) -> Prediction:
     """Return what a step takes in which ops and boxings overlap as Profile.overlap says.
+
+    `prices` are those of another layout of the program, if there was one.
 
     Raises:
         AutoDDLError: as step.step_cost.
     """
-    cost = step_cost(program, mesh, profile, layout)
-    spans = simulate(works(program, mesh, profile, layout, cost))
-    return Prediction(cost, max((span.end_s for span in spans), default=0.0))
+    cost = step_cost(program, mesh, profile, layout, prices=prices)
+    runs = _runs(works(program, mesh, profile, layout, cost))
+    return Prediction(cost, max((end_s for _, _, _, end_s in runs), default=0.0))
 
 
 def works(
@@ -93,11 +102,11 @@ class _Maker:
         self.found: list[Work] = []
         self.made: dict[str, int] = {}
         self.arrived: dict[tuple[str, tuple[str, str]], int] = {}
-        self.boxings: dict[str, list[tuple[tuple[tuple[str, str], ...], list[Price]]]] = {}
+        self.boxings: dict[str, list[tuple[Sequence[tuple[str, str]], list[Price]]]] = {}
         prices = iter(cost.boxings)
         for item in layout.redistributions:
             path = [next(prices) for _ in item.path]
-            self.boxings.setdefault(item.tensor, []).append((tuple(item.readers), path))
+            self.boxings.setdefault(item.tensor, []).append((item.readers, path))
 
     def make(self) -> list[Work]:
         produced = {name for op in self.program.ops for _, name in op.outputs}
@@ -106,13 +115,17 @@ class _Maker:
                 self._redistribute(tensor)
         for op, price in zip(self.program.ops, self.cost.ops, strict=True):
             sources = [
-                self.arrived.get((name, (op.name, operand)), self.made.get(name))
+                self.made.get(name)
+                if name not in self.boxings
+                else self.arrived.get((name, (op.name, operand)), self.made.get(name))
                 for operand, name in op.inputs
             ]
-            number = self._add(op.name, ((DEVICE, price.seconds),), sources)
+            parts = ((DEVICE, price.seconds),) if price.seconds > 0 else ()
+            number = self._add(op.name, parts, sources)
             for _, name in op.outputs:
                 self.made[name] = number
-                self._redistribute(name)
+                if name in self.boxings:
+                    self._redistribute(name)
         return self.found
 
     def _redistribute(self, tensor: str) -> None:
@@ -121,21 +134,23 @@ class _Maker:
             for price in path:
                 before = self._add(tensor, self._parts(price), [before])
             if before is not None:
-                self.arrived |= {(tensor, reader): before for reader in readers}
+                self.arrived.update({(tensor, reader): before for reader in readers})
 
     def _parts(self, price: Price) -> Parts:
         assert price.boxing is not None
         axes = price.boxing.axes
         level = self.mesh.axes[axes[0]].level if axes else DEVICE
         free = self.profile.overlapped(level) if axes else 0.0
-        return ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
+        parts = ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
+        return tuple([part for part in parts if part[1] > 0])
 
     def _add(self, name: str, parts: Parts, after: Sequence[int | None]) -> int:
-        sources = {number for number in after if number is not None}
-        self.found.append(Work(name, tuple(p for p in parts if p[1] > 0), len(sources)))
-        for number in sources:
-            self.found[number].next.append(len(self.found) - 1)
-        return len(self.found) - 1
+        number = len(self.found)
+        sources = {source for source in after if source is not None}
+        self.found.append(Work(name, parts, len(sources)))
+        for source in sources:
+            self.found[source].next.append(number)
+        return number
 
 
 def simulate(found: Sequence[Work]) -> list[Span]:
@@ -143,37 +158,39 @@ def simulate(found: Sequence[Work]) -> list[Span]:
 
     Ties go by the position in `found`, which must have every work after those that it waits for.
     """
+    return [
+        Span(found[index].name, found[index].parts[part][0], start_s, end_s)
+        for index, part, start_s, end_s in _runs(found)
+    ]
+
+
+def _runs(found: Sequence[Work]) -> list[tuple[int, int, float, float]]:
+    """Return (work, part, start, end) of all parts; see simulate."""
     waits = [work.waits for work in found]
     queues: dict[str, list[tuple[float, int, int]]] = {}
     busy: set[str] = set()
-    events: list[tuple[float, int, int]] = []  # a work has `part` parts behind it
-    spans: list[Span] = []
-
-    def start(resource: str, now: float) -> None:
-        if resource in busy or not queues.get(resource):
-            return
-        _, index, part = heapq.heappop(queues[resource])
-        end = now + found[index].parts[part][1]
-        busy.add(resource)
-        spans.append(Span(found[index].name, resource, now, end))
-        heapq.heappush(events, (end, index, part + 1))
-
-    for index, work in enumerate(found):
-        if work.waits == 0:
-            heapq.heappush(events, (0.0, index, 0))
+    # A work has `part` parts behind it. In ascending order this is a heap.
+    events = [(0.0, index, 0) for index, count in enumerate(waits) if count == 0]
+    runs: list[tuple[int, int, float, float]] = []
     while events:
-        now, index, part = heapq.heappop(events)
-        parts = found[index].parts
+        now, index, part = heappop(events)
+        work = found[index]
         if part > 0:
-            busy.discard(parts[part - 1][0])
-        if part < len(parts):
-            heapq.heappush(queues.setdefault(parts[part][0], []), (now, index, part))
+            busy.discard(work.parts[part - 1][0])
+        if part < len(work.parts):
+            heappush(queues.setdefault(work.parts[part][0], []), (now, index, part))
         else:
-            for later in found[index].next:
+            for later in work.next:
                 waits[later] -= 1
                 if waits[later] == 0:
-                    heapq.heappush(events, (now, later, 0))
-        if not events or events[0][0] > now:
-            for resource in queues:
-                start(resource, now)
-    return spans
+                    heappush(events, (now, later, 0))
+        if events and events[0][0] <= now:
+            continue
+        for resource, queue in queues.items():
+            if queue and resource not in busy:
+                _, index, part = heappop(queue)
+                end = now + found[index].parts[part][1]
+                busy.add(resource)
+                runs.append((index, part, now, end))
+                heappush(events, (end, index, part + 1))
+    return runs

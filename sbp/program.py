@@ -122,6 +122,19 @@ class Program:
         return {o.name: o for o in self.ops}
 
     @cached_property
+    def places(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the positions of the ops of each type."""
+        table: dict[str, list[int]] = {}
+        for index, op in enumerate(self.ops):
+            table.setdefault(op.type, []).append(index)
+        return {name: tuple(found) for name, found in table.items()}
+
+    @cached_property
+    def parameter(self) -> Mapping[str, Parameter]:
+        """Return the parameters by the name of the tensor that the model reads."""
+        return {p.tensor: p for p in self.parameters}
+
+    @cached_property
     def producer(self) -> Mapping[str, Op]:
         """Return the op that makes each tensor; inputs and variables have none."""
         return {name: op for op in self.ops for _, name in op.outputs}
@@ -134,6 +147,24 @@ class Program:
             for operand, name in op.inputs:
                 table.setdefault(name, []).append((op, operand))
         return {name: tuple(readers) for name, readers in table.items()}
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """Number the ops such that equal numbers mean equal types, attributes, shapes and dtypes.
+
+        What rules, prices and local sizes say of one op then holds for all of its kind.
+        """
+        forms: dict[object, int] = {}
+        form = {t.name: forms.setdefault((t.shape, t.dtype), len(forms)) for t in self.tensors}
+        known: dict[object, int] = {}
+        found = []
+        for op in self.ops:
+            inputs, outputs = (
+                tuple([(operand, form[name]) for operand, name in pairs])
+                for pairs in (op.inputs, op.outputs)
+            )
+            found.append(known.setdefault((op.type, inputs, outputs, op.attrs), len(known)))
+        return tuple(found)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -67,6 +67,7 @@ class _Builder:
         self.redistributor = Redistributor(mesh, profile, any_order=engine is None)
         self.kept = kept_tensors(program)
         self.cache: dict[Any, Any] = {}
+        self.kind = {op.name: n for op, n in zip(program.ops, program.kinds, strict=True)}
 
     def problem(self) -> Problem:
         self._check_pins()
@@ -200,9 +201,10 @@ class _Builder:
         return Node("output", name, (choice,), np.zeros(1), np.zeros(1, dtype=np.int64))
 
     def _op(self, op: Op) -> Node:
-        kept = tuple(o for o, t in op.outputs if t in self.kept)
-        kept += tuple(o for o, t in op.inputs if self.written.get(t) == (op.name, o))
-        fixed = tuple((o, self._fixed(t)) for o, t in op.inputs if self._fixed(t) is not None)
+        kept = tuple([o for o, t in op.outputs if t in self.kept])
+        variables = [(o, t) for o, t in op.inputs if t in self.written or t in self.shared]
+        kept += tuple([o for o, t in variables if self.written.get(t) == (op.name, o)])
+        fixed = tuple([(o, self._fixed(t)) for o, t in variables if self._fixed(t) is not None])
         found, seconds, memory = self._cached(
             (self._key(op), kept, fixed), lambda: self._priced(op, kept, dict(fixed))
         )
@@ -215,9 +217,7 @@ class _Builder:
         return self._pin(tensor) if tensor in self.written else None
 
     def _key(self, op: Op) -> Any:
-        tensors = [self.program.tensor[t] for _, t in op.operands]
-        kinds = tuple((o, t.shape, t.dtype) for (o, _), t in zip(op.operands, tensors, strict=True))
-        return op.type, kinds, len(op.inputs), op.attrs
+        return self.kind[op.name]
 
     def _priced(
         self, op: Op, kept: tuple[str, ...], fixed: Mapping[str, NdSbp | None]
@@ -264,11 +264,10 @@ class _Builder:
                 read.setdefault(node.name, []).append((index, TENSOR))
             else:
                 made[node.name] = (index, TENSOR)
+        holder = {node.name: i for i, node in enumerate(nodes) if node.kind == "parameter"}
         for parameter in self.program.parameters:
             if parameter.gradient is not None:
-                reader = next(
-                    i for i, n in enumerate(nodes) if (n.kind, n.name) == ("parameter", parameter.tensor)
-                )  # fmt: skip
+                reader = holder[parameter.tensor]
                 read.setdefault(parameter.gradient, []).append((reader, GRADIENT))
         return tuple(
             self._edge(nodes, tensor, *made[tensor], readers)
@@ -289,10 +288,12 @@ class _Builder:
 
         def states(node: int, operand: str) -> Ints:
             choices = nodes[node].choices
-            key = ("index", id(choices), operand, tensor.shape, tensor.item_bytes, own)
-            return self._cached(
-                key, lambda: np.array([table.index[c[operand]] for c in choices], dtype=np.int64)
-            )
+            key = "index", id(choices), operand, id(table)
+            found: Ints | None = self.cache.get(key)
+            if found is None:
+                found = np.array([table.index[c[operand]] for c in choices], dtype=np.int64)
+                self.cache[key] = found
+            return found
 
         wanted = tuple((node, states(node, o)) for node, o in readers)
         return Edge(name, table, producer, states(producer, operand), wanted)

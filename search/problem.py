@@ -18,9 +18,12 @@ import numpy.typing as npt
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribute import RedistributionTable
+from autoddl.perfmodel.sizes import LocalSizes
+from autoddl.perfmodel.step import StepPrices
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.search.flat import Flat
 from autoddl.search.result import Assignment, SearchResult
 
 Floats = npt.NDArray[np.float64]
@@ -105,18 +108,31 @@ class Problem:
         """Return the bytes below which no assignment's `memory_bytes` is."""
         return sum(int(node.memory_bytes.min()) for node in self.nodes)
 
+    @cached_property
+    def prices(self) -> StepPrices:
+        """Return the prices of single ops and boxings, for all assignments that are estimated."""
+        return StepPrices(self.program, self.mesh, self.profile)
+
+    @cached_property
+    def sizes(self) -> LocalSizes:
+        """Return what ops and tensors take on one device, for all assignments that are estimated."""
+        return LocalSizes(self.program, self.mesh.shape)
+
+    @cached_property
+    def _flat(self) -> Flat:
+        return Flat(self.nodes, self.edges)
+
     def cost_s(self, assignment: Sequence[int]) -> float:
         """Return the seconds of a step under an assignment."""
         return self.compute_s(assignment) + self.communication_s(assignment)
 
     def compute_s(self, assignment: Sequence[int]) -> float:
         """Return the compute part of the cost."""
-        pairs = zip(self.nodes, assignment, strict=True)
-        return float(sum(node.compute_s[choice] for node, choice in pairs))
+        return float(sum(self._flat.compute_s(assignment).tolist()))
 
     def communication_s(self, assignment: Sequence[int]) -> float:
         """Return the redistribution part of the cost."""
-        return sum(edge.seconds(assignment) for edge in self.edges)
+        return float(sum(self._flat.communication_s(assignment).tolist()))
 
     def memory_bytes(self, assignment: Sequence[int]) -> int:
         """Return the bytes per device that can be summed up node by node, under an assignment.
@@ -124,8 +140,18 @@ class Problem:
         That is less than a plan takes (perfmodel.memory.estimate): boxings and what lives for a
         short time are not in it.
         """
-        pairs = zip(self.nodes, assignment, strict=True)
-        return int(sum(node.memory_bytes[choice] for node, choice in pairs))
+        return int(self._flat.memory_bytes(assignment).sum())
+
+    def states(self, assignment: Sequence[int]) -> tuple[Ints, Ints]:
+        """Return the state of each edge's tensor, and those that its readers want, edge by edge.
+
+        States are indices into the edges' tables.
+        """
+        return self._flat.states(assignment)
+
+    def redistributed(self, assignment: Sequence[int]) -> list[int]:
+        """Return the edges of which some reader wants another state than the producer makes."""
+        return self._flat.redistributed(assignment)
 
     def lower_bound_s(self) -> float:
         """Return a cost that no assignment can beat: every node's cheapest compute, no traffic."""

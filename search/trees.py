@@ -9,20 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from autoddl.search.problem import Edge, Floats, Ints, Problem
 
+MOST_LEAVES = 1 << 14  # that are remembered
+
+Groups = tuple[Ints, Ints, Ints]
+"""Choices ordered by the state that they mean, where each state begins, and the states."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Factor:
-    """A tensor over the states that occur: `cost[s, t]` and the state under each node's choices."""
+    """A tensor over the states that occur: `cost[s, t]` and the state under each node's choices.
+
+    `states` and `groups` are by node.
+    """
 
     cost: Floats
     producer: int
     states: dict[int, Ints]
     readers: tuple[int, ...]
+    groups: dict[int, Groups]
+
+    def by_state(self, node: int, total: Floats) -> Floats:
+        """Return the least total of a node for every state of the tensor, infinity where it has none."""
+        choices, begins, states = self.groups[node]
+        best = np.full(len(self.cost), np.inf)
+        best[states] = np.minimum.reduceat(total[choices], begins)
+        return best
 
 
 @dataclass
@@ -40,7 +57,7 @@ class Forests:
 
     def __init__(self, problem: Problem, frozen: frozenset[int] = frozenset()) -> None:
         self.problem = problem
-        shared: dict[object, tuple[Floats, tuple[Ints, ...]]] = {}
+        shared: dict[object, tuple[Floats, tuple[Ints, ...], tuple[Groups, ...]]] = {}
         self.factors = [_factor(edge, shared) for edge in problem.edges]
         twice = {
             node
@@ -48,6 +65,7 @@ class Forests:
             for node in (n for n, _ in edge.readers)
             if sum(n == node for n, _ in ((edge.producer, None), *edge.readers)) > 1
         }
+        self.leaves: dict[tuple[int, int, int, frozenset[int]], Floats] = {}
         self.evaluations = 0  # choices of free nodes that were priced
         self.movable = [
             i
@@ -123,11 +141,32 @@ class Forests:
                 node = self.problem.nodes[index]
                 tree.total[index] = node.compute_s + byte_s * node.memory_bytes
         for is_node, index, parent in reversed(tree.order):
-            if not is_node:
-                star = _Star(self.factors[index], tree, index, parent, point)
-                tree.star[index] = star
-                message = star.message()[star.factor.states[parent]]
-                tree.total[parent] = tree.total[parent] + message
+            if is_node:
+                continue
+            factor = self.factors[index]
+            if tree.children[index]:
+                star = tree.star[index] = _Star(factor, tree, index, parent, point)
+                message = star.message()[factor.states[parent]]
+            else:
+                message = self._leaf(factor, parent, point)
+            tree.total[parent] = tree.total[parent] + message
+
+    def _leaf(self, factor: _Factor, parent: int, point: Sequence[int]) -> Floats:
+        """Return by choice of its one free node what a tensor costs; equal tensors are priced once."""
+        fixed = frozenset([int(factor.states[n][point[n]]) for n in factor.readers if n != parent])
+        known = parent != factor.producer
+        source = int(factor.states[factor.producer][point[factor.producer]]) if known else -1
+        key = id(factor.cost), id(factor.states[parent]), source, fixed
+        if key not in self.leaves:
+            if len(self.leaves) >= MOST_LEAVES:
+                self.leaves.clear()
+            paid = factor.cost[:, list(fixed)].sum(axis=1)
+            if known:
+                more = factor.cost[source].copy()
+                more[list(fixed)] = 0.0
+                paid = paid[source] + more
+            self.leaves[key] = paid[factor.states[parent]]
+        return self.leaves[key]
 
     def _down(self, tree: _Tree, point: list[int]) -> None:
         """Choose from the root on."""
@@ -142,7 +181,9 @@ class Forests:
                     point[node] = int(options[tree.total[node][options].argmin()])
 
 
-def _factor(edge: Edge, shared: dict[object, tuple[Floats, tuple[Ints, ...]]]) -> _Factor:
+def _factor(
+    edge: Edge, shared: dict[object, tuple[Floats, tuple[Ints, ...], tuple[Groups, ...]]]
+) -> _Factor:
     arrays = (edge.source, *(states for _, states in edge.readers))
     key = (id(edge.table), *map(id, arrays))
     if key not in shared:
@@ -150,10 +191,22 @@ def _factor(edge: Edge, shared: dict[object, tuple[Floats, tuple[Ints, ...]]]) -
         position = np.zeros(edge.table.cost.shape[0], dtype=np.int64)
         position[occurring] = np.arange(len(occurring))
         cost = edge.table.cost[np.ix_(occurring, occurring)]
-        shared[key] = cost, tuple(position[array] for array in arrays)
-    cost, states = shared[key]
+        states = tuple(position[array] for array in arrays)
+        shared[key] = cost, states, tuple(_groups(array) for array in states)
+    cost, states, groups = shared[key]
     nodes = (edge.producer, *(node for node, _ in edge.readers))
-    return _Factor(cost, edge.producer, dict(zip(nodes, states, strict=True)), nodes[1:])
+    return _Factor(
+        cost,
+        edge.producer,
+        dict(zip(nodes, states, strict=True)),
+        nodes[1:],
+        dict(zip(nodes, groups, strict=True)),
+    )
+
+
+def _groups(states: Ints) -> Groups:
+    found, begins = np.unique(np.sort(states), return_index=True)
+    return np.argsort(states, kind="stable"), begins, found
 
 
 class _Star:
@@ -165,39 +218,37 @@ class _Star:
         self.factor, self.parent = factor, parent
         below = tree.children[index]
         free = {parent, *below}
-        count = len(factor.cost)
         fixed = {int(factor.states[n][point[n]]) for n in factor.readers if n not in free}
-        self.extra = factor.cost.copy()  # what the states cost beyond those that are wanted anyway
-        self.start = np.zeros(count)
+        extra = factor.cost.copy()  # what the states cost beyond those that are wanted anyway
+        start = np.zeros(len(extra))
         for state in fixed:
-            self.start += factor.cost[:, state]
-            self.extra[:, state] = 0.0
-        if factor.producer in below:
-            self.start += _by_state(factor, factor.producer, tree, count)
-        elif factor.producer != parent:
-            known = np.full(count, np.inf)
-            known[factor.states[factor.producer][point[factor.producer]]] = 0.0
-            self.start += known
+            start += factor.cost[:, state]
+            extra[:, state] = 0.0
         self.below = [n for n in below if n != factor.producer]
-        self.offers = [_by_state(factor, n, tree, count) for n in self.below]
+        self.offers = [factor.by_state(n, tree.total[n]) for n in self.below]
         self.shared: list[int | None] = [None]
-        if (
-            len(self.below) > 1
-        ):  # states that several readers may want: the present and the best one
+        if len(self.below) > 1:  # states that several may want: the present and the best one
             current = {int(factor.states[n][point[n]]) for n in self.below}
-            together = (self.extra + np.add.reduce(self.offers)[None, :]).argmin(axis=1)
+            together = (extra + np.add.reduce(self.offers)[None, :]).argmin(axis=1)
             self.shared += sorted((current | set(together.tolist())) - fixed)
-        self.has_producer = factor.producer in below
+        self.rows: Ints | slice = slice(None)  # those that the producer may give it
+        if factor.producer in below:
+            start += factor.by_state(factor.producer, tree.total[factor.producer])
+            self.rows = np.flatnonzero(np.isfinite(start))
+        elif factor.producer != parent:
+            state = int(factor.states[factor.producer][point[factor.producer]])
+            self.rows = slice(state, state + 1)
+        self.start, self.extra = start[self.rows], extra[self.rows]
 
     def message(self) -> Floats:
         """Return the least cost of tensor and all below for every state of the parent."""
         if self.parent == self.factor.producer:
             if not self.below:
                 return self.start
-            return np.asarray(self.start + self._served().min(axis=1))
-        rows = np.flatnonzero(np.isfinite(self.start))
-        return np.asarray((self.start[rows, None] + self._served()[rows]).min(axis=0))
+            return np.asarray(self.start + self._served.min(axis=1))
+        return np.asarray((self.start[:, None] + self._served).min(axis=0))
 
+    @cached_property
     def _served(self) -> Floats:
         """Return [s, t]: the cost of the readers below, from state s, where t is paid for as well."""
         if not self.offers:
@@ -224,25 +275,20 @@ class _Star:
         """Return (node, state) for all nodes below, once the parent has its state."""
         found = []
         if self.parent == self.factor.producer:
-            source = above
-            wanted = int(self._served()[source].argmin()) if self.below else 0
+            row = above
+            wanted = int(self._served[row].argmin()) if self.below else 0
         else:
             wanted = above
-            source = int((self.start + self._served()[:, wanted]).argmin())
-            if self.has_producer:
-                found.append((self.factor.producer, source))
+            row = int((self.start + self._served[:, wanted]).argmin())
+            if not isinstance(self.rows, slice):
+                found.append((self.factor.producer, int(self.rows[row])))
         if not self.below:
             return found
-        common = min(self.shared, key=lambda c: float(self._with(c)[source, wanted]))
-        extra = self._paid(common)[0][source].copy()
+        common = self.shared[0]
+        if len(self.shared) > 1:
+            common = min(self.shared, key=lambda c: float(self._with(c)[row, wanted]))
+        extra = self._paid(common)[0][row].copy()
         extra[wanted] = 0.0
         for node, offer in zip(self.below, self.offers, strict=True):
             found.append((node, int((offer + extra).argmin())))
         return found
-
-
-def _by_state(factor: _Factor, node: int, tree: _Tree, count: int) -> Floats:
-    """Return the least total of a node for every state of the tensor, infinity where it has none."""
-    best = np.full(count, np.inf)
-    np.minimum.at(best, factor.states[node], tree.total[node])
-    return best

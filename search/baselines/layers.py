@@ -60,7 +60,7 @@ def expert_layers(program: Program) -> list[Layer]:
 def bias_of(program: Program, layer: Layer) -> str | None:
     """Return the parameter that is added to a layer's output features, by its name."""
     name = layer.parameter.rpartition(".")[0] + ".bias"
-    return name if any(p.tensor == name for p in program.parameters) else None
+    return name if name in program.parameter else None
 
 
 def operand_states(
@@ -106,14 +106,17 @@ def parameter_of(program: Program, tensor: str) -> str:
 
 def contractions(program: Program, phase: str, family: str = "matmul") -> Iterator[Op]:
     """Yield the ops of a phase whose rule is of the family."""
-    for op in program.ops:
-        rule = find(op.type)
-        if op.phase == phase and rule is not None and rule.family == family:
-            yield op
+    found: list[int] = []
+    for name, places in program.places.items():
+        rule = find(name)
+        if rule is not None and rule.family == family:
+            found += places
+    for index in sorted(found):
+        if program.ops[index].phase == phase:
+            yield program.ops[index]
 
 
 def _layers(program: Program, family: str) -> list[Layer]:
-    parameters = {p.tensor for p in program.parameters}
     found = []
     for op in contractions(program, "forward", family):
         operands = dict(op.inputs)
@@ -122,7 +125,7 @@ def _layers(program: Program, family: str) -> list[Layer]:
         if x is None or weight is None:
             continue
         parameter = parameter_of(program, operands[weight])
-        if parameter not in parameters:
+        if parameter not in program.parameter:
             continue
         rank = len(program.tensor[parameter].shape)
         turned = family == "matmul" and (op.attr.get("transpose_b") or weight == "weight_0")

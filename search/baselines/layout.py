@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from autoddl.search.problem import TENSOR, Edge, Floats, Ints, Node, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened, shorten, unchanged
 
-Follow = Callable[[Problem, Sequence[Edge], int, Sequence[int]], Floats]
+Follow = Callable[[Problem, Sequence["Read"], int, Sequence[int]], Floats]
 Completed = tuple[list[int], set[int]]  # an assignment, and the nodes of it that may be refined
 
 REFINED = 2  # so many of the completed layouts, the cheapest, are refined
@@ -38,6 +39,22 @@ class Layout:
     held: Mapping[str, NdSbp]
     operands: Mapping[str, Mapping[str, NdSbp]] = field(default_factory=dict)
     start: Family | None = None
+
+
+class Read(NamedTuple):
+    """An edge that a node reads: what it wants by choice, for each of its operands.
+
+    `reduced` says for every state of the table what it becomes when its partial sums are reduced.
+    """
+
+    edge: Edge
+    wanted: tuple[Ints, ...]
+    reduced: Sequence[int]
+
+    def seconds(self, source: int) -> Floats:
+        """Return what the node pays for the tensor, by choice, where it is in state `source`."""
+        row = self.edge.table.cost[source]
+        return np.asarray(np.add.reduce([row[states] for states in self.wanted]))
 
 
 Family = Callable[[Problem], Sequence[Layout]]
@@ -64,6 +81,7 @@ class Completion:
         self.whole = problem
         self.short = short
         self._known: dict[Family, list[int] | None] = {}
+        self._fits: dict[tuple[int, frozenset[tuple[str, NdSbp]]], Ints] = {}
 
     @cached_property
     def shortened(self) -> Shortened:
@@ -94,12 +112,17 @@ class Completion:
         return Descent(self.problem, frozen=self.held)
 
     @cached_property
-    def incoming(self) -> list[list[Edge]]:
+    def incoming(self) -> list[list[Read]]:
         """Return for every node the edges that it reads."""
-        table: list[list[Edge]] = [[] for _ in self.problem.nodes]
+        table: list[list[Read]] = [[] for _ in self.problem.nodes]
+        reduced: dict[int, list[int]] = {}
         for edge in self.problem.edges:
+            known = edge.table
+            if id(known) not in reduced:
+                reduced[id(known)] = [known.index[_reduced(state)] for state in known.states]
             for reader in dict.fromkeys(n for n, _ in edge.readers):
-                table[reader].append(edge)
+                wanted = tuple(states for n, states in edge.readers if n == reader)
+                table[reader].append(Read(edge, wanted, reduced[id(known)]))
         return table
 
     def best(self, family: Family) -> Assignment | None:
@@ -122,12 +145,17 @@ class Completion:
 
     def _alike(self, layout: Layout) -> bool:
         """Tell whether a layout holds equal layers alike, as one that stands for the others must be."""
+        return all(layout.held.get(one) == layout.held.get(other) for one, other in self.alike)
+
+    @cached_property
+    def alike(self) -> list[tuple[str, str]]:
+        """Return the parameters that were left out, with those that stand for them."""
         nodes, short = self.whole.nodes, self.problem.nodes
-        return all(
-            layout.held.get(node.name) == layout.held.get(short[place].name)
+        return [
+            (node.name, short[place].name)
             for node, place in zip(nodes, self.shortened.place, strict=True)
             if node is not short[place] and node.kind == "parameter"
-        )
+        ]
 
     def _price(self, completed: Completed) -> float:
         return self.problem.cost_s(completed[0])
@@ -155,7 +183,7 @@ class Completion:
         for index, node in enumerate(problem.nodes):
             if node.kind == "op":
                 cost = follow(problem, self.incoming[index], index, point)
-                fits = _fitting(node.choices, layout.operands.get(node.name))
+                fits = self._fitting(node.choices, layout.operands.get(node.name))
                 if len(fits):
                     free.discard(index)
                     point[index] = int(fits[cost[fits].argmin()])
@@ -164,6 +192,17 @@ class Completion:
             else:
                 point[index] = _held(node, layout) or 0
         return point, free
+
+    def _fitting(
+        self, choices: tuple[NdSignature, ...], wanted: Mapping[str, NdSbp] | None
+    ) -> Ints:
+        """Return the choices that have the wanted states; none where nothing is wanted."""
+        key = id(choices), frozenset(wanted.items() if wanted else ())  # the problem keeps choices
+        if key not in self._fits:
+            held = () if wanted is None else choices
+            fits = [all(c[o] == s for o, s in (wanted or {}).items()) for c in held]
+            self._fits[key] = np.flatnonzero(fits)
+        return self._fits[key]
 
     def _settled(self, point: list[int], free: Collection[int]) -> list[int]:
         """Improve by forests until they bring nothing."""
@@ -189,40 +228,28 @@ def _held(node: Node, layout: Layout) -> int | None:
     return states.index(wanted) if wanted in states else None
 
 
-def _fitting(choices: Sequence[NdSignature], wanted: Mapping[str, NdSbp] | None) -> Ints:
-    """Return the choices that have the wanted states; none where nothing is wanted."""
-    if wanted is None:
-        return np.zeros(0, dtype=np.int64)
-    return np.flatnonzero([all(c[o] == s for o, s in wanted.items()) for c in choices])
-
-
 def _cheapest(
-    problem: Problem, incoming: Sequence[Edge], node: int, point: Sequence[int]
+    problem: Problem, incoming: Sequence[Read], node: int, point: Sequence[int]
 ) -> Floats:
     """Price the choices, given the producers, which have their choices already."""
     cost = problem.nodes[node].compute_s.copy()
-    for edge in incoming:
-        source = int(edge.source[point[edge.producer]])
-        cost += _redistribution(edge, source, node)
+    for read in incoming:
+        cost += read.seconds(int(read.edge.source[point[read.edge.producer]]))
     return cost
 
 
-def _nearest(problem: Problem, incoming: Sequence[Edge], node: int, point: Sequence[int]) -> Floats:
+def _nearest(problem: Problem, incoming: Sequence[Read], node: int, point: Sequence[int]) -> Floats:
     """Price the choices by how far they take the inputs from what they are, partial sums reduced."""
     cost = np.zeros(len(problem.nodes[node].choices))
-    for edge in incoming:
-        source = edge.table.states[int(edge.source[point[edge.producer]])]
-        whole = NdSbp(B if s == P else s for s in source)
-        cost += _redistribution(edge, edge.table.index[whole], node)
+    for read in incoming:
+        cost += read.seconds(read.reduced[int(read.edge.source[point[read.edge.producer]])])
     compute = problem.nodes[node].compute_s
     near = cost <= cost.min() * (1 + IMPROVEMENT)
     return np.where(near, compute, cost + compute.sum())
 
 
-def _redistribution(edge: Edge, source: int, node: int) -> Floats:
-    """Return what the node pays for a tensor, by choice, where the tensor is in state `source`."""
-    mine = [edge.table.cost[source, s] for reader, s in edge.readers if reader == node]
-    return np.asarray(np.add.reduce(mine))
+def _reduced(state: NdSbp) -> NdSbp:
+    return NdSbp(B if s == P else s for s in state) if P in state else state
 
 
 FOLLOWS: tuple[Follow, ...] = (_cheapest, _nearest)

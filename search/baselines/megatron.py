@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.state import B, NdSbp, P, S, Sbp
@@ -51,6 +52,7 @@ def megatron(problem: Problem) -> Sequence[Layout]:
 def _layout(
     program: Program, mesh: Sequence[int], axes: Sequence[int], layers: Sequence[Layer], cuts: Cuts
 ) -> Layout:
+    @cache
     def state(data: Sbp, tensor: Sbp) -> NdSbp:
         return NdSbp(
             B if size == 1 else tensor if axis in axes else data for axis, size in enumerate(mesh)

@@ -71,13 +71,12 @@ class _Grid:
         program = self.program
         others = {p.gradient for p in program.parameters} | {p.tensor for p in program.parameters}
         found: dict[str, Mapping[str, NdSbp]] = {}
+        cut = {shape: self._state(S(0), S(len(shape) - 1)) for shape in self.shapes}
+        held = {
+            t.name: cut[t.shape] for t in program.tensors if t.shape in cut and t.name not in others
+        }
         for op in program.ops:
-            sizes = program.shapes(op)
-            states = {
-                o: self._state(S(0), S(len(sizes[o]) - 1))
-                for o, t in op.operands
-                if sizes[o] in self.shapes and t not in others
-            }
+            states = {o: held[t] for o, t in op.operands if t in held}
             if states and op.phase != "optimizer":
                 found[op.name] = states
         return found

@@ -11,6 +11,7 @@ import pytest
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
+from tests.programs import transformer
 
 
 def small_program() -> Program:
@@ -138,3 +139,15 @@ def test_damaged_parts(damage: dict[str, object]) -> None:
 
 def test_freeze() -> None:
     assert freeze([1, [2, (3, [4])], "ab"]) == (1, (2, (3, (4,))), "ab")
+
+
+def test_ops_of_one_kind_differ_in_names_only() -> None:
+    program = transformer(layers=2)
+    alike: dict[object, set[int]] = {}
+    for op, kind in zip(program.ops, program.kinds, strict=True):
+        tensors = [(o, program.tensor[t]) for o, t in op.operands]
+        what = op.type, op.attrs, len(op.inputs), tuple((o, t.shape, t.dtype) for o, t in tensors)
+        alike.setdefault(what, set()).add(kind)
+    assert all(len(kinds) == 1 for kinds in alike.values())
+    assert len({kind for kinds in alike.values() for kind in kinds}) == len(alike)
+    assert len(alike) < len(program.ops) / 2

@@ -1,0 +1,78 @@
+"""The arrays of all nodes and edges of a problem one behind the other, to price assignments at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from autoddl.search.problem import Edge, Floats, Ints, Node
+
+
+class Flat:
+    """Price assignments: what every node and every edge costs under one, as arrays.
+
+    Arrays that nodes or edges share are held once. An end is where a node makes or reads an edge's
+    tensor: first the producers of all edges in turn, then the readers of all edges.
+    """
+
+    def __init__(self, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
+        self._compute, self._compute_at = _joined(node.compute_s for node in nodes)
+        self._memory, self._memory_at = _joined(node.memory_bytes for node in nodes)
+        ends = [(e.producer, e.source) for e in edges] + [r for e in edges for r in e.readers]
+        self._states, self._states_at = _joined(states for _, states in ends)
+        self._node = np.array([node for node, _ in ends], dtype=np.int64)
+        self._count = len(edges)
+        counts = [len(edge.readers) for edge in edges]
+        self._edge = np.repeat(np.arange(len(edges)), counts)  # of every reader
+        self._cost, self._cost_at = _joined(edge.table.cost for edge in edges)
+        self._size = np.array([len(edge.table.cost) for edge in edges], dtype=np.int64)
+
+    def compute_s(self, assignment: Sequence[int]) -> Floats:
+        """Return the compute seconds of every node."""
+        return np.asarray(self._compute[self._compute_at + _array(assignment)])
+
+    def memory_bytes(self, assignment: Sequence[int]) -> Ints:
+        """Return the bytes of every node."""
+        return np.asarray(self._memory[self._memory_at + _array(assignment)])
+
+    def states(self, assignment: Sequence[int]) -> tuple[Ints, Ints]:
+        """Return the states of the edges' tensors, and those that their readers want."""
+        found: Ints = self._states[self._states_at + _array(assignment)[self._node]]
+        return found[: self._count], found[self._count :]
+
+    def communication_s(self, assignment: Sequence[int]) -> Floats:
+        """Return the redistribution seconds of every edge: once per wanted state."""
+        source, wanted = self.states(assignment)
+        paid = wanted != source[self._edge]  # the same state costs nothing
+        edge, wanted = self._edge[paid], wanted[paid]
+        most = int(self._size.max(initial=1))
+        edge, wanted = np.divmod(np.unique(edge * most + wanted), most)
+        seconds = self._cost[self._cost_at[edge] + source[edge] * self._size[edge] + wanted]
+        return np.asarray(np.bincount(edge, weights=seconds, minlength=self._count), dtype=float)
+
+    def redistributed(self, assignment: Sequence[int]) -> list[int]:
+        """Return the edges of which some reader wants another state than the producer makes."""
+        source, wanted = self.states(assignment)
+        found: list[int] = np.unique(self._edge[wanted != source[self._edge]]).tolist()
+        return found
+
+
+def _array(assignment: Sequence[int]) -> Ints:
+    return np.asarray(assignment, dtype=np.int64)
+
+
+def _joined(arrays: Iterable[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], Ints]:
+    """Return all arrays one behind the other, equal objects once, and where each begins."""
+    begins: dict[int, int] = {}
+    held, at, size = [], [], 0
+    for array in arrays:
+        if id(array) not in begins:
+            begins[id(array)] = size
+            size += array.size
+            held.append(array.reshape(-1))
+        at.append(begins[id(array)])
+    return np.concatenate(held) if held else np.zeros(0, dtype=np.int64), np.array(at, dtype=np.int64)

@@ -1,0 +1,35 @@
+"""Where buffers lie in a block: against trying every place from the bottom up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoddl.perfmodel.schedule import placed_bytes
+
+Life = tuple[int, int]
+
+
+def by_trying(sizes: list[int], lives: list[Life]) -> int:
+    """Put every buffer into the lowest bytes that are free while it lives; return all bytes."""
+    taken: list[tuple[range, Life]] = []
+    for size, (begin, end) in zip(sizes, lives, strict=True):
+        met = [bytes_ for bytes_, (first, last) in taken if first <= end and begin <= last]
+        offset = 0
+        while any(b.start < offset + size and offset < b.stop for b in met):
+            offset += 1
+        taken.append((range(offset, offset + size), (begin, end)))
+    return max((b.stop for b, _ in taken), default=0)
+
+
+@st.composite
+def buffers(draw: st.DrawFn) -> tuple[list[int], list[Life]]:
+    unit = draw(st.sampled_from([1, 3]))
+    sizes = draw(st.lists(st.integers(1, 9).map(lambda n: n * unit), max_size=12))
+    begins = [draw(st.integers(0, 12)) for _ in sizes]
+    return sizes, [(begin, begin + draw(st.integers(0, 6))) for begin in begins]
+
+
+@given(buffers())
+def test_every_buffer_lies_as_low_as_it_fits(found: tuple[list[int], list[Life]]) -> None:
+    assert placed_bytes(*found) == by_trying(*found)
