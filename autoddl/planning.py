@@ -181,7 +181,7 @@ def solve(
     if search in BASELINES and search not in starts:
         raise AutoDDLError(
             f"search: {search!r} does not apply to this program on mesh {problem.mesh}, it needs "
-            f"{NEEDS[search]}; allowed here are {', '.join((*SOLVERS[:2], *starts))}"
+            f"{NEEDS[search]}; allowed here are {', '.join((*SOLVERS, *starts))}"
         )
 
     def find(bound: int | None) -> SearchResult:
