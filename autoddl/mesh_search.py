@@ -24,9 +24,19 @@ SEARCHED, PRUNED, TOO_LARGE, IMPOSSIBLE = OUTCOMES = (
     "searched", "no better plan", "too many states", "impossible",
 )  # fmt: skip
 
-Make = Callable[[Mesh], Problem]
-Solve = Callable[[Problem, float, Sequence[Assignment]], Plan]
-"""Called with a problem, seconds to search, and assignments to start from."""
+
+@dataclass(frozen=True)
+class Work:
+    """What is done for each mesh.
+
+    `make` makes its problem; `bound_s` is below the cost of every plan of a problem; `solve` is called
+    with a problem, seconds to search and assignments to start from; `cost_s` is what it minimises.
+    """
+
+    make: Callable[[Mesh], Problem]
+    bound_s: Callable[[Problem], float]
+    solve: Callable[[Problem, float, Sequence[Assignment]], Plan]
+    cost_s: Callable[[Plan], float]
 
 
 @dataclass
@@ -44,6 +54,7 @@ class _Candidate:
 class _Search:
     """The plans found so far, on which meshes."""
 
+    work: Work
     budget: float
     begin: float = field(default_factory=time.perf_counter)
     plans: list[Plan] = field(default_factory=list)
@@ -52,12 +63,7 @@ class _Search:
         return max(0.0, self.budget - (time.perf_counter() - self.begin))
 
     def best_cost_s(self) -> float | None:
-        return min(map(cost_s, self.plans), default=None)
-
-
-def cost_s(plan: Plan) -> float:
-    """Return what searches minimise: compute plus communication."""
-    return plan.estimate.compute_s + plan.estimate.communication_s
+        return min(map(self.work.cost_s, self.plans), default=None)
 
 
 def cluster_of(given: str | Sequence[int] | Cluster, levels: Sequence[str]) -> Cluster:
@@ -83,10 +89,8 @@ def too_large(program: Program, mesh: Mesh) -> bool:
     return (most_dims + 2) ** mesh.ndim > MOST_STATES
 
 
-def best_plan(
-    program: Program, meshes: Sequence[Mesh], make: Make, solve: Solve, *, budget: float
-) -> Plan:
-    """Return the plan with the shortest step of all meshes; its `search` tells what came of each.
+def best_plan(program: Program, meshes: Sequence[Mesh], work: Work, *, budget: float) -> Plan:
+    """Return the cheapest plan of all meshes; its `search` tells what came of each.
 
     Meshes are searched in the order of their lower bounds, equal ones in the given order. One whose
     bound is not below the cost of the best plan so far is not searched. Each gets an equal part of
@@ -97,26 +101,26 @@ def best_plan(
     """
     found = [_Candidate(mesh) for mesh in meshes]
     failure: AutoDDLError | None = None
-    run = _Search(budget)
+    run = _Search(work, budget)
     for candidate in found:
         if len(found) > 1 and too_large(program, candidate.mesh):
             candidate.outcome = TOO_LARGE
             continue
         try:
-            candidate.problem = make(candidate.mesh)
-            candidate.lower_bound_s = candidate.problem.lower_bound_s()
+            candidate.problem = work.make(candidate.mesh)
+            candidate.lower_bound_s = work.bound_s(candidate.problem)
         except AutoDDLError as error:
             candidate.outcome, failure = IMPOSSIBLE, failure or error
     for candidate, rest in _in_order(found):
         try:
-            _searched(candidate, run, solve, rest)
+            _searched(candidate, run, rest)
         except AutoDDLError as error:
             candidate.outcome, failure = IMPOSSIBLE, failure or error
     if not run.plans:
         raise failure or InfeasibleError(
             f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"
         )
-    best = min(run.plans, key=lambda plan: plan.estimate.step_s)
+    best = min(run.plans, key=work.cost_s)
     if len(found) == 1:
         return best
     return replace(best, search={**best.search, **_told(found, run)})
@@ -129,7 +133,7 @@ def _in_order(found: Sequence[_Candidate]) -> list[tuple[_Candidate, int]]:
     return [(c, len(ready) - n) for n, (_, _, c) in enumerate(ready)]
 
 
-def _searched(candidate: _Candidate, run: _Search, solve: Solve, rest: int) -> None:
+def _searched(candidate: _Candidate, run: _Search, rest: int) -> None:
     """Search one mesh unless it can't win; drop its problem afterwards."""
     problem, candidate.problem = candidate.problem, None
     best_s = run.best_cost_s()
@@ -138,9 +142,9 @@ def _searched(candidate: _Candidate, run: _Search, solve: Solve, rest: int) -> N
     if best_s is not None and candidate.lower_bound_s >= best_s:
         candidate.outcome = PRUNED
         return
-    known = [carried(plan, problem) for plan in sorted(run.plans, key=cost_s)]
-    plan = solve(problem, run.left_s() / rest, [a for a in known if a is not None])
-    candidate.outcome, candidate.cost_s = SEARCHED, cost_s(plan)
+    known = [carried(plan, problem) for plan in sorted(run.plans, key=run.work.cost_s)]
+    plan = run.work.solve(problem, run.left_s() / rest, [a for a in known if a is not None])
+    candidate.outcome, candidate.cost_s = SEARCHED, run.work.cost_s(plan)
     candidate.lower_bound_s = float(plan.search["lower_bound_s"])
     run.plans.append(plan)
 

@@ -160,7 +160,13 @@ def plan_program(
             known=starts,
         )  # fmt: skip
 
-    return mesh_search.best_plan(program, meshes, make, find, budget=budget)
+    work = mesh_search.Work(make, Problem.lower_bound_s, find, _cost_s)
+    return mesh_search.best_plan(program, meshes, work, budget=budget)
+
+
+def _cost_s(plan: Plan) -> float:
+    """Return what searches minimise: compute plus communication."""
+    return plan.estimate.compute_s + plan.estimate.communication_s
 
 
 def solve(
