@@ -22,7 +22,7 @@ from rich.console import Console
 from autoddl.errors import AutoDDLError
 from autoddl.planning import SEARCHES
 from experiments.bench_search import worker
-from experiments.bench_search.cases import Bars, Case, Model, chosen
+from experiments.bench_search.cases import MEMORY, Bars, Case, Model, chosen
 from experiments.bench_search.report import Row, report
 from experiments.bench_search.worker import Search
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise AutoDDLError(f"--search: got {args.search!r}; there are {', '.join(SEARCHES)}")
         found = chosen(args.only.split(",") if args.only else None)
         args.folder.mkdir(parents=True, exist_ok=True)
-        rows = run(found, Search(args.search, args.budget, args.seed), args)
+        rows = run(found, Search(args.search, args.budget, args.seed, args.memory), args)
     except AutoDDLError as error:
         print(f"bench_search: {error}", file=sys.stderr)
         return _EXIT_BAD_INPUT
@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--search", default="coordinate", help=", ".join(SEARCHES))
     add("--budget", type=float, default=20.0, metavar="SECONDS", help="for each search; default 20")
     add("--seed", type=int, default=0)
+    add("--memory", default=MEMORY, help=f"of each device; default {MEMORY}")
     add(
         "--limit",
         type=float,

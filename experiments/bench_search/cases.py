@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from autoddl.errors import AutoDDLError
 
-PROFILE, MEMORY = "h100", "80GB"  # of each device
+PROFILE, MEMORY = "h100", "80GB"  # for each device
 LAYERS = "layers"
 DEVICES = "devices"
 GROWTH = {LAYERS: 1.5, DEVICES: 2.0}
@@ -66,7 +66,7 @@ class Case:
 
 
 MEDIUM = Model(layers=24, width=1024, heads=16, sequence=1024, batch=32)
-# With one sequence of 2048 for each node of eight: what 80 GB hold without recomputing activations.
+# One sequence for each node of eight, in float32 and without recomputing activations.
 GPT3 = Model(layers=96, width=12288, heads=96, sequence=2048, batch=128)
 
 

@@ -22,11 +22,12 @@ BUILD, BASELINES, SEARCH, PLAN = PARTS = ("build", "baselines", "search", "plan"
 
 @dataclass(frozen=True)
 class Search:
-    """How to search: a solver's name, its seconds, its seed."""
+    """How to search: a solver's name, its seconds, its seed, the memory of each device."""
 
     solver: str
     budget_s: float
     seed: int = 0
+    memory: str = MEMORY
 
 
 def capture(model: Model, file: Path) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def plan(case: Case, file: Path, search: Search) -> dict[str, Any]:
     with timed(search.solver) as parts:
         begin = time.perf_counter()
         found = autoddl.optimize(
-            program, **where, profile=PROFILE, memory=MEMORY,
+            program, **where, profile=PROFILE, memory=search.memory,
             search=search.solver, budget=search.budget_s, seed=search.seed,
         )  # fmt: skip
         total = time.perf_counter() - begin
