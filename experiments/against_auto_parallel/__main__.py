@@ -112,12 +112,18 @@ def _row(args: argparse.Namespace, profile: Profile, layers: int, mesh: str) -> 
         error = _run(1, ["ours", sizes, mesh, str(mine), *options], args.limit)
         if error:
             raise AutoDDLError(f"{head}: {error}")
-    if not theirs.exists():
+    if not _settled(theirs, args.limit):
         print(f"{head}: OneFlow …", flush=True)
+        theirs.unlink(missing_ok=True)
         error = _run(4, ["peer", sizes, mesh, str(theirs)], args.limit)
         if error and not theirs.exists():
-            theirs.write_text(json.dumps({"error": error}))
+            theirs.write_text(json.dumps({"error": error, "limit_s": args.limit}))
     return row(layers, mine, theirs, profile)
+
+
+def _settled(theirs: Path, limit_s: float) -> bool:
+    """Tell whether OneFlow is done, or would again not be in that time."""
+    return theirs.exists() and json.loads(theirs.read_text()).get("limit_s", limit_s) >= limit_s
 
 
 def row(layers: int, mine: Path, theirs: Path, profile: Profile) -> Row:

@@ -94,6 +94,17 @@ def test_rows_have_both_costs_or_say_why_not(tmp_path: Path) -> None:
     assert late.peer is None and late.error == "not done after 3 s"
 
 
+def test_what_was_not_done_is_tried_again_with_more_time(tmp_path: Path) -> None:
+    file = tmp_path / "peer.json"
+    assert not command._settled(file, 10.0)
+    file.write_text(json.dumps({"error": "not done after 10 s", "limit_s": 10.0}))
+    assert command._settled(file, 10.0) and not command._settled(file, 11.0)
+    program = transformer(1)
+    plan = autoddl.optimize(program, mesh="2x2", profile=PROFILE, search="data parallel")
+    as_peer(program, plan).save(file)
+    assert command._settled(file, 1e9)
+
+
 def test_different_programs_are_not_compared(tmp_path: Path) -> None:
     other = transformer(2)
     plan = autoddl.optimize(other, mesh="2x2", profile=PROFILE, search="data parallel")
