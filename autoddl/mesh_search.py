@@ -52,18 +52,24 @@ class _Candidate:
 
 @dataclass
 class _Search:
-    """The plans found so far, on which meshes."""
+    """The best plan so far, and all of them without what only the best one needs."""
 
     work: Work
     budget: float
     begin: float = field(default_factory=time.perf_counter)
     plans: list[Plan] = field(default_factory=list)
+    best: Plan | None = None
 
     def left_s(self) -> float:
         return max(0.0, self.budget - (time.perf_counter() - self.begin))
 
-    def best_cost_s(self) -> float | None:
-        return min(map(self.work.cost_s, self.plans), default=None)
+    def can_win(self, bound_s: float) -> bool:
+        return self.best is None or bound_s < self.work.cost_s(self.best)
+
+    def found(self, plan: Plan) -> None:
+        self.plans.append(replace(plan, baselines=()))  # these may hold on to the whole problem
+        if self.can_win(self.work.cost_s(plan)):
+            self.best = plan
 
 
 def cluster_of(given: str | Sequence[int] | Cluster, levels: Sequence[str]) -> Cluster:
@@ -116,14 +122,13 @@ def best_plan(program: Program, meshes: Sequence[Mesh], work: Work, *, budget: f
             _searched(candidate, run, rest)
         except AutoDDLError as error:
             candidate.outcome, failure = IMPOSSIBLE, failure or error
-    if not run.plans:
+    if run.best is None:
         raise failure or InfeasibleError(
             f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"
         )
-    best = min(run.plans, key=work.cost_s)
     if len(found) == 1:
-        return best
-    return replace(best, search={**best.search, **_told(found, run)})
+        return run.best
+    return replace(run.best, search={**run.best.search, **_told(found, run)})
 
 
 def _in_order(found: Sequence[_Candidate]) -> list[tuple[_Candidate, int]]:
@@ -136,17 +141,16 @@ def _in_order(found: Sequence[_Candidate]) -> list[tuple[_Candidate, int]]:
 def _searched(candidate: _Candidate, run: _Search, rest: int) -> None:
     """Search one mesh unless it can't win; drop its problem afterwards."""
     problem, candidate.problem = candidate.problem, None
-    best_s = run.best_cost_s()
     if problem is None or candidate.lower_bound_s is None:
         return
-    if best_s is not None and candidate.lower_bound_s >= best_s:
+    if not run.can_win(candidate.lower_bound_s):
         candidate.outcome = PRUNED
         return
     known = [carried(plan, problem) for plan in sorted(run.plans, key=run.work.cost_s)]
     plan = run.work.solve(problem, run.left_s() / rest, [a for a in known if a is not None])
     candidate.outcome, candidate.cost_s = SEARCHED, run.work.cost_s(plan)
     candidate.lower_bound_s = float(plan.search["lower_bound_s"])
-    run.plans.append(plan)
+    run.found(plan)
 
 
 def _told(found: Sequence[_Candidate], run: _Search) -> Mapping[str, object]:
