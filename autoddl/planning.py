@@ -157,7 +157,7 @@ def plan_program(
     def find(problem: Problem, seconds: float, starts: Sequence[Assignment]) -> Plan:
         return solve(
             problem, search=search, budget=seconds, seed=seed, limit=limit, progress=progress,
-            known=starts,
+            begin_at=starts,
         )  # fmt: skip
 
     work = mesh_search.Work(make, Problem.lower_bound_s, find, _cost_s)
@@ -177,9 +177,9 @@ def solve(
     seed: int,
     limit: int | None,
     progress: Callable[[float, float], None] | None = None,
-    known: Sequence[Assignment] = (),
+    begin_at: Sequence[Assignment] = (),
 ) -> Plan:
-    """Search a problem and return the plan with its baselines; `known` assignments are starts, too.
+    """Search a problem and return the plan with its baselines; it may begin at `begin_at`, too.
 
     Searches minimise compute plus communication. Where a baseline's step takes less, because more of
     it overlaps, that baseline is the plan.
@@ -202,7 +202,7 @@ def solve(
             budget=left,
             seed=seed,
             memory_bytes=bound,
-            starts=(*starts.values(), *known),
+            starts=(*starts.values(), *begin_at),
             progress=progress,
         )
 
