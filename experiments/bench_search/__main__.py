@@ -27,7 +27,7 @@ from experiments.bench_search.report import Row, report
 from experiments.bench_search.worker import Search
 
 _EXIT_BAD_INPUT, _EXIT_INTERRUPTED = 2, 130
-_WIDTH = 120
+_WIDTH = 132  # of the table
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -102,7 +102,7 @@ def table(rows: Sequence[Row]) -> Table:
         "cost ms",
         "gap",
     )
-    made.add_column("case")
+    made.add_column("case", no_wrap=True)
     for heading in headings:
         made.add_column(heading, justify="right")
     for row in rows:

@@ -13,6 +13,7 @@ from unittest import mock
 
 import autoddl
 from autoddl import planning
+from autoddl.mesh_search import SEARCHED
 from autoddl.sbp.program import Program
 from autoddl.search.solvers import SOLVERS
 from experiments.bench_search.cases import MEMORY, PROFILE, Case, Model
@@ -68,6 +69,9 @@ def plan(case: Case, file: Path, search: Search) -> dict[str, Any]:
         "total_s": total,
         "peak_bytes": peak_bytes(),
         "chosen_mesh": str(found.mesh),
+        "levels": found.mesh.describe(),
+        "meshes_searched": sum(m["outcome"] == SEARCHED for m in found.search.get("meshes", ()))
+        or 1,
         "solver": found.search["solver"],
         "lower_bound_s": found.search["lower_bound_s"],
         "gap": found.search["gap"],
