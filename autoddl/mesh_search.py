@@ -29,14 +29,15 @@ SEARCHED, PRUNED, TOO_LARGE, IMPOSSIBLE = OUTCOMES = (
 class Work:
     """What is done for each mesh.
 
-    `make` makes its problem; `bound_s` is below the cost of every plan of a problem; `solve` is called
-    with a problem, seconds to search and assignments to start from; `cost_s` is what it minimises.
+    `make` makes its problem; `solve` is called with a problem, seconds to search and assignments to
+    start from; of plans that with the least `judged_s` is the best one, and `bound_s` is a number below
+    that of every plan of a problem. What ops and boxings cost is no such bound where they overlap.
     """
 
     make: Callable[[Mesh], Problem]
     bound_s: Callable[[Problem], float]
     solve: Callable[[Problem, float, Sequence[Assignment]], Plan]
-    cost_s: Callable[[Plan], float]
+    judged_s: Callable[[Plan], float]
 
 
 @dataclass
@@ -46,8 +47,8 @@ class _Candidate:
     mesh: Mesh
     problem: Problem | None = None
     outcome: str = ""
-    lower_bound_s: float | None = None
-    cost_s: float | None = None
+    bound_s: float | None = None
+    plan: Plan | None = None
 
 
 @dataclass
@@ -64,12 +65,13 @@ class _Search:
         return max(0.0, self.budget - (time.perf_counter() - self.begin))
 
     def can_win(self, bound_s: float) -> bool:
-        return self.best is None or bound_s < self.work.cost_s(self.best)
+        return self.best is None or bound_s < self.work.judged_s(self.best)
 
-    def found(self, plan: Plan) -> None:
-        self.plans.append(replace(plan, baselines=()))  # these may hold on to the whole problem
-        if self.can_win(self.work.cost_s(plan)):
+    def found(self, plan: Plan) -> Plan:
+        if self.can_win(self.work.judged_s(plan)):
             self.best = plan
+        self.plans.append(replace(plan, baselines=()))  # these may hold on to the whole problem
+        return self.plans[-1]
 
 
 def cluster_of(given: str | Sequence[int] | Cluster, levels: Sequence[str]) -> Cluster:
@@ -96,11 +98,11 @@ def too_large(program: Program, mesh: Mesh) -> bool:
 
 
 def best_plan(program: Program, meshes: Sequence[Mesh], work: Work, *, budget: float) -> Plan:
-    """Return the cheapest plan of all meshes; its `search` tells what came of each.
+    """Return the best plan of all meshes; its `search` tells what came of each.
 
     Meshes are searched in the order of their lower bounds, equal ones in the given order. One whose
-    bound is not below the cost of the best plan so far is not searched. Each gets an equal part of
-    the seconds that are left of `budget`.
+    bound is not below the best plan so far is not searched. Each gets an equal part of the seconds
+    that are left of `budget`. The plan's own lower bound and gap are those of its mesh.
 
     Raises:
         AutoDDLError: there is no plan on any mesh; what was wrong with the first one.
@@ -114,7 +116,7 @@ def best_plan(program: Program, meshes: Sequence[Mesh], work: Work, *, budget: f
             continue
         try:
             candidate.problem = work.make(candidate.mesh)
-            candidate.lower_bound_s = work.bound_s(candidate.problem)
+            candidate.bound_s = work.bound_s(candidate.problem)
         except AutoDDLError as error:
             candidate.outcome, failure = IMPOSSIBLE, failure or error
     for candidate, rest in _in_order(found):
@@ -133,7 +135,7 @@ def best_plan(program: Program, meshes: Sequence[Mesh], work: Work, *, budget: f
 
 def _in_order(found: Sequence[_Candidate]) -> list[tuple[_Candidate, int]]:
     """Return the candidates that have a problem, lowest bound first, each with how many are left."""
-    ready = [(c.lower_bound_s, n, c) for n, c in enumerate(found) if c.lower_bound_s is not None]
+    ready = [(c.bound_s, n, c) for n, c in enumerate(found) if c.bound_s is not None]
     ready.sort(key=lambda item: (float(f"{item[0]:.9g}"), item[1]))  # rounding must not decide
     return [(c, len(ready) - n) for n, (_, _, c) in enumerate(ready)]
 
@@ -141,16 +143,14 @@ def _in_order(found: Sequence[_Candidate]) -> list[tuple[_Candidate, int]]:
 def _searched(candidate: _Candidate, run: _Search, rest: int) -> None:
     """Search one mesh unless it can't win; drop its problem afterwards."""
     problem, candidate.problem = candidate.problem, None
-    if problem is None or candidate.lower_bound_s is None:
+    if problem is None or candidate.bound_s is None:
         return
-    if not run.can_win(candidate.lower_bound_s):
+    if not run.can_win(candidate.bound_s):
         candidate.outcome = PRUNED
         return
-    known = [carried(plan, problem) for plan in sorted(run.plans, key=run.work.cost_s)]
+    known = [carried(plan, problem) for plan in sorted(run.plans, key=run.work.judged_s)]
     plan = run.work.solve(problem, run.left_s() / rest, [a for a in known if a is not None])
-    candidate.outcome, candidate.cost_s = SEARCHED, run.work.cost_s(plan)
-    candidate.lower_bound_s = float(plan.search["lower_bound_s"])
-    run.found(plan)
+    candidate.outcome, candidate.plan = SEARCHED, run.found(plan)
 
 
 def _told(found: Sequence[_Candidate], run: _Search) -> Mapping[str, object]:
@@ -158,8 +158,8 @@ def _told(found: Sequence[_Candidate], run: _Search) -> Mapping[str, object]:
         {
             "mesh": c.mesh.describe(),
             "outcome": c.outcome,
-            "lower_bound_s": c.lower_bound_s,
-            "cost_s": c.cost_s,
+            "lower_bound_s": c.plan.search["lower_bound_s"] if c.plan else c.bound_s,
+            "step_s": c.plan.estimate.step_s if c.plan else None,
         }
         for c in found
     ]
