@@ -32,6 +32,7 @@ from experiments.against_auto_parallel.document import Row, Side, document, tabl
 from experiments.against_auto_parallel.peer_plan import PeerPlan, beside, layout
 
 _EXIT_BAD_INPUT, _EXIT_INTERRUPTED = 2, 130
+DEFAULT_SEARCH = "exact" if "exact" in SEARCHES else "coordinate"
 # Few tokens for its width, so that data parallelism is not already the best plan.
 SIZES = {
     "width": 256,
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--layers", default=LAYERS, help=f"default {LAYERS}")
     add("--meshes", default=MESHES, help=f"default {MESHES}")
     add("--profile", default="cpu-loopback", help="file or bundled name; default cpu-loopback")
-    add("--search", default="coordinate", help=", ".join(SEARCHES))
+    add("--search", default=DEFAULT_SEARCH, help=", ".join(SEARCHES))
     add("--budget", type=float, default=20.0, metavar="SECONDS", help="for our search; default 20")
     add("--limit", type=float, default=600.0, metavar="SECONDS", help="for OneFlow; default 600")
     add("--folder", type=Path, default=Path("out/against_auto_parallel"), help="state")

@@ -27,6 +27,7 @@ from experiments.bench_search.report import Row, report
 from experiments.bench_search.worker import Search
 
 _EXIT_BAD_INPUT, _EXIT_INTERRUPTED = 2, 130
+DEFAULT_SEARCH = "exact" if "exact" in SEARCHES else "coordinate"
 _WIDTH = 132  # of the table
 
 
@@ -54,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m experiments.bench_search", description=__doc__)
     add = parser.add_argument
     add("--only", help="names of cases or groups of them, comma-separated; default all")
-    add("--search", default="coordinate", help=", ".join(SEARCHES))
+    add("--search", default=DEFAULT_SEARCH, help=", ".join(SEARCHES))
     add("--budget", type=float, default=20.0, metavar="SECONDS", help="for each search; default 20")
     add("--seed", type=int, default=0)
     add("--memory", default=MEMORY, help=f"of each device; default {MEMORY}")
