@@ -15,12 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
+from autoddl import mesh_search
+from autoddl.errors import AutoDDLError, RuleError
 from autoddl.make_plan import Assigned, make_plan, within_memory
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan import Estimate, Plan, Rows
-from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
 from autoddl.sbp.rules.engines import ENGINES, ONEFLOW
@@ -28,19 +29,21 @@ from autoddl.sbp.rules.registry import is_built_in
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.builder import build
 from autoddl.search.choices import SignatureLists, unknown_types
-from autoddl.search.objective import COMMUNICATION, OBJECTIVES, TIME, space
+from autoddl.search.objective import OBJECTIVES, TIME, space
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers import SOLVERS
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 SEARCHES = (*SOLVERS, *BASELINES)
+EXECUTED_AXES = 2  # OneFlow redistributes on meshes of one and two axes
 
 
 def optimize(
     graph: Any,
     *inputs: Any,
     mesh: str | Sequence[int] | Mesh | None = None,
+    cluster: str | Sequence[int] | Cluster | None = None,
     profile: str | Path | Profile | None = None,
     memory: str | float | None = None,
     search: str = "coordinate",
@@ -60,8 +63,11 @@ def optimize(
         graph: an oneflow.nn.Graph with its optimizer added, or a Program, or the path of a saved one.
         inputs, kwargs: what the graph is called with (whole logical batches); not needed for a graph
             that has been built and for programs.
-        mesh: "2x4", "4", (2, 4) or a Mesh; without it every one- and two-axis mesh of the running
-            ranks is planned and the best one kept (a program has no ranks: give a mesh).
+        mesh: "2x4", "4", (2, 4) or a Mesh; without it all meshes of the cluster are candidates
+            and the best plan is kept, with the gap on its mesh (`plan.search["meshes"]` has the others).
+        cluster: nodes x devices, "8x8" or (8, 8), for `mesh=None`; the running ranks if not given, on
+            which OneFlow executes one or two axes. All factorisations of both numbers are meshes
+            of a cluster, up to those of prime axes.
         profile: a file of `python -m autoddl.fit_network`, a bundled name, or the bundled default.
         memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
         search: "coordinate", "metropolis", "random", "ilp" (slow), "exhaustive" (small problems
@@ -90,7 +96,7 @@ def optimize(
     """
     if isinstance(graph, Program | str | Path):
         program = graph if isinstance(graph, Program) else Program.load(graph)
-        world, share = None, _same_process
+        ranks, share = None, _same_process
     elif find_spec("oneflow") is None:
         raise AutoDDLError(
             f"optimize: got {type(graph).__name__}, and OneFlow is not installed; give a Program or "
@@ -101,12 +107,14 @@ def optimize(
         from autoddl.engine.capture import capture
 
         program = capture(graph, *inputs, **kwargs)
-        world, share = agree.world_size(), agree.from_rank_0
+        ranks, share = agree.cluster(), agree.from_rank_0
 
     def make() -> Plan:
         return plan_program(
             program,
-            mesh=mesh if mesh is not None else world,
+            mesh=mesh,
+            cluster=cluster if cluster is not None else ranks,
+            max_axes=None if ranks is None else EXECUTED_AXES,
             profile=profile,
             memory=memory,
             search=search,
@@ -118,7 +126,6 @@ def optimize(
             strict=strict,
             allow=frozenset({LOCAL_BATCHNORM} if allow_local_batchnorm else ()),
             progress=progress,
-            search_meshes=mesh is None,
         )
 
     return share(make)
@@ -132,6 +139,7 @@ def plan_program(
     program: Program,
     *,
     mesh: str | Sequence[int] | int | Mesh | None,
+    cluster: str | Sequence[int] | Cluster | None = None,
     profile: str | Path | Profile | None,
     memory: str | float | None,
     search: str,
@@ -143,52 +151,48 @@ def plan_program(
     objective: str = TIME,
     engine: str | None = ONEFLOW,
     allow: frozenset[str] = frozenset(),
-    search_meshes: bool = False,
+    max_axes: int | None = None,
 ) -> Plan:
     """Plan a program; the arguments are those of `optimize`, `allow` names approximations."""
     check_arguments(search=search, budget=budget, seed=seed, pin=pin)
     check_space(objective=objective, engine=engine)
-    if mesh is None:
+    if mesh is None and cluster is None:
         raise AutoDDLError(
             "mesh: none given, and a saved program has no running ranks to take it from; "
-            "pass mesh='2x4' (nodes x devices)"
+            "pass mesh='2x4' (nodes x devices), or cluster='2x4' to search all its meshes"
         )
     known = profiles.load(profile, device_type=program.device)
     limit = known.device.memory_bytes if memory is None else parse_bytes(memory)
-    if search_meshes and isinstance(mesh, int):
-        meshes = [Mesh.parse(sizes, known.levels) for sizes in _factorisations(mesh)]
+    if mesh is None and cluster is not None:
+        meshes = list(mesh_search.cluster_of(cluster, known.levels).meshes(max_axes))
     else:
         meshes = [_mesh(mesh, known.levels)]
     sizes = [n for m in meshes for n in m.shape]
     lists = report_unknown(program, sizes, strict=strict, engine=engine)
-    best: Plan | None = None
-    failure: AutoDDLError | None = None
-    for candidate in meshes:
-        try:
-            with uncollected():
-                problem = build(
-                    program, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine
-                )
-            plan = solve(
-                problem, search=search, budget=budget / len(meshes), seed=seed, limit=limit,
-                objective=objective, progress=progress,
-            )  # fmt: skip
-            plan = replace(plan, engine=engine)
-        except AutoDDLError as error:
-            failure = failure or error
-            continue
-        if best is None or _before(plan, best, objective):
-            best = plan
-    if best is None:
-        raise failure or InfeasibleError("mesh: nothing to plan on")
-    return best
+    timed = objective == TIME
 
+    def make(candidate: Mesh) -> Problem:
+        with uncollected():
+            return build(
+                program, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine
+            )
 
-def _before(plan: Plan, other: Plan, objective: str) -> bool:
-    """Tell whether a plan is better than another one."""
-    if objective == COMMUNICATION:
-        return plan.estimate.communication_s < other.estimate.communication_s
-    return plan.estimate.step_s < other.estimate.step_s
+    def find(problem: Problem, seconds: float, starts: Sequence[Assignment]) -> Plan:
+        plan = solve(
+            problem, search=search, budget=seconds, seed=seed, limit=limit, objective=objective,
+            progress=progress, begin_at=starts if timed else (),
+        )  # fmt: skip
+        return replace(plan, engine=engine)
+
+    def cost_s(plan: Plan) -> float:
+        return plan.estimate.step_s if timed else plan.estimate.communication_s
+
+    def bound_s(problem: Problem) -> float:
+        """Bound by compute alone, which a step takes at least, however much else overlaps."""
+        return problem.lower_bound_s() if timed else 0.0
+
+    work = mesh_search.Work(make, bound_s, find, cost_s)
+    return mesh_search.best_plan(program, meshes, work, budget=budget)
 
 
 def solve(
@@ -200,8 +204,9 @@ def solve(
     limit: int | None,
     objective: str = TIME,
     progress: Callable[[float, float], None] | None = None,
+    begin_at: Sequence[Assignment] = (),
 ) -> Plan:
-    """Search a problem and return the plan with its baselines.
+    """Search a problem and return the plan with its baselines; it may begin at `begin_at`, too.
 
     For the time of a step searches minimise compute plus communication. Where a baseline's step takes
     less, because more of it overlaps, that baseline is the plan.
@@ -227,7 +232,7 @@ def solve(
             budget=left,
             seed=seed,
             memory_bytes=bound,
-            starts=starts.values(),
+            starts=(*starts.values(), *begin_at),
             progress=progress,
         )
 
@@ -422,10 +427,3 @@ def _mesh(given: Any, levels: tuple[str, ...]) -> Mesh:
     if not isinstance(sizes, str) and not (listed and not any(isinstance(n, bool) for n in sizes)):
         raise AutoDDLError(f"mesh: got {given!r}; allowed are sizes such as '4', '2x4' or (2, 4)")
     return Mesh.parse(sizes, levels)
-
-
-def _factorisations(count: int) -> list[tuple[int, ...]]:
-    """Return the one- and two-axis meshes of `count` devices."""
-    pairs = [(n, count // n) for n in range(2, math.isqrt(count) + 1) if count % n == 0]
-    swapped = [(b, a) for a, b in pairs if a != b]
-    return [(count,), *pairs, *swapped]

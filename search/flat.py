@@ -75,4 +75,6 @@ def _joined(arrays: Iterable[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], Ints]
             size += array.size
             held.append(array.reshape(-1))
         at.append(begins[id(array)])
-    return np.concatenate(held) if held else np.zeros(0, dtype=np.int64), np.array(at, dtype=np.int64)
+    return np.concatenate(held) if held else np.zeros(0, dtype=np.int64), np.array(
+        at, dtype=np.int64
+    )

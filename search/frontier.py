@@ -187,7 +187,9 @@ class _Frontier:
         history: list[tuple[Ints, Ints]] = []
         proven = True
         for step, node in enumerate(order):
-            more: Floats = np.broadcast_to(self.unary[node], (len(values), len(self.unary[node]))).copy()
+            more: Floats = np.broadcast_to(
+                self.unary[node], (len(values), len(self.unary[node]))
+            ).copy()
             for table in self.tables[node]:
                 more += self._more(table, node, columns)
             total: Floats = np.add(values[:, None], more)

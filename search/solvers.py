@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from autoddl.search import coordinate, exhaustive, ilp, metropolis, random
+from autoddl.search import coordinate, exact, exhaustive, ilp, metropolis, random
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, Progress, SearchResult
 
@@ -35,6 +35,7 @@ class Solver(Protocol):
 
 SOLVERS: Mapping[str, Solver] = {
     "coordinate": coordinate.search,
+    "exact": exact.search,
     "exhaustive": exhaustive.search,
     "ilp": ilp.search,
     "metropolis": metropolis.search,

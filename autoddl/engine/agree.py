@@ -18,6 +18,12 @@ def world_size() -> int:
     return int(flow.env.get_world_size())
 
 
+def cluster() -> tuple[int, int]:
+    """Return the number of nodes, and of ranks on each."""
+    nodes = int(flow.env.get_node_size())
+    return nodes, world_size() // nodes
+
+
 def from_rank_0(make: Callable[[], Plan]) -> Plan:
     """Return the plan that `make` gives on rank 0; its error is raised on every rank.
 

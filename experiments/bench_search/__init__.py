@@ -1,0 +1,1 @@
+"""How planning time and memory grow with layers, devices and mesh axes."""
