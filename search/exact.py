@@ -242,7 +242,8 @@ class _Ascent:
 
     def _look(self) -> bool:
         """Look at all plans that are left; tell whether none can be better than the best now."""
-        found = cheapest_within(self.dual, self.left, self._slack(), WIDE, self.limit)
+        late = self.search.late
+        found = cheapest_within(self.dual, self.left, self._slack(), WIDE, self.limit, late)
         if found.assignment is not None:
             self._offer(found.assignment)
         return found.proven

@@ -11,7 +11,7 @@ is proven.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,20 +49,24 @@ def cheapest(
     slack_s: float,
     width: int,
     memory_bytes: int | None = None,
+    late: Callable[[], bool] = lambda: False,
 ) -> Found:
     """Return the cheapest plan of `domains` that costs at most `slack_s` more than `dual.bound()`.
 
     Where the dual prices memory, both costs include that. Of more than `width` partial plans the
-    cheapest so far stay, and nothing is proven. The plan holds at most `memory_bytes`.
+    cheapest so far stay, and nothing is proven. The plan holds at most `memory_bytes`. When it gets
+    `late` there is none, and nothing is proven.
     """
-    try:
-        return _Frontier(dual, domains, slack_s, width, memory_bytes).run()
-    except _TooLarge:
-        return Found(None, False)
+    return _Frontier(dual, domains, slack_s, width, memory_bytes).run(late)
 
 
-class _TooLarge(Exception):
-    """A tensor's table would have more than MOST_ENTRIES entries."""
+@dataclass(frozen=True, eq=False)
+class _Whole:
+    """A tensor with too many readers for one table: what it costs beyond its terms' tables."""
+
+    edge: int
+    nodes: tuple[int, ...]
+    states: tuple[Ints, ...]
 
 
 class _Frontier:
@@ -85,6 +89,7 @@ class _Frontier:
         self.tensors = [self._open(index) for index in range(len(dual.problem.edges))]
         self.turn = {node: i for i, node in enumerate(self._order())}
         self.tables: dict[int, list[_Table]] = {i: [] for i in self.free}
+        self.wholes: dict[int, list[_Whole]] = {i: [] for i in self.free}
         for index, nodes in enumerate(self.tensors):
             self._add(index, nodes)
 
@@ -104,49 +109,82 @@ class _Frontier:
         return nodes
 
     def _add(self, edge: int, open_nodes: Sequence[int]) -> None:
-        """Make the table of a tensor and give it to its open nodes; without any, its cost is spent."""
+        """Make the table of a tensor, or one for each of its terms where that would be too large."""
         nodes, states = self._ends(edge)
-        turn = [self.turn[n] if n in open_nodes else -1 for n in nodes]
-        found = [np.unique(s, return_inverse=True) for s in states]
-        if math.prod(len(values) for values, _ in found) > MOST_ENTRIES:
-            raise _TooLarge
-        grid = np.ix_(*(values for values, _ in found))
-        order = sorted(range(len(nodes)), key=lambda i: turn[i])
-        whole = self._cost(edge, list(grid)).transpose(order)
-        least = [whole]
+        sizes = [len(np.unique(s)) for s in states]
+        if math.prod(sizes) <= MOST_ENTRIES:
+            self._table(range(len(nodes)), edge, self.terms[edge], open_nodes)
+            return
+        for term in self.terms[edge]:
+            ends = [position for _, position in self.dual.terms[term].at]
+            self._table(ends, edge, [term], open_nodes)
+        if len(self.terms[edge]) > 1:
+            last = max(open_nodes, key=self.turn.__getitem__)
+            self.wholes[last].append(_Whole(edge, nodes, tuple(states)))
+
+    def _table(
+        self, ends: Sequence[int], edge: int, terms: Sequence[int], open_nodes: Sequence[int]
+    ) -> None:
+        """Give the table of some terms of a tensor to its open nodes; without any, that is spent."""
+        nodes, states = self._ends(edge)
+        turn = [self.turn[nodes[i]] if nodes[i] in open_nodes else -1 for i in ends]
+        found = [np.unique(states[i], return_inverse=True) for i in ends]
+        grid: list[Ints] = [np.zeros(1, dtype=np.int64)] * len(nodes)
+        for position, values in zip(ends, np.ix_(*(values for values, _ in found)), strict=True):
+            grid[position] = values
+        order = sorted(range(len(ends)), key=lambda i: turn[i])
+        part = (len(ends) - 1) / (len(nodes) - 1)
+        paid = part * self._paid(edge, [grid[i] for i in ends])
+        least = [np.maximum(paid + self._given(terms, grid), 0.0).transpose(order)]
         for axis in reversed(range(len(order))):
             least.append(least[-1].min(axis=axis))
         self.spent += float(least[-1])
-        if open_nodes:
-            table = _Table(
-                tuple(nodes[i] for i in order),
-                tuple(found[i][1].ravel() for i in order),
-                tuple(reversed(least)),
-            )
-            for node in set(open_nodes):
-                self.tables[node].append(table)
+        table = _Table(
+            tuple(nodes[ends[i]] for i in order),
+            tuple(found[i][1].ravel() for i in order),
+            tuple(reversed(least)),
+        )
+        for node in {n for n, when in zip(table.nodes, sorted(turn), strict=True) if when >= 0}:
+            self.tables[node].append(table)
 
-    def _cost(self, edge: int, states: list[Ints]) -> Floats:
-        """Return what a tensor costs with all that is lent to it and less its messages.
-
-        `states` are arrays of its ends' that broadcast.
-        """
-        dual, (source, *wanted) = self.dual, states
+    def _paid(self, edge: int, states: Sequence[Ints]) -> Floats:
+        """Return what a tensor's redistributions cost; `states` are arrays of ends' that broadcast."""
+        source, *wanted = states
         total: Floats = np.zeros(np.broadcast_shapes(*(s.shape for s in states)))
-        prices = dual.problem.edges[edge].table.cost[
-            np.ix_(dual.occurring[edge], dual.occurring[edge])
-        ]
-        prices = np.minimum(prices, dual.most_s)
+        here = self.dual.occurring[edge]
+        prices = self.dual.problem.edges[edge].table.cost[np.ix_(here, here)]
+        prices = np.minimum(prices, self.dual.most_s)
         for number, want in enumerate(wanted):
             paid = np.zeros((), dtype=bool)
             for earlier in wanted[:number]:
                 paid = paid | (want == earlier)
             total += np.where(paid, 0.0, prices[source, want])
-        for index in self.terms[edge]:
-            term = dual.terms[index]
+        return total
+
+    def _given(self, terms: Sequence[int], states: Sequence[Ints]) -> Floats:
+        """Return what terms of a tensor are lent, less their messages and their part of the bound."""
+        total: Floats = np.zeros(np.broadcast_shapes(*(s.shape for s in states)))
+        for index in terms:
+            term = self.dual.terms[index]
             for end, (_, position) in zip(term.ends, term.at, strict=True):
-                total += self.given[end][states[position]]
-            total -= self.parts[index]
+                total = total + self.given[end][states[position]]
+            total = total - self.parts[index]
+        return total
+
+    def _beyond(self, whole: _Whole, node: int, columns: dict[int, Ints]) -> Floats:
+        """Return what a tensor costs beyond its terms [partial plans, choices of the last node]."""
+        states = []
+        for other, mine in zip(whole.nodes, whole.states, strict=True):
+            if other == node:
+                states.append(mine[None, :])
+            elif other in columns:
+                states.append(mine[columns[other]][:, None])
+            else:
+                states.append(mine[:1, None])
+        total = self._paid(whole.edge, states)
+        for index in self.terms[whole.edge]:
+            here = [states[position] for _, position in self.dual.terms[index].at]
+            total = total - (len(here) - 1) / (len(states) - 1) * self._paid(whole.edge, here)
         return np.maximum(total, 0.0)
 
     def _order(self) -> list[int]:
@@ -174,7 +212,7 @@ class _Frontier:
                     ready[other] = None
         return order
 
-    def run(self) -> Found:
+    def run(self, late: Callable[[], bool]) -> Found:
         """Decide node after node."""
         order = list(self.turn)
         last = {n: max((self.turn[o] for o in self.open[n]), default=-1) for n in order}
@@ -192,6 +230,8 @@ class _Frontier:
             ).copy()
             for table in self.tables[node]:
                 more += self._more(table, node, columns)
+            for whole in self.wholes[node]:
+                more += self._beyond(whole, node, columns)
             total: Floats = np.add(values[:, None], more)
             holds = held[:, None] + self.memory[node]
             row, choice = np.nonzero((total <= self.slack) & (holds <= spare[step]))
@@ -210,6 +250,8 @@ class _Frontier:
             history.append((row, choice))
             if not len(values):
                 return Found(None, proven)
+            if late():
+                return Found(None, False)
         best = int((values - self.dual.byte_s * held).argmin())
         return Found(self._traced(order, history, best), proven)
 
