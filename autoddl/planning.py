@@ -46,10 +46,11 @@ def optimize(
     cluster: str | Sequence[int] | Cluster | None = None,
     profile: str | Path | Profile | None = None,
     memory: str | float | None = None,
-    search: str = "coordinate",
+    search: str = "exact",
     objective: str = TIME,
     engine: str | None = ONEFLOW,
     budget: float = 20.0,
+    stop_gap: float = 0.0,
     seed: int = 0,
     pin: Mapping[str, str] | None = None,
     strict: bool = False,
@@ -70,16 +71,18 @@ def optimize(
             of a cluster, up to those of prime axes.
         profile: a file of `python -m autoddl.fit_network`, a bundled name, or the bundled default.
         memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
-        search: "coordinate", "metropolis", "random", "ilp" (slow), "exhaustive" (small problems
-            only), or the name of a baseline to get that as a plan: "data parallel", "ZeRO 2",
-            "hybrid ZeRO 2", "Megatron", "SUMMA" or "expert parallel", as far as it applies to
-            program and mesh.
+        search: "exact" (the best plan, and the proof that there is no better one), "fast" (within
+            1 % of it), "coordinate" (the paper's), "ilp" (slow), "metropolis", "random", "exhaustive"
+            (small problems only), or the name of a baseline to get that as a plan: "data parallel",
+            "ZeRO 2", "hybrid ZeRO 2", "Megatron", "SUMMA" or "expert parallel", as far as it applies
+            to program and mesh.
         objective: "time" of a step, or only the "communication" in it (AutoDDL's): then compute counts
             for nothing, and devices share every matrix product and convolution whatever that brings.
         engine: "oneflow" plans what OneFlow can execute; None in the whole space, as papers do: with
             nothing that it refuses left out, and axes that cut one dim in any order. Such plans can
             be studied, not applied, and take longer to find.
-        budget: seconds for the search; baselines and the first descent are always finished.
+        budget: seconds for the search; baselines are always finished.
+        stop_gap: (cost − lower bound) / cost at which the search may end, 0 to below 1.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
         strict: raise for op types without a rule, instead of taking the engine's word for how they
@@ -121,6 +124,7 @@ def optimize(
             objective=objective,
             engine=engine,
             budget=budget,
+            stop_gap=stop_gap,
             seed=seed,
             pin=pin,
             strict=strict,
@@ -150,11 +154,12 @@ def plan_program(
     progress: Callable[[float, float], None] | None,
     objective: str = TIME,
     engine: str | None = ONEFLOW,
+    stop_gap: float = 0.0,
     allow: frozenset[str] = frozenset(),
     max_axes: int | None = None,
 ) -> Plan:
     """Plan a program; the arguments are those of `optimize`, `allow` names approximations."""
-    check_arguments(search=search, budget=budget, seed=seed, pin=pin)
+    check_arguments(search=search, budget=budget, stop_gap=stop_gap, seed=seed, pin=pin)
     check_space(objective=objective, engine=engine)
     if mesh is None and cluster is None:
         raise AutoDDLError(
@@ -179,8 +184,8 @@ def plan_program(
 
     def find(problem: Problem, seconds: float, starts: Sequence[Assignment]) -> Plan:
         plan = solve(
-            problem, search=search, budget=seconds, seed=seed, limit=limit, objective=objective,
-            progress=progress, begin_at=starts if timed else (),
+            problem, search=search, budget=seconds, stop_gap=stop_gap, seed=seed, limit=limit,
+            objective=objective, progress=progress, begin_at=starts if timed else (),
         )  # fmt: skip
         return replace(plan, engine=engine)
 
@@ -202,6 +207,7 @@ def solve(
     budget: float,
     seed: int,
     limit: int | None,
+    stop_gap: float = 0.0,
     objective: str = TIME,
     progress: Callable[[float, float], None] | None = None,
     begin_at: Sequence[Assignment] = (),
@@ -230,6 +236,7 @@ def solve(
         return SOLVERS[search](
             inner,
             budget=left,
+            stop_gap=stop_gap,
             seed=seed,
             memory_bytes=bound,
             starts=(*starts.values(), *begin_at),
@@ -370,12 +377,14 @@ def check_space(*, objective: Any, engine: Any) -> None:
         raise AutoDDLError(f"engine: got {engine!r}; allowed are {', '.join(ENGINES)} or None")
 
 
-def check_arguments(*, search: Any, budget: Any, seed: Any, pin: Any) -> None:
+def check_arguments(*, search: Any, budget: Any, stop_gap: Any, seed: Any, pin: Any) -> None:
     """Raise AutoDDLError for what no search accepts."""
     if search not in SEARCHES:
         raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SEARCHES)}")
     if not _is_number(budget) or not budget > 0:
         raise AutoDDLError(f"budget: got {budget!r}; allowed are seconds > 0")
+    if not _is_number(stop_gap) or not 0 <= stop_gap < 1:
+        raise AutoDDLError(f"stop_gap: got {stop_gap!r}; allowed are 0 (proven best) to below 1")
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise AutoDDLError(f"seed: got {seed!r}; allowed are whole numbers >= 0")
     if pin is None:

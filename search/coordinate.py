@@ -43,6 +43,7 @@ def search(
     seed: int = 0,
     restarts: int | None = None,
     memory_bytes: int | None = None,
+    stop_gap: float = 0.0,
     starts: Iterable[Assignment] = (),
     progress: Progress | None = None,
 ) -> SearchResult:
@@ -68,7 +69,8 @@ def search(
     most = restarts if restarts is not None else min(64, max(8, 20_000 // len(problem.nodes)))
     idle = 0
     for number in range(max(most, len(first))):
-        if descent.late() or (restarts is None and idle == STAGNATION):
+        stagnant = restarts is None and idle == STAGNATION
+        if descent.late() or stagnant or problem.near(problem.cost_s(best), stop_gap):
             break
         if number < len(first):
             found, ideal = _descended(descent, first[number], best, ideal, rng)

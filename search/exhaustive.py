@@ -19,6 +19,7 @@ def search(
     budget: float = math.inf,
     seed: int = 0,
     memory_bytes: int | None = None,
+    stop_gap: float = 0.0,
     starts: Iterable[Assignment] = (),
     progress: Progress | None = None,
     limit: int = LIMIT,
@@ -27,7 +28,7 @@ def search(
 
     `limit` bounds the number of partial assignments that are looked at, which are the result's
     `evaluations`; the best of `starts` is what partial ones are cut against from the beginning.
-    `budget` and `seed` are those of every solver and have no effect here.
+    `budget`, `seed` and `stop_gap` are those of every solver and have no effect here.
 
     Raises:
         InfeasibleError: more than `limit` partial assignments, or nothing fits into `memory_bytes`.

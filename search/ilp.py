@@ -97,7 +97,10 @@ def _solve(
     """Return HiGHS's columns, None if it ran out of time before it had any, and its bound (s)."""
     cost, binaries = model.cost, np.arange(model.width) < model.binaries
     scale = LARGEST / max(float(cost.max(initial=0.0)), 1e-300)
-    options: dict[str, Any] = {"mip_rel_gap": stop_gap, "presolve": False}  # it loses optima now and then
+    options: dict[str, Any] = {
+        "mip_rel_gap": stop_gap,
+        "presolve": False,
+    }  # it loses optima now and then
     if math.isfinite(deadline):
         options["time_limit"] = max(0.0, deadline - time.perf_counter())
     answer = optimize.milp(

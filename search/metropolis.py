@@ -34,6 +34,7 @@ def search(
     budget: float = 20.0,
     seed: int = 0,
     memory_bytes: int | None = None,
+    stop_gap: float = 0.0,
     starts: Iterable[Assignment] = (),
     progress: Progress | None = None,
     proposals: int | None = None,
@@ -64,7 +65,12 @@ def search(
     trace.improved(walk.seconds)
     walk.temperature_s = walk.scale_s() if temperature_s is None else temperature_s
     best, best_s, step = tuple(walk.point), walk.seconds, 0
-    while walk.nodes and trace.elapsed_s() < budget and (proposals is None or step < proposals):
+    while (
+        walk.nodes
+        and trace.elapsed_s() < budget
+        and (proposals is None or step < proposals)
+        and not problem.near(best_s, stop_gap)
+    ):
         step += 1
         if walk.step() and walk.seconds < best_s:
             best, best_s = tuple(walk.point), walk.seconds

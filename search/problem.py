@@ -157,6 +157,10 @@ class Problem:
         """Return a cost that no assignment can beat: every node's cheapest compute, no traffic."""
         return float(sum(node.compute_s.min() for node in self.nodes))
 
+    def near(self, cost_s: float, gap: float) -> bool:
+        """Tell whether a cost is within a gap > 0 of `lower_bound_s`."""
+        return gap > 0 and cost_s * (1 - gap) <= self.lower_bound_s()
+
     def result(self, solver: str, assignment: Sequence[int]) -> SearchResult:
         """Return an assignment in the form that solvers return, without a search behind it."""
         return SearchResult(

@@ -27,6 +27,7 @@ def search(
     budget: float = 20.0,
     seed: int = 0,
     memory_bytes: int | None = None,
+    stop_gap: float = 0.0,
     starts: Iterable[Assignment] = (),
     progress: Progress | None = None,
     samples: int | None = None,
@@ -50,7 +51,11 @@ def search(
     trace.improved(key[1])
     drawn, rng = 0, np.random.default_rng((seed, 1))
     sizes = [len(node.choices) for node in problem.nodes]
-    while trace.elapsed_s() < budget and (samples is None or drawn < samples):
+    while (
+        trace.elapsed_s() < budget
+        and (samples is None or drawn < samples)
+        and not problem.near(key[1], stop_gap)
+    ):
         count = BATCH if samples is None else min(BATCH, samples - drawn)
         drawn += count
         points = rng.integers(0, sizes, size=(count, len(sizes)))
