@@ -20,6 +20,9 @@ from autoddl.search.problem import TENSOR, Node, Problem
 from autoddl.search.result import Assignment
 
 MOST_STATES = 700  # of one tensor: tables of all pairs of states grow with the square of it
+# Relative; a mesh of more axes has to be better by so much. The model does not tell less apart, and
+# what two calibrations of the same machine measure must not decide between two grids.
+WORTH = 1e-3
 SEARCHED, PRUNED, TOO_LARGE, IMPOSSIBLE = OUTCOMES = (
     "searched", "no better plan", "too many states", "impossible",
 )  # fmt: skip
@@ -64,11 +67,16 @@ class _Search:
     def left_s(self) -> float:
         return max(0.0, self.budget - (time.perf_counter() - self.begin))
 
-    def can_win(self, bound_s: float) -> bool:
-        return self.best is None or bound_s < self.work.judged_s(self.best)
+    def can_win(self, mesh: Mesh, judged_s: float) -> bool:
+        """Tell whether a plan on a mesh is better than the best so far; axes must be worth it."""
+        if self.best is None:
+            return True
+        more = mesh.ndim - self.best.mesh.ndim
+        worth = 1 - WORTH * (more > 0) + WORTH * (more < 0)
+        return judged_s < self.work.judged_s(self.best) * worth
 
     def found(self, plan: Plan) -> Plan:
-        if self.can_win(self.work.judged_s(plan)):
+        if self.can_win(plan.mesh, self.work.judged_s(plan)):
             self.best = plan
         self.plans.append(replace(plan, baselines=()))  # these may hold on to the whole problem
         return self.plans[-1]
@@ -101,7 +109,8 @@ def best_plan(program: Program, meshes: Sequence[Mesh], work: Work, *, budget: f
     """Return the best plan of all meshes; its `search` tells what came of each.
 
     Meshes are searched in the order of their lower bounds, equal ones in the given order. One whose
-    bound is not below the best plan so far is not searched. Each gets an equal part of the seconds
+    bound is not below the best plan so far is not searched. Of meshes whose plans are within WORTH
+    that with fewer axes is taken. Each gets an equal part of the seconds
     that are left of `budget`. The plan's own lower bound and gap are those of its mesh.
 
     Raises:
@@ -145,7 +154,7 @@ def _searched(candidate: _Candidate, run: _Search, rest: int) -> None:
     problem, candidate.problem = candidate.problem, None
     if problem is None or candidate.bound_s is None:
         return
-    if not run.can_win(candidate.bound_s):
+    if not run.can_win(candidate.mesh, candidate.bound_s):
         candidate.outcome = PRUNED
         return
     known = [carried(plan, problem) for plan in sorted(run.plans, key=run.work.judged_s)]

@@ -34,7 +34,7 @@ BASELINES = {"data parallel": "data_parallel.json", "Megatron": "megatron.json"}
 def main() -> int:
     """Run all stages; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mesh", default="2x2", help=f"a mesh of {RANKS} devices")
+    parser.add_argument("--mesh", help=f"a mesh of {RANKS} devices; the best one by default")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=Path, default=Path("out/demo"))
     args = parser.parse_args()
@@ -49,7 +49,7 @@ def main() -> int:
         return 2
 
 
-def run(mesh: str, steps: int, out: Path) -> int:
+def run(mesh: str | None, steps: int, out: Path) -> int:
     """Calibrate, plan, train and compare; files go to `out`."""
     console = Console(width=120)
     with _Stage(console, f"time the ops of {RANKS} ranks"):
@@ -58,7 +58,7 @@ def run(mesh: str, steps: int, out: Path) -> int:
         profile = fit_network.measure(RANKS, quick=True, device=device)
         profile.save(out / "network.json")
     plan_names = {"plan": "plan.json", **BASELINES}
-    with _Stage(console, f"capture and plan on {mesh}"):
+    with _Stage(console, f"capture and plan on {mesh or 'all meshes'}"):
         plan = _make_plans(mesh, profile, out, plan_names)
     console.print(str(plan), markup=False, highlight=False)
     with _Stage(console, f"train {steps} steps in one process"):
@@ -92,15 +92,19 @@ class _Stage:
         self.console.print(f"  {self.name}: {time.perf_counter() - self.begin:.1f} s")
 
 
-def _make_plans(mesh: str, profile: Profile, out: Path, names: dict[str, str]) -> Plan:
+def _make_plans(mesh: str | None, profile: Profile, out: Path, names: dict[str, str]) -> Plan:
     """Capture the GPT in a process of its own, plan it here (without OneFlow), save all plans."""
     program = out / "program.json"
     _run_ranks(1, ["--capture", str(program)])
-    plans = {}
+    plans: dict[str, Plan] = {}
     for name, file in names.items():
-        search = "coordinate" if name == "plan" else name
-        plans[name] = autoddl.optimize(program, mesh=mesh, profile=profile, search=search)
-        plans[name].save(out / file)
+        if name == "plan":
+            cluster = None if mesh else str(RANKS)
+            plan = autoddl.optimize(program, mesh=mesh, cluster=cluster, profile=profile)
+        else:
+            plan = autoddl.optimize(program, mesh=plans["plan"].mesh, profile=profile, search=name)
+        plans[name] = plan
+        plan.save(out / file)
     return plans["plan"]
 
 

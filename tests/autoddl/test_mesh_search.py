@@ -156,6 +156,17 @@ def test_low_bounds_go_first_and_high_ones_are_left_out() -> None:
     assert outcomes(plan) == [PRUNED, SEARCHED, SEARCHED, PRUNED]
 
 
+@pytest.mark.parametrize(
+    ("flat", "split", "best"),
+    [(4.0, 3.999, "4"), (4.0, 3.9, "2x2"), (3.999, 4.0, "4"), (4.003, 4.0, "4"), (4.1, 4.0, "2x2")],
+)
+def test_more_axes_have_to_be_worth_it(flat: float, split: float, best: str) -> None:
+    """Whichever mesh is searched first: 0.1 % is less than two calibrations differ by."""
+    for bounds in ((1.0, 2.0), (2.0, 1.0)):
+        runs = Runs(_4=(bounds[0], flat), _2x2=(bounds[1], split))
+        assert str(runs.best().mesh) == best
+
+
 def test_meshes_share_the_seconds() -> None:
     runs = Runs(_4=(1.0, 6.0), _2x2=(1.0, 6.0), _1x4=(1.0, 6.0))
     runs.best(budget=30.0)
