@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
-from autoddl.search import builder, exact, ilp
+from autoddl.search import builder, coordinate, exact, ilp
+from autoddl.search.dual import Dual, Fold
 from autoddl.search.problem import Problem
+from autoddl.search.shorten import shorten, unchanged
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
 from tests.search import random_problems
@@ -67,3 +70,69 @@ def test_exact_proves_programs_that_the_ilp_solves(program: object, mesh: str) -
     found = exact.search(p)
     assert found.gap == 0.0
     assert found.cost_s == pytest.approx(ilp.search(p).cost_s, rel=1e-9)
+
+
+LAYERED = [(6, "2", None), (5, "2x2", None), (5, "4", 0.5)]  # layers, mesh, where memory binds
+
+
+@pytest.mark.parametrize(("layers", "mesh", "tight"), LAYERED)
+def test_folded_layers_are_the_whole_problem(
+    layers: int, mesh: str, tight: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = builder.build(transformer(layers), Mesh.parse(mesh), PROFILE)
+    assert shorten(p).problem is not p
+    free = p.memory_bytes(exact.search(p).assignment)
+    least = p.least_memory_bytes
+    limit = None if tight is None else int(least + tight * (free - least))
+    folded = exact.search(p, memory_bytes=limit, budget=4.0 if limit else 60.0)
+    monkeypatch.setattr(exact, "shorten", lambda problem, _: unchanged(problem))
+    whole = exact.search(p, memory_bytes=limit, budget=4.0 if limit else 60.0)
+    assert whole.lower_bound_s <= folded.cost_s * (1 + 1e-9)
+    assert folded.lower_bound_s <= whole.cost_s * (1 + 1e-9)
+    if limit is None:
+        assert folded.gap == whole.gap == 0.0
+        assert folded.cost_s == pytest.approx(whole.cost_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("mesh", ["2", "2x2"])
+@pytest.mark.parametrize("periods", [2, 3, 4])
+def test_a_fold_bounds_all_plans_of_all_layers(periods: int, mesh: str) -> None:
+    p = builder.build(transformer(7), Mesh.parse(mesh), PROFILE)
+    some = shorten(p, periods)
+    if some.ends is None:
+        assert periods == 2  # the first layer is followed by the embedding, no other one is
+        return
+    fold = Fold(np.bincount(some.place), Counter(some.ends))
+    known = [
+        exact.search(p).assignment,
+        coordinate.search(p, budget=2.0, restarts=2).assignment,
+        coordinate.replicated(p),
+    ]
+    dual = Dual(some.problem, most_s=2 * p.cost_s(known[-1]), fold=fold)
+    for _ in range(3):
+        bound, excess = dual.ascend(4), dual.excess()
+        for assignment in known:
+            most = max(excess[n][c] for n, c in zip(some.place, assignment, strict=True))
+            assert bound + most <= p.cost_s(assignment) * (1 + 1e-9)
+    assert bound >= 0.9 * p.cost_s(known[0])
+
+
+def test_the_budget_and_the_gap_end_a_search() -> None:
+    p = builder.build(transformer(6), Mesh.parse("2x2"), PROFILE)
+    start = coordinate.replicated(p)
+    none = exact.search(p, budget=0.0, starts=[start])
+    assert none.cost_s <= p.cost_s(start) and none.lower_bound_s <= none.cost_s
+    near = exact.search(p, stop_gap=0.2)
+    assert near.gap <= 0.2
+    best = exact.search(p)
+    assert near.lower_bound_s <= best.cost_s and none.lower_bound_s <= best.cost_s
+    assert len(near.trace) <= len(best.trace)
+
+
+def test_many_readers_of_one_tensor_are_proven() -> None:
+    """More than one table can have entries for."""
+    for seed in range(6):
+        p = random_problems.hub(seed, size=12)
+        found = exact.search(p)
+        assert found.lower_bound_s == found.cost_s
+        assert found.cost_s == pytest.approx(ilp.search(p).cost_s, rel=1e-9)
