@@ -10,6 +10,7 @@ is proven.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -190,26 +191,31 @@ class _Frontier:
     def _order(self) -> list[int]:
         """Return the free nodes so that few are open at a time (greedily)."""
         weight = {n: math.log(len(self.domains[n])) for n in self.free}
-        left = {n: set(others) for n, others in self.open.items()}
+        left = {n: set(others) for n, others in self.open.items()}  # which are not decided yet
         waiting = dict(self.free)
-        ready: dict[int, None] = {}
+        queue: list[tuple[float, int]] = []
         order: list[int] = []
-        while waiting:
 
-            def growth(node: int) -> tuple[float, int]:
-                closes = sum(
-                    weight[o] for o in self.open[node] if o not in waiting and len(left[o]) == 1
-                )
-                return (weight[node] if left[node] else 0.0) - closes, node
+        def growth(node: int) -> float:
+            """Return by how much the size of what is open grows, as a logarithm."""
+            closes = [o for o in self.open[node] if o not in waiting and len(left[o]) == 1]
+            return (weight[node] if left[node] else 0.0) - sum(weight[o] for o in closes)
 
-            node = min(ready or waiting, key=growth)
-            order.append(node)
-            del waiting[node]
-            ready.pop(node, None)
-            for other in self.open[node]:
-                left[other].discard(node)
-                if other in waiting:
-                    ready[other] = None
+        for root in self.free:
+            if root in waiting:
+                queue.append((growth(root), root))
+            while queue:
+                value, node = heapq.heappop(queue)
+                if node not in waiting or value != growth(node):
+                    continue  # decided, or there is a newer entry
+                order.append(node)
+                del waiting[node]
+                changed: set[int] = set()
+                for other in self.open[node]:
+                    left[other].discard(node)
+                    changed |= {other, *left[other]}
+                for other in sorted(changed & waiting.keys()):
+                    heapq.heappush(queue, (growth(other), other))
         return order
 
     def run(self, late: Callable[[], bool]) -> Found:
