@@ -15,115 +15,26 @@ equal ops are updated together as rows of one array: the layers of a deep model 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.search.problem import Edge, Floats, Ints, Problem
-from autoddl.search.sharing import MOST_READERS, seen_by_producer, seen_by_reader
-
-# Ends of many copies go by the terms that nearly all of them are in; those at the edge of a run of
-# layers have nodes of their own that adapt.
-_COMMON = 8.0
-
-Compressed = tuple[Floats, tuple[Ints, ...]]
-
-
-@dataclass(frozen=True, eq=False)
-class Term:
-    """What a tensor costs by the states of its ends: the producer's and those of (some) readers.
-
-    `ends` numbers them, `at` says which ends of which edges they are: (edge, 0 for its producer or 1 +
-    the reader's number). `table` are its prices. A tensor with many readers has several terms, `group`
-    numbers them, each with a part of its prices.
-    """
-
-    at: tuple[tuple[int, int], ...]
-    group: int
-    table: int
-    ends: Ints
-
-
-@dataclass(frozen=True, eq=False)
-class _End:
-    """Where a node touches a term: number of the end, which role it has there, states by choice."""
-
-    number: int
-    term: int
-    role: int
-    table: int
-    states: Ints
-
-
-@dataclass(frozen=True, eq=False)
-class _Terms:
-    """All terms of the whole problem with one table of prices and one number of readers.
-
-    `ends` [terms, 1 + readers], `cost` [1, s, w], `count` [terms] how often each occurs.
-    """
-
-    ends: Ints
-    cost: Floats
-    count: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class _Pull:
-    """Ends that take over what their tensors can give: all producers, or readers, of such terms.
-
-    An end takes the mean of what its terms can give; those of `mine[i]` begin at `starts[i]`, `share`
-    [terms] is how many of its copies are in each, `weight` how much that counts. `source` are the
-    producers' ends if `mine` are readers, `wants` [terms, readers] those of all (other) readers.
-    """
-
-    mine: Ints
-    starts: Ints
-    share: Floats
-    weight: Floats
-    cost: Floats
-    source: Ints | None
-    wants: Ints
-
-
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """Nodes with equal costs that touch equal tensors in equal ways and not each other.
-
-    `cost` [nodes, choices], infinite for choices that have been dropped. Each node has the same
-    number of ends; `ends` [nodes, ends] are their numbers, `states` [ends, choices] the state of
-    the tensor under each choice, `once` [ends] one over how many of them are in the same term.
-    `order` sorts the choices of all ends by state, `starts` are where each of `present` (positions
-    in [ends, states]) begins in it. By direction (backward, forward): `lends` [nodes, ends] to which
-    tensors nodes lend, `rest` [nodes] what they keep, and `pulls`; `part` [nodes] is what each of
-    those tensors gets.
-    """
-
-    nodes: Ints
-    cost: Floats
-    ends: Ints
-    states: Ints
-    once: Floats
-    order: Ints
-    starts: Ints
-    present: Ints
-    part: Floats
-    lends: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
-    rest: tuple[Floats, Floats]
-    pulls: tuple[tuple[_Pull, ...], tuple[_Pull, ...]]
-
-
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """How often the nodes of a problem occur in the whole one: `copies`, and its edges.
-
-    Those are given by the edges at which the nodes that stand for its ends have the same place (see
-    shorten.Shortened), with how often that occurs.
-    """
-
-    copies: Ints
-    edges: Mapping[tuple[int, ...], int]
+from autoddl.search.problem import Floats, Ints, Problem
+from autoddl.search.sharing import seen_by_producer, seen_by_reader
+from autoddl.search.terms import (
+    Batch,
+    Compressed,
+    End,
+    Fold,
+    Pull,
+    Term,
+    Terms,
+    compressed,
+    node_at,
+    pull_of,
+    reader_groups,
+)
 
 
 class Dual:
@@ -171,7 +82,7 @@ class Dual:
         self.end_at: dict[tuple[int, int, int], int] = {}  # by edge, position, group of readers
         tables: dict[tuple[int, float], int] = {}
         for index, (cost, states) in enumerate(found):
-            for group, readers in enumerate(_groups(len(states) - 1)):
+            for group, readers in enumerate(reader_groups(len(states) - 1)):
                 key = id(cost), len(readers) / (len(states) - 1)
                 if key not in tables:
                     tables[key] = len(self.prices)
@@ -205,7 +116,7 @@ class Dual:
         else:
             self.weight = np.array(fold.copies, dtype=float)
             for edges, count in fold.edges.items():
-                for group, readers in enumerate(_groups(len(edges) - 1)):
+                for group, readers in enumerate(reader_groups(len(edges) - 1)):
                     at = [(edges[i], i, group) for i in (0, *(reader + 1 for reader in readers))]
                     found[tuple(self.end_at[key] for key in at)] += count
         table_of = np.repeat([t.table for t in self.terms], [len(t.ends) for t in self.terms])
@@ -215,7 +126,7 @@ class Dual:
         self.alike = []
         for (_, table), rows in groups.items():
             counts = np.array([float(found[row]) for row in rows])
-            self.alike.append(_Terms(np.array(rows), self.prices[table][None], counts))
+            self.alike.append(Terms(np.array(rows), self.prices[table][None], counts))
 
     def _carry(self, before: Dual, ends: Sequence[Sequence[int]] | None) -> None:
         """Take over messages; every state here occurs there as well."""
@@ -288,7 +199,7 @@ class Dual:
         for terms in self.alike:
             for column in range(terms.ends.shape[1]):
                 rows = np.arange(len(terms.ends))
-                value = self._seen(_pull(terms, rows, np.full(len(rows), column)), free)
+                value = self._seen(pull_of(terms, rows, np.full(len(rows), column)), free)
                 states = value.shape[1]
                 value += free[terms.ends[:, column], :states]
                 value -= value.min(axis=1, keepdims=True)
@@ -332,7 +243,7 @@ class Dual:
             self._lend(batch)
         self.byte_s = byte_s
 
-    def _own(self, batch: _Batch) -> Floats:
+    def _own(self, batch: Batch) -> Floats:
         """Return θ less what is lent, beyond its least [nodes, choices]; infinite for the dropped."""
         total = self._total(batch)
         dropped = np.isinf(total)
@@ -343,13 +254,13 @@ class Dual:
         found: Floats = np.maximum(value - value.min(axis=1, keepdims=True), 0.0)
         return found
 
-    def _total(self, batch: _Batch) -> Floats:
+    def _total(self, batch: Batch) -> Floats:
         """Return θ [nodes, choices] with all messages."""
         total: Floats = self.messages[batch.ends[:, :, None], batch.states].sum(axis=1)
         total += batch.cost
         return total
 
-    def _lend(self, batch: _Batch) -> None:
+    def _lend(self, batch: Batch) -> None:
         """Lend to the tensors that nodes on one side touch as well; elsewhere states are free."""
         ends, states = len(batch.states), self.messages.shape[1]
         if not ends:
@@ -362,11 +273,11 @@ class Dual:
         here = batch.lends[self.forward][:, :, None]
         self.lent[batch.ends] = np.where(here | np.isinf(lent), lent, 0.0)
 
-    def _pull(self, pull: _Pull) -> None:
+    def _pull(self, pull: Pull) -> None:
         """Move what tensors can give to the nodes of these ends."""
         self.messages[pull.mine, : pull.cost.shape[1]] = self._mean(pull, pull.weight)
 
-    def _mean(self, pull: _Pull, weight: Floats, free: Floats | None = None) -> Floats:
+    def _mean(self, pull: Pull, weight: Floats, free: Floats | None = None) -> Floats:
         """Return what each end gets of its terms [ends, states], 0 for some state."""
         seen = self._seen(pull, free)
         seen -= seen.min(axis=1, keepdims=True)
@@ -375,7 +286,7 @@ class Dual:
         mean: Floats = np.add.reduceat(seen * weight[:, None], pull.starts)
         return mean
 
-    def _seen(self, pull: _Pull, free: Floats | None = None) -> Floats:
+    def _seen(self, pull: Pull, free: Floats | None = None) -> Floats:
         """Return the least that terms cost by the state of one end [terms, states].
 
         `free` [all ends, states] is what the others are lent less what they were told.
@@ -390,7 +301,7 @@ class Dual:
             return seen_by_producer(pull.cost, at(pull.wants))
         return seen_by_reader(pull.cost, at(pull.source), at(pull.wants))
 
-    def _batches(self, problem: Problem) -> tuple[_Batch, ...]:
+    def _batches(self, problem: Problem) -> tuple[Batch, ...]:
         """Group nodes that can be updated together; their order is that of the first of each."""
         touched = self._touched(problem)
         beside: list[set[int]] = [set() for _ in problem.nodes]
@@ -415,21 +326,21 @@ class Dual:
         self.terms_at = self._terms_at()
         return tuple(self._batch(nodes, [touched[n] for n in nodes], span) for nodes in groups)
 
-    def _touched(self, problem: Problem) -> list[list[_End]]:
+    def _touched(self, problem: Problem) -> list[list[End]]:
         """Return the ends of each node."""
-        found: list[list[_End]] = [[] for _ in problem.nodes]
+        found: list[list[End]] = [[] for _ in problem.nodes]
         for number, term in enumerate(self.terms):
             for role, (edge, position) in enumerate(term.at):
                 states = self.states[edge][position]
-                end = _End(int(term.ends[role]), number, role, term.table, states)
-                found[_node(problem.edges[edge], position)].append(end)
+                end = End(int(term.ends[role]), number, role, term.table, states)
+                found[node_at(problem.edges[edge], position)].append(end)
         return found
 
     def _span(self, place: Ints) -> tuple[Ints, Ints]:
         """Return for each end the first and the last batch that touches one of its terms."""
         node_of = np.zeros(self.count, dtype=np.int64)
         for term in self.terms:
-            node_of[term.ends] = [_node(self.problem.edges[e], i) for e, i in term.at]
+            node_of[term.ends] = [node_at(self.problem.edges[e], i) for e, i in term.at]
         self.place = place
         first, last = np.full(self.count, len(place)), np.full(self.count, -1)
         for terms in self.alike:
@@ -439,9 +350,9 @@ class Dual:
         return first, last
 
     def _batch(
-        self, nodes: list[int], touched: list[list[_End]],
+        self, nodes: list[int], touched: list[list[End]],
         span: tuple[Ints, Ints],
-    ) -> _Batch:  # fmt: skip
+    ) -> Batch:  # fmt: skip
         first, width = self.problem.nodes[nodes[0]], self.messages.shape[1]
         cost = np.tile(first.compute_s + self.byte_s * first.memory_bytes, (len(nodes), 1))
         states = np.array([end.states for end in touched[0]], dtype=np.int64).reshape(
@@ -460,13 +371,13 @@ class Dual:
         once = 1.0 / (terms[0][:, None] == terms[0]).sum(axis=1)
         behind, ahead = earlier.sum(axis=1), later.sum(axis=1)
         part = 1.0 / np.maximum(1, np.maximum(ahead, behind))
-        return _Batch(
+        return Batch(
             np.array(nodes), cost, ends, states, once, order.ravel(), starts, present, part,
             (earlier, later), (1.0 - part * behind, 1.0 - part * ahead),
             (self._pulls(touched, later), self._pulls(touched, earlier)),
         )  # fmt: skip
 
-    def _pulls(self, touched: list[list[_End]], gives: npt.NDArray[np.bool_]) -> tuple[_Pull, ...]:
+    def _pulls(self, touched: list[list[End]], gives: npt.NDArray[np.bool_]) -> tuple[Pull, ...]:
         """Group the ends whose tensors can give something by what they are in them.
 
         A node's ends in the same term pull one after the other.
@@ -482,7 +393,7 @@ class Dual:
             where = [self.terms_at[end] for end in ends]
             _, rows, columns = np.array([place for places in where for place in places]).T
             each = np.array([len(places) for places in where])
-            found.append(_pull(self.alike[alike], rows, columns, each))
+            found.append(pull_of(self.alike[alike], rows, columns, each))
         return tuple(found)
 
     def _terms_at(self) -> list[list[tuple[int, int, int]]]:
@@ -493,51 +404,3 @@ class Dual:
                 for column, end in enumerate(ends):
                     found[end].append((number, row, column))
         return found
-
-
-def _pull(terms: _Terms, rows: Ints, columns: Ints, each: Ints | None = None) -> _Pull:
-    """Return the pull at one column of some terms, all producers or none.
-
-    `each` says how many terms in a row are for the same end, one by default.
-    """
-    ends = terms.ends[rows]
-    mine = ends[np.arange(len(ends)), columns]
-    starts = np.arange(len(ends)) if each is None else np.cumsum(each) - each
-
-    def of_all(count: Floats) -> Floats:
-        sums: Floats = np.repeat(np.add.reduceat(count, starts), np.diff([*starts, len(ends)]))
-        return count / sums
-
-    count = terms.count[rows]
-    source, wants = None, ends[:, 1:]
-    if columns.any():
-        source, others = ends[:, 0], np.arange(1, ends.shape[1]) != columns[:, None]
-        wants = ends[:, 1:][others].reshape(len(ends), -1)
-    weight, share = of_all(count**_COMMON), of_all(count)
-    return _Pull(mine[starts], starts, share, weight, terms.cost, source, wants)
-
-
-def _node(edge: Edge, position: int) -> int:
-    return edge.producer if position == 0 else edge.readers[position - 1][0]
-
-
-def _groups(readers: int) -> list[tuple[int, ...]]:
-    """Part readers into groups that one term can have."""
-    count = -(-readers // MOST_READERS)
-    return [tuple(map(int, part)) for part in np.array_split(np.arange(readers), count)]
-
-
-def compressed(edge: Edge, occurring: Ints, shared: dict[object, Compressed]) -> Compressed:
-    """Return a tensor's prices among some states, and those of producer and readers as positions there.
-
-    `shared` keeps what was computed, so that equal tensors get the same arrays.
-    """
-    arrays = (edge.source, *(states for _, states in edge.readers))
-    cost_key = id(edge.table), occurring.tobytes()
-    if cost_key not in shared:
-        shared[cost_key] = edge.table.cost[np.ix_(occurring, occurring)], ()
-    key = (*cost_key, *map(id, arrays))
-    if key not in shared:
-        found = tuple(np.searchsorted(occurring, a) for a in arrays)
-        shared[key] = shared[cost_key][0], found
-    return shared[key]

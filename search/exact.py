@@ -20,12 +20,13 @@ import numpy as np
 
 from autoddl.errors import InfeasibleError
 from autoddl.search.coordinate import cheapest, least_memory, replicated
-from autoddl.search.dual import Dual, Fold
+from autoddl.search.dual import Dual
 from autoddl.search.frontier import cheapest as cheapest_within
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted
 from autoddl.search.result import Assignment, Progress, SearchResult, Trace
 from autoddl.search.shorten import Shortened, shorten
+from autoddl.search.terms import Fold
 
 ROUNDS = 5  # of dual ascent between two looks at what can be dropped
 FOLDED = 10  # rounds of the fold, which soon stands still

@@ -223,11 +223,9 @@ class _Frontier:
         order = list(self.turn)
         last = {n: max((self.turn[o] for o in self.open[n]), default=-1) for n in order}
         columns: dict[int, Ints] = {}
-        values, held, spare = (
-            np.array([self.spent]),
-            np.zeros(1, dtype=np.int64),
-            self._spare(order),
-        )
+        values: Floats = np.array([self.spent])
+        held: Ints = np.zeros(1, dtype=np.int64)
+        spare = self._spare(order)
         history: list[tuple[Ints, Ints]] = []
         proven = True
         for step, node in enumerate(order):
@@ -240,7 +238,7 @@ class _Frontier:
                 more += self._beyond(whole, node, columns)
             total: Floats = np.add(values[:, None], more)
             holds = held[:, None] + self.memory[node]
-            row, choice = np.nonzero((total <= self.slack) & (holds <= spare[step]))
+            row, choice = np.nonzero((total <= self.slack) & (holds <= spare))
             values, held = total[row, choice], holds[row, choice]
             open_now = [(n, c[row]) for n, c in columns.items() if last[n] > step]
             if last[node] > step:
@@ -261,8 +259,8 @@ class _Frontier:
         best = int((values - self.dual.byte_s * held).argmin())
         return Found(self._traced(order, history, best), proven)
 
-    def _spare(self, order: Sequence[int]) -> list[float]:
-        """Return the bytes that may be held beyond the least after each step; set `memory` to match.
+    def _spare(self, order: Sequence[int]) -> int:
+        """Return the bytes that a plan may hold beyond the least; set `memory` to match.
 
         Without a limit nothing holds anything, so that only costs decide.
         """
@@ -270,10 +268,9 @@ class _Frontier:
         bytes_of = [node.memory_bytes[d] for node, d in zip(nodes, self.domains, strict=True)]
         if self.limit is None:
             self.memory = {n: 0 * bytes_of[n] for n in order}
-            return [0.0] * len(order)
-        spare = self.limit - sum(int(b.min()) for b in bytes_of)
+            return 0
         self.memory = {n: bytes_of[n] - bytes_of[n].min() for n in order}
-        return [float(spare)] * len(order)
+        return self.limit - sum(int(b.min()) for b in bytes_of)
 
     def _more(self, table: _Table, node: int, columns: dict[int, Ints]) -> Floats:
         """Return by how much the least cost of a tensor grows [partial plans, choices of a node]."""

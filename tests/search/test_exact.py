@@ -11,9 +11,10 @@ import pytest
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder, coordinate, exact, ilp
-from autoddl.search.dual import Dual, Fold
+from autoddl.search.dual import Dual
 from autoddl.search.problem import Problem
 from autoddl.search.shorten import shorten, unchanged
+from autoddl.search.terms import Fold
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
 from tests.search import random_problems
