@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
-import re
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autoddl import mesh_search
+from autoddl.arguments import check_arguments, check_space, mesh_of, parse_bytes
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.make_plan import Assigned, make_plan, within_memory
 from autoddl.perfmodel import profile as profiles
@@ -24,18 +23,16 @@ from autoddl.plan import Estimate, Plan, Rows
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
-from autoddl.sbp.rules.engines import ENGINES, ONEFLOW
+from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.rules.registry import is_built_in
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.builder import build
 from autoddl.search.choices import SignatureLists, unknown_types
-from autoddl.search.objective import OBJECTIVES, TIME, space
+from autoddl.search.objective import TIME, space
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers import SOLVERS
 
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-SEARCHES = (*SOLVERS, *BASELINES)
 EXECUTED_AXES = 2  # OneFlow redistributes on meshes of one and two axes
 
 
@@ -171,7 +168,7 @@ def plan_program(
     if mesh is None and cluster is not None:
         meshes = list(mesh_search.cluster_of(cluster, known.levels).meshes(max_axes))
     else:
-        meshes = [_mesh(mesh, known.levels)]
+        meshes = [mesh_of(mesh, known.levels)]
     sizes = [n for m in meshes for n in m.shape]
     lists = report_unknown(program, sizes, strict=strict, engine=engine)
     timed = objective == TIME
@@ -368,72 +365,3 @@ def _of_own_rules(program: Program, sizes: Collection[int]) -> SignatureLists | 
 
 def _counted(types: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({count})" for name, count in types.items())
-
-
-def check_space(*, objective: Any, engine: Any) -> None:
-    """Raise AutoDDLError for what there are no problems of."""
-    if objective not in OBJECTIVES:
-        raise AutoDDLError(f"objective: got {objective!r}; allowed are {', '.join(OBJECTIVES)}")
-    if engine is not None and engine not in ENGINES:
-        raise AutoDDLError(f"engine: got {engine!r}; allowed are {', '.join(ENGINES)} or None")
-
-
-def check_arguments(*, search: Any, budget: Any, stop_gap: Any, seed: Any, pin: Any) -> None:
-    """Raise AutoDDLError for what no search accepts."""
-    if search not in SEARCHES:
-        raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SEARCHES)}")
-    if not _is_number(budget) or not budget > 0:
-        raise AutoDDLError(f"budget: got {budget!r}; allowed are seconds > 0")
-    if not _is_number(stop_gap) or not 0 <= stop_gap < 1:
-        raise AutoDDLError(f"stop_gap: got {stop_gap!r}; allowed are 0 (proven best) to below 1")
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise AutoDDLError(f"seed: got {seed!r}; allowed are whole numbers >= 0")
-    if pin is None:
-        return
-    if not isinstance(pin, Mapping):
-        raise AutoDDLError(
-            f"pin: got {pin!r}; give a dict of name patterns and states, {{'*.fc1.weight': 'B,S0'}}"
-        )
-    for pattern, state in pin.items():
-        if not isinstance(pattern, str) or not isinstance(state, str):
-            raise AutoDDLError(
-                f"pin {pattern!r}: got {state!r}; give a name pattern and a state such as 'B,S0'"
-            )
-
-
-def parse_bytes(text: str | float) -> int:
-    """Read "16GiB", "512 MB", "1e9" or a number of bytes; KiB is 1024, KB 1000.
-
-    Raises:
-        AutoDDLError: not a size.
-    """
-    size = math.nan
-    if isinstance(text, str):
-        match = re.fullmatch(
-            r"\s*(\d+\.?\d*|\.\d+)(e\d+)?\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE | re.ASCII
-        )
-        if match is not None:
-            base = 1024 if match[4] else 1000
-            size = float(match[1] + (match[2] or "")) * base ** _UNITS[match[3].upper()]
-    elif _is_number(text):
-        size = float(text)
-    if not 1 <= size < math.inf:
-        raise AutoDDLError(
-            f"memory: got {text!r}; allowed are sizes > 0 such as '16GiB', '500MB' or 16e9 (bytes)"
-        )
-    return int(size)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _mesh(given: Any, levels: tuple[str, ...]) -> Mesh:
-    """Return the mesh that the user means."""
-    if isinstance(given, Mesh):
-        return given
-    sizes = (given,) if isinstance(given, int) else given
-    listed = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
-    if not isinstance(sizes, str) and not (listed and not any(isinstance(n, bool) for n in sizes)):
-        raise AutoDDLError(f"mesh: got {given!r}; allowed are sizes such as '4', '2x4' or (2, 4)")
-    return Mesh.parse(sizes, levels)

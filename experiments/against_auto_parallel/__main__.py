@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import autoddl
+from autoddl.arguments import SEARCHES
 from autoddl.engine.launch import launch
 from autoddl.errors import AutoDDLError
 from autoddl.make_plan import layout_of
@@ -25,14 +26,13 @@ from autoddl.perfmodel.memory import estimate
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.tasks import Layout
 from autoddl.perfmodel.timeline import predict
-from autoddl.planning import SEARCHES
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from experiments.against_auto_parallel.document import Row, Side, document, table
 from experiments.against_auto_parallel.peer_plan import PeerPlan, beside, layout
 
 _EXIT_BAD_INPUT, _EXIT_INTERRUPTED = 2, 130
-DEFAULT_SEARCH = "exact" if "exact" in SEARCHES else "coordinate"
+DEFAULT_SEARCH = "exact"
 # Few tokens for its width, so that data parallelism is not already the best plan.
 SIZES = {
     "width": 256,

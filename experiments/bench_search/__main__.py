@@ -19,15 +19,15 @@ from typing import Any
 
 from rich.console import Console
 
+from autoddl.arguments import SEARCHES
 from autoddl.errors import AutoDDLError
-from autoddl.planning import SEARCHES
 from experiments.bench_search import worker
 from experiments.bench_search.cases import MEMORY, Bars, Case, Model, chosen
 from experiments.bench_search.report import Row, report
 from experiments.bench_search.worker import Search
 
 _EXIT_BAD_INPUT, _EXIT_INTERRUPTED = 2, 130
-DEFAULT_SEARCH = "exact" if "exact" in SEARCHES else "coordinate"
+DEFAULT_SEARCH = "exact"
 _WIDTH = 132  # of the table
 
 

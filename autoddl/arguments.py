@@ -1,0 +1,87 @@
+"""What `optimize` is called with: read, or refused in one line."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autoddl.errors import AutoDDLError
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rules.engines import ENGINES
+from autoddl.search.baselines import BASELINES
+from autoddl.search.objective import OBJECTIVES
+from autoddl.search.solvers import SOLVERS
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+SEARCHES = (*SOLVERS, *BASELINES)
+
+
+def check_space(*, objective: Any, engine: Any) -> None:
+    """Raise AutoDDLError for what there are no problems of."""
+    if objective not in OBJECTIVES:
+        raise AutoDDLError(f"objective: got {objective!r}; allowed are {', '.join(OBJECTIVES)}")
+    if engine is not None and engine not in ENGINES:
+        raise AutoDDLError(f"engine: got {engine!r}; allowed are {', '.join(ENGINES)} or None")
+
+
+def check_arguments(*, search: Any, budget: Any, stop_gap: Any, seed: Any, pin: Any) -> None:
+    """Raise AutoDDLError for what no search accepts."""
+    if search not in SEARCHES:
+        raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SEARCHES)}")
+    if not _is_number(budget) or not budget > 0:
+        raise AutoDDLError(f"budget: got {budget!r}; allowed are seconds > 0")
+    if not _is_number(stop_gap) or not 0 <= stop_gap < 1:
+        raise AutoDDLError(f"stop_gap: got {stop_gap!r}; allowed are 0 (proven best) to below 1")
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise AutoDDLError(f"seed: got {seed!r}; allowed are whole numbers >= 0")
+    if pin is None:
+        return
+    if not isinstance(pin, Mapping):
+        raise AutoDDLError(
+            f"pin: got {pin!r}; give a dict of name patterns and states, {{'*.fc1.weight': 'B,S0'}}"
+        )
+    for pattern, state in pin.items():
+        if not isinstance(pattern, str) or not isinstance(state, str):
+            raise AutoDDLError(
+                f"pin {pattern!r}: got {state!r}; give a name pattern and a state such as 'B,S0'"
+            )
+
+
+def parse_bytes(text: str | float) -> int:
+    """Read "16GiB", "512 MB", "1e9" or a number of bytes; KiB is 1024, KB 1000.
+
+    Raises:
+        AutoDDLError: not a size.
+    """
+    size = math.nan
+    if isinstance(text, str):
+        match = re.fullmatch(
+            r"\s*(\d+\.?\d*|\.\d+)(e\d+)?\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE | re.ASCII
+        )
+        if match is not None:
+            base = 1024 if match[4] else 1000
+            size = float(match[1] + (match[2] or "")) * base ** _UNITS[match[3].upper()]
+    elif _is_number(text):
+        size = float(text)
+    if not 1 <= size < math.inf:
+        raise AutoDDLError(
+            f"memory: got {text!r}; allowed are sizes > 0 such as '16GiB', '500MB' or 16e9 (bytes)"
+        )
+    return int(size)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def mesh_of(given: Any, levels: tuple[str, ...]) -> Mesh:
+    """Return the mesh that the user means."""
+    if isinstance(given, Mesh):
+        return given
+    sizes = (given,) if isinstance(given, int) else given
+    listed = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
+    if not isinstance(sizes, str) and not (listed and not any(isinstance(n, bool) for n in sizes)):
+        raise AutoDDLError(f"mesh: got {given!r}; allowed are sizes such as '4', '2x4' or (2, 4)")
+    return Mesh.parse(sizes, levels)
