@@ -183,7 +183,7 @@ class Dual:
         for batch in self.batches:
             for pull in batch.pulls[True]:
                 told[pull.mine, : pull.cost.shape[1]] = self._mean(pull, pull.share, free)
-            total = batch.cost + told[batch.ends[:, :, None], batch.states].sum(axis=1)
+            total = batch.cost + told.take(batch.slots).sum(axis=1)
             choice = total.argmin(axis=1)
             for node, mine in zip(batch.nodes.tolist(), choice.tolist(), strict=True):
                 found[node] = mine
@@ -207,7 +207,7 @@ class Dual:
                     np.minimum(slack[end, :states], row, out=slack[end, :states])
         found: list[Floats] = [np.zeros(0)] * len(self.problem.nodes)
         for batch in self.batches:
-            mine = slack[batch.ends[:, :, None], batch.states] * batch.once[:, None]
+            mine = slack.take(batch.slots) * batch.once[:, None]
             value = self._own(batch) + mine.sum(axis=1)
             for node, row in zip(batch.nodes, value, strict=True):
                 found[node] = row
@@ -248,7 +248,7 @@ class Dual:
         total = self._total(batch)
         dropped = np.isinf(total)
         total[dropped] = 0.0
-        lent = self.lent[batch.ends[:, :, None], batch.states]
+        lent = self.lent.take(batch.slots)
         value = total - np.where(dropped[:, None], 0.0, lent).sum(axis=1)
         value[dropped] = np.inf
         found: Floats = np.maximum(value - value.min(axis=1, keepdims=True), 0.0)
@@ -256,22 +256,19 @@ class Dual:
 
     def _total(self, batch: Batch) -> Floats:
         """Return θ [nodes, choices] with all messages."""
-        total: Floats = self.messages[batch.ends[:, :, None], batch.states].sum(axis=1)
+        total: Floats = np.add.reduce(self.messages.take(batch.slots), axis=1)
         total += batch.cost
         return total
 
     def _lend(self, batch: Batch) -> None:
         """Lend to the tensors that nodes on one side touch as well; elsewhere states are free."""
-        ends, states = len(batch.states), self.messages.shape[1]
-        if not ends:
+        if not len(batch.states):
             return
-        total = self._total(batch) * batch.part[:, None]
-        lent = np.full((len(total), ends * states), np.inf)
-        least = np.minimum.reduceat(total[:, batch.order], batch.starts, axis=1)
-        lent[:, batch.present] = least
-        lent = lent.reshape(len(total), ends, states)
-        here = batch.lends[self.forward][:, :, None]
-        self.lent[batch.ends] = np.where(here | np.isinf(lent), lent, 0.0)
+        total = self._total(batch)
+        total *= batch.part[:, None]
+        least = np.minimum.reduceat(total.take(batch.order, axis=1), batch.starts, axis=1)
+        stays = batch.lends[self.forward] | np.isinf(least)
+        self.lent.put(batch.present, np.where(stays, least, 0.0))
 
     def _pull(self, pull: Pull) -> None:
         """Move what tensors can give to the nodes of these ends."""
@@ -280,7 +277,7 @@ class Dual:
     def _mean(self, pull: Pull, weight: Floats, free: Floats | None = None) -> Floats:
         """Return what each end gets of its terms [ends, states], 0 for some state."""
         seen = self._seen(pull, free)
-        seen -= seen.min(axis=1, keepdims=True)
+        seen -= np.minimum.reduce(seen, axis=1, keepdims=True)
         if len(pull.mine) == len(seen):
             return seen
         mean: Floats = np.add.reduceat(seen * weight[:, None], pull.starts)
@@ -294,7 +291,10 @@ class Dual:
         states = pull.cost.shape[1]
 
         def at(ends: Ints) -> Floats:
-            found: Floats = self.lent[ends] - self.messages[ends] if free is None else free[ends]
+            if free is not None:
+                return free[ends, :states]
+            found: Floats = self.lent.take(ends, axis=0)
+            found -= self.messages.take(ends, axis=0)
             return found[..., :states]
 
         if pull.source is None:
@@ -365,15 +365,17 @@ class Dual:
         earlier, later = span[0][ends] < here, span[1][ends] > here
         order = np.argsort(states, axis=1, kind="stable")
         sorted_states = np.take_along_axis(states, order, axis=1)
-        present, starts = np.unique(
+        places, starts = np.unique(
             (sorted_states + width * np.arange(len(states))[:, None]).ravel(), return_index=True
         )
+        slot, state = np.divmod(places, width)
         once = 1.0 / (terms[0][:, None] == terms[0]).sum(axis=1)
         behind, ahead = earlier.sum(axis=1), later.sum(axis=1)
         part = 1.0 / np.maximum(1, np.maximum(ahead, behind))
         return Batch(
-            np.array(nodes), cost, ends, states, once, order.ravel(), starts, present, part,
-            (earlier, later), (1.0 - part * behind, 1.0 - part * ahead),
+            np.array(nodes), cost, ends, states, width * ends[:, :, None] + states, once, order.ravel(),
+            starts, width * ends[:, slot] + state, part, (earlier[:, slot], later[:, slot]),
+            (1.0 - part * behind, 1.0 - part * ahead),
             (self._pulls(touched, later), self._pulls(touched, earlier)),
         )  # fmt: skip
 

@@ -29,14 +29,18 @@ from autoddl.search.shorten import Shortened, shorten
 from autoddl.search.terms import Fold
 
 ROUNDS = 5  # of dual ascent between two looks at what can be dropped
-FOLDED = 10  # rounds of the fold, which soon stands still
+FOLDED = 30  # rounds of the fold
 STEADY = 4e-5  # relative; where few layers' bound moves less in a turn its messages serve for all
 NEAR = 0.05  # relative; above that gap nothing is dropped, it would be little
 SHRUNK = 0.75  # so small a part of the choices left makes a smaller problem worth its time
 SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
+PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
 FEW = 2  # choices of a node on average that are left when all plans are looked at
 WIDE = 4000  # partial plans that stay while looking at all that are left
+FINE = 1e-5  # relative; below that gap only a proof is of use, a better plan is not
+AT_LEAST_S = 1.0  # for that; no more than what the search took before, otherwise
 PATIENCE = 8  # turns in which the bound does not move that end an ascent
+SOON = 2  # so many end one that is not the last, or has a FINE gap
 MOVED = 1e-6  # relative
 PRICES = 14  # of memory that are tried
 
@@ -72,7 +76,7 @@ def search(
             f"search='exact' on mesh {problem.mesh}: no assignment that is possible was found in "
             f"{budget:g} s; give more memory or time"
         )
-    proven = run.best_s - run.bound_s <= SLACK * run.best_s  # but for rounding
+    proven = run.best_s - run.bound_s <= PROVEN * run.best_s
     return SearchResult(
         "exact", run.best, run.best_s, run.best_s if proven else run.bound_s,
         problem.memory_bytes(run.best), run.trace.ended(run.best_s), run.evaluations,
@@ -110,7 +114,7 @@ class _Search:
 
     def closed(self, bound_s: float, best_s: float) -> bool:
         """Tell whether a bound is as near to a cost as is asked for."""
-        return bound_s >= (1 - max(self.stop_gap, SLACK)) * best_s
+        return bound_s >= (1 - max(self.stop_gap, PROVEN)) * best_s
 
     def solve(self) -> None:
         """Go from few layers to all of them."""
@@ -119,24 +123,29 @@ class _Search:
             dual = Dual(self.problem, most_s=self._most())
             self._ascend(_Ascent(dual, _all(self.problem), self.offer, self, self.limit))
             return
-        few = self._few(some)
+        few = self._few(some).early
         fold = Fold(np.bincount(some.place), Counter(some.ends))
-        before = few.early
-        dual = Dual(
-            some.problem, byte_s=before.byte_s, most_s=self._most(), fold=fold, before=before
-        )
-        dual.ascend(FOLDED)
+        dual = Dual(some.problem, byte_s=few.byte_s, most_s=self._most(), fold=fold, before=few)
+        bound_s = dual.ascend(FOLDED)
         self.offer(some.extended(dual.rounded()))
         allowed_s = dual.byte_s * (self.limit or 0)
-        self.bound_s = max(self.bound_s, dual.bound() - allowed_s)
+        self.bound_s = max(self.bound_s, bound_s - allowed_s)
         if self.late() or self.closed(self.bound_s, self.best_s):
             return
         slack = self._most() if not np.isfinite(self.best_s) else self.best_s * (1 + SLACK)
-        kept = _kept(dual, slack + allowed_s - dual.bound())
+        kept = _kept(dual, slack + allowed_s - bound_s)
         domains = [kept[i] for i in some.place]
-        whole = restricted(self.problem, domains)
-        dual = Dual(whole, byte_s=before.byte_s, most_s=self._most(), before=before, ends=some.ends)
-        self._ascend(_Ascent(dual, domains, self.offer, self, self.limit))
+        for before, patience in ((dual, SOON), (few, PATIENCE)):
+            whole = restricted(self.problem, domains)
+            dual = Dual(
+                whole, byte_s=dual.byte_s, most_s=self._most(), before=before, ends=some.ends
+            )
+            ascent = _Ascent(dual, domains, self.offer, self, self.limit, patience=patience)
+            self._ascend(ascent)
+            if self.late() or self.closed(self.bound_s, self.best_s):
+                return
+            pairs = zip(ascent.domains, ascent.left, strict=True)
+            dual, domains = ascent.dual, [domain[left] for domain, left in pairs]
 
     def _few(self, some: Shortened) -> _Ascent:
         """Solve the problem that lacks layers."""
@@ -168,26 +177,26 @@ class _Ascent:
     there, `left` those of them that are left for this node. `offer` takes an assignment of the
     original one and returns its cost, bytes, and whether it fits. `limit` are the bytes that are
     allowed, those of the best plan if not given. Nothing is dropped as long as the bound moves by
-    more than `steady` in a turn.
+    more than `steady` in a turn; `patience` are the turns in which it does not move that end it.
     """
 
     def __init__(
         self, dual: Dual, domains: Sequence[Ints], offer: Offer, search: _Search,
-        limit: int | None, steady: float = np.inf,
+        limit: int | None, steady: float = np.inf, patience: int = PATIENCE,
     ) -> None:  # fmt: skip
         self.dual, self.domains, self.offer, self.search = dual, list(domains), offer, search
-        self.limit, self.steady = limit, steady
+        self.limit, self.steady, self.patience = limit, steady, patience
         self.left = _all(dual.problem)
         self.early = dual  # the last one that has all choices
         self.best_s, self.best_bytes = np.inf, 0
-        self.bound_s = -np.inf
+        self.bound_s, self.raised = -np.inf, -np.inf  # the latter with the price of all memory
         self.price = _Price(dual.byte_s, search)
 
     def run(self) -> None:
         """Ascend; `bound_s` is that of the dual's problem at the end."""
-        idle, slack, drops = 0, np.inf, False
-        while not self.search.late() and idle < PATIENCE:
-            self.dual.ascend(ROUNDS)
+        idle, slack, drops = 0, np.inf, self.steady == np.inf
+        while not self.search.late() and idle < self.patience:
+            self.raised = self.dual.ascend(ROUNDS)
             fits = self._offer(self.dual.rounded())
             before, now = self.bound_s, self._bound()
             self.bound_s = max(before, now)
@@ -203,16 +212,20 @@ class _Ascent:
             near = room < NEAR * self.best_s and room < (0.95 if idle else SHRUNK) * slack
             if drops and near:
                 slack = room
-                self._drop(slack)
+                self.left = _kept(self.dual, slack)
+            if room < FINE * self.best_s:
+                self.patience = min(self.patience, SOON + 1)
             few = sum(map(len, self.left)) < FEW * len(self.left)
-            if (idle >= 2 or (few and slack == room)) and self._look():
+            if (idle == 2 < self.patience or (few and slack == room)) and self._look():
                 self.bound_s = self.best_s
                 return
+            if slack == room:
+                self._drop()
 
     def _bound(self) -> float:
         """Return the bound in seconds, without the price of the memory that is allowed."""
         allowed = self.best_bytes if self.limit is None else self.limit
-        return self.dual.bound() - self.dual.byte_s * allowed
+        return self.raised - self.dual.byte_s * allowed
 
     def _slack(self) -> float:
         """Return by how much a better plan may be above the dual's bound."""
@@ -225,12 +238,11 @@ class _Ascent:
             self.best_s, self.best_bytes = cost_s, held
         return fits
 
-    def _drop(self, slack_s: float) -> None:
-        """Drop the choices that cost more than the slack at least."""
+    def _drop(self) -> None:
+        """Drop the choices that are not left; a problem without them where that is worth its time."""
         if self.early is self.dual:
             self.early = copy(self.dual)  # whose messages will stay as they are
             self.early.messages = self.dual.messages.copy()
-        self.left = _kept(self.dual, slack_s)
         some = self.dual.drop(self.left)
         if sum(map(len, some)) > SHRUNK * sum(map(len, self.domains)):
             return
@@ -243,8 +255,12 @@ class _Ascent:
 
     def _look(self) -> bool:
         """Look at all plans that are left; tell whether none can be better than the best now."""
-        late = self.search.late
-        found = cheapest_within(self.dual, self.left, self._slack(), WIDE, self.limit, late)
+        trace, budget = self.search.trace, self.search.budget
+        end_s = min(2 * trace.elapsed_s() + AT_LEAST_S, budget)
+        found = cheapest_within(
+            self.dual, self.left, self._slack(), WIDE, self.limit,
+            lambda: trace.elapsed_s() > end_s, beam=self._slack() > FINE * self.best_s,
+        )  # fmt: skip
         if found.assignment is not None:
             self._offer(found.assignment)
         return found.proven

@@ -51,14 +51,16 @@ def cheapest(
     width: int,
     memory_bytes: int | None = None,
     late: Callable[[], bool] = lambda: False,
+    *,
+    beam: bool = True,
 ) -> Found:
     """Return the cheapest plan of `domains` that costs at most `slack_s` more than `dual.bound()`.
 
     Where the dual prices memory, both costs include that. Of more than `width` partial plans the
-    cheapest so far stay, and nothing is proven. The plan holds at most `memory_bytes`. When it gets
-    `late` there is none, and nothing is proven.
+    cheapest so far stay as a `beam`, and nothing is proven; without one there is no plan then. The
+    plan holds at most `memory_bytes`. When it gets `late` there is none, and nothing is proven.
     """
-    return _Frontier(dual, domains, slack_s, width, memory_bytes).run(late)
+    return _Frontier(dual, domains, slack_s, width, memory_bytes).run(late, beam)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +220,7 @@ class _Frontier:
                     heapq.heappush(queue, (growth(other), other))
         return order
 
-    def run(self, late: Callable[[], bool]) -> Found:
+    def run(self, late: Callable[[], bool], beam: bool) -> Found:
         """Decide node after node."""
         order = list(self.turn)
         last = {n: max((self.turn[o] for o in self.open[n]), default=-1) for n in order}
@@ -246,6 +248,8 @@ class _Frontier:
             retires = len(open_now) <= len(columns)
             kept = self._kept(open_now, values, held) if retires else np.arange(len(values))
             if len(kept) > self.width:
+                if not beam:
+                    return Found(None, False)
                 proven = False
                 kept = kept[np.sort(np.argsort(values[kept], kind="stable")[: self.width])]
             row, choice, values, held = row[kept], choice[kept], values[kept], held[kept]

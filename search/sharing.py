@@ -25,8 +25,7 @@ def seen_by_producer(cost: Floats, wants: Floats) -> Floats:
     `cost` is [rows or 1, s, w], `wants` [rows, readers, w] what it costs a reader to want w.
     """
     if wants.shape[1] == 1:
-        least: Floats = (cost.swapaxes(1, 2) + wants[:, 0, :, None]).min(axis=1)
-        return least
+        return _least(cost.swapaxes(1, 2) + wants[:, 0, :, None])
     return _in_parts(lambda c, w: _served(c, _sums(w))[:, -1], cost, wants)
 
 
@@ -36,36 +35,44 @@ def seen_by_reader(cost: Floats, source: Floats, others: Floats) -> Floats:
     `source` [rows, s] is what a state costs the producer, `others` [rows, readers − 1, w] as above.
     """
     if others.shape[1] == 0:
-        least: Floats = (cost + source[:, :, None]).min(axis=1)
-        return least
+        return _least(cost + source[:, :, None])
     return _in_parts(_with_others, cost, source, others)
+
+
+def _least(sums: Floats) -> Floats:
+    """Return the minimum along the second axis (without what ndarray.min does besides)."""
+    least: Floats = np.minimum.reduce(sums, axis=1)
+    return least
 
 
 def _with_others(cost: Floats, source: Floats, others: Floats) -> Floats:
     """For every group that wants the same as the reader, the rest is served for its own sake."""
     sums = _sums(others)
     rest = _served(cost, sums)[:, ::-1] + source[:, None]  # the complement of g is the last less g
-    least = (cost[:, :, None] + rest.swapaxes(1, 2)[..., None]).min(axis=1)
-    found: Floats = (least + sums).min(axis=1)
-    return found
+    return _least(_least(cost[:, :, None] + rest.swapaxes(1, 2)[..., None]) + sums)
 
 
 def _sums(wants: Floats) -> Floats:
     """Return what it costs each set of readers to want w [rows, sets, w]; a set's bits are readers."""
-    sums = np.zeros((len(wants), 1, wants.shape[2]))
-    for reader in range(wants.shape[1]):
-        sums = np.concatenate([sums, sums + wants[:, reader, None]], axis=1)
+    rows, readers, states = wants.shape
+    sums = np.zeros((rows, 1 << readers, states))
+    for reader in range(readers):
+        size = 1 << reader
+        np.add(sums[:, :size], wants[:, reader, None], out=sums[:, size : 2 * size])
     return sums
 
 
 def _served(cost: Floats, sums: Floats) -> Floats:
     """Return the least sum over the ways to serve each set of readers [rows, sets, s]."""
+    rows, sets, _ = sums.shape
+    served = np.zeros((rows, sets, cost.shape[1]))
+    together = served[:, 1:]  # one state for all of them
     prices = np.ascontiguousarray(cost.swapaxes(1, 2))[:, :, None]
-    # one state for all of them:
-    together: Floats = (prices + sums.swapaxes(1, 2)[..., None]).min(axis=1)
-    served: Floats = np.zeros_like(together)
-    for level in _levels(sums.shape[1].bit_length() - 1):
-        ways = together[:, level.group] + served[:, level.rest]
+    np.minimum.reduce(prices + sums[:, 1:].swapaxes(1, 2)[..., None], axis=1, out=together)
+    if sets > 2:
+        together = together.copy()
+    for level in _levels(sets.bit_length() - 1):
+        ways = together[:, level.group - 1] + served[:, level.rest]
         served[:, level.sets] = np.minimum.reduceat(ways, level.starts, axis=1)
     return served
 
@@ -82,9 +89,9 @@ class _Level:
 
 @lru_cache
 def _levels(readers: int) -> tuple[_Level, ...]:
-    """Return all sets by size; a group always has the first reader of its set."""
+    """Return all sets of several by size; a group always has the first reader of its set."""
     found = []
-    for size in range(1, readers + 1):
+    for size in range(2, readers + 1):
         sets = [s for s in range(1 << readers) if s.bit_count() == size]
         ways = [[g for g in range(1, s + 1) if g & s == g and g & s & -s] for s in sets]
         group = np.array([g for row in ways for g in row])

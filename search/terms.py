@@ -84,17 +84,19 @@ class Batch:
 
     `cost` [nodes, choices], infinite for choices that have been dropped. Each node has the same
     number of ends; `ends` [nodes, ends] are their numbers, `states` [ends, choices] the state of
-    the tensor under each choice, `once` [ends] one over how many of them are in the same term.
-    `order` sorts the choices of all ends by state, `starts` are where each of `present` (positions
-    in [ends, states]) begins in it. By direction (backward, forward): `lends` [nodes, ends] to which
-    tensors nodes lend, `rest` [nodes] what they keep, and `pulls`; `part` [nodes] is what each of
-    those tensors gets.
+    the tensor under each choice, `slots` [nodes, ends, choices] where in the messages (flat) that is,
+    `once` [ends] one over how many of them are in the same term. `order` sorts the choices of all
+    ends by state, `starts` are where each state that occurs begins in it, `present` [nodes, states
+    that occur] where in the messages it is. By direction (backward, forward): `lends` [nodes, states
+    that occur] whether they lend to that tensor, `rest` [nodes] what they keep, and `pulls`; `part`
+    [nodes] is what each of those tensors gets.
     """
 
     nodes: Ints
     cost: Floats
     ends: Ints
     states: Ints
+    slots: Ints
     once: Floats
     order: Ints
     starts: Ints
