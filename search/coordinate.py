@@ -2,15 +2,15 @@
 
 A coordinate is a move: all cells of one kind together, one cell, one node, or a forest of nodes at
 once; in turn each takes its best alternative with everything else fixed. At a fixed point the search
-starts again: from the given starts, the best first, then from the best point with one cell changed
-at random.
+starts again: from the given starts and what a lower bound suggests, the best first, then from the
+best point with one cell changed at random.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -18,9 +18,11 @@ import numpy as np
 
 from autoddl.search import cells
 from autoddl.search.cells import neighbours
+from autoddl.search.dual import Dual
 from autoddl.search.moves import Move, difference, price, single
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.result import Assignment, Progress, SearchResult
+from autoddl.search.shorten import shorten
 from autoddl.search.trees import Forests
 
 IMPROVEMENT = 1e-9  # relative; smaller differences are rounding
@@ -31,6 +33,7 @@ PATIENCE = 6  # forests in a row that bring nothing before a point counts as fix
 FORESTS = 60  # and how many there are at most in a row
 WORTHWHILE = 1e-5  # relative; what a forest, or another round, has to bring
 STAGNATION = 24  # restarts in a row without improvement that end a search
+TURNS, ROUNDS = 8, 5  # of the dual ascent that suggests a start: looks at it, rounds between them
 REACH = 3  # steps from a changed cell within which nodes may follow
 
 Key = tuple[int, float]
@@ -63,6 +66,7 @@ def search(
     rng = np.random.default_rng(seed)
     first: list[Sequence[int]] = [*starts] or [cheapest(problem)]
     first += [replicated(problem), *([] if memory_bytes is None else [least_memory(problem)])]
+    first += suggested(problem, descent.late)
     first.sort(key=descent.key)
     best = ideal = list(first[0])
     trace = [(time.perf_counter() - begin, problem.cost_s(best))]
@@ -132,6 +136,18 @@ def cheapest(problem: Problem) -> Assignment:
 def least_memory(problem: Problem) -> Assignment:
     """Return the assignment in which every node holds the fewest bytes."""
     return tuple(int(node.memory_bytes.argmin()) for node in problem.nodes)
+
+
+def suggested(problem: Problem, late: Callable[[], bool]) -> list[Assignment]:
+    """Return what the lower bound of few layers suggests after some rounds, the cheapest."""
+    some = shorten(problem)
+    most_s = 2 * max(problem.cost_s(cheapest(problem)), 1e-9)
+    dual, found = Dual(some.problem, most_s=most_s), list[Assignment]()
+    for _ in range(TURNS):
+        if not late():
+            dual.ascend(ROUNDS)
+            found.append(some.extended(dual.rounded()))
+    return sorted(found, key=problem.cost_s)[:1]
 
 
 class Descent:

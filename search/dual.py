@@ -21,7 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.search.problem import Floats, Ints, Problem
-from autoddl.search.sharing import seen_by_producer, seen_by_reader
+from autoddl.search.sharing import (
+    FEW_READERS,
+    many_readers,
+    seen_by_producer,
+    seen_by_reader,
+)
+from autoddl.search.shorten import Ends
 from autoddl.search.terms import (
     Batch,
     Compressed,
@@ -48,16 +54,20 @@ class Dual:
         most_s: float = np.inf,
         fold: Fold | None = None,
         before: Dual | None = None,
-        ends: Sequence[Sequence[int]] | None = None,
+        ends: Ends | None = None,
+        wide: bool = False,
     ) -> None:
         """Start with the messages of `before`, if given: of the same problem with more choices.
 
-        Or of another one: at each of our edges, `ends` has for the producer and each reader which of
-        its edges has that end. With a `fold` it is the relaxation of the whole problem of which
-        `problem` has a part of the layers. `most_s` is more than what the best plan costs: what is
-        not possible (infinite) is as good as that.
+        Or of another one: at each of our edges, `ends` has for the producer and each reader which end
+        of which of its edges stands for that (see shorten.Shortened). With a `fold` it is the
+        relaxation of the whole problem of which `problem` has a part of the layers. `most_s` is more
+        than what the best plan costs: what is not possible (infinite) is as good as that. In a `wide`
+        relaxation terms have as many readers as can be; its bound is better where tensors have many,
+        its rounds take longer.
         """
         self.problem, self.byte_s, self.most_s, self.fold = problem, byte_s, most_s, fold
+        self.wide = wide
         self._terms(problem)
         self._copies(fold)
         shape = self.count, max((len(cost) for cost in self.prices), default=1)
@@ -82,7 +92,7 @@ class Dual:
         self.end_at: dict[tuple[int, int, int], int] = {}  # by edge, position, group of readers
         tables: dict[tuple[int, float], int] = {}
         for index, (cost, states) in enumerate(found):
-            for group, readers in enumerate(reader_groups(len(states) - 1)):
+            for group, readers in enumerate(self._groups(index)):
                 key = id(cost), len(readers) / (len(states) - 1)
                 if key not in tables:
                     tables[key] = len(self.prices)
@@ -93,6 +103,11 @@ class Dual:
                 for (edge, position), end in zip(at, ends.tolist(), strict=True):
                     self.end_at[edge, position, group] = end
                 self.count += len(at)
+
+    def _groups(self, edge: int) -> list[tuple[int, ...]]:
+        """Return the readers of an edge's terms."""
+        most = many_readers(len(self.occurring[edge])) if self.wide else FEW_READERS
+        return reader_groups(len(self.problem.edges[edge].readers), most)
 
     def _occurring(self, problem: Problem) -> list[Ints]:
         """Return which states occur at each edge, or at one whose ends stand for the same."""
@@ -116,7 +131,7 @@ class Dual:
         else:
             self.weight = np.array(fold.copies, dtype=float)
             for edges, count in fold.edges.items():
-                for group, readers in enumerate(reader_groups(len(edges) - 1)):
+                for group, readers in enumerate(self._groups(edges[0])):
                     at = [(edges[i], i, group) for i in (0, *(reader + 1 for reader in readers))]
                     found[tuple(self.end_at[key] for key in at)] += count
         table_of = np.repeat([t.table for t in self.terms], [len(t.ends) for t in self.terms])
@@ -128,15 +143,29 @@ class Dual:
             counts = np.array([float(found[row]) for row in rows])
             self.alike.append(Terms(np.array(rows), self.prices[table][None], counts))
 
-    def _carry(self, before: Dual, ends: Sequence[Sequence[int]] | None) -> None:
-        """Take over messages; every state here occurs there as well."""
+    def _carry(self, before: Dual, ends: Ends | None) -> None:
+        """Take over messages, where there is such an end and state."""
         for term in self.terms:
             for (edge, position), end in zip(term.at, term.ends.tolist(), strict=True):
-                same = edge if ends is None else ends[edge][position]
-                there = before.end_at[same, position, term.group]
-                states = self.occurring[edge]
-                left = np.searchsorted(before.occurring[same], states)
-                self.messages[end, : len(states)] = before.messages[there, left]
+                same = (edge, position) if ends is None else ends[edge][position]
+                if same is None:
+                    continue
+                states, known = self.occurring[edge], before.occurring[same[0]]
+                column = np.minimum(np.searchsorted(known, states), len(known) - 1)
+                there = before.told(*same, term.group, len(self._groups(edge)))[column]
+                self.messages[end, : len(states)] = np.where(known[column] == states, there, 0.0)
+
+    def told(self, edge: int, position: int, group: int, groups: int) -> Floats:
+        """Return the message of an end, which may be one of another number of groups of readers."""
+        here = [
+            self.end_at[edge, position, g]
+            for g in range(len(self._groups(edge)))
+            if (edge, position, g) in self.end_at
+        ]
+        if position == 0 and len(here) == groups:
+            return np.asarray(self.messages[here[group]])
+        share = 1 / groups if position == 0 else 1.0
+        return np.asarray(share * self.messages[here].sum(axis=0))
 
     def bound(self) -> float:
         """Return seconds that no assignment (of the whole problem) stays below."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from autoddl.errors import InfeasibleError
 from autoddl.search.coordinate import cheapest, least_memory, replicated
+from autoddl.search.coordinate import search as descended
 from autoddl.search.dual import Dual
 from autoddl.search.frontier import cheapest as cheapest_within
 from autoddl.search.problem import Ints, Problem
@@ -38,11 +39,18 @@ PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
 FEW = 2  # choices of a node on average that are left when all plans are looked at
 WIDE = 4000  # partial plans that stay while looking at all that are left
 FINE = 1e-5  # relative; below that gap only a proof is of use, a better plan is not
-AT_LEAST_S = 1.0  # for that; no more than what the search took before, otherwise
+AT_LEAST_S = 1.0  # for a look; beyond that it may take a part of what the search took before
+LOOKS = {True: 1.0, False: 0.2}  # that part, by whether a better plan is of use
 PATIENCE = 8  # turns in which the bound does not move that end an ascent
 SOON = 2  # so many end one that is not the last, or has a FINE gap
-MOVED = 1e-6  # relative
+# A turn brings nothing if it moves the bound by less than CREEP of its distance from the best plan, or
+# by less than STRIDE of that and MOVED of the bound. Where it moves by less than SLOW of the distance
+# terms get more readers.
+CREEP, SLOW, STRIDE = 1e-3, 6e-3, 0.05
+MOVED = 1e-6
+FIRST = 0.4  # so much of the budget may go to few layers
 PRICES = 14  # of memory that are tried
+RESTARTS = 8  # of coordinate descent from a plan that is not proven
 
 Offer = Callable[[Sequence[int]], tuple[float, int, bool]]
 
@@ -68,9 +76,11 @@ def search(
     del seed
     problem.check_memory(memory_bytes)
     run = _Search(problem, budget, stop_gap, memory_bytes, progress)
-    for start in (least_memory(problem), replicated(problem), cheapest(problem), *starts):
+    run.starts = tuple(starts)
+    for start in (least_memory(problem), replicated(problem), cheapest(problem), *run.starts):
         run.offer(start)
     run.solve()
+    run.descend()
     if not np.isfinite(run.best_s):
         raise InfeasibleError(
             f"search='exact' on mesh {problem.mesh}: no assignment that is possible was found in "
@@ -92,6 +102,7 @@ class _Search:
     ) -> None:  # fmt: skip
         self.problem, self.budget, self.stop_gap = problem, budget, stop_gap
         self.limit = memory_bytes
+        self.starts: tuple[Assignment, ...] = ()
         self.trace = Trace(progress)
         self.best: Assignment = ()
         self.best_s = np.inf
@@ -119,33 +130,74 @@ class _Search:
     def solve(self) -> None:
         """Go from few layers to all of them."""
         some = shorten(self.problem, 3)
-        if some.ends is None or some.problem is self.problem:
+        everything = _all(self.problem)
+        if some.problem is self.problem:
             dual = Dual(self.problem, most_s=self._most())
-            self._ascend(_Ascent(dual, _all(self.problem), self.offer, self, self.limit))
+            self._ascend(_Ascent(dual, everything, self.offer, self, self.limit))
             return
-        few = self._few(some).early
-        fold = Fold(np.bincount(some.place), Counter(some.ends))
-        dual = Dual(some.problem, byte_s=few.byte_s, most_s=self._most(), fold=fold, before=few)
-        bound_s = dual.ascend(FOLDED)
-        self.offer(some.extended(dual.rounded()))
-        allowed_s = dual.byte_s * (self.limit or 0)
-        self.bound_s = max(self.bound_s, bound_s - allowed_s)
-        if self.late() or self.closed(self.bound_s, self.best_s):
+        found = self._few(some)
+        few, wide = found.early, found.dual.wide
+        if self.late():
             return
-        slack = self._most() if not np.isfinite(self.best_s) else self.best_s * (1 + SLACK)
-        kept = _kept(dual, slack + allowed_s - bound_s)
-        domains = [kept[i] for i in some.place]
-        for before, patience in ((dual, SOON), (few, PATIENCE)):
+        domains, starts = everything, [few]
+        if some.folds:
+            folded = self._folded(some, few, wide=wide)
+            if self.late() or self.closed(self.bound_s, self.best_s):
+                return
+            kept = _kept(folded, self._slack(folded))
+            domains, starts = [kept[i] for i in some.place], [folded, few]
+        byte_s = few.byte_s
+        for before in starts:
             whole = restricted(self.problem, domains)
             dual = Dual(
-                whole, byte_s=dual.byte_s, most_s=self._most(), before=before, ends=some.ends
-            )
+                whole, byte_s=byte_s, most_s=self._most(), before=before, ends=some.ends,
+                wide=wide,
+            )  # fmt: skip
+            patience = SOON if before is not few else PATIENCE
             ascent = _Ascent(dual, domains, self.offer, self, self.limit, patience=patience)
             self._ascend(ascent)
             if self.late() or self.closed(self.bound_s, self.best_s):
                 return
             pairs = zip(ascent.domains, ascent.left, strict=True)
-            dual, domains = ascent.dual, [domain[left] for domain, left in pairs]
+            domains = [domain[left] for domain, left in pairs]
+            byte_s, wide = ascent.dual.byte_s, ascent.dual.wide
+
+    def descend(self) -> None:
+        """Look for a better plan near the best one where it is not proven."""
+        left = self.budget - self.trace.elapsed_s()
+        fine = self.best_s - self.bound_s <= FINE * self.best_s
+        if left <= 0 or not self.best or fine or self.closed(self.bound_s, self.best_s):
+            return
+        found = descended(
+            self.problem,
+            budget=left,
+            memory_bytes=self.limit,
+            starts=[self.best, *self.starts],
+            restarts=RESTARTS,
+        )
+        self.evaluations += found.evaluations
+        self.offer(found.assignment)
+
+    def _folded(self, some: Shortened, few: Dual, *, wide: bool) -> Dual:
+        """Bound all layers by those of a fold, which begins with the messages of few layers."""
+        fold = Fold(np.bincount(some.place), Counter(some.edges()))
+        dual = Dual(
+            some.problem,
+            byte_s=few.byte_s,
+            most_s=self._most(),
+            fold=fold,
+            before=few,
+            wide=few.wide,
+        )
+        bound_s = dual.ascend(FOLDED)
+        self.offer(some.extended(dual.rounded()))
+        self.bound_s = max(self.bound_s, bound_s - dual.byte_s * (self.limit or 0))
+        return dual
+
+    def _slack(self, dual: Dual) -> float:
+        """Return by how much a better plan may be above the bound of a dual, both with memory's price."""
+        slack = self._most() if not np.isfinite(self.best_s) else self.best_s * (1 + SLACK)
+        return slack + dual.byte_s * (self.limit or 0) - dual.bound()
 
     def _few(self, some: Shortened) -> _Ascent:
         """Solve the problem that lacks layers."""
@@ -155,7 +207,7 @@ class _Search:
             return some.problem.cost_s(assignment), some.problem.memory_bytes(assignment), fits
 
         dual = Dual(some.problem, most_s=self._most())
-        found = _Ascent(dual, _all(some.problem), offer, self, None, steady=STEADY)
+        found = _Ascent(dual, _all(some.problem), offer, self, None, steady=STEADY, share=FIRST)
         found.run()
         return found
 
@@ -182,10 +234,11 @@ class _Ascent:
 
     def __init__(
         self, dual: Dual, domains: Sequence[Ints], offer: Offer, search: _Search,
-        limit: int | None, steady: float = np.inf, patience: int = PATIENCE,
+        limit: int | None, steady: float = np.inf, patience: int = PATIENCE, share: float = 1.0,
     ) -> None:  # fmt: skip
         self.dual, self.domains, self.offer, self.search = dual, list(domains), offer, search
         self.limit, self.steady, self.patience = limit, steady, patience
+        self.end_s = share * search.budget
         self.left = _all(dual.problem)
         self.early = dual  # the last one that has all choices
         self.best_s, self.best_bytes = np.inf, 0
@@ -194,8 +247,8 @@ class _Ascent:
 
     def run(self) -> None:
         """Ascend; `bound_s` is that of the dual's problem at the end."""
-        idle, slack, drops = 0, np.inf, self.steady == np.inf
-        while not self.search.late() and idle < self.patience:
+        idle, slow, slack, drops = 0, 0, np.inf, self.steady == np.inf
+        while self.search.trace.elapsed_s() < self.end_s and idle < self.patience:
             self.raised = self.dual.ascend(ROUNDS)
             fits = self._offer(self.dual.rounded())
             before, now = self.bound_s, self._bound()
@@ -206,7 +259,14 @@ class _Ascent:
                 self.dual.price_memory(self.price.byte_s)
                 self.bound_s = -np.inf if self.limit is None else self.bound_s
                 continue
-            idle = idle + 1 if now <= before + MOVED * abs(now) else 0
+            gap_s = self.best_s - now
+            least = max(CREEP * gap_s, min(MOVED * abs(now), STRIDE * gap_s))
+            idle = idle + 1 if now <= before + least else 0
+            slow = slow + 1 if now <= before + SLOW * gap_s else 0
+            if slow == SOON and not self.dual.wide:
+                self._widen()
+                idle = 0
+                continue
             drops = drops or now <= before + self.steady * abs(now)
             room = self._slack()
             near = room < NEAR * self.best_s and room < (0.95 if idle else SHRUNK) * slack
@@ -250,16 +310,25 @@ class _Ascent:
         self.left = [np.searchsorted(s, k) for s, k in zip(some, self.left, strict=True)]
         old = self.dual
         smaller = restricted(old.problem, some)
-        self.dual = Dual(smaller, byte_s=old.byte_s, most_s=old.most_s, before=old)
+        self.dual = Dual(smaller, byte_s=old.byte_s, most_s=old.most_s, before=old, wide=old.wide)
         self.dual.drop(self.left)
+
+    def _widen(self) -> None:
+        """Go on with terms of more readers."""
+        old = self.dual
+        self.dual = Dual(old.problem, byte_s=old.byte_s, most_s=old.most_s, before=old, wide=True)
+        self.dual.drop(self.left)
+        if self.early is old:
+            self.early = self.dual
 
     def _look(self) -> bool:
         """Look at all plans that are left; tell whether none can be better than the best now."""
-        trace, budget = self.search.trace, self.search.budget
-        end_s = min(2 * trace.elapsed_s() + AT_LEAST_S, budget)
+        beam = self._slack() > FINE * self.best_s
+        trace = self.search.trace
+        end_s = min((1 + LOOKS[beam]) * trace.elapsed_s() + AT_LEAST_S, self.search.budget)
         found = cheapest_within(
             self.dual, self.left, self._slack(), WIDE, self.limit,
-            lambda: trace.elapsed_s() > end_s, beam=self._slack() > FINE * self.best_s,
+            lambda: trace.elapsed_s() > end_s, beam=beam,
         )  # fmt: skip
         if found.assignment is not None:
             self._offer(found.assignment)

@@ -20,7 +20,7 @@ import numpy as np
 from autoddl.search.dual import Dual
 from autoddl.search.problem import Floats, Ints
 
-MOST_ENTRIES = 1 << 20  # of a tensor's table
+MOST_ENTRIES, MOST_ENDS = 1 << 20, 24  # of a tensor's table
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,15 +115,17 @@ class _Frontier:
         """Make the table of a tensor, or one for each of its terms where that would be too large."""
         nodes, states = self._ends(edge)
         sizes = [len(np.unique(s)) for s in states]
-        if math.prod(sizes) <= MOST_ENTRIES:
+        if len(nodes) <= MOST_ENDS and math.prod(sizes) <= MOST_ENTRIES:
             self._table(range(len(nodes)), edge, self.terms[edge], open_nodes)
             return
         for term in self.terms[edge]:
             ends = [position for _, position in self.dual.terms[term].at]
             self._table(ends, edge, [term], open_nodes)
-        if len(self.terms[edge]) > 1:
-            last = max(open_nodes, key=self.turn.__getitem__)
-            self.wholes[last].append(_Whole(edge, nodes, tuple(states)))
+        whole = _Whole(edge, nodes, tuple(states))
+        if len(self.terms[edge]) > 1 and open_nodes:
+            self.wholes[max(open_nodes, key=self.turn.__getitem__)].append(whole)
+        elif len(self.terms[edge]) > 1:
+            self.spent += float(self._beyond(whole, -1, {}).item())
 
     def _table(
         self, ends: Sequence[int], edge: int, terms: Sequence[int], open_nodes: Sequence[int]

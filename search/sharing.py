@@ -15,8 +15,17 @@ import numpy as np
 
 from autoddl.search.problem import Floats, Ints
 
-MOST_READERS = 4  # of one term; 3^n ways to part them are looked at
+# Readers of one term: 3^n ways to part them are looked at. A tensor with more has several terms, which
+# bounds it worse: what all its readers share each term counts in part.
+FEW_READERS, MANY_READERS = 4, 8
 _ENTRIES = 1 << 18  # of one array: what caches hold is worked on fastest
+_MOST_ENTRIES = 400_000  # for the sets of many readers by producer's and wanted state
+
+
+def many_readers(states: int) -> int:
+    """Return how many readers a term may have at most for a tensor of so many states."""
+    fits = (n for n in range(MANY_READERS, FEW_READERS, -1) if states**2 << n <= _MOST_ENTRIES)
+    return next(fits, FEW_READERS)
 
 
 def seen_by_producer(cost: Floats, wants: Floats) -> Floats:

@@ -17,6 +17,8 @@ from autoddl.search.result import Assignment
 
 LONGEST_PERIOD = 4  # so many different layers may take turns
 
+Ends = tuple[tuple[tuple[int, int] | None, ...], ...]
+
 
 @dataclass(frozen=True)
 class _Place:
@@ -52,14 +54,20 @@ class _Run:
 class Shortened:
     """`problem` lacks layers of the whole one; `place` says which of its nodes each whole one takes.
 
-    `ends` has for every edge of the whole problem, for the producer and each reader, the edge at which
-    the node that stands for it has the same place. None if there is no such edge: layers then hang
-    together otherwise than by pairs of neighbours.
+    `ends` has for every edge of the whole problem, for the producer and each reader, at which edge of
+    `problem` and at which position there the node that stands for it has the same tensor; None where
+    it has none. `folds` tells that each edge is made of such ends: their edges have its prices and
+    readers. Otherwise layers hang together in other ways than by pairs of neighbours.
     """
 
     problem: Problem
     place: tuple[int, ...]
-    ends: tuple[tuple[int, ...], ...] | None
+    ends: Ends
+    folds: bool
+
+    def edges(self) -> tuple[tuple[int, ...], ...]:
+        """Return for every edge of the whole problem the edges that its ends are from, if it folds."""
+        return tuple(tuple(end[0] for end in ends if end is not None) for ends in self.ends)
 
     def extended(self, assignment: Sequence[int]) -> Assignment:
         """Return the assignment of the whole problem; left-out layers are like their stand-in."""
@@ -96,13 +104,17 @@ def shorten(problem: Problem, kept_periods: int = 3) -> Shortened:
     shorter = replace(problem, nodes=nodes, edges=tuple(edge for edge, _ in pairs))
     short_place = tuple(number[node] for node in place)
     ends = _ends(problem, operands, shorter, [names for _, names in pairs], short_place)
-    return Shortened(shorter, short_place, ends)
+    folds = all(_alike(edge, shorter, e) for edge, e in zip(problem.edges, ends, strict=True))
+    return Shortened(shorter, short_place, ends, folds)
 
 
 def unchanged(problem: Problem) -> Shortened:
     """Return the problem as it is."""
-    ends = tuple((i,) * (len(edge.readers) + 1) for i, edge in enumerate(problem.edges))
-    return Shortened(problem, tuple(range(len(problem.nodes))), ends)
+    ends = tuple(
+        tuple((index, position) for position in range(len(edge.readers) + 1))
+        for index, edge in enumerate(problem.edges)
+    )
+    return Shortened(problem, tuple(range(len(problem.nodes))), ends, folds=True)
 
 
 def _places(problem: Problem) -> dict[int, _Place]:
@@ -233,7 +245,7 @@ def _ends(
     shorter: Problem,
     short_operands: Sequence[tuple[str, ...]],
     place: Sequence[int],
-) -> tuple[tuple[int, ...], ...] | None:
+) -> Ends:
     """Return at which edges the ends of each edge have those that stand for them; see Shortened."""
     at: dict[tuple[int, str], tuple[int, int]] = {}
     for index, (edge, names) in enumerate(zip(shorter.edges, short_operands, strict=True)):
@@ -243,21 +255,20 @@ def _ends(
     found = []
     for edge, names in zip(problem.edges, operands, strict=True):
         nodes = (edge.producer, *(n for n, _ in edge.readers))
-        mine = [at.get((place[n], name)) for n, name in zip(nodes, names, strict=True)]
-        matched = tuple(end for end in mine if end is not None)
-        if len(matched) < len(mine) or not _alike(edge, shorter, matched):
-            return None
-        found.append(tuple(index for index, _ in matched))
+        found.append(
+            tuple([at.get((place[n], name)) for n, name in zip(nodes, names, strict=True)])
+        )
     return tuple(found)
 
 
-def _alike(edge: Edge, shorter: Problem, ends: Sequence[tuple[int, int]]) -> bool:
+def _alike(edge: Edge, shorter: Problem, ends: Sequence[tuple[int, int] | None]) -> bool:
     """Tell whether the edges that stand for an edge have its prices, states and number of readers."""
-    for position, (index, other) in enumerate(ends):
-        short = shorter.edges[index]
+    for position, end in enumerate(ends):
+        if end is None or end[1] != position:
+            return False
+        short = shorter.edges[end[0]]
         if (
-            position != other
-            or short.table is not edge.table
+            short.table is not edge.table
             or len(short.readers) != len(edge.readers)
             or _arrays(short)[position] is not _arrays(edge)[position]
         ):

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.search.problem import Edge, Floats, Ints
-from autoddl.search.sharing import MOST_READERS
 
 # Ends of many copies go by the terms that nearly all of them are in; those at the edge of a run of
 # layers have nodes of their own that adapt.
@@ -146,9 +145,9 @@ def node_at(edge: Edge, position: int) -> int:
     return edge.producer if position == 0 else edge.readers[position - 1][0]
 
 
-def reader_groups(readers: int) -> list[tuple[int, ...]]:
-    """Part readers into groups that one term can have."""
-    count = -(-readers // MOST_READERS)
+def reader_groups(readers: int, most: int) -> list[tuple[int, ...]]:
+    """Part readers into groups of at most so many, which one term can have."""
+    count = -(-readers // most)
     return [tuple(map(int, part)) for part in np.array_split(np.arange(readers), count)]
 
 

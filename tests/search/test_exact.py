@@ -13,6 +13,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder, coordinate, exact, ilp
 from autoddl.search.dual import Dual
 from autoddl.search.problem import Problem
+from autoddl.search.restrict import restricted
 from autoddl.search.shorten import shorten, unchanged
 from autoddl.search.terms import Fold
 from tests.clusters import cluster
@@ -100,10 +101,10 @@ def test_folded_layers_are_the_whole_problem(
 def test_a_fold_bounds_all_plans_of_all_layers(periods: int, mesh: str) -> None:
     p = builder.build(transformer(7), Mesh.parse(mesh), PROFILE)
     some = shorten(p, periods)
-    if some.ends is None:
+    if not some.folds:
         assert periods == 2  # the first layer is followed by the embedding, no other one is
         return
-    fold = Fold(np.bincount(some.place), Counter(some.ends))
+    fold = Fold(np.bincount(some.place), Counter(some.edges()))
     known = [
         exact.search(p).assignment,
         coordinate.search(p, budget=2.0, restarts=2).assignment,
@@ -137,3 +138,19 @@ def test_many_readers_of_one_tensor_are_proven() -> None:
         found = exact.search(p)
         assert found.lower_bound_s == found.cost_s
         assert found.cost_s == pytest.approx(ilp.search(p).cost_s, rel=1e-9)
+
+
+def test_a_tensor_with_more_readers_than_an_array_has_dims() -> None:
+    for seed in range(3):
+        p = random_problems.hub(seed, size=45)
+        rng = np.random.default_rng(seed)
+        known = coordinate.search(p, restarts=4).assignment
+        some = [rng.random() < 0.2 for _ in p.nodes]  # who may do otherwise than that
+        domains = [
+            np.arange(len(node.choices)) if free else np.array([choice])
+            for node, free, choice in zip(p.nodes, some, known, strict=True)
+        ]
+        left = restricted(p, domains)
+        found = exact.search(left)
+        assert found.lower_bound_s == found.cost_s
+        assert found.cost_s == pytest.approx(ilp.search(left).cost_s, rel=1e-7)
