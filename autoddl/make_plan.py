@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.memory import Layout
@@ -172,20 +174,21 @@ def within_memory(
     """Return what a search finds whose whole memory is within a limit.
 
     `find` searches under a limit on the part of the memory that can be summed up op by op. Where the
-    whole is too large the search is repeated with less for that part, down to the least there is.
-    `memory` returns the whole of an assignment, in bytes.
+    whole is too large the search is repeated with less for that part, down to the least there is; the
+    lower bound stays that of the first search. `memory` returns the whole of an assignment, in bytes.
 
     Raises:
         InfeasibleError: nothing is found that fits, or a baseline, which has no choice, does not.
     """
     if limit is None:
         return find(None)
-    bound, needed = limit, []
+    bound, needed, least_s = limit, [], np.inf
     for _ in range(_ROUNDS):
         result = find(bound)
+        least_s = min(least_s, result.lower_bound_s)
         needed.append(memory(result.assignment))
         if needed[-1] <= limit:
-            return result
+            return replace(result, lower_bound_s=least_s)
         if not chooses or bound == problem.least_memory_bytes:
             break
         tighter = min(bound, result.memory_bytes) - (needed[-1] - limit)

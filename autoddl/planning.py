@@ -15,7 +15,7 @@ from typing import Any
 
 from autoddl import mesh_search
 from autoddl.arguments import check_arguments, check_space, mesh_of, parse_bytes
-from autoddl.errors import AutoDDLError, RuleError
+from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
 from autoddl.make_plan import Assigned, make_plan, within_memory
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
@@ -226,44 +226,58 @@ def solve(
             f"{NEEDS[search]}; allowed here are {', '.join((*SOLVERS, *starts))}"
         )
 
-    def find(bound: int | None) -> SearchResult:
-        if search in starts:
-            return inner.result(search, starts[search])
-        left = max(0.0, budget - (time.perf_counter() - begin))
-        return SOLVERS[search](
-            inner,
-            budget=left,
-            stop_gap=stop_gap,
-            seed=seed,
-            memory_bytes=bound,
-            starts=(*starts.values(), *begin_at),
-            progress=progress,
-        )
-
     known = {name: searched.whole(assignment) for name, assignment in starts.items()}
     assigned = cache(partial(Assigned, problem))
+    costs_s: list[float] = []  # of what searches find: a baseline that overlaps more has its own
+
+    def find(bound: int | None) -> SearchResult:
+        if search in starts:
+            found = inner.result(search, starts[search])
+        else:
+            left = max(0.0, budget - (time.perf_counter() - begin))
+            found = SOLVERS[search](
+                inner,
+                budget=left,
+                stop_gap=stop_gap,
+                seed=seed,
+                memory_bytes=bound,
+                starts=(*starts.values(), *begin_at),
+                progress=progress,
+            )
+        costs_s.append(found.cost_s)
+        found = replace(found, assignment=searched.whole(found.assignment))
+        if search in starts or objective != TIME:
+            return found
+        with uncollected():
+            return _with_overlap(assigned, found, known, limit)
 
     def memory(assignment: Assignment) -> int:
         with uncollected():
-            return assigned(searched.whole(assignment)).memory_bytes
+            return assigned(assignment).memory_bytes
 
     def rows() -> tuple[Estimate, ...]:
         with uncollected():
             return tuple(assigned(a).estimate(name) for name, a in known.items())
 
-    result = within_memory(inner, find, limit, chooses=search not in starts, memory=memory)
-    result = replace(result, assignment=searched.whole(result.assignment))
-    gap = result.gap  # of what searches minimise; a baseline that overlaps more has its own sum
+    chooses = search not in starts
+    try:
+        result = within_memory(inner, find, limit, chooses=chooses, memory=memory)
+    except InfeasibleError:
+        fits = [a for a in known.values() if chooses and limit is not None and memory(a) <= limit]
+        if not fits:
+            raise
+        best = min(fits, key=lambda a: assigned(a).step_s)
+        name = next(n for n, a in known.items() if a == best)
+        result = problem.result(f"{search}, then {name} for its memory", best)
+        costs_s.append(result.cost_s)
     with uncollected():
-        if search not in starts and objective == TIME:
-            result = _with_overlap(assigned, result, known, limit)
         found = {
             "solver": result.solver,
             "objective": objective,
             "seed": seed,
             "seconds": time.perf_counter() - begin,
             "lower_bound_s": result.lower_bound_s,
-            "gap": gap,
+            "gap": 1 - result.lower_bound_s / costs_s[-1] if costs_s[-1] > 0 else 0.0,
         }
         return make_plan(
             problem,

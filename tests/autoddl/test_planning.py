@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from autoddl import optimize
+from autoddl import optimize, planning
 from autoddl.errors import AutoDDLError
+from autoddl.make_plan import make_plan, within_memory
 from autoddl.plan import Estimate, Plan, load
 from autoddl.planning import solve
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.search.builder import build
+from autoddl.search.coordinate import replicated
 from autoddl.search.objective import OBJECTIVES, TIME
+from autoddl.search.problem import Problem
+from autoddl.search.result import SearchResult
+from autoddl.search.solvers import SOLVERS
 from experiments.oracles import counting
 from tests.clusters import GIB, cluster
 from tests.programs import mlp, transformer
@@ -106,3 +112,57 @@ def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
         assert "data parallel" in {row.name for row in plan.baselines}
         least = min(seconds(row, objective) for row in plan.baselines)
         assert seconds(plan.estimate, objective) <= least * ROUNDING
+
+
+WIDE = mlp(512, (512, 512, 512))
+
+
+def worse(problem: Problem, **_: object) -> SearchResult:
+    """Search badly: every device does everything; the bound is good."""
+    return replace(problem.result("worse", replicated(problem)), lower_bound_s=1e-9)
+
+
+def planned_badly(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Plan, Plan]:
+    """Return the plan of such a search with that for one device, which it would be."""
+    monkeypatch.setitem(cast(dict[str, object], SOLVERS), "exact", worse)
+    problem = build(WIDE, Mesh.parse("4"), cluster())
+    alone = make_plan(problem, problem.result("", replicated(problem)))
+    return optimize(WIDE, mesh="4", profile=cluster(), **options), alone
+
+
+def test_a_baseline_with_a_shorter_step_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, alone = planned_badly(monkeypatch)
+    best = min(found.baselines, key=lambda row: row.step_s)
+    assert found.estimate.step_s == best.step_s < alone.estimate.step_s
+    assert found.search["solver"] == f"worse, then {best.name} for its overlap"
+    assert found.search["lower_bound_s"] == 1e-9  # the search's own, as its gap is
+    assert found.search["gap"] == pytest.approx(1 - 1e-9 / alone.estimate.compute_s, rel=1e-9)
+
+
+def test_a_baseline_that_fits_is_the_plan_where_searches_find_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, alone = planned_badly(monkeypatch)
+    limit = min(row.memory_bytes for row in rows.baselines)
+    assert limit < alone.estimate.memory_bytes
+    monkeypatch.setattr(planning, "_with_overlap", lambda _, result, *__: result)
+    found, _ = planned_badly(monkeypatch, memory=limit)
+    assert found.search["solver"].endswith(" for its memory")
+    assert found.estimate.memory_bytes <= limit
+    fitting = [row.step_s for row in rows.baselines if row.memory_bytes <= limit]
+    assert found.estimate.step_s == min(fitting)
+
+
+def test_the_lower_bound_is_that_of_the_given_memory() -> None:
+    """Searches that are repeated with less memory find higher ones, which bound less."""
+    bounds = iter([1.0, 2.0])
+    sizes: dict[tuple[int, ...], int] = {(0,): 300, (1,): 100}
+
+    def find(_: int | None) -> SearchResult:
+        bound = next(bounds)
+        return SearchResult("some", (int(bound) - 1,), 3.0, bound, 100, ())
+
+    problem = build(mlp(8, (16, 32, 8)), Mesh.parse("2"), cluster())
+    found = within_memory(problem, find, 200, chooses=True, memory=sizes.__getitem__)
+    assert found.assignment == (1,)
+    assert found.lower_bound_s == 1.0
