@@ -49,12 +49,14 @@ def search(
     stop_gap: float = 0.0,
     starts: Iterable[Assignment] = (),
     progress: Progress | None = None,
+    suggests: bool = True,
 ) -> SearchResult:
     """Return the best assignment of `restarts` descents, or of those that fit into `budget` seconds.
 
     By default small problems get more restarts than large ones, 64 at most, and fewer where they no
     longer help. The result is never worse than any of `starts`, nor than no parallelism at all.
-    `memory_bytes` limits the memory per device. `progress(elapsed_s, best_cost_s)` is called after
+    One start is what a lower bound `suggests`, if it may. `memory_bytes` limits the memory per device.
+    `progress(elapsed_s, best_cost_s)` is called after
     every descent. The same seed gives the same result unless the budget ends the search.
 
     Raises:
@@ -66,7 +68,7 @@ def search(
     rng = np.random.default_rng(seed)
     first: list[Sequence[int]] = [*starts] or [cheapest(problem)]
     first += [replicated(problem), *([] if memory_bytes is None else [least_memory(problem)])]
-    first += suggested(problem, descent.late)
+    first += suggested(problem, descent.late) if suggests else []
     first.sort(key=descent.key)
     best = ideal = list(first[0])
     trace = [(time.perf_counter() - begin, problem.cost_s(best))]

@@ -36,7 +36,8 @@ NEAR = 0.05  # relative; above that gap nothing is dropped, it would be little
 SHRUNK = 0.75  # so small a part of the choices left makes a smaller problem worth its time
 SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
 PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
-FEW = 2  # choices of a node on average that are left when all plans are looked at
+FEW = 2  # choices of a node on average that are left when all plans are looked at,
+SOME, SMALL = 4, 2000  # and where the bound stands still: on average, and of all nodes together
 WIDE = 4000  # partial plans that stay while looking at all that are left
 FINE = 1e-5  # relative; below that gap only a proof is of use, a better plan is not
 AT_LEAST_S = 1.0  # for a look; beyond that it may take a part of what the search took before
@@ -48,9 +49,10 @@ SOON = 2  # so many end one that is not the last, or has a FINE gap
 # terms get more readers.
 CREEP, SLOW, STRIDE = 1e-3, 6e-3, 0.05
 MOVED = 1e-6
-FIRST = 0.4  # so much of the budget may go to few layers
+# So much of the budget may go to few layers, to ascents, and of the rest of a slow ascent's to a descent.
+FIRST, ASCENTS, DESCENT = 0.4, 0.8, 0.25
 PRICES = 14  # of memory that are tried
-RESTARTS = 8  # of coordinate descent from a plan that is not proven
+RESTARTS = 4  # of coordinate descent from a plan that is not proven
 
 Offer = Callable[[Sequence[int]], tuple[float, int, bool]]
 
@@ -120,8 +122,8 @@ class _Search:
         return cost_s, held, fits
 
     def late(self) -> bool:
-        """Tell whether the time is up."""
-        return self.trace.elapsed_s() > self.budget
+        """Tell whether the time for ascents is up."""
+        return self.trace.elapsed_s() > ASCENTS * self.budget
 
     def closed(self, bound_s: float, best_s: float) -> bool:
         """Tell whether a bound is as near to a cost as is asked for."""
@@ -238,7 +240,7 @@ class _Ascent:
     ) -> None:  # fmt: skip
         self.dual, self.domains, self.offer, self.search = dual, list(domains), offer, search
         self.limit, self.steady, self.patience = limit, steady, patience
-        self.end_s = share * search.budget
+        self.end_s = share * ASCENTS * search.budget
         self.left = _all(dual.problem)
         self.early = dual  # the last one that has all choices
         self.best_s, self.best_bytes = np.inf, 0
@@ -264,6 +266,7 @@ class _Ascent:
             idle = idle + 1 if now <= before + least else 0
             slow = slow + 1 if now <= before + SLOW * gap_s else 0
             if slow == SOON and not self.dual.wide:
+                self._descend()
                 self._widen()
                 idle = 0
                 continue
@@ -275,8 +278,7 @@ class _Ascent:
                 self.left = _kept(self.dual, slack)
             if room < FINE * self.best_s:
                 self.patience = min(self.patience, SOON + 1)
-            few = sum(map(len, self.left)) < FEW * len(self.left)
-            if (idle == 2 < self.patience or (few and slack == room)) and self._look():
+            if self._worth_a_look(idle, dropped=slack == room) and self._look():
                 self.bound_s = self.best_s
                 return
             if slack == room:
@@ -313,6 +315,16 @@ class _Ascent:
         self.dual = Dual(smaller, byte_s=old.byte_s, most_s=old.most_s, before=old, wide=old.wide)
         self.dual.drop(self.left)
 
+    def _descend(self) -> None:
+        """Look for a better plan near the one that the messages suggest."""
+        left = self.end_s - self.search.trace.elapsed_s()
+        found = descended(
+            self.dual.problem, budget=max(0.0, DESCENT * left), memory_bytes=self.limit,
+            starts=[tuple(self.dual.rounded())], restarts=RESTARTS, suggests=False,
+        )  # fmt: skip
+        self.search.evaluations += found.evaluations
+        self._offer(found.assignment)
+
     def _widen(self) -> None:
         """Go on with terms of more readers."""
         old = self.dual
@@ -320,6 +332,12 @@ class _Ascent:
         self.dual.drop(self.left)
         if self.early is old:
             self.early = self.dual
+
+    def _worth_a_look(self, idle: int, *, dropped: bool) -> bool:
+        """Tell whether few choices are left, or some more and nothing else helps."""
+        left, nodes = sum(map(len, self.left)), len(self.left)
+        stands = idle == SOON < self.patience and left < max(SOME * nodes, SMALL)
+        return stands or (dropped and left < FEW * nodes)
 
     def _look(self) -> bool:
         """Look at all plans that are left; tell whether none can be better than the best now."""

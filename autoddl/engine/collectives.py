@@ -10,6 +10,8 @@ import faulthandler
 import json
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,55 +24,84 @@ _SLOW_CALLS = 8
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(_START_S, exit=True)
 
+import numpy as np  # noqa: E402
 import oneflow as flow  # noqa: E402
 
 from autoddl.engine import boxing_chains, device_chains  # noqa: E402
 from autoddl.engine.agree import text_of_rank_0  # noqa: E402
 from autoddl.engine.cases import Case, Cluster, Row, row_of  # noqa: E402
-from autoddl.engine.stopwatch import Effort, Function, call, function_of, of_all_ranks, pairs  # noqa: E402
+from autoddl.engine.stopwatch import (  # noqa: E402
+    LEAST_PAIRS,
+    Effort,
+    Floats,
+    Function,
+    call,
+    function_of,
+    of_all_ranks,
+    pairs,
+)
+
+Call = tuple[Function, Sequence[Any]]
 
 
 class _Measuring:
-    """The cases of one launch, with a share of the time that is left for each."""
+    """The cases of one launch, in one or more passes, with a share of the time left for each."""
 
     def __init__(self, task: dict[str, Any], folder: Path) -> None:
         self.task = task
         self.cluster = Cluster(*task["cluster"])
         self.cases = [Case(**values) for values in task["cases"]]
-        self.twins: dict[Any, tuple[Function, tuple[Any, ...]]] = {}
+        self.least = -(-LEAST_PAIRS // task["passes"])
+        self.chains: dict[Case, Call] = {}
+        self.twins: dict[Any, Call] = {}
+        self.devices: dict[str, tuple[Call, Call]] = {}
+        self.taken: dict[Any, list[Floats]] = defaultdict(list)  # by case, or chain of the device
         self.begin_s = time.perf_counter()
         self.results = folder / "results.jsonl" if flow.env.get_rank() == 0 else None
 
     def run(self) -> None:
         """Measure everything; where a case hangs, end this process with exit code 1."""
-        for index, case in enumerate(self.cases):
-            spent_s = float(of_all_ranks([time.perf_counter() - self.begin_s]).max())
-            share = case.weight / sum(later.weight for later in self.cases[index:])
-            limit_s = max(0.0, self.task["budget_s"] - spent_s) * share
-            moved = case.steps * case.size_bytes * case.group_size * case.groups
-            slow_s = _SLOW_CALLS * moved / _SLOWEST_BYTES_PER_S
-            faulthandler.dump_traceback_later(_HANG_S + limit_s + slow_s, exit=True)
-            self.tell({"row": self.row(case, limit_s).to_json()})
-        if self.task["device"]:
-            faulthandler.dump_traceback_later(_HANG_S + 120.0, exit=True)
-            self.tell({"device": self.device()})
+        passes = self.task["passes"]
+        left = passes * sum(case.weight for case in self.cases)
+        for number in range(passes):
+            for case in self.cases:
+                spent_s = float(of_all_ranks([time.perf_counter() - self.begin_s]).max())
+                limit_s = max(0.0, self.task["budget_s"] - spent_s) * case.weight / left
+                left -= case.weight
+                moved = case.steps * case.size_bytes * case.group_size * case.groups
+                slow_s = _SLOW_CALLS * moved / _SLOWEST_BYTES_PER_S
+                faulthandler.dump_traceback_later(_HANG_S + limit_s + slow_s, exit=True)
+                self.tell({"row": self.row(case, limit_s).to_json()})
+            if self.task["device"]:
+                faulthandler.dump_traceback_later(_HANG_S + 120.0, exit=True)
+                found = self.device()
+                if number == passes - 1:
+                    self.tell({"device": found})
 
     def row(self, case: Case, limit_s: float) -> Row:
-        """Measure one case in about `limit_s` seconds, building its programs included."""
+        """Measure one case in about `limit_s` seconds, building its programs included.
+
+        The row has the repetitions of earlier passes, too.
+        """
         begin_s = time.perf_counter()
-        chain = self.built(case.collective, case.mode, boxing_chains.chain(case, self.cluster))
+        known = case in self.chains
+        if not known:
+            made = boxing_chains.chain(case, self.cluster)
+            self.chains[case] = self.built(case.collective, case.mode, made)
         key = (case.mode, *boxing_chains.twin_key(case, self.cluster))
         if key not in self.twins:
             made = boxing_chains.twin(case, self.cluster)
             self.twins[key] = self.built("nothing", case.mode, made)
         used_s = float(of_all_ranks([time.perf_counter() - begin_s]).max())
-        effort = Effort(self.task["iterations"], self.task["warm_up"], limit_s - used_s)
-        taken = pairs(chain, self.twins[key], effort)
+        warm_up = min(1, self.task["warm_up"]) if known else self.task["warm_up"]
+        so_far = sum(map(len, self.taken[case]))
+        most = max(1, self.task["iterations"] - so_far)
+        effort = Effort(most, warm_up, limit_s - used_s, self.least)
+        self.taken[case].append(pairs(self.chains[case], self.twins[key], effort))
+        taken = np.concatenate(self.taken[case])
         return row_of(case, boxing_chains.true_size_bytes(case), taken)
 
-    def built(
-        self, what: str, mode: str, program: boxing_chains.Program
-    ) -> tuple[Function, tuple[Any, ...]]:
+    def built(self, what: str, mode: str, program: boxing_chains.Program) -> Call:
         """Call a program once, which compiles a graph, and check what it returns."""
         function = function_of(program.body, mode)
         _, result = call(function, program.inputs)
@@ -78,16 +109,15 @@ class _Measuring:
         return function, program.inputs
 
     def device(self) -> dict[str, Any]:
-        """Measure the device's chains, all ranks at work."""
-        mesh = flow.placement("cpu", list(range(self.cluster.ranks)))
-        mode = self.task["device_mode"]
+        """Measure the device's chains, all ranks at work; with the repetitions of earlier passes."""
+        passes = self.task["passes"]
+        effort = Effort(15, 1, self.task["device_s"] / passes, self.least)
         found = {}
         for name, chain in device_chains.chains().items():
-            inputs = [boxing_chains.replicated(array, mesh) for array in chain.inputs]
-            programs = [(function_of(body, mode), inputs) for body in chain.bodies()]
-            for program in programs:
-                call(*program)
-            taken = pairs(programs[0], programs[1], Effort(15, 1, self.task["device_s"]))
+            if name not in self.devices:
+                self.devices[name] = self.of_device(chain)
+            self.taken[name].append(pairs(*self.devices[name], effort))
+            taken = np.concatenate(self.taken[name])
             found[name] = {
                 "chain_s": taken[:, 0].tolist(),
                 "twin_s": taken[:, 1].tolist(),
@@ -96,6 +126,16 @@ class _Measuring:
                 "moved_bytes": chain.moved_bytes,
             }
         return found
+
+    def of_device(self, chain: device_chains.Chain) -> tuple[Call, Call]:
+        """Return the programs of a chain of the device, called once."""
+        mesh = flow.placement("cpu", list(range(self.cluster.ranks)))
+        inputs = [boxing_chains.replicated(array, mesh) for array in chain.inputs]
+        mode = self.task["device_mode"]
+        first, second = ((function_of(body, mode), inputs) for body in chain.bodies())
+        for program in (first, second):
+            call(*program)
+        return first, second
 
     def tell(self, line: dict[str, Any]) -> None:
         """Let the parent know, on rank 0."""

@@ -159,6 +159,7 @@ class _Lead:
                 "cases": [asdict(case) for case in batches[0]],
                 "iterations": settings.iterations,
                 "warm_up": settings.warm_up,
+                "passes": settings.passes,
                 "budget_s": max(0.0, end_s - time.monotonic()) * share,
                 "device": device and len(batches) == 1,
                 "device_mode": settings.modes[0],
@@ -208,6 +209,8 @@ class _Meter:
         self.partial = partial
         self._progress = progress
         cases = settings.cases()
+        self._passes = settings.passes
+        self._done = sum(case.weight for case in partial.rows)
         self._total = sum(case.weight for case in cases)
         self._total += _DEVICE_WEIGHT if settings.device else 0.0
         self.show("starting the ranks")
@@ -216,13 +219,18 @@ class _Meter:
         """Keep one line of results."""
         self.partial.add(line)
         data = json.loads(line)
-        self.show("device" if "device" in data else Case(**data["row"]["case"]).label)
+        if "device" in data:
+            self.show("device")
+            return
+        case = Case(**data["row"]["case"])
+        self._done += case.weight / self._passes
+        self.show(case.label)
 
     def show(self, text: str) -> None:
         """Tell how much is done."""
         if self._progress is None:
             return
-        done = sum(case.weight for case in self.partial.rows)
+        done = self._done
         done += _DEVICE_WEIGHT if self.partial.device is not None else 0.0
         self._progress(text, min(1.0, done / self._total))
 

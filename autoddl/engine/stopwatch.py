@@ -14,7 +14,7 @@ import oneflow as flow
 Floats = npt.NDArray[np.float64]
 Function = Callable[..., Any]
 
-_LEAST_PAIRS = 5
+LEAST_PAIRS = 5
 _MOST_BETWEEN_LOOKS = 64  # pairs of calls between two looks at the clock
 
 
@@ -48,11 +48,15 @@ def call(function: Function, inputs: Sequence[Any]) -> tuple[float, Any]:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to repeat: `iterations` pairs at most, `limit_s` seconds, after `warm_up` pairs."""
+    """How long to repeat: `iterations` pairs at most, `limit_s` seconds, after `warm_up` pairs.
+
+    There are `least` pairs (if that are no more), whatever the limit.
+    """
 
     iterations: int
     warm_up: int
     limit_s: float
+    least: int = LEAST_PAIRS
 
 
 def pairs(
@@ -61,7 +65,7 @@ def pairs(
     """Return the seconds of calls of chain and twin in turn, shape [repetitions, 2].
 
     Every repetition lasts until its slowest rank is done. Taking turns, both see the same load of
-    the machine. All ranks return the same; there are at least some pairs, whatever the limit.
+    the machine. All ranks return the same.
     """
     begin = time.perf_counter()
     for _ in range(effort.warm_up):
@@ -75,7 +79,7 @@ def pairs(
         done = np.concatenate([done, all_ranks[:-1].reshape(-1, 2)])
         left_s = effort.limit_s - float(all_ranks[-1])
         fitting = int(left_s / float(np.median(done.sum(1))))
-        count = max(min(fitting, _MOST_BETWEEN_LOOKS, 2 * len(done)), _LEAST_PAIRS - len(done))
+        count = max(min(fitting, _MOST_BETWEEN_LOOKS, 2 * len(done)), effort.least - len(done))
         count = min(count, effort.iterations - len(done))
     return done
 
