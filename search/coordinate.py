@@ -300,7 +300,8 @@ class Descent:
     ) -> list[int]:
         """Improve by forests; where memory binds, bytes get a price that is adapted on the way."""
         seconds, memory = self.problem.cost_s(point), self.problem.memory_bytes(point)
-        idle, byte_s, least = 0, 0.0, 1e-3 * seconds / max(1, memory)
+        scale = seconds if np.isfinite(seconds) else self.problem.lower_bound_s()
+        idle, byte_s, least = 0, 0.0, 1e-3 * scale / max(1, memory)
         for _ in range(FORESTS):
             if idle == PATIENCE or self.late():
                 break
