@@ -1,0 +1,263 @@
+"""One ascent: the bound rises, choices drop out, until one plan is proven or nothing moves.
+
+In turn the dual relaxation (dual.py) raises the bound and suggests a plan, and every choice that can't
+be part of a better one than the best known is dropped for good. It ends when the bound reaches the
+best plan, or when all plans that are left have been looked at (frontier.py). Where it gets slow, terms
+of more readers and a descent help. A memory limit becomes a price of bytes, bisected on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+
+import numpy as np
+
+from autoddl.search.coordinate import search as descended
+from autoddl.search.dual import Dual
+from autoddl.search.frontier import cheapest as cheapest_within
+from autoddl.search.problem import Ints, Problem
+from autoddl.search.restrict import restricted
+from autoddl.search.result import Assignment, Progress, Trace
+
+ROUNDS = 5  # of dual ascent between two looks at what can be dropped
+NEAR = 0.05  # relative; above that gap nothing is dropped, it would be little
+SHRUNK = 0.75  # so small a part of the choices left makes a smaller problem worth its time
+SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
+PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
+FEW = 2  # choices of a node on average that are left when all plans are looked at,
+SOME, SMALL = 4, 2000  # and where the bound stands still: on average, and of all nodes together
+WIDE = 4000  # partial plans that stay while looking at all that are left
+FINE = 1e-5  # relative; below that gap only a proof is of use, a better plan is not
+AT_LEAST_S = 1.0  # for a look; beyond that it may take a part of what the search took before
+LOOKS = {True: 1.0, False: 0.2}  # that part, by whether a better plan is of use
+PATIENCE = 8  # turns in which the bound does not move that end an ascent
+SOON = 2  # so many end one that is not the last, or has a FINE gap
+# A turn brings nothing if it moves the bound by less than CREEP of its distance from the best plan, or
+# by less than STRIDE of that and MOVED of the bound. Where it moves by less than SLOW of the distance
+# terms get more readers.
+CREEP, SLOW, STRIDE = 1e-3, 6e-3, 0.05
+MOVED = 1e-6
+ASCENTS, DESCENT = 0.8, 0.25  # so much of the budget may they take; of a slow one's rest a descent
+PRICES = 14  # of memory that are tried
+RESTARTS = 4  # of coordinate descent from a plan that is not proven
+
+Offer = Callable[[Sequence[int]], tuple[float, int, bool]]
+
+
+class Incumbent:
+    """The best assignment of a problem and the bound so far, and how long to go on."""
+
+    def __init__(
+        self, problem: Problem, budget: float, stop_gap: float,
+        memory_bytes: int | None, progress: Progress | None,
+    ) -> None:  # fmt: skip
+        self.problem, self.budget, self.stop_gap = problem, budget, stop_gap
+        self.limit = memory_bytes
+        self.trace = Trace(progress)
+        self.best: Assignment = ()
+        self.best_s = np.inf
+        self.bound_s = problem.lower_bound_s()
+        self.evaluations = 0
+
+    def offer(self, assignment: Sequence[int]) -> tuple[float, int, bool]:
+        """Keep an assignment if it is the best so far; return its cost, bytes, whether it fits."""
+        self.evaluations += 1
+        cost_s, held = self.problem.cost_s(assignment), self.problem.memory_bytes(assignment)
+        fits = self.limit is None or held <= self.limit
+        if fits and (cost_s < self.best_s or not self.best):
+            self.best, self.best_s = tuple(assignment), cost_s
+            self.trace.improved(cost_s)
+        return cost_s, held, fits
+
+    def most_s(self) -> float:
+        """Return more than what the best plan costs."""
+        known = self.best_s if np.isfinite(self.best_s) else 1e6 * self.problem.lower_bound_s()
+        return 2 * max(known, 1e-9)
+
+    def late(self) -> bool:
+        """Tell whether the time for ascents is up."""
+        return self.trace.elapsed_s() > ASCENTS * self.budget
+
+    def raise_to(self, bound_s: float) -> None:
+        """Keep a bound if it is higher."""
+        self.bound_s = max(self.bound_s, bound_s)
+
+    def closed(self) -> bool:
+        """Tell whether the bound is as near to the best cost as is asked for."""
+        return self.near(self.bound_s, self.best_s)
+
+    def near(self, bound_s: float, best_s: float) -> bool:
+        """Tell whether a bound is as near to a cost as is asked for."""
+        return bound_s >= (1 - max(self.stop_gap, PROVEN)) * best_s
+
+
+class Ascent:
+    """Raise the bound of one problem and drop choices until it is solved or nothing moves.
+
+    `domains` has for each node of the dual's problem which choices of the original one are left
+    there, `left` those of them that are left for this node. `offer` takes an assignment of the
+    original one and returns its cost, bytes, and whether it fits. A bound that is not `limited` holds
+    for plans with the memory of the best one, not with that of the search. Nothing is dropped as long
+    as the bound moves by more than `steady` in a turn; `patience` are the turns in which it does not
+    move that end it.
+    """
+
+    def __init__(
+        self, dual: Dual, domains: Sequence[Ints], offer: Offer, search: Incumbent, *,
+        limited: bool = True, steady: float = np.inf, patience: int = PATIENCE, share: float = 1.0,
+    ) -> None:  # fmt: skip
+        self.dual, self.domains, self.offer, self.search = dual, list(domains), offer, search
+        self.limit = search.limit if limited else None
+        self.steady, self.patience = steady, patience
+        self.end_s = share * ASCENTS * search.budget
+        self.left = everything(dual.problem)
+        self.early = dual  # the last one that has all choices
+        self.best_s, self.best_bytes = np.inf, 0
+        self.bound_s, self.raised = -np.inf, -np.inf  # the latter with the price of all memory
+        self.price = _Price(dual.byte_s, search)
+
+    def run(self) -> None:
+        """Ascend; `bound_s` is that of the dual's problem at the end."""
+        idle, slow, slack, drops = 0, 0, np.inf, self.steady == np.inf
+        while self.search.trace.elapsed_s() < self.end_s and idle < self.patience:
+            self.raised = self.dual.ascend(ROUNDS)
+            fits = self._offer(self.dual.rounded())
+            before, now = self.bound_s, self._bound()
+            self.bound_s = max(before, now)
+            if self.search.near(self.bound_s, self.best_s):
+                return
+            if not self.price.settled(fits):
+                self.dual.price_memory(self.price.byte_s)
+                self.bound_s = -np.inf if self.limit is None else self.bound_s
+                continue
+            gap_s = self.best_s - now
+            least = max(CREEP * gap_s, min(MOVED * abs(now), STRIDE * gap_s))
+            idle = idle + 1 if now <= before + least else 0
+            slow = slow + 1 if now <= before + SLOW * gap_s else 0
+            if slow == SOON and not self.dual.wide:
+                self._descend()
+                self._widen()
+                idle = 0
+                continue
+            drops = drops or now <= before + self.steady * abs(now)
+            room = self._slack()
+            near = room < NEAR * self.best_s and room < (0.95 if idle else SHRUNK) * slack
+            if drops and near:
+                slack = room
+                self.left = kept(self.dual, slack)
+            if room < FINE * self.best_s:
+                self.patience = min(self.patience, SOON + 1)
+            if self._worth_a_look(idle, dropped=slack == room) and self._look():
+                self.bound_s = self.best_s
+                return
+            if slack == room:
+                self._drop()
+
+    def choices(self) -> list[Ints]:
+        """Return which choices of the original problem's nodes are left."""
+        return [domain[left] for domain, left in zip(self.domains, self.left, strict=True)]
+
+    def _bound(self) -> float:
+        """Return the bound in seconds, without the price of the memory that is allowed."""
+        allowed = self.best_bytes if self.limit is None else self.limit
+        return self.raised - self.dual.byte_s * allowed
+
+    def _slack(self) -> float:
+        """Return by how much a better plan may be above the dual's bound."""
+        return min(self.best_s, self.dual.most_s) * (1 + SLACK) - self._bound()
+
+    def _offer(self, assignment: Sequence[int]) -> bool:
+        pairs = zip(self.domains, assignment, strict=True)
+        cost_s, held, fits = self.offer([int(domain[choice]) for domain, choice in pairs])
+        if fits and cost_s < self.best_s:
+            self.best_s, self.best_bytes = cost_s, held
+        return fits
+
+    def _drop(self) -> None:
+        """Drop the choices that are not left; a problem without them where that is worth its time."""
+        if self.early is self.dual:
+            self.early = copy(self.dual)  # whose messages will stay as they are
+            self.early.messages = self.dual.messages.copy()
+        some = self.dual.drop(self.left)
+        if sum(map(len, some)) > SHRUNK * sum(map(len, self.domains)):
+            return
+        self.domains = [d[k] for d, k in zip(self.domains, some, strict=True)]
+        self.left = [np.searchsorted(s, k) for s, k in zip(some, self.left, strict=True)]
+        old = self.dual
+        smaller = restricted(old.problem, some)
+        self.dual = Dual(smaller, byte_s=old.byte_s, most_s=old.most_s, before=old, wide=old.wide)
+        self.dual.drop(self.left)
+
+    def _descend(self) -> None:
+        """Look for a better plan near the one that the messages suggest."""
+        left = self.end_s - self.search.trace.elapsed_s()
+        found = descended(
+            self.dual.problem, budget=max(0.0, DESCENT * left), memory_bytes=self.limit,
+            starts=[tuple(self.dual.rounded())], restarts=RESTARTS, suggests=False,
+        )  # fmt: skip
+        self.search.evaluations += found.evaluations
+        self._offer(found.assignment)
+
+    def _widen(self) -> None:
+        """Go on with terms of more readers."""
+        old = self.dual
+        self.dual = Dual(old.problem, byte_s=old.byte_s, most_s=old.most_s, before=old, wide=True)
+        self.dual.drop(self.left)
+        if self.early is old:
+            self.early = self.dual
+
+    def _worth_a_look(self, idle: int, *, dropped: bool) -> bool:
+        """Tell whether few choices are left, or some more and nothing else helps."""
+        left, nodes = sum(map(len, self.left)), len(self.left)
+        stands = idle == SOON < self.patience and left < max(SOME * nodes, SMALL)
+        return stands or (dropped and left < FEW * nodes)
+
+    def _look(self) -> bool:
+        """Look at all plans that are left; tell whether none can be better than the best now."""
+        beam = self._slack() > FINE * self.best_s
+        trace = self.search.trace
+        end_s = min((1 + LOOKS[beam]) * trace.elapsed_s() + AT_LEAST_S, self.search.budget)
+        found = cheapest_within(
+            self.dual, self.left, self._slack(), WIDE, self.limit,
+            lambda: trace.elapsed_s() > end_s, beam=beam,
+        )  # fmt: skip
+        if found.assignment is not None:
+            self._offer(found.assignment)
+        return found.proven
+
+
+class _Price:
+    """The price of memory (s/B) at which the plan that the dual suggests just fits: bisection."""
+
+    def __init__(self, byte_s: float, search: Incumbent) -> None:
+        self.byte_s, self.low, self.high = byte_s, 0.0, np.inf
+        self.limit, self.best_s = search.limit, search.best_s
+        self.tries = 0 if byte_s == 0 and self.limit is not None else PRICES
+
+    def settled(self, fits: bool) -> bool:
+        """Take note whether the plan at this price fits; tell whether to stay with the price."""
+        if self.tries == PRICES or (fits and self.byte_s == 0):
+            self.tries = PRICES
+            return True
+        self.tries += 1
+        if fits:
+            self.high = self.byte_s
+        else:
+            self.low = self.byte_s
+        if np.isfinite(self.high):
+            self.byte_s = (self.low + self.high) / 2
+        else:
+            assert self.limit is not None
+            scale = self.best_s if np.isfinite(self.best_s) else 1e-3
+            self.byte_s = max(4 * self.low, 1e-2 * scale / max(1, self.limit))
+        return False
+
+
+def kept(dual: Dual, slack_s: float) -> list[Ints]:
+    """Return which choices of each node may be part of a plan within the slack; one at least."""
+    return [np.flatnonzero(e <= max(slack_s, float(e.min()))) for e in dual.excess()]
+
+
+def everything(problem: Problem) -> list[Ints]:
+    return [np.arange(len(node.choices)) for node in problem.nodes]
