@@ -143,7 +143,8 @@ def least_memory(problem: Problem) -> Assignment:
 def suggested(problem: Problem, late: Callable[[], bool]) -> list[Assignment]:
     """Return what the lower bound of few layers suggests after some rounds, the cheapest."""
     some = shorten(problem)
-    most_s = 2 * max(problem.cost_s(cheapest(problem)), 1e-9)
+    known = min(problem.cost_s(cheapest(problem)), 1e6 * problem.lower_bound_s())
+    most_s = 2 * max(known, 1e-9)
     dual, found = Dual(some.problem, most_s=most_s), list[Assignment]()
     for _ in range(TURNS):
         if not late():

@@ -113,4 +113,5 @@ def difference(
     if not columns:
         return 0.0, 0
     seconds, memory = price(problem, assignment, Move(columns))
-    return float(seconds[1] - seconds[0]), int(memory[1] - memory[0])
+    before, after = float(seconds[0]), float(seconds[1])
+    return 0.0 if before == after else after - before, int(memory[1] - memory[0])  # or infinite
