@@ -36,7 +36,7 @@ SOON = 2  # so many end one that is not the last, or has a FINE gap
 # A turn brings nothing if it moves the bound by less than CREEP of its distance from the best plan, or
 # by less than STRIDE of that and MOVED of the bound. Where it moves by less than SLOW of the distance
 # terms get more readers.
-CREEP, SLOW, STRIDE = 1e-3, 6e-3, 0.05
+CREEP, SLOW, STRIDE = 5e-3, 6e-3, 0.05
 MOVED = 1e-6
 ASCENTS, DESCENT = 0.8, 0.25  # so much of the budget may they take; of a slow one's rest a descent
 PRICES = 14  # of memory that are tried
@@ -87,6 +87,10 @@ class Incumbent:
         """Tell whether the bound is as near to the best cost as is asked for."""
         return self.near(self.bound_s, self.best_s)
 
+    def fine(self) -> bool:
+        """Tell whether a better plan would be of no use, only a proof that there is none."""
+        return self.best_s - self.bound_s <= FINE * self.best_s
+
     def near(self, bound_s: float, best_s: float) -> bool:
         """Tell whether a bound is as near to a cost as is asked for."""
         return bound_s >= (1 - max(self.stop_gap, PROVEN)) * best_s
@@ -119,7 +123,8 @@ class Ascent:
 
     def run(self) -> None:
         """Ascend; `bound_s` is that of the dual's problem at the end."""
-        idle, slow, slack, drops = 0, 0, np.inf, self.steady == np.inf
+        idle, slow, slack = 0, 0, np.inf
+        drops, helped = self.steady == np.inf, False
         while self.search.trace.elapsed_s() < self.end_s and idle < self.patience:
             self.raised = self.dual.ascend(ROUNDS)
             fits = self._offer(self.dual.rounded())
@@ -135,10 +140,11 @@ class Ascent:
             least = max(CREEP * gap_s, min(MOVED * abs(now), STRIDE * gap_s))
             idle = idle + 1 if now <= before + least else 0
             slow = slow + 1 if now <= before + SLOW * gap_s else 0
-            if slow == SOON and not self.dual.wide:
+            if slow == SOON and not helped:
+                idle, helped = 0, True
                 self._descend()
-                self._widen()
-                idle = 0
+                if not self.dual.wide:
+                    self._widen()
                 continue
             drops = drops or now <= before + self.steady * abs(now)
             room = self._slack()

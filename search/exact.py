@@ -15,7 +15,6 @@ import numpy as np
 
 from autoddl.errors import InfeasibleError
 from autoddl.search.ascent import (
-    FINE,
     PATIENCE,
     PROVEN,
     RESTARTS,
@@ -100,7 +99,8 @@ class _Stages:
             starts, domains = [folded, few], [left[i] for i in some.place]
         byte_s = few.byte_s
         for before in starts:
-            if self.run.late() or self.run.closed():
+            again = before is not starts[0]  # for what no figure shows it is not worth the time
+            if self.run.late() or self.run.closed() or (again and self.run.fine()):
                 return
             dual = Dual(
                 restricted(self.problem, domains), byte_s=byte_s, most_s=self.run.most_s(),
@@ -153,8 +153,7 @@ class _Stages:
 def _descend(run: Incumbent, starts: Sequence[Assignment]) -> None:
     """Look for a better plan near the best one where it is not proven."""
     left = run.budget - run.trace.elapsed_s()
-    fine = run.best_s - run.bound_s <= FINE * run.best_s
-    if left <= 0 or not run.best or fine or run.closed():
+    if left <= 0 or not run.best or run.fine() or run.closed():
         return
     found = descended(
         run.problem, budget=left, memory_bytes=run.limit, starts=[run.best, *starts],
