@@ -32,10 +32,11 @@ FINE = 1e-5  # relative; below that gap only a proof is of use, a better plan is
 AT_LEAST_S = 1.0  # for a look; beyond that it may take a part of what the search took before
 LOOKS = {True: 1.0, False: 0.2}  # that part, by whether a better plan is of use
 PATIENCE = 8  # turns in which the bound does not move that end an ascent
+HELPS = (2, 8, 24)  # slow turns in a row after which an ascent gets help
+GLANCE = 32.0  # by what the slack is divided for a look at the choices that seem best
 SOON = 2  # so many end one that is not the last, or has a FINE gap
 # A turn brings nothing if it moves the bound by less than CREEP of its distance from the best plan, or
-# by less than STRIDE of that and MOVED of the bound. Where it moves by less than SLOW of the distance
-# terms get more readers.
+# by less than STRIDE of that and MOVED of the bound. It is slow below SLOW of the distance.
 CREEP, SLOW, STRIDE = 5e-3, 6e-3, 0.05
 MOVED = 1e-6
 ASCENTS, DESCENT = 0.8, 0.25  # so much of the budget may they take; of a slow one's rest a descent
@@ -124,7 +125,7 @@ class Ascent:
     def run(self) -> None:
         """Ascend; `bound_s` is that of the dual's problem at the end."""
         idle, slow, slack = 0, 0, np.inf
-        drops, helped = self.steady == np.inf, False
+        drops = self.steady == np.inf
         while self.search.trace.elapsed_s() < self.end_s and idle < self.patience:
             self.raised = self.dual.ascend(ROUNDS)
             fits = self._offer(self.dual.rounded())
@@ -140,11 +141,11 @@ class Ascent:
             least = max(CREEP * gap_s, min(MOVED * abs(now), STRIDE * gap_s))
             idle = idle + 1 if now <= before + least else 0
             slow = slow + 1 if now <= before + SLOW * gap_s else 0
-            if slow == SOON and not helped:
-                idle, helped = 0, True
-                self._descend()
-                if not self.dual.wide:
-                    self._widen()
+            if slow in HELPS:
+                idle = 0 if slow == HELPS[0] else idle
+                self._help(first=slow == HELPS[0])
+                if self.search.near(self.bound_s, self.best_s):
+                    return
                 continue
             drops = drops or now <= before + self.steady * abs(now)
             room = self._slack()
@@ -154,7 +155,7 @@ class Ascent:
                 self.left = kept(self.dual, slack)
             if room < FINE * self.best_s:
                 self.patience = min(self.patience, SOON + 1)
-            if self._worth_a_look(idle, dropped=slack == room) and self._look():
+            if self._worth_a_look(idle, dropped=slack == room) and self._look(self.left):
                 self.bound_s = self.best_s
                 return
             if slack == room:
@@ -195,6 +196,16 @@ class Ascent:
         self.dual = Dual(smaller, byte_s=old.byte_s, most_s=old.most_s, before=old, wide=old.wide)
         self.dual.drop(self.left)
 
+    def _help(self, *, first: bool) -> None:
+        """Look for better plans; the first time terms get more readers, too."""
+        best = kept(self.dual, self._slack() / GLANCE)
+        if sum(map(len, best)) < SMALL:
+            self._look(best, proves=False)
+        if first:
+            self._descend()
+        if not self.dual.wide:
+            self._widen()
+
     def _descend(self) -> None:
         """Look for a better plan near the one that the messages suggest."""
         left = self.end_s - self.search.trace.elapsed_s()
@@ -219,13 +230,13 @@ class Ascent:
         stands = idle == SOON < self.patience and left < max(SOME * nodes, SMALL)
         return stands or (dropped and left < FEW * nodes)
 
-    def _look(self) -> bool:
-        """Look at all plans that are left; tell whether none can be better than the best now."""
-        beam = self._slack() > FINE * self.best_s
+    def _look(self, left: Sequence[Ints], *, proves: bool = True) -> bool:
+        """Look at all plans of some choices; tell whether none of them can be better than the best."""
+        beam = not proves or self._slack() > FINE * self.best_s
         trace = self.search.trace
         end_s = min((1 + LOOKS[beam]) * trace.elapsed_s() + AT_LEAST_S, self.search.budget)
         found = cheapest_within(
-            self.dual, self.left, self._slack(), WIDE, self.limit,
+            self.dual, left, self._slack(), WIDE, self.limit,
             lambda: trace.elapsed_s() > end_s, beam=beam,
         )  # fmt: skip
         if found.assignment is not None:

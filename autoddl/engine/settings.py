@@ -16,7 +16,7 @@ SIZES = tuple(1 << k for k in (14, 16, 18, 20, 22, 24))
 QUICK_SIZES = (1 << 14, 1 << 19, 1 << 22)
 BUDGET_S, QUICK_BUDGET_S = 300.0, 34.0
 ITERATIONS, WARM_UP = 1000, 2
-_QUICK_STEPS, _QUICK_PASSES = 8, 4
+_QUICK_STEPS, _QUICK_PASSES = 8, 3
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Settings:
         """Return how often the ranks come back to each case.
 
         A host may be slow for seconds. Of a case that is measured at once, in a second of a quick run,
-        all repetitions are slow then; of one that is measured in four passes a quarter, which its
-        estimate (cases.row_of) stands.
+        all repetitions are slow then; of one that is measured in passes a third, which its estimate
+        (cases.row_of) nearly stands.
         """
         return _QUICK_PASSES if self.quick else 1
 
