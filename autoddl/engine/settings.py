@@ -14,9 +14,9 @@ from autoddl.errors import AutoDDLError
 MODES = ("graph", "eager", "both")
 SIZES = tuple(1 << k for k in (14, 16, 18, 20, 22, 24))
 QUICK_SIZES = (1 << 14, 1 << 19, 1 << 22)
-BUDGET_S, QUICK_BUDGET_S = 300.0, 34.0
+BUDGET_S, QUICK_BUDGET_S = 300.0, 38.0
 ITERATIONS, WARM_UP = 1000, 2
-_QUICK_STEPS, _QUICK_PASSES = 8, 3
+_QUICK_STEPS, _QUICK_PASSES = 4, 3
 
 
 @dataclass(frozen=True)
