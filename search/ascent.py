@@ -27,6 +27,9 @@ SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
 PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
 FEW = 2  # choices of a node on average that are left when all plans are looked at,
 SOME, SMALL = 4, 2000  # and where the bound stands still: on average, and of all nodes together
+MODEST = (
+    600  # nodes; of a problem that is no larger, what is left is looked at in the end, however much
+)
 WIDE = 4000  # partial plans that stay while looking at all that are left
 FINE = 1e-5  # relative; below that gap only a proof is of use, a better plan is not
 AT_LEAST_S = 1.0  # for a look; beyond that it may take a part of what the search took before
@@ -36,9 +39,10 @@ HELPS = (2, 8, 24)  # slow turns in a row after which an ascent gets help
 GLANCE = 32.0  # by what the slack is divided for a look at the choices that seem best
 SOON = 2  # so many end one that is not the last, or has a FINE gap
 # A turn brings nothing if it moves the bound by less than CREEP of its distance from the best plan, or
-# by less than STRIDE of that and MOVED of the bound. It is slow below SLOW of the distance.
+# by less than STRIDE of that and MOVED of the bound. It is slow below SLOW of the distance and SLOWER of
+# the bound: messages that have settled suggest better plans.
 CREEP, SLOW, STRIDE = 5e-3, 6e-3, 0.05
-MOVED = 1e-6
+MOVED, SLOWER = 1e-6, 4e-5
 ASCENTS, DESCENT = 0.8, 0.25  # so much of the budget may they take; of a slow one's rest a descent
 PRICES = 14  # of memory that are tried
 RESTARTS = 4  # of coordinate descent from a plan that is not proven
@@ -138,9 +142,9 @@ class Ascent:
                 self.bound_s = -np.inf if self.limit is None else self.bound_s
                 continue
             gap_s = self.best_s - now
-            least = max(CREEP * gap_s, min(MOVED * abs(now), STRIDE * gap_s))
+            least = min(max(CREEP * gap_s, MOVED * abs(now)), STRIDE * gap_s, SLOWER * abs(now))
             idle = idle + 1 if now <= before + least else 0
-            slow = slow + 1 if now <= before + SLOW * gap_s else 0
+            slow = slow + 1 if now <= before + min(SLOW * gap_s, SLOWER * abs(now)) else 0
             if slow in HELPS:
                 idle = 0 if slow == HELPS[0] else idle
                 self._help(first=slow == HELPS[0])

@@ -17,7 +17,6 @@ from autoddl.errors import InfeasibleError
 from autoddl.search.ascent import (
     PATIENCE,
     PROVEN,
-    RESTARTS,
     SLACK,
     SOON,
     Ascent,
@@ -155,10 +154,7 @@ def _descend(run: Incumbent, starts: Sequence[Assignment]) -> None:
     left = run.budget - run.trace.elapsed_s()
     if left <= 0 or not run.best or run.fine() or run.closed():
         return
-    found = descended(
-        run.problem, budget=left, memory_bytes=run.limit, starts=[run.best, *starts],
-        restarts=RESTARTS,
-    )  # fmt: skip
+    found = descended(run.problem, budget=left, memory_bytes=run.limit, starts=[run.best, *starts])
     run.evaluations += found.evaluations
     run.offer(found.assignment)
 

@@ -21,6 +21,7 @@ from autoddl.search.dual import Dual
 from autoddl.search.problem import Floats, Ints
 
 MOST_ENTRIES, MOST_ENDS = 1 << 20, 24  # of a tensor's table
+MOST_TERM_ENTRIES = 1 << 24  # of that of one of its terms, which can't be parted
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +59,18 @@ def cheapest(
 
     Where the dual prices memory, both costs include that. Of more than `width` partial plans the
     cheapest so far stay as a `beam`, and nothing is proven; without one there is no plan then. The
-    plan holds at most `memory_bytes`. When it gets `late` there is none, and nothing is proven.
+    plan holds at most `memory_bytes`. When it gets `late`, or a table too large, there is none, and
+    nothing is proven.
     """
-    return _Frontier(dual, domains, slack_s, width, memory_bytes).run(late, beam)
+    try:
+        frontier = _Frontier(dual, domains, slack_s, width, memory_bytes)
+    except _TooLarge:
+        return Found(None, False)
+    return frontier.run(late, beam)
+
+
+class _TooLarge(Exception):
+    """One term of a tensor has more entries than a table may have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +144,8 @@ class _Frontier:
         nodes, states = self._ends(edge)
         turn = [self.turn[nodes[i]] if nodes[i] in open_nodes else -1 for i in ends]
         found = [np.unique(states[i], return_inverse=True) for i in ends]
+        if math.prod(len(values) for values, _ in found) > MOST_TERM_ENTRIES:
+            raise _TooLarge
         grid: list[Ints] = [np.zeros(1, dtype=np.int64)] * len(nodes)
         for position, values in zip(ends, np.ix_(*(values for values, _ in found)), strict=True):
             grid[position] = values

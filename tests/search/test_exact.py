@@ -10,7 +10,7 @@ import pytest
 
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
-from autoddl.search import builder, coordinate, exact, ilp
+from autoddl.search import builder, coordinate, exact, frontier, ilp
 from autoddl.search.dual import Dual
 from autoddl.search.problem import Problem
 from autoddl.search.restrict import restricted
@@ -154,3 +154,12 @@ def test_a_tensor_with_more_readers_than_an_array_has_dims() -> None:
         found = exact.search(left)
         assert found.lower_bound_s == found.cost_s
         assert found.cost_s == pytest.approx(ilp.search(left).cost_s, rel=1e-7)
+
+
+def test_a_table_that_is_too_large_only_costs_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontier, "MOST_TERM_ENTRIES", 1)
+    for seed in range(10):
+        p = random_problems.graph(seed)
+        found, least_s = exact.search(p), every_cost(p)[0].min()
+        assert found.lower_bound_s <= least_s * (1 + 1e-9)
+        assert found.cost_s >= least_s * (1 - 1e-9)
