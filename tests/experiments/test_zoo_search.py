@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
 from autoddl.sbp.mesh import Mesh
 from experiments import zoo_search
 from experiments.models import ZOO
