@@ -27,9 +27,6 @@ SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
 PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
 FEW = 2  # choices of a node on average that are left when all plans are looked at,
 SOME, SMALL = 4, 2000  # and where the bound stands still: on average, and of all nodes together
-MODEST = (
-    600  # nodes; of a problem that is no larger, what is left is looked at in the end, however much
-)
 WIDE = 4000  # partial plans that stay while looking at all that are left
 FINE = 1e-5  # relative; below that gap only a proof is of use, a better plan is not
 AT_LEAST_S = 1.0  # for a look; beyond that it may take a part of what the search took before
@@ -94,7 +91,7 @@ class Incumbent:
 
     def fine(self) -> bool:
         """Tell whether a better plan would be of no use, only a proof that there is none."""
-        return self.best_s - self.bound_s <= FINE * self.best_s
+        return bool(np.isfinite(self.best_s)) and self.best_s - self.bound_s <= FINE * self.best_s
 
     def near(self, bound_s: float, best_s: float) -> bool:
         """Tell whether a bound is as near to a cost as is asked for."""
@@ -157,7 +154,7 @@ class Ascent:
             if drops and near:
                 slack = room
                 self.left = kept(self.dual, slack)
-            if room < FINE * self.best_s:
+            if self._fine():
                 self.patience = min(self.patience, SOON + 1)
             if self._worth_a_look(idle, dropped=slack == room) and self._look(self.left):
                 self.bound_s = self.best_s
@@ -177,6 +174,10 @@ class Ascent:
     def _slack(self) -> float:
         """Return by how much a better plan may be above the dual's bound."""
         return min(self.best_s, self.dual.most_s) * (1 + SLACK) - self._bound()
+
+    def _fine(self) -> bool:
+        """Tell whether a better plan would be of no use; where none is known any would."""
+        return bool(np.isfinite(self.best_s)) and self._slack() <= FINE * self.best_s
 
     def _offer(self, assignment: Sequence[int]) -> bool:
         pairs = zip(self.domains, assignment, strict=True)
@@ -236,7 +237,7 @@ class Ascent:
 
     def _look(self, left: Sequence[Ints], *, proves: bool = True) -> bool:
         """Look at all plans of some choices; tell whether none of them can be better than the best."""
-        beam = not proves or self._slack() > FINE * self.best_s
+        beam = not (proves and self._fine())
         trace = self.search.trace
         end_s = min((1 + LOOKS[beam]) * trace.elapsed_s() + AT_LEAST_S, self.search.budget)
         found = cheapest_within(
@@ -281,4 +282,5 @@ def kept(dual: Dual, slack_s: float) -> list[Ints]:
 
 
 def everything(problem: Problem) -> list[Ints]:
+    """Return all choices of every node."""
     return [np.arange(len(node.choices)) for node in problem.nodes]
