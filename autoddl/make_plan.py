@@ -53,6 +53,7 @@ def make_plan(
         estimate=assigned.estimate("plan"),
         baselines=baselines,
         search=dict(search or {}),
+        program=program,
     )
 
 

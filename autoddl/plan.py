@@ -28,6 +28,38 @@ OUTPUT = "output"  # stands for the graph's outputs among the readers of a redis
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """A tensor that goes from the devices of the stage that makes it to those of another stage.
+
+    Every device sends its part to the device at the same place of the other stage's mesh. `path` are
+    the states after boxings that come before, in the stage that makes it; the last one is the state in
+    which it arrives, without any the one in which it is made.
+    """
+
+    tensor: str
+    target: int
+    path: tuple[NdSbp, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages of a plan, each on devices of its own, and micro-batches that go through them.
+
+    Stage i is on the ranks from i · mesh.size on, in a mesh of the plan's shape. `stage_of` maps ops,
+    variables and inputs to their stages. `program` and plan describe one micro-batch; gradients are
+    summed up over all, and updates come once. Redistributions have readers in one stage each; where
+    their tensor comes from another stage they begin in the state in which it arrives. In the stages
+    `recomputed` the backward pass makes activations again (activation checkpointing).
+    """
+
+    stages: int
+    micro_batches: int
+    stage_of: Mapping[str, int]
+    transfers: tuple[Transfer, ...] = ()
+    recomputed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class InputPlan:
     """One input of the graph: its logical shape and its state on the mesh."""
 
@@ -134,7 +166,9 @@ class Plan:
     `signatures` maps ops to operand states, `variables` parameters and optimizer states to theirs.
     `search` tells how the plan was found (solver, seed, seconds, lower bound). `baselines` that did not
     decide on the plan are estimated when they are first read. A plan for no `engine` may have states
-    that none executes.
+    that none executes. With a `pipeline` the mesh is that of each stage, and signatures,
+    redistributions and inputs' shapes are those of one micro-batch. `program` is what was planned;
+    code is generated from it.
     """
 
     fingerprint: str
@@ -151,6 +185,8 @@ class Plan:
     baselines: Sequence[Estimate] = ()
     search: Mapping[str, Any] = field(default_factory=dict)
     engine: str | None = ONEFLOW
+    pipeline: Pipeline | None = None
+    program: Program | None = field(default=None, repr=False, compare=False)
 
     def apply(self, graph: Any) -> Step:
         """Return a callable with the graph's signature that runs this plan on all ranks.

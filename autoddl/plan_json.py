@@ -6,8 +6,19 @@ from dataclasses import asdict
 from typing import Any
 
 from autoddl.errors import AutoDDLError
-from autoddl.plan import FORMAT, FORMAT_VERSION, Estimate, InputPlan, Layer, Plan, Redistribution
+from autoddl.plan import (
+    FORMAT,
+    FORMAT_VERSION,
+    Estimate,
+    InputPlan,
+    Layer,
+    Pipeline,
+    Plan,
+    Redistribution,
+    Transfer,
+)
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.state import NdSbp
 
@@ -43,6 +54,22 @@ def encode(plan: Plan) -> dict[str, Any]:
             }
             for r in plan.redistributions
         ],
+        "pipeline": None if plan.pipeline is None else _encoded(plan.pipeline),
+        "program": None if plan.program is None else plan.program.to_json(),
+    }
+
+
+def _encoded(pipeline: Pipeline) -> dict[str, Any]:
+    transfers = [
+        {"tensor": t.tensor, "target": t.target, "path": [str(state) for state in t.path]}
+        for t in pipeline.transfers
+    ]
+    return {
+        "stages": pipeline.stages,
+        "micro_batches": pipeline.micro_batches,
+        "recomputed": list(pipeline.recomputed),
+        "stage_of": dict(pipeline.stage_of),
+        "transfers": transfers,
     }
 
 
@@ -103,7 +130,31 @@ def _plan(data: dict[str, Any]) -> Plan:
         baselines=tuple(Estimate(**b) for b in data["baselines"]),
         search=data["search"],
         engine=data.get("engine", ONEFLOW),
+        pipeline=_pipeline(data.get("pipeline")),
+        program=None if data.get("program") is None else Program.from_json(data["program"]),
     )
+
+
+def _pipeline(data: Any) -> Pipeline | None:
+    if data is None:
+        return None
+    pipeline = Pipeline(
+        stages=data["stages"],
+        micro_batches=data["micro_batches"],
+        stage_of=data["stage_of"],
+        transfers=tuple(
+            Transfer(t["tensor"], t["target"], tuple(NdSbp.parse(text) for text in t["path"]))
+            for t in data["transfers"]
+        ),
+        recomputed=tuple(data["recomputed"]),
+    )
+    stages = (*pipeline.stage_of.values(), *(t.target for t in pipeline.transfers))
+    for stage in (*stages, *pipeline.recomputed):
+        if stage not in range(pipeline.stages):
+            raise ValueError(f"stage {stage} of {pipeline.stages}")
+    if pipeline.micro_batches < 1:
+        raise ValueError(f"{pipeline.micro_batches} micro-batches")
+    return pipeline
 
 
 def _check(plan: Plan) -> None:
@@ -128,6 +179,8 @@ def _check(plan: Plan) -> None:
     states = [*plan.variables.values(), *(i.state for i in plan.inputs)]
     states += [state for signature in plan.signatures.values() for state in signature.values()]
     states += [state for r in plan.redistributions for state in r.path]
+    if plan.pipeline is not None:
+        states += [state for t in plan.pipeline.transfers for state in t.path]
     for state in states:
         if len(state) != plan.mesh.ndim:
             raise AutoDDLError(f"state {state} on mesh {plan.mesh}")
