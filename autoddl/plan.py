@@ -188,6 +188,11 @@ class Plan:
     pipeline: Pipeline | None = None
     program: Program | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def devices(self) -> int:
+        """Return the number of devices, those of all stages."""
+        return self.mesh.size * (1 if self.pipeline is None else self.pipeline.stages)
+
     def apply(self, graph: Any) -> Step:
         """Return a callable with the graph's signature that runs this plan on all ranks.
 

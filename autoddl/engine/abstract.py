@@ -61,6 +61,11 @@ def unmaterialised_states(graph: flow.nn.Graph) -> Iterator[None]:
         yield
 
 
+def zero_stride(shape: tuple[int, ...], dtype: Any) -> flow.Tensor:
+    """Return a local tensor of zeros that takes the memory of one."""
+    return _Maker().make(shape, dtype)
+
+
 def _holders(tensor_class: Any) -> list[Any]:
     """Return the modules whose code calls the tensor class by the global name `Tensor`."""
     layers = [m for name, m in sys.modules.items() if name.startswith("oneflow.nn.modules")]

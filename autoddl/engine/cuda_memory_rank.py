@@ -60,7 +60,7 @@ def on_cuda(job: Any, plan: Plan, graph_name: str) -> Any:
         for table in (view.op_name2nd_sbp_signature_conf, view.op_name2sbp_signature_conf):
             if name in table:
                 del table[name]
-    inject.write_plan(job, plan, graph_name)
+    inject.write_plan(job, plan, program_of(job, graph_name), graph_name)
     states = {item.name: item.state for item in plan.inputs}
     for op in list(job.net.op):
         view.op_name2is_local_parallel_view[op.name] = False

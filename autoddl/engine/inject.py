@@ -1,7 +1,8 @@
 """Write a plan into a job: signatures of all ops, and identity ops for every redistribution step.
 
-The job is rewritten between nn.Graph's build and its compilation. Names R1–R4 below are the rules
-under which OneFlow 0.9 executes any plan exactly:
+The job is rewritten between nn.Graph's build and its compilation; with gradient accumulation after
+its ops have got the names of the plan (accumulation.py). Stages are written by stages.py. Names R1–R4
+below are the rules under which OneFlow 0.9 executes any plan exactly:
 R1 a variable is read through an identity op in its own state, R2 every step changes one mesh axis,
 R3 shards are even (the planner knows no others), R4 old signature entries are cleared, and on
 one-axis meshes the legacy map gets the same value.
@@ -12,22 +13,41 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from autoddl.engine import accumulation
 from autoddl.engine.capture import neutral_name
+from autoddl.engine.stages import StageWriter
 from autoddl.errors import AutoDDLError
 from autoddl.plan import OUTPUT, Plan, Redistribution
-from autoddl.sbp.state import NdSbp, Sbp
+from autoddl.sbp.program import Program
+from autoddl.sbp.state import NdSbp, Sbp, broadcast
+
+Reader = tuple[str, str]  # (op, operand), or (OUTPUT, "")
 
 
-def write_plan(job: Any, plan: Plan, graph_name: str) -> None:
-    """Rewrite `job` (the full job proto of a graph built on global tensors) to follow `plan`."""
-    writer = _JobWriter(job, graph_name)
+def write_plan(job: Any, plan: Plan, program: Program, graph_name: str) -> None:
+    """Rewrite `job` (the full job proto of a graph built on global tensors) to follow `plan`.
+
+    `program` is the job's: that of one micro-batch, where the job accumulates gradients.
+    """
+    writer = JobWriter(job, graph_name)
+    staged = StageWriter(writer, plan, program) if plan.pipeline is not None else None
+    if staged is not None:
+        staged.place()
     for name, state in plan.variables.items():
         writer.set_variable(name, state)
     for name, signature in plan.signatures.items():
         writer.set_signature(name, signature)
+    if staged is not None:
+        writer.set_inserted(plan)
+        staged.transfer()
     for number, redistribution in enumerate(plan.redistributions):
+        if staged is not None:
+            staged.buffer_source(redistribution)
         variable = plan.variables.get(redistribution.tensor)
         writer.redistribute(redistribution, number, variable)
+    if staged is not None:
+        staged.buffer_rest()
+        staged.order_updates()
 
 
 def changed_signatures(job: Any, plan: Plan) -> list[tuple[str, str]]:
@@ -84,11 +104,11 @@ def write_output(job: Any, op: Any, state: NdSbp) -> None:
     write_signature(job, op.name, {"in": state, "out": state})
 
 
-class _JobWriter:
+class JobWriter:
     """Edit one job proto; looks ops up by name and keeps what it adds findable."""
 
     def __init__(self, job: Any, graph_name: str) -> None:
-        self.job = job
+        self.job, self.graph_name = job, graph_name
         self.ops = {op.name: op for op in job.net.op}
         self.lbn = {
             neutral_name(op.name, graph_name): f"{op.name}/out"
@@ -103,58 +123,112 @@ class _JobWriter:
         conf = self._op(name).variable_conf
         del conf.nd_sbp[:]
         conf.nd_sbp.extend(f"S({sbp.dim})" if sbp.is_split else sbp.kind for sbp in state)
-        self._write(name, {"out": state})
+        write_signature(self.job, name, {"out": state})
 
     def set_signature(self, name: str, signature: Mapping[str, NdSbp]) -> None:
         self._op(name)
-        self._write(name, signature)
+        write_signature(self.job, name, signature)
+
+    def set_inserted(self, plan: Plan) -> None:
+        """Give inputs, outputs and the ops of gradient accumulation their states."""
+        held = {item.name: item.state for item in plan.inputs} | dict(plan.variables)
+        whole = broadcast(plan.mesh.ndim)
+        for op in self.job.net.op:
+            if op.WhichOneof("op_type") == "input_conf":
+                write_input(self.job, op, held[neutral_name(op.name, self.graph_name)])
+            elif op.WhichOneof("op_type") == "output_conf":
+                write_output(self.job, op, whole)
+        made = {self.lbn[name]: state for name, state in held.items() if name in self.lbn}
+        for name, signature in plan.signatures.items():
+            made |= {f"{name}/{operand}": state for operand, state in signature.items()}
+        for op in self.job.net.op:
+            if accumulation.is_inserted(op) and accumulation.source(op) in made:
+                state = made[accumulation.source(op)]
+                made[f"{op.name}/out_0"] = state
+                write_signature(self.job, op.name, {"in_0": state, "out_0": state})
+
+    def source(self, lbn: str) -> str:
+        """Return the blob that the ops of gradient accumulation hand on as `lbn`."""
+        while accumulation.is_inserted(self.ops[lbn.split("/")[0]]):
+            lbn = accumulation.source(self.ops[lbn.split("/")[0]])
+        return lbn
+
+    def reads(self, tensor: str, reader: Reader) -> list[str]:
+        """Return the blobs in which a reader gets a tensor: one, but of outputs any number."""
+        op_name, operand = reader
+        if op_name == OUTPUT:
+            goal = self.lbn.get(tensor, tensor)
+            read = [
+                getattr(op.output_conf, "in")
+                for op in self.job.net.op
+                if op.WhichOneof("op_type") == "output_conf"
+            ]
+            return [lbn for lbn in dict.fromkeys(read) if self.source(lbn) == goal]
+        port, _, position = operand.rpartition("_")
+        return [self._op(op_name).user_conf.input[port].s[int(position)]]
+
+    def rewire(self, reader: Reader, old: str, new: str) -> None:
+        """Let a reader that reads the blob `old` read `new`."""
+        op_name, operand = reader
+        if op_name != OUTPUT:
+            port, _, position = operand.rpartition("_")
+            self._op(op_name).user_conf.input[port].s[int(position)] = new
+            return
+        for op in self.job.net.op:
+            if op.WhichOneof("op_type") == "output_conf" and getattr(op.output_conf, "in") == old:
+                setattr(op.output_conf, "in", new)
 
     def redistribute(
         self, redistribution: Redistribution, number: int, variable: NdSbp | None
     ) -> None:
         """Chain one identity per step behind a tensor and let its readers read the last one."""
-        source = self.lbn.get(redistribution.tensor, redistribution.tensor)
         steps = redistribution.path if variable is None else (variable, *redistribution.path)
-        lbn = source
+        done: dict[str, str] = {}
+        for reader in redistribution.readers:
+            for lbn in self.reads(redistribution.tensor, reader):
+                if lbn not in done:
+                    name = f"autoddl-boxing-{number}" + (f"-{len(done)}" if done else "")
+                    done[lbn] = self.chain(name, lbn, steps)
+                self.rewire(reader, lbn, done[lbn])
+
+    def chain(self, name: str, lbn: str, steps: Iterable[NdSbp]) -> str:
+        """Return the last of a chain of identities behind a blob, one for each state."""
         for index, state in enumerate(steps):
-            lbn = self._identity(f"autoddl-boxing-{number}-{index}", lbn, state)
-        for op_name, operand in redistribution.readers:
-            if op_name == OUTPUT:
-                self._rewire_outputs(source, lbn)
-                continue
-            port, _, position = operand.rpartition("_")
-            self._op(op_name).user_conf.input[port].s[int(position)] = lbn
+            lbn = self.identity(f"{name}-{index}", lbn, state)
+        return lbn
 
-    def _rewire_outputs(self, source: str, lbn: str) -> None:
-        for op in self.job.net.op:
-            if (
-                op.WhichOneof("op_type") == "output_conf"
-                and getattr(op.output_conf, "in") == source
-            ):
-                setattr(op.output_conf, "in", lbn)
+    def identity(
+        self, name: str, lbn: str, state: NdSbp, *, group: Any = None, buffer_size: int = 0
+    ) -> str:
+        """Add an op that hands a blob on in a state, on the devices of `group` or of its producer.
 
-    def _identity(self, name: str, lbn: str, state: NdSbp) -> str:
+        With a `buffer_size` it keeps so many micro-batches.
+        """
         producer = self.ops[lbn.split("/")[0]]
         op = self.job.net.op.add()
         op.name, op.device_tag = name, producer.device_tag
         op.scope_symbol_id = producer.scope_symbol_id
         conf = op.user_conf
-        conf.op_type_name = "identity"
+        conf.op_type_name = "identity_buffer" if buffer_size else "identity"
+        if buffer_size:
+            conf.attr["buffer_size"].at_int64 = buffer_size
         conf.input["in"].s.append(lbn)
         conf.output["out"].s.append(f"{name}/out_0")
         conf.input_order.append("in")
         conf.output_order.append("out")
-        group = self.group[producer.name]
-        group.op_set.op_name.append(name)
-        self.ops[name], self.group[name] = op, group
+        self.ops[name], self.group[name] = op, group or self.group[producer.name]
+        self.group[name].op_set.op_name.append(name)
         descs = self.job.helper.lbn2logical_blob_desc
         descs[f"{name}/out_0"].CopyFrom(descs[lbn])
         self.job.job_parallel_view_conf.op_name2is_local_parallel_view[name] = False
-        self._write(name, {"in_0": state, "out_0": state})
+        write_signature(self.job, name, {"in_0": state, "out_0": state})
         return f"{name}/out_0"
 
-    def _write(self, name: str, signature: Mapping[str, NdSbp]) -> None:
-        write_signature(self.job, name, signature)
+    def state(self, lbn: str) -> NdSbp:
+        """Return the state in which a blob is made."""
+        name, _, blob = lbn.partition("/")
+        table = self.job.job_parallel_view_conf.op_name2nd_sbp_signature_conf
+        return read_state(table[name].bn_in_op2nd_sbp[blob])
 
     def _op(self, name: str) -> Any:
         if name not in self.ops:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,6 +75,45 @@ def variables(graph: flow.nn.Graph) -> Iterator[flow.Tensor]:
             if tensor not in seen:
                 seen.add(tensor)
                 yield tensor
+
+
+def named_variables(graph: flow.nn.Graph) -> Iterator[tuple[str, flow.Tensor]]:
+    """Yield every parameter and buffer of the graph once, with its name in programs."""
+    seen = set()
+    for block, root in zip(graph._blocks, modules(graph), strict=True):
+        for name, tensor in (*root.named_parameters(), *root.named_buffers()):
+            if tensor not in seen:
+                seen.add(tensor)
+                yield f"{block}.{name}", tensor
+
+
+def replace_variables(
+    graph: flow.nn.Graph, make: Callable[[str, flow.Tensor], flow.Tensor]
+) -> None:
+    """Replace the graph's parameters and buffers by what `make` returns, and tell its optimizers."""
+    replaced: dict[flow.Tensor, flow.Tensor] = {}
+    for name, tensor in list(named_variables(graph)):
+        made = make(name, tensor)
+        if isinstance(tensor, flow.nn.Parameter) and not isinstance(made, flow.nn.Parameter):
+            made = flow.nn.Parameter(made, requires_grad=tensor.requires_grad)
+        replaced[tensor] = made
+    for root in modules(graph):
+        for module in root.modules():
+            for table in (module._parameters, module._buffers):
+                for key, tensor in table.items():
+                    if tensor is not None:
+                        table[key] = replaced[tensor]
+    for entry in graph._opts:
+        optimizer = entry["optim"]
+        for group in optimizer.param_groups:
+            group._parameters = [replaced.get(p, p) for p in group._parameters]
+        state_of = getattr(optimizer, "_state", None)
+        if state_of:
+            moved = {
+                k if isinstance(k, str) else replaced.get(k, k): v for k, v in state_of.items()
+            }
+            state_of.clear()
+            state_of.update(moved)
 
 
 @contextmanager

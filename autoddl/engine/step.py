@@ -5,18 +5,25 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import oneflow as flow
 from oneflow.nn.graph.util import ArgsTree
 
 from autoddl.engine import inject
 from autoddl.engine.capture import program_of
-from autoddl.engine.shadow import kept_gradients, modules, shadow, variables
+from autoddl.engine.shadow import (
+    kept_gradients,
+    modules,
+    replace_variables,
+    shadow,
+    variables,
+)
+from autoddl.engine.staged_graph import StagedGraph, placements
 from autoddl.errors import AutoDDLError
-from autoddl.plan import Plan
-from autoddl.sbp.state import NdSbp
+from autoddl.plan import InputPlan, Plan
+from autoddl.sbp.state import NdSbp, broadcast
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +41,11 @@ class Step:
             raise AutoDDLError(f"apply: got {type(graph).__name__}; give the planned nn.Graph")
         self.plan = plan
         self.graph = graph
-        self._running: flow.nn.Graph | None = None
+        self._running: flow.nn.Graph | StagedGraph | None = None
         self._check()
-        ranks = np.arange(plan.mesh.size).reshape(plan.mesh.shape)
-        self.placement = flow.placement(plan.device, ranks.tolist())
+        self.placements = placements(plan)
         self._inputs = {item.name: item for item in plan.inputs}
-        make_global(graph, self.placement, NdSbp.parse(",".join("B" * plan.mesh.ndim)))
+        make_global(graph, self._placement, broadcast(plan.mesh.ndim))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on the whole logical batch."""
@@ -57,7 +63,12 @@ class Step:
         """Return the (op, operand) pairs that the engine did not execute as planned."""
         if self._running is None:
             raise AutoDDLError("step: not built yet; call it once first")
-        return inject.changed_signatures(self._running._compiled_job_proto, self.plan)
+        return inject.changed_signatures(_compiled(self._running), self.plan)
+
+    def _placement(self, name: str) -> Any:
+        """Return the devices of a variable or an input."""
+        pipeline = self.plan.pipeline
+        return self.placements[0 if pipeline is None else pipeline.stage_of.get(name, 0)]
 
     def _run(self, args: Any, kwargs: Any, convert: Callable[[str, Any], Any]) -> Any:
         def leaf(node: Any) -> Any:
@@ -71,16 +82,12 @@ class Step:
             self._running = self._build(args, kwargs)
         return self._running(*args, **kwargs)
 
-    def _build(self, args: Any, kwargs: Any) -> flow.nn.Graph:
-        twin = shadow(self.graph)
+    def _build(self, args: Any, kwargs: Any) -> flow.nn.Graph | StagedGraph:
         try:
-            with kept_gradients(self.graph):
-                twin.build_graph(*args, **kwargs)
-            self.plan.check_graph(program_of(twin._full_job_proto, twin.name))
-            job = twin._full_job_proto
-            inject.write_plan(job, self.plan, twin.name)
-            twin._full_graph_proto = job
-            twin.finish_complie_and_init_runtime()
+            if self.plan.pipeline is not None:
+                running = StagedGraph(self.plan, self.graph, args, kwargs)
+            else:
+                running = self._injected(args, kwargs)
         except AutoDDLError:
             raise
         except Exception as error:
@@ -88,29 +95,59 @@ class Step:
             raise AutoDDLError(
                 f"plan: OneFlow can't run it on mesh {self.plan.mesh}: {reason.strip()[:300]}"
             ) from error
-        changed = inject.changed_signatures(twin._compiled_job_proto, self.plan)
+        changed = inject.changed_signatures(_compiled(running), self.plan)
         if changed:
             logger.warning(
                 "the engine changed %d planned signatures, first %s %s", len(changed), *changed[0]
             )
+        return running
+
+    def _injected(self, args: Any, kwargs: Any) -> flow.nn.Graph:
+        """Return a compiled copy of the graph, traced on all devices of the mesh."""
+        twin = shadow(self.graph)
+        with kept_gradients(self.graph):
+            twin.build_graph(*args, **kwargs)
+        job = twin._full_job_proto
+        program = program_of(job, twin.name)
+        self.plan.check_graph(program)
+        inject.write_plan(job, self.plan, program, twin.name)
+        twin._full_graph_proto = job
+        twin.finish_complie_and_init_runtime()
         return twin
 
     def _whole_to_global(self, name: str, tensor: flow.Tensor) -> flow.Tensor:
         item = self._input(name)
-        if tuple(tensor.shape) != item.shape:
+        shape = self._batch_shape(item)
+        if tuple(tensor.shape) != shape:
             raise AutoDDLError(
-                f"step: input {name} has shape {tuple(tensor.shape)}, planned was {item.shape}; "
+                f"step: input {name} has shape {tuple(tensor.shape)}, planned was {shape}; "
                 "pass the whole logical batch (or use step.from_local), or plan again"
             )
-        sbp = _engine_sbp(item.state)
+        place, sbp = self._placement(name), _engine_sbp(item.state)
         if tensor.is_global:
-            return tensor.to_global(placement=self.placement, sbp=sbp)
-        part = tensor[item.local_slice(flow.env.get_rank())] if item.shape else tensor
-        return part.contiguous().to_global(placement=self.placement, sbp=sbp)
+            return tensor.to_global(placement=place, sbp=sbp)
+        return self._part(item, tensor).to_global(placement=place, sbp=sbp)
+
+    def _part(self, item: InputPlan, tensor: flow.Tensor) -> flow.Tensor:
+        """Cut this rank's part out of the whole batch: its part of one micro-batch after the other."""
+        if not item.shape:
+            return tensor
+        count = 1 if self.plan.pipeline is None else self.plan.pipeline.micro_batches
+        part = item.local_slice(flow.env.get_rank() % self.plan.mesh.size)
+        parts = [micro[part].contiguous() for micro in tensor.chunk(count, dim=0)]
+        return flow.cat(parts, dim=0) if count > 1 else parts[0]
+
+    def _batch_shape(self, item: InputPlan) -> tuple[int, ...]:
+        """Return the shape of an input for the whole step: all micro-batches one behind the other."""
+        if self.plan.pipeline is None:
+            return item.shape
+        return (item.shape[0] * self.plan.pipeline.micro_batches, *item.shape[1:])
 
     def _part_to_global(self, name: str, tensor: flow.Tensor) -> flow.Tensor:
         item = self._input(name)
-        part = item.local_slice(flow.env.get_rank())
+        part = replace(item, shape=self._batch_shape(item)).local_slice(
+            flow.env.get_rank() % self.plan.mesh.size
+        )
         shape = tuple(s.stop - s.start for s in part)
         if tensor.is_global or tuple(tensor.shape) != shape:
             kind = "a global tensor" if tensor.is_global else f"shape {tuple(tensor.shape)}"
@@ -118,9 +155,9 @@ class Step:
                 f"step.from_local: input {name} is {kind}; give a local tensor of shape {shape}, "
                 "the part that plan.inputs[i].local_slice(rank) names"
             )
-        return tensor.to_global(placement=self.placement, sbp=_engine_sbp(item.state))
+        return tensor.to_global(placement=self._placement(name), sbp=_engine_sbp(item.state))
 
-    def _input(self, name: str) -> Any:
+    def _input(self, name: str) -> InputPlan:
         if name not in self._inputs:
             raise AutoDDLError(
                 f"step: got input {name}, the plan knows {', '.join(self._inputs)}; "
@@ -131,11 +168,12 @@ class Step:
     def _check(self) -> None:
         """Refuse early what can be told without building: ranks, device type, variables."""
         plan, world = self.plan, flow.env.get_world_size()
-        if plan.mesh.size != world:
+        if plan.devices != world:
+            stages = "" if plan.pipeline is None else f"{plan.pipeline.stages} stages of "
             raise AutoDDLError(
-                f"plan: mesh {plan.mesh} has {plan.mesh.size} devices, but {world} ranks run; "
-                f"start {plan.mesh.size} ranks (python -m autoddl run --nproc-per-node "
-                f"{plan.mesh.size} …) or plan for {world}"
+                f"plan: {stages}mesh {plan.mesh} has {plan.devices} devices, but {world} ranks run; "
+                f"start {plan.devices} ranks (python -m autoddl run --nproc-per-node "
+                f"{plan.devices} …) or plan for {world}"
             )
         names = {
             f"{name}.{path}"
@@ -162,6 +200,10 @@ class Step:
             )
 
 
+def _compiled(running: flow.nn.Graph | StagedGraph) -> Any:
+    return running.compiled if isinstance(running, StagedGraph) else running._compiled_job_proto
+
+
 def _neutral(name: str) -> str:
     match = re.fullmatch(r"input\.(.*)_\d+", name)
     return f"input.{match[1]}" if match else name
@@ -176,36 +218,15 @@ def _engine_sbp(state: NdSbp) -> list[Any]:
     return [flow.sbp.split(s.dim) if s.is_split else kinds[s.kind] for s in state]
 
 
-def make_global(graph: flow.nn.Graph, placement: Any, state: NdSbp) -> None:
-    """Replace the graph's parameters and buffers by global ones and tell its optimizers."""
+def make_global(graph: flow.nn.Graph, place: Callable[[str], Any], state: NdSbp) -> None:
+    """Replace the graph's parameters and buffers by global ones and tell its optimizers.
+
+    `place` maps the name of each to its devices.
+    """
     sbp = _engine_sbp(state)
-    replaced: dict[flow.Tensor, flow.Tensor] = {}
-    for root in modules(graph):
-        for module in root.modules():
-            for table in (module._parameters, module._buffers):
-                for key, tensor in table.items():
-                    if tensor is not None:
-                        table[key] = _as_global(tensor, replaced, placement, sbp)
-    for entry in graph._opts:
-        optimizer = entry["optim"]
-        for group in optimizer.param_groups:
-            group._parameters = [replaced.get(p, p) for p in group._parameters]
-        state_of = getattr(optimizer, "_state", None)
-        if state_of:
-            moved = {
-                k if isinstance(k, str) else replaced.get(k, k): v for k, v in state_of.items()
-            }
-            state_of.clear()
-            state_of.update(moved)
 
-
-def _as_global(
-    tensor: flow.Tensor, replaced: dict[flow.Tensor, flow.Tensor], placement: Any, sbp: list[Any]
-) -> flow.Tensor:
-    if tensor not in replaced:
+    def moved(name: str, tensor: flow.Tensor) -> flow.Tensor:
         with flow.no_grad():
-            moved = tensor.detach().to_global(placement=placement, sbp=sbp)
-        if isinstance(tensor, flow.nn.Parameter):
-            moved = flow.nn.Parameter(moved, requires_grad=tensor.requires_grad)
-        replaced[tensor] = moved
-    return replaced[tensor]
+            return tensor.detach().to_global(placement=place(name), sbp=sbp)
+
+    replace_variables(graph, moved)

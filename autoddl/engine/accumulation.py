@@ -1,0 +1,136 @@
+"""Jobs that accumulate gradients: what the engine adds for it, and the names of everything else.
+
+With gradient accumulation the engine traces one micro-batch. Behind every input it puts an `unpack`,
+behind every variable a `repeat`, behind every gradient an `acc` and a scaling, before every output a
+`pack`. These take numbers from the count that names the ops, so that the others have other names than
+in the graph of one micro-batch.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+INSERTED = ("unpack", "repeat", "acc", "pack")
+_SCALING = "Sys-DiffScale-ScalarMul-"
+
+
+def is_inserted(op: Any) -> bool:
+    """Tell whether gradient accumulation added an op of a job."""
+    return _numbered(op) or op.name.startswith(_SCALING)
+
+
+def source(op: Any) -> str:
+    """Return the blob that an inserted op hands on."""
+    return str(op.user_conf.input["in"].s[0])
+
+
+def rename(job: Any, built: Any) -> None:
+    """Give the ops of an accumulating job the names that they have in the graph of one micro-batch.
+
+    `built` is the job before the engine's passes, some of which drop ops that have been counted.
+    """
+    numbers = sorted({_number(op) for op in (*built.net.op, *job.net.op) if _numbered(op)})
+    names = dict(_names(job, numbers))
+
+    def lbn(old: str) -> str:
+        op, slash, blob = old.partition("/")
+        return names.get(op, op) + slash + blob
+
+    for op in job.net.op:
+        op.name = names.get(op.name, op.name)
+        op.ctrl_in_op_name[:] = [names.get(n, n) for n in op.ctrl_in_op_name]
+        kind = op.WhichOneof("op_type")
+        if kind == "user_conf":
+            for ports in (op.user_conf.input, op.user_conf.output):
+                for port in ports.values():
+                    port.s[:] = [lbn(s) for s in port.s]
+        elif kind == "output_conf":
+            setattr(op.output_conf, "in", lbn(getattr(op.output_conf, "in")))
+    for group in job.placement.placement_group:
+        group.op_set.op_name[:] = [names.get(n, n) for n in group.op_set.op_name]
+    for group in job.placement.blob_placement_group:
+        for blob in group.lbi:
+            blob.op_name = names.get(blob.op_name, blob.op_name)
+    for module in job.module_name2module_conf.values():
+        module.ops[:] = [names.get(n, n) for n in module.ops]
+    train = job.job_conf.train_conf
+    train.loss_lbn[:] = [lbn(s) for s in train.loss_lbn]
+    for conf in train.optimizer_conf:
+        conf.variable_grad_lbns[:] = [lbn(s) for s in conf.variable_grad_lbns]
+    view = job.job_parallel_view_conf
+    for table in (
+        view.op_name2sbp_signature_conf,
+        view.op_name2nd_sbp_signature_conf,
+        view.op_name2is_local_parallel_view,
+    ):
+        _rekey(table, names.get)
+    _rekey(job.helper.lbn2logical_blob_desc, lbn)
+
+
+def micro_job(job: Any) -> Any:
+    """Return the job of one micro-batch from a renamed one: without what accumulation inserted."""
+    found = type(job)()
+    found.CopyFrom(job)
+    inserted = [op for op in found.net.op if is_inserted(op)]
+    handed = {lbn: source(op) for op in inserted for lbn in op.user_conf.output["out"].s}
+
+    def made(lbn: str) -> str:
+        while lbn in handed:
+            lbn = handed[lbn]
+        return lbn
+
+    descs = found.helper.lbn2logical_blob_desc
+    for op in inserted:
+        if op.user_conf.op_type_name == "unpack":
+            descs[source(op)].CopyFrom(descs[op.user_conf.output["out"].s[0]])
+    kept = [op for op in found.net.op if not is_inserted(op)]
+    for op in kept:
+        if op.WhichOneof("op_type") == "user_conf":
+            for port in op.user_conf.input.values():
+                port.s[:] = [made(s) for s in port.s]
+        elif op.WhichOneof("op_type") == "output_conf":
+            setattr(op.output_conf, "in", made(getattr(op.output_conf, "in")))
+    del found.net.op[:]
+    found.net.op.extend(kept)
+    return found
+
+
+def _names(job: Any, numbers: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """Yield the name of every op whose number counts inserted ones, with that without them."""
+    for op in job.net.op:
+        number = _number(op)
+        if op.WhichOneof("op_type") == "user_conf" and number >= 0 and not is_inserted(op):
+            before = bisect_left(numbers, number)
+            if before and not op.name.startswith("Sys"):
+                yield op.name, f"{op.name.rpartition('-')[0]}-{number - before}"
+
+
+def _number(op: Any) -> int:
+    match = re.fullmatch(r".+-(\d+)", op.name)
+    return int(match[1]) if match else -1
+
+
+def _numbered(op: Any) -> bool:
+    return op.WhichOneof("op_type") == "user_conf" and op.user_conf.op_type_name in INSERTED
+
+
+def _rekey(table: Any, name: Any) -> None:
+    """Give the entries of a protobuf map other keys."""
+    found: Mapping[str, Any] = {key: table[key] for key in table}
+    messages = {}
+    for key, value in found.items():
+        if hasattr(value, "CopyFrom"):
+            messages[key] = type(value)()
+            messages[key].CopyFrom(value)
+        else:
+            messages[key] = value
+    table.clear()
+    for key, value in messages.items():
+        new = name(key) or key
+        if hasattr(value, "CopyFrom"):
+            table[new].CopyFrom(value)
+        else:
+            table[new] = value

@@ -1,0 +1,87 @@
+"""Where ops stand in the forward pass: what pipelines cut.
+
+A forward op stands where it comes in the program, an op of the backward pass where the forward op
+stands that it differentiates, an update where its variable is first read. So a place between two
+positions cuts the whole training step in two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoddl.sbp.program import Op, Program
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Positions 0 … count - 1 by the name of an op, and by that of a variable or input."""
+
+    count: int
+    op: Mapping[str, int]
+    held: Mapping[str, int]
+
+
+def positions(program: Program) -> Positions:
+    """Return where the ops, variables and inputs of a training step stand in its forward pass.
+
+    Gradients flow to equal or lower positions. Where no forward tensor tells which op is
+    differentiated (a sum of gradients, a reshape), an op stands where its last gradient comes from.
+    """
+    return _Finder(program).find()
+
+
+class _Finder:
+    """Go through the ops in the order of the program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        forward = [op for op in program.ops if op.phase == "forward"]
+        self.place = {op.name: i for i, op in enumerate(forward)}
+        self.count = len(forward)
+        self.gradient_of = {p.gradient: p.tensor for p in program.parameters if p.gradient}
+        self.around: dict[str, list[int]] = {}  # the forward ops that make or read each tensor
+        for op in forward:
+            for _, tensor in op.operands:
+                self.around.setdefault(tensor, []).append(self.place[op.name])
+
+    def find(self) -> Positions:
+        for op in self.program.ops:
+            if op.phase == "backward":
+                self.place[op.name] = self._backward(op)
+        held = dict(self._held())
+        for parameter in self.program.parameters:
+            if parameter.update is not None:
+                self.place[parameter.update] = held[parameter.tensor]
+        return Positions(self.count, self.place, held)
+
+    def _backward(self, op: Op) -> int:
+        made = [self.program.producer.get(tensor) for _, tensor in op.inputs]
+        before = [self.place[o.name] for o in made if o is not None and o.phase == "backward"]
+        last = min(before, default=self.count - 1)
+        known = [t for _, t in op.inputs if t in self.around]
+        known += [self.gradient_of[t] for _, t in op.outputs if t in self.gradient_of]
+        sets = [set(self.around[t]) for t in known if t in self.around]
+        if not sets:
+            return last
+        common = [place for place in set.intersection(*sets) if place <= last]
+        if common:
+            return max(common)
+        return min(max([p for p in places if p <= last], default=last) for places in sets)
+
+    def _held(self) -> Iterator[tuple[str, int]]:
+        program = self.program
+        for name in program.inputs:
+            readers = [self.place[op.name] for op, _ in program.consumers.get(name, ())]
+            yield name, min(readers, default=0)
+        for parameter in program.parameters:
+            place = min(self.around.get(parameter.tensor, ()), default=0)
+            yield from ((name, place) for name in (parameter.tensor, *parameter.states))
+
+
+def stages(found: Positions, bounds: Sequence[int]) -> dict[str, int]:
+    """Return the stage of every op, variable and input; stage i begins at position bounds[i - 1]."""
+    return {
+        name: sum(place >= bound for bound in bounds)
+        for name, place in (*found.op.items(), *found.held.items())
+    }
