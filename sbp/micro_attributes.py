@@ -38,7 +38,7 @@ def _resized(op: Op, name: str, value: Any, shapes: Shapes) -> Any:
     if op.type == "arange" and name in ("integer_limit", "float_limit"):
         kind = name.partition("_")[0]
         ((large, small),) = shapes.values()
-        return value - (large[0] - small[0]) * op.attr[f"{kind}_delta"] if value else value
+        return value - (large[0] - small[0]) * op.attr[f"{kind}_delta"]
     return value
 
 
