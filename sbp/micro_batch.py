@@ -32,8 +32,8 @@ def micro_batch(program: Program, count: int, *, allow: frozenset[str] = frozens
     the statistics of each micro-batch, as accumulating gradients on one device does, too; `allow`
     names other approximations that are permitted.
 
-    A batch that is repeated along a dim of size 1 is an exception that shapes don't show: for
-    micro-batches of one sample the engine may trace other ops.
+    Micro-batches of one sample are an exception: with dims of size 1 the engine traces some other ops
+    (nothing is summed over such a dim, say), which this program does not have.
 
     Raises:
         AutoDDLError: `count` does not divide dim 0 of every input, or an op needs the whole batch.
@@ -79,6 +79,7 @@ class _Propagation:
         self.states: dict[str, Sbp] = {t.name: B for t in program.tensors}
         self.states |= dict.fromkeys(program.inputs, S(0))
         self.forced: dict[str, Option] = {}
+        self.failed: set[tuple[str, Sbp]] = set()
         self.known: dict[int, tuple[Option, ...]] = {}
         self.places = {op.name: index for index, op in enumerate(program.ops)}
 
@@ -165,30 +166,32 @@ class _Propagation:
             AutoDDLError: no signature fits whatever they make.
         """
         for needs, _ in self._options(op):
-            forced: dict[str, Option] = {}
+            forced, self.failed = dict(self.forced), set()
             pairs = zip(op.inputs, needs, strict=True)
-            if all(self._can_be(name, need, forced) for (_, name), need in pairs) and forced:
-                self.forced |= forced
-                return min(self.places[name] for name in forced)
+            if all(self._can_be(name, need, forced) for (_, name), need in pairs):
+                new = [self.places[name] for name in forced if name not in self.forced]
+                if new:  # else nothing changes, and the same would be tried for ever
+                    self.forced = forced
+                    return min(new)
         raise self._needs_whole(op)
 
     def _can_be(self, name: str, need: Sbp, forced: dict[str, Option]) -> bool:
         """Tell whether a tensor is in a state, or its producer can make it so; note what that takes."""
-        have = self.states[name]
-        op = self.program.producer.get(name)
-        if have is need and (op is None or op.name not in forced):
-            return True
+        op, have = self.program.producer.get(name), self.states[name]
         if op is None or have is not B:
-            return False
+            return have is need
         place = [tensor for _, tensor in op.outputs].index(name)
         if op.name in forced:
             return forced[op.name][1][place] is need
+        if need is B or (name, need) in self.failed:
+            return need is B
         for option in self._options(op):
             trial = dict(forced)
             pairs = zip(op.inputs, option[0], strict=True)
             if option[1][place] is need and all(self._can_be(t, s, trial) for (_, t), s in pairs):
                 forced |= {**trial, op.name: option}
                 return True
+        self.failed.add((name, need))
         return False
 
     def _needs_whole(self, op: Op) -> AutoDDLError:
