@@ -171,8 +171,14 @@ class Program:
         """Return 16 hex digits, equal for equal graphs (ops, shapes, attributes, device)."""
         ops = sorted((o.name, o.type, o.inputs, o.outputs, repr(o.attrs)) for o in self.ops)
         tensors = sorted((t.name, t.shape, t.dtype) for t in self.tensors)
-        text = json.dumps([self.device, ops, tensors, self.inputs, self.outputs])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _digest([self.device, ops, tensors, self.inputs, self.outputs])
+
+    @cached_property
+    def structure(self) -> str:
+        """Return 16 hex digits, equal for graphs that differ in attributes of ops only."""
+        ops = sorted((o.name, o.type, o.inputs, o.outputs) for o in self.ops)
+        tensors = sorted((t.name, t.shape, t.dtype) for t in self.tensors)
+        return _digest([self.device, ops, tensors, self.inputs, self.outputs])
 
     def shapes(self, op: Op) -> dict[str, tuple[int, ...]]:
         """Return the logical shape of every operand of `op`."""
@@ -225,6 +231,10 @@ class Program:
         except (KeyError, TypeError, ValueError, AutoDDLError) as error:
             raise AutoDDLError(f"{where}: damaged ({error!r}); capture the graph again") from None
         return program
+
+
+def _digest(parts: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def _check(program: Program) -> None:

@@ -89,6 +89,25 @@ def test_fingerprint_ignores_the_order_of_ops() -> None:
     assert replace(program, ops=program.ops[::-1]).fingerprint == program.fingerprint
 
 
+def test_structure_leaves_attributes_out() -> None:
+    program = small_program()
+    x, fc = program.tensors[0], program.ops[0]
+    others = [
+        replace(program, tensors=(replace(x, shape=(8, 8)), *program.tensors[1:])),
+        replace(program, tensors=(replace(x, dtype="float64"), *program.tensors[1:])),
+        replace(program, ops=program.ops[:2]),
+        replace(program, ops=(replace(fc, type="batch_matmul"), *program.ops[1:])),
+        replace(program, ops=(replace(fc, name="other"), *program.ops[1:])),
+        replace(program, ops=(replace(fc, inputs=fc.inputs[::-1]), *program.ops[1:])),
+        replace(program, outputs=("h",)),
+        replace(program, device="cuda"),
+    ]
+    assert len({program.structure, *(o.structure for o in others)}) == len(others) + 1
+    assert changed(alpha=2.0).structure == program.structure != program.fingerprint
+    assert replace(program, ops=program.ops[::-1]).structure == program.structure
+    assert len(program.structure) == 16
+
+
 def test_truncated_and_missing_files(tmp_path: Path) -> None:
     path = tmp_path / "program.json"
     small_program().save(path)

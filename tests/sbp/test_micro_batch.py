@@ -1,0 +1,334 @@
+"""Programs of one micro-batch: beside programs made at that size, the engine's traces, and NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from autoddl.errors import AutoDDLError, RuleError
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.micro_batch import micro_batch
+from autoddl.sbp.program import Parameter, Program
+from autoddl.sbp.rules.registry import LocalOp, OpView, find
+from autoddl.search.builder import build
+from experiments.models import ZOO
+from tests.clusters import cluster
+from tests.programs import (
+    Builder,
+    add,
+    linear,
+    mlp,
+    mse,
+    reshape,
+    scaled,
+    transformer,
+    transpose,
+)
+from tests.zoo import experts, separate_attention
+
+Array = npt.NDArray[Any]
+
+PROGRAMS: dict[str, Callable[[int], Program]] = {
+    "mlp": lambda batch: mlp(batch),
+    "mlp without bias": lambda batch: mlp(batch, bias=False, optimizer="sgd", act="relu"),
+    "transformer": lambda batch: transformer(layers=2, batch=batch),
+    "attention": lambda batch: separate_attention(batch),
+    "experts": lambda batch: experts(batch, 4, 2, 16, 64),
+}
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_equals_the_program_made_at_that_size(name: str, count: int) -> None:
+    assert micro_batch(PROGRAMS[name](12), count) == PROGRAMS[name](12 // count)
+
+
+def test_one_micro_batch_is_the_program_itself() -> None:
+    program = mlp(7)
+    assert micro_batch(program, 1) is program
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_can_be_planned(name: str) -> None:
+    problem = build(micro_batch(PROGRAMS[name](8), 2), Mesh.parse("2x2"), cluster())
+    assert all(node.choices for node in problem.nodes)
+
+
+def test_mean_of_gradients_is_that_of_the_whole_batch() -> None:
+    program = mlp(12, (5, 7, 3), act="relu")
+    rng = np.random.default_rng(3)
+    values = {
+        t.name: rng.normal(size=t.shape) for t in program.tensors if t.name in _given(program)
+    }
+    whole = _run(program, values)
+    parts = []
+    for k in range(3):
+        part = {n: v[4 * k : 4 * k + 4] if n in program.inputs else v for n, v in values.items()}
+        parts.append(_run(micro_batch(program, 3), part))
+    for parameter in program.parameters:
+        name = str(parameter.gradient)
+        mean = np.mean([part[name] for part in parts], axis=0)
+        np.testing.assert_allclose(mean, whole[name], rtol=1e-9, atol=1e-12)
+        assert not np.allclose(parts[0][name], whole[name])
+
+
+def _given(program: Program) -> set[str]:
+    return {*program.inputs, *(p.tensor for p in program.parameters)}
+
+
+def _run(program: Program, values: dict[str, Array]) -> dict[str, Array]:
+    """Return all tensors of a training step, by the NumPy references of the rules."""
+    values = dict(values)
+    for op in program.ops:
+        rule = find(op.type)
+        if op.phase == "optimizer":
+            continue
+        assert rule is not None
+        shapes = program.shapes(op)
+        local = LocalOp(
+            OpView.of(op, shapes),
+            {operand: values[name] for operand, name in op.inputs},
+            {operand: (0,) * len(shape) for operand, shape in shapes.items()},
+        )
+        made = rule.reference(local)
+        for operand, name in op.outputs:
+            assert made[operand].shape == program.tensor[name].shape
+            values[name] = made[operand]
+    return values
+
+
+# --- tensors that no input leads to ----------------------------------------------------------
+
+
+def masked(batch: int, *, shared: bool = False) -> Program:
+    """Return a linear layer whose results are multiplied by (1 - constant) of the batch's size."""
+    g = Builder()
+    x, target = g.input((batch, 6)), g.input((batch, 4))
+    with g.module("model"):
+        y = linear(g, x, 4, bias=False)
+        ones = g.op("constant", "-> out_0", [], (batch, 4), shape=(batch, 4), **_constant(1.0))
+        mask = g.op("scalar_add", "in_0 -> out_0", [ones], (batch, 4), float_operand=-1.0)
+        if shared:  # read before a cut tensor shows that it belongs to the batch
+            g.op("relu", "x_0 -> y_0", [ones], (batch, 4))
+        z = g.op("broadcast_mul", "x_0 y_0 -> z_0", [y, mask], (batch, 4))
+        g.back(z, lambda dz: g.give(y, lambda: dz))
+    return g.program(mse(g, z, target), "sgd")
+
+
+def _constant(value: float) -> dict[str, Any]:
+    return {"is_floating_value": True, "floating_value": value, "integer_value": 0}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_masks_follow_the_batch(shared: bool) -> None:
+    assert micro_batch(masked(8, shared=shared), 4) == masked(2, shared=shared)
+
+
+def with_token(batch: int, *, source: str = "expand") -> Program:
+    """Return rows to which a learnt one is added, which is repeated for every sample first."""
+    g = Builder()
+    x, target = g.input((batch, 3, 4)), g.input((batch, 3, 4))
+    with g.module("model"):
+        token = g.parameter("token", (1, 1, 4))
+        large = (batch, 3, 4)
+        y = g.op("expand", "in_0 -> out_0", [token], large, expand_shape=large)
+        g.back(
+            y,
+            lambda dy: g.give(
+                token,
+                lambda: g.op(
+                    "reduce_sum_like", "x_0 like_0 -> y_0", [dy, token], (1, 1, 4), axis=(0, 1)
+                ),
+            ),
+        )
+        z = g.op("add_n", "in_0 in_1 -> out_0", [x, y], large)
+        g.back(z, lambda dz: g.give(y, lambda: dz))
+    return g.program(mse(g, z, target), "sgd")
+
+
+def test_repeated_parameters_follow_the_batch() -> None:
+    assert micro_batch(with_token(8), 2) == with_token(4)
+
+
+def numbered(batch: int) -> Program:
+    """Return a loss of rows plus (-3, -1, 1, …)."""
+    g = Builder()
+    x, target = g.input((batch,)), g.input((batch,))
+    numbers = g.op(
+        "arange", "-> out_0", [], (batch,),
+        integer_start=0, integer_delta=0, integer_limit=0,
+        float_start=-3.0, float_delta=2.0, float_limit=-3.0 + 2.0 * batch,
+    )  # fmt: skip
+    x = g.op("add_n", "in_0 in_1 -> out_0", [x, numbers], (batch,))
+    return g.program(mse(g, add(g, x, g.parameter("bias", (1,))), target), "sgd")
+
+
+def test_counts_and_their_limits_follow_the_batch() -> None:
+    assert micro_batch(numbered(12), 3) == numbered(4)
+
+
+def narrowed(batch: int) -> Program:
+    g = Builder()
+    x, target = g.input((batch, 8)), g.input((batch, 8))
+    x = linear(g, x, 8)
+    y = g.op("narrow", "in_0 -> out_0", [x], (batch, 8), dim=0, start=0, length=batch)
+    g.back(y, lambda dy: g.give(x, lambda: dy))
+    return g.program(mse(g, y, target), "sgd")
+
+
+def test_parts_that_are_the_whole_batch_follow_it() -> None:
+    assert micro_batch(narrowed(8), 4) == narrowed(2)
+
+
+# --- numbers that are no sizes of the batch --------------------------------------------------
+
+
+def forward_only(g: Builder, output: str) -> Program:
+    return Program(
+        tuple(g.ops), tuple(g.tensors.values()), tuple(g.inputs), (output,),
+        tuple(Parameter(name) for name in g.parameters), None,
+    )  # fmt: skip
+
+
+def test_other_numbers_stay_where_they_equal_the_batch() -> None:
+    g = Builder()
+    y = transpose(g, reshape(g, g.input((8, 8, 8)), (8, 8, 8)), (1, 0, 2))
+    y = scaled(g, linear(g, reshape(g, y, (8, 8, 8)), 8, bias=False), 1 / 8)
+    part = micro_batch(forward_only(g, y), 4)
+    ops = {op.type: op for op in part.ops}
+    assert ops["transpose"].attr["perm"] == (1, 0, 2)
+    reshapes = [op.attr["shape"] for op in part.ops if op.type == "reshape"]
+    assert reshapes == [(2, 8, 8), (8, 2, 8)]
+    assert ops["scalar_mul"].attr["float_operand"] == 1 / 8
+    assert part.tensor[g.parameters[0]].shape == (8, 8)
+    assert part.tensor[y].shape == (8, 2, 8)
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, -2, 2.0, True, "2"])
+def test_counts_that_are_none(count: Any) -> None:
+    with pytest.raises(AutoDDLError, match=r"micro-batches .*: give a whole number of at least 1"):
+        micro_batch(mlp(8), count)
+
+
+def test_batches_that_do_not_divide() -> None:
+    with pytest.raises(
+        AutoDDLError, match=r"input.0.0: dim 0 of \(12, 16\) .* all inputs: 1, 2, 3, 4, 6, 12$"
+    ):
+        micro_batch(mlp(12), 5)
+
+
+def test_inputs_that_have_no_batch() -> None:
+    g = Builder()
+    x = scaled(g, g.input((4, 2)), 2.0)
+    g.input(())
+    with pytest.raises(AutoDDLError, match=r"input.0.1: a scalar has no dim 0"):
+        micro_batch(forward_only(g, x), 2)
+    empty = Builder()
+    ones = empty.op("constant", "-> out_0", [], (4,), shape=(4,), **_constant(1.0))
+    with pytest.raises(AutoDDLError, match="no inputs to cut; use 1 micro-batch"):
+        micro_batch(forward_only(empty, ones), 2)
+
+
+def test_ops_that_need_the_whole_batch() -> None:
+    g = Builder()
+    x = g.input((4, 6))
+    y = g.op("cumsum", "x_0 -> y_0", [x], (4, 6), dim=0)
+    with pytest.raises(
+        AutoDDLError,
+        match=r"cumsum-0 \(cumsum\): 2 micro-batches would cut x_0 \(4, 6\) along dim 0: it can't .*"
+        "use 1 micro-batch",
+    ):
+        micro_batch(forward_only(g, y), 2)
+
+
+def test_cuts_that_a_reshape_would_scatter() -> None:
+    g = Builder()
+    y = reshape(g, transpose(g, g.input((4, 6)), (1, 0)), (24,))
+    with pytest.raises(AutoDDLError, match=r"reshape.*\(6, 4\) along dim 1.*a dim of its own"):
+        micro_batch(forward_only(g, y), 2)
+
+
+def test_whole_tensors_that_can_not_be_made_in_parts() -> None:
+    g = Builder()
+    x = g.input((4, 6))
+    y = g.op("add_n", "in_0 in_1 -> out_0", [x, g.parameter("row", (4, 6))], (4, 6))
+    with pytest.raises(AutoDDLError, match=r"add_n.*cut in_0 \(4, 6\) along dim 0"):
+        micro_batch(forward_only(g, y), 2)
+
+
+def test_unknown_ops() -> None:
+    g = Builder()
+    y = g.op("mystery", "x_0 -> y_0", [g.input((4, 6))], (4, 6))
+    with pytest.raises(
+        AutoDDLError, match=r"no rule for mystery; add one with autoddl\.register_rule"
+    ):
+        micro_batch(forward_only(g, y), 2)
+
+
+def test_rules_that_fail() -> None:
+    g = Builder()
+    y = g.op("transpose", "input_0 -> output_0", [g.input((4, 6))], (6, 4))
+    with pytest.raises(RuleError, match="rule of transpose: can't be used on op transpose-0"):
+        micro_batch(forward_only(g, y), 2)
+
+
+# --- batch norm ------------------------------------------------------------------------------
+
+
+def test_batch_norm_takes_the_statistics_of_each_micro_batch() -> None:
+    def normed(batch: int) -> Program:
+        g = Builder()
+        shape = (batch, 3, 2, 2)
+        names = ("beta", "gamma", "moving_mean", "moving_variance")
+        held = [g.parameter(name, (3,)) for name in names]
+        operands = "x_0 beta_0 gamma_0 moving_mean_0 moving_variance_0 -> y_0 mean_0 inv_variance_0"
+        y, *_ = g.op(
+            "normalization", operands, [g.input(shape), *held], shape, (3,), (3,),
+            axis=1, training=True, epsilon=1e-5, momentum=0.9,
+        )  # fmt: skip
+        return forward_only(g, y)
+
+    assert micro_batch(normed(8), 4) == normed(2)
+
+
+# --- the engine ------------------------------------------------------------------------------
+
+
+def _traced(name: str, batch: int, count: int, **sizes: Any) -> tuple[Program, Program]:
+    """Return the programs that the engine traces for a whole batch and for a micro-batch."""
+    from autoddl.engine.capture import capture
+    from experiments.models import build as build_model
+
+    graph, inputs = build_model(name, "toy", batch=batch, **sizes)
+    whole = capture(graph, *inputs)
+    return whole, capture(graph, *(x[: x.shape[0] // count] for x in inputs))
+
+
+@pytest.mark.oneflow
+@pytest.mark.parametrize("name", ZOO)
+def test_equals_the_engine_s_trace(name: str) -> None:
+    whole, part = _traced(name, 12, 3)
+    assert micro_batch(whole, 3) == part
+
+
+@pytest.mark.oneflow
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("bert", {"next_sentence": True}),
+        ("bert_moe", {"balance": 0.01, "optimizer": "adam"}),
+        ("unet", {"norm": True}),
+        ("vit_moe", {"balance": 0.01, "kind": "switch"}),
+    ],
+    ids=str,
+)
+def test_equals_the_engine_s_trace_of_variants(name: str, sizes: dict[str, Any]) -> None:
+    whole, part = _traced(name, 8, 4, **sizes)
+    assert micro_batch(whole, 4) == part
