@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,8 +59,12 @@ def allowed_cuts(chain: Chain, stages: int) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(RANDOM))
-def test_equals_brute_force(seed: int) -> None:
+@pytest.mark.parametrize("much_once", [False, True])
+def test_equals_brute_force(seed: int, much_once: bool) -> None:
     chain, stages, micro_batches = random_case(seed)
+    if much_once:  # so that the two maxima pull in different directions
+        once_s = 50 * np.random.default_rng(seed).random(len(chain.seconds))
+        chain = replace(chain, once_s=tuple(once_s.tolist()))
     in_flight = tuple(min(micro_batches, stages - i) for i in range(stages))
     cuts = allowed_cuts(chain, stages)
     if not cuts:
@@ -114,6 +119,16 @@ def test_preferred_places_win_within_the_tolerance(seed: int) -> None:
     assert others[found.bounds] <= min(others[bounds] for bounds in ties)
     within = [b for b in cuts if others[b] == 0 and seconds[b] <= best * (1 + 0.999 * tolerance)]
     assert not within or others[found.bounds] == 0
+
+
+def test_as_many_preferred_places_as_the_tolerance_pays_for() -> None:
+    more = 0.01 * 1.2  # of the fastest cut, at 1 and 3
+    transfers = (0.1, 0.1 + 0.45 * more, 0.1, 0.1 + 0.7 * more)
+    chain = Chain((1.0, 0.0, 0.0, 0.0, 0.0), (0.0,) * 5, transfers, (0,) * 5, (0,) * 5)
+    assert cut(chain, 3, 1).bounds == (0, 1, 3, 5)
+    places = cut(chain, 3, 1, preferred=(2, 4), tolerance=0.01).bounds[1:-1]
+    assert 2 in places and 4 not in places
+    assert cut(chain, 3, 1, preferred=(2, 4), tolerance=0.012).bounds == (0, 2, 4, 5)
 
 
 @pytest.mark.parametrize(("stages", "each"), [(1, 7), (4, 1), (16, 60)])
