@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.perfmodel.pipeline import closed_form_s
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -156,12 +157,12 @@ def _cut(
     spans = list(pairwise(bounds))
     stage_s = tuple(float(sum(chain.seconds[a:b])) for a, b in spans)
     once_s = tuple(float(sum(chain.once_s[a:b])) for a, b in spans)
-    transfers_s = sum(chain.transfer_s[b - 1] for b in bounds[1:-1])
+    transfer_s = [chain.transfer_s[b - 1] for b in bounds[1:-1]]
     memory = tuple(
         int(sum(chain.held_bytes[a:b]) + count * sum(chain.active_bytes[a:b]))
         for (a, b), count in zip(spans, in_flight, strict=True)
     )
-    seconds = (micro_batches - 1) * max(stage_s) + sum(stage_s) + transfers_s + max(once_s)
+    seconds = closed_form_s(stage_s, micro_batches, transfer_s=transfer_s, once_s=once_s)
     return Cut(bounds, seconds, stage_s, once_s, memory)
 
 
