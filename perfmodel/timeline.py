@@ -81,8 +81,8 @@ def predict(
         AutoDDLError: as step.step_cost.
     """
     cost = step_cost(program, mesh, profile, layout, prices=prices)
-    runs = _runs(works(program, mesh, profile, layout, cost))
-    return Prediction(cost, max((end_s for _, _, _, end_s in runs), default=0.0))
+    found = runs(works(program, mesh, profile, layout, cost))
+    return Prediction(cost, max((end_s for _, _, _, end_s in found), default=0.0))
 
 
 def works(
@@ -160,25 +160,28 @@ def simulate(found: Sequence[Work]) -> list[Span]:
     """
     return [
         Span(found[index].name, found[index].parts[part][0], start_s, end_s)
-        for index, part, start_s, end_s in _runs(found)
+        for index, part, start_s, end_s in runs(found)
     ]
 
 
-def _runs(found: Sequence[Work]) -> list[tuple[int, int, float, float]]:
+def runs(found: Sequence[Work]) -> list[tuple[int, int, float, float]]:
     """Return (work, part, start, end) of all parts; see simulate."""
     waits = [work.waits for work in found]
     queues: dict[str, list[tuple[float, int, int]]] = {}
     busy: set[str] = set()
+    changed: dict[str, None] = {}  # resources whose queue or state changed just now
     # A work has `part` parts behind it. In ascending order this is a heap.
     events = [(0.0, index, 0) for index, count in enumerate(waits) if count == 0]
-    runs: list[tuple[int, int, float, float]] = []
+    done: list[tuple[int, int, float, float]] = []
     while events:
         now, index, part = heappop(events)
         work = found[index]
         if part > 0:
             busy.discard(work.parts[part - 1][0])
+            changed[work.parts[part - 1][0]] = None
         if part < len(work.parts):
             heappush(queues.setdefault(work.parts[part][0], []), (now, index, part))
+            changed[work.parts[part][0]] = None
         else:
             for later in work.next:
                 waits[later] -= 1
@@ -186,11 +189,12 @@ def _runs(found: Sequence[Work]) -> list[tuple[int, int, float, float]]:
                     heappush(events, (now, later, 0))
         if events and events[0][0] <= now:
             continue
-        for resource, queue in queues.items():
-            if queue and resource not in busy:
-                _, index, part = heappop(queue)
+        for resource in changed:
+            if queues.get(resource) and resource not in busy:
+                _, index, part = heappop(queues[resource])
                 end = now + found[index].parts[part][1]
                 busy.add(resource)
-                runs.append((index, part, now, end))
+                done.append((index, part, now, end))
                 heappush(events, (end, index, part + 1))
-    return runs
+        changed.clear()
+    return done
