@@ -110,6 +110,23 @@ def test_any_step(schedule: str, options: dict[str, Any], seed: int) -> None:
     assert timeline.in_flight == tuple(
         in_flight(ran, s, step.micro_batches) for s in range(len(step.stages))
     )
+    assert timeline.idle == pytest.approx(tuple(idle(timeline, r) for r in range(step.ranks)))
+
+
+def idle(timeline: Timeline, rank: int) -> float:
+    """Add up the pieces between neighbouring times in which nothing runs."""
+    spans = [
+        (s.start_s, s.end_s)
+        for s in timeline.spans
+        if timeline.rank_of[s.stage] == rank and "→" not in s.stream
+    ]
+    times = sorted({0.0, timeline.step_s, *itertools.chain.from_iterable(spans)})
+    pieces = [
+        after - before
+        for before, after in itertools.pairwise(times)
+        if not any(start <= before < end for start, end in spans)
+    ]
+    return sum(pieces) / timeline.step_s
 
 
 def in_flight(ran: dict[tuple[int, str], tuple[float, float]], s: int, micro_batches: int) -> int:
@@ -221,6 +238,27 @@ def test_closed_form_with_transfers() -> None:
         step = PipelineStep(works, micro_batches, transfers, "gpipe")
         assert simulate(step).step_s == pytest.approx(closed_form_s(seconds, micro_batches, **kw))
     assert simulate(PipelineStep(works, 1, transfers)).step_s == closed_form_s(seconds, 1, **kw)
+
+
+@pytest.mark.parametrize("seed", range(RANDOM))
+def test_uneven_gpipe_has_the_closed_form(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count, micro_batches = int(rng.integers(1, 7)), int(rng.integers(1, 20))
+    works = [stage(s, 2 * s) for s in (0.5 + rng.random(count)).tolist()]
+    works[0] = stage(works[0].seconds / 3, 2 * works[0].seconds / 3, 0.7)
+    transfers = tuple(
+        TransferWork(a, b, 0.5 * float(rng.random()))
+        for a, b in itertools.permutations(range(count), 2)
+        if abs(a - b) == 1
+    )
+    form_s = closed_form_s(
+        [w.seconds for w in works],
+        micro_batches,
+        transfer_s=[t.seconds for t in transfers],
+        once_s=[0.7],
+    )
+    step = PipelineStep(tuple(works), micro_batches, transfers, "gpipe")
+    assert simulate(step).step_s == pytest.approx(form_s)
 
 
 @pytest.mark.parametrize("seed", range(RANDOM))
