@@ -11,10 +11,11 @@ from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rules.engines import ENGINES
 from autoddl.search.baselines import BASELINES
-from autoddl.search.objective import OBJECTIVES
+from autoddl.search.objective import OBJECTIVES, TIME
 from autoddl.search.solvers import SOLVERS
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+AUTO = "auto"  # let the planner choose the number of stages
 SEARCHES = (*SOLVERS, *BASELINES)
 
 
@@ -47,6 +48,24 @@ def check_arguments(*, search: Any, budget: Any, stop_gap: Any, seed: Any, pin: 
             raise AutoDDLError(
                 f"pin {pattern!r}: got {state!r}; give a name pattern and a state such as 'B,S0'"
             )
+
+
+def check_pipeline(pipeline: Any, micro_batches: Any, *, search: str, objective: str) -> None:
+    """Raise AutoDDLError for stages and micro-batches that can't be."""
+    for name, value, words in (
+        ("pipeline", pipeline, "'auto' or a number of stages from 1 on"),
+        ("micro_batches", micro_batches, "a whole number from 1 on"),
+    ):
+        if value is None or (name == "pipeline" and value == AUTO):
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise AutoDDLError(f"{name}: got {value!r}; allowed is {words}")
+    staged = pipeline not in (None, 1) or micro_batches not in (None, 1)
+    if staged and (search not in SOLVERS or objective != TIME):
+        raise AutoDDLError(
+            f"pipeline: got search {search!r} and objective {objective!r}; stages are planned for the "
+            f"time of a step, with search one of {', '.join(SOLVERS)}"
+        )
 
 
 def parse_bytes(text: str | float) -> int:

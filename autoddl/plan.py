@@ -106,7 +106,8 @@ class Estimate:
 
     `overlap_s` are the seconds in which ops and boxings go on at once (perfmodel.timeline).
     `memory_bytes` is all that OneFlow allocates on the device that needs most; `uncertainty_s` is how
-    far the step time may be off by what the profile's own fits and the model miss.
+    far the step time may be off by what the profile's own fits and the model miss. With stages compute
+    and communication are those of the busiest stage, which waits `idle_s` for others.
     """
 
     name: str
@@ -115,11 +116,12 @@ class Estimate:
     memory_bytes: int
     uncertainty_s: float = 0.0
     overlap_s: float = 0.0
+    idle_s: float = 0.0
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of a step: compute plus communication, less what overlaps."""
-        return self.compute_s + self.communication_s - self.overlap_s
+        """Return the seconds of a step: compute plus communication, less what overlaps, and waiting."""
+        return self.compute_s + self.communication_s - self.overlap_s + self.idle_s
 
 
 class Rows(Sequence[Estimate]):
@@ -217,9 +219,10 @@ class Plan:
                 f"plan: made for device type {self.device!r}, the graph is on {program.device!r}, "
                 "whose ops differ; plan again on the cluster, it takes seconds"
             )
-        if program.fingerprint != self.fingerprint:
+        found = program.fingerprint if self.pipeline is None else program.structure
+        if found != self.fingerprint:
             raise AutoDDLError(
-                f"plan: made for graph {self.fingerprint}, this graph is {program.fingerprint} "
+                f"plan: made for graph {self.fingerprint}, this graph is {found} "
                 f"({_difference(self, program)}); plan again with autoddl.optimize"
             )
 

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from autoddl import mesh_search
-from autoddl.arguments import check_arguments, check_space, mesh_of, parse_bytes
+from autoddl import mesh_search, pipelines
+from autoddl.arguments import check_arguments, check_pipeline, check_space, mesh_of, parse_bytes
 from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
 from autoddl.make_plan import Assigned, make_plan, within_memory
 from autoddl.perfmodel import profile as profiles
@@ -52,6 +52,8 @@ def optimize(
     pin: Mapping[str, str] | None = None,
     strict: bool = False,
     allow_local_batchnorm: bool = False,
+    pipeline: int | str | None = None,
+    micro_batches: int | None = None,
     progress: Callable[[float, float], None] | None = None,
     **kwargs: Any,
 ) -> Plan:
@@ -87,6 +89,11 @@ def optimize(
         allow_local_batchnorm: let a BatchNorm in training use the statistics of each device's part of
             the batch, as data-parallel training usually does: faster, and other numbers than one
             device's. Otherwise every device normalises the whole batch.
+        pipeline: the number of stages, each on an equal part of the devices; with a number `mesh` is
+            that of each stage. "auto" chooses it, 1 included, and the mesh of each stage. Without it
+            there is one stage, and more only where memory demands it.
+        micro_batches: in so many equal parts the batch goes through the stages, and gradients are
+            summed up; chosen if not given. BatchNorm uses the statistics of each part.
         progress: called with (elapsed seconds, best cost in seconds).
 
     Inside launched ranks rank 0 plans and all ranks get the same plan.
@@ -126,6 +133,8 @@ def optimize(
             pin=pin,
             strict=strict,
             allow=frozenset({LOCAL_BATCHNORM} if allow_local_batchnorm else ()),
+            pipeline=pipeline,
+            micro_batches=micro_batches,
             progress=progress,
         )
 
@@ -154,10 +163,13 @@ def plan_program(
     stop_gap: float = 0.0,
     allow: frozenset[str] = frozenset(),
     max_axes: int | None = None,
+    pipeline: int | str | None = None,
+    micro_batches: int | None = None,
 ) -> Plan:
     """Plan a program; the arguments are those of `optimize`, `allow` names approximations."""
     check_arguments(search=search, budget=budget, stop_gap=stop_gap, seed=seed, pin=pin)
     check_space(objective=objective, engine=engine)
+    check_pipeline(pipeline, micro_batches, search=search, objective=objective)
     if mesh is None and cluster is None:
         raise AutoDDLError(
             "mesh: none given, and a saved program has no running ranks to take it from; "
@@ -165,19 +177,22 @@ def plan_program(
         )
     known = profiles.load(profile, device_type=program.device)
     limit = known.device.memory_bytes if memory is None else parse_bytes(memory)
-    if mesh is None and cluster is not None:
-        meshes = list(mesh_search.cluster_of(cluster, known.levels).meshes(max_axes))
-    else:
-        meshes = [mesh_of(mesh, known.levels)]
+    given = None if mesh is None else mesh_of(mesh, known.levels)
+    named = None
+    if given is None and cluster is not None:
+        named = mesh_search.cluster_of(cluster, known.levels)
+    whole = pipelines.whole_cluster(given, named, pipeline)
+    meshes = [given] if given is not None else list(whole.meshes(max_axes))
     sizes = [n for m in meshes for n in m.shape]
     lists = report_unknown(program, sizes, strict=strict, engine=engine)
     timed = objective == TIME
 
-    def make(candidate: Mesh) -> Problem:
+    def make_part(part: Program, candidate: Mesh) -> Problem:
         with uncollected():
-            return build(
-                program, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine
-            )
+            return build(part, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine)
+
+    def make(candidate: Mesh) -> Problem:
+        return make_part(program, candidate)
 
     def find(problem: Problem, seconds: float, starts: Sequence[Assignment]) -> Plan:
         plan = solve(
@@ -194,7 +209,15 @@ def plan_program(
         return problem.lower_bound_s() if timed else 0.0
 
     work = mesh_search.Work(make, bound_s, find, cost_s)
-    return mesh_search.best_plan(program, meshes, work, budget=budget)
+
+    def one_stage(seconds: float) -> Plan:
+        return mesh_search.best_plan(program, meshes, work, budget=seconds)
+
+    options = pipelines.Options(
+        known, whole, limit, search, budget, stop_gap, seed, make_part, allow,
+        pipelines.Choice(pipeline, micro_batches, given, max_axes),
+    )  # fmt: skip
+    return pipelines.choose(program, options, one_stage)
 
 
 def solve(

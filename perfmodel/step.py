@@ -113,16 +113,24 @@ class StepPrices:
                 raise AutoDDLError(
                     f"step: tensor {name} has no state; the plan is for another program"
                 )
-            tensor = self.program.tensor[name]
-            key = tensor.shape, tensor.item_bytes, held[name], item.path
-            known = self._paths.get(key)
-            if known is None:
-                known = self._paths[key] = tuple(
-                    self._boxing(step, tensor.item_bytes)
-                    for step in _steps(tensor.shape, held[name], item.path, self.mesh)
-                )
-            found += [Price(name, *price) for price in known]
+            found += self.path(name, held[name], item.path)
         return found
+
+    def path(self, name: str, start: NdSbp, path: Path) -> list[Price]:
+        """Return the price of every boxing of a tensor on a path, which begins behind `start`.
+
+        Raises:
+            AutoDDLError: no boxing leads from one state to the next.
+        """
+        tensor = self.program.tensor[name]
+        key = tensor.shape, tensor.item_bytes, start, path
+        known = self._paths.get(key)
+        if known is None:
+            known = self._paths[key] = tuple(
+                self._boxing(step, tensor.item_bytes)
+                for step in _steps(tensor.shape, start, path, self.mesh)
+            )
+        return [Price(name, *price) for price in known]
 
     def _op(self, op: Op, signature: NdSignature) -> tuple[float, str, float]:
         device, mesh = self.profile.device, self.mesh.shape

@@ -1,0 +1,295 @@
+"""An assignment that is cut into stages: what goes between them, what they take and hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autoddl.make_plan import Assigned
+from autoddl.perfmodel.collectives import SEND_RECEIVE
+from autoddl.perfmodel.memory import Layout, MemoryEstimate, kept_tensors, local_bytes
+from autoddl.perfmodel.pipeline import Timeline, closed_form_s, simulate
+from autoddl.perfmodel.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork, TransferWork
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.stage_memory import part, stage_memory
+from autoddl.perfmodel.step import Price
+from autoddl.plan import OUTPUT, Pipeline, Redistribution, Transfer
+from autoddl.sbp.boxing import ALL_GATHER
+from autoddl.sbp.mesh import Cluster
+from autoddl.sbp.positions import Positions, stages
+from autoddl.sbp.state import NdSbp
+from autoddl.search.stages import strict_in_flight
+
+Reader = tuple[str, str]
+Path = tuple[NdSbp, ...]
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links between stages, which lie one behind the other on the devices of a cluster."""
+
+    profile: Profile
+    cluster: Cluster
+    stage_size: int
+
+    def seconds(self, source: int, target: int, size_bytes: int) -> float:
+        """Return the seconds in which every device of a stage sends so many bytes to another stage."""
+        level, groups = self._level(source, target)
+        measured = any(link.collective == SEND_RECEIVE for link in self.profile.links)
+        if measured:
+            return self.profile.collective_s(SEND_RECEIVE, level, 2, size_bytes, groups=groups)
+        return self.profile.collective_s(ALL_GATHER, level, 2, 2 * size_bytes, groups=groups)
+
+    def _level(self, source: int, target: int) -> tuple[str, int]:
+        """Return the outermost level that is crossed, and how many devices of a unit cross it."""
+        unit = self.cluster.size
+        for level in self.cluster.levels:
+            unit //= level.size
+            first, second = (stage * self.stage_size for stage in (source, target))
+            devices = range(self.stage_size)
+            if any((first + d) // unit != (second + d) // unit for d in devices):
+                return level.name, min(unit, self.stage_size)
+        raise AssertionError("stages on the same devices")
+
+
+class Staged:
+    """An assignment of the problem of one micro-batch, cut at positions of the forward pass."""
+
+    def __init__(
+        self, assigned: Assigned, found: Positions, bounds: Sequence[int], micro_batches: int,
+        links: Links, *, recomputed: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self.assigned, self.program = assigned, assigned.problem.program
+        self.mesh, self.links, self.bounds = assigned.problem.mesh, links, tuple(bounds)
+        self.stages, self.micro_batches = len(bounds) + 1, micro_batches
+        self.stage_of = stages(found, bounds)
+        self.recomputed = tuple(recomputed)
+        self.made = assigned.layout.made(self.program)
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Return the stages as plans have them."""
+        return Pipeline(
+            self.stages, self.micro_batches, self.stage_of, self._moves[0], self.recomputed
+        )
+
+    @property
+    def redistributions(self) -> tuple[Redistribution, ...]:
+        """Return the redistributions inside stages."""
+        return self._moves[1]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Return the states of all tensors, with the redistributions inside stages."""
+        return replace(self.assigned.layout, redistributions=self.redistributions)
+
+    @cached_property
+    def _moves(self) -> tuple[tuple[Transfer, ...], tuple[Redistribution, ...]]:
+        paths: dict[str, dict[Reader, Path]] = {}
+        for item in self.assigned.redistributions:
+            paths.setdefault(item.tensor, {}).update(dict.fromkeys(item.readers, item.path))
+        transfers: list[Transfer] = []
+        redistributions: list[Redistribution] = []
+        for tensor in self.made:
+            wanted = paths.get(tensor, {})
+            for stage, readers in self._readers(tensor, wanted).items():
+                known = {reader: wanted.get(reader, ()) for reader in readers}
+                if stage != self.where(tensor):
+                    sent = self._sent(tensor, tuple(known.values()))
+                    transfers.append(Transfer(tensor, stage, sent))
+                    known = {reader: path[len(sent) :] for reader, path in known.items()}
+                redistributions += _grouped(tensor, known)
+        return tuple(transfers), tuple(redistributions)
+
+    def _readers(self, tensor: str, wanted: Mapping[Reader, Path]) -> dict[int, list[Reader]]:
+        """Return who reads a tensor, by stage; outputs stay in the stage that makes them."""
+        found: dict[int, list[Reader]] = {}
+        for op, operand in self.program.consumers.get(tensor, ()):
+            found.setdefault(self.stage_of[op.name], []).append((op.name, operand))
+        found.setdefault(self.where(tensor), []).extend(r for r in wanted if r[0] == OUTPUT)
+        return found
+
+    def where(self, tensor: str) -> int:
+        """Return the stage that makes or keeps a tensor."""
+        producer = self.program.producer.get(tensor)
+        return self.stage_of[tensor if producer is None else producer.name]
+
+    def _sent(self, tensor: str, paths: Sequence[Path]) -> Path:
+        """Return the part of all readers' paths behind which the fewest bytes have to be sent."""
+        common = 0
+        while all(len(p) > common and p[common] == paths[0][common] for p in paths):
+            common += 1
+        sizes = [
+            (any(s.is_partial for s in state), self.local(tensor, state), length)
+            for length in range(common + 1)
+            for state in ((self.made[tensor], *paths[0])[length],)
+        ]
+        return paths[0][: min(sizes)[2]]
+
+    def local(self, tensor: str, state: NdSbp) -> int:
+        """Return the bytes of a tensor in a state on each device."""
+        return local_bytes(self.program.tensor[tensor], state, self.mesh.shape)
+
+    def arrived(self, item: Transfer) -> NdSbp:
+        """Return the state in which a tensor arrives."""
+        return item.path[-1] if item.path else self.made[item.tensor]
+
+    @cached_property
+    def _start(self) -> dict[tuple[str, int], NdSbp]:
+        """Return the state of a tensor at the begin of its redistributions in a stage."""
+        found = {(name, self.where(name)): state for name, state in self.made.items()}
+        found |= {(t.tensor, t.target): self.arrived(t) for t in self.pipeline.transfers}
+        return found
+
+    @cached_property
+    def step(self) -> PipelineStep:
+        """Return what the simulation of a step needs; OneFlow's schedule with our buffers."""
+        transfers = tuple(
+            TransferWork(source, t.target, seconds, t.tensor)
+            for t in self.pipeline.transfers
+            for source in (self.where(t.tensor),)
+            for seconds in (
+                self.links.seconds(source, t.target, self.local(t.tensor, self.arrived(t))),
+            )
+            if not self._once(t.tensor)
+        )
+        return PipelineStep(
+            tuple(self._work(stage) for stage in range(self.stages)),
+            self.micro_batches,
+            transfers,
+            schedule="oneflow",
+            credits=self.in_flight,
+        )
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """Return by stage of how many micro-batches forward results are kept."""
+        return strict_in_flight(self.stages, self.micro_batches)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Return when everything of a step runs."""
+        return simulate(self.step)
+
+    @cached_property
+    def bounded_s(self) -> float:
+        """Return the seconds of a step in which nothing overlaps: what bounds are compared with."""
+        return closed_form_s(
+            [work.seconds for work in self.step.stages],
+            self.micro_batches,
+            transfer_s=[t.seconds for t in self.step.transfers],
+            once_s=[work.once_s for work in self.step.stages],
+        )
+
+    @cached_property
+    def memory(self) -> tuple[MemoryEstimate, ...]:
+        """Return by stage the memory of the device that needs most."""
+        return tuple(self.stage_memory(stage) for stage in range(self.stages))
+
+    @property
+    def needed_bytes(self) -> int:
+        """Return the memory of the device that needs most."""
+        return max(memory.total for memory in self.memory)
+
+    def sizes(self) -> Iterator[tuple[str, int, bool]]:
+        """Yield what devices hold: tensors, bytes, and whether it is for each micro-batch in flight."""
+        sums = 2 if self.micro_batches > 1 else 1
+        gradients = {p.gradient for p in self.program.parameters}
+        for name in self.layout.variables:
+            yield name, self.local(name, self.made[name]), False
+        for name in kept_tensors(self.program):
+            if name in self.made:
+                size = self.local(name, self.made[name])
+                yield name, size * sums if name in gradients else size, name not in gradients
+
+    def stage_memory(self, stage: int) -> MemoryEstimate:
+        """Return the memory of one stage."""
+        arrivals = {t.tensor: self.arrived(t) for t in self.pipeline.transfers if t.target == stage}
+        return stage_memory(
+            part(self.program, self.layout, self.stage_of, stage, arrivals),
+            self.mesh.shape,
+            micro_batches=self.micro_batches,
+            in_flight=self.in_flight[stage],
+            recompute=stage in self.recomputed,
+        )
+
+    def _once(self, tensor: str) -> bool:
+        """Tell whether a tensor is read once per step: a gradient that only updates read."""
+        readers = self.program.consumers.get(tensor, ())
+        return bool(readers) and all(op.phase == "optimizer" for op, _ in readers)
+
+    @cached_property
+    def prices(self) -> dict[str, list[tuple[int, str, Price]]]:
+        """Return (stage, phase, price) of every op and boxing by "compute" and "boxing".
+
+        Phases are "forward", "backward" and "once"; a boxing is in that of its first reader.
+        """
+        known = self.assigned.problem.prices
+        compute = [
+            (self.stage_of[op.name], "once" if op.phase == "optimizer" else op.phase, price)
+            for op, price in zip(self.program.ops, known.ops(self.layout), strict=True)
+        ]
+        boxings = []
+        for item in self.redistributions:
+            stage, phase = self._stage(item), self._phase(item.readers)
+            boxings += [(stage, phase, price) for price in self._path(item)]
+        for transfer in self.pipeline.transfers:
+            stage = self.where(transfer.tensor)
+            producer = self.program.producer.get(transfer.tensor)
+            phase = producer.phase if producer else "forward"
+            path = known.path(transfer.tensor, self.made[transfer.tensor], transfer.path)
+            boxings += [(stage, phase, price) for price in path]
+        return {COMPUTE: compute, BOXING: boxings}
+
+    def boxings(self) -> Iterator[tuple[Redistribution, str, float]]:
+        """Yield the redistributions inside stages with their phases and seconds."""
+        for item in self.redistributions:
+            seconds = sum(price.seconds for price in self._path(item))
+            yield item, self._phase(item.readers), seconds
+
+    def _path(self, item: Redistribution) -> list[Price]:
+        start = self._start[item.tensor, self._stage(item)]
+        return self.assigned.problem.prices.path(item.tensor, start, item.path)
+
+    def _stage(self, item: Redistribution) -> int:
+        op = item.readers[0][0]
+        return self.where(item.tensor) if op == OUTPUT else self.stage_of[op]
+
+    def _phase(self, readers: Sequence[Reader]) -> str:
+        phases = {self.program.op[op].phase if op != OUTPUT else "once" for op, _ in readers}
+        for phase in ("forward", "backward"):
+            if phase in phases:
+                return phase
+        return "once"
+
+    def _work(self, stage: int) -> StageWork:
+        parts: dict[str, dict[str, float]] = {
+            phase: {COMPUTE: 0.0, BOXING: 0.0} for phase in ("forward", "backward", "once")
+        }
+        free = self.links.profile.overlapped
+        for stream, prices in self.prices.items():
+            for where, phase, price in prices:
+                if where != stage:
+                    continue
+                share = 0.0 if stream == COMPUTE else free(self._level(price))
+                parts[phase][COMPUTE] += (1 - share) * price.seconds
+                parts[phase][BOXING] += share * price.seconds
+        if stage in self.recomputed:
+            for stream in (COMPUTE, BOXING):
+                parts["backward"][stream] += parts["forward"][stream]
+        return StageWork(*(tuple(parts[p].items()) for p in ("forward", "backward", "once")))
+
+    def _level(self, price: Price) -> str:
+        axes = price.boxing.axes if price.boxing is not None else ()
+        return self.mesh.axes[axes[0]].level if axes else ""
+
+
+def _grouped(tensor: str, paths: Mapping[Reader, Path]) -> Iterator[Redistribution]:
+    """Yield one redistribution for all readers that want the same state."""
+    readers: dict[Path, list[Reader]] = {}
+    for reader, path in paths.items():
+        if path:
+            readers.setdefault(path, []).append(reader)
+    for path, group in readers.items():
+        yield Redistribution(tensor, path, tuple(group))
