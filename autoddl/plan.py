@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.pipeline import Timeline, simulate
+from autoddl.perfmodel.pipeline_step import PipelineStep
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
@@ -49,7 +51,8 @@ class Pipeline:
     variables and inputs to their stages. `program` and plan describe one micro-batch; gradients are
     summed up over all, and updates come once. Redistributions have readers in one stage each; where
     their tensor comes from another stage they begin in the state in which it arrives. In the stages
-    `recomputed` the backward pass makes activations again (activation checkpointing).
+    `recomputed` the backward pass makes activations again (activation checkpointing). `step` has the
+    predicted seconds of all that a step consists of.
     """
 
     stages: int
@@ -57,6 +60,18 @@ class Pipeline:
     stage_of: Mapping[str, int]
     transfers: tuple[Transfer, ...] = ()
     recomputed: tuple[int, ...] = ()
+    step: PipelineStep | None = None
+
+    @property
+    def timeline(self) -> Timeline:
+        """Return the predicted course of a step, as `perfmodel.chrome_trace` draws it.
+
+        Raises:
+            AutoDDLError: the plan was made by hand, without seconds.
+        """
+        if self.step is None:
+            raise AutoDDLError("pipeline: no seconds to simulate; plan with autoddl.optimize")
+        return simulate(self.step)
 
 
 @dataclass(frozen=True)

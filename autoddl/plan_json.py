@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.pipeline_step import PipelineStep, StageWork, TransferWork
 from autoddl.plan import (
     FORMAT,
     FORMAT_VERSION,
@@ -70,6 +71,7 @@ def _encoded(pipeline: Pipeline) -> dict[str, Any]:
         "recomputed": list(pipeline.recomputed),
         "stage_of": dict(pipeline.stage_of),
         "transfers": transfers,
+        "step": None if pipeline.step is None else asdict(pipeline.step),
     }
 
 
@@ -147,6 +149,7 @@ def _pipeline(data: Any) -> Pipeline | None:
             for t in data["transfers"]
         ),
         recomputed=tuple(data["recomputed"]),
+        step=None if data["step"] is None else _step(data["step"]),
     )
     stages = (*pipeline.stage_of.values(), *(t.target for t in pipeline.transfers))
     for stage in (*stages, *pipeline.recomputed):
@@ -155,6 +158,18 @@ def _pipeline(data: Any) -> Pipeline | None:
     if pipeline.micro_batches < 1:
         raise ValueError(f"{pipeline.micro_batches} micro-batches")
     return pipeline
+
+
+def _step(data: Any) -> PipelineStep:
+    works = (
+        StageWork(*(tuple((s, t) for s, t in w[p]) for p in ("forward", "backward", "once")))
+        for w in data["stages"]
+    )
+    lists = {
+        name: None if data[name] is None else tuple(data[name]) for name in ("credits", "device_of")
+    }
+    transfers = tuple(TransferWork(**t) for t in data["transfers"])
+    return PipelineStep(**{**data, **lists, "stages": tuple(works), "transfers": transfers})
 
 
 def _check(plan: Plan) -> None:

@@ -71,8 +71,14 @@ class Staged:
     def pipeline(self) -> Pipeline:
         """Return the stages as plans have them."""
         return Pipeline(
-            self.stages, self.micro_batches, self.stage_of, self._moves[0], self.recomputed
-        )
+            self.stages, self.micro_batches, self.stage_of, self.transfers, self.recomputed,
+            self.step,
+        )  # fmt: skip
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Return what goes between stages."""
+        return self._moves[0]
 
     @property
     def redistributions(self) -> tuple[Redistribution, ...]:
@@ -139,7 +145,7 @@ class Staged:
     def _start(self) -> dict[tuple[str, int], NdSbp]:
         """Return the state of a tensor at the begin of its redistributions in a stage."""
         found = {(name, self.where(name)): state for name, state in self.made.items()}
-        found |= {(t.tensor, t.target): self.arrived(t) for t in self.pipeline.transfers}
+        found |= {(t.tensor, t.target): self.arrived(t) for t in self.transfers}
         return found
 
     @cached_property
@@ -147,7 +153,7 @@ class Staged:
         """Return what the simulation of a step needs; OneFlow's schedule with our buffers."""
         transfers = tuple(
             TransferWork(source, t.target, seconds, t.tensor)
-            for t in self.pipeline.transfers
+            for t in self.transfers
             for source in (self.where(t.tensor),)
             for seconds in (
                 self.links.seconds(source, t.target, self.local(t.tensor, self.arrived(t))),
@@ -205,7 +211,7 @@ class Staged:
 
     def stage_memory(self, stage: int) -> MemoryEstimate:
         """Return the memory of one stage."""
-        arrivals = {t.tensor: self.arrived(t) for t in self.pipeline.transfers if t.target == stage}
+        arrivals = {t.tensor: self.arrived(t) for t in self.transfers if t.target == stage}
         return stage_memory(
             part(self.program, self.layout, self.stage_of, stage, arrivals),
             self.mesh.shape,
@@ -234,7 +240,7 @@ class Staged:
         for item in self.redistributions:
             stage, phase = self._stage(item), self._phase(item.readers)
             boxings += [(stage, phase, price) for price in self._path(item)]
-        for transfer in self.pipeline.transfers:
+        for transfer in self.transfers:
             stage = self.where(transfer.tensor)
             producer = self.program.producer.get(transfer.tensor)
             phase = producer.phase if producer else "forward"

@@ -46,8 +46,8 @@ class StagedGraph:
     """A compiled graph with stages.
 
     Call it with what the graph is called with, as global tensors on the stages of the plan; it
-    returns what the graph returns. What a micro-batch returns comes stacked, or, where it has a
-    batch dim, one behind the other.
+    returns what the graph returns: the loss as the mean over all micro-batches, on all ranks;
+    what else a micro-batch returns on its stage, stacked or, with a batch dim, one behind the other.
     """
 
     def __init__(self, plan: Plan, graph: flow.nn.Graph, args: Any, kwargs: Any) -> None:
@@ -56,6 +56,7 @@ class StagedGraph:
         _on_all_ranks(job, plan)
         inject.write_plan(job, plan, program, self._twin.name)
         self._outputs = self._made_outputs(plan, program)
+        self._written = convert_to_tensor_tuple(self._outputs)
         variables = dict(named_variables(graph))
         names = [op.name for op in job.net.op if op.name in variables]
         self._variables = convert_to_tensor_tuple([variables[name] for name in names])
@@ -68,7 +69,7 @@ class StagedGraph:
             self._twin._session._session_ctx,
         )  # fmt: skip
         self._native.register_input_op_names_and_tensors(inputs, _flat(args, kwargs))
-        self._native.register_output_op_names_and_tensors(outputs, self._outputs)
+        self._native.register_output_op_names_and_tensors(outputs, self._written)
         self._native.register_variable_op_names_and_tensors(names, self._variables)
         self._twin._c_nn_graph = self._native
         self._twin.finish_complie_and_init_runtime()
@@ -81,9 +82,9 @@ class StagedGraph:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step."""
         graph = _native.nn.graph
-        graph.RunLazyNNGraph(_flat(args, kwargs), self._outputs, self._variables, self._native)
-        found = iter([_copied(tensor) for tensor in self._outputs])
-        graph.SoftSyncNNGraphBuffers(self._outputs, self._native)
+        graph.RunLazyNNGraph(_flat(args, kwargs), self._written, self._variables, self._native)
+        found = iter([_copied(t, t is self._loss) for t in self._outputs])
+        graph.SoftSyncNNGraphBuffers(self._written, self._native)
 
         def leaf(node: Any) -> Any:
             return next(found) if isinstance(node.value(), flow.Tensor) else node.value()
@@ -91,7 +92,7 @@ class StagedGraph:
         tree = ArgsTree((self._twin._eager_outputs, {}), True, "output", None)
         return tree.map_leaf(leaf)[0][0]
 
-    def _made_outputs(self, plan: Plan, program: Program) -> Any:
+    def _made_outputs(self, plan: Plan, program: Program) -> list[flow.Tensor]:
         """Make the tensors that the engine writes outputs to, on the stages that make them."""
         assert plan.pipeline is not None
         places, whole = placements(plan), [flow.sbp.broadcast] * plan.mesh.ndim
@@ -101,7 +102,9 @@ class StagedGraph:
             flow.empty(tuple(t.shape), dtype=t.dtype, placement=places[number], sbp=whole)
             for t, number in zip(local, stage, strict=True)
         ]
-        return convert_to_tensor_tuple(found)
+        made = dict(zip(program.outputs, found, strict=True))
+        self._loss = made.get(program.loss) if program.loss else None
+        return found
 
 
 def _traced(
@@ -186,6 +189,9 @@ def _flat(args: Any, kwargs: Any) -> Any:
     return convert_to_tensor_tuple([node for node in nodes if isinstance(node, flow.Tensor)])
 
 
-def _copied(tensor: flow.Tensor) -> flow.Tensor:
+def _copied(tensor: flow.Tensor, is_loss: bool) -> flow.Tensor:
     with flow.no_grad():
-        return tensor.clone()
+        if not is_loss:
+            return tensor.clone()
+        everywhere = flow.placement(tensor.placement.type, list(range(flow.env.get_world_size())))
+        return tensor.mean().to_global(placement=everywhere, sbp=flow.sbp.broadcast)
