@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.micro_attributes import mean_factors, resized
+from autoddl.sbp.one_sample import as_traced
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.registry import OpView, find, signatures
@@ -26,14 +27,12 @@ Option = tuple[States, States]
 def micro_batch(program: Program, count: int, *, allow: frozenset[str] = frozenset()) -> Program:
     """Return the program of one of `count` equal micro-batches of a training step.
 
-    Names, ops and their order stay. Tensors that grow with the batch are `count` times shorter in the
-    dim that does; parameters, states, gradients of parameters and updates are whole. Shapes in
-    attributes (and the factors of means over the batch) are those of the micro-batch. Batch norm uses
-    the statistics of each micro-batch, as accumulating gradients on one device does, too; `allow`
-    names other approximations that are permitted.
-
-    Micro-batches of one sample are an exception: with dims of size 1 the engine traces some other ops
-    (nothing is summed over such a dim, say), which this program does not have.
+    Tensors that grow with the batch are `count` times shorter in the dim that does; parameters, states,
+    gradients of parameters and updates are whole. Shapes in attributes (and the factors of means over
+    the batch) are those of the micro-batch. Names, ops and their order stay, but for what the engine
+    traces otherwise on one sample (`one_sample`). Batch norm uses the statistics of each micro-batch,
+    as accumulating gradients on one device does, too; `allow` names other approximations that are
+    permitted.
 
     Raises:
         AutoDDLError: `count` does not divide dim 0 of every input, or an op needs the whole batch.
@@ -43,7 +42,8 @@ def micro_batch(program: Program, count: int, *, allow: frozenset[str] = frozens
     if count == 1:
         return program
     _check_inputs(program, count)
-    return _Propagation(program, count, allow | {LOCAL_STATISTICS}).program_of_part()
+    part = _Propagation(program, count, allow | {LOCAL_STATISTICS}).program_of_part()
+    return as_traced(program, part)
 
 
 def _check_inputs(program: Program, count: int) -> None:

@@ -312,13 +312,15 @@ def _traced(name: str, batch: int, count: int, **sizes: Any) -> tuple[Program, P
 
 
 @pytest.mark.oneflow
+@pytest.mark.parametrize("count", [3, 12])
 @pytest.mark.parametrize("name", ZOO)
-def test_equals_the_engine_s_trace(name: str) -> None:
-    whole, part = _traced(name, 12, 3)
-    assert micro_batch(whole, 3) == part
+def test_equals_the_engine_s_trace(name: str, count: int) -> None:
+    whole, part = _traced(name, 12, count)
+    assert micro_batch(whole, count) == part
 
 
 @pytest.mark.oneflow
+@pytest.mark.parametrize("count", [4, 8])
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
@@ -329,6 +331,8 @@ def test_equals_the_engine_s_trace(name: str) -> None:
     ],
     ids=str,
 )
-def test_equals_the_engine_s_trace_of_variants(name: str, sizes: dict[str, Any]) -> None:
-    whole, part = _traced(name, 8, 4, **sizes)
-    assert micro_batch(whole, 4) == part
+def test_equals_the_engine_s_trace_of_variants(
+    name: str, sizes: dict[str, Any], count: int
+) -> None:
+    whole, part = _traced(name, 8, count, **sizes)
+    assert micro_batch(whole, count) == part
