@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoddl.sbp.micro_batch import micro_batch
 from autoddl.sbp.one_sample import as_traced
 from autoddl.sbp.program import Program
-from tests.programs import Builder, add, linear, mlp, mse
+from tests.programs import Builder, add, linear, mlp, mse, scaled
 
 
 def types(program: Program) -> dict[str, str]:
@@ -80,6 +80,23 @@ def test_equal_shapes_are_added_without_repeating() -> None:
     assert first.name == "add_n-0"
     assert first.inputs == (("in_0", "input.0.0"), ("in_1", ".row"))
     assert "broadcast_add" not in types(part).values()
-    assert "reduce_sum_like" not in types(part).values()  # its result had the shape of its input
+    # The sum's result would have the shape of its input.
+    assert not {"reduce_sum_like", "reshape_like"} & set(types(part).values())
     (row,) = part.parameters
     assert row.gradient == part.op[[*types(part)][-1]].outputs[0][1]
+
+
+def test_several_ops_vanish_in_a_row() -> None:
+    g = Builder()
+    x = g.op("relu", "x_0 -> y_0", [g.input((2, 1))], (2, 1))
+    g.phase = "backward"
+    total = g.op(
+        "reduce_sum", "input_tensor_0 -> output_tensor_0", [x], (1, 1), axis=(0,), keepdims=True
+    )
+    y = g.op("relu", "x_0 -> y_0", [scaled(g, total, 1 / 2)], (1, 1))
+    part = micro_batch(
+        Program(tuple(g.ops), tuple(g.tensors.values()), tuple(g.inputs), (y,), (), None), 2
+    )
+    assert types(part) == {"relu-0": "relu", "relu-1": "relu"}
+    assert part.op["relu-1"].inputs == (("x_0", "relu-0/y_0"),)
+    assert part.outputs == ("relu-1/y_0",)
