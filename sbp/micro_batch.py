@@ -16,9 +16,17 @@ from autoddl.sbp.micro_attributes import mean_factors, resized
 from autoddl.sbp.one_sample import as_traced
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
-from autoddl.sbp.rules.registry import OpView, find, signatures
+from autoddl.sbp.rules.registry import OpView, Signature, find, signatures
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, S, Sbp
+
+# Ops that devices can't share, for the same seed would repeat random numbers or each would divide by
+# its own count, but that a micro-batch has like any batch: all operands of the full shape shrink.
+_SMALLER = frozenset({
+    "bernoulli", "binary_cross_entropy_with_logits_reduce_mean",
+    "binary_cross_entropy_with_logits_reduce_mean_grad", "dropout", "exponential", "normal",
+    "random_mask_like", "uniform", "uniform_int",
+})  # fmt: skip
 
 States = tuple[Sbp, ...]
 Option = tuple[States, States]
@@ -153,7 +161,7 @@ class _Propagation:
                 f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, "
                 "or capture the graph again"
             ) from error
-        for signature in found:
+        for signature in (*found, *_smaller(view)):
             states = {o: s if s.is_split else B for o, s in signature.items()}
             yield tuple(states[o] for o in view.inputs), tuple(states[o] for o in view.outputs)
 
@@ -209,3 +217,11 @@ class _Propagation:
             f"op {op.name} ({op.type}): {self.count} micro-batches would cut {cut}: {reason}; "
             "use 1 micro-batch, or keep the batch in a dim of its own"
         )
+
+
+def _smaller(view: OpView) -> Iterator[Signature]:
+    """Yield the signatures that an op has over micro-batches but not over devices."""
+    if view.type in _SMALLER:
+        full = max(view.shape.values(), key=math.prod)
+        for dim in range(len(full)):
+            yield {o: S(dim) if shape == full else B for o, shape in view.shape.items()}

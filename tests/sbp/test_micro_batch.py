@@ -25,6 +25,7 @@ from tests.programs import (
     mse,
     reshape,
     scaled,
+    start_backward,
     transformer,
     transpose,
 )
@@ -182,6 +183,41 @@ def narrowed(batch: int) -> Program:
 
 def test_parts_that_are_the_whole_batch_follow_it() -> None:
     assert micro_batch(narrowed(8), 4) == narrowed(2)
+
+
+def random(batch: int) -> Program:
+    """Return dropout of a layer to which random numbers were added, under a mean that is one op."""
+    g = Builder()
+    x, target = g.input((batch, 4)), g.input((batch, 4))
+    with g.module("model"):
+        y = linear(g, x, 4, bias=False)
+        noise = g.op("normal", "-> out_0", [], (batch, 4), shape=(batch, 4), mean=0.0, std=1.0)
+        z = g.op("add_n", "in_0 in_1 -> out_0", [y, noise], (batch, 4))
+        g.back(z, lambda dz: g.give(y, lambda: dz))
+        out, mask = g.op("dropout", "in_0 -> out_0 mask_0", [z], (batch, 4), (batch, 4), rate=0.1)
+        g.back(
+            out,
+            lambda d: g.give(
+                z,
+                lambda: g.op(
+                    "dropout_grad", "dy_0 mask_0 -> dx_0", [d, mask], (batch, 4), scale=1 / 0.9
+                ),
+            ),
+        )
+    mean = "binary_cross_entropy_with_logits_reduce_mean"
+    loss = g.op(mean, "input_0 target_0 -> out_0", [out, target], ())
+
+    def step(one: str) -> None:
+        operands = "dy_0 input_0 target_0 -> dx_0"
+        g.give(out, lambda: g.op(f"{mean}_grad", operands, [one, out, target], (batch, 4)))
+
+    g.back(loss, step)
+    start_backward(g, loss)
+    return g.program(loss, "sgd")
+
+
+def test_what_devices_can_not_share_micro_batches_can() -> None:
+    assert micro_batch(random(8), 2) == random(4)
 
 
 # --- numbers that are no sizes of the batch --------------------------------------------------
