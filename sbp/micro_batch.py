@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.micro_attributes import mean_factors, resized
+from autoddl.sbp.micro_reshape import RESHAPES, reshaped
 from autoddl.sbp.one_sample import as_traced
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
@@ -143,7 +144,37 @@ class _Propagation:
         have, forced = self._have(op), self.forced.get(op.name)
         if forced is not None and forced[0] == have:
             return forced
-        return next((option for option in self._options(op) if option[0] == have), None)
+        plain = tuple([S(state.dim) if state.is_split else B for state in have])
+        fits = next((option for option in self._options(op) if option[0] == plain), None)
+        if fits is not None and plain == have:
+            return fits
+        if op.type in RESHAPES:
+            return self._reshaped(op, have)
+        return None if fits is None else self._strided(op, have, fits[1])
+
+    def _reshaped(self, op: Op, have: States) -> Option | None:
+        """Return what a reshape makes of a dim that it does not cut contiguously."""
+        shapes = self.program.shapes(op)
+        state = self.states[dict(op.inputs)["in_0"]]
+        if not state.is_split:
+            return None
+        made = reshaped(state, shapes["in_0"], shapes["out_0"], self.count)
+        likes = [s for (operand, _), s in zip(op.inputs, have, strict=True) if operand != "in_0"]
+        return None if made is None or any(s is not made for s in likes) else (have, (made,))
+
+    def _strided(self, op: Op, have: States, made: States) -> Option | None:
+        """Return the signature of an op whose inputs are all cut in strides, if its dims are theirs."""
+        pairs = zip(op.inputs, have, strict=True)
+        read = {(s.stride, self._size(name, s)) for (_, name), s in pairs if s.is_split}
+        pairs = zip(op.outputs, made, strict=True)
+        sizes = {self._size(name, s) for (_, name), s in pairs if s.is_split}
+        if len(read) > 1 or not sizes <= {size for _, size in read}:
+            return None
+        ((stride, _),) = read
+        return have, tuple([S(s.dim, stride) if s.is_split else B for s in made])
+
+    def _size(self, name: str, state: Sbp) -> int:
+        return self.program.tensor[name].shape[state.dim]
 
     def _options(self, op: Op) -> tuple[Option, ...]:
         """Return the one-axis signatures of an op, all-broadcast first; what is not cut is B."""

@@ -49,7 +49,7 @@ def _traced(part: Program, op: Op) -> Op | None:
             return _reduced_like(op, shapes["x_0"], shapes["like_0"])
         case "broadcast_add" if shapes["x_0"] == shapes["y_0"]:
             return _changed(op, *_ADDED)
-        case "reduce_sum" if op.phase == "backward":  # the gradient of expand
+        case "reduce_sum" | "broadcast_like" if op.phase == "backward":  # of expand, of sums
             return None if len(set(shapes.values())) == 1 else op
     return op
 

@@ -19,6 +19,7 @@ from experiments.models import ZOO
 from tests.clusters import cluster
 from tests.programs import (
     Builder,
+    activation,
     add,
     linear,
     mlp,
@@ -100,6 +101,23 @@ def _run(program: Program, values: dict[str, Array]) -> dict[str, Array]:
             assert made[operand].shape == program.tensor[name].shape
             values[name] = made[operand]
     return values
+
+
+def time_major(batch: int, length: int = 6, width: int = 4) -> Program:
+    """Return a step with the batch in the second dim, which a layer sees merged with the first."""
+    g = Builder()
+    x, target = g.input((batch, length, width)), g.input((batch, length, width))
+    with g.module("model"):
+        y = reshape(g, transpose(g, x, (1, 0, 2)), (length * batch, width))
+        y = activation(g, linear(g, y, width), "relu")
+        y = transpose(g, reshape(g, y, (length, batch, width)), (1, 0, 2))
+        y = linear(g, reshape(g, y, (batch, length * width)), length * width, bias=False)
+        y = reshape(g, y, (batch, length, width))
+    return g.program(mse(g, y, target), "sgd")
+
+
+def test_batches_behind_another_dim() -> None:
+    assert micro_batch(time_major(8), 4) == time_major(2)
 
 
 # --- tensors that no input leads to ----------------------------------------------------------
@@ -284,11 +302,19 @@ def test_ops_that_need_the_whole_batch() -> None:
         micro_batch(forward_only(g, y), 2)
 
 
-def test_cuts_that_a_reshape_would_scatter() -> None:
+def test_cuts_that_a_reshape_takes_apart() -> None:
+    g = Builder()
+    y = reshape(g, transpose(g, g.input((6, 4)), (1, 0)), (8, 3))
+    with pytest.raises(AutoDDLError, match=r"reshape.*\(4, 6\) along dim 1.*a dim of its own"):
+        micro_batch(forward_only(g, y), 3)
+
+
+def test_cuts_in_strides_do_not_mix_with_others() -> None:
     g = Builder()
     y = reshape(g, transpose(g, g.input((4, 6)), (1, 0)), (24,))
-    with pytest.raises(AutoDDLError, match=r"reshape.*\(6, 4\) along dim 1.*a dim of its own"):
-        micro_batch(forward_only(g, y), 2)
+    z = g.op("add_n", "in_0 in_1 -> out_0", [y, g.input((24,))], (24,))
+    with pytest.raises(AutoDDLError, match=r"add_n.*in_0 \(24,\) along dim 0, in_1"):
+        micro_batch(forward_only(g, z), 2)
 
 
 def test_whole_tensors_that_can_not_be_made_in_parts() -> None:
