@@ -15,7 +15,6 @@ from autoddl.sbp.micro_batch import micro_batch
 from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rules.registry import LocalOp, OpView, find
 from autoddl.search.builder import build
-from experiments.models import ZOO
 from tests.clusters import cluster
 from tests.programs import (
     Builder,
@@ -358,43 +357,3 @@ def test_batch_norm_takes_the_statistics_of_each_micro_batch() -> None:
         return forward_only(g, y)
 
     assert micro_batch(normed(8), 4) == normed(2)
-
-
-# --- the engine ------------------------------------------------------------------------------
-
-
-def _traced(name: str, batch: int, count: int, **sizes: Any) -> tuple[Program, Program]:
-    """Return the programs that the engine traces for a whole batch and for a micro-batch."""
-    from autoddl.engine.capture import capture
-    from experiments.models import build as build_model
-
-    graph, inputs = build_model(name, "toy", batch=batch, **sizes)
-    whole = capture(graph, *inputs)
-    return whole, capture(graph, *(x[: x.shape[0] // count] for x in inputs))
-
-
-@pytest.mark.oneflow
-@pytest.mark.parametrize("count", [3, 12])
-@pytest.mark.parametrize("name", ZOO)
-def test_equals_the_engine_s_trace(name: str, count: int) -> None:
-    whole, part = _traced(name, 12, count)
-    assert micro_batch(whole, count) == part
-
-
-@pytest.mark.oneflow
-@pytest.mark.parametrize("count", [4, 8])
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("bert", {"next_sentence": True}),
-        ("bert_moe", {"balance": 0.01, "optimizer": "adam"}),
-        ("unet", {"norm": True}),
-        ("vit_moe", {"balance": 0.01, "kind": "switch"}),
-    ],
-    ids=str,
-)
-def test_equals_the_engine_s_trace_of_variants(
-    name: str, sizes: dict[str, Any], count: int
-) -> None:
-    whole, part = _traced(name, 8, count, **sizes)
-    assert micro_batch(whole, count) == part
