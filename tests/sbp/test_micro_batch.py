@@ -316,6 +316,15 @@ def test_cuts_in_strides_do_not_mix_with_others() -> None:
         micro_batch(forward_only(g, z), 2)
 
 
+def test_cuts_in_strides_do_not_follow_other_shapes() -> None:
+    g = Builder()
+    like = g.parameter("like", (24,))
+    y = transpose(g, g.input((4, 6)), (1, 0))
+    z = g.op("reshape_like", "in_0 like_0 -> out_0", [y, like], (24,))
+    with pytest.raises(AutoDDLError, match=r"reshape_like.*in_0 \(6, 4\) along dim 1"):
+        micro_batch(forward_only(g, z), 2)
+
+
 def test_whole_tensors_that_can_not_be_made_in_parts() -> None:
     g = Builder()
     x = g.input((4, 6))
