@@ -13,11 +13,21 @@ from dataclasses import replace
 
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.micro_attributes import mean_factors, resized
+from autoddl.sbp.micro_reshape import RESHAPES, reshaped
+from autoddl.sbp.one_sample import as_traced
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
-from autoddl.sbp.rules.registry import OpView, find, signatures
+from autoddl.sbp.rules.registry import OpView, Signature, find, signatures
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, S, Sbp
+
+# Ops that devices can't share, for the same seed would repeat random numbers or each would divide by
+# its own count, but that a micro-batch has like any batch: all operands of the full shape shrink.
+_SMALLER = frozenset({
+    "bernoulli", "binary_cross_entropy_with_logits_reduce_mean",
+    "binary_cross_entropy_with_logits_reduce_mean_grad", "dropout", "exponential", "normal",
+    "random_mask_like", "uniform", "uniform_int",
+})  # fmt: skip
 
 States = tuple[Sbp, ...]
 Option = tuple[States, States]
@@ -26,14 +36,12 @@ Option = tuple[States, States]
 def micro_batch(program: Program, count: int, *, allow: frozenset[str] = frozenset()) -> Program:
     """Return the program of one of `count` equal micro-batches of a training step.
 
-    Names, ops and their order stay. Tensors that grow with the batch are `count` times shorter in the
-    dim that does; parameters, states, gradients of parameters and updates are whole. Shapes in
-    attributes (and the factors of means over the batch) are those of the micro-batch. Batch norm uses
-    the statistics of each micro-batch, as accumulating gradients on one device does, too; `allow`
-    names other approximations that are permitted.
-
-    Micro-batches of one sample are an exception: with dims of size 1 the engine traces some other ops
-    (nothing is summed over such a dim, say), which this program does not have.
+    Tensors that grow with the batch are `count` times shorter in the dim that does; parameters, states,
+    gradients of parameters and updates are whole. Shapes in attributes (and the factors of means over
+    the batch) are those of the micro-batch. Names, ops and their order stay, but for what the engine
+    traces otherwise on one sample (`one_sample`). Batch norm uses the statistics of each micro-batch,
+    as accumulating gradients on one device does, too; `allow` names other approximations that are
+    permitted.
 
     Raises:
         AutoDDLError: `count` does not divide dim 0 of every input, or an op needs the whole batch.
@@ -43,7 +51,8 @@ def micro_batch(program: Program, count: int, *, allow: frozenset[str] = frozens
     if count == 1:
         return program
     _check_inputs(program, count)
-    return _Propagation(program, count, allow | {LOCAL_STATISTICS}).program_of_part()
+    part = _Propagation(program, count, allow | {LOCAL_STATISTICS}).program_of_part()
+    return as_traced(program, part)
 
 
 def _check_inputs(program: Program, count: int) -> None:
@@ -135,7 +144,37 @@ class _Propagation:
         have, forced = self._have(op), self.forced.get(op.name)
         if forced is not None and forced[0] == have:
             return forced
-        return next((option for option in self._options(op) if option[0] == have), None)
+        plain = tuple([S(state.dim) if state.is_split else B for state in have])
+        fits = next((option for option in self._options(op) if option[0] == plain), None)
+        if fits is not None and plain == have:
+            return fits
+        if op.type in RESHAPES:
+            return self._reshaped(op, have)
+        return None if fits is None else self._strided(op, have, fits[1])
+
+    def _reshaped(self, op: Op, have: States) -> Option | None:
+        """Return what a reshape makes of a dim that it does not cut contiguously."""
+        shapes = self.program.shapes(op)
+        state = self.states[dict(op.inputs)["in_0"]]
+        if not state.is_split:
+            return None
+        made = reshaped(state, shapes["in_0"], shapes["out_0"], self.count)
+        likes = [s for (operand, _), s in zip(op.inputs, have, strict=True) if operand != "in_0"]
+        return None if made is None or any(s is not made for s in likes) else (have, (made,))
+
+    def _strided(self, op: Op, have: States, made: States) -> Option | None:
+        """Return the signature of an op whose inputs are all cut in strides, if its dims are theirs."""
+        pairs = zip(op.inputs, have, strict=True)
+        read = {(s.stride, self._size(name, s)) for (_, name), s in pairs if s.is_split}
+        pairs = zip(op.outputs, made, strict=True)
+        sizes = {self._size(name, s) for (_, name), s in pairs if s.is_split}
+        if len(read) > 1 or not sizes <= {size for _, size in read}:
+            return None
+        ((stride, _),) = read
+        return have, tuple([S(s.dim, stride) if s.is_split else B for s in made])
+
+    def _size(self, name: str, state: Sbp) -> int:
+        return self.program.tensor[name].shape[state.dim]
 
     def _options(self, op: Op) -> tuple[Option, ...]:
         """Return the one-axis signatures of an op, all-broadcast first; what is not cut is B."""
@@ -153,7 +192,7 @@ class _Propagation:
                 f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, "
                 "or capture the graph again"
             ) from error
-        for signature in found:
+        for signature in (*found, *_smaller(view)):
             states = {o: s if s.is_split else B for o, s in signature.items()}
             yield tuple(states[o] for o in view.inputs), tuple(states[o] for o in view.outputs)
 
@@ -209,3 +248,11 @@ class _Propagation:
             f"op {op.name} ({op.type}): {self.count} micro-batches would cut {cut}: {reason}; "
             "use 1 micro-batch, or keep the batch in a dim of its own"
         )
+
+
+def _smaller(view: OpView) -> Iterator[Signature]:
+    """Yield the signatures that an op has over micro-batches but not over devices."""
+    if view.type in _SMALLER:
+        full = max(view.shape.values(), key=math.prod)
+        for dim in range(len(full)):
+            yield {o: S(dim) if shape == full else B for o, shape in view.shape.items()}
