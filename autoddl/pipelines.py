@@ -306,7 +306,11 @@ def cut_into_stages(
         tried.append(staged([places[b] for b in bounds]))
         if limit is None or tried[-1].needed_bytes <= limit:
             return tried[-1]
-        over = [n for n, memory in enumerate(tried[-1].memory) if memory.total > limit]
+        over = [
+            stage
+            for stage, memory in enumerate(tried[-1].memory)
+            if memory.total > limit and tried[-1].in_flight[stage] > 1
+        ]
         tried.append(staged(tried[-1].bounds, over))
         if tried[-1].needed_bytes <= limit:
             return tried[-1]

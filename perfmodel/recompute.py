@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 
 from autoddl.perfmodel.tasks import Layout, Redistributed
 from autoddl.sbp.program import Op, Program
+from autoddl.sbp.rules.registry import find
 from autoddl.sbp.state import NdSbp
 
+RANDOM = frozenset(
+    {
+        "bernoulli", "dropout", "exponential", "fused_matmul_bias_add_relu_dropout", "normal",
+        "random_mask_like", "randperm", "uniform", "uniform_int",
+    }
+)  # fmt: skip
 PREFIX = "Sys-Checkpointing-Fake-Fw-Op_"
 
 
@@ -23,6 +30,12 @@ class _Moved:
     tensor: str
     path: tuple[NdSbp, ...]
     readers: tuple[tuple[str, str], ...]
+
+
+def can_repeat(op: Op) -> bool:
+    """Tell whether an op can be run once more with the same results: it draws and writes nothing."""
+    rule = find(op.type)
+    return op.type not in RANDOM and not (rule and rule.writes & {o for o, _ in op.inputs})
 
 
 def recomputed(

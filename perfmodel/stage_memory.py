@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoddl.perfmodel.memory import MemoryEstimate, estimate
+from autoddl.perfmodel.recompute import can_repeat
 from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.state import NdSbp
@@ -88,7 +89,7 @@ def stage_memory(
     names = [
         name
         for op in found.program.ops
-        if op.phase == "forward" and not op.name.startswith("arrival ")
+        if op.phase == "forward" and op.type != ARRIVAL and can_repeat(op)
         for _, name in op.outputs
     ]
     return estimate(

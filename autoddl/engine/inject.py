@@ -216,13 +216,23 @@ class JobWriter:
         conf.output["out"].s.append(f"{name}/out_0")
         conf.input_order.append("in")
         conf.output_order.append("out")
-        self.ops[name], self.group[name] = op, group or self.group[producer.name]
-        self.group[name].op_set.op_name.append(name)
+        self.added(op, group or self.group[producer.name])
         descs = self.job.helper.lbn2logical_blob_desc
         descs[f"{name}/out_0"].CopyFrom(descs[lbn])
-        self.job.job_parallel_view_conf.op_name2is_local_parallel_view[name] = False
         write_signature(self.job, name, {"in_0": state, "out_0": state})
         return f"{name}/out_0"
+
+    def added(self, op: Any, group: Any) -> None:
+        """Keep track of an op that was added, and put it on the devices of a group."""
+        self.ops[op.name], self.group[op.name] = op, group
+        group.op_set.op_name.append(op.name)
+        self.job.job_parallel_view_conf.op_name2is_local_parallel_view[op.name] = False
+
+    def copy_signature(self, name: str, other: str) -> None:
+        """Give the op `other` the states of an op's operands."""
+        table = self.job.job_parallel_view_conf.op_name2nd_sbp_signature_conf
+        known = table[name].bn_in_op2nd_sbp
+        write_signature(self.job, other, {key: read_state(known[key]) for key in known})
 
     def state(self, lbn: str) -> NdSbp:
         """Return the state in which a blob is made."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoddl.engine import accumulation
 from autoddl.engine.capture import neutral_name
+from autoddl.perfmodel.recompute import can_repeat
 from autoddl.plan import Pipeline, Plan, Redistribution
 from autoddl.sbp.program import Program
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from autoddl.engine.inject import JobWriter, Reader
 
 BUFFER = "autoddl-buffer-"
+AGAIN = "autoddl-again-"  # before the names of ops that make a forward result once more
 
 
 def in_flight(pipeline: Pipeline, stage: int) -> int:
@@ -35,6 +37,9 @@ class StageWriter:
         self.writer, self.plan, self.program = writer, plan, program
         self.pipeline, self.job = plan.pipeline, writer.job
         self.groups: list[Any] = []  # of ops, by stage
+        # Where one micro-batch is in flight nothing would be gained.
+        flying = [in_flight(self.pipeline, stage) for stage in range(self.pipeline.stages)]
+        self.recomputed = [stage for stage in self.pipeline.recomputed if flying[stage] > 1]
         self.buffers: dict[str, str] = {}
 
     def place(self) -> None:
@@ -90,17 +95,26 @@ class StageWriter:
 
     def buffer_source(self, item: Redistribution) -> None:
         """Buffer what a redistribution begins with if only the backward pass reads its result."""
-        phases = {self.program.op[op].phase for op, _ in item.readers if op in self.program.op}
-        if phases == {"backward"}:
-            for reader in item.readers:
-                self._buffer(item.tensor, reader)
+        readers = [r for r in item.readers if r[0] in self.program.op]
+        if {self.program.op[op].phase for op, _ in readers} == {"backward"}:
+            for reader in readers:
+                if self.pipeline.stage_of[reader[0]] not in self.recomputed:
+                    self._buffer(item.tensor, reader)
 
     def buffer_rest(self) -> None:
-        """Buffer what else the backward pass reads of the forward pass."""
+        """Buffer what else the backward pass reads of the forward pass, or let it be made again."""
+        again = {stage: Recomputation(self, stage) for stage in self.recomputed}
         for op in self.program.ops:
-            if op.phase == "backward":
-                for operand, tensor in op.inputs:
-                    self._buffer(tensor, (op.name, operand))
+            if op.phase != "backward":
+                continue
+            copies = again.get(self.pipeline.stage_of[op.name])
+            for operand, tensor in op.inputs:
+                reader = op.name, operand
+                if copies is not None:
+                    for lbn in self.writer.reads(tensor, reader):
+                        self.writer.rewire(reader, lbn, copies.of(lbn))
+                else:
+                    self._buffer(tensor, reader)
 
     def order_updates(self) -> None:
         """Let gradients of variables be made after all that the backward pass reads these for.
@@ -123,16 +137,19 @@ class StageWriter:
         if not forward:
             return
         for lbn in self.writer.reads(tensor, reader):
-            if self._is_buffered(lbn):
-                continue
-            group = self.writer.group[lbn.split("/")[0]]
-            size = in_flight(self.pipeline, self.groups.index(group)) - 1
-            if size > 0 and lbn not in self.buffers:
-                name = f"{BUFFER}{len(self.buffers)}"
-                self.buffers[lbn] = self.writer.identity(
-                    name, lbn, self.writer.state(lbn), buffer_size=size
-                )
-            self.writer.rewire(reader, lbn, self.buffers.get(lbn, lbn))
+            if not self._is_buffered(lbn):
+                self.writer.rewire(reader, lbn, self.buffered(lbn))
+
+    def buffered(self, lbn: str) -> str:
+        """Return what comes out of a buffer behind a forward result; itself where one is in flight."""
+        group = self.writer.group[lbn.split("/")[0]]
+        size = in_flight(self.pipeline, self.groups.index(group)) - 1
+        if size > 0 and lbn not in self.buffers:
+            name = f"{BUFFER}{len(self.buffers)}"
+            self.buffers[lbn] = self.writer.identity(
+                name, lbn, self.writer.state(lbn), buffer_size=size
+            )
+        return self.buffers.get(lbn, lbn)
 
     def _is_buffered(self, lbn: str) -> bool:
         """Tell whether a blob comes out of a buffer, with boxings behind it."""
@@ -163,6 +180,82 @@ class StageWriter:
             if name in given:
                 found[op.name] = given[name]
         return found
+
+
+class Recomputation:
+    """Makes the forward results of a stage again when its gradients arrive.
+
+    What arrives from other stages is kept, in buffers, and so is what can't be made again.
+    """
+
+    def __init__(self, staged: StageWriter, stage: int) -> None:
+        self.staged, self.writer, self.program = staged, staged.writer, staged.program
+        self.stage, self.copies = stage, dict[str, str]()
+        self.trigger = self._trigger()
+
+    def of(self, lbn: str) -> str:
+        """Return the blob that the backward pass reads instead of a forward result."""
+        name, _, blob = lbn.partition("/")
+        if self._is_given(name):
+            return self.staged.buffered(lbn) if self._is_forward(name) else lbn
+        if not self._is_forward(name):
+            return lbn
+        if name not in self.copies:
+            self.copies[name] = self._copy(name)
+        return f"{self.copies[name]}/{blob}"
+
+    def _copy(self, name: str) -> str:
+        """Add an op that does the same once more, after the trigger."""
+        writer, original = self.writer, self.writer.ops[name]
+        inputs = {
+            port: [self.of(lbn) for lbn in original.user_conf.input[port].s]
+            for port in original.user_conf.input
+        }
+        op = writer.job.net.op.add()
+        op.CopyFrom(original)
+        op.name = f"{AGAIN}{name}"
+        for port, lbns in inputs.items():
+            op.user_conf.input[port].s[:] = lbns
+        for port in op.user_conf.output.values():
+            port.s[:] = [f"{AGAIN}{lbn}" for lbn in port.s]
+        op.ctrl_in_op_name[:] = [self.trigger]
+        writer.added(op, writer.group[name])
+        descs = writer.job.helper.lbn2logical_blob_desc
+        for port in original.user_conf.output.values():
+            for lbn in port.s:
+                descs[f"{AGAIN}{lbn}"].CopyFrom(descs[lbn])
+        writer.copy_signature(name, op.name)
+        return str(op.name)
+
+    def _is_forward(self, name: str) -> bool:
+        """Tell whether an op belongs to the forward pass of this stage."""
+        if name.startswith("autoddl-boxing-"):
+            return self._is_forward(accumulation.source(self.writer.ops[name]).split("/")[0])
+        if name.startswith("autoddl-transfer-"):
+            source = accumulation.source(self.writer.ops[name]).split("/")[0]
+            while source.startswith("autoddl-"):
+                source = accumulation.source(self.writer.ops[source]).split("/")[0]
+            name = source
+        if accumulation.is_inserted(self.writer.ops[name]):
+            return bool(self.writer.ops[name].user_conf.op_type_name == "unpack")
+        return name in self.program.op and self.program.op[name].phase == "forward"
+
+    def _is_given(self, name: str) -> bool:
+        """Tell whether a result is kept: an input, what has arrived, what can't be made again."""
+        op = self.writer.ops[name]
+        arrived = name.startswith("autoddl-transfer-")
+        if arrived or accumulation.is_inserted(op):
+            return True
+        return name in self.program.op and not can_repeat(self.program.op[name])
+
+    def _trigger(self) -> str:
+        """Return the op through which the first gradient arrives."""
+        return next(
+            f"autoddl-transfer-{number}"
+            for number, item in enumerate(self.staged.pipeline.transfers)
+            for producer in (self.program.producer.get(item.tensor),)
+            if item.target == self.stage and producer and producer.phase == "backward"
+        )
 
 
 def _on_all(group: Any) -> bool:
