@@ -10,4 +10,9 @@ class RuleError(AutoDDLError):
 
 
 class InfeasibleError(AutoDDLError):
-    """Report that no assignment satisfies the constraints (memory, pins, divisibility)."""
+    """Report that no assignment satisfies the constraints (memory, pins, divisibility).
+
+    `needed_bytes` is the least memory per device of what was tried, if that is what is missing.
+    """
+
+    needed_bytes: int | None = None

@@ -197,10 +197,12 @@ def within_memory(
         bound = problem.least_memory_bytes if last else max(tighter, problem.least_memory_bytes)
     what = "the plan with the least memory that was found" if chooses else result.solver
     remedy = "or a smaller batch" if chooses else "or plan with search='coordinate'"
-    raise InfeasibleError(
+    error = InfeasibleError(
         f"memory {limit:,} B per device on mesh {problem.mesh}: {what} needs {min(needed):,} B, "
         f"{min(needed) - limit:,} B more; give more memory or devices, {remedy}"
     )
+    error.needed_bytes = min(needed)
+    raise error
 
 
 def _redistributions(problem: Problem, assignment: Sequence[int]) -> tuple[Redistribution, ...]:

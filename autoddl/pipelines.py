@@ -12,31 +12,26 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
-
-import numpy as np
 
 from autoddl.arguments import AUTO
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.make_plan import Assigned, make_plan
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.timeline import MODEL_ERROR
-from autoddl.plan import Estimate, Plan
+from autoddl.plan import Plan
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.micro_batch import micro_batch
-from autoddl.sbp.positions import Positions, positions
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
 from autoddl.search.problem import Problem
 from autoddl.search.repeated import repeated
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers import SOLVERS
-from autoddl.search.stages import Chain, cut, strict_in_flight
-from autoddl.staging import Links, Staged
+from autoddl.stage_cuts import Candidate, cut_into_stages, staged_plan
+from autoddl.staging import Links
 
-PLACES = 256  # about so many places of a program are candidates for cuts
-ROUNDS = 4  # cuts until the whole memory fits
 ROUGH_GAP = 0.01  # of searches for states of less memory
+LEAST_S = 0.5  # of each search
 
 
 @dataclass(frozen=True)
@@ -60,18 +55,9 @@ class Options:
     budget: float
     stop_gap: float
     seed: int
-    build: Callable[[Program, Mesh], Problem]
+    build: Callable[[Mesh, Program], Problem]
     allow: frozenset[str] = frozenset()
     choice: Choice = Choice()
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A number of stages and micro-batches, and the mesh of each stage."""
-
-    stages: int
-    micro_batches: int
-    mesh: Mesh
 
 
 @dataclass
@@ -83,6 +69,7 @@ class Outcome:
     step_s: float | None = None
     needed_bytes: int | None = None
     failure: AutoDDLError | None = None
+    note: str = ""
 
 
 @dataclass
@@ -149,7 +136,7 @@ def choose(program: Program, options: Options, one_stage: Callable[[float], Plan
         if not others:
             raise
         try:
-            return best_pipeline(program, others, options)
+            return best_pipeline(program, others, options, least=_least_stages(error, options))
         except InfeasibleError as more:
             raise more from error
     if plan is not None and not auto:
@@ -161,6 +148,13 @@ def choose(program: Program, options: Options, one_stage: Callable[[float], Plan
     return found
 
 
+def _least_stages(error: InfeasibleError, options: Options) -> int:
+    """Return how many stages it takes at least, roughly, if each holds an equal part."""
+    if error.needed_bytes is None or options.limit_bytes is None:
+        return 1
+    return math.ceil(error.needed_bytes / options.limit_bytes)
+
+
 def candidates(program: Program, options: Options) -> Iterator[Candidate]:
     """Yield what may be chosen: equal stages of all the cluster's devices, and micro-batches.
 
@@ -170,7 +164,10 @@ def candidates(program: Program, options: Options) -> Iterator[Candidate]:
     """
     choice, cluster = options.choice, options.cluster
     counts = [choice.stages] if isinstance(choice.stages, int) else _divisors(cluster.size)
+    most = sum(op.phase == "forward" for op in program.ops)
     for count in counts:
+        if count > most:
+            continue
         part = stage_cluster(cluster, count)
         if part is None:
             continue
@@ -201,59 +198,49 @@ def _micro_batches(program: Program, stages: int, given: int | None) -> list[int
 
 
 def best_pipeline(
-    program: Program, found: Sequence[Candidate], options: Options, best: Plan | None = None
-) -> Plan:
+    program: Program, found: Sequence[Candidate], options: Options, best: Plan | None = None,
+    *, least: int = 1,
+) -> Plan:  # fmt: skip
     """Return the plan whose step takes least among the candidates and `best`; `search` tells of all.
+
+    Those that waste least time waiting for the first and last micro-batch come first, and those
+    with less than `least` stages last; when the budget is spent and there is a plan others are left.
 
     Raises:
         InfeasibleError: nothing fits into memory; says what would.
         AutoDDLError: no candidate has a plan; what was wrong with the first one.
     """
     run = _Run(options, best=best)
-    problems = list(_problems(program, found, run))
-    problems.sort(key=lambda item: item[2].lower_bound_s())
-    for number, (outcome, problem, weighted) in enumerate(problems):
-        outcome.bound_s = weighted.lower_bound_s()
-        if not run.can_win(outcome.bound_s):
+    micro = cache(partial(micro_batch, program, allow=options.allow))
+    ordered = sorted(
+        found, key=lambda c: (c.stages < least, (c.stages - 1) / c.micro_batches, c.stages)
+    )
+    for number, candidate in enumerate(ordered):
+        outcome = Outcome(candidate)
+        run.outcomes.append(outcome)
+        if run.best is not None and run.left_s() == 0:
+            outcome.note = "no time left"
             continue
         try:
-            _searched(outcome, problem, weighted, run, len(problems) - number)
+            problem = options.build(candidate.mesh, micro(candidate.micro_batches))
+            _searched(outcome, problem, run, len(ordered) - number)
         except AutoDDLError as error:
-            outcome.failure = error
+            outcome.failure, outcome.note = error, str(error)
     if run.best is None:
         raise _failure(run.outcomes, options)
     told = {"seconds": time.perf_counter() - run.begin, "pipelines": _told(run.outcomes)}
     return replace(run.best, search={**run.best.search, **told})
 
 
-def _problems(
-    program: Program, found: Sequence[Candidate], run: _Run
-) -> Iterator[tuple[Outcome, Problem, Problem]]:
-    micro: dict[int, Program | AutoDDLError] = {}
-    for candidate in found:
-        outcome = Outcome(candidate)
-        run.outcomes.append(outcome)
-        count = candidate.micro_batches
-        try:
-            if count not in micro:
-                micro[count] = micro_batch(program, count, allow=run.options.allow)
-            part = micro[count]
-            if isinstance(part, AutoDDLError):
-                raise part
-            problem = run.options.build(part, candidate.mesh)
-        except AutoDDLError as error:
-            outcome.failure = error
-            micro.setdefault(count, error)
-            continue
-        yield outcome, problem, repeated(problem, candidate.stages, count)
-
-
-def _searched(outcome: Outcome, problem: Problem, weighted: Problem, run: _Run, rest: int) -> None:
+def _searched(outcome: Outcome, problem: Problem, run: _Run, rest: int) -> None:
     """Search one candidate, and keep its plan if it is the best that fits."""
     candidate, options = outcome.candidate, run.options
-    limit = options.limit_bytes
-    seconds = run.left_s() / rest
+    weighted = repeated(problem, candidate.stages, candidate.micro_batches)
+    outcome.bound_s = weighted.lower_bound_s()
+    if not run.can_win(outcome.bound_s):
+        return
     starts = list(assignments(weighted).values())
+    seconds = max(run.left_s() / rest, LEAST_S)
 
     def search(memory_bytes: int | None, stop_gap: float) -> SearchResult:
         return SOLVERS[options.search](
@@ -265,192 +252,20 @@ def _searched(outcome: Outcome, problem: Problem, weighted: Problem, run: _Run, 
     outcome.bound_s = bound_s = result.lower_bound_s
     if not run.can_win(bound_s):
         return
-    staged = cut_into_stages(problem, result, candidate, options)
+    links, limit = Links(options.profile, options.cluster, candidate.mesh.size), options.limit_bytes
+    staged = cut_into_stages(problem, result.assignment, candidate, links, limit)
     needed = staged.needed_bytes
-    if limit is not None and needed > limit:  # states of less memory, of which more stages fit
+    if limit is not None and needed > limit:  # states of less memory
         share = int(result.memory_bytes * limit / needed)
         less = search(max(weighted.least_memory_bytes, share), max(options.stop_gap, ROUGH_GAP))
-        staged = cut_into_stages(problem, less, candidate, options)
+        staged = cut_into_stages(problem, less.assignment, candidate, links, limit)
         result = replace(less, lower_bound_s=bound_s)
     outcome.needed_bytes = min(needed, staged.needed_bytes)
     if limit is not None and staged.needed_bytes > limit:
         return
     outcome.step_s = staged.timeline.step_s
     if run.can_win(outcome.step_s):
-        run.best = staged_plan(staged, result, options)
-
-
-def cut_into_stages(
-    problem: Problem, result: SearchResult, candidate: Candidate, options: Options
-) -> Staged:
-    """Return the best cut of an assignment; where none fits into memory the one that needs least.
-
-    Forward results of stages that don't fit are made again for the backward pass.
-    """
-    assigned = Assigned(problem, result.assignment)
-    found = positions(problem.program)
-    links = Links(options.profile, options.cluster, candidate.mesh.size)
-
-    def staged(bounds: Sequence[int], recomputed: Sequence[int] = ()) -> Staged:
-        return Staged(
-            assigned, found, bounds, candidate.micro_batches, links, recomputed=recomputed
-        )
-
-    chain, places = _chain(staged(()), found)
-    blocks = _Blocks(problem.program)
-    preferred = [n for n, place in enumerate(places[1:-1], 1) if blocks.begins(place)]
-    limit = options.limit_bytes
-    allowed, tried = limit, []
-    for _ in range(1 if limit is None else ROUNDS):
-        bounds = _bounds(chain, candidate, allowed, preferred)
-        tried.append(staged([places[b] for b in bounds]))
-        if limit is None or tried[-1].needed_bytes <= limit:
-            return tried[-1]
-        over = [
-            stage
-            for stage, memory in enumerate(tried[-1].memory)
-            if memory.total > limit and tried[-1].in_flight[stage] > 1
-        ]
-        tried.append(staged(tried[-1].bounds, over))
-        if tried[-1].needed_bytes <= limit:
-            return tried[-1]
-        allowed = int((allowed or limit) * limit / tried[-2].needed_bytes)
-    return min(tried, key=lambda t: t.needed_bytes)
-
-
-def _bounds(
-    chain: Chain, candidate: Candidate, limit: int | None, preferred: Sequence[int]
-) -> tuple[int, ...]:
-    """Return the units before which the stages but the first begin."""
-    stages, count = candidate.stages, candidate.micro_batches
-    try:
-        chosen = cut(chain, stages, count, limit_bytes=limit, preferred=preferred)
-    except InfeasibleError:  # then the cut whose stages need about the same memory
-        mean = sum(strict_in_flight(stages, count)) / stages
-        pairs = zip(chain.held_bytes, chain.active_bytes, strict=True)
-        weighed = tuple(float(held + mean * active) for held, active in pairs)
-        chosen = cut(replace(chain, seconds=weighed), stages, count)
-    return chosen.bounds[1:-1]
-
-
-def _chain(whole: Staged, found: Positions) -> tuple[Chain, list[int]]:
-    """Return units between places where a cut is worth it, and these places, with both ends."""
-    program, count = whole.program, found.count
-    seconds, once = np.zeros(count), np.zeros(count)
-    for (_, phase, price), op in zip(whole.prices["compute"], program.ops, strict=True):
-        (once if phase == "once" else seconds)[found.op[op.name]] += price.seconds
-    for item, phase, price_s in whole.boxings():
-        place = min((found.op[op] for op, _ in item.readers if op in found.op), default=count - 1)
-        (once if phase == "once" else seconds)[place] += price_s
-    held, active = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    for name, size, forward in whole.sizes():
-        place = found.held[name] if name in found.held else found.op[program.producer[name].name]
-        (active if forward else held)[place] += size
-    crossing = _crossing(whole, found)
-    places = _places(crossing, count)
-    sums = [np.add.reduceat(values, places[:-1]) for values in (seconds, once, held, active)]
-    return (
-        Chain(
-            tuple(sums[0].tolist()), tuple(sums[1].tolist()),
-            tuple(float(crossing[p - 1]) for p in places[1:-1]),
-            tuple(int(v) for v in sums[2]), tuple(int(v) for v in sums[3]),
-        ),
-        places,
-    )  # fmt: skip
-
-
-def _crossing(whole: Staged, found: Positions) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return for every place between positions the seconds of what crosses it, both ways."""
-    change = np.zeros(found.count + 1)
-    for tensor, state in whole.made.items():
-        producer = whole.program.producer.get(tensor)
-        here = found.held[tensor] if producer is None else found.op[producer.name]
-        readers = [
-            found.op[op.name]
-            for op, _ in whole.program.consumers.get(tensor, ())
-            if op.phase != "optimizer"
-        ]
-        low, high = min([here, *readers]), max([here, *readers])
-        if low < high:
-            sent_s = whole.links.seconds(0, 1, whole.local(tensor, state))
-            change[low] += sent_s
-            change[high] -= sent_s
-    return np.cumsum(change)[: found.count - 1]
-
-
-def _places(crossing: np.ndarray[Any, np.dtype[np.float64]], count: int) -> list[int]:
-    """Return the cheapest places of each stretch of the program."""
-    stretch = max(1, count // PLACES)
-    found = {0, count}
-    for begin in range(0, len(crossing), stretch):
-        found.add(begin + int(crossing[begin : begin + stretch].argmin()) + 1)
-    return sorted(found)
-
-
-class _Blocks:
-    """Where another module of the outermost list of modules begins, as "model.blocks.3"."""
-
-    def __init__(self, program: Program) -> None:
-        self.modules = [_block(op.module) for op in program.ops if op.phase == "forward"]
-
-    def begins(self, place: int) -> bool:
-        return self.modules[place - 1] != self.modules[place]
-
-
-def _block(module: str) -> str:
-    """Return a module path up to its first number."""
-    parts = module.split(".")
-    end = next((n for n, part in enumerate(parts) if part.isdigit()), len(parts))
-    return ".".join(parts[: end + 1])
-
-
-def staged_plan(staged: Staged, result: SearchResult, options: Options) -> Plan:
-    """Return the plan of a cut."""
-    plan = make_plan(
-        staged.assigned.problem, result, memory_limit_bytes=options.limit_bytes,
-        search=_search(staged, result, options), assigned=staged.assigned,
-    )  # fmt: skip
-    return replace(
-        plan,
-        fingerprint=staged.program.structure,
-        redistributions=staged.redistributions,
-        pipeline=staged.pipeline,
-        estimate=estimate("plan", staged),
-    )
-
-
-def estimate(name: str, staged: Staged) -> Estimate:
-    """Return what a step takes on the busiest stage's devices, and what these wait."""
-    step, count = staged.step, staged.micro_batches
-    step_s = staged.timeline.step_s
-    totals = []
-    for work in step.stages:
-        busy = {"compute": 0.0, "boxing": 0.0}
-        for times, parts in ((count, work.forward + work.backward), (1, work.once)):
-            for stream, seconds in parts:
-                busy[stream] += times * seconds
-        totals.append((sum(busy.values()), busy["compute"], busy["boxing"]))
-    total, compute_s, communication_s = max(totals)
-    relative = staged.assigned.prediction.cost
-    share = relative.uncertainty_s / relative.step_s if relative.step_s else 0.0
-    return Estimate(
-        name, compute_s, communication_s, max(memory.total for memory in staged.memory),
-        uncertainty_s=step_s * math.hypot(MODEL_ERROR, share),
-        overlap_s=max(0.0, total - step_s),
-        idle_s=max(0.0, step_s - total),
-    )  # fmt: skip
-
-
-def _search(staged: Staged, result: SearchResult, options: Options) -> dict[str, Any]:
-    cost_s = staged.bounded_s
-    return {
-        "solver": result.solver,
-        "objective": "time",
-        "seed": options.seed,
-        "seconds": 0.0,
-        "lower_bound_s": result.lower_bound_s,
-        "gap": max(0.0, 1 - result.lower_bound_s / cost_s) if cost_s > 0 else 0.0,
-    }
+        run.best = staged_plan(staged, result, limit=limit, seed=options.seed)
 
 
 def _told(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
@@ -461,7 +276,8 @@ def _told(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
             "mesh": o.candidate.mesh.describe(),
             "lower_bound_s": o.bound_s,
             "step_s": o.step_s,
-            "failure": None if o.failure is None else str(o.failure),
+            "memory_bytes": o.needed_bytes,
+            "note": o.note,
         }
         for o in outcomes
     ]

@@ -187,12 +187,12 @@ def plan_program(
     lists = report_unknown(program, sizes, strict=strict, engine=engine)
     timed = objective == TIME
 
-    def make_part(part: Program, candidate: Mesh) -> Problem:
+    def make(candidate: Mesh, part: Program = program) -> Problem:
         with uncollected():
-            return build(part, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine)
-
-    def make(candidate: Mesh) -> Problem:
-        return make_part(program, candidate)
+            return build(
+                part, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine,
+                any_batch=part is not program,
+            )  # fmt: skip
 
     def find(problem: Problem, seconds: float, starts: Sequence[Assignment]) -> Plan:
         plan = solve(
@@ -214,7 +214,7 @@ def plan_program(
         return mesh_search.best_plan(program, meshes, work, budget=seconds)
 
     options = pipelines.Options(
-        known, whole, limit, search, budget, stop_gap, seed, make_part, allow,
+        known, whole, limit, search, budget, stop_gap, seed, make, allow,
         pipelines.Choice(pipeline, micro_batches, given, max_axes),
     )  # fmt: skip
     return pipelines.choose(program, options, one_stage)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from autoddl.make_plan import Assigned
 from autoddl.perfmodel.collectives import SEND_RECEIVE
@@ -23,6 +24,7 @@ from autoddl.search.stages import strict_in_flight
 
 Reader = tuple[str, str]
 Path = tuple[NdSbp, ...]
+Memories = dict[tuple[int | None, ...], MemoryEstimate]
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,21 @@ class Links:
 
 
 class Staged:
-    """An assignment of the problem of one micro-batch, cut at positions of the forward pass."""
+    """An assignment of the problem of one micro-batch, cut at positions of the forward pass.
+
+    `memories` are those of stages of other cuts of the same assignment, for as many stages.
+    """
 
     def __init__(
         self, assigned: Assigned, found: Positions, bounds: Sequence[int], micro_batches: int,
-        links: Links, *, recomputed: Sequence[int] = (),
+        links: Links, *, recomputed: Sequence[int] = (), memories: Memories | None = None,
     ) -> None:  # fmt: skip
         self.assigned, self.program = assigned, assigned.problem.program
         self.mesh, self.links, self.bounds = assigned.problem.mesh, links, tuple(bounds)
         self.stages, self.micro_batches = len(bounds) + 1, micro_batches
         self.stage_of = stages(found, bounds)
         self.recomputed = tuple(recomputed)
+        self.memories: Memories = {} if memories is None else memories
         self.made = assigned.layout.made(self.program)
 
     @cached_property
@@ -191,7 +197,13 @@ class Staged:
     @cached_property
     def memory(self) -> tuple[MemoryEstimate, ...]:
         """Return by stage the memory of the device that needs most."""
-        return tuple(self.stage_memory(stage) for stage in range(self.stages))
+        found = []
+        for stage, ends in enumerate(pairwise((0, *self.bounds, None))):
+            key = (*ends, self.in_flight[stage], stage in self.recomputed)
+            if key not in self.memories:
+                self.memories[key] = self.stage_memory(stage)
+            found.append(self.memories[key])
+        return tuple(found)
 
     @property
     def needed_bytes(self) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from autoddl.plan import Estimate, Layer, Plan
+from autoddl.sbp.program import Program
 
 WIDTH = 120
 
@@ -18,6 +20,8 @@ def plan_table(plan: Plan) -> str:
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, color_system=None, legacy_windows=False)
     console.print(_layers(plan))
+    if plan.pipeline is not None:
+        console.print(_stages(plan))
     console.print(comparison(plan))
     found = plan.search
     if found:
@@ -33,8 +37,10 @@ def plan_table(plan: Plan) -> str:
 def comparison(plan: Plan, measured_s: dict[str, float] | None = None) -> Table:
     """Return the plan beside its baselines; `measured_s` adds measured step times by name."""
     table = Table(title=f"predicted per step and device, profile {plan.profile}")
-    for name in ("", "step", "compute", "communication", "overlap", "memory"):
-        table.add_column(name, justify="left" if not name else "right")
+    waits = any(row.idle_s for row in (plan.estimate, *plan.baselines))
+    for name in ("", "step", "compute", "communication", "overlap", "idle", "memory"):
+        if name != "idle" or waits:
+            table.add_column(name, justify="left" if not name else "right")
     if measured_s is not None:
         table.add_column("measured step", justify="right")
     for row in (plan.estimate, *plan.baselines):
@@ -44,12 +50,66 @@ def comparison(plan: Plan, measured_s: dict[str, float] | None = None) -> Table:
             seconds_text(row.compute_s),
             seconds_text(row.communication_s),
             seconds_text(row.overlap_s),
+            *([seconds_text(row.idle_s)] if waits else []),
             _memory_text(row, plan.memory_limit_bytes),
         ]
         if measured_s is not None:
             cells.append(seconds_text(measured_s[row.name]) if row.name in measured_s else "-")
         table.add_row(*cells)
     return table
+
+
+def _stages(plan: Plan) -> Table:
+    """Return a row per stage: devices, modules, seconds, how long it waits for others."""
+    pipeline, program = plan.pipeline, plan.program
+    assert pipeline is not None
+    several = f"{pipeline.stages} stages" if pipeline.stages > 1 else "1 stage"
+    title = f"{several}, {pipeline.micro_batches} micro-batches of {_batch(plan)}"
+    table = Table(title=escape(title))
+    for name in ("stage", "ranks", "modules"):
+        table.add_column(name, overflow="fold")
+    for name in ("forward", "backward", "once per step", "in flight", "idle", "receives"):
+        table.add_column(name, justify="right", no_wrap=True)
+    step = pipeline.step
+    timeline = None if step is None else pipeline.timeline
+    for stage in range(pipeline.stages):
+        first = stage * plan.mesh.size
+        cells = ["-"] * 5
+        if step is not None and timeline is not None:
+            work = step.stages[stage]
+            parts = [sum(s for _, s in p) for p in (work.forward, work.backward, work.once)]
+            cells = [
+                *map(seconds_text, parts), f"{timeline.in_flight[stage]}",
+                f"{timeline.idle[stage]:.0%}",
+            ]  # fmt: skip
+        if stage in pipeline.recomputed:
+            cells[1] += " (forward again)"
+        arrive = {t.tensor for t in pipeline.transfers if t.target == stage}
+        names = "" if program is None else _span(program, pipeline.stage_of, stage)
+        ranks = f"{first}" if plan.mesh.size == 1 else f"{first}-{first + plan.mesh.size - 1}"
+        table.add_row(str(stage), ranks, escape(names), *cells, f"{len(arrive)} tensors")
+    return table
+
+
+def _batch(plan: Plan) -> str:
+    sizes = {item.shape[0] for item in plan.inputs if item.shape}
+    return "/".join(map(str, sorted(sizes))) + " samples"
+
+
+def _span(program: Program, stage_of: Mapping[str, int], stage: int) -> str:
+    """Return the first and the last module of a stage, and whether the cut before it is in a module."""
+    modules = [
+        (op.module, stage_of[op.name])
+        for op in program.ops
+        if op.phase == "forward" and (op.module or stage == 0)
+    ]
+    here = [module for module, s in modules if s == stage]
+    if not here:
+        return ""
+    text = here[0] if here[0] == here[-1] else f"{here[0]} … {here[-1]}"
+    before = [module for module, s in modules if s == stage - 1]
+    inside = before and before[-1] == here[0]
+    return f"{text} (cut inside {here[0]})" if inside else text
 
 
 def _layers(plan: Plan) -> Table:

@@ -39,6 +39,7 @@ def build(
     lists: SignatureLists | None = None,
     allow: frozenset[str] = frozenset(),
     engine: str | None = ONEFLOW,
+    any_batch: bool = False,
 ) -> Problem:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
@@ -48,9 +49,13 @@ def build(
     can execute; None allows all that are right, with the axes of the mesh cutting in any order.
 
     Raises:
-        AutoDDLError: a pin matches nothing or can't be; no axis of the mesh divides the batch.
+        AutoDDLError: a pin matches nothing or can't be; no axis of the mesh divides the batch, and
+            not `any_batch`.
     """
-    return _Builder(program, mesh, profile, dict(pin or {}), lists, allow, engine).problem()
+    builder = _Builder(program, mesh, profile, dict(pin or {}), lists, allow, engine)
+    if not any_batch:
+        builder.check_batch()
+    return builder.problem()
 
 
 class _Builder:
@@ -71,7 +76,6 @@ class _Builder:
 
     def problem(self) -> Problem:
         self._check_pins()
-        self._check_batch()
         updates = {p.update for p in self.program.parameters}
         nodes = [self._held("input", name, ()) for name in self.program.inputs]
         nodes += [
@@ -105,7 +109,7 @@ class _Builder:
                     f"{', '.join(names[:4])}"
                 )
 
-    def _check_batch(self) -> None:
+    def check_batch(self) -> None:
         """Refuse inputs whose batch no axis of the mesh divides, unless they are pinned."""
         axes = [size for size in self.mesh.shape if size > 1]
         free = [
