@@ -39,6 +39,7 @@ class _Finder:
         forward = [op for op in program.ops if op.phase == "forward"]
         self.place = {op.name: i for i, op in enumerate(forward)}
         self.count = len(forward)
+        self.end = {op.module: self.place[op.name] for op in forward}
         self.gradient_of = {p.gradient: p.tensor for p in program.parameters if p.gradient}
         self.around: dict[str, list[int]] = {}  # the forward ops that make or read each tensor
         for op in forward:
@@ -63,11 +64,18 @@ class _Finder:
         known += [self.gradient_of[t] for _, t in op.outputs if t in self.gradient_of]
         sets = [set(self.around[t]) for t in known if t in self.around]
         if not sets:
-            return last
+            return last if any(made) else self._beside(op)
         common = [place for place in set.intersection(*sets) if place <= last]
         if common:
             return max(common)
         return min(max([p for p in places if p <= last], default=last) for places in sets)
+
+    def _beside(self, op: Op) -> int:
+        """Return where the module of an op ends that alone reads a variable (it counts batches)."""
+        place = self.end.get(op.module, self.count - 1)
+        for _, tensor in op.inputs:
+            self.around.setdefault(tensor, []).append(place)
+        return place
 
     def _held(self) -> Iterator[tuple[str, int]]:
         program = self.program
