@@ -39,6 +39,7 @@ class _Finder:
         forward = [op for op in program.ops if op.phase == "forward"]
         self.place = {op.name: i for i, op in enumerate(forward)}
         self.count = len(forward)
+        self.end = {op.module: self.place[op.name] for op in forward}
         self.gradient_of = {p.gradient: p.tensor for p in program.parameters if p.gradient}
         self.around: dict[str, list[int]] = {}  # the forward ops that make or read each tensor
         for op in forward:
@@ -46,28 +47,53 @@ class _Finder:
                 self.around.setdefault(tensor, []).append(self.place[op.name])
 
     def find(self) -> Positions:
+        again = self._again()
         for op in self.program.ops:
-            if op.phase == "backward":
+            if op.phase == "backward" and op.name not in again:
                 self.place[op.name] = self._backward(op)
+        for op in reversed(again.values()):
+            outputs = [tensor for _, tensor in op.outputs]
+            readers = [o.name for t in outputs for o, _ in self.program.consumers.get(t, ())]
+            places = [self.place[name] for name in readers]
+            self.place[op.name] = max(places) if places else self._backward(op)
         held = dict(self._held())
         for parameter in self.program.parameters:
             if parameter.update is not None:
                 self.place[parameter.update] = held[parameter.tensor]
         return Positions(self.count, self.place, held)
 
+    def _again(self) -> dict[str, Op]:
+        """Return the ops of the backward pass that read no gradient: they stand where these are read."""
+        found: dict[str, Op] = {}
+        for op in self.program.ops:
+            made = [self.program.producer.get(tensor) for _, tensor in op.inputs]
+            forward = (o is None or o.phase == "forward" or o.name in found for o in made)
+            begins = any(tensor == self.program.loss for _, tensor in op.inputs)
+            if op.phase == "backward" and not begins and all(forward):
+                found[op.name] = op
+        return found
+
     def _backward(self, op: Op) -> int:
         made = [self.program.producer.get(tensor) for _, tensor in op.inputs]
-        before = [self.place[o.name] for o in made if o is not None and o.phase == "backward"]
+        names = [o.name for o in made if o is not None and o.phase == "backward"]
+        before = [self.place[name] for name in names if name in self.place]
         last = min(before, default=self.count - 1)
         known = [t for _, t in op.inputs if t in self.around]
         known += [self.gradient_of[t] for _, t in op.outputs if t in self.gradient_of]
         sets = [set(self.around[t]) for t in known if t in self.around]
         if not sets:
-            return last
+            return last if any(made) else self._beside(op)
         common = [place for place in set.intersection(*sets) if place <= last]
         if common:
             return max(common)
         return min(max([p for p in places if p <= last], default=last) for places in sets)
+
+    def _beside(self, op: Op) -> int:
+        """Return where the module of an op ends that alone reads a variable (it counts batches)."""
+        place = self.end.get(op.module, self.count - 1)
+        for _, tensor in op.inputs:
+            self.around.setdefault(tensor, []).append(place)
+        return place
 
     def _held(self) -> Iterator[tuple[str, int]]:
         program = self.program

@@ -108,6 +108,8 @@ class Builder:
             gradient = self.gradient(output)
             self.scope = scope
             step(gradient)
+        for name in self.parameters:
+            self.gradient(name)
 
     def program(self, loss: str, optimizer: str = "adam") -> Program:
         self.backward()

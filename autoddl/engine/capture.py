@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -98,6 +99,7 @@ class _JobReader:
         self.rename = {
             f"{op.name}/out": neutral_name(op.name, graph_name) for op in self.input_ops
         } | {f"{name}/out": name for name in self.variables}
+        self.counted: Counter[str] = Counter()
 
     def program(self) -> Program:
         ops = [self._op(op) for op in self.user_ops]
@@ -144,10 +146,21 @@ class _JobReader:
                 yield f"{port}_{index}", self._tensor_name(lbn)
 
     def _tensor_name(self, lbn: str) -> str:
-        if lbn.startswith(SYSTEM_PREFIX):
-            neutral = re.sub(r"_\d+/", "/", lbn)  # the scheduler's number differs between traces
-            self.rename[lbn] = neutral
+        if lbn.startswith(SYSTEM_PREFIX) and lbn not in self.rename:
+            self.rename[lbn] = self._neutral_system_name(lbn)
         return self.rename.get(lbn, lbn)
+
+    def _neutral_system_name(self, lbn: str) -> str:
+        """Return the name of what the engine's scheduler makes, the same in all traces of a graph.
+
+        Its numbers go on from trace to trace: the scheduler's own is left out, clipped gradients are
+        counted from 0 in the order in which they are read.
+        """
+        name, number, blob = re.fullmatch(r"(.*?)([-_]\d+)?(/.*)", lbn).groups()  # type: ignore[union-attr]
+        if number is None or number[0] == "_":
+            return f"{name}{blob}"
+        self.counted[name] += 1
+        return f"{name}-{self.counted[name] - 1}{blob}"
 
     def _with_phase(self, op: Op, forward: set[str]) -> Op:
         if _is_update(op):

@@ -60,7 +60,7 @@ def main(out, mesh):
     losses.append(
         step(
             *(
-                t.to_global(placement=step.placement, sbp=everywhere).to_global(sbp=split)
+                t.to_global(placement=step.placements[0], sbp=everywhere).to_global(sbp=split)
                 for t in (x, y)
             )
         )

@@ -1,0 +1,183 @@
+"""Train models under plans with stages, and on rank 0 in a plain loop over micro-batches.
+
+Arguments: a folder, and the cases as JSON. For every case each rank writes what it saw as JSON, the
+first rank of each stage the weights that are there, rank 0 the reference.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import oneflow as flow
+from oneflow import nn
+
+import autoddl
+from experiments.models import build
+from experiments.models.training import (
+    OPTIMIZERS,
+    TrainGraph,
+    cross_entropy,
+    mean_squared_error,
+    seed_weights,
+)
+
+STEPS = 10
+
+
+class Tied(nn.Module):
+    """Embedding and head share one parameter, which is read in the first and in the last stage."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Embedding(32, 16)
+        self.inner = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16), nn.GELU())
+        self.head = nn.Linear(16, 32, bias=False)
+        self.head.weight = self.token.weight
+
+    def forward(self, ids):
+        return self.head(self.inner(self.token(ids)))
+
+
+class Scored(TrainGraph):
+    """Returns the loss, the prediction and the sum of its squares: whole, by sample, by micro-batch."""
+
+    def build(self, x, y):
+        made = self.model(x)
+        loss = self.loss(made, y)
+        loss.backward()
+        return {"loss": loss, "made": made, "size": made.square().sum()}
+
+
+class TwoOptimizers(TrainGraph):
+    """Matrices with momentum, vectors with Adam."""
+
+    def __init__(self, model, loss):
+        nn.Graph.__init__(self)
+        self.model, self.loss = model, loss
+        for name, wide in (("sgd", True), ("adam", False)):
+            self.add_optimizer(
+                OPTIMIZERS[name]([p for p in model.parameters() if (p.ndim > 1) is wide])
+            )
+
+
+class Clipped(TrainGraph):
+    """SGD with the norm of all gradients limited."""
+
+    def __init__(self, model, loss):
+        nn.Graph.__init__(self)
+        self.model, self.loss = model, loss
+        group = {"params": list(model.parameters()), "lr": 0.1}
+        limit = {"clip_grad_max_norm": 0.1, "clip_grad_norm_type": 2.0}
+        self.add_optimizer(flow.optim.SGD([{**group, **limit}]))
+
+
+def layers(*extra):
+    return nn.Sequential(
+        nn.Linear(8, 16), *extra, nn.ReLU(), nn.Linear(16, 16), *extra, nn.ReLU(), nn.Linear(16, 8)
+    )
+
+
+def images():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1),
+        nn.BatchNorm2d(8), nn.ReLU(),
+    )  # fmt: skip
+
+
+def numbers(*shape):
+    return flow.tensor(np.random.default_rng(5).normal(size=shape).astype(np.float32))
+
+
+def made(case):
+    """Return (graph, inputs) of a case, with the same weights on every rank."""
+    name, optimizer = case["model"], case.get("optimizer", "sgd")
+    if name == "norm":
+        inputs = numbers(8, 3, 6, 6), numbers(8, 8, 6, 6)
+        graph = TrainGraph(images(), mean_squared_error, optimizer)
+    elif name == "tied":
+        ids = flow.tensor(np.random.default_rng(5).integers(0, 32, (2, 8, 4)))
+        graph, inputs = TrainGraph(Tied(), cross_entropy, optimizer), (ids[0], ids[1])
+    elif name in OWN:
+        graph, inputs = OWN[name](layers(), mean_squared_error), (numbers(8, 8), numbers(8, 8))
+    else:
+        graph, inputs = build(name, "toy", optimizer=optimizer, **case.get("sizes", {}))
+    seed_weights(graph.model.to(nn.Module), 1, scale=case.get("scale", 0.05))
+    return graph, inputs
+
+
+OWN = {
+    "scored": lambda model, loss: Scored(model, loss, "sgd"),
+    "two": TwoOptimizers,
+    "clipped": Clipped,
+}
+
+
+def reference(case, graph, inputs, out):
+    """Accumulate gradients in a plain loop; save the weights, return the losses."""
+    model, optimizers = graph.model.to(nn.Module), [entry["optim"] for entry in graph._opts]
+    count, losses = case["micro_batches"], []
+    for _ in range(STEPS):
+        parts = []
+        for part in zip(*(x.chunk(count, dim=0) for x in inputs), strict=True):
+            loss = graph.loss(model(part[0]), part[1])
+            (loss / count).backward()
+            parts.append(float(loss.numpy()))
+        for optimizer in optimizers:
+            if case["model"] == "clipped":
+                optimizer.clip_grad()
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(float(np.mean(parts)))
+    np.savez(out / "reference.npz", **{n: t.numpy() for n, t in held(model)})
+    return losses
+
+
+def held(model):
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def save_weights(plan, model, out):
+    """Save what a stage has from its first rank."""
+    stage, first = divmod(flow.env.get_rank(), plan.mesh.size)
+    whole, found = [flow.sbp.broadcast] * plan.mesh.ndim, {}
+    for name, tensor in held(model):
+        local = tensor.to_global(placement=tensor.placement, sbp=whole).to_local()
+        if flow.env.get_rank() in tensor.placement.ranks.flatten():
+            found[name] = local.numpy().copy()
+    if first == 0:
+        np.savez(out / f"stage{stage}.npz", **found)
+
+
+def run(case, out):
+    out.mkdir(exist_ok=True)
+    rank, seen = flow.env.get_rank(), {}
+    other = made(case)  # on every rank: ranks count graphs, and have to agree on the numbers
+    if rank == 0:
+        seen["reference"] = reference(case, *other, out)
+    graph, inputs = made(case)
+    plan = autoddl.optimize(
+        graph, *inputs, mesh=case["mesh"], pipeline=case["pipeline"],
+        micro_batches=case["micro_batches"], budget=5,
+    )  # fmt: skip
+    step = plan.apply(graph)
+    found = [step(*inputs) for _ in range(STEPS)]
+    losses = [loss["loss"] if isinstance(loss, dict) else loss for loss in found]
+    seen["losses"] = [float(loss.to_local().numpy()) for loss in losses]
+    seen["changed"] = step.changed_signatures
+    pipeline = plan.pipeline
+    if pipeline is not None:
+        seen["stages"] = dict(pipeline.stage_of)
+        producer = plan.program.producer
+        seen["transfers"] = [
+            [producer[t.tensor].name if t.tensor in producer else t.tensor, t.target]
+            for t in pipeline.transfers
+        ]
+    if "weights" in case.get("save", "weights"):
+        save_weights(plan, graph.model.to(nn.Module), out)
+    (out / f"rank{rank}.json").write_text(json.dumps(seen))
+
+
+folder = Path(sys.argv[1])
+for number, case in enumerate(json.loads(sys.argv[2])):
+    run(case, folder / str(number))
