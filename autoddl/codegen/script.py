@@ -1,0 +1,132 @@
+"""The script around the forward pass: placement, parameters, optimizer, checkpoints, main."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autoddl.codegen import lines as layout
+from autoddl.codegen.body import Function, Groups, Writer
+from autoddl.codegen.expression import literal, sbp_text
+from autoddl.codegen.facts import Input, Optimizer, inputs_of, optimizer_of, top_module
+from autoddl.codegen.functions import name_groups, written
+from autoddl.codegen.text import (
+    BATCH_TEXT,
+    CHECK_TEXT,
+    CHECKPOINT_TEXT,
+    MAIN_TEXT,
+    STEP_TEXT,
+    header,
+    optimizer_text,
+)
+from autoddl.codegen.values import Section, Value, forward_ops
+from autoddl.errors import AutoDDLError
+from autoddl.plan import Plan
+from autoddl.sbp.program import Program
+
+DEFAULT_LEARNING_RATES = {"SGD": 0.1, "Adam": 1e-3, "AdamW": 1e-3}
+
+
+def generate(plan: Plan, *, learning_rate: float | None = None, checked: bool = False) -> str:
+    """Return a plan as the text of a Python script that needs only OneFlow and NumPy.
+
+    `learning_rate` is the default of the script's option (a captured graph does not tell it). With
+    `checked` the script tests after each op that OneFlow has made the planned state.
+
+    Raises:
+        AutoDDLError: the plan has no program; states that OneFlow has not; ops without a template.
+    """
+    program = _program(plan)
+    inputs, top = inputs_of(program), top_module(program)
+    optimizer = optimizer_of(program)
+    groups = Groups()
+    _whole(plan, program, inputs, top, groups, checked)
+    name_groups(groups, top)
+    rate = learning_rate or DEFAULT_LEARNING_RATES[optimizer.kind if optimizer else "SGD"]
+    parts = [
+        _tables(plan, program, inputs, top),
+        BATCH_TEXT,
+        *([CHECK_TEXT] if checked else []),
+        *(written(group, groups, top) for group in groups.groups),
+        optimizer_text(optimizer, top),
+        STEP_TEXT,
+        CHECKPOINT_TEXT,
+        MAIN_TEXT.replace("LEARNING_RATE", literal(float(rate))),
+    ]
+    body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+    return header(plan, body) + body
+
+
+def _program(plan: Plan) -> Program:
+    """Return the plan's program, after a look at what can't be written."""
+    if plan.program is None:
+        raise AutoDDLError(
+            "codegen: the plan was saved without its program; plan again with autoddl.optimize"
+        )
+    if plan.program.loss is None:
+        raise AutoDDLError(
+            "codegen: the graph has no loss; call loss.backward() in build() and add an optimizer"
+        )
+    states = [*plan.variables.items(), *((i.name, i.state) for i in plan.inputs)]
+    for op, signature in plan.signatures.items():
+        states += [(f"{operand} of {op}", state) for operand, state in signature.items()]
+    for where, state in states:
+        if any(s.turn or s.stride for s in state) or any(
+            s.is_partial and s.reduction != "sum" for s in state
+        ):
+            raise AutoDDLError(
+                f"codegen: {where} is in state {state}; OneFlow has S(dim) in the mesh's order, B and "
+                "P(sum) only: plan with engine='oneflow'"
+            )
+    return plan.program
+
+
+def _whole(
+    plan: Plan, program: Program, inputs: Sequence[Input], top: str, groups: Groups, checked: bool
+) -> Writer:
+    """Write the whole forward pass into `groups`."""
+    state = {item.name: item.state for item in plan.inputs}
+    assert program.loss is not None
+    ops = forward_ops(program)
+    arguments = {item.tensor: state[item.tensor] for item in inputs}
+    probe = Section(plan, ops, arguments, ())
+    outputs = [probe.output(tensor) for tensor in program.outputs]
+    loss = next((v for v in outputs if v.tensor == Value(program.loss).tensor), Value(program.loss))
+    results = dict.fromkeys([loss, *outputs])
+    writer = Writer(Section(plan, ops, arguments, results), groups, top=top, checked=checked)
+    writer.write("loss_of", {item.tensor: item.name for item in inputs})
+    return writer
+
+
+def _tables(plan: Plan, program: Program, inputs: Sequence[Input], top: str) -> str:
+    """Return placement, parameters and inputs as tables."""
+    ranks = np.arange(plan.mesh.size).reshape(plan.mesh.shape).tolist()
+    lines = [
+        "B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split",
+        f'DEVICE = "{program.device}"',
+        f"RANKS = {ranks}  # mesh {plan.mesh.describe()}",
+        "PLACEMENT = flow.placement(DEVICE, RANKS)",
+        f"WHOLE = [{', '.join('B' * plan.mesh.ndim)}]  # every device has the whole tensor",
+    ]
+    lines += ["", "# Parameters by their names in the model: their states, beside their shapes.", "PARAMETERS = {"]
+    prefix = f"{top}." if top else ""
+    for parameter in program.parameters:
+        if parameter.update is not None:
+            lines.append(_row(plan, program, parameter.tensor, prefix))
+    lines += ["}"]
+    frozen = [p.tensor for p in program.parameters if p.update is None]
+    lines += ["", "# What is not trained: buffers and frozen parameters."]
+    lines += ["BUFFERS = {", *(_row(plan, program, t, prefix) for t in frozen), "}"] if frozen else ["BUFFERS = {}"]
+    lines += ["", "# Inputs of a step: shape, dtype, state, and the bound of whole numbers.", "INPUTS = {"]
+    state = {item.name: item.state for item in plan.inputs}
+    for item in inputs:
+        text = f'({literal(item.shape)}, "{item.dtype}", {sbp_text(state[item.tensor])}, {item.below})'
+        lines.append(f'    "{item.name}": {text},')
+    lines += ["}"]
+    return "\n".join(lines)
+
+
+def _row(plan: Plan, program: Program, tensor: str, prefix: str) -> str:
+    shape = literal(program.tensor[tensor].shape)
+    return f'    "{tensor[len(prefix):]}": {sbp_text(plan.variables[tensor])},  # {shape}'
