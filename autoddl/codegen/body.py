@@ -274,7 +274,8 @@ class _FunctionWriter:
         lines: list[Line] = []
         for value in step.writes:
             text = self._expression(op, args, value)
-            returned = last and self.outputs == (value,) and not self.writer.checked
+            pinned = template_of(op).pinned
+            returned = last and self.outputs == (value,) and not (pinned or self.writer.checked)
             target = () if returned else (state.new(value, op, step.reads, args),)
             line = Assign(target, text.text)
             if layout.laid_out(_statement(line), 4) is None:
@@ -284,6 +285,10 @@ class _FunctionWriter:
                     assert longest.op is not None
                     return longest.op.name
             lines.append(line)
+            if pinned:
+                goal = sbp_text(self.section.state(value))
+                lines.append(Comment(pinned))
+                lines.append(Assign(target, f"{target[0]}.to_global(sbp={goal}, grad_sbp={goal})"))
             if self.writer.checked:
                 goal = sbp_text(self.section.state(value))
                 lines.append(Assign(("_",), f'expect({target[0]}, {goal}, "{op.name}")'))

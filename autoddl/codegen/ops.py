@@ -63,11 +63,14 @@ class Template:
 
     `write` returns the text of an output. `noun` names its result where the model has no name ("": the
     name of its first operand). `inline` tells that the text may stand inside that of its reader.
+    `pinned` says why its gradient has to come in the dual of its planned state, where OneFlow would
+    take any.
     """
 
     write: Callable[[OpView], Expr]
     noun: str = "x"
     inline: bool = False
+    pinned: str = ""
 
 
 def template_of(op: Op) -> Template:
@@ -357,6 +360,9 @@ def _made(function: str, *args: object) -> Callable[[OpView], Expr]:
     return write
 
 
+# With a gradient that is cut along the batch OneFlow 0.9 would take statistics of each part alone.
+_STATISTICS = "keep the gradient of the batch statistics whole"
+
 _UNARY = {  # op type: function, operand
     **{name: f"F.{name}" for name in ("relu", "gelu", "silu", "sigmoid", "tanh", "mish", "elu")},
     **{f"{name}": f"flow.{name}" for name in ("rsqrt", "sqrt", "square", "exp", "log", "abs", "sign")},
@@ -430,7 +436,7 @@ _TEMPLATES: dict[str, Template] = {
     "adaptive_avg_pool2d": Template(
         lambda op: call("F.adaptive_avg_pool2d", op.args["x_0"], tuple(op.op.attr["output_size"])), ""
     ),
-    "normalization": Template(_batch_norm, ""),
+    "normalization": Template(_batch_norm, "", pinned=_STATISTICS),
     "layer_norm": Template(_layer_norm, ""),
     "fused_matmul_bias": Template(_function("flow._C.fused_matmul_bias", "x_0", "weight_0", "bias_0")),
     "dropout": Template(lambda op: call("F.dropout", op.args["in_0"], p=op.floats("rate")), ""),

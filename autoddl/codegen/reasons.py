@@ -48,7 +48,10 @@ def _readers(section: Section, scope: str, value: Value) -> str:
         waiting += section.boxed.get(found, ())
         for op in section.readers.get(found, ()):
             module = op.module[len(scope) + 1 :] if scope else op.module.partition(".")[2]
-            words.append(module if op.module != scope and module else op.type)
+            maker = section.made_by.get(value.tensor)
+            beside = maker is not None and maker.module == op.module
+            own = "the bias" if op.type in ("broadcast_add", "bias_add") else op.type
+            words.append(own if beside or not module or op.module == scope else module)
     names = list(dict.fromkeys(words))
     if not names:
         return " for the result"
