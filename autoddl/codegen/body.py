@@ -85,13 +85,16 @@ class Groups:
 class Writer:
     """Write the functions of a section, callees first, into the groups of a script."""
 
-    def __init__(self, section: Section, groups: Groups, *, top: str, checked: bool = False) -> None:
+    def __init__(
+        self, section: Section, groups: Groups, *, top: str, checked: bool = False
+    ) -> None:
         self.section, self.groups, self.top, self.checked = section, groups, top, checked
         self.scopes = Scopes(section, top)
         self.group_of: dict[str, int] = {}
         self.function_of: dict[str, Function] = {}
         self._ops_of = {
-            f: tuple(op for op in section.ops if within(op.module, f)) for f in self.scopes.functions
+            f: tuple(op for op in section.ops if within(op.module, f))
+            for f in self.scopes.functions
         }
         self.function_names = {
             function_name(f, self._ops_of[f]) for f in self.scopes.functions if f
@@ -250,7 +253,9 @@ class _FunctionWriter:
         section = self.section
 
         def described(value: Value) -> str:
-            return f"{literal(section.program.tensor[value.tensor].shape)} in {section.state(value)}"
+            return (
+                f"{literal(section.program.tensor[value.tensor].shape)} in {section.state(value)}"
+            )
 
         pairs = zip(arguments, self.inputs, strict=True)
         ins = ", ".join(f"{name} {described(value)}" for name, value in pairs)
@@ -261,7 +266,7 @@ class _FunctionWriter:
         shapes = section.program.shapes(op)
         output = next(o for o, t in op.outputs if t == value.tensor)
         dtype = section.program.tensor[value.tensor].dtype
-        view = OpView(op, args, shapes, output, dtype, section.state(value))
+        view = OpView(op, args, shapes, output, dtype, section.plan.signatures[op.name])
         found = template_of(op).write(view)
         return Expr(found.text, found.binds, op, args, shapes)
 
@@ -276,22 +281,22 @@ class _FunctionWriter:
             text = self._expression(op, args, value)
             pinned = template_of(op).pinned
             returned = last and self.outputs == (value,) and not (pinned or self.writer.checked)
-            target = () if returned else (state.new(value, op, step.reads, args),)
-            line = Assign(target, text.text)
+            name = "" if returned else state.new(value, op, step.reads, args)
+            line = Assign((name,) if name else (), text.text)
             if layout.laid_out(_statement(line), 4) is None:
-                inner = [arg.op.name for arg in args.values() if arg.op is not None]
+                inner = [
+                    (len(arg.text), arg.op.name) for arg in args.values() if arg.op is not None
+                ]
                 if inner:
-                    longest = max((a for a in args.values() if a.op), key=lambda a: len(a.text))
-                    assert longest.op is not None
-                    return longest.op.name
+                    return max(inner)[1]
             lines.append(line)
             if pinned:
                 goal = sbp_text(self.section.state(value))
                 lines.append(Comment(pinned))
-                lines.append(Assign(target, f"{target[0]}.to_global(sbp={goal}, grad_sbp={goal})"))
+                lines.append(Assign((name,), f"{name}.to_global(sbp={goal}, grad_sbp={goal})"))
             if self.writer.checked:
                 goal = sbp_text(self.section.state(value))
-                lines.append(Assign(("_",), f'expect({target[0]}, {goal}, "{op.name}")'))
+                lines.append(Assign(("_",), f'expect({name}, {goal}, "{op.name}")'))
         return lines
 
     def _boxing_or_call(self, step: Step, state: _Names) -> Iterator[Line]:
@@ -358,7 +363,9 @@ class _FunctionWriter:
                 continue
             (value,) = steps[index].writes
             (reader,) = self.section.readers[value]
-            at = next(i for i, s in enumerate(steps) if s.op is not None and s.op.name == reader.name)
+            at = next(
+                i for i, s in enumerate(steps) if s.op is not None and s.op.name == reader.name
+            )
             written_at[op.name] = written_at.get(reader.name, at)
         last: dict[Value, int] = {}
         for index, step in enumerate(steps):
@@ -386,7 +393,8 @@ class _Names:
             known = writer.argument_names.get(value.tensor)
             boxed = [v for v in self.name if v.tensor == value.tensor]
             maker = self.section.made_by.get(value.tensor)
-            if known and not value.path:
+            public = writer.module in ("", writer.writer.top)
+            if known and not value.path and (public or not self.section.is_trained(value)):
                 wanted = [known]
             elif boxed:
                 before = self.section.state(boxed[0])
@@ -414,9 +422,7 @@ class _Names:
         """Return how the function calls its parameters: by the long name where users call it."""
         return "params" if self.writer.module in ("", self.writer.writer.top) else "p"
 
-    def new(
-        self, value: Value, op: Op, reads: Sequence[Value], args: Mapping[str, Expr]
-    ) -> str:
+    def new(self, value: Value, op: Op, reads: Sequence[Value], args: Mapping[str, Expr]) -> str:
         """Name the output of an op."""
         word = ""
         if op.module != self.writer.module:
@@ -436,9 +442,9 @@ class _Names:
         if source in self.name:
             name = self.name[source]
             return self._take(value, [name, boxed_name(name, before, after)])
-        words = [w for w in source.tensor.split(".") if not w.isdigit()][-2:]
-        words = words[-1:] if len(source.tensor.split(".")) - len(self.writer.module.split(".")) <= 1 else words
-        return self._take(value, [identifier("_".join(words))])
+        key = self.writer.writer.variable_key(source.tensor, self.writer.module)
+        words = [word for word in key.split(".") if not word.isdigit()]
+        return self._take(value, [identifier("_".join(words[-2:]))])
 
     def of_call(self, value: Value, step: Step) -> str:
         """Name a result of a module's function."""
@@ -456,7 +462,9 @@ class _Names:
         }
         candidates = [w for w in wanted if w and w not in self.reserved]
         # A name that is taken by what is still read gives way to the general ones.
-        name = first_free([*[c for c in candidates if c not in live], *STREAM], live | self.reserved)
+        name = first_free(
+            [*[c for c in candidates if c not in live], *STREAM], live | self.reserved
+        )
         for other in [v for v, n in self.name.items() if n == name]:
             del self.name[other]
         self.name[value] = name
@@ -493,7 +501,8 @@ class _Names:
             inner = next((a for a in arg.args.values()), None)
             if name in self.reserved and inner is not None:
                 return self._first_operand(arg.args)
-            return "" if name in self.reserved else name
+            given = self.writer.argument_names.values()
+            return "" if name in self.reserved or name in given else name
         return ""
 
     def _reaches_softmax(self, op: Op) -> bool:
@@ -518,7 +527,15 @@ class _Names:
             yield name[slices.index(op)]
 
 
-_SCORES = ("scalar_mul", "broadcast_add", "add_n", "broadcast_mul", "masked_fill", "reshape", "expand")
+_SCORES = (
+    "scalar_mul",
+    "broadcast_add",
+    "add_n",
+    "broadcast_mul",
+    "masked_fill",
+    "reshape",
+    "expand",
+)
 
 
 def _statement(line: Assign) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from autoddl.codegen import lines as layout
 from autoddl.codegen.body import Group, Groups
-from autoddl.codegen.lines import Assign, Call, Comment, Line
+from autoddl.codegen.lines import Call, Comment, Line
 from autoddl.codegen.names import function_name
 from autoddl.errors import AutoDDLError
 
@@ -17,16 +17,27 @@ def name_groups(groups: Groups, top: str) -> None:
     """Name the functions that have none: after their modules, the most frequent first."""
     taken = {group.name for group in groups.groups if group.name}
     waiting = [group for group in groups.groups if not group.name]
+    shared = Counter(_own_name(group, top, 1) for group in waiting)
     for group in sorted(waiting, key=lambda g: -len(g.functions)):
-        options = [
-            Counter(function_name(f.module, f.ops, parts) for f in group.functions).most_common(1)[0][0]
-            for parts in (1, 2, 3)
-        ]
-        numbers = re.findall(r"(?<=\.)\d+", group.functions[0].module)
-        options += [f"{options[0]}_{'_'.join(numbers)}"] if numbers else []
-        options += [f"{options[0]}_{i}" for i in range(2, len(waiting) + 3)]
+        own = _own_name(group, top, 1)
+        module = group.functions[0].module
+        number = module.rpartition(".")[2]
+        options = [own] if len(group.functions) > 1 or shared[own] == 1 else []
+        options += [f"{own}_{number}"] if number.isdigit() else []
+        options += [own, *(_own_name(group, top, parts) for parts in (2, 3))]
+        options += [f"{own}_{'_'.join(re.findall(r'[0-9]+', module))}"]
+        options += [f"{own}_{i}" for i in range(2, len(waiting) + 3)]
         group.name = next(name for name in options if name not in taken)
         taken.add(group.name)
+
+
+def _own_name(group: Group, top: str, parts: int) -> str:
+    """Return the most frequent name of a group's functions, with so many parts of their paths."""
+    names = []
+    for function in group.functions:
+        module = function.module[len(top) + 1 :] if top else function.module
+        names.append(function_name(module, function.ops, parts))
+    return Counter(names).most_common(1)[0][0]
 
 
 def written(group: Group, groups: Groups, top: str) -> str:

@@ -50,7 +50,7 @@ def function_name(module: str, ops: Sequence[Op], parts: int = 1) -> str:
     around = [word for word in module.split(".")[:-1] if not word.isdigit()]
     if around and around[-1].startswith(own):
         around.pop()
-    return identifier("_".join([*around[len(around) - parts + 1 :], own] if parts > 1 else [own]))
+    return identifier("_".join([*around[-parts + 1 :], own] if parts > 1 else [own]))
 
 
 def boxed_name(name: str, source: NdSbp, target: NdSbp) -> str:

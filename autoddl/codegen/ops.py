@@ -30,7 +30,7 @@ class OpView:
     """What a template sees: the op, its operands' texts, shapes, and the output that is wanted.
 
     `args` maps inputs ("in_0") to texts, `shape` all operands to logical shapes; `output` is the
-    operand that is written, of `dtype` and in `state`.
+    operand that is written, of `dtype`; `states` are those of all operands.
     """
 
     op: Op
@@ -38,7 +38,7 @@ class OpView:
     shape: Mapping[str, tuple[int, ...]]
     output: str
     dtype: str
-    state: NdSbp
+    states: Mapping[str, NdSbp]
 
     def attr(self, name: str) -> object:
         """Return an attribute."""
@@ -177,11 +177,10 @@ def _extreme(name: str) -> Callable[[OpView], Expr]:
 
 
 def _var(op: OpView) -> Expr:
-    dims = op.op.attr["dim"]
-    options = {"dim": dims[0] if len(dims) == 1 else tuple(dims)}
-    return call(
-        f"{op.args['input_0'].atom}.var", **options, unbiased=op.attr("unbiased"), keepdim=op.attr("keepdim")
-    )  # fmt: skip
+    attr = op.op.attr
+    dims = attr["dim"][0] if len(attr["dim"]) == 1 else tuple(attr["dim"])
+    name = f"{op.args['input_0'].atom}.var"
+    return call(name, dim=dims, unbiased=attr["unbiased"], keepdim=attr["keepdim"])
 
 
 def _matmul(op: OpView) -> Expr:
@@ -318,7 +317,10 @@ def _nll(op: OpView) -> Expr:
         )
     if op.output.startswith("out_weight"):
         counts = compared(target, "!=", Expr(repr(ignored)))
-        return call("flow.cast", counts, f"flow.{op.dtype}")
+        found = call("flow.cast", counts, f"flow.{op.dtype}")
+        if op.states[op.output] == op.states["target_0"]:
+            return found
+        return call(f"{found.text}.to_global", sbp=sbp_text(op.states[op.output]))
     return call("flow._C.nll_loss", op.args["input_0"], target, "None", ignored, '"none"')
 
 
@@ -348,13 +350,16 @@ def _made(function: str, *args: object) -> Callable[[OpView], Expr]:
 
     def write(op: OpView) -> Expr:
         attr = op.op.attr
-        where = {"placement": "PLACEMENT", "sbp": sbp_text(op.state)}
+        where = {"placement": "PLACEMENT", "sbp": sbp_text(op.states[op.output])}
         if function == "arange":
             kind = "float" if op.dtype.startswith("float") else "integer"
             values = [attr[f"{kind}_{key}"] for key in ("start", "limit", "delta")]
         else:
             floating = attr["is_floating_value"]
-            values = [tuple(attr["shape"]), attr[("floating" if floating else "integer") + "_value"]]
+            values = [
+                tuple(attr["shape"]),
+                attr[("floating" if floating else "integer") + "_value"],
+            ]
         return call(f"flow.{function}", *values, dtype=f"flow.{op.dtype}", **where)
 
     return write

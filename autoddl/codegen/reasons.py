@@ -51,7 +51,8 @@ def _readers(section: Section, scope: str, value: Value) -> str:
             maker = section.made_by.get(value.tensor)
             beside = maker is not None and maker.module == op.module
             own = "the bias" if op.type in ("broadcast_add", "bias_add") else op.type
-            words.append(own if beside or not module or op.module == scope else module)
+            numbered = module.rpartition(".")[2].isdigit()
+            words.append(own if beside or numbered or not module or op.module == scope else module)
     names = list(dict.fromkeys(words))
     if not names:
         return " for the result"

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoddl.codegen import lines as layout
-from autoddl.codegen.body import Function, Groups, Writer
+from autoddl.codegen.body import Groups, Writer
 from autoddl.codegen.expression import literal, sbp_text
-from autoddl.codegen.facts import Input, Optimizer, inputs_of, optimizer_of, top_module
+from autoddl.codegen.facts import Input, inputs_of, optimizer_of, top_module
 from autoddl.codegen.functions import name_groups, written
 from autoddl.codegen.text import (
     BATCH_TEXT,
@@ -109,24 +108,30 @@ def _tables(plan: Plan, program: Program, inputs: Sequence[Input], top: str) -> 
         "PLACEMENT = flow.placement(DEVICE, RANKS)",
         f"WHOLE = [{', '.join('B' * plan.mesh.ndim)}]  # every device has the whole tensor",
     ]
-    lines += ["", "# Parameters by their names in the model: their states, beside their shapes.", "PARAMETERS = {"]
     prefix = f"{top}." if top else ""
-    for parameter in program.parameters:
-        if parameter.update is not None:
-            lines.append(_row(plan, program, parameter.tensor, prefix))
-    lines += ["}"]
-    frozen = [p.tensor for p in program.parameters if p.update is None]
-    lines += ["", "# What is not trained: buffers and frozen parameters."]
-    lines += ["BUFFERS = {", *(_row(plan, program, t, prefix) for t in frozen), "}"] if frozen else ["BUFFERS = {}"]
-    lines += ["", "# Inputs of a step: shape, dtype, state, and the bound of whole numbers.", "INPUTS = {"]
+
+    def table(name: str, comment: str, rows: list[str]) -> list[str]:
+        return ["", f"# {comment}", *([f"{name} = {{", *rows, "}"] if rows else [f"{name} = {{}}"])]
+
+    def rows(trained: bool) -> list[str]:
+        chosen = [p.tensor for p in program.parameters if (p.update is not None) == trained]
+        return [_row(plan, program, tensor, prefix) for tensor in chosen]
+
+    lines += table(
+        "PARAMETERS", "Parameters by their names in the model: state, # shape.", rows(True)
+    )
+    lines += table("BUFFERS", "What is not trained: buffers and frozen parameters.", rows(False))
     state = {item.name: item.state for item in plan.inputs}
-    for item in inputs:
-        text = f'({literal(item.shape)}, "{item.dtype}", {sbp_text(state[item.tensor])}, {item.below})'
-        lines.append(f'    "{item.name}": {text},')
-    lines += ["}"]
+    facts = [
+        f'    "{i.name}": ({literal(i.shape)}, "{i.dtype}", {sbp_text(state[i.tensor])}, {i.below}),'
+        for i in inputs
+    ]
+    lines += table(
+        "INPUTS", "Inputs: shape, dtype, state, and what whole numbers are below.", facts
+    )
     return "\n".join(lines)
 
 
 def _row(plan: Plan, program: Program, tensor: str, prefix: str) -> str:
     shape = literal(program.tensor[tensor].shape)
-    return f'    "{tensor[len(prefix):]}": {sbp_text(plan.variables[tensor])},  # {shape}'
+    return f'    "{tensor[len(prefix) :]}": {sbp_text(plan.variables[tensor])},  # {shape}'

@@ -118,21 +118,22 @@ def header(plan: Plan, body: str) -> str:
     ranks = plan.mesh.size
     estimate = plan.estimate
     share = estimate.uncertainty_s / max(estimate.step_s, 1e-12)
+    predicted = f"{seconds_text(estimate.step_s)} a step (± {share:.0%})"
+    memory = bytes_text(estimate.memory_bytes)
     text = f"""\
-Train on {ranks} device{"s" * (ranks > 1)}, mesh {plan.mesh.describe()}: a plan of AutoDDL as OneFlow code.
+Train on {ranks} device{"s" * (ranks > 1)}, mesh {plan.mesh.describe()}: a plan of AutoDDL in OneFlow.
 
-Predicted: {seconds_text(estimate.step_s)} a step (± {share:.0%}) and {bytes_text(estimate.memory_bytes)} \
-per device, profile {plan.profile}, graph {plan.fingerprint}.
+Predicted: {predicted} and {memory} per device, profile {plan.profile}, graph {plan.fingerprint}.
 
     python -m oneflow.distributed.launch --nproc_per_node {ranks} THIS_FILE --weights model.of
 
-(or python -m autoddl run --nproc-per-node {ranks} …) where model.of is the single-device model, saved with
-flow.save(model.state_dict(), "model.of"). Checkpoints are state dicts of that model, too.
+(or python -m autoddl run --nproc-per-node {ranks} …) where model.of is the single-device model,
+saved with flow.save(model.state_dict(), "model.of"). Checkpoints are such state dicts, too.
 
-States name one SBP for each axis of the mesh: S(d) cuts dim d, B is the whole tensor, P a summand of it.
-Where a state changes, the comment says from what to what, for whom, by which collective, over which
-axis, and how many bytes a device has of it. Backward follows by autograd; grad_sbp is the state in which
-the gradient comes back.
+States name one SBP for each axis of the mesh: S(d) cuts dim d, B is the whole tensor, P a summand of
+it. Where a state changes, the comment says from what to what, for whom, by which collective, over
+which axis, and how many bytes a device has of it. Backward follows by autograd; grad_sbp is the state
+in which the gradient comes back.
 """
     lines = []
     for paragraph in text.strip("\n").split("\n\n"):

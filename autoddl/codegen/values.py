@@ -101,7 +101,12 @@ class Section:
 
     def is_trained(self, value: Value) -> bool:
         """Tell whether a gradient may flow through a value: whether it is a real number at all."""
-        return self.program.tensor[value.tensor].dtype in ("float32", "float64", "float16", "bfloat16")
+        return self.program.tensor[value.tensor].dtype in (
+            "float32",
+            "float64",
+            "float16",
+            "bfloat16",
+        )
 
     def _resolved(self, value: Value) -> Value:
         same = self._same.get(value.tensor)
