@@ -86,10 +86,16 @@ class Writer:
     """Write the functions of a section, callees first, into the groups of a script."""
 
     def __init__(
-        self, section: Section, groups: Groups, *, top: str, checked: bool = False
+        self,
+        section: Section,
+        groups: Groups,
+        *,
+        top: str,
+        checked: bool = False,
+        inline_top: bool = False,
     ) -> None:
         self.section, self.groups, self.top, self.checked = section, groups, top, checked
-        self.scopes = Scopes(section, top)
+        self.scopes = Scopes(section, top, inline_top=inline_top)
         self.group_of: dict[str, int] = {}
         self.function_of: dict[str, Function] = {}
         self._ops_of = {

@@ -58,8 +58,10 @@ def written(group: Group, groups: Groups, top: str) -> str:
 
 def _docstring(group: Group, top: str) -> str:
     function = group.functions[0]
+    if not function.module and group.name == "loss_of":
+        return "Return the loss of one batch."
     if not function.module:
-        return "Return the loss of one batch, with all its boxings."
+        return f"Run {group.name.replace('_', ' ')}: {function.flow}."
     names = [f.module[len(top) + 1 :] if top else f.module for f in group.functions]
     what = _modules(names) if all(names) else "the model"
     return f"Run {what}: {function.flow}."

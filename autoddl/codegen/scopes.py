@@ -29,9 +29,10 @@ def common(scopes: Iterable[str]) -> str:
 class Scopes:
     """The functions of a section: "" is the section's own, the others are named by their modules."""
 
-    def __init__(self, section: Section, top: str) -> None:
+    def __init__(self, section: Section, top: str, *, inline_top: bool = False) -> None:
         self.section = section
-        self.functions = ("", *_functions(section.ops, top))
+        found = _functions(section.ops, top)
+        self.functions = ("", *(f for f in found if not (inline_top and f == top)))
         self._scope_of = {op.name: self._innermost(op.module) for op in section.ops}
 
     def scope(self, op: Op) -> str:

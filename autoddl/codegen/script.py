@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from autoddl.codegen import accumulation_text, pipeline_text, text
 from autoddl.codegen.body import Groups, Writer
 from autoddl.codegen.expression import literal, sbp_text
 from autoddl.codegen.facts import Input, inputs_of, optimizer_of, top_module
 from autoddl.codegen.functions import name_groups, written
-from autoddl.codegen.text import (
-    BATCH_TEXT,
-    CHECK_TEXT,
-    CHECKPOINT_TEXT,
-    MAIN_TEXT,
-    STEP_TEXT,
-    header,
-    optimizer_text,
-)
+from autoddl.codegen.pipeline import stages_text
 from autoddl.codegen.values import Section, Value, forward_ops
 from autoddl.errors import AutoDDLError
 from autoddl.plan import Plan
@@ -39,22 +33,32 @@ def generate(plan: Plan, *, learning_rate: float | None = None, checked: bool = 
     program = _program(plan)
     inputs, top = inputs_of(program), top_module(program)
     optimizer = optimizer_of(program)
-    groups = Groups()
-    _whole(plan, program, inputs, top, groups, checked)
-    name_groups(groups, top)
     rate = learning_rate or DEFAULT_LEARNING_RATES[optimizer.kind if optimizer else "SGD"]
+    pipeline = plan.pipeline
+    if pipeline is not None and pipeline.stages > 1:
+        tables, functions, run = stages_text(plan, pipeline, inputs, top, checked=checked)
+        fixed: Any = pipeline_text
+    else:
+        groups = Groups()
+        _whole(plan, program, inputs, top, groups, checked)
+        name_groups(groups, top)
+        tables = _tables(plan, program, inputs, top)
+        functions = [written(group, groups, top) for group in groups.groups]
+        run, fixed = text.STEP_TEXT, text
+        if pipeline is not None and pipeline.micro_batches > 1:
+            run, fixed = accumulation_text.STEP_TEXT, accumulation_text
     parts = [
-        _tables(plan, program, inputs, top),
-        BATCH_TEXT,
-        *([CHECK_TEXT] if checked else []),
-        *(written(group, groups, top) for group in groups.groups),
-        optimizer_text(optimizer, top),
-        STEP_TEXT,
-        CHECKPOINT_TEXT,
-        MAIN_TEXT.replace("LEARNING_RATE", literal(float(rate))),
+        tables,
+        fixed.BATCH_TEXT,
+        *([text.CHECK_TEXT] if checked else []),
+        *functions,
+        text.optimizer_text(optimizer, top, stages=fixed is pipeline_text),
+        run,
+        fixed.CHECKPOINT_TEXT,
+        fixed.MAIN_TEXT.replace("LEARNING_RATE", literal(float(rate))),
     ]
     body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
-    return header(plan, body) + body
+    return text.header(plan, body) + body
 
 
 def _program(plan: Plan) -> Program:
@@ -101,11 +105,13 @@ def _whole(
 def _tables(plan: Plan, program: Program, inputs: Sequence[Input], top: str) -> str:
     """Return placement, parameters and inputs as tables."""
     ranks = np.arange(plan.mesh.size).reshape(plan.mesh.shape).tolist()
+    pipeline = plan.pipeline
     lines = [
         "B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split",
         f'DEVICE = "{program.device}"',
         f"RANKS = {ranks}  # mesh {plan.mesh.describe()}",
         "PLACEMENT = flow.placement(DEVICE, RANKS)",
+        *([f"MICRO_BATCHES = {pipeline.micro_batches}  # of a step"] if pipeline else []),
         f"WHOLE = [{', '.join('B' * plan.mesh.ndim)}]  # every device has the whole tensor",
     ]
     prefix = f"{top}." if top else ""

@@ -115,7 +115,7 @@ if __name__ == "__main__":
 
 def header(plan: Plan, body: str) -> str:
     """Return the script's docstring and the imports that `body` needs."""
-    ranks = plan.mesh.size
+    ranks = plan.mesh.size * (plan.pipeline.stages if plan.pipeline else 1)
     estimate = plan.estimate
     share = estimate.uncertainty_s / max(estimate.step_s, 1e-12)
     predicted = f"{seconds_text(estimate.step_s)} a step (± {share:.0%})"
@@ -150,8 +150,9 @@ in which the gradient comes back.
     return f"{doc}{found}\n"
 
 
-def optimizer_text(optimizer: Optimizer | None, top: str) -> str:
-    """Return the functions that make and use the optimizer."""
+def optimizer_text(optimizer: Optimizer | None, top: str, *, stages: bool) -> str:
+    """Return the functions that make and use the optimizer; with stages, that of a stage's parameters."""
+    own = " if name in params" if stages else ""
     if optimizer is None:
         return '''
 def make_optimizer(params, learning_rate):
@@ -174,13 +175,14 @@ def update(params, optimizer):
                 "    }",
                 "    groups = [",
                 '        {"params": [params[name]], "lr": learning_rate * scales.get(name, 1.0)}',
-                "        for name in PARAMETERS",
+                f"        for name in PARAMETERS{own}",
                 "    ]",
             ]
         )
         what = "groups"
     else:
-        groups, what = "    trained = [params[name] for name in PARAMETERS]", "trained"
+        groups = f"    trained = [params[name] for name in PARAMETERS{own}]"
+        what = "trained"
     made = layout.laid_out(f"return {start}{what}, lr=learning_rate{options})", 4)
     assert made is not None
     return f'''
