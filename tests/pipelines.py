@@ -46,7 +46,9 @@ def _stages(program: Program, stage_of_module: Callable[[str], int | None]) -> d
         before = [found[program.producer[t].name] for _, t in op.inputs if t in program.producer]
         found[op.name] = max([stage_of_module(op.module) or 0, *before])
     for op in reversed([op for op in program.ops if op.name in found]):
-        if stage_of_module(op.module) is None and not any(t in program.producer for _, t in op.inputs):
+        if stage_of_module(op.module) is None and not any(
+            t in program.producer for _, t in op.inputs
+        ):
             readers = [o for _, t in op.outputs for o, _ in program.consumers[t]]
             found[op.name] = min(found[o.name] for o in readers if o.phase == "forward")
     for op in program.ops:

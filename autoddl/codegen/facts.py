@@ -136,6 +136,11 @@ def optimizer_of(program: Program) -> Optimizer | None:
     if any("System-RegularizeGradient" in str(p.gradient) for p in trained):
         unknown.append("weight_decay")
     if any("System-ClipGradient" in str(p.gradient) for p in trained):
+        if set(scales.values()) != {1.0}:
+            raise AutoDDLError(
+                "codegen: gradients are clipped in groups with learning rates of their own; generated "
+                "scripts clip all gradients together, so give all parameters one learning rate"
+            )
         unknown.append("max_norm")
     return Optimizer(kind, dict(options), scales, tuple(unknown))
 

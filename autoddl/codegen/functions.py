@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from autoddl.codegen import lines as layout
-from autoddl.codegen.body import Group, Groups
+from autoddl.codegen.function import Group, Groups
 from autoddl.codegen.lines import Call, Comment, Line
 from autoddl.codegen.names import function_name
-from autoddl.errors import AutoDDLError
 
 
 def name_groups(groups: Groups, top: str) -> None:
@@ -47,13 +46,12 @@ def written(group: Group, groups: Groups, top: str) -> str:
     arguments = list(function.arguments)
     if function.has_parameters or public:
         arguments.insert(0, "params" if public else "p")
-    head = layout.laid_out(f"def {group.name}({', '.join(arguments)})", 0)
-    assert head is not None
-    head[-1] += ":"
+    head = f"def {group.name}({', '.join(arguments)})"
+    lines = layout.laid_out(head, 0, end=":") or [f"{head}:"]
     body = layout.docstring(_docstring(group, top), 4)
     for line in _loops(function.lines, groups):
         body += _line(line, groups, function.module in ("", top))
-    return "\n".join([*head, *body])
+    return "\n".join([*lines, *body])
 
 
 def _docstring(group: Group, top: str) -> str:
@@ -131,7 +129,4 @@ def _call(line: Call, groups: Groups, public: bool, part: str) -> str:
 
 
 def _statement(text: str, indent: int) -> list[str]:
-    found = layout.laid_out(text, indent)
-    if found is None:
-        raise AutoDDLError(f"codegen: can't lay out {text!r}; please report this")
-    return found
+    return layout.laid_out(text, indent) or [" " * indent + text]

@@ -40,21 +40,46 @@ class Call:
 Line = Comment | Assign | Call
 
 
-def laid_out(text: str, indent: int) -> list[str] | None:
+def laid_out(text: str, indent: int, end: str = "") -> list[str] | None:
     """Return a statement in lines, or None where it is too long and no call that can be split."""
     pad = " " * indent
-    if len(pad + text) <= WIDTH:
-        return [pad + text]
+    if len(pad + text + end) <= WIDTH:
+        return [pad + text + end]
+    if text.startswith("return ") and len(split_arguments(text)) > 1:
+        text = f"return ({text[7:]},)"
     match = re.fullmatch(r"([^()]*)\((.*)\)", text, re.DOTALL)
     if match is None or not _balanced(match[2]):
         return None
     head, body = match.groups()
-    if len(pad) + 4 + len(body) <= WIDTH:
-        return [f"{pad}{head}(", f"{pad}    {body}", f"{pad})"]
-    parts = split_arguments(body)
+    if len(pad) + 4 + len(body) <= WIDTH and not body.endswith(","):
+        return [f"{pad}{head}(", f"{pad}    {body}", f"{pad}){end}"]
+    parts = split_arguments(body.rstrip(","))
     if any(len(pad) + 5 + len(part) > WIDTH for part in parts):
         return None
-    return [f"{pad}{head}(", *(f"{pad}    {part}," for part in parts), f"{pad})"]
+    return [f"{pad}{head}(", *(f"{pad}    {part}," for part in parts), f"{pad}){end}"]
+
+
+def entry(head: str, value: str, note: str = "", *, indent: int = 4) -> list[str]:
+    """Return an entry of a table: `head` ("name": or nothing), a list or tuple, and a note beside it."""
+    pad = " " * indent
+    one = f"{pad}{head}{value},"
+    if len(one) + (len(note) + 4 if note else 0) <= WIDTH:
+        return [one + (f"  # {note}" if note else "")]
+    above = [f"{pad}# {note}"] if note else []
+    if len(one) <= WIDTH:
+        return [*above, one]
+    parts = split_arguments(value[1:-1])
+    return [
+        *above,
+        f"{pad}{head}{value[0]}",
+        *(f"{pad}    {p}," for p in parts),
+        f"{pad}{value[-1]},",
+    ]
+
+
+def table(name: str, note: str, rows: list[str]) -> list[str]:
+    """Return the lines of a dict of rows, with a comment above."""
+    return ["", f"# {note}", *([f"{name} = {{", *rows, "}"] if rows else [f"{name} = {{}}"])]
 
 
 def split_arguments(text: str) -> list[str]:

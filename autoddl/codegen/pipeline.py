@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 
-import numpy as np
-
+from autoddl.codegen import lines as layout
 from autoddl.codegen import order, pipeline_text
-from autoddl.codegen.body import Groups, Writer
+from autoddl.codegen.body import Writer
 from autoddl.codegen.expression import literal, sbp_text
 from autoddl.codegen.facts import Input
+from autoddl.codegen.function import Groups
 from autoddl.codegen.functions import name_groups, written
 from autoddl.codegen.stages import Stages, check_pipeline, tensors_of
 from autoddl.plan import Pipeline, Plan
@@ -26,11 +26,16 @@ def stages_text(
         writer.write(f"stage_{number}", stage.arguments)
     name_groups(groups, top)
     functions = [written(group, groups, top) for group in groups.groups]
-    names = ", ".join(f"stage_{number}" for number in range(pipeline.stages))
+    names = [f"stage_{number}" for number in range(pipeline.stages)]
+    table = layout.entry("FORWARD = ", f"[{', '.join(names)}]", indent=0)
+    forward = "\n".join([*table[:-1], table[-1].rstrip(",")])
+    step = pipeline_text.STEP_TEXT.strip().replace("FORWARD = [STAGE_FUNCTIONS]", forward)
+    if not pipeline.recomputed:
+        step = pipeline_text.without_recomputation(step)
     run = "\n\n\n".join(
         [
             *(inspect.getsource(f).rstrip() for f in (order.one_f_one_b, order.rendezvous_order)),
-            pipeline_text.STEP_TEXT.strip().replace("STAGE_FUNCTIONS", names),
+            step,
         ]
     )
     return _tables(stages), functions, run
@@ -39,50 +44,68 @@ def stages_text(
 def _tables(stages: Stages) -> str:
     plan, pipeline = stages.plan, stages.pipeline
     size = plan.mesh.size
-    ranks = np.arange(size * pipeline.stages).reshape(pipeline.stages, *plan.mesh.shape).tolist()
+    shape = ", ".join(map(str, (pipeline.stages, *plan.mesh.shape)))
     lines = [
         "B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split",
         f'DEVICE = "{plan.device}"',
         f"STAGES = {pipeline.stages}",
         f"MICRO_BATCHES = {pipeline.micro_batches}  # of a step",
-        f"RANKS_PER_STAGE = {size}  # mesh {plan.mesh.describe()}",
+        f"RANKS_PER_STAGE = {size}",
+        f"RANKS = np.arange({size * pipeline.stages}).reshape({shape})  # mesh {plan.mesh.describe()}",
+        "PLACEMENTS = [flow.placement(DEVICE, ranks.tolist()) for ranks in RANKS]",
         "STAGE = flow.env.get_rank() // RANKS_PER_STAGE  # of this rank",
-        "PLACEMENTS = [",
-        *(f"    flow.placement(DEVICE, {mesh})," for mesh in ranks),
-        "]",
         f"WHOLE = [{', '.join('B' * plan.mesh.ndim)}]  # every device has the whole tensor",
     ]
-    lines += _table("PARAMETERS", "Parameters by name: stage, state, # shape.", _rows(stages, True))
-    lines += _table("BUFFERS", "What is not trained, likewise.", _rows(stages, False))
-    state = {item.name: item.state for item in plan.inputs}
-    facts = [
-        f'    "{i.name}": ({stages.stage_of(i.tensor)}, {literal(i.shape)}, "{i.dtype}", '
-        f"{sbp_text(state[i.tensor])}, {i.below}),"
-        for i in stages.inputs
-    ]
+    if pipeline.recomputed:
+        again = sorted(set(pipeline.recomputed))
+        lines += [
+            f"RECOMPUTED = {again}  # stages that keep no activations: they compute them twice"
+        ]
+    lines += layout.table(
+        "PARAMETERS",
+        "Parameters by their names in the model: (stage, state), # shape.",
+        _rows(stages, True),
+    )
+    lines += layout.table("BUFFERS", "What is not trained, likewise.", _rows(stages, False))
     comment = "Inputs of a micro-batch: stage, shape, dtype, state, what whole numbers are below."
-    lines += _table("INPUTS", comment, facts)
-    lines += [
-        "",
-        "# What goes from stage to stage: name, from, to, shape, dtype, state.",
-        "TRANSFERS = [",
-    ]
-    for sent in stages.sent:
-        tensor = stages.program.tensor[sent.transfer.tensor]
-        row = f'"{sent.name}", {sent.source}, {sent.transfer.target}, {literal(tensor.shape)}'
-        lines.append(f"    ({row}, flow.{tensor.dtype}, {sbp_text(sent.state)}),")
-    lines += ["]"]
+    lines += layout.table("INPUTS", comment, _inputs(stages))
+    lines += ["", "# What goes from stage to stage: name, from, to, shape, dtype, state."]
+    lines += ["TRANSFERS = [", *_transfers(stages), "]"]
     lines += ["", "# Arguments and results of the stages' functions."]
     for name, rows in (
         ("ARGUMENTS", [list(stage.arguments.values()) for stage in stages.stages]),
         ("RESULTS", [list(stage.results) for stage in stages.stages]),
     ):
-        lines += [f"{name} = [", *(f"    {_strings(row)}," for row in rows), "]"]
+        lines += [f"{name} = ["]
+        for row in rows:
+            lines += layout.entry("", f"[{', '.join(f'{chr(34)}{item}{chr(34)}' for item in row)}]")
+        lines += ["]"]
     return "\n".join(lines)
 
 
-def _strings(names: list[str]) -> str:
-    return f"[{', '.join(f'{chr(34)}{name}{chr(34)}' for name in names)}]"
+def _inputs(stages: Stages) -> list[str]:
+    state = {item.name: item.state for item in stages.plan.inputs}
+    rows = []
+    for item in stages.inputs:
+        parts = [str(stages.stage_of(item.tensor)), literal(item.shape), f'"{item.dtype}"']
+        parts += [sbp_text(state[item.tensor]), str(item.below)]
+        rows += layout.entry(f'"{item.name}": ', f"({', '.join(parts)})")
+    return rows
+
+
+def _transfers(stages: Stages) -> list[str]:
+    rows = []
+    for sent in stages.sent:
+        tensor = stages.program.tensor[sent.transfer.tensor]
+        parts = [
+            f'"{sent.name}"',
+            str(sent.source),
+            str(sent.transfer.target),
+            literal(tensor.shape),
+        ]
+        parts += [f"flow.{tensor.dtype}", sbp_text(sent.state)]
+        rows += layout.entry("", f"({', '.join(parts)})")
+    return rows
 
 
 def _rows(stages: Stages, trained: bool) -> list[str]:
@@ -91,10 +114,6 @@ def _rows(stages: Stages, trained: bool) -> list[str]:
     for number in range(stages.pipeline.stages):
         for tensor in tensors_of(stages.program, stages, number, trained=trained):
             shape = literal(stages.program.tensor[tensor].shape)
-            state = sbp_text(stages.plan.variables[tensor])
-            rows.append(f'    "{tensor[len(prefix) :]}": ({number}, {state}),  # {shape}')
+            value = f"({number}, {sbp_text(stages.plan.variables[tensor])})"
+            rows += layout.entry(f'"{tensor[len(prefix) :]}": ', value, shape)
     return rows
-
-
-def _table(name: str, comment: str, rows: list[str]) -> list[str]:
-    return ["", f"# {comment}", *([f"{name} = {{", *rows, "}"] if rows else [f"{name} = {{}}"])]

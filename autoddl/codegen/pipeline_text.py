@@ -92,10 +92,13 @@ def train_step(params, optimizer, micro_batches):
         if message:
             exchange(kind, *message, values[n], gradients.setdefault(n, {}))
         elif kind == "F":
-            run_forward(params, values[n])
+            with flow.set_grad_enabled(STAGE not in RECOMPUTED):
+                run_forward(params, values[n])
             losses += [values[n]["loss"].detach()] if "loss" in values[n] else []
             DONE.append(f"F{n}")
         else:
+            if STAGE in RECOMPUTED:
+                run_forward(params, values[n])
             run_backward(values[n], gradients.pop(n, {}))
             values[n] = {name: values[n][name] for name in ARGUMENTS[STAGE]}
             DONE.append(f"B{n}")
@@ -186,3 +189,19 @@ def main():
 if __name__ == "__main__":
     main()
 '''
+
+
+def without_recomputation(step: str) -> str:
+    """Return the text of the step for a plan in which every stage keeps its activations."""
+    return step.replace(
+        """            with flow.set_grad_enabled(STAGE not in RECOMPUTED):
+                run_forward(params, values[n])
+""",
+        """            run_forward(params, values[n])
+""",
+    ).replace(
+        """            if STAGE in RECOMPUTED:
+                run_forward(params, values[n])
+""",
+        "",
+    )

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from autoddl.codegen import accumulation_text, pipeline_text, text
-from autoddl.codegen.body import Groups, Writer
+from autoddl.codegen import lines as layout
+from autoddl.codegen.body import Writer
 from autoddl.codegen.expression import literal, sbp_text
 from autoddl.codegen.facts import Input, inputs_of, optimizer_of, top_module
+from autoddl.codegen.function import Groups
 from autoddl.codegen.functions import name_groups, written
 from autoddl.codegen.pipeline import stages_text
 from autoddl.codegen.values import Section, Value, forward_ops
@@ -18,6 +20,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.plan import Plan
 from autoddl.sbp.program import Program
 
+MAX_LISTED_RANKS = 16
 DEFAULT_LEARNING_RATES = {"SGD": 0.1, "Adam": 1e-3, "AdamW": 1e-3}
 
 
@@ -47,6 +50,7 @@ def generate(plan: Plan, *, learning_rate: float | None = None, checked: bool = 
         run, fixed = text.STEP_TEXT, text
         if pipeline is not None and pipeline.micro_batches > 1:
             run, fixed = accumulation_text.STEP_TEXT, accumulation_text
+    random = any(op.type == "dropout" for op in program.ops)
     parts = [
         tables,
         fixed.BATCH_TEXT,
@@ -55,7 +59,7 @@ def generate(plan: Plan, *, learning_rate: float | None = None, checked: bool = 
         text.optimizer_text(optimizer, top, stages=fixed is pipeline_text),
         run,
         fixed.CHECKPOINT_TEXT,
-        fixed.MAIN_TEXT.replace("LEARNING_RATE", literal(float(rate))),
+        text.main_text(fixed.MAIN_TEXT, float(rate), optimizer, random=random),
     ]
     body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
     return text.header(plan, body) + body
@@ -104,40 +108,40 @@ def _whole(
 
 def _tables(plan: Plan, program: Program, inputs: Sequence[Input], top: str) -> str:
     """Return placement, parameters and inputs as tables."""
-    ranks = np.arange(plan.mesh.size).reshape(plan.mesh.shape).tolist()
-    pipeline = plan.pipeline
+    mesh, pipeline = plan.mesh, plan.pipeline
+    ranks = str(np.arange(mesh.size).reshape(mesh.shape).tolist())
+    if mesh.size > MAX_LISTED_RANKS:
+        ranks = f"np.arange({mesh.size}).reshape({', '.join(map(str, mesh.shape))}).tolist()"
     lines = [
         "B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split",
         f'DEVICE = "{program.device}"',
-        f"RANKS = {ranks}  # mesh {plan.mesh.describe()}",
+        f"RANKS = {ranks}  # mesh {mesh.describe()}",
         "PLACEMENT = flow.placement(DEVICE, RANKS)",
         *([f"MICRO_BATCHES = {pipeline.micro_batches}  # of a step"] if pipeline else []),
-        f"WHOLE = [{', '.join('B' * plan.mesh.ndim)}]  # every device has the whole tensor",
+        f"WHOLE = [{', '.join('B' * mesh.ndim)}]  # every device has the whole tensor",
     ]
-    prefix = f"{top}." if top else ""
-
-    def table(name: str, comment: str, rows: list[str]) -> list[str]:
-        return ["", f"# {comment}", *([f"{name} = {{", *rows, "}"] if rows else [f"{name} = {{}}"])]
-
-    def rows(trained: bool) -> list[str]:
-        chosen = [p.tensor for p in program.parameters if (p.update is not None) == trained]
-        return [_row(plan, program, tensor, prefix) for tensor in chosen]
-
-    lines += table(
-        "PARAMETERS", "Parameters by their names in the model: state, # shape.", rows(True)
-    )
-    lines += table("BUFFERS", "What is not trained: buffers and frozen parameters.", rows(False))
+    for name, note, trained in (
+        ("PARAMETERS", "Parameters by their names in the model: state, # shape.", True),
+        ("BUFFERS", "What is not trained: buffers and frozen parameters.", False),
+    ):
+        rows: list[str] = []
+        for parameter in program.parameters:
+            if (parameter.update is not None) == trained:
+                rows += _row(plan, program, parameter.tensor, f"{top}." if top else "")
+        lines += layout.table(name, note, rows)
     state = {item.name: item.state for item in plan.inputs}
-    facts = [
-        f'    "{i.name}": ({literal(i.shape)}, "{i.dtype}", {sbp_text(state[i.tensor])}, {i.below}),'
-        for i in inputs
-    ]
-    lines += table(
-        "INPUTS", "Inputs: shape, dtype, state, and what whole numbers are below.", facts
+    rows = []
+    for item in inputs:
+        facts = (
+            f'({literal(item.shape)}, "{item.dtype}", {sbp_text(state[item.tensor])}, {item.below})'
+        )
+        rows += layout.entry(f'"{item.name}": ', facts)
+    lines += layout.table(
+        "INPUTS", "Inputs: shape, dtype, state, and what whole numbers are below.", rows
     )
     return "\n".join(lines)
 
 
-def _row(plan: Plan, program: Program, tensor: str, prefix: str) -> str:
+def _row(plan: Plan, program: Program, tensor: str, prefix: str) -> list[str]:
     shape = literal(program.tensor[tensor].shape)
-    return f'    "{tensor[len(prefix) :]}": {sbp_text(plan.variables[tensor])},  # {shape}'
+    return layout.entry(f'"{tensor[len(prefix) :]}": ', sbp_text(plan.variables[tensor]), shape)

@@ -134,6 +134,11 @@ class Stages:
 def check_pipeline(plan: Plan, pipeline: Pipeline) -> None:
     """Raise AutoDDLError where a pipeline can't be written."""
     assert plan.program is not None
+    if any("System-ClipGradient" in str(p.gradient) for p in plan.program.parameters):
+        raise AutoDDLError(
+            "codegen: gradients are clipped by their norm, which generated scripts do without stages "
+            "only; plan with pipeline=1, or without clipping"
+        )
     random = {"dropout", "normalization", "random_mask_like"}
     for op in plan.program.ops:
         stage = pipeline.stage_of.get(op.name)

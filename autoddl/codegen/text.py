@@ -150,50 +150,77 @@ in which the gradient comes back.
     return f"{doc}{found}\n"
 
 
+def main_text(base: str, rate: float, optimizer: Optimizer | None, *, random: bool) -> str:
+    """Return `base` with the options of this script: what a captured graph does not tell."""
+    found = base.replace("LEARNING_RATE", repr(rate))
+    made = "make_optimizer(params, args.learning_rate"
+    last = '    parser.add_argument("--save"'
+    for name in optimizer.unknown if optimizer else ():
+        option = f'"--{name.replace("_", "-")}"'
+        line = f'    parser.add_argument({option}, type=float, required=True, help="as planned")\n'
+        found = found.replace(last, line + last)
+        found = found.replace(made, f"{made}, args.{name}")
+        made = f"{made}, args.{name}"
+    if random:
+        line = (
+            '    parser.add_argument("--seed", type=int, default=0, help="of the dropout masks")\n'
+        )
+        found = found.replace(last, line + last)
+        begin = "    params = load_parameters"
+        seeded = "    flow.manual_seed(args.seed)  # on all ranks: copies of a tensor get the same mask\n"
+        found = found.replace(begin, seeded + begin)
+    return found
+
+
 def optimizer_text(optimizer: Optimizer | None, top: str, *, stages: bool) -> str:
     """Return the functions that make and use the optimizer; with stages, that of a stage's parameters."""
-    own = " if name in params" if stages else ""
     if optimizer is None:
         return '''
 def make_optimizer(params, learning_rate):
-    """Return nothing: the planned graph has no optimizer."""
+    """Return None: the planned graph has no optimizer."""
 
 
 def update(params, optimizer):
-    """Forget the gradients."""
+    """Change nothing: the planned graph has no optimizer."""
 '''
-    options = "".join(f", {key}={value}" for key, value in optimizer.options.items())
-    scaled = {name: s for name, s in optimizer.scales.items() if s != 1.0}
-    start = f"flow.optim.{optimizer.kind}("
+    own = " if name in params" if stages else ""
+    scaled = {name: scale for name, scale in optimizer.scales.items() if scale != 1.0}
+    clipped = "max_norm" in optimizer.unknown
+    lines, trained = [f"    trained = [params[name] for name in PARAMETERS{own}]"], "trained"
     if scaled:
         prefix = f"{top}." if top else ""
-        rows = [f'        "{n[len(prefix) :]}": {s!r},' for n, s in scaled.items()]
-        groups = "\n".join(
-            [
-                "    scales = {  # of the learning rate",
-                *rows,
-                "    }",
-                "    groups = [",
-                '        {"params": [params[name]], "lr": learning_rate * scales.get(name, 1.0)}',
-                f"        for name in PARAMETERS{own}",
-                "    ]",
-            ]
-        )
-        what = "groups"
-    else:
-        groups = f"    trained = [params[name] for name in PARAMETERS{own}]"
-        what = "trained"
-    made = layout.laid_out(f"return {start}{what}, lr=learning_rate{options})", 4)
-    assert made is not None
+        lines = [
+            "    scales = {  # of the learning rate",
+            *(f'        "{name[len(prefix) :]}": {scale!r},' for name, scale in scaled.items()),
+            "    }",
+            "    groups = [",
+            '        {"params": [params[name]], "lr": learning_rate * scales.get(name, 1.0)}',
+            f"        for name in PARAMETERS{own}",
+            "    ]",
+        ]
+        trained = "groups"
+    elif clipped:
+        lines += [
+            '    norms = {"clip_grad_max_norm": max_norm, "clip_grad_norm_type": 2.0}',
+            '    groups = [{"params": trained, **norms}]',
+        ]
+        trained = "groups"
+    options = dict(optimizer.options)
+    options |= {"weight_decay": "weight_decay"} if "weight_decay" in optimizer.unknown else {}
+    written = "".join(f", {key}={value}" for key, value in options.items())
+    made = f"return flow.optim.{optimizer.kind}({trained}, lr=learning_rate{written})"
+    lines += layout.laid_out(made, 4) or []
+    arguments = "".join(f", {name}" for name in optimizer.unknown)
+    body = "\n".join(lines)
+    clip = "    optimizer.clip_grad()\n" if clipped else ""
     return f'''
-def make_optimizer(params, learning_rate):
+def make_optimizer(params, learning_rate{arguments}):
     """Return the optimizer; its states are cut as the parameters are."""
-{groups}
-{chr(10).join(made)}
+{body}
 
 
 def update(params, optimizer):
     """Update the parameters, whose gradients autograd has brought into their states."""
-    optimizer.step()
+{clip}    optimizer.step()
     optimizer.zero_grad()
 '''
