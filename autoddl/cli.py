@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 _USAGE = """usage: python -m autoddl COMMAND …
 
 commands:
+  codegen       write a saved plan as a Python script that needs only OneFlow
   run           start the ranks of a training script on this node
   fit-network   measure the links and devices of this cluster (also python -m autoddl.fit_network)
   fit-device    time the ops of this machine's devices (also python -m autoddl.fit_device)
@@ -37,6 +38,12 @@ def _run(argv: list[str]) -> int:
     return launch.main(argv)
 
 
+def _codegen(argv: list[str]) -> int:
+    from autoddl.codegen import command
+
+    return command.main(argv)
+
+
 def _fit_network(argv: list[str]) -> int:
     from autoddl import fit_network
 
@@ -50,6 +57,7 @@ def _fit_device(argv: list[str]) -> int:
 
 
 _COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
+    "codegen": _codegen,
     "run": _run,
     "fit-network": _fit_network,
     "fit-device": _fit_device,

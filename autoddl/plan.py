@@ -227,6 +227,20 @@ class Plan:
 
         return Step(self, graph)
 
+    def codegen(self, path: str | Path, *, learning_rate: float | None = None) -> None:
+        """Write this plan as a standalone Python script that needs only OneFlow and NumPy.
+
+        It runs eagerly with global tensors, on meshes of any number of axes, and loads the state dict
+        of the single-device model. `learning_rate` is the default of its option.
+
+        Raises:
+            AutoDDLError: the plan has no program, states that OneFlow has not, or ops without a
+                template; the file can't be written.
+        """
+        from autoddl.codegen import command, generate
+
+        command.write(path, generate(self, learning_rate=learning_rate))
+
     def check_graph(self, program: Program) -> None:
         """Raise AutoDDLError where `program` is not the one that was planned."""
         if program.device != self.device:

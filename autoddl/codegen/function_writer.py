@@ -1,0 +1,282 @@
+"""Write the function of one module: what it does in order, and the lines for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from autoddl.codegen import lines as layout
+from autoddl.codegen.expression import Expr, literal, sbp_text
+from autoddl.codegen.function import Function, Step
+from autoddl.codegen.lines import Assign, Call, Comment, Line
+from autoddl.codegen.local_names import LocalNames
+from autoddl.codegen.ops import OpView, fits_inside, template_of
+from autoddl.codegen.reasons import backward_state, reason
+from autoddl.codegen.scopes import within
+from autoddl.codegen.values import Value
+from autoddl.sbp.program import Op
+
+if TYPE_CHECKING:
+    from autoddl.codegen.body import Writer
+
+MAX_NESTED = 8  # ops in one expression
+
+
+class FunctionWriter:
+    """Write one function: its steps, its names, its lines."""
+
+    def __init__(self, writer: Writer, module: str, argument_names: Mapping[str, str]) -> None:
+        self.writer, self.section, self.scopes = writer, writer.section, writer.scopes
+        self.module, self.argument_names = module, argument_names
+        self.split: set[str] = set()
+        self.inputs, self.outputs = self._crossing()
+
+    def function(self) -> Function:
+        while True:
+            found = self._attempt()
+            if isinstance(found, Function):
+                return found
+            self.split.add(found)
+
+    # --- what there is to do
+
+    def _inside(self, home: str) -> bool:
+        return within(home, self.module)
+
+    def _crossing(self) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+        """Return the values that come in (in the order of their first use) and that go out."""
+        section, homes = self.section, self.scopes.homes
+        ins: dict[Value, None] = {}
+        outs: dict[Value, None] = {}
+        for op in self.writer.ops_of(self.module):
+            for value in section.reads(op).values():
+                chain = value
+                while self._inside(homes[chain]) and chain.path:
+                    chain = chain.source
+                if not self._inside(homes[chain]):
+                    ins[chain] = None
+        if not self.module:
+            return tuple(Value(t) for t in section.arguments), section.results
+        for op in self.writer.ops_of(self.module):
+            for _, tensor in op.outputs:
+                value = Value(tensor)
+                outside = [o for o in section.readers.get(value, ()) if not self._owns(o)]
+                boxed = [b for b in section.boxed.get(value, ()) if not self._inside(homes[b])]
+                if outside or boxed or value in section.results:
+                    outs[value] = None
+        reach = [v for v in ins if not self.scopes.in_reach(v, self.module)]
+        return tuple(reach), tuple(outs)
+
+    def _owns(self, op: Op) -> bool:
+        return within(op.module, self.module)
+
+    def _steps(self) -> list[Step]:
+        """Return what the function does in order; boxings come just before their first reader."""
+        section, homes = self.section, self.scopes.homes
+        steps: list[Step] = []
+        made: set[Value] = set()
+        called: set[str] = set()
+
+        def need(value: Value) -> None:
+            if value.path and homes[value] == self.module and value not in made:
+                need(value.source)
+                made.add(value)
+                steps.append(Step((value.source,), (value,)))
+
+        for op in self.writer.ops_of(self.module):
+            scope = self.scopes.scope(op)
+            while scope != self.module and self.scopes.parent(scope) != self.module:
+                scope = self.scopes.parent(scope)
+            if scope == self.module:
+                reads = tuple(dict.fromkeys(section.reads(op).values()))
+                for value in reads:
+                    need(value)
+                made_here = sorted(op.outputs, key=lambda pair: pair[0].startswith("out_weight"))
+                writes = tuple(Value(t) for _, t in made_here if self._is_read(Value(t)))
+                steps.append(Step(reads, writes, op=op))
+            elif scope not in called:
+                called.add(scope)
+                callee = self.writer.function_of[scope]
+                for value in callee.inputs:
+                    need(value)
+                steps.append(Step(callee.inputs, callee.outputs, module=scope))
+        for value in self.outputs:
+            need(value)
+        return steps
+
+    def _is_read(self, value: Value) -> bool:
+        section = self.section
+        return bool(
+            section.readers.get(value) or section.boxed.get(value) or value in section.results
+        )
+
+    # --- how it is written
+
+    def _attempt(self) -> Function | str:
+        """Return the function, or the op that has to stand on a line of its own instead."""
+        steps = self._steps()
+        nested = self._nested(steps)
+        last_use = self._last_uses(steps, nested)
+        state = LocalNames(self, last_use)
+        arguments = state.arguments()
+        expressions: dict[Value, Expr] = {}
+        lines: list[Line] = []
+        for index, step in enumerate(steps):
+            state.index = index
+            if step.op is None:
+                lines += self._boxing_or_call(step, state)
+                continue
+            args = {
+                operand: expressions.get(value) or state.text(value)
+                for operand, value in self.section.reads(step.op).items()
+            }
+            if step.op.name in nested:
+                (value,) = step.writes
+                expressions[value] = self._expression(step.op, args, value)
+                continue
+            written = self._op_lines(step, args, state, index == len(steps) - 1)
+            if isinstance(written, str):
+                return written
+            lines += written
+        if not lines or not (isinstance(lines[-1], Assign) and not lines[-1].targets):
+            lines.append(Assign((), ", ".join(state.text(v).text for v in self.outputs)))
+        return Function(
+            self.module,
+            tuple(lines),
+            arguments,
+            state.parameters,
+            self.inputs,
+            self.outputs,
+            self.writer.ops_of(self.module),
+            self._flow(arguments),
+        )
+
+    def _flow(self, arguments: Sequence[str]) -> str:
+        """Return what goes in and out, for the docstring: "x (8, 32) in (S0, B) → …"."""
+        section = self.section
+
+        def described(value: Value) -> str:
+            return (
+                f"{literal(section.program.tensor[value.tensor].shape)} in {section.state(value)}"
+            )
+
+        pairs = zip(arguments, self.inputs, strict=True)
+        ins = ", ".join(f"{name} {described(value)}" for name, value in pairs)
+        return f"{ins} → {', '.join(map(described, self.outputs))}"
+
+    def _expression(self, op: Op, args: Mapping[str, Expr], value: Value) -> Expr:
+        section = self.section
+        shapes = section.program.shapes(op)
+        output = next(o for o, t in op.outputs if t == value.tensor)
+        dtype = section.program.tensor[value.tensor].dtype
+        view = OpView(op, args, shapes, output, dtype, section.plan.signatures[op.name])
+        found = template_of(op).write(view)
+        return Expr(found.text, found.binds, op, args, shapes)
+
+    def _op_lines(
+        self, step: Step, args: Mapping[str, Expr], state: LocalNames, last: bool
+    ) -> list[Line] | str:
+        """Return the lines of an op, one for each output that is read, or the op to split off."""
+        op = step.op
+        assert op is not None
+        lines: list[Line] = []
+        for value in step.writes:
+            text = self._expression(op, args, value)
+            pinned = template_of(op).pinned
+            returned = last and self.outputs == (value,) and not (pinned or self.writer.checked)
+            name = "" if returned else state.new(value, op, step.reads, args)
+            line = Assign((name,) if name else (), text.text)
+            if layout.laid_out(_statement(line), 4) is None:
+                inner = [
+                    (len(arg.text), arg.op.name) for arg in args.values() if arg.op is not None
+                ]
+                if inner:
+                    return max(inner)[1]
+            lines.append(line)
+            if pinned:
+                goal = sbp_text(self.section.state(value))
+                lines.append(Comment(pinned))
+                lines.append(Assign((name,), f"{name}.to_global(sbp={goal}, grad_sbp={goal})"))
+            if self.writer.checked:
+                goal = sbp_text(self.section.state(value))
+                lines.append(Assign(("_",), f'expect({name}, {goal}, "{op.name}")'))
+        return lines
+
+    def _boxing_or_call(self, step: Step, state: LocalNames) -> Iterator[Line]:
+        section = self.section
+        if step.module is not None:
+            callee = self.writer.function_of[step.module]
+            args = tuple(state.text(v).text for v in callee.inputs)
+            part = None
+            if callee.has_parameters:
+                state.parameters = True
+                part = self.writer.variable_key(f"{step.module}.", self.module).rstrip(".")
+                part = "" if step.module == self.writer.top else part
+            targets = tuple(state.of_call(v, step) for v in step.writes)
+            yield Call(targets, self.writer.group_of[step.module], part, args)
+            return
+        ((source,), (value,)) = step.reads, step.writes
+        before, after = section.state(source), section.state(value)
+        yield Comment(reason(section, self.module, value, before, after))
+        text = state.text(source).atom
+        grad = f", grad_sbp={sbp_text(backward_state(before))}" if section.is_trained(value) else ""
+        yield Assign((state.boxed(value),), f"{text}.to_global(sbp={sbp_text(after)}{grad})")
+
+    def _nested(self, steps: Sequence[Step]) -> set[str]:
+        """Return the ops that are written inside the expression of their one reader."""
+        if self.writer.checked:
+            return set()
+        at = {step.op.name: step for step in steps if step.op is not None}
+        found: set[str] = set()
+        weight: dict[str, int] = {}
+        for step in steps:
+            op = step.op
+            if op is None:
+                continue
+            size = 1 + sum(
+                weight[self.section.made_by[v.tensor].name]
+                for v in step.reads
+                if not v.path
+                and v.tensor in self.section.made_by
+                and self.section.made_by[v.tensor].name in found
+            )
+            weight[op.name] = size
+            if op.name in self.split or not template_of(op).inline or len(step.writes) != 1:
+                continue
+            (value,) = step.writes
+            readers = self.section.readers.get(value, ())
+            if len(readers) != 1 or self.section.boxed.get(value) or value in self.outputs:
+                continue
+            reader = readers[0]
+            uses = [v for v in self.section.reads(reader).values() if v == value]
+            if reader.name not in at or reader.module != op.module or len(uses) != 1:
+                continue
+            if not fits_inside(op, reader):
+                continue
+            if size < MAX_NESTED:
+                found.add(op.name)
+        return found
+
+    def _last_uses(self, steps: Sequence[Step], nested: set[str]) -> dict[Value, int]:
+        """Return the place of the last step that names each value."""
+        written_at: dict[str, int] = {}
+        for index in reversed(range(len(steps))):
+            op = steps[index].op
+            if op is None or op.name not in nested:
+                continue
+            (value,) = steps[index].writes
+            (reader,) = self.section.readers[value]
+            at = next(
+                i for i, s in enumerate(steps) if s.op is not None and s.op.name == reader.name
+            )
+            written_at[op.name] = written_at.get(reader.name, at)
+        last: dict[Value, int] = {}
+        for index, step in enumerate(steps):
+            at = written_at.get(step.op.name, index) if step.op is not None else index
+            for value in step.reads:
+                last[value] = max(last.get(value, -1), at)
+        return last | dict.fromkeys(self.outputs, len(steps))
+
+
+def _statement(line: Assign) -> str:
+    return f"{', '.join(line.targets)} = {line.text}" if line.targets else f"return {line.text}"

@@ -1,0 +1,187 @@
+"""Names of the values of one function, chosen while it is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from autoddl.codegen.expression import Expr
+from autoddl.codegen.function import Step
+from autoddl.codegen.names import (
+    RESERVED,
+    STREAM,
+    boxed_name,
+    first_free,
+    identifier,
+    last_word,
+)
+from autoddl.codegen.ops import template_of
+from autoddl.codegen.scopes import within
+from autoddl.codegen.values import Value
+from autoddl.sbp.program import Op
+
+if TYPE_CHECKING:
+    from autoddl.codegen.function_writer import FunctionWriter
+
+_SCORES = (
+    "scalar_mul",
+    "broadcast_add",
+    "add_n",
+    "broadcast_mul",
+    "masked_fill",
+    "reshape",
+    "expand",
+)
+
+
+class LocalNames:
+    """Names of the values of one function while it is written."""
+
+    def __init__(self, writer: FunctionWriter, last_use: Mapping[Value, int]) -> None:
+        self.writer, self.last_use = writer, last_use
+        self.section, self.scopes = writer.section, writer.scopes
+        self.name: dict[Value, str] = {}
+        self.index = -1
+        self.parameters = False
+        self.reserved = RESERVED | writer.writer.function_names
+
+    def arguments(self) -> tuple[str, ...]:
+        """Name what comes in: inputs as given, the first activation x, others after their makers."""
+        writer = self.writer
+        for value in writer.inputs:
+            known = writer.argument_names.get(value.tensor)
+            boxed = [v for v in self.name if v.tensor == value.tensor]
+            maker = self.section.made_by.get(value.tensor)
+            public = writer.module in ("", writer.writer.top)
+            if known and not value.path and (public or not self.section.is_trained(value)):
+                wanted = [known]
+            elif boxed:
+                before = self.section.state(boxed[0])
+                wanted = [boxed_name(self.name[boxed[0]], before, self.section.state(value))]
+            elif "x" not in self.name.values():
+                wanted = ["x"]
+            elif self.scopes.is_variable(value):
+                wanted = [identifier("_".join(value.tensor.split(".")[-2:]))]
+            else:
+                wanted = [last_word(maker.module) if maker is not None else "", *STREAM[1:]]
+            self.name[value] = first_free(wanted, {*self.reserved, *self.name.values()})
+        return tuple(self.name[value] for value in writer.inputs)
+
+    def text(self, value: Value) -> Expr:
+        """Return how a value is named here."""
+        if value in self.name:
+            return Expr(self.name[value])
+        assert self.scopes.in_reach(value, self.writer.module), value
+        self.parameters = True
+        key = self.writer.writer.variable_key(value.tensor, self.writer.module)
+        return Expr(f'{self.parameter_name}["{key}"]')
+
+    @property
+    def parameter_name(self) -> str:
+        """Return how the function calls its parameters: by the long name where users call it."""
+        return "params" if self.writer.module in ("", self.writer.writer.top) else "p"
+
+    def new(self, value: Value, op: Op, reads: Sequence[Value], args: Mapping[str, Expr]) -> str:
+        """Name the output of an op."""
+        word = ""
+        if op.module != self.writer.module:
+            word = last_word(op.module)
+        leaves = any(r.module != op.module for r in self.section.readers.get(value, ()))
+        leaves = leaves or value in self.section.boxed or value in self.writer.outputs
+        noun = self._noun(op, value, args)
+        first = self._first_operand(args)
+        stream = "x" if self._enters_list(value) else ""
+        wanted = [stream, word if leaves else "", *self._letters(value, op), noun, first]
+        return self._take(value, wanted)
+
+    def boxed(self, value: Value) -> str:
+        """Name a value in another state: as before, if the old one is not read any more."""
+        source = value.source
+        before, after = self.section.state(source), self.section.state(value)
+        if source in self.name:
+            name = self.name[source]
+            return self._take(value, [name, boxed_name(name, before, after)])
+        key = self.writer.writer.variable_key(source.tensor, self.writer.module)
+        words = [word for word in key.split(".") if not word.isdigit()]
+        return self._take(value, [identifier("_".join(words[-2:]))])
+
+    def of_call(self, value: Value, step: Step) -> str:
+        """Name a result of a module's function."""
+        assert step.module is not None
+        word = last_word(step.module)
+        several = len(step.writes) > 1
+        maker = last_word(self.section.made_by[value.tensor].module) if several else ""
+        return self._take(value, [maker, word if word not in self.reserved else ""])
+
+    def _take(self, value: Value, wanted: Sequence[str]) -> str:
+        live = {
+            name
+            for other, name in self.name.items()
+            if self.last_use.get(other, -1) > self.index and name
+        }
+        candidates = [w for w in wanted if w and w not in self.reserved]
+        # A name that is taken by what is still read gives way to the general ones.
+        name = first_free(
+            [*[c for c in candidates if c not in live], *STREAM], live | self.reserved
+        )
+        for other in [v for v, n in self.name.items() if n == name]:
+            del self.name[other]
+        self.name[value] = name
+        return name
+
+    def _enters_list(self, value: Value) -> bool:
+        """Tell whether a value goes into the function of one of a numbered list of modules."""
+        for op in self.section.readers.get(value, ()):
+            scope = self.scopes.scope(op)
+            while scope and within(scope, self.writer.module) and scope != self.writer.module:
+                if scope.rpartition(".")[2].isdigit():
+                    return True
+                scope = self.scopes.parent(scope)
+        return False
+
+    def _noun(self, op: Op, value: Value, args: Mapping[str, Expr]) -> str:
+        noun = template_of(op).noun
+        if (value.tensor, op.type) == (dict(op.outputs).get("out_weight_0"), "nll"):
+            return "counted"
+        inner = [arg.op.type for arg in args.values() if arg.op is not None]
+        if op.type == "scalar_mul" and "reduce_sum" in inner:
+            return "mean"
+        if op.type == "batch_matmul" and self._reaches_softmax(op):
+            return "scores"
+        if op.type in _SCORES and "batch_matmul" in inner and self._reaches_softmax(op):
+            return "scores"
+        return noun
+
+    def _first_operand(self, args: Mapping[str, Expr]) -> str:
+        """Return the name of the first operand, if it is a name and not a parameter."""
+        for arg in args.values():
+            found = re.match(r"[A-Za-z_]\w*", arg.text.lstrip("("))
+            name = found[0] if found else ""
+            inner = next((a for a in arg.args.values()), None)
+            if name in self.reserved and inner is not None:
+                return self._first_operand(arg.args)
+            given = self.writer.argument_names.values()
+            return "" if name in self.reserved or name in given else name
+        return ""
+
+    def _reaches_softmax(self, op: Op) -> bool:
+        for _, tensor in op.outputs:
+            for reader, _ in self.section.program.consumers.get(tensor, ()):
+                if reader.phase != "forward":
+                    continue
+                if reader.type in ("softmax", "fused_scale_mask_softmax"):
+                    return True
+                if reader.type in _SCORES and self._reaches_softmax(reader):
+                    return True
+        return False
+
+    def _letters(self, value: Value, op: Op) -> Iterator[str]:
+        """Yield the letter of one of several slices of a value with as many letters: qkv → q, k, v."""
+        if op.type != "slice":
+            return
+        source = self.section.reads(op)["x_0"]
+        slices = [r for r in self.section.readers[source] if r.type == "slice"]
+        name = self.name.get(source, "")
+        if len(slices) == len(name) > 1:
+            yield name[slices.index(op)]

@@ -1,0 +1,148 @@
+"""The templates by op type, as data.
+
+Templates for further op types are added with `register_template`; whatever a function of OneFlow computes
+from its inputs alone can be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from autoddl.codegen import writers as w
+from autoddl.codegen.expression import Expr, call
+from autoddl.codegen.template import OpView, Template
+from autoddl.errors import AutoDDLError
+from autoddl.sbp.program import Op
+
+__all__ = ["OpView", "Template", "fits_inside", "is_identity", "register_template", "template_of"]
+
+
+def template_of(op: Op) -> Template:
+    """Return the template of an op.
+
+    Raises:
+        AutoDDLError: there is none for its type.
+    """
+    if op.type not in _TEMPLATES:
+        raise AutoDDLError(
+            f"codegen: op {op.name} has type {op.type!r}, for which there is no template; register how "
+            f"it is written: autoddl.codegen.register_template({op.type!r}, "
+            "lambda op: call('flow.…', op.args['in_0']))"
+        )
+    return _TEMPLATES[op.type]
+
+
+def register_template(
+    op_type: str, write: Callable[[OpView], Expr], *, noun: str = "x", inline: bool = False
+) -> None:
+    """Add (or replace) the template of an op type; see Template."""
+    _TEMPLATES[op_type] = Template(write, noun, inline)
+
+
+def fits_inside(op: Op, reader: Op) -> bool:
+    """Tell whether an op's text may stand inside its reader's: sums take all, calls take views only."""
+    return op.type in _VIEWS or reader.type in _ARITHMETIC
+
+
+def is_identity(op: Op, shape: Mapping[str, tuple[int, ...]]) -> bool:
+    """Tell whether an op returns its one input as it is: a reshape to the same shape and the like."""
+    if op.type == "reshape":
+        return shape["in_0"] == shape["out_0"]
+    if op.type == "expand":
+        return shape["in_0"] == shape["out_0"]
+    if op.type == "transpose":
+        return op.attr["perm"] == tuple(range(len(op.attr["perm"])))
+    return op.type in ("identity", "amp_white_identity", "amp_black_identity")
+
+
+_VIEWS = frozenset({"reshape", "transpose", "expand", "expand_dims"})
+_ARITHMETIC = frozenset(
+    {
+        "add_n", "bias_add", "broadcast_add", "broadcast_sub", "broadcast_mul", "broadcast_div",
+        "reduce_sum", "rsqrt", "scalar_add", "scalar_mul", "scalar_div", "square",
+    }
+)  # fmt: skip
+
+
+# With a gradient that is cut along the batch OneFlow 0.9 would take statistics of each part alone.
+_STATISTICS = "keep the gradient of the batch statistics whole"
+
+_UNARY = {  # op type: function
+    **{name: f"F.{name}" for name in ("relu", "gelu", "silu", "sigmoid", "tanh", "mish", "elu")},
+    **{name: f"flow.{name}" for name in ("rsqrt", "sqrt", "square", "exp", "log", "abs", "sign")},
+    **{name: f"flow.{name}" for name in ("sin", "cos", "erf", "floor", "ceil", "negative")},
+}  # fmt: skip
+_COMPARISONS = {
+    "equal": "==", "not_equal": "!=", "greater": ">", "greater_equal": ">=", "less": "<",
+    "less_equal": "<=",
+}  # fmt: skip
+
+
+_TEMPLATES: dict[str, Template] = {
+    **{name: Template(w.first(function), "") for name, function in _UNARY.items()},
+    "rsqrt": Template(w.method("rsqrt"), "scale"),
+    "square": Template(w.method("square"), "squares", inline=True),
+    "matmul": Template(w.product, "x", inline=True),
+    "broadcast_matmul": Template(w.product, "x", inline=True),
+    "batch_matmul": Template(w.product, "mixed", inline=True),
+    "add_n": Template(w.chain, "x", inline=True),
+    "broadcast_add": Template(w.added, "", inline=True),
+    "broadcast_sub": Template(w.signed("-"), "", inline=True),
+    "broadcast_mul": Template(w.signed("*"), "", inline=True),
+    "broadcast_div": Template(w.signed("/"), "", inline=True),
+    "broadcast_maximum": Template(w.function("flow.maximum", "x_0", "y_0"), ""),
+    "broadcast_minimum": Template(w.function("flow.minimum", "x_0", "y_0"), ""),
+    "broadcast_pow": Template(w.function("flow.pow", "x_0", "y_0"), ""),
+    **{f"broadcast_{k}": Template(w.comparison(v), "mask") for k, v in _COMPARISONS.items()},
+    **{f"scalar_logical_{k}": Template(w.with_scalar(v), "mask") for k, v in _COMPARISONS.items()},
+    "scalar_add": Template(w.with_scalar("+"), "", inline=True),
+    "scalar_mul": Template(w.with_scalar("*"), "", inline=True),
+    "scalar_div": Template(w.with_scalar("/"), "", inline=True),
+    "scalar_pow": Template(lambda op: call(f"{op.args['in_0'].atom}.pow", op.scalar), ""),
+    "reduce_sum": Template(w.total, "total", inline=True),
+    "reduce_max": Template(w.extreme("reduce_max"), "largest"),
+    "reduce_min": Template(w.extreme("reduce_min"), "smallest"),
+    "var": Template(w.variance, "variance", inline=True),
+    "cast": Template(lambda op: call("flow.cast", op.args["in_0"], f"flow.{op.dtype}"), ""),
+    "reshape": Template(w.shaped("reshape", "in_0", "shape"), "", inline=True),
+    "transpose": Template(w.shaped("permute", "input_0", "perm"), "", inline=True),
+    "expand": Template(w.shaped("expand", "in_0", "expand_shape"), "", inline=True),
+    "expand_dims": Template(
+        lambda op: call(f"{op.args['in_0'].atom}.unsqueeze", op.attr("axis")), "", inline=True
+    ),
+    "squeeze": Template(
+        lambda op: call(f"{op.args['in_0'].atom}.squeeze", list(op.op.attr["axes"])), ""
+    ),
+    "slice": Template(w.sliced, "part"),
+    "concat": Template(
+        lambda op: call("flow.cat", w.listed(op), dim=op.attr("axis")), "joined"
+    ),
+    "stack": Template(lambda op: call("flow.stack", w.listed(op), dim=op.attr("axis")), "stacked"),
+    "gather": Template(w.gathered, "rows"),
+    "softmax": Template(lambda op: call("F.softmax", op.args["in_0"], dim=-1), "weights", inline=True),
+    "log_softmax": Template(lambda op: call("F.log_softmax", op.args["in_0"], dim=-1), "log_p"),
+    "nll": Template(w.nll, "losses"),
+    "binary_cross_entropy": Template(w.binary_cross_entropy, "losses"),
+    "binary_cross_entropy_with_logits": Template(w.binary_cross_entropy, "losses"),
+    "conv2d": Template(w.conv, "x", inline=True),
+    "deconv2d": Template(w.conv, "x", inline=True),
+    "bias_add": Template(w.with_bias, ""),
+    "max_pool_2d": Template(w.max_pool, ""),
+    "avg_pool_2d": Template(w.avg_pool, ""),
+    "adaptive_avg_pool2d": Template(
+        lambda op: call("F.adaptive_avg_pool2d", op.args["x_0"], tuple(op.op.attr["output_size"])), ""
+    ),
+    "normalization": Template(w.batch_norm, "", pinned=_STATISTICS),
+    "layer_norm": Template(w.layer_norm, ""),
+    "fused_matmul_bias": Template(w.function("flow._C.fused_matmul_bias", "x_0", "weight_0", "bias_0")),
+    "dropout": Template(lambda op: call("F.dropout", op.args["in_0"], p=op.floats("rate")), ""),
+    "masked_fill": Template(w.filled, ""),
+    "where": Template(w.function("flow.where", "condition_0", "x_0", "y_0"), ""),
+    "one_hot": Template(w.one_hot, "one_hot"),
+    "argmax": Template(lambda op: call("flow.argmax", op.args["in_0"], dim=-1), "choice"),
+    "cumsum": Template(lambda op: call("flow.cumsum", op.args["x_0"], op.attr("dim")), "counts"),
+    "ones_like": Template(w.first("flow.ones_like"), "ones"),
+    "zero_like": Template(w.first("flow.zeros_like"), "zeros"),
+    "arange": Template(w.made("arange"), "positions"),
+    "constant": Template(w.made("full"), "constant"),
+}  # fmt: skip

@@ -1,0 +1,207 @@
+"""The parts of a pipeline's script that are the same for every plan, as text."""
+
+BATCH_TEXT = '''
+def as_global(array, sbp, stage):
+    """Return an array that every rank has as a global tensor on a stage. All ranks must call this."""
+    tensor = flow.tensor(array, device=DEVICE)
+    return tensor.to_global(placement=PLACEMENTS[stage], sbp=WHOLE).to_global(sbp=sbp)
+
+
+def as_whole(tensor):
+    """Return the whole of a global tensor as an array, on the ranks of its stage."""
+    return tensor.to_global(sbp=WHOLE).to_local().numpy().copy()
+
+
+def part(params, module):
+    """Return the parameters of one module, by their names inside it."""
+    start = f"{module}."
+    return {name[len(start) :]: t for name, t in params.items() if name.startswith(start)}
+'''
+
+STEP_TEXT = '''
+FORWARD = [STAGE_FUNCTIONS]
+ORDER = rendezvous_order(STAGES, MICRO_BATCHES, sorted({row[1:3] for row in TRANSFERS}))
+DONE = []  # what this stage computed in the last step, in order: F0, F1, B0, …
+
+
+def whole_where_partial(sbp):
+    """Return the state of the gradient of a tensor in a state: that of a summand is the whole."""
+    return [B if each == P else each for each in sbp]
+
+
+def send(tensor, stage):
+    """Send this rank's part of a tensor to the rank at the same place of another stage."""
+    peer = flow.env.get_rank() + (stage - STAGE) * RANKS_PER_STAGE
+    flow.comm.send(tensor.detach().to_local().contiguous(), peer, send_meta=False)
+
+
+def receive(shape, dtype, sbp, stage):
+    """Return a global tensor on this stage whose parts come from the ranks of another one."""
+    peer = flow.env.get_rank() + (stage - STAGE) * RANKS_PER_STAGE
+    tensor = flow.empty(*shape, dtype=dtype, placement=PLACEMENTS[STAGE], sbp=sbp)
+    local = tensor.to_local()
+    flow.comm.recv(peer, tuple(local.shape), local.dtype, local.device, out=local)
+    return tensor
+
+
+def exchange(kind, source, target, values, gradients):
+    """Send or receive all that goes from one stage to another in one direction for a micro-batch."""
+    for name, maker, reader, shape, dtype, sbp in TRANSFERS:
+        if kind == "F" and (maker, reader) == (source, target):
+            if source == STAGE:
+                send(values[name], target)
+            else:
+                values[name] = receive(shape, dtype, sbp, source)
+                values[name].requires_grad = dtype.is_floating_point
+        elif kind == "B" and (reader, maker) == (source, target) and dtype.is_floating_point:
+            sbp = whole_where_partial(sbp)
+            if source == STAGE:
+                gradient = values[name].grad
+                if gradient is None:
+                    gradient = flow.zeros_like(values[name])
+                send(gradient.to_global(sbp=sbp), target)
+            else:
+                gradient = receive(shape, dtype, sbp, source)
+                before = gradients.get(name)
+                gradients[name] = gradient if before is None else before + gradient
+
+
+def run_forward(params, values):
+    """Compute this stage on one micro-batch: `values` get its results."""
+    results = FORWARD[STAGE](params, *(values[name] for name in ARGUMENTS[STAGE]))
+    results = (results,) if isinstance(results, flow.Tensor) else results
+    values.update(zip(RESULTS[STAGE], results, strict=True))
+
+
+def run_backward(values, gradients):
+    """Go back through this stage from its loss, or from the gradients of its results."""
+    if "loss" in values:
+        (values["loss"] / MICRO_BATCHES).backward()
+    else:
+        flow.autograd.backward([values[name] for name in gradients], list(gradients.values()))
+
+
+def train_step(params, optimizer, micro_batches):
+    """Run all micro-batches through the stages and update; return the mean loss on the last stage.
+
+    `micro_batches` are dicts of this stage's inputs. The gradient is the mean over micro-batches.
+    """
+    DONE.clear()
+    losses, values, gradients = [], dict(enumerate(micro_batches)), {}
+    for kind, n, *message in ORDER[STAGE]:
+        if message:
+            exchange(kind, *message, values[n], gradients.setdefault(n, {}))
+        elif kind == "F":
+            with flow.set_grad_enabled(STAGE not in RECOMPUTED):
+                run_forward(params, values[n])
+            losses += [values[n]["loss"].detach()] if "loss" in values[n] else []
+            DONE.append(f"F{n}")
+        else:
+            if STAGE in RECOMPUTED:
+                run_forward(params, values[n])
+            run_backward(values[n], gradients.pop(n, {}))
+            values[n] = {name: values[n][name] for name in ARGUMENTS[STAGE]}
+            DONE.append(f"B{n}")
+    logging.debug("stage %d did %s", STAGE, " ".join(DONE))
+    update(params, optimizer)
+    return sum(losses) / MICRO_BATCHES if losses else None
+'''
+
+CHECKPOINT_TEXT = '''
+def load_parameters(path):
+    """Return this stage's tensors of the single-device model's state dict, in their states.
+
+    All ranks must call this: each stage's tensors are made with the help of all.
+    """
+    stored, params = flow.load(path), {}
+    for name, (stage, sbp) in {**PARAMETERS, **BUFFERS}.items():
+        if name not in stored:
+            raise SystemExit(f"{path}: no {name} in it; save the planned model's state_dict()")
+        tensor = as_global(stored[name].numpy(), sbp, stage)
+        if stage == STAGE:
+            params[name] = flow.nn.Parameter(tensor) if name in PARAMETERS else tensor
+    return params
+
+
+def save_checkpoint(path, params, loaded=None):
+    """Write a state dict that the single-device model and this script can load. All ranks call this.
+
+    `loaded` is the state dict that was loaded: what else it holds is saved again.
+    """
+    state = dict(loaded or {})
+    for name, (stage, _) in {**PARAMETERS, **BUFFERS}.items():
+        first = stage * RANKS_PER_STAGE  # the rank that sends what its stage has
+        if stage == STAGE:
+            whole = flow.tensor(as_whole(params[name]))
+        if flow.env.get_rank() == first != 0:
+            flow.comm.send(whole, 0)
+        elif flow.env.get_rank() == 0:
+            state[name] = whole if first == 0 else flow.comm.recv(first)
+    if flow.env.get_rank() == 0:
+        flow.save(state, path)
+'''
+
+MAIN_TEXT = '''
+def batches(path):
+    """Yield lists of micro-batches: the arrays of an .npz file cut up, or random numbers.
+
+    Each is a dict of this stage's inputs. All ranks make the inputs of all stages together.
+    """
+    arrays = dict(np.load(path)) if path else {}
+    for step in itertools.count():
+        rng, micro_batches = np.random.default_rng(step), []
+        for n in range(step * MICRO_BATCHES, (step + 1) * MICRO_BATCHES):
+            values = {}
+            for name, (stage, shape, dtype, sbp, below) in INPUTS.items():
+                if path:
+                    first = n % max(len(arrays[name]) // shape[0], 1) * shape[0]
+                    array = arrays[name][first : first + shape[0]]
+                else:
+                    array = rng.integers(0, below, shape) if below else rng.normal(size=shape)
+                tensor = as_global(array.astype(dtype), sbp, stage)
+                if stage == STAGE:
+                    values[name] = tensor
+            micro_batches.append(values)
+        yield micro_batches
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--weights", required=True, help="state dict of the single-device model")
+    parser.add_argument("--data", help="an .npz file with the arrays of INPUTS; else random ones")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
+    parser.add_argument("--save", help="where to write the trained state dict")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO)
+    params = load_parameters(args.weights)
+    optimizer = make_optimizer(params, args.learning_rate)
+    for step, micro_batches in zip(range(args.steps), batches(args.data), strict=False):
+        loss = train_step(params, optimizer, micro_batches)
+        if loss is not None:
+            loss = as_whole(loss)
+            if flow.env.get_rank() == STAGE * RANKS_PER_STAGE:
+                logging.info("step %d: loss %.6f", step, loss)
+    if args.save:
+        save_checkpoint(args.save, params, flow.load(args.weights))
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def without_recomputation(step: str) -> str:
+    """Return the text of the step for a plan in which every stage keeps its activations."""
+    return step.replace(
+        """            with flow.set_grad_enabled(STAGE not in RECOMPUTED):
+                run_forward(params, values[n])
+""",
+        """            run_forward(params, values[n])
+""",
+    ).replace(
+        """            if STAGE in RECOMPUTED:
+                run_forward(params, values[n])
+""",
+        "",
+    )

@@ -1,0 +1,59 @@
+"""Why a tensor changes its state: the comment beside every redistribution."""
+
+from __future__ import annotations
+
+from autoddl.codegen.values import Section, Value
+from autoddl.sbp.boxing import boxing
+from autoddl.sbp.state import B, NdSbp
+from autoddl.table import bytes_text
+
+_KINDS = {
+    ("P", "B"): "all-reduce", ("S", "B"): "all-gather", ("P", "S"): "reduce-scatter",
+    ("S", "S"): "all-to-all", ("B", "S"): "slice", ("B", "P"): "keep on one", ("S", "P"): "pad",
+}  # fmt: skip
+MAX_READERS = 2
+
+
+def backward_state(state: NdSbp) -> NdSbp:
+    """Return the state in which a gradient leaves a boxing that starts from `state`.
+
+    That of P is B (formulas §3). That of B would be P: it is reduced here, so that what comes before
+    gets whole gradients.
+    """
+    return NdSbp(B if s.is_partial else s for s in state.executed)
+
+
+def reason(section: Section, scope: str, value: Value, before: NdSbp, after: NdSbp) -> str:
+    """Return "(S0, P) → (S0, B) for norm: all-reduce over axis 1, 1.0 MiB"."""
+    tensor = section.program.tensor[value.tensor]
+    mesh = section.plan.mesh.shape
+    axes = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    kinds = list(dict.fromkeys(_KINDS[before[i].kind, after[i].kind] for i in axes))
+    over = ""
+    if len(mesh) > 1:
+        over = f" over ax{'i' if len(axes) == 1 else 'e'}s {' and '.join(map(str, axes))}"
+    found = boxing(before, after, tensor.shape, mesh, uneven=True)
+    size = ""
+    if found is not None and kinds != ["slice"]:
+        size = f", {bytes_text(found.elements * tensor.item_bytes)}"
+    readers = _readers(section, scope, value)
+    return f"{before} → {after}{readers}: {' and '.join(kinds)}{over}{size}"
+
+
+def _readers(section: Section, scope: str, value: Value) -> str:
+    """Return for whom the boxing is done: " for fc1, fc2"."""
+    waiting, words = [value], []
+    while waiting:
+        found = waiting.pop()
+        waiting += section.boxed.get(found, ())
+        for op in section.readers.get(found, ()):
+            module = op.module[len(scope) + 1 :] if scope else op.module.partition(".")[2]
+            maker = section.made_by.get(value.tensor)
+            beside = maker is not None and maker.module == op.module
+            own = "the bias" if op.type in ("broadcast_add", "bias_add") else op.type
+            numbered = module.rpartition(".")[2].isdigit()
+            words.append(own if beside or numbered or not module or op.module == scope else module)
+    names = list(dict.fromkeys(words))
+    if not names:
+        return " for the result"
+    return f" for {', '.join(names[:MAX_READERS])}{', …' if len(names) > MAX_READERS else ''}"
