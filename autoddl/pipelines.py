@@ -58,6 +58,7 @@ class Options:
     build: Callable[[Mesh, Program], Problem]
     allow: frozenset[str] = frozenset()
     choice: Choice = Choice()
+    timed: bool = True  # the objective is the time of a step
 
 
 @dataclass
@@ -132,13 +133,14 @@ def choose(program: Program, options: Options, one_stage: Callable[[float], Plan
         if choice.micro_batches in (None, 1):
             plan = one_stage(options.budget / 2 if auto else options.budget)
     except InfeasibleError as error:
-        others = [] if choice.stages == 1 else list(candidates(program, options))
+        staged = choice.stages != 1 and options.search in SOLVERS and options.timed
+        others = list(candidates(program, options)) if staged else []
         if not others:
             raise
         try:
             return best_pipeline(program, others, options, least=_least_stages(error, options))
-        except InfeasibleError as more:
-            raise more from error
+        except AutoDDLError as more:
+            raise InfeasibleError(f"{error}. Stages do not help: {more}") from None
     if plan is not None and not auto:
         return plan
     found = best_pipeline(program, list(candidates(program, options)), options, plan)
