@@ -151,10 +151,13 @@ def choose(program: Program, options: Options, one_stage: Callable[[float], Plan
 
 
 def _least_stages(error: InfeasibleError, options: Options) -> int:
-    """Return how many stages it takes at least, roughly, if each holds an equal part."""
+    """Return how many stages are worth trying first: half as many as would hold one stage's memory.
+
+    Micro-batches need less.
+    """
     if error.needed_bytes is None or options.limit_bytes is None:
         return 1
-    return math.ceil(error.needed_bytes / options.limit_bytes)
+    return math.ceil(error.needed_bytes / options.limit_bytes / 2)
 
 
 def candidates(program: Program, options: Options) -> Iterator[Candidate]:
@@ -218,11 +221,10 @@ def best_pipeline(
         found, key=lambda c: (c.stages < least, (c.stages - 1) / c.micro_batches, c.stages)
     )
     for number, candidate in enumerate(ordered):
+        if run.best is not None and run.left_s() == 0:
+            break
         outcome = Outcome(candidate)
         run.outcomes.append(outcome)
-        if run.best is not None and run.left_s() == 0:
-            outcome.note = "no time left"
-            continue
         try:
             problem = options.build(candidate.mesh, micro(candidate.micro_batches))
             _searched(outcome, problem, run, len(ordered) - number)
@@ -230,7 +232,11 @@ def best_pipeline(
             outcome.failure, outcome.note = error, str(error)
     if run.best is None:
         raise _failure(run.outcomes, options)
-    told = {"seconds": time.perf_counter() - run.begin, "pipelines": _told(run.outcomes)}
+    told = {
+        "seconds": time.perf_counter() - run.begin,
+        "pipelines": _told(run.outcomes),
+        "pipelines_left": len(ordered) - len(run.outcomes),
+    }
     return replace(run.best, search={**run.best.search, **told})
 
 
