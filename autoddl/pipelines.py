@@ -248,7 +248,8 @@ def _searched(outcome: Outcome, problem: Problem, run: _Run, rest: int) -> None:
     if not run.can_win(outcome.bound_s):
         return
     starts = list(assignments(weighted).values())
-    seconds = max(run.left_s() / rest, LEAST_S)
+    share = max(run.left_s() / rest, options.budget / 3)  # many are ruled out by their bound
+    seconds = max(min(run.left_s(), share), LEAST_S)
 
     def search(memory_bytes: int | None, stop_gap: float) -> SearchResult:
         return SOLVERS[options.search](
@@ -264,8 +265,8 @@ def _searched(outcome: Outcome, problem: Problem, run: _Run, rest: int) -> None:
     staged = cut_into_stages(problem, result.assignment, candidate, links, limit)
     needed = staged.needed_bytes
     if limit is not None and needed > limit:  # states of less memory
-        share = int(result.memory_bytes * limit / needed)
-        less = search(max(weighted.least_memory_bytes, share), max(options.stop_gap, ROUGH_GAP))
+        fits = int(result.memory_bytes * limit / needed)
+        less = search(max(weighted.least_memory_bytes, fits), max(options.stop_gap, ROUGH_GAP))
         staged = cut_into_stages(problem, less.assignment, candidate, links, limit)
         result = replace(less, lower_bound_s=bound_s)
     outcome.needed_bytes = min(needed, staged.needed_bytes)
