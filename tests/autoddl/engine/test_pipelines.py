@@ -152,5 +152,61 @@ def test_what_else_a_graph_returns_is_that_of_all_micro_batches(
         np.testing.assert_allclose(given, found.reference[name], rtol=1e-5, atol=1e-5)
 
 
+def test_dropout_draws_the_masks_of_one_device(tmp_path: Path) -> None:
+    found = []
+    for ranks in (1, 2):
+        out = tmp_path / str(ranks)
+        command = [str(SCRIPTS / "pipeline_dropout.py"), str(out)]
+        launch(command, nproc_per_node=ranks, timeout_s=60, env=_path(), check=True)
+        found.append(json.loads(out.read_text()))
+    assert found[1]["stages"] == {"model.1-dropout-2": 0, "model.4-dropout-6": 1}
+    assert len(set(found[0]["losses"])) == 4
+    assert found[1]["losses"] == pytest.approx(found[0]["losses"], abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return what four ranks saw of two stages that are fed, saved, loaded and misused."""
+    out = tmp_path_factory.mktemp("used")
+    command = [str(SCRIPTS / "use_pipeline.py"), str(out)]
+    launch(command, nproc_per_node=4, timeout_s=90, env=_path(), check=True)
+    return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(4)]
+
+
+def test_every_rank_has_the_same_plan(used: Any) -> None:
+    assert all(rank["plan"] == used[0]["plan"] for rank in used)
+
+
+def test_losses_are_the_same_however_the_batch_is_fed(used: Any) -> None:
+    for rank in used:
+        assert rank["inputs"] == ["(S0)", "(S0)"]
+        assert rank["global"] is True
+        assert rank["losses"] == pytest.approx(rank["reference"], abs=1e-5)
+
+
+def test_trained_weights_survive_save_and_load(used: Any) -> None:
+    for rank in used:
+        assert rank["trained"] < 1e-5
+        assert rank["loaded"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("short", ("(4, 8)", "(8, 8)", "whole logical batch")),
+        ("wrong part", ("(3, 8)", "(4, 8)", "local_slice(rank % 2)", "micro-batch")),
+        ("ranks", ("4 stages of mesh 2", "8 devices", "4 ranks", "--nproc-per-node 8")),
+        ("another graph", ("no variable model.blocks.1", "plan again")),
+        ("another graph, same variables", ("made for graph", "plan again")),
+    ],
+)
+def test_bad_input_gets_one_line_on_every_rank(
+    used: Any, what: str, words: tuple[str, ...]
+) -> None:
+    for rank in used:
+        assert "\n" not in rank[what]
+        assert all(word in rank[what] for word in words), rank[what]
+
+
 def _path() -> dict[str, str]:
     return {"PYTHONPATH": ROOT}
