@@ -54,7 +54,8 @@ class Step:
     def from_local(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on local tensors that hold just this rank's part of the batch.
 
-        Which part that is says `plan.inputs[i].local_slice(rank)`.
+        Which part that is says `plan.inputs[i].local_slice(rank)`; with stages this part of each
+        micro-batch, one behind the other, and of `rank % plan.mesh.size`.
         """
         return self._run(args, kwargs, self._part_to_global)
 
@@ -153,9 +154,15 @@ class Step:
             kind = "a global tensor" if tensor.is_global else f"shape {tuple(tensor.shape)}"
             raise AutoDDLError(
                 f"step.from_local: input {name} is {kind}; give a local tensor of shape {shape}, "
-                "the part that plan.inputs[i].local_slice(rank) names"
+                f"the part that {self._local_part()} names"
             )
         return tensor.to_global(placement=self._placement(name), sbp=_engine_sbp(item.state))
+
+    def _local_part(self) -> str:
+        if self.plan.pipeline is None:
+            return "plan.inputs[i].local_slice(rank)"
+        size = self.plan.mesh.size
+        return f"plan.inputs[i].local_slice(rank % {size}), of one micro-batch behind the other,"
 
     def _input(self, name: str) -> InputPlan:
         if name not in self._inputs:
