@@ -22,6 +22,7 @@ MODELS = (
 
 
 @pytest.mark.oneflow
+@pytest.mark.slow
 def test_ruff_finds_nothing_in_scripts_of_the_zoo(tmp_path: Path) -> None:
     import autoddl
     from experiments.models import build
