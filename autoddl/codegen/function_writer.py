@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autoddl.codegen.body import Writer
 
 MAX_NESTED = 8  # ops in one expression
+_MARGIN = 16  # columns for indentation, a name and "="
 
 
 class FunctionWriter:
@@ -124,7 +125,7 @@ class FunctionWriter:
         for index, step in enumerate(steps):
             state.index = index
             if step.op is None:
-                lines += self._boxing_or_call(step, state)
+                lines += self._boxing_or_call(step, state, index == len(steps) - 1)
                 continue
             args = {
                 operand: expressions.get(value) or state.text(value)
@@ -138,7 +139,7 @@ class FunctionWriter:
             if isinstance(written, str):
                 return written
             lines += written
-        if not lines or not (isinstance(lines[-1], Assign) and not lines[-1].targets):
+        if not lines or isinstance(lines[-1], Comment) or lines[-1].targets:
             lines.append(Assign((), ", ".join(state.text(v).text for v in self.outputs)))
         return Function(
             self.module,
@@ -186,12 +187,11 @@ class FunctionWriter:
             returned = last and self.outputs == (value,) and not (pinned or self.writer.checked)
             name = "" if returned else state.new(value, op, step.reads, args)
             line = Assign((name,) if name else (), text.text)
-            if layout.laid_out(_statement(line), 4) is None:
-                inner = [
-                    (len(arg.text), arg.op.name) for arg in args.values() if arg.op is not None
-                ]
-                if inner:
-                    return max(inner)[1]
+            if len(_statement(line)) + 4 > layout.WIDTH:
+                inner = list(_inside(args))
+                if inner:  # the longest that fits on a line of its own, if there is one
+                    short = [pair for pair in inner if pair[0] <= layout.WIDTH - _MARGIN]
+                    return max(short or inner)[1]
             lines.append(line)
             if pinned:
                 goal = sbp_text(self.section.state(value))
@@ -202,7 +202,7 @@ class FunctionWriter:
                 lines.append(Assign(("_",), f'expect({name}, {goal}, "{op.name}")'))
         return lines
 
-    def _boxing_or_call(self, step: Step, state: LocalNames) -> Iterator[Line]:
+    def _boxing_or_call(self, step: Step, state: LocalNames, last: bool) -> Iterator[Line]:
         section = self.section
         if step.module is not None:
             callee = self.writer.function_of[step.module]
@@ -212,7 +212,9 @@ class FunctionWriter:
                 state.parameters = True
                 part = self.writer.variable_key(f"{step.module}.", self.module).rstrip(".")
                 part = "" if step.module == self.writer.top else part
-            targets = tuple(state.of_call(v, step) for v in step.writes)
+            listed = step.module.rpartition(".")[2].isdigit()
+            returned = last and step.writes == self.outputs and not listed
+            targets = () if returned else tuple(state.of_call(v, step) for v in step.writes)
             yield Call(targets, self.writer.group_of[step.module], part, args)
             return
         ((source,), (value,)) = step.reads, step.writes
@@ -280,3 +282,11 @@ class FunctionWriter:
 
 def _statement(line: Assign) -> str:
     return f"{', '.join(line.targets)} = {line.text}" if line.targets else f"return {line.text}"
+
+
+def _inside(args: Mapping[str, Expr]) -> Iterator[tuple[int, str]]:
+    """Yield length and op of all expressions inside an expression."""
+    for arg in args.values():
+        if arg.op is not None:
+            yield len(arg.text), arg.op.name
+            yield from _inside(arg.args)

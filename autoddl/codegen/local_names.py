@@ -24,6 +24,7 @@ from autoddl.sbp.program import Op
 if TYPE_CHECKING:
     from autoddl.codegen.function_writer import FunctionWriter
 
+_MAIN = ("x_0", "in_0", "a_0", "input_0")  # operands after which a result is named
 _SCORES = (
     "scalar_mul",
     "broadcast_add",
@@ -62,9 +63,11 @@ class LocalNames:
             elif "x" not in self.name.values():
                 wanted = ["x"]
             elif self.scopes.is_variable(value):
-                wanted = [identifier("_".join(value.tensor.split(".")[-2:]))]
+                words = [word for word in value.tensor.split(".") if not word.isdigit()]
+                wanted = [identifier(words[-1]), identifier("_".join(words[-2:]))]
             else:
-                wanted = [last_word(maker.module) if maker is not None else "", *STREAM[1:]]
+                word = self._word(maker) if maker is not None else ""
+                wanted = [word, self._root_noun(value), *STREAM[1:]]
             self.name[value] = first_free(wanted, {*self.reserved, *self.name.values()})
         return tuple(self.name[value] for value in writer.inputs)
 
@@ -84,16 +87,26 @@ class LocalNames:
 
     def new(self, value: Value, op: Op, reads: Sequence[Value], args: Mapping[str, Expr]) -> str:
         """Name the output of an op."""
-        word = ""
-        if op.module != self.writer.module:
-            word = last_word(op.module)
+        word = "" if op.module == self.writer.module else self._word(op)
         leaves = any(r.module != op.module for r in self.section.readers.get(value, ()))
         leaves = leaves or value in self.section.boxed or value in self.writer.outputs
         noun = self._noun(op, value, args)
         first = self._first_operand(args)
         stream = "x" if self._enters_list(value) else ""
-        wanted = [stream, word if leaves else "", *self._letters(value, op), noun, first]
+        wanted = [stream, word if leaves else "", *self._sliced(op), noun, first]
         return self._take(value, wanted)
+
+    def _word(self, op: Op) -> str:
+        """Return the name of an op's module, if it has one of its own."""
+        return "" if op.module == self.writer.writer.top else last_word(op.module)
+
+    def _root_noun(self, value: Value) -> str:
+        """Return the noun of what a value was made from: a mask, say, that was only cast and scaled."""
+        op = self.section.made_by.get(value.tensor)
+        if op is None or not op.inputs:
+            return ""
+        noun = template_of(op).noun
+        return noun if noun else self._root_noun(Value(op.inputs[0][1]))
 
     def boxed(self, value: Value) -> str:
         """Name a value in another state: as before, if the old one is not read any more."""
@@ -135,7 +148,8 @@ class LocalNames:
         for op in self.section.readers.get(value, ()):
             scope = self.scopes.scope(op)
             while scope and within(scope, self.writer.module) and scope != self.writer.module:
-                if scope.rpartition(".")[2].isdigit():
+                first = self.writer.writer.function_of[scope].inputs[:1]
+                if scope.rpartition(".")[2].isdigit() and first == (value,):
                     return True
                 scope = self.scopes.parent(scope)
         return False
@@ -144,8 +158,8 @@ class LocalNames:
         noun = template_of(op).noun
         if (value.tensor, op.type) == (dict(op.outputs).get("out_weight_0"), "nll"):
             return "counted"
-        inner = [arg.op.type for arg in args.values() if arg.op is not None]
-        if op.type == "scalar_mul" and "reduce_sum" in inner:
+        inner = set(_types_inside(args))
+        if op.type == "scalar_mul" and inner == {"reduce_sum"}:
             return "mean"
         if op.type == "batch_matmul" and self._reaches_softmax(op):
             return "scores"
@@ -155,7 +169,7 @@ class LocalNames:
 
     def _first_operand(self, args: Mapping[str, Expr]) -> str:
         """Return the name of the first operand, if it is a name and not a parameter."""
-        for arg in args.values():
+        for _, arg in sorted(args.items(), key=lambda item: item[0] not in _MAIN):
             found = re.match(r"[A-Za-z_]\w*", arg.text.lstrip("("))
             name = found[0] if found else ""
             inner = next((a for a in arg.args.values()), None)
@@ -176,8 +190,8 @@ class LocalNames:
                     return True
         return False
 
-    def _letters(self, value: Value, op: Op) -> Iterator[str]:
-        """Yield the letter of one of several slices of a value with as many letters: qkv → q, k, v."""
+    def _sliced(self, op: Op) -> Iterator[str]:
+        """Yield a name for one of all slices of a value: q of qkv, or left and right of two."""
         if op.type != "slice":
             return
         source = self.section.reads(op)["x_0"]
@@ -185,3 +199,13 @@ class LocalNames:
         name = self.name.get(source, "")
         if len(slices) == len(name) > 1:
             yield name[slices.index(op)]
+        elif len(slices) == 2:
+            yield ("left", "right")[slices.index(op)]
+
+
+def _types_inside(args: Mapping[str, Expr]) -> Iterator[str]:
+    """Yield the types of all ops that are written inside an expression."""
+    for arg in args.values():
+        if arg.op is not None:
+            yield arg.op.type
+            yield from _types_inside(arg.args)

@@ -35,7 +35,7 @@ def last_word(module: str) -> str:
 
 
 def function_name(module: str, ops: Sequence[Op], parts: int = 1) -> str:
-    """Return the name of a module's function: "blocks.3" is block, a LayerNorm is layer_norm.
+    """Return a module's function: "blocks.3" is block, "down.0" down_layer, a LayerNorm layer_norm.
 
     With more `parts` the modules around it come first: encoder_block.
     """
@@ -46,9 +46,10 @@ def function_name(module: str, ops: Sequence[Op], parts: int = 1) -> str:
         words = [word for word in module.split(".") if not word.isdigit()]
         own = words[-1] if words else "layers"
         if module.rpartition(".")[2].isdigit():
-            own = re.sub(r"(?<=[^s])s$", "", own)
+            singular = re.sub(r"(?<=[^s])s$", "", own)
+            own = singular if singular != own else f"{own}_layer"
     around = [word for word in module.split(".")[:-1] if not word.isdigit()]
-    if around and around[-1].startswith(own):
+    if around and own.startswith(re.sub("s$", "", around[-1])):
         around.pop()
     return identifier("_".join([*around[-parts + 1 :], own] if parts > 1 else [own]))
 

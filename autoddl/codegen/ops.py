@@ -113,7 +113,7 @@ _TEMPLATES: dict[str, Template] = {
     "squeeze": Template(
         lambda op: call(f"{op.args['in_0'].atom}.squeeze", list(op.op.attr["axes"])), ""
     ),
-    "slice": Template(w.sliced, "part"),
+    "slice": Template(w.sliced, "piece"),
     "concat": Template(
         lambda op: call("flow.cat", w.listed(op), dim=op.attr("axis")), "joined"
     ),

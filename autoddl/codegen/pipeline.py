@@ -11,7 +11,7 @@ from autoddl.codegen.expression import literal, sbp_text
 from autoddl.codegen.facts import Input
 from autoddl.codegen.function import Groups
 from autoddl.codegen.functions import name_groups, written
-from autoddl.codegen.stages import Stages, check_pipeline, tensors_of
+from autoddl.codegen.stages import Stage, Stages, check_pipeline, tensors_of
 from autoddl.plan import Pipeline, Plan
 
 
@@ -23,7 +23,7 @@ def stages_text(
     stages, groups = Stages(plan, pipeline, inputs, top), Groups()
     for number, stage in enumerate(stages.stages):
         writer = Writer(stage.section, groups, top=top, checked=checked, inline_top=True)
-        writer.write(f"stage_{number}", stage.arguments)
+        writer.write(f"stage_{number}", _own_names(stage))
     name_groups(groups, top)
     functions = [written(group, groups, top) for group in groups.groups]
     names = [f"stage_{number}" for number in range(pipeline.stages)]
@@ -39,6 +39,15 @@ def stages_text(
         ]
     )
     return _tables(stages), functions, run
+
+
+def _own_names(stage: Stage) -> dict[str, str]:
+    """Return how a stage's function calls its arguments: x what alone comes from another stage."""
+    names = dict(stage.arguments)
+    arrived = [t for t in names if t in stage.section.program.producer]
+    if len(arrived) == 1 and "x" not in names.values():
+        names[arrived[0]] = "x"
+    return names
 
 
 def _tables(stages: Stages) -> str:

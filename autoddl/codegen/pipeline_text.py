@@ -10,12 +10,6 @@ def as_global(array, sbp, stage):
 def as_whole(tensor):
     """Return the whole of a global tensor as an array, on the ranks of its stage."""
     return tensor.to_global(sbp=WHOLE).to_local().numpy().copy()
-
-
-def part(params, module):
-    """Return the parameters of one module, by their names inside it."""
-    start = f"{module}."
-    return {name[len(start) :]: t for name, t in params.items() if name.startswith(start)}
 '''
 
 STEP_TEXT = '''

@@ -12,6 +12,14 @@ _KINDS = {
     ("S", "S"): "all-to-all", ("B", "S"): "slice", ("B", "P"): "keep on one", ("S", "P"): "pad",
 }  # fmt: skip
 MAX_READERS = 2
+_WORDS = {  # what is read for, where no module's name says it
+    **dict.fromkeys(("broadcast_add", "bias_add"), "the bias"),
+    **dict.fromkeys(("matmul", "broadcast_matmul", "batch_matmul"), "the product"),
+    **dict.fromkeys(("conv2d", "deconv2d"), "the convolution"),
+    **dict.fromkeys(("reduce_sum", "add_n"), "the sum"),
+    **dict.fromkeys(("scalar_mul", "scalar_div", "broadcast_div"), "the mean"),
+    "var": "the variance", "nll": "the losses", "normalization": "the statistics",
+}  # fmt: skip
 
 
 def backward_state(state: NdSbp) -> NdSbp:
@@ -50,7 +58,7 @@ def _readers(section: Section, scope: str, value: Value) -> str:
             module = op.module[len(scope) + 1 :] if scope else op.module.partition(".")[2]
             maker = section.made_by.get(value.tensor)
             beside = maker is not None and maker.module == op.module
-            own = "the bias" if op.type in ("broadcast_add", "bias_add") else op.type
+            own = _WORDS.get(op.type, op.type)
             numbered = module.rpartition(".")[2].isdigit()
             words.append(own if beside or numbered or not module or op.module == scope else module)
     names = list(dict.fromkeys(words))

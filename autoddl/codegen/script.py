@@ -54,6 +54,7 @@ def generate(plan: Plan, *, learning_rate: float | None = None, checked: bool = 
     parts = [
         tables,
         fixed.BATCH_TEXT,
+        *([text.PART_TEXT] if any("part(p" in function for function in functions) else []),
         *([text.CHECK_TEXT] if checked else []),
         *functions,
         text.optimizer_text(optimizer, top, stages=fixed is pipeline_text),

@@ -1,0 +1,256 @@
+"""Generated scripts on real ranks: the numbers of one process, with micro-batches added up."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autoddl
+from autoddl.codegen import generate
+from autoddl.codegen.facts import inputs_of
+from autoddl.codegen.order import one_f_one_b
+from autoddl.plan import Plan
+from tests.pipelines import in_stages
+
+pytestmark = [pytest.mark.oneflow, pytest.mark.testbed]
+
+SCRIPT = Path(__file__).parent / "rank_scripts" / "train.py"
+ROOT = str(Path(__file__).parents[3])
+STEPS = 10
+RATE = 0.1
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model under a plan: `stage_of` cuts it into stages, `uneven` is the batch to run it with."""
+
+    name: str
+    model: str
+    mesh: str
+    search: str = "SUMMA"
+    stages: int = 1
+    micro_batches: int = 1
+    stage_of: Callable[[str], int | None] = lambda _: 0
+    sizes: tuple[tuple[str, Any], ...] = ()
+    uneven: int | None = None
+    recomputed: tuple[int, ...] = ()
+
+
+def by_block(blocks: int, stages: int) -> Callable[[str], int | None]:
+    """Return a GPT's stages: the same number of blocks each, the head with the last."""
+
+    def stage_of(module: str) -> int | None:
+        if module.startswith("model.blocks."):
+            return int(module.split(".")[2]) * stages // blocks
+        return stages - 1 if module.startswith(("model.norm", "model.head")) else None
+
+    return stage_of
+
+
+def through_skips(module: str) -> int | None:
+    """Return a UNet's stages: the way down, the way up."""
+    up = ("model.grow", "model.up", "model.head")
+    return 1 if module.startswith(up) else 0 if module.startswith("model.down") else None
+
+
+def four_levels(module: str) -> int | None:
+    """Return a UNet's stages such that skips pass over stages: 0 → 3."""
+    if module.startswith(("model.grow", "model.up")):
+        return 2 + int(module.split(".")[2])
+    if module.startswith("model.down"):
+        return min(1, int(module.split(".")[2]))
+    return 3 if module.startswith("model.head") else None
+
+
+def vgg_halves(module: str) -> int | None:
+    """Return a VGG's stages: the convolutions up to the tenth layer, the rest."""
+    if module.startswith("model.features."):
+        return int(int(module.split(".")[2]) >= 10)
+    return 1 if module.startswith("model.classifier") else None
+
+
+FOUR = (
+    Case("gpt", "gpt", "2x2"),
+    Case("vgg", "vgg13", "2x2"),
+    Case("unet", "unet", "2x2", "ZeRO 2"),
+    Case("resnet", "resnet50", "2x2", "data parallel"),
+    Case("uneven", "mlp", "4", "data parallel", uneven=6),
+    Case("uneven_2d", "mlp", "2x2", uneven=7),
+    Case("summed", "mlp", "2x2", micro_batches=3),
+    Case("gpt_2x2", "gpt", "2", "data parallel", 2, 4, by_block(2, 2), recomputed=(0,)),
+    Case("vgg_2x2", "vgg13", "2", "Megatron", 2, 4, vgg_halves),
+    Case("unet_2x2", "unet", "2", "ZeRO 2", 2, 4, through_skips),
+    Case("gpt_4x1", "gpt", "1", "coordinate", 4, 4, by_block(4, 4), (("layers", 4),)),
+    Case("unet_4x1", "unet", "1", "coordinate", 4, 6, four_levels),
+)
+EIGHT = (
+    Case("gpt_3d", "gpt", "2x2x2", sizes=(("layers", 1),)),
+    Case("gpt_2x[2,2]", "gpt", "2x2", "SUMMA", 2, 4, by_block(2, 2)),
+)
+
+
+def prepare(case: Case, folder: Path) -> dict[str, Any]:
+    """Write script, weights and data of a case and train it in this process; return the ranks' job."""
+    import oneflow as flow
+
+    from experiments.models import build
+    from experiments.models.training import seed_weights
+
+    sizes = dict(case.sizes)
+    graph, inputs = build(case.model, **sizes)
+    plan = autoddl.optimize(graph, *inputs, mesh=case.mesh, search=case.search)
+    if case.uneven is not None:  # the same states, whose shards are now of different sizes
+        graph, inputs = build(case.model, **sizes, batch=case.uneven)
+        plan = at_shapes(plan, autoddl.capture(graph, *inputs))
+    if case.stages * case.micro_batches > 1:
+        plan = in_stages(plan, case.stages, case.micro_batches, case.stage_of)
+        assert plan.pipeline is not None
+        plan = replace(plan, pipeline=replace(plan.pipeline, recomputed=case.recomputed))
+    (folder / f"{case.name}.py").write_text(generate(plan, checked=True))
+    model = graph.model.to(flow.nn.Module)
+    seed_weights(model, 0)
+    flow.save(model.state_dict(), str(folder / f"{case.name}.weights"))
+    rng = np.random.default_rng(1)
+    arrays = [
+        np.concatenate([rng.permuted(t.numpy(), axis=None) for _ in range(case.micro_batches)])
+        for t in inputs
+    ]
+    assert plan.program is not None
+    names = [item.name for item in inputs_of(plan.program)]
+    data = folder / f"{case.name}.npz"
+    np.savez(data, **dict(zip(names, arrays, strict=True)))
+    losses = trained_alone(graph, model, arrays, case.micro_batches)
+    state = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
+    np.savez(folder / f"{case.name}.expected.npz", losses=losses, **state)
+    return {
+        "name": case.name, "script": str(folder / f"{case.name}.py"), "data": str(data),
+        "weights": str(folder / f"{case.name}.weights"), "steps": STEPS, "learning_rate": RATE,
+    }  # fmt: skip
+
+
+def at_shapes(plan: Plan, program: Any) -> Plan:
+    """Return a plan's states for the same graph with other shapes."""
+    inputs = tuple(replace(i, shape=program.tensor[i.name].shape) for i in plan.inputs)
+    return replace(plan, program=program, inputs=inputs, fingerprint=program.fingerprint)
+
+
+def trained_alone(graph: Any, model: Any, arrays: list[Any], micro_batches: int) -> list[float]:
+    """Return the losses of one process that adds up the gradients of micro-batches."""
+    import oneflow as flow
+
+    optimizer = flow.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+    losses = []
+    for _ in range(STEPS):
+        total = 0.0
+        for parts in zip(*(np.split(a, micro_batches) for a in arrays), strict=True):
+            x, y = map(flow.tensor, parts)
+            loss = graph.loss(model(x), y)
+            (loss / micro_batches).backward()
+            total += float(loss.numpy()) / micro_batches
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    return losses
+
+
+def run(cases: tuple[Case, ...], ranks: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    from autoddl.engine.launch import launch
+
+    jobs = [prepare(case, folder) for case in cases]
+    (folder / "cases.json").write_text(json.dumps(jobs))
+    launch([str(SCRIPT), str(folder)], nproc_per_node=ranks, timeout_s=150, env={}, check=True)
+    return {
+        case.name: [
+            json.loads((folder / f"{case.name}.rank{rank}.json").read_text())
+            for rank in range(ranks)
+        ]
+        for case in cases
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("generated")
+
+
+@pytest.fixture(scope="module")
+def four(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    return run(FOUR, 4, folder)
+
+
+@pytest.fixture(scope="module")
+def eight(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    return run(EIGHT, 8, folder)
+
+
+def check(case: Case, ranks: list[dict[str, Any]], folder: Path) -> None:
+    """Hold losses, weights, states and the order of stages against what they have to be."""
+    expected = np.load(folder / f"{case.name}.expected.npz")
+    weights = read_weights(folder / f"{case.name}.trained")
+    assert set(weights) == set(expected.files) - {"losses"}
+    for name, value in weights.items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5)
+    for rank in ranks:
+        if rank["stage"] == case.stages - 1:
+            assert rank["losses"] == pytest.approx(list(expected["losses"]), abs=1e-4)
+        else:
+            assert rank["losses"] == []
+        if case.uneven is None:
+            assert rank["unplanned"] == []
+        if case.stages > 1:
+            order = one_f_one_b(rank["stage"], case.stages, case.micro_batches)
+            assert rank["done"] == [f"{kind}{n}" for kind, n in order]
+
+
+def read_weights(path: Path) -> dict[str, Any]:
+    import oneflow as flow
+
+    return {name: tensor.numpy() for name, tensor in flow.load(str(path)).items()}
+
+
+@pytest.mark.parametrize("case", FOUR, ids=lambda case: case.name)
+def test_four_ranks_train_as_one_process(case: Case, four: Any, folder: Path) -> None:
+    check(case, four[case.name], folder)
+
+
+@pytest.mark.parametrize("case", EIGHT, ids=lambda case: case.name)
+def test_eight_ranks_train_as_one_process(case: Case, eight: Any, folder: Path) -> None:
+    check(case, eight[case.name], folder)
+
+
+def test_shards_of_a_batch_that_does_not_divide_are_uneven(four: Any) -> None:
+    rows = [rank["parts"][0][0] for rank in four["uneven"]]  # of x, cut along the batch of 6
+    assert rows == [2, 2, 1, 1]
+    assert sorted({rank["parts"][0][0] for rank in four["uneven_2d"]}) == [3, 4]
+
+
+def test_a_script_runs_by_itself(folder: Path) -> None:
+    """Start a pipeline's script as its header says, where autoddl can't be imported."""
+    case = Case("alone", "gpt", "1", "coordinate", 2, 4, by_block(2, 2))
+    job = prepare(case, folder)
+    command = [sys.executable, "-m", "autoddl", "run", "--nproc-per-node", "2", "--timeout", "60"]
+    arguments = ["--weights", job["weights"], "--data", job["data"], "--steps", str(STEPS)]
+    arguments += ["--learning-rate", str(RATE), "--save", str(folder / "alone.trained")]
+    source = Path(job["script"]).read_text()
+    assert "autoddl" not in source.partition('"""\n\nimport')[2]
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    done = subprocess.run(
+        [*command, job["script"], *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = np.load(folder / "alone.expected.npz")
+    for name, value in read_weights(folder / "alone.trained").items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5)

@@ -1,0 +1,211 @@
+"""The generated text: a golden script, what it refuses, and what it says."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import autoddl
+from autoddl.codegen import generate, ops, register_template
+from autoddl.codegen.expression import call
+from autoddl.codegen.values import forward_ops
+from autoddl.errors import AutoDDLError
+from autoddl.plan import Plan
+from autoddl.sbp.state import NdSbp
+from tests.autoddl.codegen.plans import planned, with_updates
+from tests.pipelines import in_stages
+from tests.programs import mlp, transformer
+
+HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def small() -> Plan:
+    return planned(mlp(optimizer="momentum"), "2x2")
+
+
+@pytest.fixture(scope="module")
+def attention() -> Plan:
+    return planned(transformer(layers=3), "2x2")
+
+
+def ruff(*files: Path) -> str:
+    """Return what ruff finds in files with this project's settings, "" if nothing."""
+    found = ""
+    for command in (["check", "--quiet"], ["format", "--diff", "--quiet"]):
+        config = ["--no-cache", "--config", str(ROOT / "pyproject.toml")]
+        line = [sys.executable, "-m", "ruff", *command, *config, *map(str, files)]
+        done = subprocess.run(line, capture_output=True, text=True)
+        found += done.stdout + done.stderr
+        assert done.returncode == 0 or found, "ruff failed without a word"
+    return found
+
+
+def without_predictions(text: str) -> list[str]:
+    """Return the lines of a script but for its costs, which follow the profile."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("Predicted: "))
+    end = lines.index("", start)
+    return lines[:start] + lines[end:]
+
+
+def test_a_small_script_is_the_golden_one(small: Plan, tmp_path: Path) -> None:
+    small.codegen(tmp_path / "train.py")
+    text = (tmp_path / "train.py").read_text()
+    golden = (HERE / "golden_mlp.py").read_text()
+    assert without_predictions(text) == without_predictions(golden)
+
+
+def test_ruff_finds_nothing(small: Plan, attention: Plan, tmp_path: Path) -> None:
+    staged = in_stages(attention, 3, 4, lambda m: int(m.split(".")[2]) if "blocks." in m else None)
+    recomputed = replace(staged, pipeline=replace(staged.pipeline, recomputed=(0, 2)))
+    summed = in_stages(small, 1, 4, lambda _: 0)
+    plans = [small, attention, staged, recomputed, summed, planned(mlp(), "2x2x2")]
+    files = []
+    for number, plan in enumerate(plans):
+        for checked in (False, True):
+            files.append(tmp_path / f"plan{number}_{checked}.py")
+            files[-1].write_text(generate(plan, checked=checked))
+    assert ruff(*files) == ""
+
+
+def test_scripts_need_only_oneflow_and_numpy(attention: Plan) -> None:
+    tree = ast.parse(generate(attention))
+    imports = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    imports |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+    assert imports == {"argparse", "itertools", "logging", "numpy", "oneflow", "oneflow.nn"}
+
+
+def test_equal_modules_share_one_function(attention: Plan) -> None:
+    text = generate(attention)
+    assert text.count("\ndef block(") == text.count("\ndef attention(") == 1
+    assert text.count("\ndef layer_norm(") == 1
+    assert '    for i in range(3):\n        x = block(part(params, f"blocks.{i}"), x)\n' in text
+
+
+def test_names_are_those_of_the_model(attention: Plan) -> None:
+    tree = ast.parse(generate(attention))
+    functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+    names = {
+        target.id
+        for node in ast.walk(functions["block"])
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    assert {"ln1", "ln2", "fc1", "act", "fc2"} <= names
+    inside = ast.unparse(functions["attention"])
+    assert all(f"{name} = " in inside for name in ("qkv", "q", "k", "v", "scores", "weights"))
+
+
+def test_every_redistribution_of_the_forward_pass_is_written(small: Plan) -> None:
+    program = small.program
+    assert program is not None
+    forward = {op.name for op in forward_ops(program)} | {"output"}
+    steps = {
+        (r.tensor, r.path[: i + 1])
+        for r in small.redistributions
+        if any(op in forward for op, _ in r.readers)
+        for i in range(len(r.path))
+    }
+    text = generate(small)
+    body = text[text.index("def forward") : text.index("def make_optimizer")]
+    assert body.count(".to_global(") == body.count("# (") == len(steps) > 0
+
+
+def test_gradients_come_back_in_the_state_before(small: Plan) -> None:
+    lines = generate(small).splitlines()
+    (line,) = [n for n in lines if "fc1_weight = " in n]
+    assert line.endswith('params["fc1.weight"].to_global(sbp=[B, S(0)], grad_sbp=[S(1), S(0)])')
+
+
+def test_the_optimizer_is_that_of_the_program() -> None:
+    text = generate(planned(mlp(optimizer="adam"), "2", "data parallel"), learning_rate=0.01)
+    assert "flow.optim.Adam(trained, lr=learning_rate, betas=(0.9, 0.999), eps=1e-08)" in text
+    assert '"--learning-rate", type=float, default=0.01' in text
+    program = with_updates(mlp(optimizer="adam"), weight_decay=0.05000000074505806)
+    plan = autoddl.optimize(program, mesh="2", search="data parallel")
+    assert "AdamW(" in generate(plan)
+    assert "weight_decay=0.05" in generate(plan)
+
+
+def test_what_the_graph_does_not_tell_becomes_an_option(small: Plan) -> None:
+    program = small.program
+    assert program is not None
+    for kind, option in (
+        ("RegularizeGradient-L1L2", "weight_decay"),
+        ("ClipGradient-Norm", "max_norm"),
+    ):
+        parameters = tuple(replace(p, gradient=f"System-{kind}-7/out") for p in program.parameters)
+        text = generate(replace(small, program=replace(program, parameters=parameters)))
+        assert f'"--{option.replace("_", "-")}", type=float, required=True' in text
+        assert f"make_optimizer(params, args.learning_rate, args.{option})" in text
+        ast.parse(text)
+
+
+def test_a_plan_without_its_program_is_refused(small: Plan) -> None:
+    with pytest.raises(AutoDDLError, match=r"without its program; plan again"):
+        generate(replace(small, program=None))
+
+
+def test_states_that_oneflow_has_not_are_refused(small: Plan) -> None:
+    variables = {**small.variables, "model.fc1.weight": NdSbp.parse("(S0', S0)")}
+    with pytest.raises(
+        AutoDDLError, match=r"model.fc1.weight is in state \(S0', S0\).*engine='oneflow'"
+    ):
+        generate(replace(small, variables=variables))
+
+
+def test_an_unknown_op_is_named_with_the_remedy(
+    small: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(ops._TEMPLATES, "gelu")
+    with pytest.raises(AutoDDLError, match=r"op .*gelu.* has type 'gelu'.*register_template"):
+        generate(small)
+    register_template("gelu", lambda op: call("flow.nn.functional.gelu", op.args["in_0"]))
+    assert "flow.nn.functional.gelu(fc1)" in generate(small)
+
+
+def test_the_command_writes_the_script(small: Plan, tmp_path: Path) -> None:
+    small.save(tmp_path / "plan.json")
+    command = [sys.executable, "-m", "autoddl", "codegen", str(tmp_path / "plan.json")]
+    out = tmp_path / "out.py"
+    done = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert out.read_text() == generate(small)
+    missing = [*command[:-1], str(tmp_path / "none.json")]
+    done = subprocess.run(missing, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+def test_stages_send_what_later_ones_read(attention: Plan) -> None:
+    staged = in_stages(attention, 3, 4, lambda m: int(m.split(".")[2]) if "blocks." in m else None)
+    text = generate(staged)
+    rows = [line for line in text.splitlines() if line.startswith('    ("blocks_')]
+    assert [row.split(", ")[:3] for row in rows] == [
+        ['    ("blocks_0"', "0", "1"],
+        ['    ("blocks_1"', "1", "2"],
+    ]
+    assert text.count("\ndef block(") == 1  # shared by all stages
+    assert "def one_f_one_b(stage, stages, micro_batches):" in text
+
+
+def test_a_recomputed_stage_must_do_the_same_again(small: Plan) -> None:
+    program = small.program
+    assert program is not None
+    staged = in_stages(small, 2, 2, lambda m: int(m.endswith("2")))
+    changed = tuple(replace(op, type="dropout") if op.type == "gelu" else op for op in program.ops)
+    plan = replace(
+        staged,
+        program=replace(program, ops=changed),
+        pipeline=replace(staged.pipeline, recomputed=(0,)),
+    )
+    with pytest.raises(AutoDDLError, match="stage 0 is computed twice"):
+        generate(plan)
