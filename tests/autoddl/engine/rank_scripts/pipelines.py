@@ -14,7 +14,7 @@ import oneflow as flow
 from oneflow import nn
 
 import autoddl
-from autoddl import pipelines
+from autoddl import stage_cuts
 from experiments.models import build
 from experiments.models.training import (
     OPTIMIZERS,
@@ -158,13 +158,13 @@ def save_weights(plan, model, out):
 @contextmanager
 def cuts(bounds):
     """Let the stages but the first begin at these positions, wherever the planner would cut."""
-    kept = pipelines._bounds
+    kept = stage_cuts._Cuts._bounds
     if bounds is not None:
-        pipelines._bounds = lambda *_: tuple(bounds)
+        stage_cuts._Cuts._bounds = lambda *_: tuple(bounds)
     try:
         yield
     finally:
-        pipelines._bounds = kept
+        stage_cuts._Cuts._bounds = kept
 
 
 def run(case, out):
