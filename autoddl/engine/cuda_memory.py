@@ -106,7 +106,7 @@ def compiled_plan(
     preload = os.pathsep.join(filter(None, (str(_stand_in(folder)), os.environ.get("LD_PRELOAD"))))
     result = launch(
         ["-m", "autoddl.engine.cuda_memory_rank", str(folder)],
-        nproc_per_node=plan.mesh.size,
+        nproc_per_node=plan.devices,
         timeout_s=timeout_s,
         env={"LD_PRELOAD": preload},
         stream_rank0=False,

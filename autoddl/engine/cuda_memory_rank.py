@@ -21,7 +21,9 @@ from autoddl.engine import inject
 from autoddl.engine.abstract import abstract_parameters
 from autoddl.engine.capture import neutral_name, program_of, traced
 from autoddl.engine.cuda_memory import DONE, PLAN, REQUEST
+from autoddl.engine.staged_graph import on_all_ranks, traced_micro_batch
 from autoddl.plan import Plan, load
+from autoddl.sbp.program import Program
 from autoddl.sbp.state import broadcast
 
 _POLL_S = 0.02
@@ -37,9 +39,14 @@ def main(folder: Path) -> None:
     _write_logs()
     with abstract_parameters():
         graph, inputs = _factory(request["factory"])(**request["arguments"])
-    twin = traced(graph, *inputs)
-    plan.check_graph(program_of(twin._full_job_proto, twin.name))
-    twin._full_graph_proto = on_cuda(twin._full_job_proto, plan, twin.name)
+    if plan.pipeline is not None:
+        twin, program = traced_micro_batch(plan, graph, inputs, {})
+        staged_on_cuda(twin._full_job_proto, plan, program, twin.name)
+        twin._full_graph_proto = twin._full_job_proto
+    else:
+        twin = traced(graph, *inputs)
+        plan.check_graph(program_of(twin._full_job_proto, twin.name))
+        twin._full_graph_proto = on_cuda(twin._full_job_proto, plan, twin.name)
     threading.Thread(target=_leave_when_written, args=(folder,), daemon=True).start()
     twin.finish_complie_and_init_runtime()  # does not return: the runtime finds no device
     os._exit(1)
@@ -72,6 +79,22 @@ def on_cuda(job: Any, plan: Plan, graph_name: str) -> Any:
         elif kind == "user_conf" and op.user_conf.op_type_name == "argmax":
             _replace_argmax(job, op)
     return job
+
+
+def staged_on_cuda(job: Any, plan: Plan, program: Program, graph_name: str) -> None:
+    """Rewrite the job of a micro-batch to follow a plan with stages on CUDA devices."""
+    on_all_ranks(job, plan)
+    inject.write_plan(job, plan, program, graph_name)
+    ops = {op.name: op for op in job.net.op}
+    for group in (*job.placement.placement_group, *job.placement.blob_placement_group):
+        if group.parallel_conf.device_name[0].startswith("@"):
+            group.parallel_conf.device_tag = "cuda"
+    for group in job.placement.placement_group:
+        for name in group.op_set.op_name:
+            ops[name].device_tag = group.parallel_conf.device_tag
+    for op in list(job.net.op):
+        if op.WhichOneof("op_type") == "user_conf" and op.user_conf.op_type_name == "argmax":
+            _replace_argmax(job, op)
 
 
 def _on_host(op: Any, planned: set[str]) -> bool:

@@ -51,9 +51,9 @@ class StagedGraph:
     """
 
     def __init__(self, plan: Plan, graph: flow.nn.Graph, args: Any, kwargs: Any) -> None:
-        self._twin, program = _traced(plan, graph, args, kwargs)
+        self._twin, program = traced_micro_batch(plan, graph, args, kwargs)
         job = self._twin._full_job_proto
-        _on_all_ranks(job, plan)
+        on_all_ranks(job, plan)
         inject.write_plan(job, plan, program, self._twin.name)
         self._outputs = self._made_outputs(plan, program)
         self._written = convert_to_tensor_tuple(self._outputs)
@@ -107,7 +107,7 @@ class StagedGraph:
         return found
 
 
-def _traced(
+def traced_micro_batch(
     plan: Plan, graph: flow.nn.Graph, args: Any, kwargs: Any
 ) -> tuple[flow.nn.Graph, Program]:
     """Return a built copy of a graph and the Program of one micro-batch; its ops have these names."""
@@ -155,7 +155,7 @@ def _without_memory(graph: flow.nn.Graph) -> Iterator[None]:
         replace_variables(graph, lambda name, _: kept[name])
 
 
-def _on_all_ranks(job: Any, plan: Plan) -> None:
+def on_all_ranks(job: Any, plan: Plan) -> None:
     """Let a job that was traced on one device run on all ranks, but the engine's scheduler on one."""
     placement, view = job.placement, job.job_parallel_view_conf
     host = {op.name for op in job.net.op if _is_scheduler(op)}
