@@ -51,8 +51,9 @@ class Pipeline:
     variables and inputs to their stages. `program` and plan describe one micro-batch; gradients are
     summed up over all, and updates come once. Redistributions have readers in one stage each; where
     their tensor comes from another stage they begin in the state in which it arrives. In the stages
-    `recomputed` the backward pass makes activations again (activation checkpointing). `step` has the
-    predicted seconds of all that a step consists of.
+    `recomputed` the backward pass makes activations again (activation checkpointing). Predicted
+    are `memory_bytes` of each stage's device that needs most, and in `step` the seconds of all that a
+    step consists of.
     """
 
     stages: int
@@ -60,6 +61,7 @@ class Pipeline:
     stage_of: Mapping[str, int]
     transfers: tuple[Transfer, ...] = ()
     recomputed: tuple[int, ...] = ()
+    memory_bytes: tuple[int, ...] = ()
     step: PipelineStep | None = None
 
     @property

@@ -69,6 +69,7 @@ def _encoded(pipeline: Pipeline) -> dict[str, Any]:
         "stages": pipeline.stages,
         "micro_batches": pipeline.micro_batches,
         "recomputed": list(pipeline.recomputed),
+        "memory_bytes": list(pipeline.memory_bytes),
         "stage_of": dict(pipeline.stage_of),
         "transfers": transfers,
         "step": None if pipeline.step is None else asdict(pipeline.step),
@@ -149,6 +150,7 @@ def _pipeline(data: Any) -> Pipeline | None:
             for t in data["transfers"]
         ),
         recomputed=tuple(data["recomputed"]),
+        memory_bytes=tuple(data["memory_bytes"]),
         step=None if data["step"] is None else _step(data["step"]),
     )
     stages = (*pipeline.stage_of.values(), *(t.target for t in pipeline.transfers))

@@ -78,7 +78,7 @@ class Staged:
         """Return the stages as plans have them."""
         return Pipeline(
             self.stages, self.micro_batches, self.stage_of, self.transfers, self.recomputed,
-            self.step,
+            tuple(memory.total for memory in self.memory), self.step,
         )  # fmt: skip
 
     @property

@@ -68,7 +68,7 @@ def _stages(plan: Plan) -> Table:
     table = Table(title=escape(title))
     for name in ("stage", "ranks", "modules"):
         table.add_column(name, overflow="fold")
-    for name in ("forward", "backward", "once per step", "in flight", "idle", "receives"):
+    for name in ("forward", "backward", "once per step", "in flight", "idle", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     step = pipeline.step
     timeline = None if step is None else pipeline.timeline
@@ -84,10 +84,10 @@ def _stages(plan: Plan) -> Table:
             ]  # fmt: skip
         if stage in pipeline.recomputed:
             cells[1] += " (forward again)"
-        arrive = {t.tensor for t in pipeline.transfers if t.target == stage}
+        memory = bytes_text(pipeline.memory_bytes[stage]) if pipeline.memory_bytes else "-"
         names = "" if program is None else _span(program, pipeline.stage_of, stage)
         ranks = f"{first}" if plan.mesh.size == 1 else f"{first}-{first + plan.mesh.size - 1}"
-        table.add_row(str(stage), ranks, escape(names), *cells, f"{len(arrive)} tensors")
+        table.add_row(str(stage), ranks, escape(names), *cells, memory)
     return table
 
 

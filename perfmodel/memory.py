@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+from autoddl.perfmodel.accumulate import buffered, summed
 from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import Block, blocks
 from autoddl.perfmodel.sizes import LocalSizes
-from autoddl.perfmodel.tasks import Buffer, Layout, RankTasks, rank_tasks
+from autoddl.perfmodel.tasks import BUFFER, Buffer, Layout, RankTasks, rank_tasks
 from autoddl.sbp.program import Program, Tensor
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp, Sbp
@@ -72,15 +73,19 @@ def estimate(
         program: one training step; with micro-batches, that of one of them.
         mesh: the axis sizes.
         layout: the state of every tensor.
-        micro_batches: so many add up their gradients before the update: every gradient has a sum
-            besides it, and the inputs of all are in memory.
+        micro_batches: so many add up their gradients before the update, and the inputs of all are in
+            memory.
         in_flight: of so many micro-batches the forward pass is done and the backward pass is not (a
-            stage of a pipeline): what the backward pass reads is in memory for each.
+            stage of a pipeline): buffers hold what the backward pass reads of all but the newest.
         recompute: names of forward results that are dropped and made again for the backward pass
             (activation checkpointing); programs that were captured with it do so already.
         sizes: those of another layout of the program, if there was one.
     """
     given, (program, layout) = program, recomputed(program, layout, recompute)
+    if micro_batches > 1:
+        program, layout = summed(program, layout)
+    if in_flight > 1:
+        program, layout = buffered(program, layout)
     known = sizes if sizes is not None and program is given else LocalSizes(program, mesh)
     found = [
         rank_estimate(
@@ -107,7 +112,7 @@ def rank_estimate(
     gradients = {p.gradient for p in program.parameters if p.gradient}
     parts, alive = [0] * 5, []
     extra = itertools.chain(
-        _accumulated(rank, gradients, program, micro_batches), _in_flight(rank, in_flight)
+        _waiting(rank, program, micro_batches), _more_in_flight(rank, in_flight)
     )
     for block in itertools.chain(blocks(rank), extra):
         gaps = block.size
@@ -160,46 +165,20 @@ def _made_partial(program: Program, layout: Layout) -> Iterator[tuple[NdSbp, NdS
                 yield before.executed, after.executed
 
 
-def _accumulated(
-    rank: RankTasks, gradients: set[str], program: Program, micro_batches: int
-) -> Iterator[Block]:
-    """Yield the sums of the gradients, and the inputs of the other micro-batches."""
-    if micro_batches == 1:
-        return
+def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Iterator[Block]:
+    """Yield the inputs of all micro-batches but one."""
     inputs = set(program.inputs)
     for index, buffer in enumerate(rank.buffers):
-        if buffer.origin != index or buffer.kind in ("boxing", "workspace", "output"):
-            continue
-        if buffer.tensor in gradients:
-            yield Block(buffer.size, (index,))
-        elif buffer.tensor in inputs:
+        given = buffer.origin == index and buffer.kind not in ("boxing", "workspace", "output")
+        if given and buffer.tensor in inputs:
             yield from [Block(buffer.size, (index,))] * (micro_batches - 1)
 
 
-def _in_flight(rank: RankTasks, count: int) -> Iterator[Block]:
-    """Yield what the backward pass reads, for all micro-batches but one."""
-    if count == 1:
-        return
-    seen = set()
+def _more_in_flight(rank: RankTasks, in_flight: int) -> Iterator[Block]:
+    """Yield what buffers hold of all micro-batches in flight but the newest, and one more."""
     for index, buffer in enumerate(rank.buffers):
-        holder = _holder(rank, index)
-        if holder in seen or not buffer.reused or rank.tasks[buffer.producer].phase != "forward":
-            continue
-        if any(rank.tasks[r].phase == "backward" for r in buffer.readers):
-            seen.add(holder)
-            yield from [Block(buffer.size, (index,))] * (count - 1)
-
-
-def _holder(rank: RankTasks, index: int) -> int:
-    """Return the buffer of which another is a view."""
-    task = rank.tasks[rank.buffers[index].producer]
-    while task.shares is not None and not task.shares[1]:
-        source = rank.buffers[task.shares[0]]
-        if not source.reused or source.size != rank.buffers[index].size:
-            break
-        index = task.shares[0]
-        task = rank.tasks[source.producer]
-    return index
+        if rank.tasks[buffer.producer].name.startswith(f"{BUFFER} "):
+            yield from [Block(buffer.size, (index,))] * (in_flight - 2)
 
 
 def local_bytes(tensor: Tensor, state: Sequence[Sbp], mesh: Sequence[int]) -> int:

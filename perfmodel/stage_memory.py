@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 
 from autoddl.perfmodel.memory import MemoryEstimate, estimate
 from autoddl.perfmodel.recompute import can_repeat
-from autoddl.perfmodel.tasks import Layout
+from autoddl.perfmodel.tasks import ARRIVAL, Layout
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.state import NdSbp
-
-ARRIVAL = "arrival"  # the type of ops that stand for what comes from other stages
 
 
 @dataclass(frozen=True)

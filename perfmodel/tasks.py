@@ -21,6 +21,8 @@ from autoddl.sbp.state import B, NdSbp, Sbp
 
 ALIGNMENT = 512
 """Every buffer starts and ends at a multiple of so many bytes."""
+ARRIVAL, BUFFER, SUM = "arrival", "identity_buffer", "acc"
+"""The types of ops for what comes from another stage, micro-batches in flight, sums of gradients."""
 
 
 class Redistributed(Protocol):
@@ -196,13 +198,14 @@ class _Maker:
         read = tuple([b for b in reads.values() if b is not None])
         number = self._task(op.name, (1, index), read)
         task = self.tasks[number]
-        task.merged = op.phase != "optimizer"
+        task.merged = op.phase != "optimizer" and op.type not in (ARRIVAL, BUFFER)
         self.started[op.name] = number
         if op.name in self.layout.after:
             task.after = (self.started[self.layout.after[op.name]],)
         sizes = self.sizes.op(op, signature)
         for (operand, name), size in zip(op.outputs, sizes.results, strict=True):
-            buffer = self._buffer(number, name, self.program.tensor[name].role, size)
+            role = self.program.tensor[name].role
+            buffer = self._buffer(number, name, role, size, reused=op.type != SUM)
             self.made[name] = buffer, signature[operand]
         if sizes.workspace:
             self._buffer(number, op.name, "workspace", sizes.workspace)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.perfmodel.memory import Layout, MemoryEstimate, estimate, rank_estimate
-from autoddl.perfmodel.recompute import PREFIX, recomputed
+from autoddl.perfmodel.recompute import PREFIX
+from autoddl.perfmodel.recompute import recomputed as recomputed_program
 from autoddl.perfmodel.schedule import blocks, execution_order, merged_chains, placed_bytes
 from autoddl.perfmodel.tasks import rank_tasks
 from autoddl.sbp.program import Op, Program, Tensor
@@ -176,9 +177,10 @@ def test_accumulated_gradients_and_inputs_of_all_micro_batches() -> None:
     program = mlp(batch=8, sizes=(128, 256, 128), optimizer="adam")
     gradients = sum(program.tensor[p.gradient].size_bytes for p in program.parameters if p.gradient)
     inputs = sum(program.tensor[name].size_bytes for name in program.inputs)
-    once = on_one(program).total
-    for count in (2, 5):
-        assert on_one(program, micro_batches=count).total == once + gradients + (count - 1) * inputs
+    two, five = (on_one(program, micro_batches=count) for count in (2, 5))
+    assert five.total == two.total + 3 * inputs
+    assert two.gradients == gradients  # the sums; single gradients share memory with others
+    assert two.total < on_one(program).total + gradients + inputs
 
 
 def test_micro_batches_in_flight_hold_what_backward_reads() -> None:
@@ -188,13 +190,13 @@ def test_micro_batches_in_flight_hold_what_backward_reads() -> None:
         for o in program.ops
         if o.phase == "backward"
         for _, name in o.inputs
-        if name in program.producer and program.producer[name].phase == "forward"
+        if name in program.inputs
+        or (name in program.producer and program.producer[name].phase == "forward")
     }
-    least = max(program.tensor[name].size_bytes for name in saved)
-    most = sum(-(-program.tensor[name].size_bytes // 512) * 512 for name in saved)
-    one, two, four = (on_one(program, in_flight=n).total for n in (1, 2, 4))
-    assert least <= two - one <= most
-    assert four - one == 3 * (two - one)
+    held = sum(-(-program.tensor[name].size_bytes // 512) * 512 for name in saved)
+    two, three, six = (on_one(program, in_flight=n).total for n in (2, 3, 6))
+    assert three - two == held
+    assert six - two == 4 * held
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 5)), max_size=12))
@@ -305,7 +307,7 @@ def test_recomputation_keeps_the_states_and_redistributions_of_a_plan() -> None:
     signatures["back2"] = {"x_0": b, "y_0": s, "z_0": b}
     moved = [Moved("t2", (s,), (("back2", "y_0"),))]
     planned = Layout(signatures, {}, {"x": b}, moved)
-    changed, new = recomputed(program, planned, ["t1", "t2"])
+    changed, new = recomputed_program(program, planned, ["t1", "t2"])
     assert [(r.tensor, r.readers) for r in new.redistributions] == [
         (f"{PREFIX}t2", (("back2", "y_0"),))
     ]
@@ -340,6 +342,33 @@ def test_prediction_is_oneflows_plan_for_cuda() -> None:
         found = rank_estimate(program, (2,), layout_of(plan), coords=(real.rank,))
         assert found.parameters + found.optimizer_states == real.variables
         assert found.total == pytest.approx(real.total, rel=0.01)
+
+
+@pytest.mark.oneflow
+@pytest.mark.parametrize("recomputed", [(), (0,)])
+def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, ...]) -> None:
+    import autoddl
+    from autoddl.engine.cuda_memory import cuda_memory
+    from autoddl.make_plan import layout_of
+    from autoddl.perfmodel.stage_memory import part, stage_memory
+    from experiments import models
+
+    sizes = {"widths": [256, 512, 512, 512, 128], "batch": 256, "optimizer": "adam"}
+    graph, inputs = models.build("mlp", **sizes)
+    plan = autoddl.optimize(graph, *inputs, mesh="1", pipeline=2, micro_batches=4)
+    assert plan.pipeline is not None and plan.program is not None
+    plan = replace(plan, pipeline=replace(plan.pipeline, recomputed=recomputed))
+    pipeline, layout = plan.pipeline, layout_of(plan)
+    arrivals = {t.tensor: NdSbp.parse("B") for t in pipeline.transfers}
+    real = cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes})
+    for stage, found in enumerate(real):
+        here = part(plan.program, layout, pipeline.stage_of, stage, arrivals)
+        predicted = stage_memory(
+            here, (1,), micro_batches=4, in_flight=2 - stage, recompute=stage in recomputed
+        )
+        assert predicted.total == pytest.approx(found.total, rel=0.1)
+        if not recomputed:
+            assert predicted.total == pipeline.memory_bytes[stage]
 
 
 def test_all_ranks_that_differ_are_looked_at() -> None:
