@@ -21,6 +21,7 @@ def weights(stages: int, micro_batches: int) -> tuple[float, float]:
 def repeated(problem: Problem, stages: int, micro_batches: int) -> Problem:
     """Return the problem of one micro-batch with the prices of a step; nodes that share arrays do still.
 
+    Of a tensor that is read both in each micro-batch and once per step, only the former counts.
     Memory counts forward results for the micro-batches that are in flight in the mean stage, and
     gradients twice, as there is a sum besides each: what all stages of a device each hold together.
     """
@@ -58,9 +59,9 @@ class _Maker:
 
     def _edge(self, edge: Edge) -> Edge:
         nodes = self.problem.nodes
-        after = all(nodes[reader].kind in ("parameter", "output") for reader, _ in edge.readers)
-        weight = self.once if after else self.micro
+        often = tuple(r for r in edge.readers if nodes[r[0]].kind not in ("parameter", "output"))
+        weight = self.micro if often else self.once
         key = id(edge.table), weight
         if key not in self.tables:
             self.tables[key] = replace(edge.table, cost=edge.table.cost * weight)
-        return replace(edge, table=self.tables[key])
+        return replace(edge, table=self.tables[key], readers=often or edge.readers)
