@@ -198,7 +198,8 @@ def check(case: Case, ranks: list[dict[str, Any]], folder: Path) -> None:
     weights = read_weights(folder / f"{case.name}.trained")
     assert set(weights) == set(expected.files) - {"losses"}
     for name, value in weights.items():
-        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5)
+        if not name.endswith("num_batches_tracked"):  # no op of a graph counts those
+            np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5)
     for rank in ranks:
         if rank["stage"] == case.stages - 1:
             assert rank["losses"] == pytest.approx(list(expected["losses"]), abs=1e-4)
