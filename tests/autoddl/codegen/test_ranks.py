@@ -82,7 +82,7 @@ FOUR = (
     Case("gpt", "gpt", "2x2"),
     Case("vgg", "vgg13", "2x2"),
     Case("unet", "unet", "2x2", "ZeRO 2"),
-    Case("resnet", "resnet50", "2x2", "data parallel"),
+    Case("resnet", "resnet50", "2x2", "Megatron"),
     Case("uneven", "mlp", "4", "data parallel", uneven=6),
     Case("uneven_2d", "mlp", "2x2", uneven=7),
     Case("summed", "mlp", "2x2", micro_batches=3),
