@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 from autoddl.codegen import lines as layout
@@ -119,16 +120,28 @@ def header(plan: Plan, body: str) -> str:
     ranks = plan.mesh.size * (plan.pipeline.stages if plan.pipeline else 1)
     estimate = plan.estimate
     share = estimate.uncertainty_s / max(estimate.step_s, 1e-12)
+    start = f"--nproc_per_node {ranks}"
+    nodes = math.prod(level.size for level in plan.mesh.cluster.levels[:-1])
+    if nodes > 1 and plan.pipeline is None:
+        start = (
+            f"--nproc_per_node {ranks // nodes} --nnodes {nodes} --node_rank K --master_addr HOST"
+        )
+    where = f"mesh {plan.mesh.describe()}"
+    if plan.pipeline is not None:
+        where = (
+            f"{plan.pipeline.stages} stages of {where}, {plan.pipeline.micro_batches} micro-batches"
+        )
     predicted = f"{seconds_text(estimate.step_s)} a step (± {share:.0%})"
     memory = bytes_text(estimate.memory_bytes)
     text = f"""\
-Train on {ranks} device{"s" * (ranks > 1)}, mesh {plan.mesh.describe()}: a plan of AutoDDL in OneFlow.
+Train on {ranks} device{"s" * (ranks > 1)}, {where}: a plan of AutoDDL in OneFlow.
 
 Predicted: {predicted} and {memory} per device, profile {plan.profile}, graph {plan.fingerprint}.
 
-    python -m oneflow.distributed.launch --nproc_per_node {ranks} THIS_FILE --weights model.of
+    python -m oneflow.distributed.launch {start} \\
+        THIS_FILE --weights model.of
 
-(or python -m autoddl run --nproc-per-node {ranks} …) where model.of is the single-device model,
+(or python -m autoddl run {start.replace("_", "-")} …) where model.of is the single-device model,
 saved with flow.save(model.state_dict(), "model.of"). Checkpoints are such state dicts, too.
 
 States name one SBP for each axis of the mesh: S(d) cuts dim d, B is the whole tensor, P a summand of
