@@ -72,7 +72,8 @@ def run_backward(values, gradients):
     if "loss" in values:
         (values["loss"] / MICRO_BATCHES).backward()
     else:
-        flow.autograd.backward([values[name] for name in gradients], list(gradients.values()))
+        trained = [name for name in gradients if values[name].requires_grad]
+        flow.autograd.backward([values[n] for n in trained], [gradients[n] for n in trained])
 
 
 def train_step(params, optimizer, micro_batches):

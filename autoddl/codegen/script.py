@@ -57,13 +57,24 @@ def generate(plan: Plan, *, learning_rate: float | None = None, checked: bool = 
         *([text.PART_TEXT] if any("part(p" in function for function in functions) else []),
         *([text.CHECK_TEXT] if checked else []),
         *functions,
-        text.optimizer_text(optimizer, top, stages=fixed is pipeline_text),
+        text.optimizer_text(
+            optimizer, top, stages=fixed is pipeline_text, idle=_has_idle_stage(plan)
+        ),
         run,
         fixed.CHECKPOINT_TEXT,
         text.main_text(fixed.MAIN_TEXT, float(rate), optimizer, random=random),
     ]
     body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
-    return text.header(plan, body) + body
+    return text.header(plan, body, top) + body
+
+
+def _has_idle_stage(plan: Plan) -> bool:
+    """Tell whether some stage trains no parameter."""
+    if plan.pipeline is None or plan.program is None:
+        return False
+    stage_of = plan.pipeline.stage_of
+    trained = {stage_of[p.tensor] for p in plan.program.parameters if p.update is not None}
+    return len(trained) < plan.pipeline.stages
 
 
 def _program(plan: Plan) -> Program:

@@ -115,7 +115,7 @@ if __name__ == "__main__":
 '''
 
 
-def header(plan: Plan, body: str) -> str:
+def header(plan: Plan, body: str, top: str) -> str:
     """Return the script's docstring and the imports that `body` needs."""
     ranks = plan.mesh.size * (plan.pipeline.stages if plan.pipeline else 1)
     estimate = plan.estimate
@@ -148,6 +148,11 @@ States name one SBP for each axis of the mesh: S(d) cuts dim d, B is the whole t
 it. Where a state changes, the comment says from what to what, for whom, by which collective, over
 which axis, and how many bytes a device has of it. Backward follows by autograd; grad_sbp is the state
 in which the gradient comes back.
+"""
+    if not top:
+        text += """
+The graph has several modules: model.of has the state dicts of all, with the graph's name of the module
+before each name ("encoder.weight").
 """
     lines = []
     for paragraph in text.strip("\n").split("\n\n"):
@@ -186,8 +191,13 @@ def main_text(base: str, rate: float, optimizer: Optimizer | None, *, random: bo
     return found
 
 
-def optimizer_text(optimizer: Optimizer | None, top: str, *, stages: bool) -> str:
-    """Return the functions that make and use the optimizer; with stages, that of a stage's parameters."""
+def optimizer_text(
+    optimizer: Optimizer | None, top: str, *, stages: bool, idle: bool = False
+) -> str:
+    """Return the functions that make and use the optimizer; with stages, that of a stage's parameters.
+
+    `idle`: some stage has none.
+    """
     if optimizer is None:
         return '''
 def make_optimizer(params, learning_rate):
@@ -223,10 +233,16 @@ def update(params, optimizer):
     options |= {"weight_decay": "weight_decay"} if "weight_decay" in optimizer.unknown else {}
     written = "".join(f", {key}={value}" for key, value in options.items())
     made = f"return flow.optim.{optimizer.kind}({trained}, lr=learning_rate{written})"
+    if idle:
+        lines += [f"    if not {trained}:", "        return None  # a stage without parameters"]
     lines += layout.laid_out(made, 4) or []
     arguments = "".join(f", {name}" for name in optimizer.unknown)
     body = "\n".join(lines)
-    clip = "    optimizer.clip_grad()\n" if clipped else ""
+    steps = [*(["optimizer.clip_grad()"] if clipped else []), "optimizer.step()"]
+    steps += ["optimizer.zero_grad()"]
+    if idle:
+        steps = ["if optimizer is not None:", *(f"    {step}" for step in steps)]
+    updating = "\n".join(f"    {step}" for step in steps)
     return f'''
 def make_optimizer(params, learning_rate{arguments}):
     """Return the optimizer; its states are cut as the parameters are."""
@@ -235,6 +251,5 @@ def make_optimizer(params, learning_rate{arguments}):
 
 def update(params, optimizer):
     """Update the parameters, whose gradients autograd has brought into their states."""
-{clip}    optimizer.step()
-    optimizer.zero_grad()
+{updating}
 '''
