@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from autoddl.codegen import lines as layout
 from autoddl.codegen.function import Group, Groups
 from autoddl.codegen.lines import Call, Comment, Line
-from autoddl.codegen.names import function_name
+from autoddl.codegen.names import SCRIPT, function_name
 
 
 def name_groups(groups: Groups, top: str) -> None:
     """Name the functions that have none: after their modules, the most frequent first."""
-    taken = {group.name for group in groups.groups if group.name}
+    taken = {group.name for group in groups.groups if group.name} | SCRIPT
     waiting = [group for group in groups.groups if not group.name]
     shared = Counter(_own_name(group, top, 1) for group in waiting)
     for group in sorted(waiting, key=lambda g: -len(g.functions)):

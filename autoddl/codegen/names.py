@@ -13,6 +13,14 @@ from autoddl.sbp.state import NdSbp
 STREAM = ("x", "h", "y", "z")  # what flows from layer to layer has no name of its own
 RESERVED = frozenset({"flow", "np", "p", "params", "part", "self", "B", "P", "S", "F", "i"})
 
+SCRIPT = frozenset(  # functions that scripts have besides the model's
+    {
+        "as_global", "as_whole", "batches", "exchange", "expect", "load_parameters", "main",
+        "make_optimizer", "one_f_one_b", "part", "receive", "rendezvous_order", "run_backward",
+        "run_forward", "save_checkpoint", "send", "train_step", "update", "whole_where_partial",
+    }
+)  # fmt: skip
+
 _BOXED = {
     ("S", "B"): "gathered", ("P", "B"): "reduced", ("P", "S"): "scattered", ("S", "S"): "exchanged",
     ("B", "S"): "sliced",

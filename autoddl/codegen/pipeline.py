@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from autoddl.codegen import lines as layout
-from autoddl.codegen import order, pipeline_text
+from autoddl.codegen import order, pipeline_text, tables
 from autoddl.codegen.body import Writer
 from autoddl.codegen.expression import literal, sbp_text
 from autoddl.codegen.facts import Input
@@ -70,12 +70,10 @@ def _tables(stages: Stages) -> str:
         lines += [
             f"RECOMPUTED = {again}  # stages that keep no activations: they compute them twice"
         ]
-    lines += layout.table(
-        "PARAMETERS",
-        "Parameters by their names in the model: (stage, state), # shape.",
-        _rows(stages, True),
-    )
-    lines += layout.table("BUFFERS", "What is not trained, likewise.", _rows(stages, False))
+    note = "Parameters by their names in the model: (stage, state), # shape."
+    lines += tables.variables("PARAMETERS", note, _rows(stages, trained=True))
+    note = "What is not trained, likewise."
+    lines += tables.variables("BUFFERS", note, _rows(stages, trained=False))
     comment = "Inputs of a micro-batch: stage, shape, dtype, state, what whole numbers are below."
     lines += layout.table("INPUTS", comment, _inputs(stages))
     lines += ["", "# What goes from stage to stage: name, from, to, shape, dtype, state."]
@@ -117,12 +115,10 @@ def _transfers(stages: Stages) -> list[str]:
     return rows
 
 
-def _rows(stages: Stages, trained: bool) -> list[str]:
+def _rows(stages: Stages, *, trained: bool) -> list[tables.Row]:
     prefix = f"{stages.top}." if stages.top else ""
-    rows = []
-    for number in range(stages.pipeline.stages):
-        for tensor in tensors_of(stages.program, stages, number, trained=trained):
-            shape = literal(stages.program.tensor[tensor].shape)
-            value = f"({number}, {sbp_text(stages.plan.variables[tensor])})"
-            rows += layout.entry(f'"{tensor[len(prefix) :]}": ', value, shape)
-    return rows
+    return [
+        tables.row(stages.plan, stages.program, tensor, prefix, number)
+        for number in range(stages.pipeline.stages)
+        for tensor in tensors_of(stages.program, stages, number, trained=trained)
+    ]

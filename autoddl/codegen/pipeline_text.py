@@ -50,9 +50,9 @@ def exchange(kind, source, target, values, gradients):
         elif kind == "B" and (reader, maker) == (source, target) and dtype.is_floating_point:
             sbp = whole_where_partial(sbp)
             if source == STAGE:
-                gradient = values[name].grad
-                if gradient is None:
-                    gradient = flow.zeros_like(values[name])
+                gradient = values.pop(name)
+                if gradient is None:  # the loss does not depend on it
+                    gradient = flow.zeros(*shape, dtype=dtype, placement=PLACEMENTS[STAGE], sbp=sbp)
                 send(gradient.to_global(sbp=sbp), target)
             else:
                 gradient = receive(shape, dtype, sbp, source)
@@ -72,7 +72,8 @@ def run_backward(values, gradients):
     if "loss" in values:
         (values["loss"] / MICRO_BATCHES).backward()
     else:
-        flow.autograd.backward([values[name] for name in gradients], list(gradients.values()))
+        trained = [name for name in gradients if values[name].requires_grad]
+        flow.autograd.backward([values[n] for n in trained], [gradients[n] for n in trained])
 
 
 def train_step(params, optimizer, micro_batches):
@@ -94,7 +95,7 @@ def train_step(params, optimizer, micro_batches):
             if STAGE in RECOMPUTED:
                 run_forward(params, values[n])
             run_backward(values[n], gradients.pop(n, {}))
-            values[n] = {name: values[n][name] for name in ARGUMENTS[STAGE]}
+            values[n] = {name: values[n][name].grad for name in ARGUMENTS[STAGE]}
             DONE.append(f"B{n}")
     logging.debug("stage %d did %s", STAGE, " ".join(DONE))
     update(params, optimizer)

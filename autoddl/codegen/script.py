@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.codegen import accumulation_text, pipeline_text, text
+from autoddl.codegen import accumulation_text, pipeline_text, tables, text
 from autoddl.codegen import lines as layout
 from autoddl.codegen.body import Writer
 from autoddl.codegen.expression import literal, sbp_text
@@ -39,31 +39,42 @@ def generate(plan: Plan, *, learning_rate: float | None = None, checked: bool = 
     rate = learning_rate or DEFAULT_LEARNING_RATES[optimizer.kind if optimizer else "SGD"]
     pipeline = plan.pipeline
     if pipeline is not None and pipeline.stages > 1:
-        tables, functions, run = stages_text(plan, pipeline, inputs, top, checked=checked)
+        head, functions, run = stages_text(plan, pipeline, inputs, top, checked=checked)
         fixed: Any = pipeline_text
     else:
         groups = Groups()
         _whole(plan, program, inputs, top, groups, checked)
         name_groups(groups, top)
-        tables = _tables(plan, program, inputs, top)
+        head = _tables(plan, program, inputs, top)
         functions = [written(group, groups, top) for group in groups.groups]
         run, fixed = text.STEP_TEXT, text
         if pipeline is not None and pipeline.micro_batches > 1:
             run, fixed = accumulation_text.STEP_TEXT, accumulation_text
     random = any(op.type == "dropout" for op in program.ops)
     parts = [
-        tables,
+        head,
         fixed.BATCH_TEXT,
         *([text.PART_TEXT] if any("part(p" in function for function in functions) else []),
         *([text.CHECK_TEXT] if checked else []),
         *functions,
-        text.optimizer_text(optimizer, top, stages=fixed is pipeline_text),
+        text.optimizer_text(
+            optimizer, top, stages=fixed is pipeline_text, idle=_has_idle_stage(plan)
+        ),
         run,
         fixed.CHECKPOINT_TEXT,
         text.main_text(fixed.MAIN_TEXT, float(rate), optimizer, random=random),
     ]
     body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
-    return text.header(plan, body) + body
+    return text.header(plan, body, top) + body
+
+
+def _has_idle_stage(plan: Plan) -> bool:
+    """Tell whether some stage trains no parameter."""
+    if plan.pipeline is None or plan.program is None:
+        return False
+    stage_of = plan.pipeline.stage_of
+    trained = {stage_of[p.tensor] for p in plan.program.parameters if p.update is not None}
+    return len(trained) < plan.pipeline.stages
 
 
 def _program(plan: Plan) -> Program:
@@ -125,13 +136,12 @@ def _tables(plan: Plan, program: Program, inputs: Sequence[Input], top: str) -> 
         ("PARAMETERS", "Parameters by their names in the model: state, # shape.", True),
         ("BUFFERS", "What is not trained: buffers and frozen parameters.", False),
     ):
-        rows: list[str] = []
-        for parameter in program.parameters:
-            if (parameter.update is not None) == trained:
-                rows += _row(plan, program, parameter.tensor, f"{top}." if top else "")
-        lines += layout.table(name, note, rows)
+        prefix = f"{top}." if top else ""
+        chosen = [p.tensor for p in program.parameters if (p.update is not None) == trained]
+        found = [tables.row(plan, program, tensor, prefix) for tensor in chosen]
+        lines += tables.variables(name, note, found)
     state = {item.name: item.state for item in plan.inputs}
-    rows = []
+    rows: list[str] = []
     for item in inputs:
         facts = (
             f'({literal(item.shape)}, "{item.dtype}", {sbp_text(state[item.tensor])}, {item.below})'
@@ -141,8 +151,3 @@ def _tables(plan: Plan, program: Program, inputs: Sequence[Input], top: str) -> 
         "INPUTS", "Inputs: shape, dtype, state, and what whole numbers are below.", rows
     )
     return "\n".join(lines)
-
-
-def _row(plan: Plan, program: Program, tensor: str, prefix: str) -> list[str]:
-    shape = literal(program.tensor[tensor].shape)
-    return layout.entry(f'"{tensor[len(prefix) :]}": ', sbp_text(plan.variables[tensor]), shape)

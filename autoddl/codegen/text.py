@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 from autoddl.codegen import lines as layout
@@ -114,27 +115,44 @@ if __name__ == "__main__":
 '''
 
 
-def header(plan: Plan, body: str) -> str:
+def header(plan: Plan, body: str, top: str) -> str:
     """Return the script's docstring and the imports that `body` needs."""
     ranks = plan.mesh.size * (plan.pipeline.stages if plan.pipeline else 1)
     estimate = plan.estimate
     share = estimate.uncertainty_s / max(estimate.step_s, 1e-12)
+    start = f"--nproc_per_node {ranks}"
+    nodes = math.prod(level.size for level in plan.mesh.cluster.levels[:-1])
+    if nodes > 1 and plan.pipeline is None:
+        start = (
+            f"--nproc_per_node {ranks // nodes} --nnodes {nodes} --node_rank K --master_addr HOST"
+        )
+    where = f"mesh {plan.mesh.describe()}"
+    if plan.pipeline is not None:
+        where = (
+            f"{plan.pipeline.stages} stages of {where}, {plan.pipeline.micro_batches} micro-batches"
+        )
     predicted = f"{seconds_text(estimate.step_s)} a step (± {share:.0%})"
     memory = bytes_text(estimate.memory_bytes)
     text = f"""\
-Train on {ranks} device{"s" * (ranks > 1)}, mesh {plan.mesh.describe()}: a plan of AutoDDL in OneFlow.
+Train on {ranks} device{"s" * (ranks > 1)}, {where}: a plan of AutoDDL in OneFlow.
 
 Predicted: {predicted} and {memory} per device, profile {plan.profile}, graph {plan.fingerprint}.
 
-    python -m oneflow.distributed.launch --nproc_per_node {ranks} THIS_FILE --weights model.of
+    python -m oneflow.distributed.launch {start} \\
+        THIS_FILE --weights model.of
 
-(or python -m autoddl run --nproc-per-node {ranks} …) where model.of is the single-device model,
+(or python -m autoddl run {start.replace("_", "-")} …) where model.of is the single-device model,
 saved with flow.save(model.state_dict(), "model.of"). Checkpoints are such state dicts, too.
 
 States name one SBP for each axis of the mesh: S(d) cuts dim d, B is the whole tensor, P a summand of
 it. Where a state changes, the comment says from what to what, for whom, by which collective, over
 which axis, and how many bytes a device has of it. Backward follows by autograd; grad_sbp is the state
 in which the gradient comes back.
+"""
+    if not top:
+        text += """
+The graph has several modules: model.of has the state dicts of all, with the graph's name of the module
+before each name ("encoder.weight").
 """
     lines = []
     for paragraph in text.strip("\n").split("\n\n"):
@@ -173,8 +191,13 @@ def main_text(base: str, rate: float, optimizer: Optimizer | None, *, random: bo
     return found
 
 
-def optimizer_text(optimizer: Optimizer | None, top: str, *, stages: bool) -> str:
-    """Return the functions that make and use the optimizer; with stages, that of a stage's parameters."""
+def optimizer_text(
+    optimizer: Optimizer | None, top: str, *, stages: bool, idle: bool = False
+) -> str:
+    """Return the functions that make and use the optimizer; with stages, that of a stage's parameters.
+
+    `idle`: some stage has none.
+    """
     if optimizer is None:
         return '''
 def make_optimizer(params, learning_rate):
@@ -210,10 +233,16 @@ def update(params, optimizer):
     options |= {"weight_decay": "weight_decay"} if "weight_decay" in optimizer.unknown else {}
     written = "".join(f", {key}={value}" for key, value in options.items())
     made = f"return flow.optim.{optimizer.kind}({trained}, lr=learning_rate{written})"
+    if idle:
+        lines += [f"    if not {trained}:", "        return None  # a stage without parameters"]
     lines += layout.laid_out(made, 4) or []
     arguments = "".join(f", {name}" for name in optimizer.unknown)
     body = "\n".join(lines)
-    clip = "    optimizer.clip_grad()\n" if clipped else ""
+    steps = [*(["optimizer.clip_grad()"] if clipped else []), "optimizer.step()"]
+    steps += ["optimizer.zero_grad()"]
+    if idle:
+        steps = ["if optimizer is not None:", *(f"    {step}" for step in steps)]
+    updating = "\n".join(f"    {step}" for step in steps)
     return f'''
 def make_optimizer(params, learning_rate{arguments}):
     """Return the optimizer; its states are cut as the parameters are."""
@@ -222,6 +251,5 @@ def make_optimizer(params, learning_rate{arguments}):
 
 def update(params, optimizer):
     """Update the parameters, whose gradients autograd has brought into their states."""
-{clip}    optimizer.step()
-    optimizer.zero_grad()
+{updating}
 '''

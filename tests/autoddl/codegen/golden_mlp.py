@@ -3,7 +3,8 @@
 Predicted: 12.75 ms a step (± 14%) and 29.5 KiB per device, profile cpu-loopback, graph
 39c04782ae0b9a55.
 
-    python -m oneflow.distributed.launch --nproc_per_node 4 THIS_FILE --weights model.of
+    python -m oneflow.distributed.launch --nproc_per_node 4 \
+        THIS_FILE --weights model.of
 
 (or python -m autoddl run --nproc-per-node 4 …) where model.of is the single-device model, saved
 with flow.save(model.state_dict(), "model.of"). Checkpoints are such state dicts, too.

@@ -48,7 +48,7 @@ def train(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         "losses": losses,
         "stage": getattr(script, "STAGE", 0),
         "done": getattr(script, "DONE", []),
-        "unplanned": getattr(script, "UNPLANNED", []),
+        "unplanned": getattr(script, "UNPLANNED", None),
         "parts": parts,
     }
 
