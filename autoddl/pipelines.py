@@ -30,7 +30,7 @@ from autoddl.search.solvers import SOLVERS
 from autoddl.stage_cuts import Candidate, cut_into_stages, staged_plan
 from autoddl.staging import Links
 
-ROUGH_GAP = 0.01  # of searches for states of less memory
+ROUGH_GAP = 0.01  # of searches for states of less memory, and of candidates among many
 LEAST_S = 0.5  # of each search
 
 
@@ -80,6 +80,8 @@ class _Run:
     options: Options
     begin: float = field(default_factory=time.perf_counter)
     best: Plan | None = None
+    chosen: Candidate | None = None  # of which it is a plan
+    gap: float = 0.0  # that a rough search of it has left
     outcomes: list[Outcome] = field(default_factory=list)
 
     def left_s(self) -> float:
@@ -87,6 +89,10 @@ class _Run:
 
     def can_win(self, bound_s: float) -> bool:
         return self.best is None or bound_s < self.best.estimate.step_s
+
+    def same(self, step_s: float) -> bool:
+        """Tell whether a step takes as long as the best one, which may be better bounded then."""
+        return self.best is not None and math.isclose(step_s, self.best.estimate.step_s)
 
 
 def stage_cluster(cluster: Cluster, stages: int) -> Cluster | None:
@@ -232,6 +238,9 @@ def best_pipeline(
             outcome.failure, outcome.note = error, str(error)
     if run.best is None:
         raise _failure(run.outcomes, options)
+    if run.chosen is not None and run.gap > options.stop_gap and run.left_s() > 0:
+        problem = options.build(run.chosen.mesh, micro(run.chosen.micro_batches))
+        _searched(Outcome(run.chosen), problem, run, 1)
     told = {
         "seconds": time.perf_counter() - run.begin,
         "pipelines": _told(run.outcomes),
@@ -241,7 +250,10 @@ def best_pipeline(
 
 
 def _searched(outcome: Outcome, problem: Problem, run: _Run, rest: int) -> None:
-    """Search one candidate, and keep its plan if it is the best that fits."""
+    """Search one candidate of `rest`, and keep its plan if it is the best that fits.
+
+    As long as there are others, a gap of ROUGH_GAP will do.
+    """
     candidate, options = outcome.candidate, run.options
     weighted = repeated(problem, candidate.stages, candidate.micro_batches)
     outcome.bound_s = weighted.lower_bound_s()
@@ -257,7 +269,9 @@ def _searched(outcome: Outcome, problem: Problem, run: _Run, rest: int) -> None:
             memory_bytes=memory_bytes, starts=starts,
         )  # fmt: skip
 
-    result = search(None, options.stop_gap)
+    rough = rest > 1
+    result = search(None, max(options.stop_gap, ROUGH_GAP if rough else 0.0))
+    gap = result.gap if rough else 0.0
     outcome.bound_s = bound_s = result.lower_bound_s
     if not run.can_win(bound_s):
         return
@@ -273,7 +287,8 @@ def _searched(outcome: Outcome, problem: Problem, run: _Run, rest: int) -> None:
     if limit is not None and staged.needed_bytes > limit:
         return
     outcome.step_s = staged.timeline.step_s
-    if run.can_win(outcome.step_s):
+    if run.can_win(outcome.step_s) or (candidate == run.chosen and run.same(outcome.step_s)):
+        run.chosen, run.gap = candidate, gap
         run.best = staged_plan(staged, result, limit=limit, seed=options.seed)
 
 

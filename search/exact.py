@@ -62,8 +62,11 @@ def search(
     given = tuple(starts)
     for start in (least_memory(problem), replicated(problem), cheapest(problem), *given):
         run.offer(start)
-    _Stages(run).solve()
-    _descend(run, given)
+    if all(len(node.choices) == 1 for node in problem.nodes):
+        run.bound_s = run.best_s
+    else:
+        _Stages(run).solve()
+        _descend(run, given)
     if not np.isfinite(run.best_s):
         raise InfeasibleError(
             f"search='exact' on mesh {problem.mesh}: no assignment that is possible was found in "
