@@ -520,3 +520,31 @@ def block(g: Builder, x: str, heads: int) -> str:
     with g.module("fc2"):
         y = linear(g, y, width)
     return residual(g, x, y)
+
+
+def tied() -> Program:
+    """Return two products with one weight, at both ends, each of which reads the input."""
+    g = Builder()
+    x, target = g.input((8, 16)), g.input((8, 16))
+    with g.module("model"):
+        weight = g.parameter("weight", (16, 16))
+
+        def product(a: str, b: str, ta: bool = False, tb: bool = False) -> str:
+            left, right = g.shape(a)[int(ta)], g.shape(b)[int(not tb)]
+            return g.op(
+                "matmul", "a_0 b_0 -> out_0", [a, b], (left, right),
+                alpha=1.0, transpose_a=ta, transpose_b=tb,
+            )  # fmt: skip
+
+        def layer(a: str) -> str:
+            def step(dy: str) -> None:
+                g.give(a, lambda: product(dy, weight, tb=True))
+                g.give(weight, lambda: product(a, dy, ta=True))
+
+            return g.back(product(a, weight), step)
+
+        y = layer(x)
+        with g.module("inner"):
+            y = residual(g, y, linear(g, y, 16))
+        y = layer(residual(g, y, x))
+    return g.program(mse(g, y, target))

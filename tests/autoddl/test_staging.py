@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from autoddl.search import builder
 from autoddl.search.problem import Problem
 from autoddl.staging import Links, Staged
 from tests.clusters import cluster
+from tests.programs import tied
 from tests.zoo import ZOO
 
 MICRO_BATCHES = 4
@@ -125,13 +127,28 @@ def test_every_reader_gets_the_state_that_it_wants(cuts: list[Staged]) -> None:
 
 
 def test_a_tensor_is_sent_where_fewest_bytes_go(cuts: list[Staged]) -> None:
+    """Of the states on the way that all readers there share; partial sums only if all are."""
     for staged in cuts:
+        planned = {
+            (item.tensor, reader): item.path
+            for item in staged.assigned.redistributions
+            for reader in item.readers
+        }
         for item in staged.transfers:
-            states = (staged.made[item.tensor], *item.path)
-            sizes = [staged.local(item.tensor, state) for state in states]
-            whole = [n for n, s in zip(sizes, states, strict=True) if not _is_partial(s)]
-            assert _is_partial(states[-1]) == (not whole)
-            assert sizes[-1] == min(whole or sizes)
+            paths = [
+                planned.get((tensor, (op, operand)), ())
+                for tensor, op, operand, stage in readers(staged)
+                if (tensor, stage) == (item.tensor, item.target)
+            ]
+            states = [staged.made[item.tensor]]
+            for column in zip(*paths, strict=False):
+                if len(set(column)) > 1:
+                    break
+                states.append(column[0])
+            whole = [state for state in states if not _is_partial(state)]
+            sizes = [staged.local(item.tensor, state) for state in whole or states]
+            assert _is_partial(staged.arrived(item)) == (not whole)
+            assert staged.local(item.tensor, staged.arrived(item)) == min(sizes)
 
 
 def _is_partial(state: NdSbp) -> bool:
@@ -175,6 +192,22 @@ def test_stages_are_numbered_along_the_forward_pass(cuts: list[Staged]) -> None:
             producer = staged.program.producer.get(item.tensor)
             forwards = producer is None or producer.phase == "forward"
             assert (item.target > staged.where(item.tensor)) == forwards
+
+
+def test_a_gradient_that_only_an_update_reads_is_sent_once() -> None:
+    """The sum of a tied weight's gradients is made in the first stage, where its update is."""
+    problem = builder.build(tied(), Mesh.parse("2"), cluster())
+    found = positions(problem.program)
+    (parameter,) = (p for p in problem.program.parameters if p.tensor == "model.weight")
+    producer = problem.program.producer[parameter.gradient or ""]
+    moved = replace(found, op={**found.op, producer.name: found.count - 1})
+    links = Links(problem.profile, Mesh.parse("2x2").cluster, 2)
+    assignment = tuple(0 for _ in problem.nodes)
+    for places, once in ((found, []), (moved, [parameter.gradient])):
+        staged = Staged(Assigned(problem, assignment), places, (found.count // 2,), 4, links)
+        sent = {t.tensor for t in staged.transfers} - {t.tensor for t in staged.step.transfers}
+        assert sorted(sent) == once
+        assert ("model.weight", 1) in {(t.tensor, t.target) for t in staged.transfers}
 
 
 LEVELS = Cluster((Level("node", 2), Level("gpu", 4)))

@@ -8,33 +8,10 @@ import pytest
 
 from autoddl.sbp.positions import positions, stages
 from autoddl.sbp.program import Op, Program
-from tests.programs import Builder, linear, mlp, mse, residual, transformer
+from tests.programs import mlp, tied, transformer
 from tests.zoo import ZOO as HAND_MADE
 
 TRACED = ("alexnet", "bert_moe", "dlrm", "gpt", "llama", "resnet50", "t5", "unet", "vgg13", "vit")
-
-
-def tied() -> Program:
-    """Return two products with one weight, at both ends."""
-    g = Builder()
-    x, target = g.input((8, 16)), g.input((8, 16))
-    with g.module("model"):
-        weight = g.parameter("weight", (16, 16))
-
-        def product(a: str) -> str:
-            y = g.op("matmul", "a_0 b_0 -> out_0", [a, weight], (8, 16), alpha=1.0)
-
-            def step(dy: str) -> None:
-                g.give(a, lambda: g.op("matmul", "a_0 b_0 -> out_0", [dy, weight], (8, 16)))
-                g.give(weight, lambda: g.op("matmul", "a_0 b_0 -> out_0", [dy, a], (16, 16)))
-
-            return g.back(y, step)
-
-        y = product(x)
-        with g.module("inner"):
-            y = residual(g, y, linear(g, y, 16))
-        y = product(y)
-    return g.program(mse(g, y, target))
 
 
 PROGRAMS = {**HAND_MADE, "tied": tied}

@@ -31,6 +31,8 @@ CASES = {
         "gpt": _case("gpt", 2, "1", 4),
         "vgg13": _case("vgg13", 2, "1", 2, optimizer="adam"),
         "norm": _case("norm", 2, "1", 2),
+        "gpt made again": _case("gpt", 2, "1", 4, recomputed=[0]),
+        "norm made again": _case("norm", 2, "1", 2, recomputed=[0]),
         "tied": _case("tied", 2, "1", 4, scale=0.5, bounds=[4]),
         "scored": _case("scored", 2, "1", 4, scale=0.2),
         "two": _case("two", 2, "1", 4, scale=0.2),
@@ -38,10 +40,14 @@ CASES = {
     },
     4: {
         "gpt on 2 x 2": _case("gpt", 2, "2", 4, optimizer="adam"),
+        "gpt in random states": _case(
+            "gpt", 2, "2", 2, bounds=[33], options={"search": "random", "budget": 0.01, "seed": 1}
+        ),
         "gpt cut anywhere": _case("gpt", 4, "1", 8, bounds=[7, 30, 61]),
         "gpt in one stage": _case("gpt", 1, "4", 2),
         "vgg13 on 4 x 1": _case("vgg13", 4, "1", 4, scale=0.1),
         "unet on 2 x 2": _case("unet", 2, "2", 2, optimizer="adam", scale=0.15),
+        "unet made again": _case("unet", 4, "1", 4, scale=0.2, recomputed=[0, 1, 2]),
         "unet on 4 x 1": _case("unet", 4, "1", 4, scale=0.2),
         "norm on 2 x 2": _case("norm", 2, "2", 2),
     },
@@ -137,6 +143,21 @@ def test_cuts_inside_of_layers_send_several_tensors(seen: Callable[[str], Seen])
 
 def test_a_tied_weight_goes_to_the_stage_that_reads_it_too(seen: Callable[[str], Seen]) -> None:
     assert ("model.token.weight", 0, 1) in _crossings(seen("tied"))
+
+
+@pytest.mark.parametrize("name", ["gpt made again", "unet made again", "norm made again"])
+def test_forward_results_are_made_again_in_these_stages(
+    seen: Callable[[str], Seen], name: str
+) -> None:
+    from autoddl.engine import stages
+
+    if not hasattr(stages, "AGAIN"):
+        pytest.skip("the engine keeps all forward results")
+    found = seen(name)
+    wanted = CASES[RANKS[name]][name]["recomputed"]
+    stage = found.ranks[0]["stages"]
+    originals = [op.removeprefix(stages.AGAIN) for op in found.ranks[0]["again"]]
+    assert {stage[op] for op in originals if op in stage} == set(wanted)
 
 
 def test_one_stage_only_accumulates(seen: Callable[[str], Seen]) -> None:

@@ -7,6 +7,7 @@ first rank of each stage the weights that are there, rank 0 the reference.
 import json
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -177,8 +178,10 @@ def run(case, out):
     with cuts(case.get("bounds")):
         plan = autoddl.optimize(
             graph, *inputs, mesh=case["mesh"], pipeline=case["pipeline"],
-            micro_batches=case["micro_batches"], budget=5,
+            micro_batches=case["micro_batches"], **{"budget": 5, **case.get("options", {})},
         )  # fmt: skip
+    pipeline = replace(plan.pipeline, recomputed=tuple(case.get("recomputed", ())))
+    plan = replace(plan, pipeline=pipeline)
     step = plan.apply(graph)
     found = [step(*inputs) for _ in range(STEPS)]
     losses = [made["loss"] if isinstance(made, dict) else made for made in found]
@@ -189,6 +192,7 @@ def run(case, out):
             if rank in output.placement.ranks.flatten():
                 seen[name] = output.to_local().numpy().tolist()
     seen["changed"] = step.changed_signatures
+    seen["again"] = [op.name for op in step._running.compiled.net.op if "-again-" in op.name]
     seen["stages"] = dict(plan.pipeline.stage_of)
     producer = plan.program.producer
     seen["transfers"] = [
