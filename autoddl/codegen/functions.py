@@ -15,6 +15,7 @@ from autoddl.codegen.names import SCRIPT, function_name
 def name_groups(groups: Groups, top: str) -> None:
     """Name the functions that have none: after their modules, the most frequent first."""
     taken = {group.name for group in groups.groups if group.name} | SCRIPT
+    taken |= {name for group in groups.groups for name in _variables(group)}
     waiting = [group for group in groups.groups if not group.name]
     shared = Counter(_own_name(group, top, 1) for group in waiting)
     for group in sorted(waiting, key=lambda g: -len(g.functions)):
@@ -28,6 +29,13 @@ def name_groups(groups: Groups, top: str) -> None:
         options += [f"{own}_{i}" for i in range(2, len(waiting) + 3)]
         group.name = next(name for name in options if name not in taken)
         taken.add(group.name)
+
+
+def _variables(group: Group) -> set[str]:
+    """Return the names that a group's function gives to values."""
+    function = group.functions[0]
+    lines = [line for line in function.lines if not isinstance(line, Comment)]
+    return {*function.arguments, *(name for line in lines for name in line.targets)}
 
 
 def _own_name(group: Group, top: str, parts: int) -> str:

@@ -192,10 +192,10 @@ class LocalNames:
 
     def _sliced(self, op: Op) -> Iterator[str]:
         """Yield a name for one of all slices of a value: q of qkv, or left and right of two."""
-        if op.type != "slice":
+        if op.type not in ("slice", "narrow"):
             return
-        source = self.section.reads(op)["x_0"]
-        slices = [r for r in self.section.readers[source] if r.type == "slice"]
+        (source,) = self.section.reads(op).values()
+        slices = [r for r in self.section.readers[source] if r.type == op.type]
         name = self.name.get(source, "")
         if len(slices) == len(name) > 1:
             yield name[slices.index(op)]

@@ -82,7 +82,8 @@ def train_step(params, optimizer, micro_batches):
     `micro_batches` are dicts of this stage's inputs. The gradient is the mean over micro-batches.
     """
     DONE.clear()
-    losses, values, gradients = [], dict(enumerate(micro_batches)), {}
+    losses, gradients = [], {}
+    values = {n: dict(inputs) for n, inputs in enumerate(micro_batches)}
     for kind, n, *message in ORDER[STAGE]:
         if message:
             exchange(kind, *message, values[n], gradients.setdefault(n, {}))

@@ -99,7 +99,7 @@ class Stages:
         name = identifier("_".join(words)) if words else "x"
         number = 2
         base = name
-        while name in taken or name in {item.name for item in self.inputs}:
+        while name in {*taken, LOSS, *(item.name for item in self.inputs)}:
             name, number = f"{base}_{number}", number + 1
         return name
 

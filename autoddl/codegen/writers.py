@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from autoddl.codegen.expression import (
     Expr,
@@ -16,7 +16,6 @@ from autoddl.codegen.expression import (
     sbp_text,
 )
 from autoddl.codegen.template import OpView
-from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Op
 
 Write = Callable[[OpView], Expr]
@@ -106,81 +105,6 @@ def added(op: OpView) -> Expr:
     return binary(x, "+", y)
 
 
-def with_bias(op: OpView) -> Expr:
-    """Write the bias of a channel, as an argument of its convolution where it follows one."""
-    x, bias = op.args["a_0"], op.args["b_0"]
-    if x.op is not None and x.op.type in ("conv2d", "deconv2d") and op.op.attr["axis"] == 1:
-        return convolution(x.op, x.args, bias)
-    return call("flow._C.bias_add", x, bias, axis=op.attr("axis"))
-
-
-def conv(op: OpView) -> Expr:
-    bias = op.args.get("bias_0")
-    return convolution(op.op, op.args, bias)
-
-
-def convolution(op: Op, args: Mapping[str, Expr], bias: Expr | None) -> Expr:
-    name = "F.conv2d" if op.type == "conv2d" else "F.conv_transpose2d"
-    attr = op.attr
-    defaults = {"stride": ("strides", 1), "padding": ("padding_before", 0)}
-    defaults |= {"dilation": ("dilation_rate", 1), "output_padding": ("output_padding", 0)}
-    options: dict[str, object] = {}
-    for option, (key, default) in defaults.items():
-        value = pair(attr[key]) if key in attr else default
-        if value != default:
-            options[option] = value
-    if attr.get("groups", 1) != 1:
-        options["groups"] = attr["groups"]
-    inputs = [args["in_0"], args["weight_0"], *([bias] if bias is not None else [])]
-    return call(name, *inputs, **options)
-
-
-def pair(value: tuple[int, ...]) -> object:
-    return value[0] if len(set(value)) == 1 else tuple(value)
-
-
-def max_pool(op: OpView) -> Expr:
-    attr = op.op.attr
-    options = {"stride": pair(attr["stride"])}
-    for key, default in (("padding", 0), ("dilation", 1)):
-        if pair(attr[key]) != default:
-            options[key] = pair(attr[key])
-    if attr["ceil_mode"]:
-        options["ceil_mode"] = True
-    return call("F.max_pool2d", op.args["x_0"], pair(attr["kernel_size"]), **options)
-
-
-def avg_pool(op: OpView) -> Expr:
-    attr = op.op.attr
-    options = {"stride": pair(attr["stride"])}
-    if pair(attr["padding"]) != 0:
-        options["padding"] = pair(attr["padding"])
-    return call("F.avg_pool2d", op.args["x_0"], pair(attr["kernel_size"]), **options)
-
-
-def batch_norm(op: OpView) -> Expr:
-    a = op.args
-    inputs = (a["x_0"], a["moving_mean_0"], a["moving_variance_0"], a["gamma_0"], a["beta_0"])
-    momentum = round(1 - op.floats("momentum"), 6)
-    return call(
-        "F.batch_norm", *inputs, training=op.attr("training"), momentum=momentum,
-        eps=op.floats("epsilon"),
-    )  # fmt: skip
-
-
-def layer_norm(op: OpView) -> Expr:
-    shape = op.shape["x_0"][op.op.attr["begin_norm_axis"] :]
-    weights = [op.args.get(name, Expr("None")) for name in ("gamma_0", "beta_0")]
-    return call("F.layer_norm", op.args["x_0"], tuple(shape), *weights, op.floats("epsilon"))
-
-
-def gathered(op: OpView) -> Expr:
-    table, indices = op.args["in_0"], op.args["indices_0"]
-    if op.op.attr["axis"] == 0:
-        return call("F.embedding", indices, table)
-    return call("flow.index_select", table, op.attr("axis"), indices)
-
-
 def sliced(op: OpView) -> Expr:
     """Write x[:, 2:4]; dims that are whole are left out after the last cut one."""
     attr, shape = op.op.attr, op.shape["x_0"]
@@ -209,28 +133,6 @@ def shaped(name: str, operand: str, attr: str) -> Write:
     return write
 
 
-def nll(op: OpView) -> Expr:
-    """Write the losses of all targets, or which of them count."""
-    target, ignored = op.args["target_0"], op.op.attr["ignore_index"]
-    if "weight_0" in op.args:
-        raise AutoDDLError(
-            f"codegen: op {op.op.name} is an nll with class weights, for which there is no template; "
-            "register one with autoddl.codegen.register_template('nll', …)"
-        )
-    if op.output.startswith("out_weight"):
-        counts = compared(target, "!=", Expr(repr(ignored)))
-        found = call("flow.cast", counts, f"flow.{op.dtype}")
-        if op.states[op.output] == op.states["target_0"]:
-            return found
-        return call(f"{found.text}.to_global", sbp=sbp_text(op.states[op.output]))
-    return call("flow._C.nll_loss", op.args["input_0"], target, "None", ignored, '"none"')
-
-
-def binary_cross_entropy(op: OpView) -> Expr:
-    name = f"F.{op.op.type}"
-    return call(name, op.args["input_0"], op.args["target_0"], reduction='"none"')
-
-
 def filled(op: OpView) -> Expr:
     attr = op.op.attr
     if attr["has_float_operand"]:
@@ -238,13 +140,6 @@ def filled(op: OpView) -> Expr:
     else:
         value = repr(attr["int_operand" if attr["has_int_operand"] else "bool_operand"])
     return call(f"{op.args['x_0'].atom}.masked_fill", op.args["mask_0"], value)
-
-
-def one_hot(op: OpView) -> Expr:
-    attr = op.op.attr
-    kind = "floating" if op.dtype.startswith("float") else "integer"
-    values = {"on_value": attr[f"{kind}_on_value"], "off_value": attr[f"{kind}_off_value"]}
-    return call("flow._C.one_hot", op.args["indices_0"], attr["depth"], **values)
 
 
 def made(function: str, *args: object) -> Write:
@@ -285,3 +180,32 @@ def chain(op: OpView) -> Expr:
     for part in rest:
         text = binary(text, "+", part)
     return text
+
+
+def with_options(name: str, *attrs: str) -> Write:
+    """Write a function of the one input and some attributes."""
+
+    def write(op: OpView) -> Expr:
+        return call(name, next(iter(op.args.values())), *(op.op.attr[key] for key in attrs))
+
+    return write
+
+
+def clamped(*bounds: str) -> Write:
+    """Write x.clamp(min=…, max=…)."""
+
+    def write(op: OpView) -> Expr:
+        kind = "floating" if op.dtype.startswith(("float", "bfloat")) else "integral"
+        options = {bound: op.op.attr[f"{kind}_{bound}"] for bound in bounds}
+        return call(f"{op.args['x_0'].atom}.clamp", **options)
+
+    return write
+
+
+def producted(op: OpView) -> Expr:
+    return reduced(op.args["input_tensor_0"], "prod", op.op, len(op.shape["input_tensor_0"]))
+
+
+def narrowed(op: OpView) -> Expr:
+    attr = op.op.attr
+    return call(f"{op.args['in_0'].atom}.narrow", attr["dim"], attr["start"], attr["length"])

@@ -67,6 +67,7 @@ def test_ruff_finds_nothing(small: Plan, attention: Plan, tmp_path: Path) -> Non
     recomputed = replace(staged, pipeline=replace(staged.pipeline, recomputed=(0, 2)))
     summed = in_stages(small, 1, 4, lambda _: 0)
     plans = [small, attention, staged, recomputed, summed, planned(mlp(), "2x2x2")]
+    plans.append(planned(mlp(64, (64, 64, 64)), "4x8"))
     files = []
     for number, plan in enumerate(plans):
         for checked in (False, True):
