@@ -1,0 +1,287 @@
+"""Simulated against measured steps of pipelines: `python -m experiments.fidelity.pipelines`.
+
+Plans of two models with one, two and four stages, some of them cut badly on purpose, train on ranks of
+this machine. Ops are calibrated with as many ranks as there are cores; where stages share cores the
+simulation lets them take turns. Everything finished is kept in the folder, so that an interrupted run
+goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import autoddl
+from autoddl import pipelines
+from autoddl.engine.launch import launch
+from autoddl.errors import AutoDDLError
+from autoddl.make_plan import Assigned
+from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.pipeline import simulate
+from autoddl.perfmodel.profile import Profile
+from autoddl.pipelines import Candidate, Options
+from autoddl.sbp.mesh import Cluster, Level, Mesh
+from autoddl.sbp.micro_batch import micro_batch
+from autoddl.sbp.positions import positions
+from autoddl.sbp.program import Program
+from autoddl.search import builder
+from autoddl.search.repeated import repeated
+from autoddl.search.solvers import SOLVERS
+from autoddl.staging import Links, Staged
+from experiments.fidelity import measure, report
+from experiments.fidelity.report import Row
+
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt": {
+        "layers": 4, "width": 256, "heads": 8, "sequence": 32, "vocabulary": 512, "batch": 16,
+    },
+    "vgg13": {"image": 32, "classes": 128, "channel_scale": 1 / 4, "dense": 1024, "batch": 32},
+}  # fmt: skip
+PASSES = 3  # apart in time, so that a slow phase of the machine does not hit all
+PLAN_LIMIT_S = 110.0
+SEARCH_S = 5.0
+_EXIT_BAD_INPUT = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan to make: `shares` are those of the forward and backward seconds by stage, None the best."""
+
+    model: str
+    stages: int
+    mesh: int
+    micro_batches: int
+    shares: tuple[float, ...] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Return how many ranks run it."""
+        return self.stages * self.mesh
+
+    @property
+    def name(self) -> str:
+        """Return a file name: gpt-4x1-m8, with the shares of a given cut behind."""
+        cut = "-".join(f"{share:.0%}".rstrip("%") for share in self.shares or ())
+        return f"{self.model}-{self.stages}x{self.mesh}-m{self.micro_batches}" + f"-{cut}" * bool(cut)
+
+
+CASES = (
+    Case("gpt", 1, 2, 4),
+    Case("gpt", 2, 1, 2),
+    Case("gpt", 2, 1, 8, (0.75, 0.25)),
+    Case("gpt", 2, 2, 4),
+    Case("gpt", 4, 1, 4),
+    Case("gpt", 4, 1, 8, (0.1, 0.2, 0.3, 0.4)),
+    Case("vgg13", 1, 2, 2),
+    Case("vgg13", 2, 1, 4),
+    Case("vgg13", 2, 1, 2, (0.3, 0.7)),
+    Case("vgg13", 2, 2, 8),
+    Case("vgg13", 4, 1, 8),
+    Case("vgg13", 4, 1, 2, (0.4, 0.1, 0.4, 0.1)),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, or, as `ranks MODEL PLAN RESULT`, what its ranks do."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    if given[:1] == ["ranks"]:
+        _ranks(given[1], Path(given[2]), Path(given[3]))
+        return 0
+    args = _parser().parse_args(given)
+    try:
+        cases = [case for case in CASES if args.only in case.name]
+        if not args.predict:
+            for number in range(1, args.passes + 1):
+                for case in cases:
+                    run(case, args.folder, number)
+        rows = [found for case in cases if (found := row(case, args.folder)) is not None]
+    except AutoDDLError as error:
+        print(f"pipelines: {error}", file=sys.stderr)
+        return _EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        print(f"pipelines: interrupted; {args.folder} has what is done", file=sys.stderr)
+        return 130
+    if rows:
+        _report(rows, args.folder)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.fidelity.pipelines", description=__doc__
+    )
+    add = parser.add_argument
+    add("--folder", type=Path, default=Path("out/fidelity_pipelines"), help="state and results")
+    add("--passes", type=int, default=PASSES, metavar="N", help="times each plan is run")
+    add("--only", default="", metavar="TEXT", help="plans whose names have this in them")
+    add("--predict", action="store_true", help="run nothing; report what the folder has")
+    return parser
+
+
+def staged(case: Case, folder: Path, profile: Profile) -> Staged:
+    """Return the plan of a case as the simulation sees it on this machine.
+
+    The states of its tensors are searched once; they and the cut are kept in a file.
+    """
+    program = measure.captured(folder / f"{case.model}.json", case.model, MODELS[case.model])
+    mesh = Mesh.parse(f"[gpu {case.mesh}]")
+    options = _options(case, profile)
+    candidate = Candidate(case.stages, case.micro_batches, mesh)
+    problem = builder.build(micro_batch(program, case.micro_batches), mesh, profile)
+    file = folder / "plans" / f"{case.name}.states.json"
+    links = Links(profile, options.cluster, mesh.size)
+    if file.exists():
+        kept = json.loads(file.read_text())
+        assigned, bounds = Assigned(problem, kept["assignment"]), kept["bounds"]
+        found = Staged(assigned, positions(problem.program), bounds, case.micro_batches, links)
+    else:
+        weighted = repeated(problem, case.stages, case.micro_batches)
+        result = SOLVERS["exact"](weighted, budget=SEARCH_S, seed=0)
+        found = pipelines.cut_into_stages(problem, result, candidate, options)
+        if case.shares is not None:
+            bounds = _bounds(found, case.shares)
+            found = Staged(
+                found.assigned, positions(problem.program), bounds, case.micro_batches, links
+            )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        kept = {"assignment": [int(n) for n in result.assignment], "bounds": list(found.bounds)}
+        file.write_text(json.dumps(kept) + "\n")
+        plan = pipelines.staged_plan(found, result, options)
+        plan.save(_plan_file(case, folder))
+    return found
+
+
+def _options(case: Case, profile: Profile) -> Options:
+    return Options(
+        profile, Cluster((Level("gpu", case.ranks),)), None, "exact", SEARCH_S, 0.0, 0,
+        lambda program, mesh: builder.build(program, mesh, profile),
+    )  # fmt: skip
+
+
+def _bounds(whole: Staged, shares: Sequence[float]) -> list[int]:
+    """Return the positions at which the stages' shares of the seconds of a micro-batch end."""
+    found = positions(whole.program)
+    seconds = np.zeros(found.count)
+    for (_, phase, price), op in zip(whole.prices["compute"], whole.program.ops, strict=True):
+        if phase != "once":
+            seconds[found.op[op.name]] += price.seconds
+    ends = np.cumsum(seconds) / seconds.sum()
+    return [int(n) for n in np.searchsorted(ends, np.cumsum(shares)[:-1])]
+
+
+def _plan_file(case: Case, folder: Path) -> Path:
+    return folder / "plans" / f"{case.name}.json"
+
+
+def predicted_s(found: Staged, cores: int) -> float:
+    """Return the simulated step on ranks that the launcher has bound to so many cores in turn.
+
+    Stages on several cores use all of them, so that they take turns with every other one there.
+    """
+    size = found.mesh.size
+    used = [{rank % cores for rank in range(s * size, (s + 1) * size)} for s in range(found.stages)]
+    device_of = tuple(min(n for n, other in enumerate(used) if other & mine) for mine in used)
+    return simulate(replace(found.step, device_of=device_of)).step_s
+
+
+def profile_of(folder: Path) -> Profile:
+    """Return this machine's profile; measured if the folder has none yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    device, network = folder / "device.json", folder / "network.json"
+    cores = len(os.sched_getaffinity(0))
+    if not device.exists():
+        measure.call([["autoddl.fit_device", "--nproc-per-node", str(cores), "-o", str(device)]])
+    if not network.exists():
+        ranks = max(case.ranks for case in CASES)
+        measure.call(
+            [
+                ["autoddl.fit_network", "--nproc-per-node", str(ranks), "-o", str(network)]
+                + ["--device", str(device), "-b", "4K", "-e", "4M", "--budget", "80"]
+            ]
+        )
+    return profiles.load(network)
+
+
+def run(case: Case, folder: Path, number: int) -> None:
+    """Time a plan unless it has been timed so often."""
+    result = folder / f"{case.name}.jsonl"
+    if result.exists() and len(result.read_text().splitlines()) >= number:
+        return
+    found = staged(case, folder, profile_of(folder))
+    command = ["-m", "experiments.fidelity.pipelines", "ranks", case.model]
+    ended = launch(
+        [*command, str(_plan_file(case, folder)), str(result)],
+        nproc_per_node=case.ranks, timeout_s=PLAN_LIMIT_S, env=measure.environment(),
+        stream_rank0=False,
+    )  # fmt: skip
+    if not ended.ok:
+        raise AutoDDLError(f"{case.name}: {ended.message}: {' | '.join(ended.tail[-3:])}")
+    measured_s = json.loads(result.read_text().splitlines()[-1])["step_s"]
+    said = predicted_s(found, len(os.sched_getaffinity(0)))
+    print(
+        f"pipelines: {case.name}, pass {number}: measured {measured_s * 1e3:.0f} ms, "
+        f"simulated {said * 1e3:.0f} ms", file=sys.stderr, flush=True,
+    )  # fmt: skip
+
+
+def row(case: Case, folder: Path) -> Row | None:
+    """Return what was simulated and measured of a case, None if it has not been run."""
+    result = folder / f"{case.name}.jsonl"
+    if not result.exists():
+        return None
+    lines = [json.loads(line) for line in result.read_text().splitlines()]
+    found = staged(case, folder, profile_of(folder))
+    cost = pipelines.estimate(case.name, found)
+    said = predicted_s(found, len(os.sched_getaffinity(0)))
+    return Row(
+        "loopback", case.model, case.name, case.name, cost.compute_s, cost.communication_s,
+        cost.uncertainty_s * said / found.timeline.step_s, said,
+        min(line["step_s"] for line in lines), 0.0,
+    )  # fmt: skip
+
+
+def _ranks(model: str, plan: Path, result: Path) -> None:
+    """Time the steps of a plan; rank 0 adds a line."""
+    import oneflow as flow
+
+    from experiments.fidelity import ranks
+
+    line = {"plan": plan.stem, **ranks.measured(model, MODELS[model], autoddl.load(plan))}
+    if flow.env.get_rank() == 0:
+        with result.open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+
+def _report(rows: list[Row], folder: Path) -> None:
+    report.write_csv(rows, folder / "pipelines.csv")
+    report.draw(rows, folder / "pipelines.png")
+    score = report.score("pipelines", rows)
+    said = {"score": asdict(score), "plans": [asdict(r) | {"error": r.error} for r in rows]}
+    (folder / "pipelines.json").write_text(json.dumps(said, indent=1) + "\n")
+    table = Table("plan", "simulated ms", "measured ms", "error")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for r in rows:
+        table.add_row(
+            r.plan, f"{r.predicted_s * 1e3:.1f}", f"{r.measured_s * 1e3:.1f}", f"{r.error:+.1%}"
+        )
+    Console().print(table)
+    print(
+        f"{score.plans} plans: mean error {score.mean_error:.1%}, worst {score.worst_error:.1%}, "
+        f"bias {score.bias:+.1%}, Spearman {score.spearman:.3f}"
+    )
+    print(f"wrote {folder}/pipelines.csv, pipelines.png, pipelines.json")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
