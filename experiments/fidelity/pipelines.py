@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,19 +32,18 @@ from autoddl.pipelines import Candidate, Options
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.micro_batch import micro_batch
 from autoddl.sbp.positions import positions
-from autoddl.sbp.program import Program
 from autoddl.search import builder
 from autoddl.search.repeated import repeated
 from autoddl.search.solvers import SOLVERS
 from autoddl.staging import Links, Staged
-from experiments.fidelity import measure, report
+from experiments.fidelity import measure, report, shared_cores
 from experiments.fidelity.report import Row
 
 MODELS: dict[str, dict[str, Any]] = {
     "gpt": {
         "layers": 4, "width": 256, "heads": 8, "sequence": 32, "vocabulary": 512, "batch": 16,
     },
-    "vgg13": {"image": 32, "classes": 128, "channel_scale": 1 / 4, "dense": 1024, "batch": 32},
+    "mlp": {"widths": [256, *([1024, 512] * 6), 256], "batch": 256},
 }  # fmt: skip
 PASSES = 3  # apart in time, so that a slow phase of the machine does not hit all
 PLAN_LIMIT_S = 110.0
@@ -72,7 +70,9 @@ class Case:
     def name(self) -> str:
         """Return a file name: gpt-4x1-m8, with the shares of a given cut behind."""
         cut = "-".join(f"{share:.0%}".rstrip("%") for share in self.shares or ())
-        return f"{self.model}-{self.stages}x{self.mesh}-m{self.micro_batches}" + f"-{cut}" * bool(cut)
+        return f"{self.model}-{self.stages}x{self.mesh}-m{self.micro_batches}" + f"-{cut}" * bool(
+            cut
+        )
 
 
 CASES = (
@@ -82,12 +82,12 @@ CASES = (
     Case("gpt", 2, 2, 4),
     Case("gpt", 4, 1, 4),
     Case("gpt", 4, 1, 8, (0.1, 0.2, 0.3, 0.4)),
-    Case("vgg13", 1, 2, 2),
-    Case("vgg13", 2, 1, 4),
-    Case("vgg13", 2, 1, 2, (0.3, 0.7)),
-    Case("vgg13", 2, 2, 8),
-    Case("vgg13", 4, 1, 8),
-    Case("vgg13", 4, 1, 2, (0.4, 0.1, 0.4, 0.1)),
+    Case("mlp", 1, 2, 2),
+    Case("mlp", 2, 1, 4),
+    Case("mlp", 2, 1, 2, (0.3, 0.7)),
+    Case("mlp", 2, 2, 8),
+    Case("mlp", 4, 1, 8),
+    Case("mlp", 4, 1, 2, (0.4, 0.1, 0.4, 0.1)),
 )
 
 
@@ -102,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         cases = [case for case in CASES if args.only in case.name]
         if not args.predict:
             for number in range(1, args.passes + 1):
+                calibrate(args.folder, number if not args.only else 1)
                 for case in cases:
                     run(case, args.folder, number)
         rows = [found for case in cases if (found := row(case, args.folder)) is not None]
@@ -194,22 +195,22 @@ def predicted_s(found: Staged, cores: int) -> float:
     return simulate(replace(found.step, device_of=device_of)).step_s
 
 
-def profile_of(folder: Path) -> Profile:
-    """Return this machine's profile; measured if the folder has none yet."""
+def calibrate(folder: Path, number: int) -> None:
+    """Measure the links once, and the ops so many times for each number of ranks."""
     folder.mkdir(parents=True, exist_ok=True)
-    device, network = folder / "device.json", folder / "network.json"
-    cores = len(os.sched_getaffinity(0))
-    if not device.exists():
-        measure.call([["autoddl.fit_device", "--nproc-per-node", str(cores), "-o", str(device)]])
+    for ranks in sorted({case.ranks for case in CASES}):
+        shared_cores.time_ops(folder / f"ops-{ranks}.jsonl", ranks, number)
+    network = folder / "network.json"
     if not network.exists():
         ranks = max(case.ranks for case in CASES)
-        measure.call(
-            [
-                ["autoddl.fit_network", "--nproc-per-node", str(ranks), "-o", str(network)]
-                + ["--device", str(device), "-b", "4K", "-e", "4M", "--budget", "80"]
-            ]
-        )
-    return profiles.load(network)
+        command = ["autoddl.fit_network", "--nproc-per-node", str(ranks), "-o", str(network)]
+        measure.call([[*command, "-b", "4K", "-e", "4M", "--budget", "80"]])
+
+
+def profile_of(case: Case, folder: Path) -> Profile:
+    """Return the profile of as many ranks of this machine as run a case."""
+    device = shared_cores.device(folder / f"ops-{case.ranks}.jsonl", case.ranks)
+    return replace(profiles.load(folder / "network.json"), device=device)
 
 
 def run(case: Case, folder: Path, number: int) -> None:
@@ -217,7 +218,7 @@ def run(case: Case, folder: Path, number: int) -> None:
     result = folder / f"{case.name}.jsonl"
     if result.exists() and len(result.read_text().splitlines()) >= number:
         return
-    found = staged(case, folder, profile_of(folder))
+    found = staged(case, folder, profile_of(case, folder))
     command = ["-m", "experiments.fidelity.pipelines", "ranks", case.model]
     ended = launch(
         [*command, str(_plan_file(case, folder)), str(result)],
@@ -227,7 +228,7 @@ def run(case: Case, folder: Path, number: int) -> None:
     if not ended.ok:
         raise AutoDDLError(f"{case.name}: {ended.message}: {' | '.join(ended.tail[-3:])}")
     measured_s = json.loads(result.read_text().splitlines()[-1])["step_s"]
-    said = predicted_s(found, len(os.sched_getaffinity(0)))
+    said = predicted_s(found, shared_cores.cores())
     print(
         f"pipelines: {case.name}, pass {number}: measured {measured_s * 1e3:.0f} ms, "
         f"simulated {said * 1e3:.0f} ms", file=sys.stderr, flush=True,
@@ -240,9 +241,9 @@ def row(case: Case, folder: Path) -> Row | None:
     if not result.exists():
         return None
     lines = [json.loads(line) for line in result.read_text().splitlines()]
-    found = staged(case, folder, profile_of(folder))
+    found = staged(case, folder, profile_of(case, folder))
     cost = pipelines.estimate(case.name, found)
-    said = predicted_s(found, len(os.sched_getaffinity(0)))
+    said = predicted_s(found, shared_cores.cores())
     return Row(
         "loopback", case.model, case.name, case.name, cost.compute_s, cost.communication_s,
         cost.uncertainty_s * said / found.timeline.step_s, said,
