@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from experiments.fidelity.workload import Bed
 from experiments.testbed import Testbed
 
 PLAN_LIMIT_S = 240.0
+STEP_LIMIT_S = 110.0
 PASSES = 2  # apart in time, so that a slow phase of the machine does not hit both
 CALIBRATION_LIMIT_S = 1800.0
 _ROOT = Path(__file__).parents[2]
@@ -193,6 +195,22 @@ def _launch(command: Sequence[str], ranks: int, limit_s: float) -> str:
         command, nproc_per_node=ranks, timeout_s=limit_s, env=environment(), stream_rank0=False
     )
     return "" if result.ok else f"{result.message}: {' | '.join(result.tail[-3:])}"
+
+
+def step_s(model: str, sizes: Mapping[str, Any], plan: Path, ranks: int) -> float:
+    """Return the seconds of a step of a plan, with stages or without, on ranks of this machine.
+
+    Raises:
+        AutoDDLError: it could not be run.
+    """
+    with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
+        result = Path(folder) / "line.json"
+        command = ["-m", "experiments.fidelity.ranks", "step", model, json.dumps(dict(sizes)), "-"]
+        error = _launch([*command, str(result), str(plan)], ranks, STEP_LIMIT_S)
+        if error:
+            raise AutoDDLError(f"{plan.stem}: {error}")
+        seconds: float = json.loads(result.read_text())["step_s"]
+    return seconds
 
 
 def environment() -> dict[str, str]:

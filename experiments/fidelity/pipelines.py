@@ -20,9 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import autoddl
 from autoddl import pipelines
-from autoddl.engine.launch import launch
 from autoddl.errors import AutoDDLError
 from autoddl.make_plan import Assigned
 from autoddl.perfmodel import profile as profiles
@@ -46,7 +44,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"widths": [256, *([1024, 512] * 6), 256], "batch": 256},
 }  # fmt: skip
 PASSES = 3  # apart in time, so that a slow phase of the machine does not hit all
-PLAN_LIMIT_S = 110.0
 SEARCH_S = 5.0
 _EXIT_BAD_INPUT = 2
 
@@ -92,12 +89,8 @@ CASES = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line, or, as `ranks MODEL PLAN RESULT`, what its ranks do."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    if given[:1] == ["ranks"]:
-        _ranks(given[1], Path(given[2]), Path(given[3]))
-        return 0
-    args = _parser().parse_args(given)
+    """Run the command line; exit code 0, or 2 for bad input."""
+    args = _parser().parse_args(argv)
     try:
         cases = [case for case in CASES if args.only in case.name]
         if not args.predict:
@@ -219,15 +212,10 @@ def run(case: Case, folder: Path, number: int) -> None:
     if result.exists() and len(result.read_text().splitlines()) >= number:
         return
     found = staged(case, folder, profile_of(case, folder))
-    command = ["-m", "experiments.fidelity.pipelines", "ranks", case.model]
-    ended = launch(
-        [*command, str(_plan_file(case, folder)), str(result)],
-        nproc_per_node=case.ranks, timeout_s=PLAN_LIMIT_S, env=measure.environment(),
-        stream_rank0=False,
-    )  # fmt: skip
-    if not ended.ok:
-        raise AutoDDLError(f"{case.name}: {ended.message}: {' | '.join(ended.tail[-3:])}")
-    measured_s = json.loads(result.read_text().splitlines()[-1])["step_s"]
+    plan = _plan_file(case, folder)
+    measured_s = measure.step_s(case.model, MODELS[case.model], plan, case.ranks)
+    with result.open("a") as out:
+        out.write(json.dumps({"plan": plan.stem, "step_s": measured_s}) + "\n")
     said = predicted_s(found, shared_cores.cores())
     print(
         f"pipelines: {case.name}, pass {number}: measured {measured_s * 1e3:.0f} ms, "
@@ -249,18 +237,6 @@ def row(case: Case, folder: Path) -> Row | None:
         cost.uncertainty_s * said / found.timeline.step_s, said,
         min(line["step_s"] for line in lines), 0.0,
     )  # fmt: skip
-
-
-def _ranks(model: str, plan: Path, result: Path) -> None:
-    """Time the steps of a plan; rank 0 adds a line."""
-    import oneflow as flow
-
-    from experiments.fidelity import ranks
-
-    line = {"plan": plan.stem, **ranks.measured(model, MODELS[model], autoddl.load(plan))}
-    if flow.env.get_rank() == 0:
-        with result.open("a") as out:
-            out.write(json.dumps(line) + "\n")
 
 
 def _report(rows: list[Row], folder: Path) -> None:

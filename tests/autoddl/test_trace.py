@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_a_pipeline_has_all_passes_in_order(tmp_path: Path) -> None:
             back = min(e["ts"] for e in mine if e["name"] == f"B{i}")
             assert ahead <= back * (1 + 1e-9)
         ends = sorted((e["ts"], e["ts"] + e["dur"]) for e in mine)
-        assert all(a[1] <= b[0] * (1 + 1e-9) for a, b in zip(ends, ends[1:], strict=False))
+        assert all(a[1] <= b[0] * (1 + 1e-9) for a, b in pairwise(ends))
     assert {e["cat"] for e in found} == {"forward", "backward", "transfer", "once"}
 
 
@@ -93,7 +94,7 @@ def test_bad_input_is_one_line(
 
 def test_profile_that_is_not_bundled(tmp_path: Path) -> None:
     plan = replace(optimize(transformer(), mesh="2"), profile="mine")
-    with pytest.raises(AutoDDLError, match="'mine'.*--profile"):
+    with pytest.raises(AutoDDLError, match=r"'mine'.*--profile"):
         plan.trace(tmp_path / "trace.json")
 
 
