@@ -278,8 +278,8 @@ class Staged:
     def _work(self, stage: int) -> StageWork:
         """Return what a stage does, in parts that take turns with those of other passes, as ops do."""
         totals = self._totals(stage)
-        totals["forward"][COMPUTE] += self._copies_s(stage)
-        totals["backward"][COMPUTE] += self._sums_s(stage)
+        totals["forward"][COMPUTE] += self.copies_s(stage)
+        totals["backward"][COMPUTE] += self.sums_s(stage)
         forward, backward = (
             tuple(
                 (stream, s / PARTS)
@@ -309,7 +309,7 @@ class Staged:
                 totals["backward"][stream] += totals["forward"][stream]
         return totals
 
-    def _copies_s(self, stage: int) -> float:
+    def copies_s(self, stage: int) -> float:
         """Return the seconds of copying forward results of a micro-batch into buffers.
 
         Without several micro-batches in flight there are no buffers (engine.stages).
@@ -327,7 +327,7 @@ class Staged:
                 found += self._moved_s("identity", "memory", 2 * self.local(tensor, state))
         return found
 
-    def _sums_s(self, stage: int) -> float:
+    def sums_s(self, stage: int) -> float:
         """Return the seconds of adding the gradients of one micro-batch to those before."""
         if self.micro_batches == 1:
             return 0.0

@@ -59,7 +59,9 @@ def test_sums_and_buffers() -> None:
     for stage, buffered in ((0, True), (1, False)):  # one micro-batch at a time in the last stage
         gradients = [p.gradient for p in program.parameters if stage_of[p.tensor] == stage]
         sums = sum(
-            moved_s("add_n", "elementwise", 3 * program.tensor[g].size_bytes) for g in gradients if g
+            moved_s("add_n", "elementwise", 3 * program.tensor[g].size_bytes)
+            for g in gradients
+            if g
         )
         kept = {
             tensor

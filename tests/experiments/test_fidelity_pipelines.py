@@ -74,7 +74,8 @@ def test_calibration_is_what_an_op_takes_in_its_turn(
         lines = [json.dumps(timed(factor)) for factor in passes]
         (tmp_path / f"{ranks}.jsonl").write_text("\n".join(lines) + "\n")
     alone, shared = (
-        shared_cores.device(tmp_path / f"{ranks}.jsonl", ranks).kernels["matmul"] for ranks in (2, 4)
+        shared_cores.device(tmp_path / f"{ranks}.jsonl", ranks).kernels["matmul"]
+        for ranks in (2, 4)
     )
     assert shared.flops_per_s["float32"] == pytest.approx(alone.flops_per_s["float32"])
     assert alone.flops_per_s["float32"] == pytest.approx(1e9 / 0.02, rel=0.05)
