@@ -296,7 +296,7 @@ def cut_into_stages(
             assigned, found, bounds, candidate.micro_batches, links, recomputed=recomputed
         )
 
-    chain, places = _chain(staged(()), found)
+    chain, places = _chain(staged(()), found, candidate.stages)
     blocks = _Blocks(problem.program)
     preferred = [n for n, place in enumerate(places[1:-1], 1) if blocks.begins(place)]
     limit = options.limit_bytes
@@ -329,8 +329,11 @@ def _bounds(
     return chosen.bounds[1:-1]
 
 
-def _chain(whole: Staged, found: Positions) -> tuple[Chain, list[int]]:
-    """Return units between places where a cut is worth it, and these places, with both ends."""
+def _chain(whole: Staged, found: Positions, stages: int) -> tuple[Chain, list[int]]:
+    """Return units between places where a cut is worth it, and these places, with both ends.
+
+    All stages but the last copy forward results into buffers: each of them costs that on average.
+    """
     program, count = whole.program, found.count
     seconds, once = np.zeros(count), np.zeros(count)
     for (_, phase, price), op in zip(whole.prices["compute"], program.ops, strict=True):
@@ -338,6 +341,12 @@ def _chain(whole: Staged, found: Positions) -> tuple[Chain, list[int]]:
     for item, phase, price_s in whole.boxings():
         place = min((found.op[op] for op, _ in item.readers if op in found.op), default=count - 1)
         (once if phase == "once" else seconds)[place] += price_s
+    for name, price_s in whole.sums():
+        seconds[found.op[program.producer[name].name]] += price_s
+    copied = 1 - 1 / stages if whole.micro_batches > 1 else 0.0
+    for name, _, price_s in whole.copies():
+        place = found.held[name] if name in found.held else found.op[program.producer[name].name]
+        seconds[place] += copied * price_s
     held, active = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for name, size, forward in whole.sizes():
         place = found.held[name] if name in found.held else found.op[program.producer[name].name]

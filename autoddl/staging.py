@@ -316,27 +316,30 @@ class Staged:
         """
         if self.in_flight[stage] == 1:
             return 0.0
-        found = 0.0
-        for (tensor, where), state in self._start.items():
+        return sum(seconds for _, where, seconds in self.copies() if where == stage)
+
+    def copies(self) -> Iterator[tuple[str, int, float]]:
+        """Yield what buffers hold, as (tensor, stage, seconds of copying it)."""
+        for (tensor, stage), state in self._start.items():
             producer = self.program.producer.get(tensor)
             forward = producer.phase == "forward" if producer else tensor in self.program.inputs
-            if where != stage or not forward:
-                continue
             readers = self.program.consumers.get(tensor, ())
-            if any(op.phase == "backward" and self.stage_of[op.name] == stage for op, _ in readers):
-                found += self._moved_s("identity", "memory", 2 * self.local(tensor, state))
-        return found
+            here = (op for op, _ in readers if self.stage_of[op.name] == stage)
+            if forward and any(op.phase == "backward" for op in here):
+                size = 2 * self.local(tensor, state)
+                yield tensor, stage, self._moved_s("identity", "memory", size)
 
     def sums_s(self, stage: int) -> float:
         """Return the seconds of adding the gradients of one micro-batch to those before."""
+        return sum(seconds for name, seconds in self.sums() if self.where(name) == stage)
+
+    def sums(self) -> Iterator[tuple[str, float]]:
+        """Yield the gradients that are added up over micro-batches, and the seconds of each."""
         if self.micro_batches == 1:
-            return 0.0
-        gradients = [p.gradient for p in self.program.parameters if p.gradient is not None]
-        return sum(
-            self._moved_s("add_n", "elementwise", 3 * self.local(name, self.made[name]))
-            for name in gradients
-            if self.where(name) == stage
-        )
+            return
+        for name in (p.gradient for p in self.program.parameters if p.gradient is not None):
+            size = 3 * self.local(name, self.made[name])
+            yield name, self._moved_s("add_n", "elementwise", size)
 
     def _moved_s(self, op_type: str, family: str, moved_bytes: int) -> float:
         """Return the seconds of an op that the engine adds to the program."""
