@@ -12,6 +12,7 @@ commands:
   run           start the ranks of a training script on this node
   fit-network   measure the links and devices of this cluster (also python -m autoddl.fit_network)
   fit-device    time the ops of this machine's devices (also python -m autoddl.fit_device)
+  trace         write the predicted timeline of a plan for Perfetto
 
 `python -m autoddl COMMAND --help` tells the options of a command."""
 
@@ -56,9 +57,16 @@ def _fit_device(argv: list[str]) -> int:
     return fit_device.main(argv)
 
 
+def _trace(argv: list[str]) -> int:
+    from autoddl import trace
+
+    return trace.main(argv)
+
+
 _COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
     "codegen": _codegen,
     "run": _run,
     "fit-network": _fit_network,
     "fit-device": _fit_device,
+    "trace": _trace,
 }

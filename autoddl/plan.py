@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline import Timeline, simulate
 from autoddl.perfmodel.pipeline_step import PipelineStep
+from autoddl.perfmodel.profile import Profile
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
@@ -260,6 +261,18 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the plan as versioned JSON."""
         Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n")
+
+    def trace(self, path: str | Path, *, profile: str | Path | Profile | None = None) -> None:
+        """Write the predicted course of a step in the format of chrome://tracing and Perfetto.
+
+        `profile` prices a plan without stages, by default the bundled one that the plan names.
+
+        Raises:
+            AutoDDLError: no seconds, program or profile to predict from, or the file can't be written.
+        """
+        from autoddl import trace
+
+        trace.write(self, path, profile=profile)
 
     def to_json(self) -> dict[str, Any]:
         """Return the versioned JSON form."""

@@ -77,8 +77,8 @@ class _Cuts:
 
     def tried(self, *, again: bool) -> Iterator[Staged]:
         """Yield cuts until one fits; with `again` all stages make their forward results again."""
-        chain = _chain(self.whole, self.found, self.places, again=again)
         stages = self.candidate.stages
+        chain = _chain(self.whole, self.found, self.places, stages=stages, again=again)
         allowed = self.limit
         for _ in range(1 if self.limit is None else ROUNDS):
             places = [self.places[b] for b in self._bounds(chain, allowed)]
@@ -105,8 +105,13 @@ class _Cuts:
         return chosen.bounds[1:-1]
 
 
-def _chain(whole: Staged, found: Positions, places: Sequence[int], *, again: bool) -> Chain:
-    """Return the units between places; with `again` their forward passes are run twice."""
+def _chain(
+    whole: Staged, found: Positions, places: Sequence[int], *, stages: int, again: bool
+) -> Chain:
+    """Return the units between places; with `again` their forward passes are run twice.
+
+    All stages but the last copy forward results into buffers: each of them costs that on average.
+    """
     program, count = whole.program, found.count
     times = {"forward": 2 if again else 1}
     seconds, once = np.zeros(count), np.zeros(count)
@@ -116,6 +121,12 @@ def _chain(whole: Staged, found: Positions, places: Sequence[int], *, again: boo
     for item, phase, price_s in whole.boxings():
         place = min((found.op[op] for op, _ in item.readers if op in found.op), default=count - 1)
         (once if phase == "once" else seconds)[place] += price_s * times.get(phase, 1)
+    for name, price_s in whole.sums():
+        seconds[found.op[program.producer[name].name]] += price_s
+    copied = 1 - 1 / stages if whole.micro_batches > 1 and not again else 0.0
+    for name, _, price_s in whole.copies():
+        place = found.held[name] if name in found.held else found.op[program.producer[name].name]
+        seconds[place] += copied * price_s
     held, active = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for name, size, forward in whole.sizes():
         place = found.held[name] if name in found.held else found.op[program.producer[name].name]

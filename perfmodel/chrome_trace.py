@@ -6,6 +6,7 @@ Source: Trace Event Format, complete events ("ph": "X") and metadata ("M").
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from autoddl.perfmodel.pipeline_step import BOXING, COMPUTE
 CATEGORIES = {"F": "forward", "B": "backward"}
 
 
-def chrome_trace(timeline: Timeline) -> dict[str, Any]:
+def chrome_trace(timeline: Timeline, categories: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the timeline as JSON data: a process per rank, a thread per stream, microseconds.
 
-    A transfer is shown with the rank that sends.
+    A transfer is shown with the rank that sends. `categories` are those of spans that are no passes or
+    transfers, by name.
     """
     streams = sorted({_row(timeline, span) for span in timeline.spans})
     rows = {row: number for number, row in enumerate(streams)}
@@ -36,7 +38,7 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
         events.append(
             {
                 "name": span.name,
-                "cat": _category(span),
+                "cat": (categories or {}).get(span.name) or _category(span),
                 "ph": "X",
                 "ts": span.start_s * 1e6,
                 "dur": (span.end_s - span.start_s) * 1e6,
@@ -48,9 +50,11 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def write_chrome_trace(timeline: Timeline, path: Path | str) -> None:
+def write_chrome_trace(
+    timeline: Timeline, path: Path | str, *, categories: Mapping[str, str] | None = None
+) -> None:
     """Write chrome_trace's data to a JSON file."""
-    Path(path).write_text(json.dumps(chrome_trace(timeline)) + "\n")
+    Path(path).write_text(json.dumps(chrome_trace(timeline, categories)) + "\n")
 
 
 def _row(timeline: Timeline, span: Span) -> tuple[int, int, str]:

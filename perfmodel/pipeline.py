@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from autoddl.perfmodel.pipeline_schedules import Move, Pass, Route, order, rendezvous
@@ -110,6 +110,7 @@ class _Simulation:
         for index, part, start_s, end_s in runs(self.found):
             stream = self.streams[index][part]
             spans.append(Span(self.found[index].name, self.stage_of[index], stream, start_s, end_s))
+        spans = _joined(spans)
         step_s = max((span.end_s for span in spans), default=0.0)
         in_flight = _in_flight(spans, len(self.step.stages))
         return Timeline(tuple(spans), step_s, in_flight, self.rank_of)
@@ -174,6 +175,23 @@ class _Simulation:
                 number = self._add("once", stage, work.once)
                 for i in range(self.step.micro_batches):
                     self._after(self.number[Pass("B", stage, i)], number)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans, with those as one that follow each other on a stream under one name."""
+    found: list[Span] = []
+    last: dict[tuple[int, str], int] = {}
+    for span in spans:
+        key = span.stage, span.stream
+        before = last.get(key)
+        if before is not None:
+            same = found[before]
+            if same.name == span.name and span.start_s == same.end_s:
+                found[before] = replace(same, end_s=span.end_s)
+                continue
+        last[key] = len(found)
+        found.append(span)
+    return found
 
 
 def _neighbours(step: PipelineStep) -> list[TransferWork]:

@@ -42,7 +42,7 @@ def time_source(source: Source, *, seconds: float, ops: frozenset[str] | None) -
     """
     graph, inputs = source.make()
     placement = flow.placement("cpu", list(range(flow.env.get_world_size())))
-    make_global(graph, placement, NdSbp.parse("B"))
+    make_global(graph, lambda _: placement, NdSbp.parse("B"))
     twin = shadow(graph)
     inputs = tuple(x.to_global(placement=placement, sbp=flow.sbp.broadcast) for x in inputs)
     with kept_gradients(graph):

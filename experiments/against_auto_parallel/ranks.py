@@ -70,7 +70,7 @@ def peer(sizes: dict[str, Any], shape: tuple[int, ...]) -> PeerPlan:
     """Build the graph with auto-parallel, and once without, on tensors that are broadcast."""
     placement = flow.placement("cpu", np.arange(int(np.prod(shape))).reshape(shape).tolist())
     graph, inputs = gpt.build(**sizes)
-    make_global(graph, placement, broadcast(len(shape)))
+    make_global(graph, lambda _: placement, broadcast(len(shape)))
     sbp = [flow.sbp.broadcast] * len(shape)
     inputs = tuple(x.to_global(placement=placement, sbp=sbp) for x in inputs)
     plain, tuned = shadow(graph), shadow(graph)

@@ -10,7 +10,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from experiments.fidelity.workload import Bed
 from experiments.testbed import Testbed
 
 PLAN_LIMIT_S = 240.0
+STEP_LIMIT_S = 110.0
 PASSES = 2  # apart in time, so that a slow phase of the machine does not hit both
 CALIBRATION_LIMIT_S = 1800.0
 _ROOT = Path(__file__).parents[2]
@@ -67,11 +69,14 @@ def prepare(place: Path, bed: Bed, program: Program, model: str, count: int) -> 
     return files
 
 
-def captured(file: Path, model: str) -> Program:
-    """Return the program of a model, traced in a process of its own the first time."""
+def captured(file: Path, model: str, sizes: Mapping[str, Any] | None = None) -> Program:
+    """Return the program of a model, traced in a process of its own the first time.
+
+    `sizes` are those of the workload if not given.
+    """
     if not file.exists():
-        sizes = json.dumps(workload.sizes(model))
-        command = ["-m", "experiments.fidelity.ranks", "capture", model, sizes, str(file)]
+        text = json.dumps(dict(workload.sizes(model) if sizes is None else sizes))
+        command = ["-m", "experiments.fidelity.ranks", "capture", model, text, str(file)]
         error = _launch(command, 1, PLAN_LIMIT_S)
         if error:
             raise AutoDDLError(f"model {model}: can't be traced: {error}")
@@ -87,7 +92,7 @@ def running(bed: Bed) -> Iterator[tuple[Run, Testbed | None]]:
     with Testbed(nodes=bed.nodes, ranks=bed.ranks, rate=bed.rate) as made:
 
         def run(command: Sequence[str], limit_s: float) -> str:
-            result = made.run(command, timeout_s=limit_s, env=_environment(), stream_rank0=False)
+            result = made.run(command, timeout_s=limit_s, env=environment(), stream_rank0=False)
             return "" if result.ok else f"{result.message}: {' | '.join(result.tail[-3:])}"
 
         yield run, made
@@ -157,7 +162,7 @@ def calibrate(bed: Bed, made: Testbed | None, place: Path, arguments: Sequence[s
     here = ["--nproc-per-node", str(bed.ranks)]
     if not device.exists():
         ranks = str(bed.nodes * bed.ranks)  # all share this machine's cores
-        _call([["autoddl.fit_device", "--nproc-per-node", ranks, "-o", str(device)]], None)
+        call([["autoddl.fit_device", "--nproc-per-node", ranks, "-o", str(device)]], None)
     if not network.exists():
         command = ["autoddl.fit_network", *here, "-o", str(network), "--device", str(device)]
         nodes = []
@@ -167,13 +172,13 @@ def calibrate(bed: Bed, made: Testbed | None, place: Path, arguments: Sequence[s
                 where += ["--master-addr", made.spec.address(0), "--master-port", "29600"]
                 where += ["--share-cores", "yes"]
             nodes.append([*command, *(where if bed.nodes > 1 else ()), *arguments])
-        _call(nodes, made)
+        call(nodes, made)
     return network
 
 
-def _call(commands: Sequence[Sequence[str]], made: Testbed | None) -> None:
+def call(commands: Sequence[Sequence[str]], made: Testbed | None = None) -> None:
     """Run one module on each node, all at once, and wait for all of them."""
-    env = {**os.environ, **_environment()}
+    env = {**os.environ, **environment()}
     lines = [[sys.executable, "-m", *command] for command in commands]
     if made is not None:
         lines = [made.inside(k, line) for k, line in enumerate(lines)]
@@ -187,11 +192,28 @@ def _call(commands: Sequence[Sequence[str]], made: Testbed | None) -> None:
 
 def _launch(command: Sequence[str], ranks: int, limit_s: float) -> str:
     result = launch(
-        command, nproc_per_node=ranks, timeout_s=limit_s, env=_environment(), stream_rank0=False
+        command, nproc_per_node=ranks, timeout_s=limit_s, env=environment(), stream_rank0=False
     )
     return "" if result.ok else f"{result.message}: {' | '.join(result.tail[-3:])}"
 
 
-def _environment() -> dict[str, str]:
+def step_s(model: str, sizes: Mapping[str, Any], plan: Path, ranks: int) -> float:
+    """Return the seconds of a step of a plan, with stages or without, on ranks of this machine.
+
+    Raises:
+        AutoDDLError: it could not be run.
+    """
+    with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
+        result = Path(folder) / "line.json"
+        command = ["-m", "experiments.fidelity.ranks", "step", model, json.dumps(dict(sizes)), "-"]
+        error = _launch([*command, str(result), str(plan)], ranks, STEP_LIMIT_S)
+        if error:
+            raise AutoDDLError(f"{plan.stem}: {error}")
+        seconds: float = json.loads(result.read_text())["step_s"]
+    return seconds
+
+
+def environment() -> dict[str, str]:
+    """Return what ranks need to find these modules."""
     path = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": str(_ROOT) + (os.pathsep + path if path else "")}

@@ -32,9 +32,12 @@ _TRAFFIC_LEAST, _TRAFFIC_SECONDS = 3, 3.0
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run `capture MODEL SIZES PROGRAM` or `time MODEL SIZES PROGRAM RESULT PLAN`."""
+    """Run `capture MODEL SIZES PROGRAM`, `time MODEL SIZES PROGRAM RESULT PLAN` or the same with `step`.
+
+    `step` leaves out the time of the communication alone; it needs no program.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", choices=("capture", "time"))
+    parser.add_argument("task", choices=("capture", "time", "step"))
     parser.add_argument("model")
     parser.add_argument("sizes", help="JSON")
     parser.add_argument("program", type=Path, help="of the model; captured there")
@@ -47,11 +50,9 @@ def main(argv: Sequence[str]) -> None:
         autoddl.capture(graph, *inputs).save(args.program)
         return
     plan = autoddl.load(args.plan)
-    line = {
-        "plan": args.plan.stem,
-        **measured(args.model, sizes, plan),
-        "communication_s": communication_s(plan, Program.load(args.program)),
-    }
+    line = {"plan": args.plan.stem, **measured(args.model, sizes, plan)}
+    if args.task == "time":
+        line["communication_s"] = communication_s(plan, Program.load(args.program))
     if flow.env.get_rank() == 0:
         with args.result.open("a") as out:
             out.write(json.dumps(line) + "\n")

@@ -56,7 +56,7 @@ def test_a_stamped_step_is_the_same_step(tmp_path: Path) -> None:
             flow.manual_seed(0)
             graph, inputs = sources(quick=True)[-1].make()
             mesh = flow.placement("cpu", [0])
-            make_global(graph, mesh, NdSbp.parse("B"))
+            make_global(graph, lambda _, mesh=mesh: mesh, NdSbp.parse("B"))
             given = [x.to_global(placement=mesh, sbp=flow.sbp.broadcast) for x in inputs]
             twin = shadow(graph)
             with kept_gradients(graph):

@@ -1,0 +1,50 @@
+"""The device of ranks that share cores, for simulations in which they take turns.
+
+Ops are timed with as many ranks as run; where these are more than the cores, an op's own time is its
+share of the time that it took beside the others. It is more than that of an op whose rank has a core
+to itself, since ranks evict each other's data from the caches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from autoddl.engine.measure_device import Setting, measure_ops
+from autoddl.perfmodel.kernels import Timed, device_of
+from autoddl.perfmodel.profile import Device
+
+
+def cores() -> int:
+    """Return how many cores ranks of this machine share."""
+    return len(os.sched_getaffinity(0))
+
+
+def time_ops(file: Path, ranks: int, number: int) -> None:
+    """Time the ops of fit_device on so many ranks, unless the file has so many lines of it."""
+    if len(_passes(file)) < number:
+        timed = measure_ops(Setting(ranks), partial=file.with_suffix(".partial"))
+        with file.open("a") as out:
+            out.write(json.dumps([asdict(op) for op in timed]) + "\n")
+        file.with_suffix(".partial").unlink(missing_ok=True)
+
+
+def device(file: Path, ranks: int) -> Device:
+    """Return the device that the quickest pass of each op gives: other processes only add time."""
+    share = min(1.0, cores() / ranks)
+    passes = _passes(file)
+    quickest = [min(same, key=lambda op: op.seconds) for same in zip(*passes, strict=True)]
+    return device_of(
+        [replace(op, seconds=share * op.seconds) for op in quickest],
+        name=f"one of {ranks} ranks on {cores()} cores, while it is its turn",
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks,
+    )
+
+
+def _passes(file: Path) -> Sequence[list[Timed]]:
+    if not file.exists():
+        return []
+    return [[Timed(**op) for op in json.loads(line)] for line in file.read_text().splitlines()]
