@@ -14,6 +14,8 @@ from autoddl.codegen.expression import literal, sbp_text
 from autoddl.codegen.facts import Input, inputs_of, optimizer_of, top_module
 from autoddl.codegen.function import Groups
 from autoddl.codegen.functions import name_groups, written
+from autoddl.codegen.header import header
+from autoddl.codegen.optimizers import optimizer_text
 from autoddl.codegen.pipeline import stages_text
 from autoddl.codegen.values import Section, Value, forward_ops
 from autoddl.errors import AutoDDLError
@@ -57,15 +59,13 @@ def generate(plan: Plan, *, learning_rate: float | None = None, checked: bool = 
         *([text.PART_TEXT] if any("part(p" in function for function in functions) else []),
         *([text.CHECK_TEXT] if checked else []),
         *functions,
-        text.optimizer_text(
-            optimizer, top, stages=fixed is pipeline_text, idle=_has_idle_stage(plan)
-        ),
+        optimizer_text(optimizer, top, stages=fixed is pipeline_text, idle=_has_idle_stage(plan)),
         run,
         fixed.CHECKPOINT_TEXT,
         text.main_text(fixed.MAIN_TEXT, float(rate), optimizer, random=random),
     ]
     body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
-    return text.header(plan, body, top) + body
+    return header(plan, body, top) + body
 
 
 def _has_idle_stage(plan: Plan) -> bool:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import textwrap
-
-from autoddl.codegen import lines as layout
 from autoddl.codegen.facts import Optimizer
-from autoddl.plan import Plan
-from autoddl.table import bytes_text, seconds_text
 
 BATCH_TEXT = '''
 def as_global(array, sbp):
@@ -115,60 +109,6 @@ if __name__ == "__main__":
 '''
 
 
-def header(plan: Plan, body: str, top: str) -> str:
-    """Return the script's docstring and the imports that `body` needs."""
-    ranks = plan.mesh.size * (plan.pipeline.stages if plan.pipeline else 1)
-    estimate = plan.estimate
-    share = estimate.uncertainty_s / max(estimate.step_s, 1e-12)
-    start = f"--nproc_per_node {ranks}"
-    nodes = math.prod(level.size for level in plan.mesh.cluster.levels[:-1])
-    if nodes > 1 and plan.pipeline is None:
-        start = (
-            f"--nproc_per_node {ranks // nodes} --nnodes {nodes} --node_rank K --master_addr HOST"
-        )
-    where = f"mesh {plan.mesh.describe()}"
-    if plan.pipeline is not None:
-        where = (
-            f"{plan.pipeline.stages} stages of {where}, {plan.pipeline.micro_batches} micro-batches"
-        )
-    predicted = f"{seconds_text(estimate.step_s)} a step (± {share:.0%})"
-    memory = bytes_text(estimate.memory_bytes)
-    text = f"""\
-Train on {ranks} device{"s" * (ranks > 1)}, {where}: a plan of AutoDDL in OneFlow.
-
-Predicted: {predicted} and {memory} per device, profile {plan.profile}, graph {plan.fingerprint}.
-
-    python -m oneflow.distributed.launch {start} \\
-        THIS_FILE --weights model.of
-
-(or python -m autoddl run {start.replace("_", "-")} …) where model.of is the single-device model,
-saved with flow.save(model.state_dict(), "model.of"). Checkpoints are such state dicts, too.
-
-States name one SBP for each axis of the mesh: S(d) cuts dim d, B is the whole tensor, P a summand of
-it. Where a state changes, the comment says from what to what, for whom, by which collective, over
-which axis, and how many bytes a device has of it. Backward follows by autograd; grad_sbp is the state
-in which the gradient comes back.
-"""
-    if not top:
-        text += """
-The graph has several modules: model.of has the state dicts of all, with the graph's name of the module
-before each name ("encoder.weight").
-"""
-    lines = []
-    for paragraph in text.strip("\n").split("\n\n"):
-        if paragraph.startswith("    "):
-            lines += [*paragraph.split("\n"), ""]
-        else:
-            lines += [*textwrap.wrap(paragraph, layout.WIDTH - 3), ""]
-    imports = ["argparse", "itertools", "logging"]
-    doc = '"""' + "\n".join(lines).rstrip() + '\n"""\n\n'
-    found = "".join(f"import {name}\n" for name in imports if f"{name}." in body)
-    found += "\nimport numpy as np\nimport oneflow as flow\n"
-    if "F." in body:
-        found += "from oneflow.nn import functional as F\n"
-    return f"{doc}{found}\n"
-
-
 def main_text(base: str, rate: float, optimizer: Optimizer | None, *, random: bool) -> str:
     """Return `base` with the options of this script: what a captured graph does not tell."""
     found = base.replace("LEARNING_RATE", repr(rate))
@@ -189,67 +129,3 @@ def main_text(base: str, rate: float, optimizer: Optimizer | None, *, random: bo
         seeded = "    flow.manual_seed(args.seed)  # on all ranks: copies of a tensor get the same mask\n"
         found = found.replace(begin, seeded + begin)
     return found
-
-
-def optimizer_text(
-    optimizer: Optimizer | None, top: str, *, stages: bool, idle: bool = False
-) -> str:
-    """Return the functions that make and use the optimizer; with stages, that of a stage's parameters.
-
-    `idle`: some stage has none.
-    """
-    if optimizer is None:
-        return '''
-def make_optimizer(params, learning_rate):
-    """Return None: the planned graph has no optimizer."""
-
-
-def update(params, optimizer):
-    """Change nothing: the planned graph has no optimizer."""
-'''
-    own = " if name in params" if stages else ""
-    scaled = {name: scale for name, scale in optimizer.scales.items() if scale != 1.0}
-    clipped = "max_norm" in optimizer.unknown
-    lines, trained = [f"    trained = [params[name] for name in PARAMETERS{own}]"], "trained"
-    if scaled:
-        prefix = f"{top}." if top else ""
-        lines = [
-            "    scales = {  # of the learning rate",
-            *(f'        "{name[len(prefix) :]}": {scale!r},' for name, scale in scaled.items()),
-            "    }",
-            "    groups = [",
-            '        {"params": [params[name]], "lr": learning_rate * scales.get(name, 1.0)}',
-            f"        for name in PARAMETERS{own}",
-            "    ]",
-        ]
-        trained = "groups"
-    elif clipped:
-        lines += [
-            '    norms = {"clip_grad_max_norm": max_norm, "clip_grad_norm_type": 2.0}',
-            '    groups = [{"params": trained, **norms}]',
-        ]
-        trained = "groups"
-    options = dict(optimizer.options)
-    options |= {"weight_decay": "weight_decay"} if "weight_decay" in optimizer.unknown else {}
-    written = "".join(f", {key}={value}" for key, value in options.items())
-    made = f"return flow.optim.{optimizer.kind}({trained}, lr=learning_rate{written})"
-    if idle:
-        lines += [f"    if not {trained}:", "        return None  # a stage without parameters"]
-    lines += layout.laid_out(made, 4) or []
-    arguments = "".join(f", {name}" for name in optimizer.unknown)
-    body = "\n".join(lines)
-    steps = [*(["optimizer.clip_grad()"] if clipped else []), "optimizer.step()"]
-    steps += ["optimizer.zero_grad()"]
-    if idle:
-        steps = ["if optimizer is not None:", *(f"    {step}" for step in steps)]
-    updating = "\n".join(f"    {step}" for step in steps)
-    return f'''
-def make_optimizer(params, learning_rate{arguments}):
-    """Return the optimizer; its states are cut as the parameters are."""
-{body}
-
-
-def update(params, optimizer):
-    """Update the parameters, whose gradients autograd has brought into their states."""
-{updating}
-'''
