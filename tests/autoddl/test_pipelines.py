@@ -130,6 +130,30 @@ def test_stages_are_taken_where_nothing_else_fits() -> None:
     assert forced.pipeline is not None
 
 
+def clipped(program: Program) -> Program:
+    """Let updates read gradients that the engine has clipped: no op of the program makes them."""
+    names = {p.gradient: f"System-Clip-{n}/y_0" for n, p in enumerate(program.parameters)}
+    made = tuple(
+        replace(program.tensor[old or ""], name=new, role="system") for old, new in names.items()
+    )
+    return replace(
+        program,
+        ops=tuple(
+            replace(op, inputs=tuple((o, names.get(t, t)) for o, t in op.inputs))
+            if op.phase == "optimizer"
+            else op
+            for op in program.ops
+        ),
+        tensors=(*program.tensors, *made),
+        parameters=tuple(replace(p, gradient=names[p.gradient]) for p in program.parameters),
+    )
+
+
+def test_clipped_gradients_can_be_planned() -> None:
+    program = clipped(small())
+    check(plan(program, mesh="2", pipeline=2, micro_batches=4), program, 2, 4)
+
+
 @pytest.mark.parametrize("options", [{"pipeline": 2}, {"pipeline": "auto"}, {}])
 def test_where_nothing_fits_the_error_says_what_would(options: dict[str, Any]) -> None:
     where = {"mesh": "1"} if options.get("pipeline") == 2 else {"cluster": "1x2"}
