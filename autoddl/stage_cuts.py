@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from autoddl.errors import InfeasibleError
 from autoddl.make_plan import Assigned, make_plan
+from autoddl.perfmodel.pipeline import closed_form_s
 from autoddl.perfmodel.timeline import MODEL_ERROR
 from autoddl.plan import Estimate, Plan
 from autoddl.sbp.mesh import Mesh
@@ -23,6 +25,9 @@ from autoddl.staging import Links, Memories, Staged
 
 PLACES = 256  # about so many places of a program are candidates for cuts
 ROUNDS = 4  # cuts until the whole memory fits
+WORTH = 1e-3  # relative; cuts at other places than the borders of modules have to save so much
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -79,17 +84,26 @@ class _Cuts:
         """Yield cuts until one fits; with `again` all stages make their forward results again."""
         stages = self.candidate.stages
         chain = _chain(self.whole, self.found, self.places, stages=stages, again=again)
+        recomputed = range(stages - 1) if again else ()
+
+        def at(units: Sequence[int]) -> Staged:
+            return self.staged([self.places[unit] for unit in units], recomputed)
+
         allowed = self.limit
-        for _ in range(1 if self.limit is None else ROUNDS):
-            places = [self.places[b] for b in self._bounds(chain, allowed)]
-            found = self.staged(places, range(stages - 1) if again else ())
+        for _ in range(ROUNDS):
+            units = self._bounds(chain, allowed)
+            found = at(self._settled(chain, units))
             yield found
             if self.limit is None or found.needed_bytes <= self.limit:
+                return
+            found = at(units)
+            yield found
+            if found.needed_bytes <= self.limit:
                 return
             flying = found.in_flight
             over = [s for s, m in enumerate(found.memory) if m.total > self.limit and flying[s] > 1]
             if over and not again:
-                yield self.staged(places, over)
+                yield self.staged(found.bounds, over)
             allowed = int((allowed or 0) * self.limit / found.needed_bytes)
 
     def _bounds(self, chain: Chain, limit: int | None) -> tuple[int, ...]:
@@ -103,6 +117,54 @@ class _Cuts:
             weighed = tuple(float(held + mean * active) for held, active in pairs)
             chosen = cut(replace(chain, seconds=weighed), stages, count)
         return chosen.bounds[1:-1]
+
+    def _settled(self, chain: Chain, units: tuple[int, ...]) -> tuple[int, ...]:
+        """Move one cut after the other as long as that makes the step shorter.
+
+        In the chain all units copy forward results on average, while in truth the last stage does not.
+        """
+        copies = _copies(self.whole, self.found, self.places)
+        each = np.array(chain.seconds) - _copied(self.whole, self.candidate.stages) * copies
+        sums = [np.concatenate([[0.0], np.cumsum(v)]) for v in (each, copies, chain.once_s)]
+
+        def step_s(units: tuple[int, ...]) -> float:
+            ends = np.array((0, *units, len(each)))
+            seconds, copied, once = (np.diff(values[ends]) for values in sums)
+            copied[-1] = 0.0
+            sent_s = [chain.transfer_s[unit - 1] for unit in units]
+            return closed_form_s(
+                (seconds + copied).tolist(),
+                self.candidate.micro_batches,
+                transfer_s=sent_s,
+                once_s=once.tolist(),
+            )
+
+        best_s, before = step_s(units), None
+        while units != before:
+            before = units
+            for i in range(len(units)):
+                low, high = (0, *units, len(each))[i], (*units, len(each))[i + 1]
+                for unit in range(low + 1, high):
+                    moved = (*units[:i], unit, *units[i + 1 :])
+                    if (moved_s := step_s(moved)) < best_s * (1 - WORTH):
+                        best_s, units = moved_s, moved
+        return units
+
+
+def _copied(whole: Staged, stages: int) -> float:
+    """Return the share of units that copy forward results into buffers: all but the last stage's."""
+    return 1 - 1 / stages if whole.micro_batches > 1 else 0.0
+
+
+def _copies(whole: Staged, found: Positions, places: Sequence[int]) -> Floats:
+    """Return by unit the seconds of copying forward results into buffers."""
+    seconds = np.zeros(found.count)
+    for name, _, price_s in whole.copies():
+        place = (
+            found.held[name] if name in found.held else found.op[whole.program.producer[name].name]
+        )
+        seconds[place] += price_s
+    return np.add.reduceat(seconds, places[:-1])
 
 
 def _chain(
@@ -123,15 +185,13 @@ def _chain(
         (once if phase == "once" else seconds)[place] += price_s * times.get(phase, 1)
     for name, price_s in whole.sums():
         seconds[found.op[program.producer[name].name]] += price_s
-    copied = 1 - 1 / stages if whole.micro_batches > 1 and not again else 0.0
-    for name, _, price_s in whole.copies():
-        place = found.held[name] if name in found.held else found.op[program.producer[name].name]
-        seconds[place] += copied * price_s
     held, active = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for name, size, forward in whole.sizes():
         place = found.held[name] if name in found.held else found.op[program.producer[name].name]
         (active if forward and not again else held)[place] += size
     sums = [np.add.reduceat(values, places[:-1]) for values in (seconds, once, held, active)]
+    if not again:
+        sums[0] += _copied(whole, stages) * _copies(whole, found, places)
     crossing = _crossing(whole, found)
     return Chain(
         tuple(sums[0].tolist()), tuple(sums[1].tolist()),
@@ -140,7 +200,7 @@ def _chain(
     )  # fmt: skip
 
 
-def _crossing(whole: Staged, found: Positions) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _crossing(whole: Staged, found: Positions) -> Floats:
     """Return for every place between positions the seconds of what crosses it, both ways."""
     change = np.zeros(found.count + 1)
     for tensor, state in whole.made.items():
@@ -159,7 +219,7 @@ def _crossing(whole: Staged, found: Positions) -> np.ndarray[Any, np.dtype[np.fl
     return np.cumsum(change)[: found.count - 1]
 
 
-def _places(crossing: np.ndarray[Any, np.dtype[np.float64]], count: int) -> list[int]:
+def _places(crossing: Floats, count: int) -> list[int]:
     """Return the cheapest places of each stretch of the program."""
     stretch = max(1, count // PLACES)
     found = {0, count}

@@ -349,7 +349,8 @@ class Staged:
         """Yield the gradients that are added up over micro-batches, and the seconds of each."""
         if self.micro_batches == 1:
             return
-        for name in (p.gradient for p in self.program.parameters if p.gradient is not None):
+        gradients = (p.gradient for p in self.program.parameters if p.gradient in self.made)
+        for name in filter(None, gradients):
             size = 3 * self.local(name, self.made[name])
             yield name, self._moved_s("add_n", "elementwise", size)
 

@@ -27,7 +27,11 @@ def summed(program: Program, layout: Layout) -> tuple[Program, Layout]:
     Redistributions of the sums are left out: they come one after another at the end of a step, in
     memory that is free then.
     """
-    gradients = {p.gradient: p.update for p in program.parameters if p.gradient and p.update}
+    gradients = {
+        p.gradient: p.update
+        for p in program.parameters
+        if p.gradient in program.producer and p.update is not None
+    }
     made = layout.made(program)
     ops: list[Op] = []
     tensors: list[Tensor] = []
