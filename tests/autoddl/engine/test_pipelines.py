@@ -49,7 +49,7 @@ CASES = {
         "unet on 2 x 2": _case("unet", 2, "2", 2, optimizer="adam", scale=0.15),
         "unet made again": _case("unet", 4, "1", 4, scale=0.2, recomputed=[0, 1, 2]),
         "unet on 4 x 1": _case("unet", 4, "1", 4, scale=0.2),
-        "norm on 2 x 2": _case("norm", 2, "2", 2),
+        "norm on 2 x 2": _case("norm", 2, "2", 2, options={"pin": {"input.*": "S0"}}),
     },
     8: {"gpt on 2 x 2x2": _case("gpt", 2, "2x2", 2)},
 }  # fmt: skip
