@@ -328,7 +328,13 @@ class Staged:
         """
         if self.in_flight[stage] == 1:
             return 0.0
-        return sum(seconds for _, where, seconds in self.copies() if where == stage)
+        again = stage in self.recomputed  # then only what has come from elsewhere is kept
+        return sum(
+            seconds
+            for tensor, where, seconds in self.copies()
+            if where == stage and not (again and tensor in self.program.producer
+                                       and self.where(tensor) == stage)
+        )  # fmt: skip
 
     def copies(self) -> Iterator[tuple[str, int, float]]:
         """Yield what buffers hold, as (tensor, stage, seconds of copying it)."""

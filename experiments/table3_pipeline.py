@@ -4,7 +4,7 @@ For a wide and a deep Transformer on nodes of one P100 each: Megatron with its b
 stages against ours, with the same numbers of stages and micro-batches, both cut and simulated alike.
 With `--measure`, both scaled down, on ranks of this machine. Each finished candidate is a line of
 table3.jsonl at once: a run that is cut off goes on from there. As in the paper's model memory is no
-limit here; the table tells what OneFlow would take.
+limit unless one is given; the table tells what OneFlow would take.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import autoddl
+from autoddl.arguments import parse_bytes
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
@@ -63,19 +64,23 @@ _EXIT_BAD_INPUT, _EXIT_INTERRUPTED = 2, 130
 
 @dataclass(frozen=True)
 class Setting:
-    """A model on so many devices, with so many stages; `profile` is where it is predicted."""
+    """A model on so many devices, with so many stages; `profile` is where it is predicted.
+
+    `memory_bytes` is the limit of a device, None without.
+    """
 
     model: str
     devices: int
     stages: int
     profile: str
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Row:
     """What became of a method with one number of micro-batches on one mesh.
 
-    There is no `step_s` where the mesh divides no input.
+    There is no `step_s` where the plan does not fit, or, with no bytes, the mesh divides no input.
     """
 
     setting: Setting
@@ -93,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     try:
         profile = profiles.load(args.profile, device_type="cuda")
+        limit = None if args.memory is None else parse_bytes(args.memory)
         rows = []
         for model in args.models.split(","):
             if model not in SHAPES:
@@ -102,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     raise AutoDDLError(f"--devices: got {devices}; allowed are {list(BATCH)}")
                 program = captured(args.folder, model, devices)
                 for stages in STAGES:
-                    setting = Setting(model, devices, stages, profile.name)
+                    setting = Setting(model, devices, stages, profile.name, limit)
                     file, counts = (
                         args.folder / "table3.jsonl",
                         [BATCH[devices] // n for n in SEQUENCES],
@@ -127,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--models", default=",".join(SHAPES), help=", ".join(SHAPES))
     add("--devices", type=int, nargs="+", default=list(BATCH), help="nodes; default all")
     add("--profile", default="p100-aries", help="file or bundled name; default p100-aries")
+    add("--memory", help="of a device, as 16GiB; default unlimited, as in the paper's model")
     add("--measure", action="store_true", help="run both methods, scaled down, on four ranks")
     add("--local-profile", type=Path, help="of four ranks of this machine, for --measure")
     add("--folder", type=Path, default=Path("out/table3"), help="state and results")
@@ -160,6 +167,7 @@ def candidates(
     part = stage_cluster(cluster, setting.stages)
     if part is None:
         raise AutoDDLError(f"{setting.devices} devices in {setting.stages} stages: no equal parts")
+    given = options(profile, cluster, setting.memory_bytes)
     for count in counts:
         todo = [
             mesh
@@ -169,7 +177,7 @@ def candidates(
         micro = micro_batch(program, count) if todo else program
         for mesh in todo:
             candidate = Candidate(setting.stages, count, mesh)
-            found = list(_rows(setting, micro, candidate, options(profile, cluster)))
+            found = list(_rows(setting, micro, candidate, given))
             known += found
             with file.open("a") as out:
                 out.writelines(json.dumps(asdict(row)) + "\n" for row in found)
@@ -179,10 +187,10 @@ def candidates(
     return known
 
 
-def options(profile: Profile, cluster: Cluster) -> Options:
-    """Return how both methods are searched and cut: for time, whatever memory that takes."""
+def options(profile: Profile, cluster: Cluster, limit: int | None = None) -> Options:
+    """Return how both methods are searched and cut, within `limit` bytes on a device if there is one."""
     return Options(
-        profile, cluster, None, "fast", 20.0, 0.01, 0,
+        profile, cluster, limit, "fast", 20.0, 0.01, 0,
         lambda mesh, program: builder.build(program, mesh, profile),
     )  # fmt: skip
 
@@ -194,23 +202,39 @@ def _rows(setting: Setting, micro: Program, candidate: Candidate, given: Options
         for method in METHODS:
             yield Row(setting, method, candidate.micro_batches, str(candidate.mesh), None, 0)
         return
+    tried: list[Staged] = []
     for method, result in results(problem, candidate, given):
         staged = _cut(problem, result, candidate, given)
+        tried.append(staged)
+        if method == OURS and not _fits(staged, given):  # then states of less memory
+            share = int(result.memory_bytes * (given.limit_bytes or 0) / staged.needed_bytes)
+            for memory in (share, 1):
+                less = dict(results(problem, candidate, given, memory))[OURS]
+                tried.append(_cut(problem, less, candidate, given))
+            fits = [s for s in tried if _fits(s, given)]
+            staged = min(fits, key=lambda s: s.timeline.step_s, default=tried[-1])
         yield Row(
             setting, method, candidate.micro_batches, str(candidate.mesh),
-            staged.timeline.step_s, staged.needed_bytes,
+            staged.timeline.step_s if _fits(staged, given) else None, staged.needed_bytes,
         )  # fmt: skip
+
+
+def _fits(staged: Staged, given: Options) -> bool:
+    return given.limit_bytes is None or staged.needed_bytes <= given.limit_bytes
 
 
 def _cut(problem: Problem, result: SearchResult, candidate: Candidate, given: Options) -> Staged:
     links = Links(given.profile, given.cluster, candidate.mesh.size)
-    return cut_into_stages(problem, result.assignment, candidate, links)
+    return cut_into_stages(problem, result.assignment, candidate, links, given.limit_bytes)
 
 
 def results(
-    problem: Problem, candidate: Candidate, given: Options
+    problem: Problem, candidate: Candidate, given: Options, share_bytes: int | None = None
 ) -> Iterator[tuple[str, SearchResult]]:
-    """Yield the assignments of both methods; on one device per stage Megatron is data parallelism."""
+    """Yield the assignments of both methods; on one device per stage Megatron is data parallelism.
+
+    Ours takes `share_bytes` of the memory that a search can sum up, or the least there is.
+    """
     weighted = repeated(problem, candidate.stages, candidate.micro_batches)
     starts = assignments(weighted)
     manual = starts.get(MEGATRON, starts["data parallel"])
@@ -218,6 +242,7 @@ def results(
     yield OURS, SOLVERS[given.search](
         weighted, budget=given.budget, stop_gap=given.stop_gap, seed=given.seed,
         starts=list(starts.values()),
+        memory_bytes=share_bytes and max(share_bytes, weighted.least_memory_bytes),
     )  # fmt: skip
 
 
@@ -274,7 +299,9 @@ def measured(folder: Path, setting: Setting, profile: Profile) -> list[Row]:
         problem = given.build(mesh, micro_batch(program, count))
         for method, result in results(problem, candidate, given):
             staged = _cut(problem, result, candidate, given)
-            plans[method].append(staged_plan(staged, result, limit=None, seed=given.seed))
+            plans[method].append(
+                staged_plan(staged, result, limit=given.limit_bytes, seed=given.seed)
+            )
     rows = []
     for method, found in plans.items():
         plan = min(found, key=lambda p: p.estimate.step_s)

@@ -45,6 +45,17 @@ def test_a_mesh_that_divides_no_input_is_left_out(tmp_path: Path) -> None:
     assert table3.summary(found)[0][1:] == (None, None)
 
 
+def test_memory_is_kept(tmp_path: Path) -> None:
+    free = table3.best(rows(tmp_path / "free.jsonl", 2, (2,)), OURS)
+    assert free is not None
+    limit = int(0.9 * free.memory_bytes)
+    setting = Setting("tiny", 4, 2, PROFILE.name, limit)
+    found = table3.candidates(tmp_path / "rows.jsonl", setting, transformer(), PROFILE, (2,))
+    assert all(row.step_s is None or row.memory_bytes <= limit for row in found)
+    ours = table3.best(found, OURS)
+    assert ours is not None and ours.memory_bytes < free.memory_bytes
+
+
 def test_report(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = rows(tmp_path / "rows.jsonl", 2, (2,))
