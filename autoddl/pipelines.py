@@ -32,6 +32,7 @@ from autoddl.staging import Links
 
 ROUGH_GAP = 0.01  # of searches for states of less memory, and of candidates among many
 LEAST_S = 0.5  # of each search
+PATIENCE = 3  # budgets after which it ends without a plan
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,11 @@ class _Run:
     gap: float = 0.0  # that a rough search of it has left
     outcomes: list[Outcome] = field(default_factory=list)
 
+    def spent_s(self) -> float:
+        return time.perf_counter() - self.begin
+
     def left_s(self) -> float:
-        return max(0.0, self.options.budget - (time.perf_counter() - self.begin))
+        return max(0.0, self.options.budget - self.spent_s())
 
     def can_win(self, bound_s: float) -> bool:
         return self.best is None or bound_s < self.best.estimate.step_s
@@ -215,7 +219,8 @@ def best_pipeline(
     """Return the plan whose step takes least among the candidates and `best`; `search` tells of all.
 
     Those that waste least time waiting for the first and last micro-batch come first, and those
-    with less than `least` stages last; when the budget is spent and there is a plan others are left.
+    with less than `least` stages last. When the budget is spent and there is a plan others are left;
+    without one those that need least memory come next.
 
     Raises:
         InfeasibleError: nothing fits into memory; says what would.
@@ -226,14 +231,18 @@ def best_pipeline(
     ordered = sorted(
         found, key=lambda c: (c.stages < least, (c.stages - 1) / c.micro_batches, c.stages)
     )
-    for number, candidate in enumerate(ordered):
-        if run.best is not None and run.left_s() == 0:
-            break
+    while ordered:
+        rest = len(ordered)
+        if run.left_s() == 0:
+            if run.best is not None or run.spent_s() > PATIENCE * options.budget:
+                break
+            ordered.sort(key=lambda c: (c.stages, c.micro_batches), reverse=True)
+        candidate = ordered.pop(0)
         outcome = Outcome(candidate)
         run.outcomes.append(outcome)
         try:
             problem = options.build(candidate.mesh, micro(candidate.micro_batches))
-            _searched(outcome, problem, run, len(ordered) - number)
+            _searched(outcome, problem, run, rest)
         except AutoDDLError as error:
             outcome.failure, outcome.note = error, str(error)
     if run.best is None:
@@ -244,7 +253,7 @@ def best_pipeline(
     told = {
         "seconds": time.perf_counter() - run.begin,
         "pipelines": _told(run.outcomes),
-        "pipelines_left": len(ordered) - len(run.outcomes),
+        "pipelines_left": len(ordered),
     }
     return replace(run.best, search={**run.best.search, **told})
 
