@@ -37,6 +37,7 @@ def attention() -> Plan:
 
 def ruff(*files: Path) -> str:
     """Return what ruff finds in files with this project's settings, "" if nothing."""
+    pytest.importorskip("ruff")
     found = ""
     for command in (["check", "--quiet"], ["format", "--diff", "--quiet"]):
         config = ["--no-cache", "--config", str(ROOT / "pyproject.toml")]
