@@ -92,7 +92,7 @@ class _Cuts:
         allowed = self.limit
         for _ in range(ROUNDS):
             units = self._bounds(chain, allowed)
-            found = at(self._settled(chain, units))
+            found = at(self._settled(chain, units, again=again))
             yield found
             if self.limit is None or found.needed_bytes <= self.limit:
                 return
@@ -118,12 +118,13 @@ class _Cuts:
             chosen = cut(replace(chain, seconds=weighed), stages, count)
         return chosen.bounds[1:-1]
 
-    def _settled(self, chain: Chain, units: tuple[int, ...]) -> tuple[int, ...]:
+    def _settled(self, chain: Chain, units: tuple[int, ...], *, again: bool) -> tuple[int, ...]:
         """Move one cut after the other as long as that makes the step shorter.
 
-        In the chain all units copy forward results on average, while in truth the last stage does not.
+        In the chain all units copy forward results on average, while in truth the last stage does not;
+        with `again` none does.
         """
-        copies = _copies(self.whole, self.found, self.places)
+        copies = _copies(self.whole, self.found, self.places) * (not again)
         each = np.array(chain.seconds) - _copied(self.whole, self.candidate.stages) * copies
         sums = [np.concatenate([[0.0], np.cumsum(v)]) for v in (each, copies, chain.once_s)]
 

@@ -42,11 +42,21 @@ class Links:
 
     def seconds(self, source: int, target: int, size_bytes: int) -> float:
         """Return the seconds in which every device of a stage sends so many bytes to another stage."""
-        level, groups = self._level(source, target)
-        measured = any(link.collective == SEND_RECEIVE for link in self.profile.links)
-        if measured:
+        if (source, target) not in self._levels:
+            self._levels[source, target] = self._level(source, target)
+        level, groups = self._levels[source, target]
+        if self._measured:
             return self.profile.collective_s(SEND_RECEIVE, level, 2, size_bytes, groups=groups)
         return self.profile.collective_s(ALL_GATHER, level, 2, 2 * size_bytes, groups=groups)
+
+    @cached_property
+    def _levels(self) -> dict[tuple[int, int], tuple[str, int]]:
+        return {}
+
+    @cached_property
+    def _measured(self) -> bool:
+        """Tell whether the profile knows send/receive; an all-gather of two sends as much else."""
+        return any(link.collective == SEND_RECEIVE for link in self.profile.links)
 
     def _level(self, source: int, target: int) -> tuple[str, int]:
         """Return the outermost level that is crossed, and how many devices of a unit cross it."""
@@ -192,7 +202,7 @@ class Staged:
     @cached_property
     def bounded_s(self) -> float:
         """Return the seconds of a step in which nothing overlaps: what bounds are compared with."""
-        totals = [self._totals(stage) for stage in range(self.stages)]
+        totals = self._totals
         return closed_form_s(
             [sum(t[p][s] for p in ("forward", "backward") for s in t[p]) for t in totals],
             self.micro_batches,
@@ -289,7 +299,7 @@ class Staged:
 
     def _work(self, stage: int) -> StageWork:
         """Return what a stage does, in parts that take turns with those of other passes, as ops do."""
-        totals = self._totals(stage)
+        totals = {phase: dict(seconds) for phase, seconds in self._totals[stage].items()}
         totals["forward"][COMPUTE] += self.copies_s(stage)
         totals["backward"][COMPUTE] += self.sums_s(stage)
         forward, backward = (
@@ -303,22 +313,22 @@ class Staged:
         )
         return StageWork(forward, backward, tuple(totals["once"].items()))
 
-    def _totals(self, stage: int) -> dict[str, dict[str, float]]:
-        """Return by phase the seconds on each stream that the search knows."""
-        totals: dict[str, dict[str, float]] = {
-            phase: {COMPUTE: 0.0, BOXING: 0.0} for phase in ("forward", "backward", "once")
-        }
+    @cached_property
+    def _totals(self) -> list[dict[str, dict[str, float]]]:
+        """Return by stage and phase the seconds on each stream that the search knows."""
+        totals: list[dict[str, dict[str, float]]] = [
+            {phase: {COMPUTE: 0.0, BOXING: 0.0} for phase in ("forward", "backward", "once")}
+            for _ in range(self.stages)
+        ]
         free = self.links.profile.overlapped
         for stream, prices in self.prices.items():
-            for where, phase, price in prices:
-                if where != stage:
-                    continue
+            for stage, phase, price in prices:
                 share = 0.0 if stream == COMPUTE else free(self._level(price))
-                totals[phase][COMPUTE] += (1 - share) * price.seconds
-                totals[phase][BOXING] += share * price.seconds
-        if stage in self.recomputed:
+                totals[stage][phase][COMPUTE] += (1 - share) * price.seconds
+                totals[stage][phase][BOXING] += share * price.seconds
+        for stage in self.recomputed:
             for stream in (COMPUTE, BOXING):
-                totals["backward"][stream] += totals["forward"][stream]
+                totals[stage]["backward"][stream] += totals[stage]["forward"][stream]
         return totals
 
     def copies_s(self, stage: int) -> float:
@@ -328,13 +338,16 @@ class Staged:
         """
         if self.in_flight[stage] == 1:
             return 0.0
-        again = stage in self.recomputed  # then only what has come from elsewhere is kept
-        return sum(
-            seconds
-            for tensor, where, seconds in self.copies()
-            if where == stage and not (again and tensor in self.program.producer
-                                       and self.where(tensor) == stage)
-        )  # fmt: skip
+        return self._copies_s[stage]
+
+    @cached_property
+    def _copies_s(self) -> list[float]:
+        found = [0.0] * self.stages
+        for tensor, stage, seconds in self.copies():
+            own = tensor in self.program.producer and self.where(tensor) == stage
+            if not (own and stage in self.recomputed):  # else it is made again, not kept
+                found[stage] += seconds
+        return found
 
     def copies(self) -> Iterator[tuple[str, int, float]]:
         """Yield what buffers hold, as (tensor, stage, seconds of copying it)."""
@@ -349,7 +362,14 @@ class Staged:
 
     def sums_s(self, stage: int) -> float:
         """Return the seconds of adding the gradients of one micro-batch to those before."""
-        return sum(seconds for name, seconds in self.sums() if self.where(name) == stage)
+        return self._sums_s[stage]
+
+    @cached_property
+    def _sums_s(self) -> list[float]:
+        found = [0.0] * self.stages
+        for name, seconds in self.sums():
+            found[self.where(name)] += seconds
+        return found
 
     def sums(self) -> Iterator[tuple[str, float]]:
         """Yield the gradients that are added up over micro-batches, and the seconds of each."""

@@ -14,19 +14,15 @@ from typing import TYPE_CHECKING, Any
 from autoddl.engine import accumulation
 from autoddl.engine.capture import neutral_name
 from autoddl.perfmodel.recompute import can_repeat
-from autoddl.plan import Pipeline, Plan, Redistribution
+from autoddl.plan import Plan, Redistribution
 from autoddl.sbp.program import Program
+from autoddl.search.stages import strict_in_flight
 
 if TYPE_CHECKING:
     from autoddl.engine.inject import JobWriter, Reader
 
 BUFFER = "autoddl-buffer-"
 AGAIN = "autoddl-again-"  # before the names of ops that make a forward result once more
-
-
-def in_flight(pipeline: Pipeline, stage: int) -> int:
-    """Return of how many micro-batches a stage keeps forward results at a time."""
-    return min(pipeline.micro_batches, pipeline.stages - stage)
 
 
 class StageWriter:
@@ -38,8 +34,8 @@ class StageWriter:
         self.pipeline, self.job = plan.pipeline, writer.job
         self.groups: list[Any] = []  # of ops, by stage
         # Where one micro-batch is in flight nothing would be gained.
-        flying = [in_flight(self.pipeline, stage) for stage in range(self.pipeline.stages)]
-        self.recomputed = [stage for stage in self.pipeline.recomputed if flying[stage] > 1]
+        self.in_flight = strict_in_flight(self.pipeline.stages, self.pipeline.micro_batches)
+        self.recomputed = [s for s in self.pipeline.recomputed if self.in_flight[s] > 1]
         self.buffers: dict[str, str] = {}
 
     def place(self) -> None:
@@ -143,7 +139,7 @@ class StageWriter:
     def buffered(self, lbn: str) -> str:
         """Return what comes out of a buffer behind a forward result; itself where one is in flight."""
         group = self.writer.group[lbn.split("/")[0]]
-        size = in_flight(self.pipeline, self.groups.index(group)) - 1
+        size = self.in_flight[self.groups.index(group)] - 1
         if size > 0 and lbn not in self.buffers:
             name = f"{BUFFER}{len(self.buffers)}"
             self.buffers[lbn] = self.writer.identity(

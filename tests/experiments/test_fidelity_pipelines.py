@@ -34,7 +34,7 @@ def staged(stages: int, shares: tuple[float, ...] = ()) -> Staged:
 
 def test_cuts_have_the_shares_that_were_asked_for() -> None:
     found = staged(2, (0.75, 0.25))
-    per_stage = [found._totals(stage) for stage in range(2)]
+    per_stage = found._totals
     first, second = (
         sum(sum(t[phase].values()) for phase in ("forward", "backward")) for t in per_stage
     )

@@ -163,7 +163,7 @@ def cuts(bounds):
     kept = kind._bounds, kind._settled
     if bounds is not None:
         kind._bounds = lambda *_: tuple(bounds)
-        kind._settled = lambda self, chain, units: units
+        kind._settled = lambda self, chain, units, **_: units
     try:
         yield
     finally:
