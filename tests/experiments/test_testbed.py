@@ -214,7 +214,9 @@ def test_namespaces_are_there_and_then_gone() -> None:
 @namespaces
 def test_namespaces_and_their_processes_are_gone_after_an_exception() -> None:
     with pytest.raises(ZeroDivisionError), Testbed(nodes=1, ranks=1, rate="1gbit") as bed:
-        process = subprocess.Popen(bed.inside(0, ["sleep", "1000"]))
+        script = ["sh", "-c", "echo there; exec sleep 1000"]
+        process = subprocess.Popen(bed.inside(0, script), stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline() == b"there\n"
         raise ZeroDivisionError
     assert not names_of(os.getpid())
     assert process.wait(5) == -signal.SIGKILL
