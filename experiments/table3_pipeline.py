@@ -283,6 +283,7 @@ def _measure(args: argparse.Namespace) -> list[Row]:
 def measured(folder: Path, setting: Setting, profile: Profile) -> list[Row]:
     """Return the measured row of each method's best plan for a scaled model on local ranks."""
     from experiments.fidelity import measure
+    from experiments.fidelity.workload import bed
 
     known = [row for row in read(folder / "measured.jsonl") if row.setting == setting]
     if known:
@@ -308,7 +309,8 @@ def measured(folder: Path, setting: Setting, profile: Profile) -> list[Row]:
         file = folder / "plans" / f"{setting.model}-{setting.stages}-{method}.json"
         file.parent.mkdir(exist_ok=True)
         plan.save(file)
-        seconds = measure.step_s("gpt", sizes, file, setting.devices)
+        with measure.running(bed("loopback-4")) as (run, _):
+            seconds = measure.step_s(run, "gpt", sizes, file)
         said, needed = plan.estimate.step_s, plan.estimate.memory_bytes
         rows.append(Row(setting, method, count, str(plan.mesh), said, needed, seconds))
     with (folder / "measured.jsonl").open("a") as out:

@@ -221,7 +221,7 @@ def sources(*, quick: bool) -> list[Source]:
     """Return the graphs to time, small ones first."""
     text = [(2, 32, 64, 2, 256), (4, 64, 128, 4, 512), (8, 128, 256, 4, 1024)]
     mixed = [(2, 32, 64, 2, 256), (4, 64, 128, 4, 512), (8, 128, 256, 4, 512)]
-    images = [(4, 8, 16), (8, 16, 32), (32, 32, 32)]
+    images = [(4, 8, 16), (8, 16, 32), (16, 64, 8), (32, 32, 32)]
     rows = [(64, 128), (256, 512), (512, 1024)]
     if quick:
         text, mixed, images, rows = text[1:], mixed[1:2], images[1:2], rows[1:2]

@@ -197,8 +197,8 @@ def _launch(command: Sequence[str], ranks: int, limit_s: float) -> str:
     return "" if result.ok else f"{result.message}: {' | '.join(result.tail[-3:])}"
 
 
-def step_s(model: str, sizes: Mapping[str, Any], plan: Path, ranks: int) -> float:
-    """Return the seconds of a step of a plan, with stages or without, on ranks of this machine.
+def step_s(run: Run, model: str, sizes: Mapping[str, Any], plan: Path) -> float:
+    """Return the seconds of a step of a plan, with stages or without.
 
     Raises:
         AutoDDLError: it could not be run.
@@ -206,7 +206,7 @@ def step_s(model: str, sizes: Mapping[str, Any], plan: Path, ranks: int) -> floa
     with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
         result = Path(folder) / "line.json"
         command = ["-m", "experiments.fidelity.ranks", "step", model, json.dumps(dict(sizes)), "-"]
-        error = _launch([*command, str(result), str(plan)], ranks, STEP_LIMIT_S)
+        error = run([*command, str(result), str(plan)], STEP_LIMIT_S)
         if error:
             raise AutoDDLError(f"{plan.stem}: {error}")
         seconds: float = json.loads(result.read_text())["step_s"]

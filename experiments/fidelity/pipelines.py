@@ -1,9 +1,9 @@
 """Simulated against measured steps of pipelines: `python -m experiments.fidelity.pipelines`.
 
-Plans of two models with one, two and four stages, some of them cut badly on purpose, train on ranks of
-this machine. Ops are calibrated with as many ranks as there are cores; where stages share cores the
-simulation lets them take turns. Everything finished is kept in the folder, so that an interrupted run
-goes on.
+Plans of three models with two and four stages, one of each model cut badly on purpose, train on a
+testbed with a node for each stage. Links are calibrated on the same nodes, ops with as many ranks as
+run; where stages share cores the simulation lets them take turns. Everything finished is kept in the
+folder, so that an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from rich.table import Table
 from autoddl.errors import AutoDDLError
 from autoddl.make_plan import Assigned
 from autoddl.perfmodel import profile as profiles
-from autoddl.perfmodel.pipeline import simulate
 from autoddl.perfmodel.profile import Profile
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.micro_batch import micro_batch
@@ -35,13 +34,17 @@ from autoddl.stage_cuts import Candidate, cut_into_stages, estimate, staged_plan
 from autoddl.staging import Links, Staged
 from experiments.fidelity import measure, report, shared_cores
 from experiments.fidelity.report import Row
+from experiments.fidelity.workload import Bed
 
 MODELS: dict[str, dict[str, Any]] = {
     "gpt": {
         "layers": 4, "width": 256, "heads": 8, "sequence": 32, "vocabulary": 512, "batch": 16,
     },
     "mlp": {"widths": [256, *([1024, 512] * 6), 256], "batch": 256},
+    "vgg13": {"image": 32, "classes": 128, "channel_scale": 1 / 4, "dense": 1024, "batch": 32},
 }  # fmt: skip
+# A core's flop for each byte that its node can send are about those of a GPU beside 200 Gbit/s.
+RATE = "50mbit"
 PASSES = 3  # apart in time, so that a slow phase of the machine does not hit all
 SEARCH_S = 5.0
 _EXIT_BAD_INPUT = 2
@@ -58,6 +61,11 @@ class Case:
     shares: tuple[float, ...] | None = None
 
     @property
+    def bed(self) -> Bed:
+        """Return the testbed: a node for each stage."""
+        return Bed(f"{self.stages}x{self.mesh}-{RATE}", self.stages, self.mesh, RATE)
+
+    @property
     def ranks(self) -> int:
         """Return how many ranks run it."""
         return self.stages * self.mesh
@@ -71,19 +79,15 @@ class Case:
         )
 
 
-CASES = (
-    Case("gpt", 1, 2, 4),
-    Case("gpt", 2, 1, 2),
-    Case("gpt", 2, 1, 8, (0.75, 0.25)),
-    Case("gpt", 2, 2, 4),
-    Case("gpt", 4, 1, 4),
-    Case("gpt", 4, 1, 8, (0.1, 0.2, 0.3, 0.4)),
-    Case("mlp", 1, 2, 2),
-    Case("mlp", 2, 1, 4),
-    Case("mlp", 2, 1, 2, (0.15, 0.85)),
-    Case("mlp", 2, 2, 8),
-    Case("mlp", 4, 1, 8),
-    Case("mlp", 4, 1, 2, (0.7, 0.1, 0.1, 0.1)),
+CASES = tuple(
+    Case(model, *rest)
+    for model in MODELS
+    for rest in (
+        (2, 1, 4, None),
+        (2, 1, 8, (0.7, 0.3)),
+        (2, 2, 4, None),
+        (4, 1, 8, None),
+    )
 )
 
 
@@ -92,11 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         cases = [case for case in CASES if args.only in case.name]
-        if not args.predict:
-            for number in range(1, args.passes + 1):
-                calibrate(args.folder, number if not args.only else 1)
-                for case in cases:
-                    run(case, args.folder, number)
+        for number in range(1, args.passes + 1 if not args.predict else 1):
+            measure_all(cases, args.folder, number)
         rows = [found for case in cases if (found := row(case, args.folder)) is not None]
     except AutoDDLError as error:
         print(f"pipelines: {error}", file=sys.stderr)
@@ -131,7 +132,9 @@ def staged(case: Case, folder: Path, profile: Profile) -> Staged:
     candidate = Candidate(case.stages, case.micro_batches, mesh)
     problem = builder.build(micro_batch(program, case.micro_batches), mesh, profile)
     file = folder / "plans" / f"{case.name}.states.json"
-    links = Links(profile, Cluster((Level("gpu", case.ranks),)), mesh.size)
+    levels = [("node", case.stages), ("gpu", case.mesh)]
+    cluster = Cluster(tuple(Level(name, size) for name, size in levels if size > 1))
+    links = Links(profile, cluster, mesh.size)
     if file.exists():
         kept = json.loads(file.read_text())
         assigned, bounds = Assigned(problem, kept["assignment"]), kept["bounds"]
@@ -168,63 +171,80 @@ def _plan_file(case: Case, folder: Path) -> Path:
     return folder / "plans" / f"{case.name}.json"
 
 
-def predicted_s(found: Staged, cores: int) -> float:
-    """Return the simulated step on ranks that the launcher has bound to so many cores in turn.
-
-    Stages on several cores use all of them, so that they take turns with every other one there.
-    """
-    size = found.mesh.size
-    used = [{rank % cores for rank in range(s * size, (s + 1) * size)} for s in range(found.stages)]
-    device_of = tuple(min(n for n, other in enumerate(used) if other & mine) for mine in used)
-    return simulate(replace(found.step, device_of=device_of)).step_s
-
-
-def calibrate(folder: Path, number: int) -> None:
-    """Measure the links once, and the ops so many times for each number of ranks."""
+def measure_all(cases: Sequence[Case], folder: Path, number: int) -> None:
+    """Calibrate what is not yet, and time each plan that has been timed less often than that."""
     folder.mkdir(parents=True, exist_ok=True)
-    for ranks in sorted({case.ranks for case in CASES}):
-        shared_cores.time_ops(folder / f"ops-{ranks}.jsonl", ranks, number)
-    network = folder / "network.json"
-    if not network.exists():
-        ranks = max(case.ranks for case in CASES)
-        command = ["autoddl.fit_network", "--nproc-per-node", str(ranks), "-o", str(network)]
-        measure.call([[*command, "-b", "4K", "-e", "4M", "--budget", "80"]])
+    for ranks in sorted({case.ranks for case in cases}):
+        shared_cores.time_ops(_ops_file(folder, ranks), ranks, number)
+    for bed in dict.fromkeys(case.bed for case in cases):
+        mine = [case for case in cases if case.bed == bed and _count(case, folder) < number]
+        if not mine:
+            continue
+        with measure.running(bed) as (run_ranks, made):
+            place = folder / bed.name
+            place.mkdir(exist_ok=True)
+            device = shared_cores.device(_ops_file(folder, mine[0].ranks), mine[0].ranks)
+            Profile("device", str(place), "measured", "cpu", ("gpu",), (), device).save(
+                place / "device.json"
+            )
+            measure.calibrate(bed, made, place, _calibrated(bed))
+            for case in mine:
+                run(case, folder, run_ranks)
+
+
+def _calibrated(bed: Bed) -> list[str]:
+    """Return the options of fit_network: what such pipelines send, in pairs of ranks."""
+    sizes = ["--maxbytes", "1M", "--budget", "80"]
+    if bed.ranks == 1:
+        return [*sizes, "--collectives", "send-receive"]
+    return [*sizes, "--group-sizes", "2"]
 
 
 def profile_of(case: Case, folder: Path) -> Profile:
-    """Return the profile of as many ranks of this machine as run a case."""
-    device = shared_cores.device(folder / f"ops-{case.ranks}.jsonl", case.ranks)
-    return replace(profiles.load(folder / "network.json"), device=device)
+    """Return the profile of the testbed, with ops as so many ranks of this machine take for them."""
+    device = shared_cores.device(_ops_file(folder, case.ranks), case.ranks)
+    return replace(profiles.load(folder / case.bed.name / "network.json"), device=device)
 
 
-def run(case: Case, folder: Path, number: int) -> None:
-    """Time a plan unless it has been timed so often."""
-    result = folder / f"{case.name}.jsonl"
-    if result.exists() and len(result.read_text().splitlines()) >= number:
-        return
+def run(case: Case, folder: Path, run_ranks: measure.Run) -> None:
+    """Time a plan."""
     found = staged(case, folder, profile_of(case, folder))
     plan = _plan_file(case, folder)
-    measured_s = measure.step_s(case.model, MODELS[case.model], plan, case.ranks)
-    with result.open("a") as out:
+    measured_s = measure.step_s(run_ranks, case.model, MODELS[case.model], plan)
+    with _result_file(case, folder).open("a") as out:
         out.write(json.dumps({"plan": plan.stem, "step_s": measured_s}) + "\n")
-    said = predicted_s(found, shared_cores.cores())
     print(
-        f"pipelines: {case.name}, pass {number}: measured {measured_s * 1e3:.0f} ms, "
-        f"simulated {said * 1e3:.0f} ms", file=sys.stderr, flush=True,
-    )  # fmt: skip
+        f"pipelines: {case.name}: measured {measured_s * 1e3:.0f} ms, "
+        f"simulated {shared_cores.step_s(found.step, case.mesh) * 1e3:.0f} ms",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _ops_file(folder: Path, ranks: int) -> Path:
+    return folder / f"ops-{ranks}.jsonl"
+
+
+def _result_file(case: Case, folder: Path) -> Path:
+    return folder / f"{case.name}.jsonl"
+
+
+def _count(case: Case, folder: Path) -> int:
+    """Return how often a plan has been timed."""
+    result = _result_file(case, folder)
+    return len(result.read_text().splitlines()) if result.exists() else 0
 
 
 def row(case: Case, folder: Path) -> Row | None:
     """Return what was simulated and measured of a case, None if it has not been run."""
-    result = folder / f"{case.name}.jsonl"
-    if not result.exists():
+    if not _count(case, folder):
         return None
-    lines = [json.loads(line) for line in result.read_text().splitlines()]
+    lines = [json.loads(line) for line in _result_file(case, folder).read_text().splitlines()]
     found = staged(case, folder, profile_of(case, folder))
     cost = estimate(case.name, found)
-    said = predicted_s(found, shared_cores.cores())
+    said = shared_cores.step_s(found.step, case.mesh)
     return Row(
-        "loopback", case.model, case.name, case.name, cost.compute_s, cost.communication_s,
+        case.bed.name, case.model, case.name, case.name, cost.compute_s, cost.communication_s,
         cost.uncertainty_s * said / found.timeline.step_s, said,
         min(line["step_s"] for line in lines), 0.0,
     )  # fmt: skip

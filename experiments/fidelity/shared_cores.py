@@ -15,6 +15,8 @@ from pathlib import Path
 
 from autoddl.engine.measure_device import Setting, measure_ops
 from autoddl.perfmodel.kernels import Timed, device_of
+from autoddl.perfmodel.pipeline import simulate
+from autoddl.perfmodel.pipeline_step import PipelineStep
 from autoddl.perfmodel.profile import Device
 
 
@@ -35,13 +37,24 @@ def time_ops(file: Path, ranks: int, number: int) -> None:
 def device(file: Path, ranks: int) -> Device:
     """Return the device that the quickest pass of each op gives: other processes only add time."""
     share = min(1.0, cores() / ranks)
-    passes = _passes(file)
-    quickest = [min(same, key=lambda op: op.seconds) for same in zip(*passes, strict=True)]
+    quickest = [min(same, key=lambda op: op.seconds) for same in zip(*_passes(file), strict=True)]
     return device_of(
         [replace(op, seconds=share * op.seconds) for op in quickest],
         name=f"one of {ranks} ranks on {cores()} cores, while it is its turn",
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // ranks,
     )
+
+
+def step_s(step: PipelineStep, stage_size: int) -> float:
+    """Return the simulated step on ranks that the launcher has bound to the cores in turn.
+
+    Stages on several cores use all of these, so that they take turns with every other one there.
+    """
+    count = cores()
+    ranks = [range(s * stage_size, (s + 1) * stage_size) for s in range(len(step.stages))]
+    used = [{rank % count for rank in mine} for mine in ranks]
+    device_of = tuple(min(n for n, other in enumerate(used) if other & mine) for mine in used)
+    return simulate(replace(step, device_of=device_of)).step_s
 
 
 def _passes(file: Path) -> Sequence[list[Timed]]:
