@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +79,8 @@ class Problem:
     """Minimise Σ compute + Σ redistributions over one choice per node.
 
     `written` maps variables that an op updates in place to that op and its operand: they have the
-    state that the op chooses for them, and no node of their own.
+    state that the op chooses for them, and no node of their own. `notes` keeps what others have
+    computed of this problem.
     """
 
     program: Program
@@ -88,6 +89,7 @@ class Problem:
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     written: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    notes: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
