@@ -28,6 +28,7 @@ class Flat:
         self._count = len(edges)
         counts = [len(edge.readers) for edge in edges]
         self._edge = np.repeat(np.arange(len(edges)), counts)  # of every reader
+        self.first_reader: list[int] = np.cumsum([0, *counts]).tolist()  # of each edge
         self._cost, self._cost_at = _joined(edge.table.cost for edge in edges)
         self._size = np.array([len(edge.table.cost) for edge in edges], dtype=np.int64)
 

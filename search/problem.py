@@ -121,7 +121,8 @@ class Problem:
         return LocalSizes(self.program, self.mesh.shape)
 
     @cached_property
-    def _flat(self) -> Flat:
+    def flat(self) -> Flat:
+        """Return the prices of all nodes and edges one behind the other."""
         return Flat(self.nodes, self.edges)
 
     def cost_s(self, assignment: Sequence[int]) -> float:
@@ -130,11 +131,11 @@ class Problem:
 
     def compute_s(self, assignment: Sequence[int]) -> float:
         """Return the compute part of the cost."""
-        return float(sum(self._flat.compute_s(assignment).tolist()))
+        return float(sum(self.flat.compute_s(assignment).tolist()))
 
     def communication_s(self, assignment: Sequence[int]) -> float:
         """Return the redistribution part of the cost."""
-        return float(sum(self._flat.communication_s(assignment).tolist()))
+        return float(sum(self.flat.communication_s(assignment).tolist()))
 
     def memory_bytes(self, assignment: Sequence[int]) -> int:
         """Return the bytes per device that can be summed up node by node, under an assignment.
@@ -142,18 +143,18 @@ class Problem:
         That is less than a plan takes (perfmodel.memory.estimate): boxings and what lives for a
         short time are not in it.
         """
-        return int(self._flat.memory_bytes(assignment).sum())
+        return int(self.flat.memory_bytes(assignment).sum())
 
     def states(self, assignment: Sequence[int]) -> tuple[Ints, Ints]:
         """Return the state of each edge's tensor, and those that its readers want, edge by edge.
 
         States are indices into the edges' tables.
         """
-        return self._flat.states(assignment)
+        return self.flat.states(assignment)
 
     def redistributed(self, assignment: Sequence[int]) -> list[int]:
         """Return the edges of which some reader wants another state than the producer makes."""
-        return self._flat.redistributed(assignment)
+        return self.flat.redistributed(assignment)
 
     def lower_bound_s(self) -> float:
         """Return a cost that no assignment can beat: every node's cheapest compute, no traffic."""
