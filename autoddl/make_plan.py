@@ -12,7 +12,8 @@ import numpy as np
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.memory import Layout
 from autoddl.perfmodel.memory import estimate as estimate_memory
-from autoddl.perfmodel.timeline import Prediction, predict
+from autoddl.perfmodel.step import StepCost, step_cost
+from autoddl.perfmodel.timeline import Prediction, least_step_s, predict
 from autoddl.plan import OUTPUT, Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.sbp.program import Parameter
 from autoddl.sbp.rules.candidates import NdSignature
@@ -142,6 +143,14 @@ class Assigned:
         """Return what its step costs, and takes when ops and boxings overlap."""
         problem = self.problem
         return predict(
+            problem.program, problem.mesh, problem.profile, self.layout, cost=self.step_cost
+        )
+
+    @cached_property
+    def step_cost(self) -> StepCost:
+        """Return what its step costs op by op."""
+        problem = self.problem
+        return step_cost(
             problem.program, problem.mesh, problem.profile, self.layout, prices=problem.prices
         )
 
@@ -165,12 +174,13 @@ class Assigned:
         """Return the seconds of a step: compute plus communication, less what overlaps."""
         return sum(self.costs_s) - self.prediction.overlap_s
 
-    @property
+    @cached_property
     def least_step_s(self) -> float:
-        """Return a bound on `step_s` that needs no simulation: the devices and each level are busy."""
-        levels = {axis.level for axis in self.problem.mesh.axes}
-        bound = max(self.costs_s[0], sum(self.costs_s) / (1 + len(levels)))
-        return bound * (1 - 1e-9)
+        """Return a bound on `step_s` that needs no simulation."""
+        problem = self.problem
+        return least_step_s(
+            problem.program, problem.mesh, problem.profile, self.layout, self.step_cost
+        )
 
     def estimate(self, name: str) -> Estimate:
         """Return a row for the table."""

@@ -156,10 +156,8 @@ def _turn(
             if layer <= bound:
                 bound = layer - 1
         latest[number] = bound
-    ties: list[tuple[int, ...]] = [task.order for task in rank.tasks]
-    width = max(map(len, ties), default=1)
-    columns = np.array([(*tie, *[-1] * (width - len(tie))) for tie in ties]).reshape(-1, width).T
-    found: list[int] = np.lexsort((*columns[::-1], latest, _added_bytes(rank))).tolist()
+    kinds, places, steps = zip(*[(*task.order, -1)[:3] for task in rank.tasks], strict=True)
+    found: list[int] = np.lexsort((steps, places, kinds, latest, _added_bytes(rank))).tolist()
     return found
 
 

@@ -191,8 +191,9 @@ class _Maker:
     def _buffer(self, task: int, tensor: str, kind: str, size: int, *, reused: bool = True) -> int:
         number, maker = len(self.buffers), self.tasks[task]
         origin = self.moved if maker.transfer else number
-        self.buffers.append(Buffer(tensor, kind, aligned(size), task, reused, origin))
-        maker.writes += (number,)
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        self.buffers.append(Buffer(tensor, kind, size, task, reused, origin))
+        maker.writes = (*maker.writes, number) if maker.writes else (number,)
         return number
 
     def _source(self, name: str, state: NdSbp, *, merged: bool) -> None:
@@ -342,7 +343,12 @@ class _Maker:
 
     def _transfer(self, name: str, reads: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> int:
         """Add a part of a boxing; it comes `after` tasks that leave something in host memory."""
-        return self._task(name, (4, len(self.tasks)), reads, transfer=True, after=after)
+        number = len(self.tasks)
+        order = 4, number
+        self.tasks.append(Task(name, order, False, True, reads, (), after, None, self.phase))
+        for buffer in reads:
+            self.buffers[buffer].readers.append(number)
+        return number
 
     def _transferred(self, source: int, name: str, size: int, *, reused: bool = True) -> int:
         return self._buffer(self._transfer(name, (source,)), name, "boxing", size, reused=reused)

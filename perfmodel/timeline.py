@@ -72,17 +72,42 @@ def predict(
     layout: Layout,
     *,
     prices: StepPrices | None = None,
+    cost: StepCost | None = None,
 ) -> Prediction:
     """Return what a step takes in which ops and boxings overlap as Profile.overlap says.
 
-    `prices` are those of another layout of the program, if there was one.
+    `prices` are those of another layout of the program, if there was one; `cost` what the step costs
+    op by op, if that is known.
 
     Raises:
         AutoDDLError: as step.step_cost.
     """
-    cost = step_cost(program, mesh, profile, layout, prices=prices)
+    cost = cost or step_cost(program, mesh, profile, layout, prices=prices)
     found = works_of_step(program, mesh, profile, layout, cost)
     return Prediction(cost, max((end_s for _, _, _, end_s in found.runs()), default=0.0))
+
+
+def least_step_s(
+    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
+) -> float:
+    """Return seconds that `predict` does not go below, in less time than a simulation takes.
+
+    An op ends after those that it waits for, whatever moves between them; a resource is busy for the
+    sum of its parts, from the first time on at which the maker of some tensor that it moves has ended.
+    """
+    ends: list[float] = []
+    for (_, seconds, *_), before in zip(cost.ops, program.order.before, strict=True):
+        ends.append(seconds + max([ends[other] for other in before], default=0.0))
+    busy, first = {DEVICE: cost.compute_s}, {DEVICE: 0.0}
+    parts_of, made, prices = _PartsOf(mesh, profile), program.order.made, iter(cost.boxings)
+    for item in layout.redistributions:
+        begin = ends[made[item.tensor][0]] if item.tensor in made else 0.0
+        for _ in item.path:
+            for resource, seconds in parts_of(next(prices)):
+                busy[resource] = busy.get(resource, 0.0) + seconds
+                first[resource] = min(first.get(resource, begin), begin)
+    least = max(max(ends, default=0.0), *(first[r] + seconds for r, seconds in busy.items()))
+    return least * (1 - 1e-9)
 
 
 def works(
@@ -100,7 +125,7 @@ class Works:
     parts: Sequence[Parts]
     waits: Sequence[int]
     next: Sequence[Sequence[int]]
-    turn: Sequence[int]
+    turn: Sequence[float]
 
     def rows(self) -> list[Work]:
         """Return the works by their turn."""
@@ -115,7 +140,7 @@ class Works:
         """Return (work, part, start, end) of all parts; see simulate."""
         parts, following, turn = self.parts, self.next, self.turn
         waits, at = list(self.waits), [0] * len(turn)  # how many parts of each are done
-        queues: dict[str, list[tuple[float, int, int]]] = {}
+        queues: dict[str, list[tuple[float, float, int]]] = {}
         busy: set[str] = set()
         ends: list[tuple[float, int, str]] = []
         done: list[tuple[int, int, float, float]] = []
@@ -169,17 +194,17 @@ class _Maker:
     def __init__(
         self, program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
     ) -> None:
-        self.program, self.mesh, self.profile = program, mesh, profile
+        self.program, self.parts_of = program, _PartsOf(mesh, profile)
         self.order = program.order
-        self.names = [op.name for op in program.ops]
-        self.parts: list[Parts] = [
-            ((DEVICE, p.seconds),) if p.seconds > 0 else () for p in cost.ops
-        ]
-        self.waits = [len(before) for before in self.order.before]
+        self.ops = len(program.ops)
+        self.names = list(self.order.number)
+        seconds = [price.seconds for price in cost.ops]
+        parts: dict[float, Parts] = {s: ((DEVICE, s),) if s > 0 else () for s in set(seconds)}
+        self.parts = [parts[s] for s in seconds]
+        self.waits = list(map(len, self.order.before))
         self.next: list[Sequence[int]] = list(self.order.after)
-        self.apart = len(cost.boxings) + 1  # from the turn of an op to that of the next
-        self.turn = list(range(self.apart, self.apart * (len(self.names) + 1), self.apart))
-        self.known: dict[tuple[int, float], Parts] = {}
+        self.turn: list[float] = list(range(self.ops))
+        self.apart = 1 / (len(cost.boxings) + 1)  # between the turns of the boxings of an op
         self.arrived: dict[int, dict[str, int]] = {}  # by op and operand: the last boxing before
         self.boxings: dict[str, list[tuple[Sequence[tuple[str, str]], list[Price]]]] = {}
         prices = iter(cost.boxings)
@@ -204,12 +229,12 @@ class _Maker:
         for price in path:
             number = len(self.names)
             self.names.append(tensor)
-            self.parts.append(self._parts(price))
+            self.parts.append(self.parts_of(price))
             self.waits.append(int(before >= 0))
-            self.turn.append((maker + 1) * self.apart + number + 1 - len(self.order.before))
-            self.next.append([])
+            self.turn.append(maker + (number - self.ops + 1) * self.apart)
+            self.next.append(())
             if before >= 0:
-                self.next[before] = [*self.next[before], number]
+                self.next[before] = (*self.next[before], number)
             before = number
         for name, operand in readers:
             op = self.order.number.get(name)
@@ -238,7 +263,15 @@ class _Maker:
         for boxing, ops in added.items():
             self.next[boxing] = [*self.next[boxing], *ops]
 
-    def _parts(self, price: Price) -> Parts:
+
+class _PartsOf:
+    """On which resources a boxing runs for how long; equal ones get the same object."""
+
+    def __init__(self, mesh: Mesh, profile: Profile) -> None:
+        self.mesh, self.profile = mesh, profile
+        self.known: dict[tuple[int, float], Parts] = {}
+
+    def __call__(self, price: Price) -> Parts:
         assert price.boxing is not None
         axes = price.boxing.axes
         key = axes[0] if axes else -1, price.seconds
