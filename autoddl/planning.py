@@ -217,7 +217,8 @@ def plan_program(
         known, whole, limit, search, budget, stop_gap, seed, make, allow,
         pipelines.Choice(pipeline, micro_batches, given, max_axes or EXECUTED_AXES), timed,
     )  # fmt: skip
-    return pipelines.choose(program, options, one_stage)
+    with thawed():
+        return pipelines.choose(program, options, one_stage)
 
 
 def solve(
@@ -258,16 +259,15 @@ def solve(
             found = inner.result(search, starts[search])
         else:
             left = max(0.0, budget - (time.perf_counter() - begin))
-            with frozen():
-                found = SOLVERS[search](
-                    inner,
-                    budget=left,
-                    stop_gap=stop_gap,
-                    seed=seed,
-                    memory_bytes=bound,
-                    starts=(*starts.values(), *begin_at),
-                    progress=progress,
-                )
+            found = SOLVERS[search](
+                inner,
+                budget=left,
+                stop_gap=stop_gap,
+                seed=seed,
+                memory_bytes=bound,
+                starts=(*starts.values(), *begin_at),
+                progress=progress,
+            )
         costs_s.append(found.cost_s)
         found = replace(found, assignment=searched.whole(found.assignment))
         if search in starts or objective != TIME:
@@ -315,22 +315,24 @@ def solve(
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Put the collection of garbage off: it takes a third of the time that small objects take."""
+    """Put the collection of garbage off: it takes a third of the time that small objects take.
+
+    Afterwards it passes over what was made, until `thawed` ends.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            gc.freeze()
             gc.enable()
 
 
 @contextmanager
-def frozen() -> Iterator[None]:
-    """Let the collection of garbage pass over all that is there already, such as a deep problem."""
+def thawed() -> Iterator[None]:
+    """Let the collection of garbage see all again in the end, unless others have frozen something."""
     ours = gc.get_freeze_count() == 0
-    if ours:
-        gc.freeze()
     try:
         yield
     finally:
@@ -346,19 +348,28 @@ def _with_overlap(
 ) -> SearchResult:
     """Return the baseline whose step takes less than that of a search's result, if there is one.
 
-    The steps of those that can't be the fastest, by a bound, are not simulated.
+    Of those that a bound shows to be slower than the fastest no step is simulated, unless the fastest
+    does not fit.
     """
-    best_s, best = assigned(result.assignment).step_s, ""
+    step_s = assigned(result.assignment).step_s
     others = {name: assigned(a) for name, a in starts.items()}
-    for name in sorted(others, key=lambda name: others[name].least_step_s):
-        other = others[name]
-        if other.least_step_s >= best_s or other.step_s >= best_s:
-            continue
-        if limit is None or other.memory_bytes <= limit:
-            best_s, best = other.step_s, name
-    if not best:
+    faster: dict[str, float] = {}
+
+    def simulate(below_s: Callable[[], float]) -> list[str]:
+        for name in sorted(others, key=lambda name: others[name].least_step_s):
+            if others[name].least_step_s < below_s() and others[name].step_s < step_s:
+                faster[name] = others[name].step_s
+        return sorted(faster, key=faster.__getitem__)
+
+    def fits(name: str) -> bool:
+        return limit is None or others[name].memory_bytes <= limit
+
+    names = simulate(lambda: min(faster.values(), default=step_s))[:1]
+    if names and not fits(names[0]):
+        names = [name for name in simulate(lambda: step_s) if fits(name)]
+    if not names:
         return result
-    name, other = best, others[best]
+    name, other = names[0], others[names[0]]
     label = f"{result.solver}, then {name} for its overlap"
     found = other.problem.result(label, other.assignment)
     return replace(found, lower_bound_s=result.lower_bound_s, trace=result.trace)

@@ -97,7 +97,10 @@ def least_step_s(
     """
     ends: list[float] = []
     for (_, seconds, *_), before in zip(cost.ops, program.order.before, strict=True):
-        ends.append(seconds + max([ends[other] for other in before], default=0.0))
+        if len(before) == 1:
+            ends.append(seconds + ends[before[0]])
+        else:
+            ends.append(seconds + max([ends[other] for other in before], default=0.0))
     busy, first = {DEVICE: cost.compute_s}, {DEVICE: 0.0}
     parts_of, made, prices = _PartsOf(mesh, profile), program.order.made, iter(cost.boxings)
     for item in layout.redistributions:

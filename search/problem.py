@@ -108,7 +108,7 @@ class Problem:
     @cached_property
     def least_memory_bytes(self) -> int:
         """Return the bytes below which no assignment's `memory_bytes` is."""
-        return sum(int(node.memory_bytes.min()) for node in self.nodes)
+        return sum(map(int, _least([node.memory_bytes for node in self.nodes])))
 
     @cached_property
     def prices(self) -> StepPrices:
@@ -158,7 +158,11 @@ class Problem:
 
     def lower_bound_s(self) -> float:
         """Return a cost that no assignment can beat: every node's cheapest compute, no traffic."""
-        return float(sum(node.compute_s.min() for node in self.nodes))
+        return self._least_s
+
+    @cached_property
+    def _least_s(self) -> float:
+        return float(sum(_least([node.compute_s for node in self.nodes])))
 
     def near(self, cost_s: float, gap: float) -> bool:
         """Tell whether a cost is within a gap > 0 of `lower_bound_s`."""
@@ -196,6 +200,13 @@ class Problem:
             return ", ".join(name for _, name in self.program.op[node.name].outputs)
         states = next((p.states for p in self.program.parameters if p.tensor == node.name), ())
         return f"{node.name} with its optimizer states" if states else node.name
+
+
+def _least(arrays: Sequence[Floats | Ints]) -> list[Any]:
+    """Return the least entry of each array; of those that nodes share it is looked for once."""
+    once = {id(array): array for array in arrays}
+    least = {key: array.min() for key, array in once.items()}
+    return [least[id(array)] for array in arrays]
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:
