@@ -13,13 +13,14 @@ from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.memory import Layout
 from autoddl.perfmodel.memory import estimate as estimate_memory
 from autoddl.perfmodel.step import StepCost, step_cost
-from autoddl.perfmodel.timeline import Prediction, least_step_s, predict
+from autoddl.perfmodel.timeline import Prediction, predict
 from autoddl.plan import OUTPUT, Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.sbp.program import Parameter
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
 from autoddl.search.problem import TENSOR, Edge, Problem
 from autoddl.search.result import Assignment, SearchResult
+from autoddl.step_bound import least_step_s
 
 Reader = tuple[str, str]
 """An op and the operand by which it reads a tensor; OUTPUT and nothing for what the graph returns."""
@@ -177,10 +178,7 @@ class Assigned:
     @cached_property
     def least_step_s(self) -> float:
         """Return a bound on `step_s` that needs no simulation."""
-        problem = self.problem
-        return least_step_s(
-            problem.program, problem.mesh, problem.profile, self.layout, self.step_cost
-        )
+        return least_step_s(self.problem, self.assignment)
 
     def estimate(self, name: str) -> Estimate:
         """Return a row for the table."""

@@ -87,32 +87,6 @@ def predict(
     return Prediction(cost, max((end_s for _, _, _, end_s in found.runs()), default=0.0))
 
 
-def least_step_s(
-    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
-) -> float:
-    """Return seconds that `predict` does not go below, in less time than a simulation takes.
-
-    An op ends after those that it waits for, whatever moves between them; a resource is busy for the
-    sum of its parts, from the first time on at which the maker of some tensor that it moves has ended.
-    """
-    ends: list[float] = []
-    for (_, seconds, *_), before in zip(cost.ops, program.order.before, strict=True):
-        if len(before) == 1:
-            ends.append(seconds + ends[before[0]])
-        else:
-            ends.append(seconds + max([ends[other] for other in before], default=0.0))
-    busy, first = {DEVICE: cost.compute_s}, {DEVICE: 0.0}
-    parts_of, made, prices = _PartsOf(mesh, profile), program.order.made, iter(cost.boxings)
-    for item in layout.redistributions:
-        begin = ends[made[item.tensor][0]] if item.tensor in made else 0.0
-        for _ in item.path:
-            for resource, seconds in parts_of(next(prices)):
-                busy[resource] = busy.get(resource, 0.0) + seconds
-                first[resource] = min(first.get(resource, begin), begin)
-    least = max(max(ends, default=0.0), *(first[r] + seconds for r, seconds in busy.items()))
-    return least * (1 - 1e-9)
-
-
 def works(
     program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
 ) -> list[Work]:
@@ -197,7 +171,7 @@ class _Maker:
     def __init__(
         self, program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
     ) -> None:
-        self.program, self.parts_of = program, _PartsOf(mesh, profile)
+        self.program, self.parts_of = program, PartsOf(mesh, profile)
         self.order = program.order
         self.ops = len(program.ops)
         self.names = list(self.order.number)
@@ -267,7 +241,7 @@ class _Maker:
             self.next[boxing] = [*self.next[boxing], *ops]
 
 
-class _PartsOf:
+class PartsOf:
     """On which resources a boxing runs for how long; equal ones get the same object."""
 
     def __init__(self, mesh: Mesh, profile: Profile) -> None:
