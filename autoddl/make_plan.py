@@ -12,12 +12,18 @@ import numpy as np
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.memory import Layout
 from autoddl.perfmodel.memory import estimate as estimate_memory
+from autoddl.perfmodel.step import StepCost, step_cost
 from autoddl.perfmodel.timeline import Prediction, predict
 from autoddl.plan import OUTPUT, Estimate, InputPlan, Layer, Plan, Redistribution
+from autoddl.sbp.program import Parameter
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
-from autoddl.search.problem import TENSOR, Problem
+from autoddl.search.problem import TENSOR, Edge, Problem
 from autoddl.search.result import Assignment, SearchResult
+from autoddl.step_bound import least_step_s
+
+Reader = tuple[str, str]
+"""An op and the operand by which it reads a tensor; OUTPUT and nothing for what the graph returns."""
 
 _ROUNDS = 5  # searches until the whole memory fits
 
@@ -76,7 +82,6 @@ def assigned_layout(
     signatures: dict[str, NdSignature] = {}
     variables: dict[str, NdSbp] = {}
     inputs: dict[str, NdSbp] = {}
-    one = broadcast(problem.mesh.ndim)
     for node, choice in zip(problem.nodes, assignment, strict=True):
         states = node.choices[choice]
         if node.kind == "op":
@@ -91,12 +96,26 @@ def assigned_layout(
         state = variables[parameter.tensor]
         variables |= dict.fromkeys(parameter.states, state)
         if parameter.update is not None:
-            follows = {parameter.tensor, parameter.gradient, *parameter.states}
-            operands = program.op[parameter.update].inputs
-            signatures[parameter.update] = {o: state if t in follows else one for o, t in operands}
+            signatures[parameter.update] = _update(problem, parameter, state)
     if redistributions is None:
         redistributions = _redistributions(problem, assignment)
     return Layout(signatures, variables, inputs, redistributions)
+
+
+def _update(problem: Problem, parameter: Parameter, state: NdSbp) -> NdSignature:
+    """Return the signature of a parameter's update, one object for equal ones."""
+    operands = problem.notes.setdefault("updates", {})
+    if parameter.update not in operands:
+        follows = {parameter.tensor, parameter.gradient, *parameter.states}
+        inputs = problem.program.op[parameter.update or ""].inputs
+        operands[parameter.update] = tuple([(o, t in follows) for o, t in inputs])
+    known = problem.notes.setdefault("signatures of updates", {})
+    key = operands[parameter.update], state
+    if key not in known:
+        one = broadcast(problem.mesh.ndim)
+        known[key] = {o: state if follows else one for o, follows in key[0]}
+    found: NdSignature = known[key]
+    return found
 
 
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:
@@ -125,6 +144,14 @@ class Assigned:
         """Return what its step costs, and takes when ops and boxings overlap."""
         problem = self.problem
         return predict(
+            problem.program, problem.mesh, problem.profile, self.layout, cost=self.step_cost
+        )
+
+    @cached_property
+    def step_cost(self) -> StepCost:
+        """Return what its step costs op by op."""
+        problem = self.problem
+        return step_cost(
             problem.program, problem.mesh, problem.profile, self.layout, prices=problem.prices
         )
 
@@ -148,12 +175,10 @@ class Assigned:
         """Return the seconds of a step: compute plus communication, less what overlaps."""
         return sum(self.costs_s) - self.prediction.overlap_s
 
-    @property
+    @cached_property
     def least_step_s(self) -> float:
-        """Return a bound on `step_s` that needs no simulation: the devices and each level are busy."""
-        levels = {axis.level for axis in self.problem.mesh.axes}
-        bound = max(self.costs_s[0], sum(self.costs_s) / (1 + len(levels)))
-        return bound * (1 - 1e-9)
+        """Return a bound on `step_s` that needs no simulation."""
+        return least_step_s(self.problem, self.assignment)
 
     def estimate(self, name: str) -> Estimate:
         """Return a row for the table."""
@@ -206,58 +231,67 @@ def within_memory(
 
 
 def _redistributions(problem: Problem, assignment: Sequence[int]) -> tuple[Redistribution, ...]:
-    program = problem.program
-    gradient_reader = {p.tensor: (p.update, p.gradient) for p in program.parameters if p.update}
+    made, want = (states.tolist() for states in problem.states(assignment))
+    known: dict[int, list[Reader]] = problem.notes.setdefault("readers", {})
     found = []
-    for edge in (problem.edges[i] for i in problem.redistributed(assignment)):
-        source = int(edge.source[assignment[edge.producer]])
-        wanted: dict[int, list[tuple[str, str]]] = {}
-        for index, states in edge.readers:
-            node = problem.nodes[index]
-            readers = wanted.setdefault(int(states[assignment[index]]), [])
-            if node.kind == "op":
-                operands = [o for o, t in program.op[node.name].inputs if t == edge.tensor]
-                here = [
-                    (node.name, o)
-                    for o in operands
-                    if edge.table.index[node.choices[assignment[index]][o]]
-                    == int(states[assignment[index]])
-                ]
-                readers += [pair for pair in here if pair not in readers]
-            elif node.kind == "output":
-                readers.append((OUTPUT, ""))
-            else:
-                update, _ = gradient_reader[node.name]
-                operand = next(o for o, t in program.op[update].inputs if t == edge.tensor)
-                readers.append((update, operand))
+    for index in problem.redistributed(assignment):
+        edge, source = problem.edges[index], made[index]
+        if index not in known:
+            known[index] = _readers(problem, edge)
+        first, last = problem.flat.first_reader[index : index + 2]
+        wanted: dict[int, list[Reader]] = {}
+        for goal, reader in zip(want[first:last], known[index], strict=True):
+            wanted.setdefault(goal, []).append(reader)
         for goal, readers in wanted.items():
             if goal != source:
                 path = edge.table.path(edge.table.states[source], edge.table.states[goal])
-                found.append(Redistribution(edge.tensor, path, tuple(readers)))
+                found.append(Redistribution(edge.tensor, path, tuple(dict.fromkeys(readers))))
     return tuple(found)
+
+
+def _readers(problem: Problem, edge: Edge) -> list[Reader]:
+    """Return who reads a tensor, as a plan names it, for each reader of its edge."""
+    program, found = problem.program, []
+    left: dict[int, list[str]] = {}
+    for index, _ in edge.readers:
+        node = problem.nodes[index]
+        if node.kind == "output":
+            found.append((OUTPUT, ""))
+        elif node.kind == "op":
+            if index not in left:
+                own = problem.written.get(edge.tensor)
+                operands = [o for o, t in program.op[node.name].inputs if t == edge.tensor]
+                left[index] = [o for o in operands if own != (node.name, o)]
+            found.append((node.name, left[index].pop(0)))
+        else:
+            update = program.op[program.parameter[node.name].update or ""]
+            found.append((update.name, next(o for o, t in update.inputs if t == edge.tensor)))
+    return found
 
 
 def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
     """Sum costs by module; communication counts for the module that wants the other state."""
+    modules = [_module(problem, index) for index in range(len(problem.nodes))]
     order = sorted(range(len(problem.nodes)), key=lambda i: problem.nodes[i].kind != "op")
-    rows = {_module(problem, index): _Row() for index in order}  # in the order of the forward pass
-    for index, node in enumerate(problem.nodes):
-        row = rows[_module(problem, index)]
-        seconds = float(node.compute_s[assignment[index]])
+    rows = {modules[index]: _Row() for index in order}  # in the order of the forward pass
+    flat, ops = problem.flat, problem.program.op
+    compute_s, memory_bytes = flat.compute_s(assignment), flat.memory_bytes(assignment)
+    pairs = zip(compute_s.tolist(), memory_bytes.tolist(), strict=True)
+    for index, (seconds, held) in enumerate(pairs):
+        row, node = rows[modules[index]], problem.nodes[index]
         row.compute_s += seconds
-        row.memory_bytes += int(node.memory_bytes[assignment[index]])
-        forward = node.kind == "op" and problem.program.op[node.name].phase == "forward"
-        if forward and seconds > row.main_s:
+        row.memory_bytes += held
+        if seconds > row.main_s and node.kind == "op" and ops[node.name].phase == "forward":
             row.main_s, row.main = seconds, index
-    for edge in (problem.edges[i] for i in problem.redistributed(assignment)):
-        source = edge.source[assignment[edge.producer]]
+    made, want = (states.tolist() for states in problem.states(assignment))
+    for number in problem.redistributed(assignment):
+        edge, source = problem.edges[number], made[number]
         charged: set[int] = set()
-        for reader, states in edge.readers:
-            goal = int(states[assignment[reader]])
+        first, last = flat.first_reader[number : number + 2]
+        for goal, (reader, _) in zip(want[first:last], edge.readers, strict=True):
             if goal not in charged:
                 charged.add(goal)
-                row = rows[_module(problem, reader)]
-                row.communication_s += float(edge.table.cost[source, goal])
+                rows[modules[reader]].communication_s += float(edge.table.cost[source, goal])
     return tuple(
         Layer(
             module,

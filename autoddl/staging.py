@@ -282,7 +282,7 @@ class Staged:
             seconds = sum(price.seconds for price in self._path(item))
             yield item, self._phase(item.readers), seconds
 
-    def _path(self, item: Redistribution) -> list[Price]:
+    def _path(self, item: Redistribution) -> Sequence[Price]:
         start = self._start[item.tensor, self._stage(item)]
         return self.assigned.problem.prices.path(item.tensor, start, item.path)
 

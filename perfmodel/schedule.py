@@ -22,6 +22,9 @@ from autoddl.perfmodel.tasks import RankTasks
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 
+Packed = dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], tuple[int, list[int]]]
+"""By sizes and lives of buffers: bytes of their block, and which of them are alive at its peak."""
+
 _VARIABLES = ("parameter", "state", "buffer")
 _TRUNK = 4  # tasks in so many last layers (and the very last one) are never put off
 
@@ -41,8 +44,11 @@ def blocks(rank: RankTasks) -> tuple[Block, ...]:
     members: dict[int, list[int]] = {}
     for task in order:
         members.setdefault(chains[task], []).append(task)
+    known: Packed = {}
     shared = [
-        _chain_block(rank, tasks, overwriting) if len(tasks) > 1 else _task_block(rank, tasks[0])
+        _chain_block(rank, tasks, overwriting, known)
+        if len(tasks) > 1
+        else _task_block(rank, tasks[0])
         for tasks in members.values()
     ]
     return (*own, *(block for block in shared if block.size))
@@ -73,7 +79,7 @@ def execution_order(rank: RankTasks) -> list[int]:
     for each transfer. Of the computations that are ready the one that adds the least memory goes first.
     """
     before, following = _edges(rank)
-    turn = sorted(range(len(before)), key=_keys(rank, before, following).__getitem__)
+    turn = _turn(rank, before, following)
     priority = [0] * len(turn)
     for place, number in enumerate(turn):
         priority[number] = place
@@ -125,26 +131,34 @@ def _edges(rank: RankTasks) -> tuple[list[tuple[int, ...]], list[list[int]]]:
     return before, following
 
 
-def _keys(
+def _turn(
     rank: RankTasks, before: Sequence[Collection[int]], following: Sequence[Sequence[int]]
-) -> list[tuple[int, ...]]:
-    """Return what decides between tasks that are ready: added memory, latest layer, number.
+) -> list[int]:
+    """Return the tasks by what decides between those that are ready.
 
-    The layer of a task is the length of the longest way to it. Tasks come after those that they wait for.
+    That is: added memory, latest layer, number. The layer of a task is the length of the longest way
+    to it. Tasks come after those that they wait for.
     """
     layers: list[int] = []
     for others in before:
-        layers.append(max([layers[other] for other in others], default=-1) + 1)
+        if len(others) == 1:
+            layers.append(layers[next(iter(others))] + 1)
+        else:
+            layers.append(max([layers[other] for other in others], default=-1) + 1)
     last = max(layers, default=0)
     latest = [last] * len(layers)
     for number in reversed(range(len(layers))):
+        bound = last
         for after in following[number]:
-            trunk = layers[after] >= last - _TRUNK
-            bound = layers[after] - 1 if trunk else latest[after]
-            if bound < latest[number]:
-                latest[number] = bound
-    added = _added_bytes(rank)
-    return [(added[n], latest[n], *task.order) for n, task in enumerate(rank.tasks)]
+            layer = layers[after]
+            if layer < last - _TRUNK:
+                layer = latest[after] + 1
+            if layer <= bound:
+                bound = layer - 1
+        latest[number] = bound
+    kinds, places, steps = zip(*[(*task.order, -1)[:3] for task in rank.tasks], strict=True)
+    found: list[int] = np.lexsort((steps, places, kinds, latest, _added_bytes(rank))).tolist()
+    return found
 
 
 def _added_bytes(rank: RankTasks) -> list[int]:
@@ -228,30 +242,45 @@ def _task_block(rank: RankTasks, number: int) -> Block:
     return Block(size, tuple(held))
 
 
-def _chain_block(rank: RankTasks, tasks: Sequence[int], overwriting: frozenset[int]) -> Block:
-    """Return the block of a chain whose tasks run in this order."""
+def _chain_block(
+    rank: RankTasks, tasks: Sequence[int], overwriting: frozenset[int], known: Packed
+) -> Block:
+    """Return the block of a chain whose tasks run in this order; `known` are those of equal chains."""
     position = {task: i for i, task in enumerate(tasks)}
+    buffers, last = rank.buffers, len(tasks) - 1
     lives: dict[int, tuple[int, int]] = {}
     home: dict[int, int] = {}
-    for i, task in enumerate(tasks):
-        for number in rank.tasks[task].writes:
-            buffer = rank.buffers[number]
+    for i, number in enumerate(tasks):
+        task = rank.tasks[number]
+        shares = task.shares
+        for written in task.writes:
+            buffer = buffers[written]
             if not buffer.reused or not buffer.size:
                 continue
-            end = max((position.get(r, len(tasks) - 1) for r in buffer.readers), default=i)
-            holder = number
-            shares = rank.tasks[task].shares
-            if shares is not None and number == rank.tasks[task].writes[0]:
-                fits = shares[0] in home and rank.buffers[shares[0]].size == buffer.size
-                if fits and (not shares[1] or task in overwriting):
+            end = i
+            for reader in buffer.readers:
+                end = max(end, position.get(reader, last))
+            holder = written
+            if shares is not None and written == task.writes[0]:
+                fits = shares[0] in home and buffers[shares[0]].size == buffer.size
+                if fits and (not shares[1] or number in overwriting):
                     holder = home[shares[0]]
-            home[number] = holder
+            home[written] = holder
             begin, until = lives.get(holder, (i, i))
-            lives[holder] = begin, max(until, end, i)
-    sizes = {number: rank.buffers[number].size for number in lives}
-    order = sorted(lives, key=lambda n: (-sizes[n], lives[n][0]))
-    size = placed_bytes([sizes[n] for n in order], [lives[n] for n in order])
-    return Block(size, tuple(_alive_at_peak(lives, sizes)))
+            lives[holder] = begin, max(until, end)
+    numbers = list(lives)
+    key = tuple([buffers[number].size for number in numbers]), tuple(lives.values())
+    if key not in known:
+        known[key] = _packed(*key)
+    size, alive = known[key]
+    return Block(size, tuple([numbers[i] for i in alive]))
+
+
+def _packed(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
+    """Return the bytes of a block for buffers with these lives, and which are alive at its peak."""
+    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], lives[i][0]))
+    size = placed_bytes([sizes[i] for i in order], [lives[i] for i in order])
+    return size, _alive_at_peak(sizes, lives)
 
 
 def placed_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> int:
@@ -285,17 +314,17 @@ def _lowest(length: int, offsets: Ints, tops: Ints) -> int:
     return int(occupied[first]) if fits.size and fits[first] else int(occupied[-1])
 
 
-def _alive_at_peak(lives: dict[int, tuple[int, int]], sizes: dict[int, int]) -> list[int]:
+def _alive_at_peak(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> list[int]:
     """Return the buffers that are alive when their sum is largest."""
     if not lives:
         return []
     change: dict[int, int] = {}
-    for number, (begin, end) in lives.items():
-        change[begin] = change.get(begin, 0) + sizes[number]
-        change[end + 1] = change.get(end + 1, 0) - sizes[number]
+    for size, (begin, end) in zip(sizes, lives, strict=True):
+        change[begin] = change.get(begin, 0) + size
+        change[end + 1] = change.get(end + 1, 0) - size
     best, peak, now = 0, -1, 0
     for time in sorted(change):
         now += change[time]
         if now > peak:
             best, peak = time, now
-    return [n for n, (begin, end) in lives.items() if begin <= best <= end]
+    return [n for n, (begin, end) in enumerate(lives) if begin <= best <= end]

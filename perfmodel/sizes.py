@@ -33,6 +33,7 @@ class LocalSizes:
         self.kind = {op.name: n for op, n in zip(program.ops, program.kinds, strict=True)}
         self._tensors: dict[tuple[tuple[int, ...], str, NdSbp], int] = {}
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], OpSizes] = {}
+        self._last: dict[int, tuple[NdSignature, OpSizes]] = {}
 
     def tensor(self, tensor: Tensor, state: NdSbp) -> int:
         """Return the bytes of a tensor in a state."""
@@ -45,10 +46,15 @@ class LocalSizes:
 
     def op(self, op: Op, signature: NdSignature) -> OpSizes:
         """Return the sizes of an op under a signature."""
-        key = self.kind[op.name], tuple([signature[operand] for operand, _ in op.operands])
+        kind = self.kind[op.name]
+        last = self._last.get(kind)  # ops of one kind often have one signature, one object even
+        if last is not None and last[0] is signature:
+            return last[1]
+        key = kind, tuple([signature[operand] for operand, _ in op.operands])
         found = self._ops.get(key)
         if found is None:
             found = self._ops[key] = self._op(op, signature)
+        self._last[kind] = signature, found
         return found
 
     def _op(self, op: Op, signature: NdSignature) -> OpSizes:

@@ -10,7 +10,7 @@ source err alike, so their errors add up; different sources err independently.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,25 +79,34 @@ class StepPrices:
         self.program, self.mesh, self.profile = program, mesh, profile
         self._redistributor = Redistributor(mesh, profile)
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], tuple[float, str, float]] = {}
-        self._last: dict[int, tuple[NdSignature, tuple[float, str, float]]] = {}
-        self._paths: dict[object, tuple[tuple[float, str, float, Boxing], ...]] = {}
+        self._same: dict[int, tuple[NdSignature, tuple[float, str, float]]] = {}
+        self._last: list[tuple[NdSignature | None, Price | None]] = [(None, None)] * len(
+            program.ops
+        )
+        self._steps: dict[object, list[tuple[float, str, float, Boxing]]] = {}
+        self._paths: dict[object, tuple[Price, ...]] = {}
 
     def ops(self, layout: Layout) -> list[Price]:
         """Return the price of every op under a layout, in the order of the program."""
         found = []
-        for op, kind in zip(self.program.ops, self.program.kinds, strict=True):
-            signature = layout.signatures[op.name]
-            last = self._last.get(kind)  # one kind of ops often has one signature, one object even
-            if last is None or last[0] is not signature:
-                last = self._last[kind] = signature, self._known(op, kind, signature)
-            seconds, source, error = last[1]
-            found.append(Price(op.name, seconds, source, error))
+        signatures, kinds = layout.signatures, self.program.kinds
+        for index, op in enumerate(self.program.ops):
+            signature = signatures[op.name]
+            known, price = self._last[index]  # an op often has the same one again, as an object
+            if known is not signature or price is None:
+                price = Price(op.name, *self._known(op, kinds[index], signature))
+                self._last[index] = signature, price
+            found.append(price)
         return found
 
     def _known(self, op: Op, kind: int, signature: NdSignature) -> tuple[float, str, float]:
+        last = self._same.get(kind)  # and so have the ops of one kind
+        if last is not None and last[0] is signature:
+            return last[1]
         key = kind, tuple([signature[operand] for operand, _ in op.operands])
         if key not in self._ops:
             self._ops[key] = self._op(op, signature)
+        self._same[kind] = signature, self._ops[key]
         return self._ops[key]
 
     def boxings(self, layout: Layout) -> list[Price]:
@@ -106,31 +115,33 @@ class StepPrices:
         Raises:
             AutoDDLError: a tensor has no state, or no boxing leads from one state to the next.
         """
-        held, found = layout.made(self.program), []
+        found: list[Price] = []
         for item in layout.redistributions:
             name = item.tensor
-            if name not in held:
+            state = layout.state(self.program, name)
+            if state is None:
                 raise AutoDDLError(
                     f"step: tensor {name} has no state; the plan is for another program"
                 )
-            found += self.path(name, held[name], item.path)
+            found += self.path(name, state, item.path)
         return found
 
-    def path(self, name: str, start: NdSbp, path: Path) -> list[Price]:
+    def path(self, name: str, start: NdSbp, path: Path) -> Sequence[Price]:
         """Return the price of every boxing of a tensor on a path, which begins behind `start`.
 
         Raises:
             AutoDDLError: no boxing leads from one state to the next.
         """
-        tensor = self.program.tensor[name]
-        key = tensor.shape, tensor.item_bytes, start, path
+        key = name, start, path
         known = self._paths.get(key)
         if known is None:
-            known = self._paths[key] = tuple(
-                self._boxing(step, tensor.item_bytes)
-                for step in _steps(tensor.shape, start, path, self.mesh)
-            )
-        return [Price(name, *price) for price in known]
+            tensor = self.program.tensor[name]
+            alike = tensor.shape, tensor.item_bytes, start, path
+            if alike not in self._steps:
+                steps = _steps(tensor.shape, start, path, self.mesh)
+                self._steps[alike] = [self._boxing(step, tensor.item_bytes) for step in steps]
+            known = self._paths[key] = tuple([Price(name, *price) for price in self._steps[alike]])
+        return known
 
     def _op(self, op: Op, signature: NdSignature) -> tuple[float, str, float]:
         device, mesh = self.profile.device, self.mesh.shape

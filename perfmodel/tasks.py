@@ -59,6 +59,17 @@ class Layout:
         results = {t: self.signatures[op.name][o] for op in program.ops for o, t in op.outputs}
         return {**results, **self.variables, **self.inputs}
 
+    def state(self, program: Program, tensor: str) -> NdSbp | None:
+        """Return the state in which one tensor of a program is made or kept; None if it has none."""
+        for held in (self.inputs, self.variables):
+            if tensor in held:
+                return held[tensor]
+        if tensor not in program.order.made:
+            return None
+        position, output = program.order.made[tensor]
+        op = program.ops[position]
+        return self.signatures[op.name][op.outputs[output][0]]
+
 
 @dataclass(slots=True)
 class Buffer:
@@ -180,8 +191,9 @@ class _Maker:
     def _buffer(self, task: int, tensor: str, kind: str, size: int, *, reused: bool = True) -> int:
         number, maker = len(self.buffers), self.tasks[task]
         origin = self.moved if maker.transfer else number
-        self.buffers.append(Buffer(tensor, kind, aligned(size), task, reused, origin))
-        maker.writes += (number,)
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        self.buffers.append(Buffer(tensor, kind, size, task, reused, origin))
+        maker.writes = (*maker.writes, number) if maker.writes else (number,)
         return number
 
     def _source(self, name: str, state: NdSbp, *, merged: bool) -> None:
@@ -194,9 +206,13 @@ class _Maker:
     def _op(self, index: int, op: Op) -> None:
         self.phase = op.phase
         signature = self.layout.signatures[op.name]
-        reads = {o: self._read(t, (op.name, o)) for o, t in op.inputs}
-        read = tuple([b for b in reads.values() if b is not None])
-        number = self._task(op.name, (1, index), read)
+        reads: dict[str, int] = {}
+        for operand, name in op.inputs:
+            made = self.made.get(name)
+            if made is not None:  # else the engine's scheduler makes it
+                boxed = name in self.redistributed
+                reads[operand] = self._read(name, (op.name, operand)) if boxed else made[0]
+        number = self._task(op.name, (1, index), tuple(reads.values()))
         task = self.tasks[number]
         task.merged = op.phase != "optimizer" and op.type not in (ARRIVAL, BUFFER)
         self.started[op.name] = number
@@ -218,22 +234,19 @@ class _Maker:
         reader = next(
             (r for t, r in self.wanted if t == name and r[0] not in self.program.op), ("", "")
         )
-        buffer = self._read(name, reader)
-        if buffer is None:
+        if name not in self.made:
             return
+        buffer = self._read(name, reader)
         task = self._task(f"output {name}", (1, len(self.program.ops)), (buffer,))
         self.tasks[task].merged = True
         whole = self.program.tensor[name].size_bytes
         self._buffer(task, name, "output", whole, reused=False)
 
-    def _read(self, name: str, reader: tuple[str, str]) -> int | None:
-        """Return the buffer that a reader gets; None for what the engine's scheduler makes."""
-        made = self.made.get(name)
-        if made is None or name not in self.redistributed:
-            return None if made is None else made[0]
+    def _read(self, name: str, reader: tuple[str, str]) -> int:
+        """Return the buffer that a reader gets of what has been made."""
         number = self.wanted.get((name, reader))
         if number is None:
-            return made[0]
+            return self.made[name][0]
         if number not in self.done:
             self.done[number] = self._redistributed(number)
         return self.done[number]
@@ -330,7 +343,12 @@ class _Maker:
 
     def _transfer(self, name: str, reads: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> int:
         """Add a part of a boxing; it comes `after` tasks that leave something in host memory."""
-        return self._task(name, (4, len(self.tasks)), reads, transfer=True, after=after)
+        number = len(self.tasks)
+        order = 4, number
+        self.tasks.append(Task(name, order, False, True, reads, (), after, None, self.phase))
+        for buffer in reads:
+            self.buffers[buffer].readers.append(number)
+        return number
 
     def _transferred(self, source: int, name: str, size: int, *, reused: bool = True) -> int:
         return self._buffer(self._transfer(name, (source,)), name, "boxing", size, reused=reused)

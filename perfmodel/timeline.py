@@ -72,85 +72,192 @@ def predict(
     layout: Layout,
     *,
     prices: StepPrices | None = None,
+    cost: StepCost | None = None,
 ) -> Prediction:
     """Return what a step takes in which ops and boxings overlap as Profile.overlap says.
 
-    `prices` are those of another layout of the program, if there was one.
+    `prices` are those of another layout of the program, if there was one; `cost` what the step costs
+    op by op, if that is known.
 
     Raises:
         AutoDDLError: as step.step_cost.
     """
-    cost = step_cost(program, mesh, profile, layout, prices=prices)
-    found = runs(works(program, mesh, profile, layout, cost))
-    return Prediction(cost, max((end_s for _, _, _, end_s in found), default=0.0))
+    cost = cost or step_cost(program, mesh, profile, layout, prices=prices)
+    found = works_of_step(program, mesh, profile, layout, cost)
+    return Prediction(cost, max((end_s for _, _, _, end_s in found.runs()), default=0.0))
 
 
 def works(
     program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
 ) -> list[Work]:
     """Return the work of a step in the order of the program."""
+    return works_of_step(program, mesh, profile, layout, cost).rows()
+
+
+@dataclass(frozen=True)
+class Works:
+    """The same as many `Work`s, column by column; `turn` decides between what is ready at one time."""
+
+    names: Sequence[str]
+    parts: Sequence[Parts]
+    waits: Sequence[int]
+    next: Sequence[Sequence[int]]
+    turn: Sequence[float]
+
+    def rows(self) -> list[Work]:
+        """Return the works by their turn."""
+        order = sorted(range(len(self.turn)), key=self.turn.__getitem__)
+        place = {number: i for i, number in enumerate(order)}
+        return [
+            Work(self.names[n], self.parts[n], self.waits[n], [place[m] for m in self.next[n]])
+            for n in order
+        ]
+
+    def runs(self) -> list[tuple[int, int, float, float]]:
+        """Return (work, part, start, end) of all parts; see simulate."""
+        parts, following, turn = self.parts, self.next, self.turn
+        waits, at = list(self.waits), [0] * len(turn)  # how many parts of each are done
+        queues: dict[str, list[tuple[float, float, int]]] = {}
+        busy: set[str] = set()
+        ends: list[tuple[float, int, str]] = []
+        done: list[tuple[int, int, float, float]] = []
+        now, moving = 0.0, [number for number, count in enumerate(waits) if count == 0]
+        while True:
+            changed: dict[str, None] = {}  # resources whose queue or state changed just now
+            while ends and ends[0][0] <= now:
+                _, number, resource = heappop(ends)
+                busy.discard(resource)
+                changed[resource] = None
+                at[number] += 1
+                moving.append(number)
+            for number in moving:  # grows while it is walked
+                mine, part = parts[number], at[number]
+                if part < len(mine):
+                    resource = mine[part][0]
+                    heappush(queues.setdefault(resource, []), (now, turn[number], number))
+                    changed[resource] = None
+                else:
+                    for later in following[number]:
+                        waits[later] -= 1
+                        if waits[later] == 0:
+                            moving.append(later)
+            moving.clear()
+            for resource in changed:
+                if resource not in busy and queues.get(resource):
+                    number = heappop(queues[resource])[2]
+                    end = now + parts[number][at[number]][1]
+                    busy.add(resource)
+                    done.append((number, at[number], now, end))
+                    heappush(ends, (end, number, resource))
+            if not ends:
+                return done
+            now = ends[0][0]
+
+
+def works_of_step(
+    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
+) -> Works:
+    """Return the work of a step: the ops in their order, then the boxings.
+
+    Ops that no boxing stands before are the same for all layouts (Program.order). A tensor's boxings
+    start when it has been made.
+    """
     return _Maker(program, mesh, profile, layout, cost).make()
 
 
 class _Maker:
-    """Collect works; a tensor's redistributions start when it has been made."""
+    """Begin with the ops alone and put boxings between them."""
 
     def __init__(
         self, program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
     ) -> None:
-        self.program, self.mesh, self.profile, self.cost = program, mesh, profile, cost
-        self.found: list[Work] = []
-        self.made: dict[str, int] = {}
-        self.arrived: dict[tuple[str, tuple[str, str]], int] = {}
+        self.program, self.parts_of = program, PartsOf(mesh, profile)
+        self.order = program.order
+        self.ops = len(program.ops)
+        self.names = list(self.order.number)
+        seconds = [price.seconds for price in cost.ops]
+        parts: dict[float, Parts] = {s: ((DEVICE, s),) if s > 0 else () for s in set(seconds)}
+        self.parts = [parts[s] for s in seconds]
+        self.waits = list(map(len, self.order.before))
+        self.next: list[Sequence[int]] = list(self.order.after)
+        self.turn: list[float] = list(range(self.ops))
+        self.apart = 1 / (len(cost.boxings) + 1)  # between the turns of the boxings of an op
+        self.arrived: dict[int, dict[str, int]] = {}  # by op and operand: the last boxing before
         self.boxings: dict[str, list[tuple[Sequence[tuple[str, str]], list[Price]]]] = {}
         prices = iter(cost.boxings)
         for item in layout.redistributions:
             path = [next(prices) for _ in item.path]
             self.boxings.setdefault(item.tensor, []).append((item.readers, path))
 
-    def make(self) -> list[Work]:
-        produced = {name for op in self.program.ops for _, name in op.outputs}
-        for tensor in self.boxings:  # in their order, so that every run gives the same step
-            if tensor not in produced:
-                self._redistribute(tensor)
-        for op, price in zip(self.program.ops, self.cost.ops, strict=True):
-            sources = [
-                self.made.get(name)
-                if name not in self.boxings
-                else self.arrived.get((name, (op.name, operand)), self.made.get(name))
-                for operand, name in op.inputs
-            ]
-            parts = ((DEVICE, price.seconds),) if price.seconds > 0 else ()
-            number = self._add(op.name, parts, sources)
-            for _, name in op.outputs:
-                self.made[name] = number
-                if name in self.boxings:
-                    self._redistribute(name)
-        return self.found
+    def make(self) -> Works:
+        made = self.order.made
+        tensors = sorted(self.boxings, key=lambda tensor: made.get(tensor, (-1, 0)))
+        for tensor in tensors:
+            for readers, path in self.boxings[tensor]:
+                self._redistribute(tensor, readers, path)
+        self._rewire()
+        return Works(self.names, self.parts, self.waits, self.next, self.turn)
 
-    def _redistribute(self, tensor: str) -> None:
-        for readers, path in self.boxings.get(tensor, ()):
-            before = self.made.get(tensor)
-            for price in path:
-                before = self._add(tensor, self._parts(price), [before])
-            if before is not None:
-                self.arrived.update({(tensor, reader): before for reader in readers})
+    def _redistribute(
+        self, tensor: str, readers: Sequence[tuple[str, str]], path: Sequence[Price]
+    ) -> None:
+        maker = self.order.made.get(tensor, (-1, 0))[0]
+        before = maker
+        for price in path:
+            number = len(self.names)
+            self.names.append(tensor)
+            self.parts.append(self.parts_of(price))
+            self.waits.append(int(before >= 0))
+            self.turn.append(maker + (number - self.ops + 1) * self.apart)
+            self.next.append(())
+            if before >= 0:
+                self.next[before] = (*self.next[before], number)
+            before = number
+        for name, operand in readers:
+            op = self.order.number.get(name)
+            if op is not None and before >= 0:
+                self.arrived.setdefault(op, {})[operand] = before
 
-    def _parts(self, price: Price) -> Parts:
+    def _rewire(self) -> None:
+        """Let the readers of boxings wait for these, and for makers of which they get other tensors."""
+        gone: dict[int, set[int]] = {}
+        added: dict[int, list[int]] = {}
+        for op, arrived in self.arrived.items():
+            direct = {
+                self.order.made[tensor][0]
+                for operand, tensor in self.program.ops[op].inputs
+                if operand not in arrived and tensor in self.order.made
+            }
+            boxings = set(arrived.values())
+            self.waits[op] = len(direct) + len(boxings)
+            for maker in self.order.before[op]:
+                if maker not in direct:
+                    gone.setdefault(maker, set()).add(op)
+            for boxing in boxings:
+                added.setdefault(boxing, []).append(op)
+        for maker, lost in gone.items():
+            self.next[maker] = [number for number in self.next[maker] if number not in lost]
+        for boxing, ops in added.items():
+            self.next[boxing] = [*self.next[boxing], *ops]
+
+
+class PartsOf:
+    """On which resources a boxing runs for how long; equal ones get the same object."""
+
+    def __init__(self, mesh: Mesh, profile: Profile) -> None:
+        self.mesh, self.profile = mesh, profile
+        self.known: dict[tuple[int, float], Parts] = {}
+
+    def __call__(self, price: Price) -> Parts:
         assert price.boxing is not None
         axes = price.boxing.axes
-        level = self.mesh.axes[axes[0]].level if axes else DEVICE
-        free = self.profile.overlapped(level) if axes else 0.0
-        parts = ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
-        return tuple([part for part in parts if part[1] > 0])
-
-    def _add(self, name: str, parts: Parts, after: Sequence[int | None]) -> int:
-        number = len(self.found)
-        sources = {source for source in after if source is not None}
-        self.found.append(Work(name, parts, len(sources)))
-        for source in sources:
-            self.found[source].next.append(number)
-        return number
+        key = axes[0] if axes else -1, price.seconds
+        if key not in self.known:
+            level = self.mesh.axes[axes[0]].level if axes else DEVICE
+            free = self.profile.overlapped(level) if axes else 0.0
+            parts = ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
+            self.known[key] = tuple([part for part in parts if part[1] > 0])
+        return self.known[key]
 
 
 def simulate(found: Sequence[Work]) -> list[Span]:
@@ -166,35 +273,10 @@ def simulate(found: Sequence[Work]) -> list[Span]:
 
 def runs(found: Sequence[Work]) -> list[tuple[int, int, float, float]]:
     """Return (work, part, start, end) of all parts; see simulate."""
-    waits = [work.waits for work in found]
-    queues: dict[str, list[tuple[float, int, int]]] = {}
-    busy: set[str] = set()
-    changed: dict[str, None] = {}  # resources whose queue or state changed just now
-    # A work has `part` parts behind it. In ascending order this is a heap.
-    events = [(0.0, index, 0) for index, count in enumerate(waits) if count == 0]
-    done: list[tuple[int, int, float, float]] = []
-    while events:
-        now, index, part = heappop(events)
-        work = found[index]
-        if part > 0:
-            busy.discard(work.parts[part - 1][0])
-            changed[work.parts[part - 1][0]] = None
-        if part < len(work.parts):
-            heappush(queues.setdefault(work.parts[part][0], []), (now, index, part))
-            changed[work.parts[part][0]] = None
-        else:
-            for later in work.next:
-                waits[later] -= 1
-                if waits[later] == 0:
-                    heappush(events, (now, later, 0))
-        if events and events[0][0] <= now:
-            continue
-        for resource in changed:
-            if queues.get(resource) and resource not in busy:
-                _, index, part = heappop(queues[resource])
-                end = now + found[index].parts[part][1]
-                busy.add(resource)
-                done.append((index, part, now, end))
-                heappush(events, (end, index, part + 1))
-        changed.clear()
-    return done
+    return Works(
+        [work.name for work in found],
+        [work.parts for work in found],
+        [work.waits for work in found],
+        [work.next for work in found],
+        range(len(found)),
+    ).runs()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -100,6 +100,20 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Order:
+    """Which ops of a program wait for which others, all by position.
+
+    `number` is the position of each op by name, `made` by tensor that of the op that makes it and which
+    of its outputs it is; `before` has for each op those whose results it reads, `after` the reverse.
+    """
+
+    number: Mapping[str, int]
+    made: Mapping[str, tuple[int, int]]
+    before: Sequence[Sequence[int]]
+    after: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
 class Program:
     """A training step: `ops` in topological order over `tensors`."""
 
@@ -147,6 +161,18 @@ class Program:
             for operand, name in op.inputs:
                 table.setdefault(name, []).append((op, operand))
         return {name: tuple(readers) for name, readers in table.items()}
+
+    @cached_property
+    def order(self) -> Order:
+        """Return which ops wait for which others."""
+        made = {t: (i, k) for i, op in enumerate(self.ops) for k, (_, t) in enumerate(op.outputs)}
+        before, after = [], [list[int]() for _ in self.ops]
+        for index, op in enumerate(self.ops):
+            found = {made[t][0] for _, t in op.inputs if t in made}
+            for other in found:
+                after[other].append(index)
+            before.append(tuple(found))
+        return Order({op.name: i for i, op in enumerate(self.ops)}, made, before, after)
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:

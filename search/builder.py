@@ -13,7 +13,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.compute import signature_s
 from autoddl.perfmodel.memory import kept_tensors, local_bytes
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.redistribute import Redistributor
+from autoddl.perfmodel.redistribute import RedistributionTable, Redistributor
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
@@ -72,6 +72,8 @@ class _Builder:
         self.redistributor = Redistributor(mesh, profile, any_order=engine is None)
         self.kept = kept_tensors(program)
         self.cache: dict[Any, Any] = {}
+        self.tables: dict[tuple[tuple[int, ...], str, bool], RedistributionTable] = {}
+        self.indices: dict[tuple[int, str, int], Ints] = {}
         self.kind = {op.name: n for op, n in zip(program.ops, program.kinds, strict=True)}
 
     def problem(self) -> Problem:
@@ -206,9 +208,11 @@ class _Builder:
 
     def _op(self, op: Op) -> Node:
         kept = tuple([o for o, t in op.outputs if t in self.kept])
-        variables = [(o, t) for o, t in op.inputs if t in self.written or t in self.shared]
-        kept += tuple([o for o, t in variables if self.written.get(t) == (op.name, o)])
-        fixed = tuple([(o, self._fixed(t)) for o, t in variables if self._fixed(t) is not None])
+        fixed: tuple[tuple[str, NdSbp | None], ...] = ()
+        if self.written or self.shared:
+            variables = [(o, t) for o, t in op.inputs if t in self.written or t in self.shared]
+            kept += tuple([o for o, t in variables if self.written.get(t) == (op.name, o)])
+            fixed = tuple([(o, self._fixed(t)) for o, t in variables if self._fixed(t) is not None])
         found, seconds, memory = self._cached(
             (self._key(op), kept, fixed), lambda: self._priced(op, kept, dict(fixed))
         )
@@ -258,12 +262,15 @@ class _Builder:
         for index, node in enumerate(nodes):
             if node.kind == "op":
                 op = self.program.op[node.name]
-                made |= {tensor: (index, operand) for operand, tensor in op.outputs}
+                for operand, tensor in op.outputs:
+                    made[tensor] = (index, operand)
                 for operand, tensor in op.inputs:
-                    if self.written.get(tensor) == (op.name, operand):
+                    if tensor in self.written and self.written[tensor] == (op.name, operand):
                         made[tensor] = (index, operand)
+                    elif tensor in read:
+                        read[tensor].append((index, operand))
                     else:
-                        read.setdefault(tensor, []).append((index, operand))
+                        read[tensor] = [(index, operand)]
             elif node.kind == "output":
                 read.setdefault(node.name, []).append((index, TENSOR))
             else:
@@ -284,23 +291,28 @@ class _Builder:
         readers: list[tuple[int, str]],
     ) -> Edge:  # fmt: skip
         tensor = self.program.tensor[name]
-        users = ((producer, operand), *readers)
         own = bool(self.allow) and any(
-            OWN in c[o] for node, o in users for c in nodes[node].choices
+            OWN in c[o] for node, o in ((producer, operand), *readers) for c in nodes[node].choices
         )
-        table = self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)
+        form = tensor.shape, tensor.dtype, own
+        table = self.tables.get(form)
+        if table is None:
+            table = self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)
+            self.tables[form] = table
+        source = self._indices(nodes[producer].choices, operand, table)
+        wanted = [(node, self._indices(nodes[node].choices, o, table)) for node, o in readers]
+        return Edge(name, table, producer, source, tuple(wanted))
 
-        def states(node: int, operand: str) -> Ints:
-            choices = nodes[node].choices
-            key = "index", id(choices), operand, id(table)
-            found: Ints | None = self.cache.get(key)
-            if found is None:
-                found = np.array([table.index[c[operand]] for c in choices], dtype=np.int64)
-                self.cache[key] = found
-            return found
-
-        wanted = tuple((node, states(node, o)) for node, o in readers)
-        return Edge(name, table, producer, states(producer, operand), wanted)
+    def _indices(
+        self, choices: tuple[NdSignature, ...], operand: str, table: RedistributionTable
+    ) -> Ints:
+        """Return the state of an operand under each choice, as an index into a table."""
+        key = id(choices), operand, id(table)
+        found = self.indices.get(key)
+        if found is None:
+            found = np.array([table.index[c[operand]] for c in choices], dtype=np.int64)
+            self.indices[key] = found
+        return found
 
     def _cached(self, key: Any, make: Callable[[], _T]) -> _T:
         if key not in self.cache:

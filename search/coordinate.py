@@ -20,7 +20,7 @@ from autoddl.search import cells
 from autoddl.search.cells import neighbours
 from autoddl.search.dual import Dual
 from autoddl.search.moves import Move, difference, price, single
-from autoddl.search.problem import Ints, Problem
+from autoddl.search.problem import Floats, Ints, Problem
 from autoddl.search.result import Assignment, Progress, SearchResult
 from autoddl.search.shorten import shorten
 from autoddl.search.trees import Forests
@@ -132,12 +132,19 @@ def replicated(problem: Problem) -> Assignment:
 
 def cheapest(problem: Problem) -> Assignment:
     """Return the assignment in which every node has its cheapest compute."""
-    return tuple(int(node.compute_s.argmin()) for node in problem.nodes)
+    return _argmin([node.compute_s for node in problem.nodes])
 
 
 def least_memory(problem: Problem) -> Assignment:
     """Return the assignment in which every node holds the fewest bytes."""
-    return tuple(int(node.memory_bytes.argmin()) for node in problem.nodes)
+    return _argmin([node.memory_bytes for node in problem.nodes])
+
+
+def _argmin(arrays: Sequence[Floats | Ints]) -> Assignment:
+    """Return where each array is least; in those that nodes share it is looked for once."""
+    once = {id(array): array for array in arrays}
+    least = {key: int(array.argmin()) for key, array in once.items()}
+    return tuple([least[id(array)] for array in arrays])
 
 
 def suggested(problem: Problem, late: Callable[[], bool]) -> list[Assignment]:

@@ -2,14 +2,21 @@
 
 Of equal layers three are looked at first (ascent.py). That gives a plan, and messages that bound all
 plans of the whole problem when every layer in the middle has those of the second (a fold): with it
-most choices drop out, and all layers are looked at with the few that are left. What is not proven in
-the end is the start of a coordinate descent.
+most choices drop out. A fold with more layers at both ends mostly closes the gap; its size does not
+depend on the depth of the model. Otherwise all layers are looked at with the choices that are left.
+What is not proven in the end is the start of a coordinate descent.
+
+Why a fold bounds the whole problem: any messages do (dual.py), also such as are the same for many
+layers. Then a term of the whole problem is one of few, `Fold.edges` counts how often each occurs, and
+the sum over all terms and nodes is that of the few times their counts. No layer is left out of it,
+and no plan either: that layers have equal messages does not make their choices equal.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,13 +34,15 @@ from autoddl.search.ascent import (
 from autoddl.search.coordinate import cheapest, least_memory, replicated
 from autoddl.search.coordinate import search as descended
 from autoddl.search.dual import Dual
-from autoddl.search.problem import Problem
+from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted
 from autoddl.search.result import Assignment, Progress, SearchResult
-from autoddl.search.shorten import Shortened, shorten
+from autoddl.search.shorten import Ends, Shortened, shorten
 from autoddl.search.terms import Fold
 
 FOLDED = 30  # rounds of the fold
+ENDS, UNFOLDED = (4, 3), (2, 5, 5)  # layers before and behind the gap of a longer one, its rounds
+LESS = 0.8  # so small a part of the nodes is worth a fold of its own
 STEADY = 4e-5  # relative; where few layers' bound moves less in a turn its messages serve for all
 FIRST = 0.5  # so much of the time for ascents may go to few layers
 
@@ -79,6 +88,23 @@ def search(
     )  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
+class _View:
+    """A relaxation of some layers, and which choices of its nodes may be part of a better plan."""
+
+    some: Shortened
+    dual: Dual
+    left: Sequence[Ints]
+
+    def domains(self, nodes: Iterable[int]) -> list[Ints]:
+        """Return what is left of the choices of some nodes of the whole problem."""
+        return [self.left[self.some.place[node]] for node in nodes]
+
+    def ends(self, tensors: Iterable[int]) -> Ends:
+        """Return which ends here stand for those of some edges of the whole problem."""
+        return tuple([self.some.ends[edge] for edge in tensors])
+
+
 class _Stages:
     """From few layers to all of them."""
 
@@ -87,32 +113,37 @@ class _Stages:
 
     def solve(self) -> None:
         """Raise the bound and look for plans until the best one is proven, or nothing moves."""
-        some = shorten(self.problem, 3)
+        some = shorten(self.problem)
         if some.problem is self.problem:
             dual = Dual(self.problem, most_s=self.run.most_s())
             self._ascend(Ascent(dual, everything(self.problem), self.run.offer, self.run))
             return
         found = self._few(some)
-        few, wide = found.early, found.dual.wide
-        starts, domains = [few], everything(self.problem)
+        few = _View(some, found.early, everything(some.problem))
+        starts, wide = [few], found.dual.wide
         if some.folds:
-            folded = self._folded(some, few, wide=wide)
-            left = kept(folded, self._slack(folded))
-            starts, domains = [folded, few], [left[i] for i in some.place]
-        byte_s = few.byte_s
+            starts.insert(0, self._folded(few, wide=wide))
+            if self._over():
+                return
+            starts[0] = self._unfolded(starts[0], wide=wide)
+        domains = starts[0].domains(range(len(self.problem.nodes)))
+        byte_s = few.dual.byte_s
         for before in starts:
             again = before is not starts[0]  # for what no figure shows it is not worth the time
-            if self.run.late() or self.run.closed() or (again and self.run.fine()):
+            if self._over() or (again and self.run.fine()):
                 return
             dual = Dual(
                 restricted(self.problem, domains), byte_s=byte_s, most_s=self.run.most_s(),
-                before=before, ends=some.ends, wide=wide,
+                before=before.dual, ends=before.some.ends, wide=wide,
             )  # fmt: skip
             patience = PATIENCE if before is few else SOON
             ascent = Ascent(dual, domains, self.run.offer, self.run, patience=patience)
             self._ascend(ascent)
             domains = ascent.choices()
             byte_s, wide = ascent.dual.byte_s, ascent.dual.wide
+
+    def _over(self) -> bool:
+        return self.run.late() or self.run.closed()
 
     def _few(self, some: Shortened) -> Ascent:
         """Solve the problem that lacks layers."""
@@ -129,17 +160,45 @@ class _Stages:
         found.run()
         return found
 
-    def _folded(self, some: Shortened, few: Dual, *, wide: bool) -> Dual:
+    def _folded(self, few: _View, *, wide: bool) -> _View:
         """Bound all layers by those of a fold, which begins with the messages of few layers."""
-        fold = Fold(np.bincount(some.place), Counter(some.edges()))
         dual = Dual(
-            some.problem, byte_s=few.byte_s, most_s=self.run.most_s(),
-            fold=fold, before=few, wide=wide,
+            few.some.problem, byte_s=few.dual.byte_s, most_s=self.run.most_s(),
+            fold=_fold(few.some), before=few.dual, wide=wide,
         )  # fmt: skip
-        bound_s = dual.ascend(FOLDED)
-        self.run.offer(some.extended(dual.rounded()))
-        self.run.raise_to(bound_s - dual.byte_s * (self.run.limit or 0))
-        return dual
+        self._raise(dual, FOLDED)
+        self.run.offer(few.some.extended(dual.rounded()))
+        return _View(few.some, dual, kept(dual, self._slack(dual)))
+
+    def _unfolded(self, before: _View, *, wide: bool) -> _View:
+        """Bound all layers by a fold with more layers at either end, which have messages of their own.
+
+        The ends of a model bend the messages of the layers next to them, those in the middle hardly
+        differ: a few layers more bring the bound as near as all of them would.
+        """
+        some = shorten(self.problem, *ENDS)
+        if not some.folds or len(some.nodes) > LESS * len(self.problem.nodes):
+            return before
+        domains = before.domains(some.nodes)
+        dual = Dual(
+            restricted(some.problem, domains), byte_s=before.dual.byte_s, most_s=self.run.most_s(),
+            fold=_fold(some), before=before.dual, ends=before.ends(some.tensors), wide=wide,
+        )  # fmt: skip
+        for rounds in UNFOLDED:
+            moved = self._raise(dual, rounds)
+            if self._over() or not moved:
+                break
+        if not self.run.closed():
+            pairs = zip(domains, dual.rounded(), strict=True)
+            self.run.offer(some.extended([int(domain[i]) for domain, i in pairs]))
+        left = [d[k] for d, k in zip(domains, kept(dual, self._slack(dual)), strict=True)]
+        return _View(some, dual, left)
+
+    def _raise(self, dual: Dual, rounds: int) -> bool:
+        """Ascend and keep the bound; tell whether it is higher than the one before."""
+        before = self.run.bound_s
+        self.run.raise_to(dual.ascend(rounds) - dual.byte_s * (self.run.limit or 0))
+        return self.run.bound_s > before
 
     def _slack(self, dual: Dual) -> float:
         """Return by how much a better plan may be above the bound of a dual, both with memory's price."""
@@ -150,6 +209,10 @@ class _Stages:
         ascent.best_s = self.run.best_s
         ascent.run()
         self.run.raise_to(ascent.bound_s)
+
+
+def _fold(some: Shortened) -> Fold:
+    return Fold(np.bincount(some.place), Counter(some.edges()))
 
 
 def _descend(run: Incumbent, starts: Sequence[Assignment]) -> None:

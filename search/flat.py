@@ -28,6 +28,7 @@ class Flat:
         self._count = len(edges)
         counts = [len(edge.readers) for edge in edges]
         self._edge = np.repeat(np.arange(len(edges)), counts)  # of every reader
+        self.first_reader: list[int] = np.cumsum([0, *counts]).tolist()  # of each edge
         self._cost, self._cost_at = _joined(edge.table.cost for edge in edges)
         self._size = np.array([len(edge.table.cost) for edge in edges], dtype=np.int64)
 
@@ -67,14 +68,11 @@ def _array(assignment: Sequence[int]) -> Ints:
 
 def _joined(arrays: Iterable[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], Ints]:
     """Return all arrays one behind the other, equal objects once, and where each begins."""
-    begins: dict[int, int] = {}
-    held, at, size = [], [], 0
-    for array in arrays:
-        if id(array) not in begins:
-            begins[id(array)] = size
-            size += array.size
-            held.append(array.reshape(-1))
-        at.append(begins[id(array)])
-    return np.concatenate(held) if held else np.zeros(0, dtype=np.int64), np.array(
-        at, dtype=np.int64
-    )
+    given = list(arrays)
+    ids = list(map(id, given))
+    once = dict(zip(ids, given, strict=True))
+    sizes = [array.size for array in once.values()]
+    begins = dict(zip(once, np.cumsum([0, *sizes]).tolist(), strict=False))
+    held = [array.reshape(-1) for array in once.values()]
+    joined = np.concatenate(held) if held else np.zeros(0, dtype=np.int64)
+    return joined, np.array(list(map(begins.__getitem__, ids)), dtype=np.int64)

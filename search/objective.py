@@ -45,7 +45,8 @@ class Space:
 def space(problem: Problem, objective: str) -> Space:
     """Return the space of an objective: the problem itself for the time of a step."""
     if objective == TIME:
-        return Space(problem, tuple(np.arange(len(node.choices)) for node in problem.nodes))
+        every = {n: np.arange(n) for n in {len(node.choices) for node in problem.nodes}}
+        return Space(problem, tuple([every[len(node.choices)] for node in problem.nodes]))
     known: dict[int, Ints] = {}
     domains = []
     for node in problem.nodes:

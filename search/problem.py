@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +79,8 @@ class Problem:
     """Minimise Σ compute + Σ redistributions over one choice per node.
 
     `written` maps variables that an op updates in place to that op and its operand: they have the
-    state that the op chooses for them, and no node of their own.
+    state that the op chooses for them, and no node of their own. `notes` keeps what others have
+    computed of this problem.
     """
 
     program: Program
@@ -88,6 +89,7 @@ class Problem:
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     written: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    notes: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
@@ -106,7 +108,7 @@ class Problem:
     @cached_property
     def least_memory_bytes(self) -> int:
         """Return the bytes below which no assignment's `memory_bytes` is."""
-        return sum(int(node.memory_bytes.min()) for node in self.nodes)
+        return sum(map(int, _least([node.memory_bytes for node in self.nodes])))
 
     @cached_property
     def prices(self) -> StepPrices:
@@ -119,7 +121,8 @@ class Problem:
         return LocalSizes(self.program, self.mesh.shape)
 
     @cached_property
-    def _flat(self) -> Flat:
+    def flat(self) -> Flat:
+        """Return the prices of all nodes and edges one behind the other."""
         return Flat(self.nodes, self.edges)
 
     def cost_s(self, assignment: Sequence[int]) -> float:
@@ -128,11 +131,11 @@ class Problem:
 
     def compute_s(self, assignment: Sequence[int]) -> float:
         """Return the compute part of the cost."""
-        return float(sum(self._flat.compute_s(assignment).tolist()))
+        return float(sum(self.flat.compute_s(assignment).tolist()))
 
     def communication_s(self, assignment: Sequence[int]) -> float:
         """Return the redistribution part of the cost."""
-        return float(sum(self._flat.communication_s(assignment).tolist()))
+        return float(sum(self.flat.communication_s(assignment).tolist()))
 
     def memory_bytes(self, assignment: Sequence[int]) -> int:
         """Return the bytes per device that can be summed up node by node, under an assignment.
@@ -140,22 +143,26 @@ class Problem:
         That is less than a plan takes (perfmodel.memory.estimate): boxings and what lives for a
         short time are not in it.
         """
-        return int(self._flat.memory_bytes(assignment).sum())
+        return int(self.flat.memory_bytes(assignment).sum())
 
     def states(self, assignment: Sequence[int]) -> tuple[Ints, Ints]:
         """Return the state of each edge's tensor, and those that its readers want, edge by edge.
 
         States are indices into the edges' tables.
         """
-        return self._flat.states(assignment)
+        return self.flat.states(assignment)
 
     def redistributed(self, assignment: Sequence[int]) -> list[int]:
         """Return the edges of which some reader wants another state than the producer makes."""
-        return self._flat.redistributed(assignment)
+        return self.flat.redistributed(assignment)
 
     def lower_bound_s(self) -> float:
         """Return a cost that no assignment can beat: every node's cheapest compute, no traffic."""
-        return float(sum(node.compute_s.min() for node in self.nodes))
+        return self._least_s
+
+    @cached_property
+    def _least_s(self) -> float:
+        return float(sum(_least([node.compute_s for node in self.nodes])))
 
     def near(self, cost_s: float, gap: float) -> bool:
         """Tell whether a cost is within a gap > 0 of `lower_bound_s`."""
@@ -193,6 +200,13 @@ class Problem:
             return ", ".join(name for _, name in self.program.op[node.name].outputs)
         states = next((p.states for p in self.program.parameters if p.tensor == node.name), ())
         return f"{node.name} with its optimizer states" if states else node.name
+
+
+def _least(arrays: Sequence[Floats | Ints]) -> list[Any]:
+    """Return the least entry of each array; of those that nodes share it is looked for once."""
+    once = {id(array): array for array in arrays}
+    least = {key: array.min() for key, array in once.items()}
+    return [least[id(array)] for array in arrays]
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:

@@ -1,8 +1,8 @@
 """A problem with fewer of its repeated layers: what is true of one of them is true of all.
 
 Of a run of equal layers (24 blocks of a transformer, or 12 pairs of a block with experts and one
-without) the first few and the last remain; the edges between layers close the gap. What holds for
-the last but one that remains then stands for all that were left out.
+without) a few at either end remain; the edges between layers close the gap. What holds for the last
+one before the gap then stands for all that were left out.
 """
 
 from __future__ import annotations
@@ -11,49 +11,54 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
-from autoddl.search.problem import TENSOR, Edge, Ints, Problem
+from autoddl.search.problem import TENSOR, Edge, Problem
 from autoddl.search.result import Assignment
 
-LONGEST_PERIOD = 4  # so many different layers may take turns
+_PERIODS = range(1, 5)  # so many different layers may take turns
 
 Ends = tuple[tuple[tuple[int, int] | None, ...], ...]
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where a node is: in layer `index` of those under `prefix`, under `name` inside that layer."""
+class _Place(NamedTuple):
+    """Where a node is: in `layer` of those under `prefix`, under `name` inside that layer."""
 
     prefix: str
-    index: int
+    layer: int
     name: tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Equal layers: `count` periods of `period` layers from `start` on, of which `kept` remain."""
+    """Equal layers: `count` periods of `period` layers from `start` on.
+
+    Of the periods the first `head` remain and the last `tail`.
+    """
 
     start: int
     period: int
     count: int
-    kept: int
+    head: int
+    tail: int
 
-    @property
+    @cached_property
     def dropped(self) -> range:
-        """Return the layers that are left out: those before the last period."""
-        return range(
-            self.start + (self.kept - 1) * self.period, self.start + (self.count - 1) * self.period
-        )
+        """Return the layers that are left out."""
+        end = max(self.head, self.count - self.tail)
+        return range(self.start + self.head * self.period, self.start + end * self.period)
 
     def stand_in(self, index: int) -> int:
-        """Return the layer of the last but one kept period that stands for a dropped one."""
-        return self.start + (self.kept - 2) * self.period + (index - self.start) % self.period
+        """Return the layer of the last period before the gap that stands for a dropped one."""
+        return self.start + (self.head - 1) * self.period + (index - self.start) % self.period
 
 
 @dataclass(frozen=True, eq=False)
 class Shortened:
     """`problem` lacks layers of the whole one; `place` says which of its nodes each whole one takes.
 
+    `nodes` and `tensors` are the nodes and edges of the whole one that its own are.
     `ends` has for every edge of the whole problem, for the producer and each reader, at which edge of
     `problem` and at which position there the node that stands for it has the same tensor; None where
     it has none. `folds` tells that each edge is made of such ends: their edges have its prices and
@@ -62,6 +67,8 @@ class Shortened:
 
     problem: Problem
     place: tuple[int, ...]
+    nodes: tuple[int, ...]
+    tensors: tuple[int, ...]
     ends: Ends
     folds: bool
 
@@ -74,38 +81,44 @@ class Shortened:
         return tuple(assignment[i] for i in self.place)
 
 
-def shorten(problem: Problem, kept_periods: int = 3) -> Shortened:
+def shorten(problem: Problem, head: int = 2, tail: int = 1) -> Shortened:
     """Return the problem without the layers that are equal to others, itself if there are none.
 
-    Of each run the first `kept_periods` − 1 periods (at least 1) and the last remain.
+    Of each run the first `head` periods (at least 1) and the last `tail` (at least 1) remain.
     """
-    places = _places(problem)
-    runs = _runs(problem, places, kept_periods)
-    node_at = {place: i for i, place in places.items()}
-    dropped = {
+    key = "shortened", head, tail
+    if key not in problem.notes:
+        problem.notes[key] = _shortened(problem, head, tail)
+    found: Shortened = problem.notes[key]
+    return found
+
+
+def _shortened(problem: Problem, head: int, tail: int) -> Shortened:
+    layers = _layers(problem)
+    runs = _runs(layers.looks, head, tail)
+    dropped = [
         i
-        for i, place in places.items()
-        if any(place.index in r.dropped for r in runs[place.prefix])
-    }
+        for i, place in layers.places.items()
+        if any(place.layer in r.dropped for r in runs[place.prefix])
+    ]
     if not dropped:
         return unchanged(problem)
-    kept = [i for i in range(len(problem.nodes)) if i not in dropped]
+    gone = set(dropped)
+    kept = [i for i in range(len(problem.nodes)) if i not in gone]
     number = {node: i for i, node in enumerate(kept)}
-    place = []
-    for node in range(len(problem.nodes)):
-        if node in dropped:
-            left = places[node]
-            run = next(r for r in runs[left.prefix] if left.index in r.dropped)
-            node = node_at[replace(left, index=run.stand_in(left.index))]
-        place.append(node)
-    operands = _operands(problem)
-    pairs = list(_edges(problem, places, runs, node_at, number, operands))
-    nodes = tuple(problem.nodes[i] for i in kept)
-    shorter = replace(problem, nodes=nodes, edges=tuple(edge for edge, _ in pairs))
-    short_place = tuple(number[node] for node in place)
-    ends = _ends(problem, operands, shorter, [names for _, names in pairs], short_place)
-    folds = all(_alike(edge, shorter, e) for edge, e in zip(problem.edges, ends, strict=True))
-    return Shortened(shorter, short_place, ends, folds)
+    place = list(range(len(problem.nodes)))
+    for node in dropped:
+        prefix, index, name = layers.places[node]
+        run = next(r for r in runs[prefix] if index in r.dropped)
+        place[node] = layers.node_at[_Place(prefix, run.stand_in(index), name)]
+    found = list(_edges(problem, _Gap(layers, runs, number)))
+    nodes = tuple([problem.nodes[i] for i in kept])
+    shorter = replace(problem, nodes=nodes, edges=tuple([edge for _, edge, _ in found]))
+    short_place = tuple([number[node] for node in place])
+    ends = _ends(problem, layers.operands, shorter, [names for _, _, names in found], short_place)
+    tensors = tuple([index for index, _, _ in found])
+    folds = _alike(problem, shorter, ends)
+    return Shortened(shorter, short_place, tuple(kept), tensors, ends, folds)
 
 
 def unchanged(problem: Problem) -> Shortened:
@@ -114,7 +127,29 @@ def unchanged(problem: Problem) -> Shortened:
         tuple((index, position) for position in range(len(edge.readers) + 1))
         for index, edge in enumerate(problem.edges)
     )
-    return Shortened(problem, tuple(range(len(problem.nodes))), ends, folds=True)
+    nodes, tensors = (tuple(range(len(items))) for items in (problem.nodes, problem.edges))
+    return Shortened(problem, nodes, nodes, tensors, ends, folds=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layers:
+    """Where the nodes of a problem are, and what its layers look like; see _places, _looks, _operands."""
+
+    places: Mapping[int, _Place]
+    node_at: Mapping[_Place, int]
+    looks: Mapping[str, Mapping[int, int]]
+    operands: Sequence[tuple[str, ...]]
+
+
+def _layers(problem: Problem) -> _Layers:
+    """Return what is the same for all ways to shorten a problem."""
+    if "layers" not in problem.notes:
+        places = _places(problem)
+        node_at = {place: i for i, place in places.items()}
+        looks = _looks(problem, places)
+        problem.notes["layers"] = _Layers(places, node_at, looks, _operands(problem))
+    found: _Layers = problem.notes["layers"]
+    return found
 
 
 def _places(problem: Problem) -> dict[int, _Place]:
@@ -130,26 +165,55 @@ def _places(problem: Problem) -> dict[int, _Place]:
             path, kind = node.name, (node.kind, "")
         else:
             continue
-        match = re.match(r"(?:(.*?)\.)?(\d+)(?:\.(.*))?$", path)
-        if match is not None:
-            prefix, layer, rest = match[1] or "", int(match[2]), match[3] or ""
-            seen[prefix, layer, rest, kind] += 1
-            name = (rest, kind, seen[prefix, layer, rest, kind])
-            found[index] = _Place(prefix, layer, name)
+        parts = _numbered(path)
+        if parts is not None:
+            key = path, kind
+            seen[key] += 1
+            found[index] = _Place(parts[0], parts[1], (parts[2], kind, seen[key]))
     return found
 
 
-def _runs(problem: Problem, places: Mapping[int, _Place], kept: int) -> dict[str, list[_Run]]:
+@lru_cache(maxsize=1 << 14)
+def _numbered(path: str) -> tuple[str, int, str] | None:
+    """Return what stands before the first number in a module's path, that number, and the rest."""
+    match = re.match(r"(?:(.*?)\.)?(\d+)(?:\.(.*))?$", path)
+    return None if match is None else (match[1] or "", int(match[2]), match[3] or "")
+
+
+def _looks(problem: Problem, places: Mapping[int, _Place]) -> dict[str, dict[int, int]]:
+    """Return by prefix and index what a layer looks like: equal numbers for equal nodes."""
+    layers: dict[str, dict[int, set[object]]] = defaultdict(lambda: defaultdict(set))
+    known: dict[object, object] = {}
+    for node, (prefix, index, name) in places.items():
+        layers[prefix][index].add((name, _look(problem, node, known)))
+    numbers: dict[object, int] = {}
+    return {
+        prefix: {i: numbers.setdefault(frozenset(v), len(numbers)) for i, v in found.items()}
+        for prefix, found in layers.items()
+    }
+
+
+def _look(problem: Problem, node: int, known: dict[object, object]) -> object:
+    """Return what equal nodes of different layers have in common: choices and their costs."""
+    found = problem.nodes[node]
+    ids = id(found.choices), id(found.compute_s)  # equal ops share them
+    if found.kind == "op":
+        return ids
+    key = *ids, id(found.memory_bytes)
+    if key not in known:
+        states = tuple([choice[TENSOR] for choice in found.choices])
+        known[key] = states, found.compute_s.tobytes(), found.memory_bytes.tobytes()
+    return known[key]
+
+
+def _runs(looks: Mapping[str, Mapping[int, int]], head: int, tail: int) -> dict[str, list[_Run]]:
     """Return the runs of equal layers that are long enough to be shortened, by prefix."""
-    looks: dict[str, dict[int, dict[object, object]]] = defaultdict(lambda: defaultdict(dict))
-    for node, place in places.items():
-        looks[place.prefix][place.index][place.name] = _look(problem, node)
     found: dict[str, list[_Run]] = {}
     for prefix, layers in looks.items():
         found[prefix] = []
         index = min(layers)
         while index <= max(layers):
-            runs = [_run(layers, index, period, kept) for period in range(1, LONGEST_PERIOD + 1)]
+            runs = [_run(layers, index, period, head, tail) for period in _PERIODS]
             best = max(runs, key=lambda r: len(r.dropped))
             if best.dropped:
                 found[prefix].append(best)
@@ -157,86 +221,81 @@ def _runs(problem: Problem, places: Mapping[int, _Place], kept: int) -> dict[str
     return found
 
 
-def _look(problem: Problem, node: int) -> object:
-    """Return what equal nodes of different layers have in common: choices and their costs."""
-    found = problem.nodes[node]
-    if found.kind == "op":
-        return id(found.choices), id(found.compute_s)  # equal ops share them
-    states = tuple(choice[TENSOR] for choice in found.choices)
-    return states, found.compute_s.tobytes(), found.memory_bytes.tobytes()
-
-
-def _run(layers: Mapping[int, Mapping[object, object]], start: int, period: int, kept: int) -> _Run:
+def _run(layers: Mapping[int, int], start: int, period: int, head: int, tail: int) -> _Run:
     stop = start + period
     while stop in layers and layers[stop] == layers.get(stop - period):
         stop += 1
-    return _Run(start, period, (stop - start) // period, kept)
+    return _Run(start, period, (stop - start) // period, head, tail)
 
 
-def _edges(
-    problem: Problem,
-    places: Mapping[int, _Place],
-    runs: Mapping[str, Sequence[_Run]],
-    node_at: Mapping[_Place, int],
-    number: Mapping[int, int],
-    operands: Sequence[tuple[str, ...]],
-) -> Iterator[tuple[Edge, tuple[str, ...]]]:
-    """Yield the edges of the kept nodes with the operands at their ends.
+@dataclass(frozen=True, eq=False)
+class _Gap:
+    """The layers that are left out: runs by prefix, and the `number` that each kept node gets."""
+
+    layers: _Layers
+    runs: Mapping[str, Sequence[_Run]]
+    number: Mapping[int, int]
+
+    def reader(self, producer: int, reader: int) -> int | None:
+        """Return the number of the node that reads what `producer` makes, across the gap."""
+        if reader in self.number:
+            return self.number[reader]
+        other = self._across(producer, reader)
+        return None if other is None else self.number.get(other)
+
+    def _across(self, producer: int, reader: int) -> int | None:
+        """Return which node reads instead of one left out: as far behind the gap, or before it."""
+        there, here = self.layers.places[reader], self.layers.places.get(producer)
+        if here is None or here.prefix != there.prefix:
+            return None
+        run = next(r for r in self.runs[there.prefix] if there.layer in r.dropped)
+        gap = len(run.dropped) if here.layer < there.layer else -len(run.dropped)
+        moved = there.layer + gap
+        if moved in run.dropped:
+            return None
+        return self.layers.node_at.get(there._replace(layer=moved))
+
+
+def _edges(problem: Problem, gap: _Gap) -> Iterator[tuple[int, Edge, tuple[str, ...]]]:
+    """Yield the edges of the kept nodes with their old numbers and the operands at their ends.
 
     A reader that was left out is replaced across the gap.
     """
-    for edge, (produced, *read) in zip(problem.edges, operands, strict=True):
-        if edge.producer not in number:
+    for index, edge in enumerate(problem.edges):
+        producer = gap.number.get(edge.producer)
+        if producer is None:
             continue
+        produced, *read = gap.layers.operands[index]
         readers, names = [], [produced]
         for (node, states), name in zip(edge.readers, read, strict=True):
-            reader = node if node in number else _across(places, runs, node_at, edge.producer, node)
-            if reader is not None and reader in number:
-                readers.append((number[reader], states))
+            reader = gap.reader(edge.producer, node)
+            if reader is not None:
+                readers.append((reader, states))
                 names.append(name)
         if readers:
-            yield (
-                replace(edge, producer=number[edge.producer], readers=tuple(readers)),
-                tuple(names),
-            )
-
-
-def _across(
-    places: Mapping[int, _Place],
-    runs: Mapping[str, Sequence[_Run]],
-    node_at: Mapping[_Place, int],
-    producer: int,
-    reader: int,
-) -> int | None:
-    """Return which node reads instead of one that was left out: as far behind the gap, or before it."""
-    there, here = places[reader], places.get(producer)
-    if here is None or here.prefix != there.prefix:
-        return None
-    run = next(r for r in runs[there.prefix] if there.index in r.dropped)
-    gap = len(run.dropped) if here.index < there.index else -len(run.dropped)
-    moved = there.index + gap
-    return None if moved in run.dropped else node_at.get(replace(there, index=moved))
+            shorter = replace(edge, producer=producer, readers=tuple(readers))
+            yield index, shorter, tuple(names)
 
 
 def _operands(problem: Problem) -> list[tuple[str, ...]]:
     """Return for every edge under which names its ends have the tensor."""
+    has: dict[tuple[int, str], list[str]] = {}
+    held = [TENSOR]  # what inputs, outputs and parameters call it
+    for index, made in enumerate(problem.nodes):
+        if made.kind == "op":
+            for operand, tensor in problem.program.op[made.name].operands:
+                has.setdefault((index, tensor), []).append(operand)
     found = []
     for edge in problem.edges:
-        names = [_names(problem, edge.producer, edge.tensor)[0]]
-        seen: dict[int, int] = defaultdict(int)
+        tensor = edge.tensor
+        names = [has.get((edge.producer, tensor), held)[0]]
+        seen: dict[int, int] = {}
         for node, _ in edge.readers:
-            read = _names(problem, node, edge.tensor)
-            names.append(f"read {read[min(seen[node], len(read) - 1)]}")
-            seen[node] += 1
+            read = has.get((node, tensor), held)
+            count = seen[node] = seen.get(node, -1) + 1
+            names.append("read " + read[min(count, len(read) - 1)])
         found.append(tuple(names))
     return found
-
-
-def _names(problem: Problem, node: int, tensor: str) -> list[str]:
-    here = problem.nodes[node]
-    if here.kind != "op":
-        return [TENSOR]
-    return [operand for operand, name in problem.program.op[here.name].operands if name == tensor]
 
 
 def _ends(
@@ -247,34 +306,33 @@ def _ends(
     place: Sequence[int],
 ) -> Ends:
     """Return at which edges the ends of each edge have those that stand for them; see Shortened."""
-    at: dict[tuple[int, str], tuple[int, int]] = {}
+    at: list[dict[str, tuple[int, int]]] = [{} for _ in shorter.nodes]
     for index, (edge, names) in enumerate(zip(shorter.edges, short_operands, strict=True)):
-        nodes = (edge.producer, *(n for n, _ in edge.readers))
-        for position, (node, name) in enumerate(zip(nodes, names, strict=True)):
-            at[node, name] = index, position
+        at[edge.producer][names[0]] = index, 0
+        for position, (node, _) in enumerate(edge.readers, 1):
+            at[node][names[position]] = index, position
     found = []
     for edge, names in zip(problem.edges, operands, strict=True):
-        nodes = (edge.producer, *(n for n, _ in edge.readers))
-        found.append(
-            tuple([at.get((place[n], name)) for n, name in zip(nodes, names, strict=True)])
-        )
+        ends = [at[place[edge.producer]].get(names[0])]
+        for (node, _), name in zip(edge.readers, names[1:], strict=True):
+            ends.append(at[place[node]].get(name))
+        found.append(tuple(ends))
     return tuple(found)
 
 
-def _alike(edge: Edge, shorter: Problem, ends: Sequence[tuple[int, int] | None]) -> bool:
-    """Tell whether the edges that stand for an edge have its prices, states and number of readers."""
-    for position, end in enumerate(ends):
-        if end is None or end[1] != position:
-            return False
-        short = shorter.edges[end[0]]
-        if (
-            short.table is not edge.table
-            or len(short.readers) != len(edge.readers)
-            or _arrays(short)[position] is not _arrays(edge)[position]
-        ):
-            return False
+def _alike(problem: Problem, shorter: Problem, ends: Ends) -> bool:
+    """Tell whether the edges that stand for each edge have its prices, states and number of readers."""
+    short = [(e.table, e.source, *(states for _, states in e.readers)) for e in shorter.edges]
+    for edge, here in zip(problem.edges, ends, strict=True):
+        mine = edge.table, edge.source, *[states for _, states in edge.readers]
+        for position, end in enumerate(here):
+            if end is None or end[1] != position:
+                return False
+            other = short[end[0]]
+            if (
+                other[0] is not mine[0]
+                or len(other) != len(mine)
+                or other[position + 1] is not mine[position + 1]
+            ):
+                return False
     return True
-
-
-def _arrays(edge: Edge) -> list[Ints]:
-    return [edge.source, *(states for _, states in edge.readers)]

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, P, S, Sbp
 from autoddl.search.baselines.data_parallel import data_parallel
-from autoddl.search.baselines.layers import States, expert_layers, linear_layers, operand_states
+from autoddl.search.baselines.layers import (
+    States,
+    backward_products,
+    expert_layers,
+    linear_layers,
+    operand_states,
+)
 from autoddl.search.baselines.layout import Layout
 from autoddl.search.problem import Problem
 
@@ -34,8 +40,9 @@ def expert_parallel(problem: Problem) -> Sequence[Layout]:
     for axes in grids if layers else ():
         weights = {layer.parameter: _state(mesh, axes, S(0), B) for layer in layers}
         if all(local_shape(program.tensor[w].shape, s, mesh) for w, s in weights.items()):
-            products = [(a, _states(mesh, axes, S(1))) for a in layers]
-            operands = operand_states(program, [*others, *products])
+            experts = [(a, _states(mesh, axes, S(1))) for a in layers]
+            backward = backward_products(program)
+            operands = operand_states(program, backward, [*others, *experts])
             layouts.append(Layout({**whole.held, **weights}, operands))
     return layouts
 

@@ -63,8 +63,31 @@ def bias_of(program: Program, layer: Layer) -> str | None:
     return name if name in program.parameter else None
 
 
+class Product(NamedTuple):
+    """A contraction of the backward pass: its result's operand and shape, and what it reads.
+
+    `reads` are (operand, tensor, the parameter that this is but for its dtype).
+    """
+
+    name: str
+    out: str
+    shape: tuple[int, ...]
+    reads: tuple[tuple[str, str, str], ...]
+
+
+def backward_products(program: Program) -> list[Product]:
+    """Return the contractions of the backward pass."""
+    return [
+        Product(
+            op.name, op.outputs[0][0], program.tensor[op.outputs[0][1]].shape,
+            tuple([(o, t, parameter_of(program, t)) for o, t in op.inputs]),
+        )
+        for op in contractions(program, "backward")
+    ]  # fmt: skip
+
+
 def operand_states(
-    program: Program, layers: Iterable[tuple[Layer, States]]
+    program: Program, products: Iterable[Product], layers: Iterable[tuple[Layer, States]]
 ) -> dict[str, Mapping[str, NdSbp]]:
     """Return the states of operands by op, for the products of layers forward and backward."""
     found: dict[str, Mapping[str, NdSbp]] = {}
@@ -76,22 +99,23 @@ def operand_states(
         by_weight[layer.parameter] = states
         shape = program.tensor[layer.parameter].shape
         by_input[dict(layer.op.inputs)[layer.x]].append((shape, states))
-    for op in contractions(program, "backward"):
-        out, made = op.outputs[0]
-        for operand, tensor in op.inputs:
-            others = {o for o, _ in op.inputs} - {operand}
-            reads = by_weight.get(parameter_of(program, tensor))
+    for product in products:
+        for operand, tensor, parameter in product.reads:
+            others = [o for o, _, _ in product.reads if o != operand]
+            reads = by_weight.get(parameter)
             if reads is not None:
-                found[op.name] = {
+                found[product.name] = {
                     **dict.fromkeys(others, reads.dy),
                     operand: reads.weight,
-                    out: reads.dx,
+                    product.out: reads.dx,
                 }
             for shape, states in by_input.get(tensor, ()):
-                if program.tensor[made].shape == shape:
-                    found[op.name] = {
-                        **dict.fromkeys(others, states.dy), operand: states.x, out: states.dweight
-                    }  # fmt: skip
+                if product.shape == shape:
+                    found[product.name] = {
+                        **dict.fromkeys(others, states.dy),
+                        operand: states.x,
+                        product.out: states.dweight,
+                    }
     return found
 
 

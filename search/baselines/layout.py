@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -63,9 +63,14 @@ Family = Callable[[Problem], Sequence[Layout]]
 
 def even(shape: Sequence[int], wish: Sequence[Sbp], mesh: Sequence[int]) -> NdSbp:
     """Return the wished state, B on axes of one device and on inner ones that would cut unevenly."""
+    return _even(tuple(shape), tuple(wish), tuple(mesh))
+
+
+@lru_cache(maxsize=1 << 12)
+def _even(shape: tuple[int, ...], wish: tuple[Sbp, ...], mesh: tuple[int, ...]) -> NdSbp:
     state = NdSbp(s if n > 1 else B for s, n in zip(wish, mesh, strict=True))
     for axis in reversed(range(len(mesh))):
-        if local_shape(tuple(shape), state, mesh) is not None:
+        if local_shape(shape, state, mesh) is not None:
             break
         state = state.replace(axis, B)
     return state

@@ -11,7 +11,9 @@ from autoddl.sbp.state import B, NdSbp, P, S, Sbp
 from autoddl.search.baselines.data_parallel import batch_cut
 from autoddl.search.baselines.layers import (
     Layer,
+    Product,
     States,
+    backward_products,
     bias_of,
     contractions,
     linear_layers,
@@ -37,12 +39,14 @@ def megatron(problem: Problem) -> Sequence[Layout]:
     live = [axis for axis, size in enumerate(mesh) if size > 1]
     layers = linear_layers(program)
     found: list[Cuts] = []
+    first = _flow(program, {a.op.name: a for a in layers}, {a.op.name for a in layers})
     for head in (False, True):
-        cuts = _paired(program, layers, head)
+        cuts = _paired(program, layers, head, first)
         if cuts and cuts not in found:
             found.append(cuts)
+    products = backward_products(program)
     return [
-        _layout(program, mesh, axes, [a for a in layers if a.op.name in cuts], cuts)
+        _layout(program, mesh, axes, ([a for a in layers if a.op.name in cuts], products), cuts)
         for count in range(1, len(live) + 1)
         for axes in itertools.combinations(live, count)
         for cuts in found
@@ -50,8 +54,11 @@ def megatron(problem: Problem) -> Sequence[Layout]:
 
 
 def _layout(
-    program: Program, mesh: Sequence[int], axes: Sequence[int], layers: Sequence[Layer], cuts: Cuts
-) -> Layout:
+    program: Program, mesh: Sequence[int], axes: Sequence[int],
+    parts: tuple[Sequence[Layer], Sequence[Product]], cuts: Cuts,
+) -> Layout:  # fmt: skip
+    layers, products = parts
+
     @cache
     def state(data: Sbp, tensor: Sbp) -> NdSbp:
         return NdSbp(
@@ -79,14 +86,20 @@ def _layout(
             dx=state(S(0), P) if by_columns else cut,
             dweight=state(P, weight),
         )))  # fmt: skip
-    return Layout(held, operand_states(program, states))
+    return Layout(held, operand_states(program, products, states))
 
 
-def _paired(program: Program, layers: Sequence[Layer], head: bool) -> Cuts:
-    """Return the cuts by where the features of each layer's input come from."""
-    columns = {layer.op.name for layer in layers}
+def _paired(
+    program: Program, layers: Sequence[Layer], head: bool, first: tuple[set[str], set[str]]
+) -> Cuts:
+    """Return the cuts by where the features of each layer's input come from.
+
+    `first` is the flow when all layers are cut by columns.
+    """
+    by_name = {layer.op.name: layer for layer in layers}
+    columns = set(by_name)
     while True:
-        rows, closed = _flow(program, {layer.op.name: layer for layer in layers}, columns)
+        rows, closed = first if columns == set(by_name) else _flow(program, by_name, columns)
         kept = {name for name in columns if name in closed}
         if head and layers and layers[-1].op.name not in rows:
             kept.add(layers[-1].op.name)

@@ -9,7 +9,9 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, P, S, Sbp
 from autoddl.search.baselines.layers import (
     Layer,
+    Product,
     States,
+    backward_products,
     embeddings,
     linear_layers,
     operand_states,
@@ -38,8 +40,9 @@ def summa(problem: Problem) -> Sequence[Layout]:
     live = [axis for axis, size in enumerate(mesh) if size > 1]
     if not linear_layers(program):
         return []
+    products = backward_products(program)
     return [
-        _Grid(program, mesh, rows).layout()
+        _Grid(program, mesh, rows, products).layout()
         for count in range(1, len(live))
         for rows in itertools.combinations(live, count)
     ]
@@ -48,8 +51,11 @@ def summa(problem: Problem) -> Sequence[Layout]:
 class _Grid:
     """One way of dividing the axes into rows and columns."""
 
-    def __init__(self, program: Program, mesh: Sequence[int], rows: Sequence[int]) -> None:
-        self.program, self.mesh, self.rows = program, mesh, rows
+    def __init__(
+        self, program: Program, mesh: Sequence[int], rows: Sequence[int],
+        products: Sequence[Product],
+    ) -> None:  # fmt: skip
+        self.program, self.mesh, self.rows, self.products = program, mesh, rows, products
         self.linear = linear_layers(program)
         self.shapes = {
             program.shapes(a.op)[o] for a in self.linear for o in (a.x, a.op.outputs[0][0])
@@ -64,7 +70,9 @@ class _Grid:
         for layer in contracted:
             held[layer.parameter] = self._even(layer.parameter, S(layer.fan_in), S(layer.out))
         layers = [(layer, self._states(layer)) for layer in contracted]
-        return Layout(held, {**self._activations(), **operand_states(program, layers)})
+        return Layout(
+            held, {**self._activations(), **operand_states(program, self.products, layers)}
+        )
 
     def _activations(self) -> dict[str, Mapping[str, NdSbp]]:
         """Hold what has the shape of a layer's input or output cut in the batch and the features."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 import pytest
@@ -137,6 +138,43 @@ def test_a_baseline_with_a_shorter_step_is_the_plan(monkeypatch: pytest.MonkeyPa
     assert found.search["solver"] == f"worse, then {best.name} for its overlap"
     assert found.search["lower_bound_s"] == 1e-9  # the search's own, as its gap is
     assert found.search["gap"] == pytest.approx(1 - 1e-9 / alone.estimate.compute_s, rel=1e-9)
+
+
+class Row:
+    """A made-up assignment; asking it for more than its bound is counted."""
+
+    def __init__(self, draw: Random, name: str) -> None:
+        self.problem, self.assignment = self, (name,)
+        self.seconds, self.memory_bytes = draw.randint(1, 9), draw.randint(1, 9)
+        self.least_step_s = draw.uniform(0.3, 0.9) * self.seconds
+        self.simulated = False
+
+    @property
+    def step_s(self) -> float:
+        self.simulated = True
+        return self.seconds
+
+    def result(self, label: str, assignment: Any) -> SearchResult:
+        return SearchResult(label, assignment, 1.0, 1.0, 0, ())
+
+
+def test_the_fastest_row_that_fits_is_found_with_few_simulations() -> None:
+    simulated = rows = 0
+    for seed in range(300):
+        draw = Random(seed)
+        made = {name: Row(draw, name) for name in "pabcde"}
+        found = planning._with_overlap(
+            lambda assignment: made[assignment[0]],  # type: ignore[arg-type, index, return-value]  # noqa: B023
+            SearchResult("exact", ("p",), 1.0, 1.0, 0, ()),  # type: ignore[arg-type]
+            {name: (name,) for name in "abcde"},  # type: ignore[dict-item, misc]
+            limit=6,
+        )
+        fits = [row for name, row in made.items() if name == "p" or row.memory_bytes <= 6]
+        chosen = made[found.assignment[0]]  # type: ignore[index]
+        assert chosen in fits and chosen.seconds == min(row.seconds for row in fits)
+        simulated += sum(row.simulated for row in made.values())
+        rows += len(made)
+    assert simulated < 0.7 * rows
 
 
 def test_a_baseline_that_fits_is_the_plan_where_searches_find_none(

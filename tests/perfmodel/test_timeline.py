@@ -113,3 +113,31 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
         first = [w.name for w in found if w.name in held]
         assert list(dict.fromkeys(first)) == list(held)  # whatever the hash seed
         assert len(found) == len(program.ops) + sum(len(r.path) for r in layout.redistributions)
+
+
+@pytest.mark.parametrize("make", [mlp, transformer])
+def test_an_op_waits_for_what_makes_and_moves_its_inputs(make) -> None:  # type: ignore[no-untyped-def]
+    problem = builder.build(make(), Mesh.parse("2x2"), PROFILE)
+    program = problem.program
+    for seed in range(4):
+        layout = assigned_layout(problem, random_assignment(problem, seed))
+        cost = step_cost(program, problem.mesh, PROFILE, layout)
+        found = works(program, problem.mesh, PROFILE, layout, cost)
+        waited = [[w.name for w in found if i in w.next] for i in range(len(found))]
+        for work, names in zip(found, waited, strict=True):
+            assert work.waits == len(names)
+            if work.name in program.op:
+                moved = {t for t in names if t in program.tensor}
+                expected = {
+                    next(
+                        (r.tensor for r in layout.redistributions if (work.name, o) in r.readers),
+                        program.producer[t].name if t in program.producer else None,
+                    )
+                    for o, t in program.op[work.name].inputs
+                }
+                assert set(names) == expected - {None}
+                assert moved <= {t for _, t in program.op[work.name].inputs}
+            else:  # a boxing waits for one before it, or for the op that makes the tensor
+                made = program.producer.get(work.name)
+                assert set(names) <= {work.name, *([made.name] if made else [])}
+        assert all(later > i for i, w in enumerate(found) for later in w.next)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -102,6 +102,16 @@ def chain(seed: int, blocks: int = 3, size: int = 2) -> Problem:
         carried = w.tensor(nodes[-1], "carried")
     w.node([carried])
     return _problem(rng, w)
+
+
+def layers(seed: int, blocks: int = 5, size: int = 1) -> Problem:
+    """Return a chain whose program says which block is which layer of a model."""
+    p = chain(seed, blocks, size)
+    ops = tuple(
+        replace(op, module=f"blocks.{(i - 1) // size}") if 0 < i <= blocks * size else op
+        for i, op in enumerate(p.program.ops)
+    )
+    return replace(p, program=replace(p.program, ops=ops))
 
 
 def every_cost(problem: Problem) -> tuple[Floats, Ints]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder, coordinate, exact, frontier, ilp
 from autoddl.search.dual import Dual
+from autoddl.search.eliminate import minimum
 from autoddl.search.problem import Problem
 from autoddl.search.restrict import restricted
 from autoddl.search.shorten import shorten, unchanged
@@ -87,7 +89,7 @@ def test_folded_layers_are_the_whole_problem(
     least = p.least_memory_bytes
     limit = None if tight is None else int(least + tight * (free - least))
     folded = exact.search(p, memory_bytes=limit, budget=4.0 if limit else 60.0)
-    monkeypatch.setattr(exact, "shorten", lambda problem, _: unchanged(problem))
+    monkeypatch.setattr(exact, "shorten", lambda problem, *_: unchanged(problem))
     whole = exact.search(p, memory_bytes=limit, budget=4.0 if limit else 60.0)
     assert whole.lower_bound_s <= folded.cost_s * (1 + 1e-9)
     assert folded.lower_bound_s <= whole.cost_s * (1 + 1e-9)
@@ -97,12 +99,12 @@ def test_folded_layers_are_the_whole_problem(
 
 
 @pytest.mark.parametrize("mesh", ["2", "2x2"])
-@pytest.mark.parametrize("periods", [2, 3, 4])
-def test_a_fold_bounds_all_plans_of_all_layers(periods: int, mesh: str) -> None:
+@pytest.mark.parametrize("remain", [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)])
+def test_a_fold_bounds_all_plans_of_all_layers(remain: tuple[int, int], mesh: str) -> None:
     p = builder.build(transformer(7), Mesh.parse(mesh), PROFILE)
-    some = shorten(p, periods)
+    some = shorten(p, *remain)
     if not some.folds:
-        assert periods == 2  # the first layer is followed by the embedding, no other one is
+        assert remain == (1, 1)  # the first layer is followed by the embedding, no other one is
         return
     fold = Fold(np.bincount(some.place), Counter(some.edges()))
     known = [
@@ -117,6 +119,53 @@ def test_a_fold_bounds_all_plans_of_all_layers(periods: int, mesh: str) -> None:
             most = max(excess[n][c] for n, c in zip(some.place, assignment, strict=True))
             assert bound + most <= p.cost_s(assignment) * (1 + 1e-9)
     assert bound >= 0.9 * p.cost_s(known[0])
+
+
+@pytest.mark.parametrize("remain", [(1, 1), (2, 1), (2, 2)])
+def test_a_fold_bounds_every_choice_of_every_layer(remain: tuple[int, int]) -> None:
+    for seed in range(30):
+        p = random_problems.layers(seed)
+        costs, _ = every_cost(p)
+        some = shorten(p, *remain)
+        assert len(some.nodes) == 2 + sum(remain) and some.folds
+        fold = Fold(np.bincount(some.place), Counter(some.edges()))
+        dual = Dual(some.problem, most_s=float(2 * costs.min()), fold=fold)
+        for _ in range(3):
+            bound, excess = dual.ascend(3), dual.excess()
+            for node, place in enumerate(some.place):
+                least = costs.min(axis=tuple(i for i in range(costs.ndim) if i != node))
+                assert (bound + excess[place] <= least + 1e-9 * costs.min()).all(), (seed, node)
+
+
+def test_layers_that_a_fold_proves_are_the_minimum_of_all_assignments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most are proven without a look at all layers, which makes a Dual of as many nodes."""
+    whole = []
+
+    def counted(p: Problem, **options: Any) -> Dual:
+        whole.append(len(p.nodes) == 7 and "fold" not in options)
+        return Dual(p, **options)
+
+    monkeypatch.setattr(exact, "ENDS", (2, 2))
+    monkeypatch.setattr(exact, "LESS", 1.0)
+    monkeypatch.setattr(exact, "Dual", counted)
+    seeds = range(60)
+    for seed in seeds:
+        p = random_problems.layers(seed)
+        found = exact.search(p)
+        assert found.cost_s == pytest.approx(float(every_cost(p)[0].min()), rel=1e-9), seed
+        assert found.lower_bound_s == found.cost_s, seed
+    assert sum(whole) < len(seeds) / 2
+
+
+def test_deep_models_cost_what_elimination_finds() -> None:
+    for seed in range(20):
+        p = random_problems.layers(seed, blocks=30, size=2)
+        found = exact.search(p)
+        best = minimum(p, [np.arange(len(node.choices)) for node in p.nodes])
+        assert found.cost_s == pytest.approx(p.cost_s(best), rel=1e-9), seed
+        assert found.lower_bound_s == found.cost_s, seed
 
 
 def test_the_budget_and_the_gap_end_a_search() -> None:
