@@ -31,8 +31,10 @@ REFINE_WITHIN, POLISH_WITHIN = 3.0, 2.0
 PATIENCE = 6  # forests in a row that bring nothing before a point counts as fixed
 FORESTS = 60  # and how many there are at most in a row
 WORTHWHILE = 1e-5  # relative; what a forest, or another round, has to bring
-RESTARTS, STAGNATION = 128, 24  # at most, and in a row without improvement; either ends a search
-SUGGESTING = 0.6  # so much of the budget may it take to suggest starts
+RESTARTS = 256  # at most
+# Restarts in a row without improvement that end a search: one for so many nodes, within these limits.
+STAGNATION, STAGNATION_MOST, NODES_EACH = 24, 64, 32
+SUGGESTING = 0.5  # so much of the budget may it take to suggest starts
 REACH = 3  # steps from a changed cell within which nodes may follow
 
 Key = tuple[int, float]
@@ -73,11 +75,13 @@ def search(
         first += descent.suggested(begin + SUGGESTING * budget)
     first.sort(key=descent.key)
     best = ideal = list(first[0])
+    first = sorted(map(descent.without_limit().swept, first), key=descent.key)
     trace = [(time.perf_counter() - begin, problem.cost_s(best))]
-    most = restarts if restarts is not None else RESTARTS
+    most = len(first) + RESTARTS if restarts is None else max(restarts, len(first))
+    patience = min(STAGNATION_MOST, max(STAGNATION, len(problem.nodes) // NODES_EACH))
     idle = 0
-    for number in range(max(most, len(first))):
-        stagnant = restarts is None and idle == STAGNATION
+    for number in range(most):
+        stagnant = restarts is None and idle == patience
         if descent.late() or stagnant or problem.near(problem.cost_s(best), stop_gap):
             break
         if number < len(first):
@@ -85,7 +89,7 @@ def search(
         else:
             found = _restarted(descent, best, ideal, number, rng)
         found = descent.crossed(found, best, rng)
-        idle += 1
+        idle += number >= len(first)
         if descent.key(found) < descent.key(best):
             best, idle = found, 0
         trace.append((time.perf_counter() - begin, problem.cost_s(best)))
@@ -210,7 +214,7 @@ class Descent:
         point = list(start)
         while not self.late():
             before = self.key(point)
-            point = self._sweep(point, self.cells.tied)
+            point = self.swept(point)
             if self.hopeless(point, best, REFINE_WITHIN):
                 return point
             point = self.refine(self._sweep(point, self.cells.single))
@@ -237,6 +241,10 @@ class Descent:
         (excess, seconds), (best_excess, best_s) = self.key(point), self.key(best)
         least = self.least_s
         return excess > best_excess or seconds - least > within * (best_s - least)
+
+    def swept(self, point: Sequence[int]) -> list[int]:
+        """Return the fixed point of the cells of one kind together: cheap, and says much of the rest."""
+        return self._sweep(list(point), self.cells.tied)
 
     def suggested(self, end: float) -> list[Assignment]:
         """Return what a lower bound suggests by `end`; points are hopeless by that bound from now on."""

@@ -53,6 +53,25 @@ def test_two_points_are_crossed_part_by_part(seed: int) -> None:
     assert p.cost_s(crossed) == pytest.approx(p.cost_s(best))
 
 
+def test_a_start_that_is_dear_but_soon_cheap_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their costs alone the starts would come in another order."""
+    p = builder.build(transformer(2, 16, 256, 512, 4, 8192), Mesh.parse("4"), cluster())
+    starts = [random_assignment(p, seed) for seed in range(4)]
+    runs: list[float] = []
+    run = Descent.run
+
+    def noted(self: Descent, start: list[int], *rest: object) -> list[int]:
+        runs.append(p.cost_s(start))
+        return run(self, start, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Descent, "run", noted)
+    found = coordinate.search(p, restarts=1, suggests=False, starts=starts)
+    swept = [Descent(p).swept(start) for start in (*starts, coordinate.replicated(p))]
+    assert runs == sorted(map(p.cost_s, swept))
+    assert all(p.cost_s(s) < p.cost_s(start) for s, start in zip(swept, starts, strict=False))
+    assert found.cost_s <= runs[0]
+
+
 def worse(problem: Problem, point: list[int], nodes: range) -> list[int]:
     """The point with another choice of one of the nodes, such that it costs more."""
     for node in nodes:
