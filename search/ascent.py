@@ -217,6 +217,7 @@ class Ascent:
         found = descended(
             self.dual.problem, budget=max(0.0, DESCENT * left), memory_bytes=self.limit,
             starts=[tuple(self.dual.rounded())], restarts=RESTARTS, suggests=False,
+            least_s=self.bound_s,
         )  # fmt: skip
         self.search.evaluations += found.evaluations
         self._offer(found.assignment)

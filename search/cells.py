@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoddl.sbp.rules.registry import find
-from autoddl.search.moves import Move
+from autoddl.search.moves import Move, neighbours
 from autoddl.search.problem import Edge, Floats, Ints, Problem
 
 ROOT_FAMILIES = ("matmul", "conv", "embedding")
@@ -105,16 +105,6 @@ def _module(problem: Problem, index: int) -> str:
     if node.kind == "op":
         return problem.program.op[node.name].module
     return node.name.rpartition(".")[0] if node.kind == "parameter" else ""
-
-
-def neighbours(problem: Problem, node: int) -> list[int]:
-    """Return the nodes that share a tensor with a node."""
-    found: dict[int, None] = {}
-    for index in problem.touching[node]:
-        edge = problem.edges[index]
-        found.update(dict.fromkeys((edge.producer, *(n for n, _ in edge.readers))))
-    found.pop(node, None)
-    return list(found)
 
 
 def _classes(problem: Problem) -> list[object]:

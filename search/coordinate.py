@@ -2,38 +2,39 @@
 
 A coordinate is a move: all cells of one kind together, one cell, one node, or a forest of nodes at
 once; in turn each takes its best alternative with everything else fixed. At a fixed point the search
-starts again: from the given starts and what a lower bound suggests, the best first, then from the
-best point with one cell changed at random.
+starts again: from the given starts and what a lower bound suggests (suggest.py), the best first, then
+from the best point with one cell changed at random. Each connected part of what a new fixed point has
+in another way than the best one is a coordinate, too.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 
 import numpy as np
 
 from autoddl.search import cells
-from autoddl.search.cells import neighbours
-from autoddl.search.dual import Dual
-from autoddl.search.moves import Move, difference, price, single
+from autoddl.search.moves import Move, difference, neighbours, patches, price, single
 from autoddl.search.problem import Floats, Ints, Problem
 from autoddl.search.result import Assignment, Progress, SearchResult
-from autoddl.search.shorten import shorten
+from autoddl.search.suggest import suggested
 from autoddl.search.trees import Forests
 
 IMPROVEMENT = 1e-9  # relative; smaller differences are rounding
 # How far above the best a point may be to be worth going on with, after the cells and after the
 # nodes: in terms of what both cost beyond the lower bound.
-REFINE_WITHIN, POLISH_WITHIN = 1.5, 1.2
+REFINE_WITHIN, POLISH_WITHIN = 3.0, 2.0
 PATIENCE = 6  # forests in a row that bring nothing before a point counts as fixed
 FORESTS = 60  # and how many there are at most in a row
 WORTHWHILE = 1e-5  # relative; what a forest, or another round, has to bring
-STAGNATION = 24  # restarts in a row without improvement that end a search
-TURNS, ROUNDS = 8, 5  # of the dual ascent that suggests a start: looks at it, rounds between them
+RESTARTS = 256  # at most
+# Restarts in a row without improvement that end a search: one for so many nodes, within these limits.
+STAGNATION, STAGNATION_MOST, NODES_EACH = 24, 64, 32
+SUGGESTING = 0.5  # so much of the budget may it take to suggest starts
 REACH = 3  # steps from a changed cell within which nodes may follow
 
 Key = tuple[int, float]
@@ -50,14 +51,15 @@ def search(
     starts: Iterable[Assignment] = (),
     progress: Progress | None = None,
     suggests: bool = True,
+    least_s: float = 0.0,
 ) -> SearchResult:
     """Return the best assignment of `restarts` descents, or of those that fit into `budget` seconds.
 
-    By default small problems get more restarts than large ones, 64 at most, and fewer where they no
-    longer help. The result is never worse than any of `starts`, nor than no parallelism at all.
-    One start is what a lower bound `suggests`, if it may. `memory_bytes` limits the memory per device.
-    `progress(elapsed_s, best_cost_s)` is called after
-    every descent. The same seed gives the same result unless the budget ends the search.
+    By default it goes on until restarts no longer help. The result is never worse than any of
+    `starts`, nor than no parallelism at all. A lower bound `suggests` other starts, if it may;
+    `least_s` is one that is known. `memory_bytes` limits the memory per device.
+    `progress(elapsed_s, best_cost_s)` is called after every descent. The same seed gives the same
+    result unless the budget ends the search, or a part of it (SUGGESTING) the suggestions.
 
     Raises:
         InfeasibleError: no assignment fits into `memory_bytes`.
@@ -65,24 +67,29 @@ def search(
     problem.check_memory(memory_bytes)
     begin = time.perf_counter()
     descent = Descent(problem, memory_bytes=memory_bytes, deadline=begin + budget)
+    descent.least_s = max(descent.least_s, least_s)
     rng = np.random.default_rng(seed)
     first: list[Sequence[int]] = [*starts] or [cheapest(problem)]
     first += [replicated(problem), *([] if memory_bytes is None else [least_memory(problem)])]
-    first += suggested(problem, descent.late) if suggests else []
+    if suggests:
+        first += descent.suggested(begin + SUGGESTING * budget)
     first.sort(key=descent.key)
     best = ideal = list(first[0])
+    first = sorted(map(descent.without_limit().swept, first), key=descent.key)
     trace = [(time.perf_counter() - begin, problem.cost_s(best))]
-    most = restarts if restarts is not None else min(64, max(8, 20_000 // len(problem.nodes)))
+    most = len(first) + RESTARTS if restarts is None else max(restarts, len(first))
+    patience = min(STAGNATION_MOST, max(STAGNATION, len(problem.nodes) // NODES_EACH))
     idle = 0
-    for number in range(max(most, len(first))):
-        stagnant = restarts is None and idle == STAGNATION
+    for number in range(most):
+        stagnant = restarts is None and idle == patience
         if descent.late() or stagnant or problem.near(problem.cost_s(best), stop_gap):
             break
         if number < len(first):
             found, ideal = _descended(descent, first[number], best, ideal, rng)
         else:
             found = _restarted(descent, best, ideal, number, rng)
-        idle += 1
+        found = descent.crossed(found, best, rng)
+        idle += number >= len(first)
         if descent.key(found) < descent.key(best):
             best, idle = found, 0
         trace.append((time.perf_counter() - begin, problem.cost_s(best)))
@@ -147,19 +154,6 @@ def _argmin(arrays: Sequence[Floats | Ints]) -> Assignment:
     return tuple([least[id(array)] for array in arrays])
 
 
-def suggested(problem: Problem, late: Callable[[], bool]) -> list[Assignment]:
-    """Return what the lower bound of few layers suggests after some rounds, the cheapest."""
-    some = shorten(problem)
-    known = min(problem.cost_s(cheapest(problem)), 1e6 * problem.lower_bound_s())
-    most_s = 2 * max(known, 1e-9)
-    dual, found = Dual(some.problem, most_s=most_s), list[Assignment]()
-    for _ in range(TURNS):
-        if not late():
-            dual.ascend(ROUNDS)
-            found.append(some.extended(dual.rounded()))
-    return sorted(found, key=problem.cost_s)[:1]
-
-
 class Descent:
     """Descend from given points; `frozen` nodes never move."""
 
@@ -181,6 +175,7 @@ class Descent:
         self.cells = cells.build(problem) if not frozen else cells.Cells((), ())
         self.forests = Forests(problem, frozen)
         self.priced = [0]  # alternatives, in an object that copies share
+        self.least_s = problem.lower_bound_s()  # below which little or nothing is expected
 
     @property
     def evaluations(self) -> int:
@@ -213,9 +208,7 @@ class Descent:
         if not moves:
             return list(point), set()
         move = moves[int(rng.integers(len(moves)))]
-        near = {node for node, _ in move.columns}
-        for _ in range(REACH):
-            near |= {other for node in near for other in neighbours(self.problem, node)}
+        near = self._around(move.column)
         return move.apply(point, int(rng.integers(move.size))), near
 
     def run(
@@ -228,7 +221,7 @@ class Descent:
         point = list(start)
         while not self.late():
             before = self.key(point)
-            point = self._sweep(point, self.cells.tied)
+            point = self.swept(point)
             if self.hopeless(point, best, REFINE_WITHIN):
                 return point
             point = self.refine(self._sweep(point, self.cells.single))
@@ -253,8 +246,43 @@ class Descent:
         if best is None:
             return False
         (excess, seconds), (best_excess, best_s) = self.key(point), self.key(best)
-        least = self.problem.lower_bound_s()
+        least = self.least_s
         return excess > best_excess or seconds - least > within * (best_s - least)
+
+    def swept(self, point: Sequence[int]) -> list[int]:
+        """Return the fixed point of the cells of one kind together: cheap, and says much of the rest."""
+        return self._sweep(list(point), self.cells.tied)
+
+    def suggested(self, end: float) -> list[Assignment]:
+        """Return what a lower bound suggests by `end`; points are hopeless by that bound from now on."""
+        known_s = self.problem.cost_s(cheapest(self.problem))
+        found = suggested(self.problem, known_s, lambda: time.perf_counter() > end)
+        for start in found.starts[:1]:
+            least_s = (1 - found.gap) * self.problem.cost_s(start)
+            self.least_s = max(self.least_s, least_s) if np.isfinite(least_s) else self.least_s
+        return [*found.starts]
+
+    def crossed(
+        self, point: list[int], other: Sequence[int], rng: np.random.Generator
+    ) -> list[int]:
+        """Return the best of two fixed points, part by part of where they differ, and settle there."""
+        best, rest = (point, other) if self.key(point) <= self.key(other) else (other, point)
+        crossed, memory, near = list(best), self.problem.memory_bytes(best), set[int]()
+        for patch in patches(self.problem, best, rest):
+            choice, memory = self._choose(crossed, memory, patch)
+            if choice is not None:
+                crossed = patch.apply(crossed, choice)
+                near |= patch.column.keys()
+        if not near or self.late():
+            return crossed
+        return self.settle(crossed, rng, self._around(near))
+
+    def _around(self, nodes: Collection[int]) -> set[int]:
+        """Return the nodes and those that a change of them may reach."""
+        near = set(nodes)
+        for _ in range(REACH):
+            near |= {other for node in near for other in neighbours(self.problem, node)}
+        return near
 
     def _sweep(self, point: list[int], moves: Sequence[Move]) -> list[int]:
         """Take the best alternative of each move in turn until none improves."""

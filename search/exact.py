@@ -220,7 +220,10 @@ def _descend(run: Incumbent, starts: Sequence[Assignment]) -> None:
     left = run.budget - run.trace.elapsed_s()
     if left <= 0 or not run.best or run.fine() or run.closed():
         return
-    found = descended(run.problem, budget=left, memory_bytes=run.limit, starts=[run.best, *starts])
+    found = descended(
+        run.problem, budget=left, memory_bytes=run.limit,
+        starts=[run.best, *starts], suggests=False, least_s=run.bound_s,
+    )  # fmt: skip
     run.evaluations += found.evaluations
     run.offer(found.assignment)
 

@@ -115,3 +115,31 @@ def difference(
     seconds, memory = price(problem, assignment, Move(columns))
     before, after = float(seconds[0]), float(seconds[1])
     return 0.0 if before == after else after - before, int(memory[1] - memory[0])  # or infinite
+
+
+def neighbours(problem: Problem, node: int) -> list[int]:
+    """Return the nodes that share a tensor with a node."""
+    found: dict[int, None] = {}
+    for index in problem.touching[node]:
+        edge = problem.edges[index]
+        found.update(dict.fromkeys((edge.producer, *(n for n, _ in edge.readers))))
+    found.pop(node, None)
+    return list(found)
+
+
+def patches(problem: Problem, assignment: Sequence[int], other: Sequence[int]) -> list[Move]:
+    """Return the moves that make an assignment another one: nodes that share tensors move together.
+
+    What one of them costs does not depend on the others, as they share no tensor.
+    """
+    differ = {i for i, pair in enumerate(zip(assignment, other, strict=True)) if pair[0] != pair[1]}
+    found = []
+    while differ:
+        part = [min(differ)]
+        differ.discard(part[0])
+        for node in part:  # grows while it is walked
+            beside = differ.intersection(neighbours(problem, node))
+            part += sorted(beside)
+            differ -= beside
+        found.append(Move(tuple((node, np.array([other[node]])) for node in part)))
+    return found

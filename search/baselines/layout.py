@@ -12,8 +12,9 @@ import numpy as np
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, P, Sbp
-from autoddl.search.cells import neighbours, roots
+from autoddl.search.cells import roots
 from autoddl.search.coordinate import IMPROVEMENT, Descent
+from autoddl.search.moves import neighbours
 from autoddl.search.problem import TENSOR, Edge, Floats, Ints, Node, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened, shorten, unchanged
