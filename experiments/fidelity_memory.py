@@ -33,7 +33,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search import builder
 from autoddl.search.baselines import BASELINES
-from autoddl.search.coordinate import Descent
+from autoddl.search.descent import Descent
 from autoddl.search.problem import Problem
 from autoddl.search.random import random_assignment
 from experiments import models

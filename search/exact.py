@@ -31,8 +31,8 @@ from autoddl.search.ascent import (
     everything,
     kept,
 )
-from autoddl.search.coordinate import cheapest, least_memory, replicated
 from autoddl.search.coordinate import search as descended
+from autoddl.search.descent import cheapest, least_memory, replicated
 from autoddl.search.dual import Dual
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted

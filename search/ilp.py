@@ -12,7 +12,7 @@ import numpy as np
 from scipy import optimize
 
 from autoddl.errors import InfeasibleError
-from autoddl.search.coordinate import least_memory, replicated
+from autoddl.search.descent import least_memory, replicated
 from autoddl.search.linear import Model
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, Progress, SearchResult, Trace

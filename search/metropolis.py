@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoddl.search import cells
-from autoddl.search.coordinate import IMPROVEMENT, cheapest, least_memory, replicated
+from autoddl.search.descent import IMPROVEMENT, cheapest, least_memory, replicated
 from autoddl.search.moves import Move, price, single
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.result import Assignment, Progress, SearchResult, Trace

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoddl.search.coordinate import least_memory
+from autoddl.search.descent import least_memory
 from autoddl.search.moves import Move, price
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, Progress, SearchResult, Trace

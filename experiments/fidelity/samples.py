@@ -13,9 +13,9 @@ import numpy as np
 
 from autoddl.make_plan import make_plan
 from autoddl.plan import Plan
-from autoddl.search import cells, coordinate
+from autoddl.search import cells, coordinate, descent
 from autoddl.search.baselines import assignments
-from autoddl.search.coordinate import Descent
+from autoddl.search.descent import Descent
 from autoddl.search.problem import Problem
 from autoddl.search.random import random_assignment
 from autoddl.search.result import Assignment
@@ -31,7 +31,7 @@ def plans(problem: Problem, count: int, seed: int = 0) -> Iterator[tuple[str, Pl
         found.setdefault(assignment, name)
     best = coordinate.search(problem, budget=SEARCH_S, seed=seed, starts=list(found)).assignment
     found.setdefault(tuple(best), "searched")
-    found.setdefault(coordinate.replicated(problem), "replicated")
+    found.setdefault(descent.replicated(problem), "replicated")
     found.setdefault(random_assignment(problem, seed), "uniform")
     number = 0
     while len(found) < count:

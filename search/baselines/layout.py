@@ -13,7 +13,7 @@ from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, P, Sbp
 from autoddl.search.cells import roots
-from autoddl.search.coordinate import IMPROVEMENT, Descent
+from autoddl.search.descent import IMPROVEMENT, Descent
 from autoddl.search.moves import neighbours
 from autoddl.search.problem import TENSOR, Edge, Floats, Ints, Node, Problem
 from autoddl.search.result import Assignment

@@ -17,7 +17,7 @@ from autoddl.planning import solve
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.search.builder import build
-from autoddl.search.coordinate import replicated
+from autoddl.search.descent import replicated
 from autoddl.search.objective import OBJECTIVES, TIME
 from autoddl.search.problem import Problem
 from autoddl.search.result import SearchResult

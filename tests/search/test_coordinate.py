@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from autoddl.sbp.mesh import Mesh
-from autoddl.search import builder, coordinate, ilp
-from autoddl.search.coordinate import Descent
+from autoddl.search import builder, coordinate, descent, ilp
+from autoddl.search.descent import Descent
 from autoddl.search.moves import patches
 from autoddl.search.problem import Problem
 from autoddl.search.random import random_assignment
@@ -66,7 +66,7 @@ def test_a_start_that_is_dear_but_soon_cheap_goes_first(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Descent, "run", noted)
     found = coordinate.search(p, restarts=1, suggests=False, starts=starts)
-    swept = [Descent(p).swept(start) for start in (*starts, coordinate.replicated(p))]
+    swept = [Descent(p).swept(start) for start in (*starts, descent.replicated(p))]
     assert runs == sorted(map(p.cost_s, swept))
     assert all(p.cost_s(s) < p.cost_s(start) for s, start in zip(swept, starts, strict=False))
     assert found.cost_s <= runs[0]
@@ -84,11 +84,11 @@ def worse(problem: Problem, point: list[int], nodes: range) -> list[int]:
 
 def test_crossing_keeps_within_the_memory() -> None:
     p = random_problems.chain(1, blocks=8)
-    least = list(coordinate.least_memory(p))
+    least = list(descent.least_memory(p))
     limit = p.memory_bytes(least)
-    other = list(coordinate.cheapest(p))
+    other = list(descent.cheapest(p))
     assert p.memory_bytes(other) > limit
-    descent = Descent(p, memory_bytes=limit)
-    crossed = descent.crossed(other, least, np.random.default_rng(0))
+    crossing = Descent(p, memory_bytes=limit)
+    crossed = crossing.crossed(other, least, np.random.default_rng(0))
     assert p.memory_bytes(crossed) <= limit
     assert p.cost_s(crossed) <= p.cost_s(least)

@@ -11,7 +11,7 @@ import pytest
 
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
-from autoddl.search import builder, coordinate, exact, frontier, ilp
+from autoddl.search import builder, coordinate, descent, exact, frontier, ilp
 from autoddl.search.dual import Dual
 from autoddl.search.eliminate import minimum
 from autoddl.search.problem import Problem
@@ -110,7 +110,7 @@ def test_a_fold_bounds_all_plans_of_all_layers(remain: tuple[int, int], mesh: st
     known = [
         exact.search(p).assignment,
         coordinate.search(p, budget=2.0, restarts=2).assignment,
-        coordinate.replicated(p),
+        descent.replicated(p),
     ]
     dual = Dual(some.problem, most_s=2 * p.cost_s(known[-1]), fold=fold)
     for _ in range(3):
@@ -170,7 +170,7 @@ def test_deep_models_cost_what_elimination_finds() -> None:
 
 def test_the_budget_and_the_gap_end_a_search() -> None:
     p = builder.build(transformer(6), Mesh.parse("2x2"), PROFILE)
-    start = coordinate.replicated(p)
+    start = descent.replicated(p)
     none = exact.search(p, budget=0.0, starts=[start])
     assert none.cost_s <= p.cost_s(start) and none.lower_bound_s <= none.cost_s
     near = exact.search(p, stop_gap=0.2)

@@ -10,7 +10,7 @@ import pytest
 
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
-from autoddl.search import builder, coordinate, exhaustive, metropolis
+from autoddl.search import builder, descent, exhaustive, metropolis
 from autoddl.search.metropolis import Walk
 from autoddl.search.problem import enumerate_assignments
 from tests.clusters import cluster
@@ -40,7 +40,7 @@ def test_visits_follow_the_boltzmann_distribution() -> None:
 
 def test_a_walk_knows_what_its_point_costs() -> None:
     p = builder.build(transformer(), Mesh.parse("2x2"), cluster())
-    start = coordinate.replicated(p)
+    start = descent.replicated(p)
     walk = Walk(p, start, np.random.default_rng(1), cell_share=0.5)
     walk.temperature_s = 100 * walk.scale_s()
     moved = [walk.step() for _ in range(1500)]
@@ -51,7 +51,7 @@ def test_a_walk_knows_what_its_point_costs() -> None:
 
 def test_cells_are_changed_as_one() -> None:
     p = builder.build(transformer(layers=2), Mesh.parse("2"), cluster())
-    walk = Walk(p, coordinate.replicated(p), np.random.default_rng(0), cell_share=1.0)
+    walk = Walk(p, descent.replicated(p), np.random.default_rng(0), cell_share=1.0)
     walk.temperature_s = np.inf
     most = 0
     for _ in range(30):
@@ -63,7 +63,7 @@ def test_cells_are_changed_as_one() -> None:
 
 def test_the_temperature_is_a_small_part_of_the_median_difference() -> None:
     p = one_layer()
-    point = list(coordinate.cheapest(p))
+    point = list(descent.cheapest(p))
     differences = []
     for node, choice in itertools.chain.from_iterable(
         ((i, c) for c in range(len(n.choices))) for i, n in enumerate(p.nodes)

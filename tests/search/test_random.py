@@ -9,7 +9,7 @@ import pytest
 
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
-from autoddl.search import builder, coordinate, random
+from autoddl.search import builder, descent, random
 from autoddl.search.moves import Move, price
 from autoddl.search.problem import Floats, Ints, Problem, enumerate_assignments
 from autoddl.search.result import Assignment
@@ -60,7 +60,7 @@ def test_more_samples_begin_with_the_same_ones() -> None:
 
 def test_never_worse_than_a_start() -> None:
     p = builder.build(transformer(), Mesh.parse("2x2"), cluster())
-    start = coordinate.replicated(p)
+    start = descent.replicated(p)
     assert random.search(p, budget=60.0, starts=[start], samples=10).assignment == start
 
 

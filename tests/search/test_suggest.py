@@ -8,7 +8,7 @@ import pytest
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder, ilp, suggest
-from autoddl.search.coordinate import cheapest
+from autoddl.search.descent import cheapest
 from autoddl.search.shorten import shorten
 from autoddl.search.suggest import suggested
 from tests.clusters import cluster
