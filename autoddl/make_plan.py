@@ -53,6 +53,7 @@ def make_plan(
         estimate=assigned.estimate("plan"),
         baselines=baselines,
         search=dict(search or {}),
+        compute_stream=problem.compute_stream,
         program=program,
     )
 
@@ -125,16 +126,18 @@ class Assigned:
         """Return what its step costs, and takes when ops and boxings overlap."""
         problem = self.problem
         return predict(
-            problem.program, problem.mesh, problem.profile, self.layout, prices=problem.prices
-        )
+            problem.program, problem.mesh, problem.profile, self.layout, prices=problem.prices,
+            compute_stream=problem.compute_stream,
+        )  # fmt: skip
 
     @cached_property
     def memory_bytes(self) -> int:
         """Return the bytes on the device that needs most, whole (Problem sums up a part)."""
         problem = self.problem
         return estimate_memory(
-            problem.program, problem.mesh.shape, self.layout, sizes=problem.sizes
-        ).total
+            problem.program, problem.mesh.shape, self.layout, sizes=problem.sizes,
+            compute_stream=problem.compute_stream,
+        ).total  # fmt: skip
 
     @cached_property
     def costs_s(self) -> tuple[float, float]:

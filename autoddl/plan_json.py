@@ -34,6 +34,7 @@ def encode(plan: Plan) -> dict[str, Any]:
         "mesh": plan.mesh.describe(),
         "profile": plan.profile,
         "engine": plan.engine,
+        "compute_stream": plan.compute_stream,
         "memory_limit_bytes": plan.memory_limit_bytes,
         "estimate": asdict(plan.estimate),
         "baselines": [asdict(b) for b in plan.baselines],
@@ -134,6 +135,7 @@ def _plan(data: dict[str, Any]) -> Plan:
         search=data["search"],
         engine=data.get("engine", ONEFLOW),
         pipeline=_pipeline(data.get("pipeline")),
+        compute_stream=data.get("compute_stream", False),
         program=None if data.get("program") is None else Program.from_json(data["program"]),
     )
 
@@ -193,6 +195,8 @@ def _check(plan: Plan) -> None:
         for value in values:
             if not isinstance(value, types):
                 raise TypeError(value)
+    if not isinstance(plan.compute_stream, bool):
+        raise TypeError(plan.compute_stream)
     states = [*plan.variables.values(), *(i.state for i in plan.inputs)]
     states += [state for signature in plan.signatures.values() for state in signature.values()]
     states += [state for r in plan.redistributions for state in r.path]

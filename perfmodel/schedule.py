@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from autoddl.perfmodel.compute_stream import stream_order
 from autoddl.perfmodel.tasks import RankTasks
 
 Ints = npt.NDArray[np.signedinteger[Any]]
@@ -36,7 +37,8 @@ class Block(NamedTuple):
 def blocks(rank: RankTasks) -> tuple[Block, ...]:
     """Return all blocks of memory that a rank allocates."""
     own = [Block(b.size, (i,)) for i, b in enumerate(rank.buffers) if not b.reused and b.size]
-    chains, order = merged_chains(rank), execution_order(rank)
+    chains = merged_chains(rank)
+    order = stream_order(rank) if rank.compute_stream else execution_order(rank)
     overwriting = overwriting_tasks(rank, chains, order)
     members: dict[int, list[int]] = {}
     for task in order:

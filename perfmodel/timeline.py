@@ -72,24 +72,31 @@ def predict(
     layout: Layout,
     *,
     prices: StepPrices | None = None,
+    compute_stream: bool = False,
 ) -> Prediction:
     """Return what a step takes in which ops and boxings overlap as Profile.overlap says.
 
-    `prices` are those of another layout of the program, if there was one.
+    Nothing does where boxings are ops of the compute stream. `prices` are those of another layout of
+    the program, if there was one.
 
     Raises:
         AutoDDLError: as step.step_cost.
     """
     cost = step_cost(program, mesh, profile, layout, prices=prices)
+    if compute_stream:
+        return Prediction(cost, cost.step_s)
     found = runs(works(program, mesh, profile, layout, cost))
     return Prediction(cost, max((end_s for _, _, _, end_s in found), default=0.0))
 
 
 def works(
-    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
-) -> list[Work]:
+    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost,
+    *, compute_stream: bool = False,
+) -> list[Work]:  # fmt: skip
     """Return the work of a step in the order of the program."""
-    return _Maker(program, mesh, profile, layout, cost).make()
+    maker = _Maker(program, mesh, profile, layout, cost)
+    maker.compute_stream = compute_stream
+    return maker.make()
 
 
 class _Maker:
@@ -99,6 +106,7 @@ class _Maker:
         self, program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
     ) -> None:
         self.program, self.mesh, self.profile, self.cost = program, mesh, profile, cost
+        self.compute_stream = False
         self.found: list[Work] = []
         self.made: dict[str, int] = {}
         self.arrived: dict[tuple[str, tuple[str, str]], int] = {}
@@ -140,7 +148,7 @@ class _Maker:
         assert price.boxing is not None
         axes = price.boxing.axes
         level = self.mesh.axes[axes[0]].level if axes else DEVICE
-        free = self.profile.overlapped(level) if axes else 0.0
+        free = self.profile.overlapped(level) if axes and not self.compute_stream else 0.0
         parts = ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
         return tuple([part for part in parts if part[1] > 0])
 

@@ -79,7 +79,8 @@ class Problem:
     """Minimise Σ compute + Σ redistributions over one choice per node.
 
     `written` maps variables that an op updates in place to that op and its operand: they have the
-    state that the op chooses for them, and no node of their own.
+    state that the op chooses for them, and no node of their own. With `compute_stream` boxings are
+    ops of the compute stream: they take less memory, and nothing overlaps.
     """
 
     program: Program
@@ -88,6 +89,7 @@ class Problem:
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     written: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    compute_stream: bool = False
 
     @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
