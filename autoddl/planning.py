@@ -267,7 +267,10 @@ def plan_program(
 
     options = pipelines.Options(
         known, whole, limit, search, budget, stop_gap, seed, make, allow,
-        pipelines.Choice(pipeline, micro_batches, given, max_axes or EXECUTED_AXES), timed,
+        pipelines.Choice(
+            1 if streams == (True,) else pipeline, micro_batches, given, max_axes or EXECUTED_AXES
+        ),
+        timed,
     )  # fmt: skip
     return pipelines.choose(program, options, one_stage)
 
