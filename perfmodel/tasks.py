@@ -338,6 +338,8 @@ class _Maker:
             task = self._task(f"identity {name}", (3, len(self.tasks)), (whole,))
             self.tasks[task].merged, self.tasks[task].shares = True, (whole, False)
             source = self.moved = self._buffer(task, name, "boxing", after)
+        if self.compute_stream:  # a part of the boxing reads it, so that it stays
+            self._transfer(name, (source,))
         if all(self.coords[i] == 0 for i in axes):
             return source
         task = self._transfer(name, after=(self.buffers[source].producer,))
