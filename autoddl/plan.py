@@ -95,12 +95,14 @@ class InputPlan:
 class Redistribution:
     """A tensor that some readers want in another state: the states after each boxing.
 
-    `readers` are (op, operand) pairs, or (OUTPUT, "") for what the graph returns.
+    `readers` are (op, operand) pairs, or (OUTPUT, "") for what the graph returns. The first boxing waits
+    for the op `after`, so that its result is not there long before it is read.
     """
 
     tensor: str
     path: tuple[NdSbp, ...]
     readers: tuple[tuple[str, str], ...]
+    after: str = ""
 
 
 @dataclass(frozen=True)

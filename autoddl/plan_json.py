@@ -53,6 +53,7 @@ def encode(plan: Plan) -> dict[str, Any]:
                 "tensor": r.tensor,
                 "path": [str(state) for state in r.path],
                 "readers": [list(reader) for reader in r.readers],
+                **({"after": r.after} if r.after else {}),
             }
             for r in plan.redistributions
         ],
@@ -126,6 +127,7 @@ def _plan(data: dict[str, Any]) -> Plan:
                 r["tensor"],
                 tuple(NdSbp.parse(text) for text in r["path"]),
                 tuple((op, operand) for op, operand in r["readers"]),
+                r.get("after", ""),
             )
             for r in data["redistributions"]
         ),
@@ -180,6 +182,7 @@ def _check(plan: Plan) -> None:
     """Raise where values have the wrong type, or states don't fit the mesh or the shapes."""
     rows = (plan.estimate, *plan.baselines)
     texts = [plan.fingerprint, plan.device, plan.profile, *(row.name for row in rows)]
+    texts += [r.after for r in plan.redistributions]
     texts += [text for layer in plan.layers for text in (layer.module, layer.signature)]
     priced: tuple[Estimate | Layer, ...] = (*rows, *plan.layers)
     numbers = [n for x in priced for n in (x.compute_s, x.communication_s, x.memory_bytes)]

@@ -305,7 +305,7 @@ def solve(
         )
 
     known = {name: searched.whole(assignment) for name, assignment in starts.items()}
-    assigned = cache(partial(Assigned, problem))
+    assigned = cache(partial(Assigned, problem, limit=limit))
     costs_s: list[float] = []  # of what searches find: a baseline that overlaps more has its own
 
     def find(bound: int | None) -> SearchResult:
@@ -356,7 +356,7 @@ def solve(
             "searches": max(1, len(costs_s)),
             "seconds": time.perf_counter() - begin,
             "lower_bound_s": result.lower_bound_s,
-            "gap": 1 - result.lower_bound_s / costs_s[-1] if costs_s[-1] > 0 else 0.0,
+            "gap": _gap(result.lower_bound_s, costs_s[-1] + assigned(result.assignment).again_s),
         }
         return make_plan(
             problem,
@@ -366,6 +366,10 @@ def solve(
             search=found,
             assigned=assigned(result.assignment),
         )
+
+
+def _gap(bound_s: float, cost_s: float) -> float:
+    return 1 - bound_s / cost_s if cost_s > 0 else 0.0
 
 
 @contextmanager

@@ -30,7 +30,8 @@ ARRIVAL, BUFFER, SUM = "arrival", "identity_buffer", "acc"
 class Redistributed(Protocol):
     """A tensor that some readers want in another state: the states after each boxing.
 
-    `readers` are (op, operand) pairs; those that are no op stand for the graph's outputs.
+    `readers` are (op, operand) pairs; those that are no op stand for the graph's outputs. The first
+    boxing waits for the op `after`, if there is one.
     """
 
     @property
@@ -39,6 +40,8 @@ class Redistributed(Protocol):
     def path(self) -> tuple[NdSbp, ...]: ...
     @property
     def readers(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def after(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -262,6 +265,9 @@ class _Maker:
         for step, goal in enumerate((*variable, *redistribution.path)):
             buffer = self._boxing(buffer, name, state, goal)
             buffer = self._identity(buffer, name, goal, (2, number, step))
+            if redistribution.after and step == len(variable):
+                waiting = self.tasks[self.buffers[buffer].producer]
+                waiting.after = (self.started[redistribution.after],)
             state = goal
         return buffer
 

@@ -13,8 +13,12 @@ import pytest
 from autoddl import optimize
 from autoddl.arguments import compute_streams
 from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.make_plan import Assigned
 from autoddl.plan import Plan, load
 from autoddl.planning import best_stream
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.baselines import BASELINES
+from autoddl.search.builder import build
 from tests.clusters import cluster
 from tests.programs import transformer
 
@@ -114,3 +118,25 @@ def test_what_can_be_asked_for() -> None:
     with pytest.raises(AutoDDLError, match="up to 2 axes"):
         plan(compute_stream=True, mesh="2x2x2")
     assert not plan(mesh="2x2x2").compute_stream
+
+
+def test_parameters_come_for_each_pass_where_they_do_not_fit() -> None:
+    """Weights cut over all devices and gathered to be read; then once for each pass."""
+    problem = build(CUDA, Mesh.parse("4"), cluster(), compute_stream=True)
+    assignment = BASELINES["ZeRO 2"](problem)
+    assert assignment is not None
+    shared = Assigned(problem, assignment)
+    roomy = Assigned(problem, assignment, limit=shared.memory_bytes)
+    tight = Assigned(problem, assignment, limit=shared.memory_bytes - 1)
+    assert roomy.redistributions == shared.redistributions
+    assert tight.memory_bytes < shared.memory_bytes
+    assert tight.step_s == pytest.approx(shared.step_s + tight.again_s)
+    assert tight.prediction.step_s == pytest.approx(tight.step_s)
+    program, weights = problem.program, {p.tensor for p in CUDA.parameters}
+    position = {op.name: n for n, op in enumerate(program.ops)}
+    moved = [r for r in tight.redistributions if r.tensor in weights]
+    assert len(moved) > len([r for r in shared.redistributions if r.tensor in weights])
+    for item in moved:
+        assert len({program.op[name].phase for name, _ in item.readers}) == 1
+        assert all(position[item.after] < position[name] for name, _ in item.readers if item.after)
+    assert tight.again_s > 0 == shared.again_s
