@@ -42,7 +42,7 @@ from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers import SOLVERS
 
-LEAST_S = 0.5  # of each search
+LEAST_PART = 0.5  # of the budget that a search on the compute stream has, whatever went before
 EXECUTED_AXES = 2  # OneFlow redistributes on meshes of one and two axes
 
 
@@ -171,8 +171,9 @@ def best_stream(
     begin, plans = time.perf_counter(), []
     failures: list[InfeasibleError] = []
     for stream in streams:
+        left_s = budget - (time.perf_counter() - begin)
         try:
-            plan = planned(stream, max(LEAST_S, budget - (time.perf_counter() - begin)))
+            plan = planned(stream, max(left_s, LEAST_PART * budget))
         except InfeasibleError as error:
             failures.append(error)
             continue

@@ -51,7 +51,10 @@ def blocks(rank: RankTasks) -> tuple[Block, ...]:
 
 
 def merged_chains(rank: RankTasks) -> list[int]:
-    """Return the chain of every task: those merged that a buffer connects, the others alone."""
+    """Return the chain of every task: those merged that a buffer connects, the others alone.
+
+    The learning rate connects all updates of parameters, where these are merged at all.
+    """
     chain = list(range(len(rank.tasks)))
 
     def root(task: int) -> int:
@@ -65,6 +68,9 @@ def merged_chains(rank: RankTasks) -> list[int]:
             for reader in buffer.readers:
                 if rank.tasks[reader].merged:
                     chain[root(reader)] = root(buffer.producer)
+    updates = [n for n, task in enumerate(rank.tasks) if task.merged and task.phase == "optimizer"]
+    for task in updates if rank.compute_stream else ():
+        chain[root(task)] = root(updates[0])
     return [root(task) for task in range(len(rank.tasks))]
 
 
