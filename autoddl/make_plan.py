@@ -206,7 +206,8 @@ def within_memory(
 
     `find` searches under a limit on the part of the memory that can be summed up op by op. Where the
     whole is too large the search is repeated with less for that part, down to the least there is; the
-    lower bound stays that of the first search. `memory` returns the whole of an assignment, in bytes.
+    lower bound stays that of the first search. On the compute stream, where much of that part can be
+    saved, the first search has no limit. `memory` returns the whole of an assignment, in bytes.
 
     Raises:
         InfeasibleError: nothing is found that fits, or a baseline, which has no choice, does not.
@@ -214,14 +215,17 @@ def within_memory(
     if limit is None:
         return find(None)
     bound, needed, least_s = limit, [], np.inf
-    for _ in range(_ROUNDS):
-        result = find(bound)
+    for number in range(_ROUNDS):
+        free = problem.compute_stream and number == 0
+        result = find(None if free else bound)
         least_s = min(least_s, result.lower_bound_s)
         needed.append(memory(result.assignment))
         if needed[-1] <= limit:
             return replace(result, lower_bound_s=least_s)
         if not chooses or bound == problem.least_memory_bytes:
             break
+        if free and result.memory_bytes > limit:
+            continue
         tighter = min(bound, result.memory_bytes) - (needed[-1] - limit)
         last = len(needed) == _ROUNDS - 1
         bound = problem.least_memory_bytes if last else max(tighter, problem.least_memory_bytes)
