@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.compute_stream import AXES
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rules.engines import ENGINES
 from autoddl.search.baselines import BASELINES
@@ -66,6 +67,50 @@ def check_pipeline(pipeline: Any, micro_batches: Any, *, search: str, objective:
             f"pipeline: got search {search!r} and objective {objective!r}; stages are planned for the "
             f"time of a step, with search one of {', '.join(SOLVERS)}"
         )
+
+
+def compute_streams(
+    given: Any, device: str, stages: Any = None, micro_batches: Any = None
+) -> tuple[bool, ...]:
+    """Return whether to plan with separate streams (False) or the compute stream, the first first.
+
+    Raises:
+        AutoDDLError: not a choice, or one that a program on these devices, or with stages, has not.
+    """
+    if given not in (AUTO, True, False) or isinstance(given, int | float) != isinstance(
+        given, bool
+    ):
+        raise AutoDDLError(f"compute_stream: got {given!r}; allowed are 'auto', True and False")
+    if given is True and device != "cuda":
+        raise AutoDDLError(
+            f"compute_stream: got True for a program on {device!r}; only CUDA devices have streams"
+        )
+    staged = stages not in (None, 1, AUTO) or micro_batches not in (None, 1)
+    if given is True and (staged or stages == AUTO):
+        raise AutoDDLError(
+            "compute_stream: got True with stages or micro-batches, which have streams of their own; "
+            "plan with pipeline=1"
+        )
+    if given is False or device != "cuda" or staged:
+        return (False,)
+    return (True,) if given is True else (False, True)
+
+
+def streams_on(mesh: Mesh, streams: Sequence[bool]) -> Sequence[bool]:
+    """Return those of the choices of streams that a mesh has.
+
+    Raises:
+        AutoDDLError: it has none.
+    """
+    if sum(n > 1 for n in mesh.shape) <= AXES:
+        return streams
+    left = [stream for stream in streams if not stream]
+    if not left:
+        raise AutoDDLError(
+            f"compute_stream: got True on mesh {mesh}; OneFlow puts boxings on the compute stream on "
+            f"meshes of up to {AXES} axes"
+        )
+    return left
 
 
 def parse_bytes(text: str | float) -> int:

@@ -15,7 +15,7 @@ from autoddl.perfmodel.memory import estimate as estimate_memory
 from autoddl.perfmodel.step import StepCost, step_cost
 from autoddl.perfmodel.timeline import Prediction, predict
 from autoddl.plan import OUTPUT, Estimate, InputPlan, Layer, Plan, Redistribution
-from autoddl.sbp.program import Parameter
+from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
 from autoddl.search.problem import TENSOR, Edge, Problem
@@ -59,6 +59,7 @@ def make_plan(
         estimate=assigned.estimate("plan"),
         baselines=baselines,
         search=dict(search or {}),
+        compute_stream=problem.compute_stream,
         program=program,
     )
 
@@ -126,8 +127,10 @@ def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estima
 class Assigned:
     """An assignment of a problem; what it stands for and costs is computed when it is asked for."""
 
-    def __init__(self, problem: Problem, assignment: Sequence[int]) -> None:
-        self.problem, self.assignment = problem, tuple(assignment)
+    def __init__(
+        self, problem: Problem, assignment: Sequence[int], limit: int | None = None
+    ) -> None:
+        self.problem, self.assignment, self.limit = problem, tuple(assignment), limit
 
     @cached_property
     def layout(self) -> Layout:
@@ -136,16 +139,41 @@ class Assigned:
 
     @cached_property
     def redistributions(self) -> tuple[Redistribution, ...]:
-        """Return what readers want in another state, edge by edge."""
-        return _redistributions(self.problem, self.assignment)
+        """Return what readers want in another state, edge by edge.
+
+        On the compute stream parameters come once for each pass where they don't fit into memory
+        from the first to the last.
+        """
+        once = _redistributions(self.problem, self.assignment)
+        if self.limit is None or not self.problem.compute_stream:
+            return once
+        held = assigned_layout(self.problem, self.assignment, once)
+        return once if self._bytes(held) <= self.limit else by_pass(self.problem.program, once)
+
+    @cached_property
+    def again_s(self) -> float:
+        """Return the seconds in which parameters come that came for another pass before."""
+        if not self.problem.compute_stream:
+            return 0.0
+        seen: set[tuple[str, NdSbp]] = set()
+        seconds = 0.0
+        made = self.layout.made(self.problem.program)
+        for item in self.redistributions:
+            key = item.tensor, item.path[-1]
+            if key in seen:
+                path = self.problem.prices.path(item.tensor, made[item.tensor], item.path)
+                seconds += sum(price.seconds for price in path)
+            seen.add(key)
+        return seconds
 
     @cached_property
     def prediction(self) -> Prediction:
         """Return what its step costs, and takes when ops and boxings overlap."""
         problem = self.problem
         return predict(
-            problem.program, problem.mesh, problem.profile, self.layout, cost=self.step_cost
-        )
+            problem.program, problem.mesh, problem.profile, self.layout, cost=self.step_cost,
+            compute_stream=problem.compute_stream,
+        )  # fmt: skip
 
     @cached_property
     def step_cost(self) -> StepCost:
@@ -158,17 +186,20 @@ class Assigned:
     @cached_property
     def memory_bytes(self) -> int:
         """Return the bytes on the device that needs most, whole (Problem sums up a part)."""
+        return self._bytes(self.layout)
+
+    def _bytes(self, layout: Layout) -> int:
         problem = self.problem
         return estimate_memory(
-            problem.program, problem.mesh.shape, self.layout, sizes=problem.sizes
-        ).total
+            problem.program, problem.mesh.shape, layout, sizes=problem.sizes,
+            compute_stream=problem.compute_stream,
+        ).total  # fmt: skip
 
     @cached_property
     def costs_s(self) -> tuple[float, float]:
         """Return the seconds of compute and of communication."""
-        return self.problem.compute_s(self.assignment), self.problem.communication_s(
-            self.assignment
-        )
+        moved_s = self.problem.communication_s(self.assignment) + self.again_s
+        return self.problem.compute_s(self.assignment), moved_s
 
     @property
     def step_s(self) -> float:
@@ -201,7 +232,8 @@ def within_memory(
 
     `find` searches under a limit on the part of the memory that can be summed up op by op. Where the
     whole is too large the search is repeated with less for that part, down to the least there is; the
-    lower bound stays that of the first search. `memory` returns the whole of an assignment, in bytes.
+    lower bound stays that of the first search. On the compute stream, where much of that part can be
+    saved, the first search has no limit. `memory` returns the whole of an assignment, in bytes.
 
     Raises:
         InfeasibleError: nothing is found that fits, or a baseline, which has no choice, does not.
@@ -209,14 +241,17 @@ def within_memory(
     if limit is None:
         return find(None)
     bound, needed, least_s = limit, [], np.inf
-    for _ in range(_ROUNDS):
-        result = find(bound)
+    for number in range(_ROUNDS):
+        free = problem.compute_stream and number == 0
+        result = find(None if free else bound)
         least_s = min(least_s, result.lower_bound_s)
         needed.append(memory(result.assignment))
         if needed[-1] <= limit:
             return replace(result, lower_bound_s=least_s)
         if not chooses or bound == problem.least_memory_bytes:
             break
+        if free and result.memory_bytes > limit:
+            continue
         tighter = min(bound, result.memory_bytes) - (needed[-1] - limit)
         last = len(needed) == _ROUNDS - 1
         bound = problem.least_memory_bytes if last else max(tighter, problem.least_memory_bytes)
@@ -228,6 +263,30 @@ def within_memory(
     )
     error.needed_bytes = min(needed)
     raise error
+
+
+def by_pass(
+    program: Program, redistributions: Sequence[Redistribution]
+) -> tuple[Redistribution, ...]:
+    """Let parameters come for the forward and for the backward pass, each just before it reads them."""
+    parameters = {p.tensor for p in program.parameters}
+    position = {op.name: n for n, op in enumerate(program.ops)}
+    found = []
+    for item in redistributions:
+        passes: dict[str, list[tuple[str, str]]] = {}
+        for reader in item.readers:
+            op = program.op.get(reader[0])
+            passes.setdefault("" if op is None else op.phase, []).append(reader)
+        if item.tensor not in parameters or "" in passes:
+            found.append(item)
+            continue
+        for readers in passes.values():
+            first = min(readers, key=lambda reader: position[reader[0]])
+            others = [program.producer.get(t) for _, t in program.op[first[0]].inputs]
+            before = [op.name for op in others if op is not None]
+            after = max(before, key=position.__getitem__, default="")
+            found.append(replace(item, readers=tuple(readers), after=after))
+    return tuple(found)
 
 
 def _redistributions(problem: Problem, assignment: Sequence[int]) -> tuple[Redistribution, ...]:

@@ -95,12 +95,14 @@ class InputPlan:
 class Redistribution:
     """A tensor that some readers want in another state: the states after each boxing.
 
-    `readers` are (op, operand) pairs, or (OUTPUT, "") for what the graph returns.
+    `readers` are (op, operand) pairs, or (OUTPUT, "") for what the graph returns. The first boxing waits
+    for the op `after`, so that its result is not there long before it is read.
     """
 
     tensor: str
     path: tuple[NdSbp, ...]
     readers: tuple[tuple[str, str], ...]
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,8 @@ class Plan:
     `signatures` maps ops to operand states, `variables` parameters and optimizer states to theirs.
     `search` tells how the plan was found (solver, seed, seconds, lower bound). `baselines` that did not
     decide on the plan are estimated when they are first read. A plan for no `engine` may have states
-    that none executes. With a `pipeline` the mesh is that of each stage, and signatures,
+    that none executes. With `compute_stream` OneFlow runs boxings as ops of its compute stream, on CUDA
+    devices. With a `pipeline` the mesh is that of each stage, and signatures,
     redistributions and inputs' shapes are those of one micro-batch. `program` is what was planned;
     code is generated from it.
     """
@@ -206,6 +209,7 @@ class Plan:
     search: Mapping[str, Any] = field(default_factory=dict)
     engine: str | None = ONEFLOW
     pipeline: Pipeline | None = None
+    compute_stream: bool = False
     program: Program | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -225,6 +229,11 @@ class Plan:
             raise AutoDDLError(
                 f"plan: made for engine {self.engine}, where axes cut in any order and no signature "
                 "is refused; plan with engine='oneflow' to run it"
+            )
+        if self.compute_stream and self.device != "cuda":
+            raise AutoDDLError(
+                f"plan: made for the compute stream of CUDA devices, on {self.device!r} there is none; "
+                "plan with compute_stream=False"
             )
         from autoddl.engine.step import Step
 

@@ -34,6 +34,7 @@ def encode(plan: Plan) -> dict[str, Any]:
         "mesh": plan.mesh.describe(),
         "profile": plan.profile,
         "engine": plan.engine,
+        "compute_stream": plan.compute_stream,
         "memory_limit_bytes": plan.memory_limit_bytes,
         "estimate": asdict(plan.estimate),
         "baselines": [asdict(b) for b in plan.baselines],
@@ -52,6 +53,7 @@ def encode(plan: Plan) -> dict[str, Any]:
                 "tensor": r.tensor,
                 "path": [str(state) for state in r.path],
                 "readers": [list(reader) for reader in r.readers],
+                **({"after": r.after} if r.after else {}),
             }
             for r in plan.redistributions
         ],
@@ -125,6 +127,7 @@ def _plan(data: dict[str, Any]) -> Plan:
                 r["tensor"],
                 tuple(NdSbp.parse(text) for text in r["path"]),
                 tuple((op, operand) for op, operand in r["readers"]),
+                r.get("after", ""),
             )
             for r in data["redistributions"]
         ),
@@ -134,6 +137,7 @@ def _plan(data: dict[str, Any]) -> Plan:
         search=data["search"],
         engine=data.get("engine", ONEFLOW),
         pipeline=_pipeline(data.get("pipeline")),
+        compute_stream=data.get("compute_stream", False),
         program=None if data.get("program") is None else Program.from_json(data["program"]),
     )
 
@@ -178,6 +182,7 @@ def _check(plan: Plan) -> None:
     """Raise where values have the wrong type, or states don't fit the mesh or the shapes."""
     rows = (plan.estimate, *plan.baselines)
     texts = [plan.fingerprint, plan.device, plan.profile, *(row.name for row in rows)]
+    texts += [r.after for r in plan.redistributions]
     texts += [text for layer in plan.layers for text in (layer.module, layer.signature)]
     priced: tuple[Estimate | Layer, ...] = (*rows, *plan.layers)
     numbers = [n for x in priced for n in (x.compute_s, x.communication_s, x.memory_bytes)]
@@ -193,6 +198,8 @@ def _check(plan: Plan) -> None:
         for value in values:
             if not isinstance(value, types):
                 raise TypeError(value)
+    if not isinstance(plan.compute_stream, bool):
+        raise TypeError(plan.compute_stream)
     states = [*plan.variables.values(), *(i.state for i in plan.inputs)]
     states += [state for signature in plan.signatures.values() for state in signature.values()]
     states += [state for r in plan.redistributions for state in r.path]

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from autoddl import mesh_search, pipelines
-from autoddl.arguments import check_arguments, check_pipeline, check_space, mesh_of, parse_bytes
+from autoddl.arguments import (
+    AUTO,
+    check_arguments,
+    check_pipeline,
+    check_space,
+    compute_streams,
+    mesh_of,
+    parse_bytes,
+    streams_on,
+)
 from autoddl.errors import AutoDDLError, InfeasibleError, RuleError
 from autoddl.make_plan import Assigned, make_plan, within_memory
 from autoddl.perfmodel import profile as profiles
@@ -33,6 +42,7 @@ from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers import SOLVERS
 
+LEAST_PART = 0.5  # of the budget that a search on the compute stream has, whatever went before
 EXECUTED_AXES = 2  # OneFlow redistributes on meshes of one and two axes
 
 
@@ -54,6 +64,7 @@ def optimize(
     allow_local_batchnorm: bool = False,
     pipeline: int | str | None = None,
     micro_batches: int | None = None,
+    compute_stream: bool | str = AUTO,
     progress: Callable[[float, float], None] | None = None,
     **kwargs: Any,
 ) -> Plan:
@@ -94,6 +105,9 @@ def optimize(
             there is one stage, and more only where memory demands it.
         micro_batches: in so many equal parts the batch goes through the stages, and gradients are
             summed up; chosen if not given. BatchNorm uses the statistics of each part.
+        compute_stream: whether boxings are ops of the compute stream of CUDA devices (what OneFlow
+            calls nccl_use_compute_stream), so that they take less memory and overlap with nothing.
+            "auto" does so where plans don't fit into memory, or only slower ones, without.
         progress: called with (elapsed seconds, best cost in seconds).
 
     Inside launched ranks rank 0 plans and all ranks get the same plan.
@@ -135,10 +149,40 @@ def optimize(
             allow=frozenset({LOCAL_BATCHNORM} if allow_local_batchnorm else ()),
             pipeline=pipeline,
             micro_batches=micro_batches,
+            compute_stream=compute_stream,
             progress=progress,
         )
 
     return share(make)
+
+
+def best_stream(
+    streams: Sequence[bool],
+    planned: Callable[[bool, float], Plan],
+    cost_s: Callable[[Plan], float],
+    *,
+    budget: float,
+) -> Plan:
+    """Return the cheapest plan of some kinds of streams, the first where memory did not bind it.
+
+    Raises:
+        InfeasibleError: none fits; that of the kind that needs least.
+    """
+    begin, plans = time.perf_counter(), []
+    failures: list[InfeasibleError] = []
+    for stream in streams:
+        left_s = budget - (time.perf_counter() - begin)
+        try:
+            plan = planned(stream, max(left_s, LEAST_PART * budget))
+        except InfeasibleError as error:
+            failures.append(error)
+            continue
+        plans.append(plan)
+        if plan.search["searches"] == 1:
+            break
+    if not plans:
+        raise min(failures, key=lambda error: error.needed_bytes or 0)
+    return min(plans, key=cost_s)
 
 
 def _same_process(make: Callable[[], Plan]) -> Plan:
@@ -165,11 +209,13 @@ def plan_program(
     max_axes: int | None = None,
     pipeline: int | str | None = None,
     micro_batches: int | None = None,
+    compute_stream: bool | str = AUTO,
 ) -> Plan:
     """Plan a program; the arguments are those of `optimize`, `allow` names approximations."""
     check_arguments(search=search, budget=budget, stop_gap=stop_gap, seed=seed, pin=pin)
     check_space(objective=objective, engine=engine)
     check_pipeline(pipeline, micro_batches, search=search, objective=objective)
+    streams = compute_streams(compute_stream, program.device, pipeline, micro_batches)
     if mesh is None and cluster is None:
         raise AutoDDLError(
             "mesh: none given, and a saved program has no running ranks to take it from; "
@@ -187,19 +233,26 @@ def plan_program(
     lists = report_unknown(program, sizes, strict=strict, engine=engine)
     timed = objective == TIME
 
-    def make(candidate: Mesh, part: Program = program) -> Problem:
+    def make(candidate: Mesh, part: Program = program, *, stream: bool = streams[0]) -> Problem:
+        if stream:
+            streams_on(candidate, (stream,))
         with uncollected():
             return build(
                 part, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine,
-                any_batch=part is not program,
+                any_batch=part is not program, compute_stream=stream,
             )  # fmt: skip
 
     def find(problem: Problem, seconds: float, starts: Sequence[Assignment]) -> Plan:
-        plan = solve(
-            problem, search=search, budget=seconds, stop_gap=stop_gap, seed=seed, limit=limit,
-            objective=objective, progress=progress, begin_at=starts if timed else (),
-        )  # fmt: skip
-        return replace(plan, engine=engine)
+        def planned(stream: bool, left_s: float) -> Plan:
+            plan = solve(
+                problem if stream == streams[0] else make(problem.mesh, stream=stream),
+                search=search, budget=left_s, stop_gap=stop_gap, seed=seed, limit=limit,
+                objective=objective, progress=progress, begin_at=starts if timed else (),
+            )  # fmt: skip
+            return replace(plan, engine=engine)
+
+        allowed = streams_on(problem.mesh, streams)
+        return best_stream(allowed, planned, cost_s, budget=seconds)
 
     def cost_s(plan: Plan) -> float:
         return plan.estimate.step_s if timed else plan.estimate.communication_s
@@ -215,7 +268,10 @@ def plan_program(
 
     options = pipelines.Options(
         known, whole, limit, search, budget, stop_gap, seed, make, allow,
-        pipelines.Choice(pipeline, micro_batches, given, max_axes or EXECUTED_AXES), timed,
+        pipelines.Choice(
+            1 if streams == (True,) else pipeline, micro_batches, given, max_axes or EXECUTED_AXES
+        ),
+        timed,
     )  # fmt: skip
     with thawed():
         return pipelines.choose(program, options, one_stage)
@@ -251,7 +307,7 @@ def solve(
         )
 
     known = {name: searched.whole(assignment) for name, assignment in starts.items()}
-    assigned = cache(partial(Assigned, problem))
+    assigned = cache(partial(Assigned, problem, limit=limit))
     costs_s: list[float] = []  # of what searches find: a baseline that overlaps more has its own
 
     def find(bound: int | None) -> SearchResult:
@@ -299,9 +355,10 @@ def solve(
             "solver": result.solver,
             "objective": objective,
             "seed": seed,
+            "searches": max(1, len(costs_s)),
             "seconds": time.perf_counter() - begin,
             "lower_bound_s": result.lower_bound_s,
-            "gap": 1 - result.lower_bound_s / costs_s[-1] if costs_s[-1] > 0 else 0.0,
+            "gap": _gap(result.lower_bound_s, costs_s[-1] + assigned(result.assignment).again_s),
         }
         return make_plan(
             problem,
@@ -311,6 +368,10 @@ def solve(
             search=found,
             assigned=assigned(result.assignment),
         )
+
+
+def _gap(bound_s: float, cost_s: float) -> float:
+    return 1 - bound_s / cost_s if cost_s > 0 else 0.0
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def _parts(problem: Problem, index: int, source: int, goal: int) -> Parts:
     key = id(edge.table), source, goal
     if key not in known:
         start, end = edge.table.states[source], edge.table.states[goal]
-        parts_of = PartsOf(problem.mesh, problem.profile)
+        parts_of = PartsOf(problem.mesh, problem.profile, overlaps=not problem.compute_stream)
         path = edge.table.path(start, end)
         prices = problem.prices.path(edge.tensor, start, path)
         known[key] = tuple([part for price in prices for part in parts_of(price)])

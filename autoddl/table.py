@@ -23,6 +23,10 @@ def plan_table(plan: Plan) -> str:
     if plan.pipeline is not None:
         console.print(_stages(plan))
     console.print(comparison(plan))
+    if plan.compute_stream:
+        console.print(
+            "boxings are ops of the compute stream: their results are reused, nothing overlaps"
+        )
     found = plan.search
     if found:
         only = found.get("objective") == "communication"

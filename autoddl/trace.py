@@ -76,7 +76,9 @@ def timeline_of(plan: Plan, profile: str | Path | Profile | None = None) -> Time
     known = _profile(plan, profile)
     layout = layout_of(plan)
     cost = step_cost(program, plan.mesh, known, layout)
-    found = simulate(works(program, plan.mesh, known, layout, cost))
+    found = simulate(
+        works(program, plan.mesh, known, layout, cost, compute_stream=plan.compute_stream)
+    )
     streams = {DEVICE: COMPUTE}
     spans = tuple(
         Span(s.name, 0, streams.get(s.resource, s.resource), s.start_s, s.end_s) for s in found

@@ -1,8 +1,9 @@
 """Predicted memory against OneFlow's own plan, compiled for CUDA without a GPU.
 
 `python -m experiments.fidelity_memory [--models gpt,vgg13,bert_moe] [--meshes 4,2x2] [--plans 10]
-[--seed 0] [--folder out/memory]` compares, for every rank, the bytes of baseline and random plans;
-half of the random ones are refined by coordinate descent, so that they are of the kind that a search
+[--seed 0] [--folder out/memory] [--compute-stream]` compares, for every rank, the bytes of baseline
+and random plans, with `--compute-stream` where boxings are ops of the compute stream; half of the
+random ones are refined by coordinate descent, so that they are of the kind that a search
 returns. Every plan is a line of runs.jsonl at once: a run that is cut off goes on from there. The
 exit code is 1 where a rank is off by more than 10 %.
 
@@ -74,6 +75,7 @@ class Row:
     activations_peak: int
     buffers: int
     predicted: int
+    compute_stream: bool = False
 
     @property
     def error(self) -> float:
@@ -89,12 +91,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--plans", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("out/memory"))
+    parser.add_argument("--compute-stream", action="store_true")
     args = parser.parse_args(argv)
     args.folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     for model in args.models.split(","):
         for mesh in args.meshes.split(","):
-            rows += run(args.folder / "runs.jsonl", model, mesh, plans=args.plans, seed=args.seed)
+            names = plan_names(args.plans, args.seed)
+            rows += run(
+                args.folder / "runs.jsonl", model, mesh, names, compute_stream=args.compute_stream
+            )
     write_csv(args.folder / "memory.csv", rows)
     draw(args.folder / "memory.png", rows)
     for line in table(rows):
@@ -102,10 +108,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(abs(row.error) > BAR for row in rows))
 
 
-def run(file: Path, model: str, mesh: str, *, plans: int, seed: int) -> list[Row]:
+def run(
+    file: Path, model: str, mesh: str, names: Sequence[str], *, compute_stream: bool = False
+) -> list[Row]:
     """Return the rows of a model on a mesh; those that `file` lacks are computed and added."""
-    names = plan_names(plans, seed)
-    known = [row for row in _read(file) if (row.model, row.mesh) == (model, mesh)]
+    asked = (model, mesh, compute_stream)
+    known = [row for row in _read(file) if (row.model, row.mesh, row.compute_stream) == asked]
     found = [row for row in known if row.plan in names]
     missing = [name for name in names if name not in {row.plan for row in found}]
     if not missing:
@@ -113,7 +121,9 @@ def run(file: Path, model: str, mesh: str, *, plans: int, seed: int) -> list[Row
     with autoddl.abstract_parameters():
         graph, inputs = models.build(model, **SIZES[model])
     program = autoddl.capture(graph, *inputs)
-    problem = builder.build(program, Mesh.parse(mesh), profiles.load(None))
+    problem = builder.build(
+        program, Mesh.parse(mesh), profiles.load(None), compute_stream=compute_stream
+    )
     for name in missing:
         begin = time.perf_counter()
         plan = _plan(problem, name)
@@ -144,14 +154,15 @@ def compare(program: Program, plan: Plan, model: str, name: str) -> list[Row]:
     rows = []
     for real in measured:
         memory = rank_estimate(
-            program, plan.mesh.shape, layout_of(plan), coords=plan.mesh.coords(real.rank)
-        )
+            program, plan.mesh.shape, layout_of(plan), coords=plan.mesh.coords(real.rank),
+            compute_stream=plan.compute_stream,
+        )  # fmt: skip
         rows.append(
             Row(
                 model, str(plan.mesh), name, real.rank,
                 real.variables, real.reused, real.others, real.total,
                 memory.parameters, memory.gradients, memory.optimizer_states,
-                memory.activations_peak, memory.buffers, memory.total,
+                memory.activations_peak, memory.buffers, memory.total, plan.compute_stream,
             )
         )  # fmt: skip
     return rows

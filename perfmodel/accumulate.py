@@ -19,6 +19,7 @@ class _Moved:
     tensor: str
     path: tuple[NdSbp, ...]
     readers: tuple[tuple[str, str], ...]
+    after: str = ""
 
 
 def summed(program: Program, layout: Layout) -> tuple[Program, Layout]:

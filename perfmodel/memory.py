@@ -65,6 +65,7 @@ def estimate(
     micro_batches: int = 1,
     in_flight: int = 1,
     recompute: Collection[str] = (),
+    compute_stream: bool = False,
     sizes: LocalSizes | None = None,
 ) -> MemoryEstimate:
     """Return the memory of the device that needs most.
@@ -79,6 +80,7 @@ def estimate(
             stage of a pipeline): buffers hold what the backward pass reads of all but the newest.
         recompute: names of forward results that are dropped and made again for the backward pass
             (activation checkpointing); programs that were captured with it do so already.
+        compute_stream: boxings are ops of the compute stream, so that their results are reused.
         sizes: those of another layout of the program, if there was one.
     """
     given, (program, layout) = program, recomputed(program, layout, recompute)
@@ -90,7 +92,7 @@ def estimate(
     found = [
         rank_estimate(
             program, mesh, layout, coords=place, micro_batches=micro_batches, in_flight=in_flight,
-            sizes=known,
+            compute_stream=compute_stream, sizes=known,
         )
         for place in _places(program, mesh, layout)
     ]  # fmt: skip
@@ -105,10 +107,11 @@ def rank_estimate(
     coords: Sequence[int],
     micro_batches: int = 1,
     in_flight: int = 1,
+    compute_stream: bool = False,
     sizes: LocalSizes | None = None,
 ) -> MemoryEstimate:
     """Return the memory of the device at mesh coordinates `coords`; see `estimate`."""
-    rank = rank_tasks(program, mesh, layout, coords, sizes=sizes)
+    rank = rank_tasks(program, mesh, layout, coords, sizes=sizes, compute_stream=compute_stream)
     gradients = {p.gradient for p in program.parameters if p.gradient}
     parts, alive = [0] * 5, []
     extra = itertools.chain(

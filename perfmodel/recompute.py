@@ -30,6 +30,7 @@ class _Moved:
     tensor: str
     path: tuple[NdSbp, ...]
     readers: tuple[tuple[str, str], ...]
+    after: str = ""
 
 
 def can_repeat(op: Op) -> bool:

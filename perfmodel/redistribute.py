@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.compute import op_s
+from autoddl.perfmodel.compute_stream import is_converted
 from autoddl.perfmodel.crossing import Crossing, crossing
 from autoddl.perfmodel.profile import Link, Profile
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
@@ -75,12 +76,20 @@ class RedistributionTable:
 class Redistributor:
     """Price redistributions on one mesh under one profile; tables are cached by shape.
 
-    With `any_order` tables also have the states whose axes cut in another order than the mesh's.
+    With `any_order` tables also have the states whose axes cut in another order than the mesh's. With
+    `compute_stream` paths have no boxing that OneFlow would send through the host then.
     """
 
-    def __init__(self, mesh: Mesh, profile: Profile, *, any_order: bool = False) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        profile: Profile,
+        *,
+        any_order: bool = False,
+        compute_stream: bool = False,
+    ) -> None:
         self.mesh = mesh
-        self.any_order = any_order
+        self.any_order, self.compute_stream = any_order, compute_stream
         self.profile = profile
         self._crossings: dict[tuple[int, ...], Crossing] = {}
         self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
@@ -170,6 +179,11 @@ class Redistributor:
             collective, way.level, way.group_size, inner=way.inner, groups=way.groups
         )
 
+    def _goes(self, before: NdSbp, after: NdSbp, step: Boxing) -> bool:
+        if not self.compute_stream or step.primitive == LOCAL:
+            return True
+        return is_converted(before.executed, after.executed, self.mesh.shape)
+
     def _way(self, step: Boxing) -> Crossing:
         if step.axes not in self._crossings:
             self._crossings[step.axes] = crossing(self.mesh, step.axes, self.profile.levels[-1])
@@ -185,7 +199,7 @@ class Redistributor:
         for src in states:
             for dst in _neighbours(src, entries):
                 step = boxing(src, dst, shape, self.mesh.shape) if dst in index else None
-                if step is not None:
+                if step is not None and self._goes(src, dst, step):
                     cost[index[src], index[dst]] = self.step_s(step, item_bytes)
         hop = np.tile(np.arange(count), (count, 1))
         for middle in range(count):  # Floyd–Warshall, one vectorised row and column at a time
@@ -250,7 +264,7 @@ class Redistributor:
         found = []
         for after in _neighbours(state, entries):
             step = boxing(state, after, shape, self.mesh.shape, uneven=uneven)
-            if step is not None:
+            if step is not None and self._goes(state, after, step):
                 found.append((after, self.step_s(step, item_bytes)))
         return found
 

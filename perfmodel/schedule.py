@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from autoddl.perfmodel.compute_stream import stream_order
 from autoddl.perfmodel.tasks import RankTasks
 
 Ints = npt.NDArray[np.signedinteger[Any]]
@@ -39,7 +40,8 @@ class Block(NamedTuple):
 def blocks(rank: RankTasks) -> tuple[Block, ...]:
     """Return all blocks of memory that a rank allocates."""
     own = [Block(b.size, (i,)) for i, b in enumerate(rank.buffers) if not b.reused and b.size]
-    chains, order = merged_chains(rank), execution_order(rank)
+    chains = merged_chains(rank)
+    order = stream_order(rank) if rank.compute_stream else execution_order(rank)
     overwriting = overwriting_tasks(rank, chains, order)
     members: dict[int, list[int]] = {}
     for task in order:
@@ -55,7 +57,10 @@ def blocks(rank: RankTasks) -> tuple[Block, ...]:
 
 
 def merged_chains(rank: RankTasks) -> list[int]:
-    """Return the chain of every task: those merged that a buffer connects, the others alone."""
+    """Return the chain of every task: those merged that a buffer connects, the others alone.
+
+    The learning rate connects all updates of parameters, where these are merged at all.
+    """
     chain = list(range(len(rank.tasks)))
 
     def root(task: int) -> int:
@@ -69,6 +74,9 @@ def merged_chains(rank: RankTasks) -> list[int]:
             for reader in buffer.readers:
                 if rank.tasks[reader].merged:
                     chain[root(reader)] = root(buffer.producer)
+    updates = [n for n, task in enumerate(rank.tasks) if task.merged and task.phase == "optimizer"]
+    for task in updates if rank.compute_stream else ():
+        chain[root(task)] = root(updates[0])
     return [root(task) for task in range(len(rank.tasks))]
 
 

@@ -2,7 +2,8 @@
 
 A task is an op, a variable, an input, an identity that a redistribution adds, or a part of a boxing.
 Boxings have the tasks and buffers that OneFlow 0.9 makes of them on CUDA devices (NCCL collectives
-that OneFlow issues on a stream of their own, slices that travel through the host from S to S).
+that OneFlow issues on a stream of their own, slices that travel through the host from S to S); on
+request most of them are ops of the compute stream instead (compute_stream.py).
 
 Source: OneFlow 0.9, core/graph/boxing and core/graph/task_graph.cpp.
 """
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from autoddl.perfmodel.compute_stream import workspace_bytes
 from autoddl.perfmodel.sizes import LocalSizes
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
@@ -28,7 +30,8 @@ ARRIVAL, BUFFER, SUM = "arrival", "identity_buffer", "acc"
 class Redistributed(Protocol):
     """A tensor that some readers want in another state: the states after each boxing.
 
-    `readers` are (op, operand) pairs; those that are no op stand for the graph's outputs.
+    `readers` are (op, operand) pairs; those that are no op stand for the graph's outputs. The first
+    boxing waits for the op `after`, if there is one.
     """
 
     @property
@@ -37,6 +40,8 @@ class Redistributed(Protocol):
     def path(self) -> tuple[NdSbp, ...]: ...
     @property
     def readers(self) -> tuple[tuple[str, str], ...]: ...
+    @property
+    def after(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,8 @@ class Task:
     `name` is that of the op, or of the tensor that a boxing moves.
 
     `order` breaks ties between tasks that are ready at the same time. `shares` tells which of the
-    buffers it reads may be its result's memory, and whether it writes there.
+    buffers it reads may be its result's memory, and whether it writes there. `inserted` marks the ops
+    that replace boxings.
     """
 
     name: str
@@ -108,14 +114,16 @@ class Task:
     after: tuple[int, ...] = ()
     shares: tuple[int, bool] | None = None
     phase: str = "forward"
+    inserted: bool = False
 
 
 @dataclass
 class RankTasks:
-    """All tasks of one rank, and their buffers, by index."""
+    """All tasks of one rank, and their buffers, by index; `compute_stream` as in `rank_tasks`."""
 
     tasks: list[Task]
     buffers: list[Buffer]
+    compute_stream: bool = False
 
 
 def aligned(size: int) -> int:
@@ -130,23 +138,28 @@ def rank_tasks(
     coords: Sequence[int] | None = None,
     *,
     sizes: LocalSizes | None = None,
+    compute_stream: bool = False,
 ) -> RankTasks:
     """Return the tasks of the rank at mesh coordinates `coords` (all 1 at most, by default).
 
     Ranks differ only where B becomes P: the first device of an axis keeps the value, others make
     zeros. So the coordinates count as 0 or not 0. `sizes` are those of another layout of the program.
+    With `compute_stream` boxings are ops of the compute stream, as far as OneFlow can do that.
     """
     place = tuple(min(1, size - 1) for size in mesh) if coords is None else tuple(coords)
-    return _Maker(program, layout, place, sizes or LocalSizes(program, mesh)).make()
+    known = sizes or LocalSizes(program, mesh)
+    return _Maker(program, layout, place, known, compute_stream=compute_stream).make()
 
 
 class _Maker:
     """Build tasks in the order of the program; a tensor's boxings when their first reader comes."""
 
     def __init__(
-        self, program: Program, layout: Layout, coords: tuple[int, ...], sizes: LocalSizes
-    ) -> None:
+        self, program: Program, layout: Layout, coords: tuple[int, ...], sizes: LocalSizes,
+        *, compute_stream: bool,
+    ) -> None:  # fmt: skip
         self.program, self.layout, self.coords = program, layout, coords
+        self.compute_stream = compute_stream
         self.sizes, self.mesh = sizes, sizes.mesh
         self.tasks: list[Task] = []
         self.buffers: list[Buffer] = []
@@ -171,7 +184,7 @@ class _Maker:
             self._op(index, op)
         for name in dict.fromkeys(self.program.outputs):
             self._output(name)
-        return RankTasks(self.tasks, self.buffers)
+        return RankTasks(self.tasks, self.buffers, self.compute_stream)
 
     def _task(
         self,
@@ -214,7 +227,7 @@ class _Maker:
                 reads[operand] = self._read(name, (op.name, operand)) if boxed else made[0]
         number = self._task(op.name, (1, index), tuple(reads.values()))
         task = self.tasks[number]
-        task.merged = op.phase != "optimizer" and op.type not in (ARRIVAL, BUFFER)
+        task.merged = self._is_merged(op)
         self.started[op.name] = number
         if op.name in self.layout.after:
             task.after = (self.started[self.layout.after[op.name]],)
@@ -229,6 +242,11 @@ class _Maker:
             source = reads.get(sizes.shared[0])
             if source is not None:
                 task.shares = source, sizes.shared[1]
+
+    def _is_merged(self, op: Op) -> bool:
+        if self.compute_stream:
+            return op.type not in (ARRIVAL, BUFFER, SUM)
+        return op.phase != "optimizer" and op.type not in (ARRIVAL, BUFFER)
 
     def _output(self, name: str) -> None:
         reader = next(
@@ -260,6 +278,9 @@ class _Maker:
         for step, goal in enumerate((*variable, *redistribution.path)):
             buffer = self._boxing(buffer, name, state, goal)
             buffer = self._identity(buffer, name, goal, (2, number, step))
+            if redistribution.after and step == len(variable):
+                waiting = self.tasks[self.buffers[buffer].producer]
+                waiting.after = (self.started[redistribution.after],)
             state = goal
         return buffer
 
@@ -286,23 +307,36 @@ class _Maker:
     ) -> int:
         tensor = self.program.tensor[name]
         before, after = (self._bytes(tensor, s) for s in states)
+        if self.compute_stream:
+            workspace = workspace_bytes(states, (before, after), self.mesh)
+            if workspace is not None:
+                return self._inserted(source, name, after, workspace)
         pairs = {(states[0][i], states[1][i]) for i in axes}
         if len(pairs) > 1:  # OneFlow sends pieces from any to any
             task = self._transfer(name, (source,))
             self._buffer(task, name, "workspace", before + after)
             return self._buffer(task, name, "boxing", after)
+        pair = next(iter(pairs))
+        if pair[1].kind == "P":
+            return self._to_partial(source, name, states, axes)
         group = math.prod(self.mesh[i] for i in axes)
-        return self._primitive(source, name, next(iter(pairs)), (before, after, group, axes))
+        return self._primitive(source, name, pair, (before, after, group))
+
+    def _inserted(self, source: int, name: str, size: int, workspace: int) -> int:
+        """Add the op that replaces a boxing on the compute stream."""
+        number = self._task(f"boxing {name}", (4, len(self.tasks)), (source,))
+        self.tasks[number].merged = self.tasks[number].inserted = True
+        made = self._buffer(number, name, "boxing", size)
+        if workspace:
+            self._buffer(number, name, "workspace", workspace)
+        return made
 
     def _primitive(
-        self, source: int, name: str, pair: tuple[Sbp, Sbp],
-        sizes: tuple[int, int, int, Sequence[int]],
-    ) -> int:  # fmt: skip
-        """Make one boxing in groups of devices; `sizes` are bytes before and after, devices, axes."""
+        self, source: int, name: str, pair: tuple[Sbp, Sbp], sizes: tuple[int, int, int]
+    ) -> int:
+        """Make one boxing in groups of devices; `sizes` are bytes before and after, devices."""
         old, new = pair
-        before, after, group, _ = sizes
-        if new.kind == "P":
-            return self._to_partial(source, name, old, sizes)
+        before, after, group = sizes
         if new == B or old.kind == "P":  # all-gather, all-reduce, reduce-scatter
             cut = old if new == B else new
             packed = cut.is_split and cut.dim != 0  # NCCL wants the pieces one behind the other
@@ -314,14 +348,17 @@ class _Maker:
         return self._to_other_dim(source, name, before, group)
 
     def _to_partial(
-        self, source: int, name: str, old: Sbp, sizes: tuple[int, int, int, Sequence[int]]
+        self, source: int, name: str, states: tuple[NdSbp, NdSbp], axes: Sequence[int]
     ) -> int:
-        _, after, _, axes = sizes
-        if old != B:  # over B, with an identity of OneFlow's own
-            whole = self._primitive(source, name, (old, B), sizes)
+        after = self._bytes(self.program.tensor[name], states[1])
+        if states[0][axes[0]] != B:  # over B, with an identity of OneFlow's own
+            middle = NdSbp(B if i in axes else s for i, s in enumerate(states[1]))
+            whole = self._boxed(source, name, (states[0], middle), axes)
             task = self._task(f"identity {name}", (3, len(self.tasks)), (whole,))
             self.tasks[task].merged, self.tasks[task].shares = True, (whole, False)
             source = self.moved = self._buffer(task, name, "boxing", after)
+        if self.compute_stream:  # a part of the boxing reads it, so that it stays
+            self._transfer(name, (source,))
         if all(self.coords[i] == 0 for i in axes):
             return source
         task = self._transfer(name, after=(self.buffers[source].producer,))

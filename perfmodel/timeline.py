@@ -73,25 +73,30 @@ def predict(
     *,
     prices: StepPrices | None = None,
     cost: StepCost | None = None,
+    compute_stream: bool = False,
 ) -> Prediction:
     """Return what a step takes in which ops and boxings overlap as Profile.overlap says.
 
-    `prices` are those of another layout of the program, if there was one; `cost` what the step costs
-    op by op, if that is known.
+    Nothing does where boxings are ops of the compute stream. `prices` are those of another layout of
+    the program, if there was one; `cost` what the step costs op by op, if that is known.
 
     Raises:
         AutoDDLError: as step.step_cost.
     """
     cost = cost or step_cost(program, mesh, profile, layout, prices=prices)
+    if compute_stream:
+        return Prediction(cost, cost.step_s)
     found = works_of_step(program, mesh, profile, layout, cost)
     return Prediction(cost, max((end_s for _, _, _, end_s in found.runs()), default=0.0))
 
 
 def works(
-    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
-) -> list[Work]:
+    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost,
+    *, compute_stream: bool = False,
+) -> list[Work]:  # fmt: skip
     """Return the work of a step in the order of the program."""
-    return works_of_step(program, mesh, profile, layout, cost).rows()
+    parts_of = PartsOf(mesh, profile, overlaps=not compute_stream)
+    return _Maker(program, parts_of, layout, cost).make().rows()
 
 
 @dataclass(frozen=True)
@@ -162,16 +167,14 @@ def works_of_step(
     Ops that no boxing stands before are the same for all layouts (Program.order). A tensor's boxings
     start when it has been made.
     """
-    return _Maker(program, mesh, profile, layout, cost).make()
+    return _Maker(program, PartsOf(mesh, profile), layout, cost).make()
 
 
 class _Maker:
     """Begin with the ops alone and put boxings between them."""
 
-    def __init__(
-        self, program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
-    ) -> None:
-        self.program, self.parts_of = program, PartsOf(mesh, profile)
+    def __init__(self, program: Program, parts_of: PartsOf, layout: Layout, cost: StepCost) -> None:
+        self.program, self.parts_of = program, parts_of
         self.order = program.order
         self.ops = len(program.ops)
         self.names = list(self.order.number)
@@ -242,10 +245,13 @@ class _Maker:
 
 
 class PartsOf:
-    """On which resources a boxing runs for how long; equal ones get the same object."""
+    """On which resources a boxing runs for how long; equal ones get the same object.
 
-    def __init__(self, mesh: Mesh, profile: Profile) -> None:
-        self.mesh, self.profile = mesh, profile
+    Where nothing `overlaps`, all of it is the device's.
+    """
+
+    def __init__(self, mesh: Mesh, profile: Profile, *, overlaps: bool = True) -> None:
+        self.mesh, self.profile, self.overlaps = mesh, profile, overlaps
         self.known: dict[tuple[int, float], Parts] = {}
 
     def __call__(self, price: Price) -> Parts:
@@ -254,7 +260,7 @@ class PartsOf:
         key = axes[0] if axes else -1, price.seconds
         if key not in self.known:
             level = self.mesh.axes[axes[0]].level if axes else DEVICE
-            free = self.profile.overlapped(level) if axes else 0.0
+            free = self.profile.overlapped(level) if axes and self.overlaps else 0.0
             parts = ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
             self.known[key] = tuple([part for part in parts if part[1] > 0])
         return self.known[key]

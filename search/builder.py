@@ -40,19 +40,23 @@ def build(
     allow: frozenset[str] = frozenset(),
     engine: str | None = ONEFLOW,
     any_batch: bool = False,
+    compute_stream: bool = False,
 ) -> Problem:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
     `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"};
     `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise; `allow`
     names the approximations that are permitted ("local_batchnorm"). Choices are those that `engine`
-    can execute; None allows all that are right, with the axes of the mesh cutting in any order.
+    can execute; None allows all that are right, with the axes of the mesh cutting in any order. With
+    `compute_stream` boxings are ops of the compute stream.
 
     Raises:
         AutoDDLError: a pin matches nothing or can't be; no axis of the mesh divides the batch, and
             not `any_batch`.
     """
     builder = _Builder(program, mesh, profile, dict(pin or {}), lists, allow, engine)
+    if compute_stream:
+        builder.use_compute_stream()
     if not any_batch:
         builder.check_batch()
     return builder.problem()
@@ -86,7 +90,16 @@ class _Builder:
         nodes += [self._op(op) for op in self.program.ops if op.name not in updates]
         nodes += [self._output(name) for name in dict.fromkeys(self.program.outputs)]
         edges = self._edges(nodes)
-        return Problem(self.program, self.mesh, self.profile, tuple(nodes), edges, self.written)
+        return Problem(
+            self.program, self.mesh, self.profile, tuple(nodes), edges, self.written,
+            self.redistributor.compute_stream,
+        )  # fmt: skip
+
+    def use_compute_stream(self) -> None:
+        """Take only the boxings that OneFlow makes ops of the compute stream."""
+        self.redistributor = Redistributor(
+            self.mesh, self.profile, any_order=self.engine is None, compute_stream=True
+        )
 
     def _parsed(self, pattern: str, text: str) -> NdSbp:
         """Return the state that a pin asks for; what it says of axes of one device is void."""

@@ -79,8 +79,9 @@ class Problem:
     """Minimise Σ compute + Σ redistributions over one choice per node.
 
     `written` maps variables that an op updates in place to that op and its operand: they have the
-    state that the op chooses for them, and no node of their own. `notes` keeps what others have
-    computed of this problem.
+    state that the op chooses for them, and no node of their own. With `compute_stream` boxings are
+    ops of the compute stream: they take less memory, and nothing overlaps. `notes` keeps what others
+    have computed of this problem.
     """
 
     program: Program
@@ -89,6 +90,7 @@ class Problem:
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     written: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    compute_stream: bool = False
     notes: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property

@@ -37,6 +37,7 @@ def main(folder: Path) -> None:
     plan = load(folder / PLAN)
     request = json.loads((folder / REQUEST).read_text())
     _write_logs()
+    flow.boxing.nccl.enable_use_compute_stream(plan.compute_stream)
     with abstract_parameters():
         graph, inputs = _factory(request["factory"])(**request["arguments"])
     if plan.pipeline is not None:

@@ -189,6 +189,9 @@ class JobWriter:
                 if lbn not in done:
                     name = f"autoddl-boxing-{number}" + (f"-{len(done)}" if done else "")
                     done[lbn] = self.chain(name, lbn, steps)
+                    if redistribution.after:
+                        first = self.ops[f"{name}-{len(steps) - len(redistribution.path)}"]
+                        first.ctrl_in_op_name.append(self._op(redistribution.after).name)
                 self.rewire(reader, lbn, done[lbn])
 
     def chain(self, name: str, lbn: str, steps: Iterable[NdSbp]) -> str:

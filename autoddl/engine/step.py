@@ -21,6 +21,7 @@ from autoddl.engine.shadow import (
     variables,
 )
 from autoddl.engine.staged_graph import StagedGraph, placements
+from autoddl.engine.streams import streams
 from autoddl.errors import AutoDDLError
 from autoddl.plan import InputPlan, Plan
 from autoddl.sbp.state import NdSbp, broadcast
@@ -113,7 +114,8 @@ class Step:
         self.plan.check_graph(program)
         inject.write_plan(job, self.plan, program, twin.name)
         twin._full_graph_proto = job
-        twin.finish_complie_and_init_runtime()
+        with streams(compute_stream=self.plan.compute_stream):
+            twin.finish_complie_and_init_runtime()
         return twin
 
     def _whole_to_global(self, name: str, tensor: flow.Tensor) -> flow.Tensor:

@@ -32,6 +32,7 @@ class Moved:
     tensor: str
     path: tuple[NdSbp, ...]
     readers: tuple[tuple[str, str], ...]
+    after: str = ""
 
 
 def states(*texts: str) -> tuple[NdSbp, ...]:

@@ -1,0 +1,142 @@
+"""Plans whose boxings are ops of the compute stream: when they are made, and how they are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoddl import optimize
+from autoddl.arguments import compute_streams
+from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.make_plan import Assigned
+from autoddl.plan import Plan, load
+from autoddl.planning import best_stream
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.baselines import BASELINES
+from autoddl.search.builder import build
+from tests.clusters import cluster
+from tests.programs import transformer
+
+CUDA = replace(transformer(), device="cuda")
+
+
+def plan(**options: Any) -> Plan:
+    options = {"mesh": "2x2", "pipeline": 1, "budget": 2.0, **options}
+    return optimize(CUDA, profile=cluster(), **options)
+
+
+def needs(stream: bool) -> int:
+    """Return the bytes of the plan that a search of one kind of streams finds without a limit."""
+    return plan(compute_stream=stream).estimate.memory_bytes
+
+
+def test_streams_are_apart_where_memory_allows() -> None:
+    found = plan()
+    assert not found.compute_stream
+    assert found.search["searches"] == 1
+
+
+def test_the_compute_stream_holds_what_else_does_not_fit() -> None:
+    together = plan(compute_stream=True)
+    assert together.compute_stream
+    assert together.estimate.overlap_s == 0
+    limit = together.estimate.memory_bytes
+    assert limit < needs(stream=False)
+    found = plan(memory=limit)
+    assert found.estimate.memory_bytes <= limit
+    choices = [together]
+    with contextlib.suppress(InfeasibleError):
+        choices.append(plan(memory=limit, compute_stream=False))
+    least = min(choice.estimate.step_s for choice in choices)
+    assert found.estimate.step_s == pytest.approx(least)
+    assert found.compute_stream == (least == together.estimate.step_s)
+
+
+def test_the_cheapest_kind_is_taken() -> None:
+    steps = {False: 3.0, True: 2.0}
+    kinds = {stream: replace(plan(), compute_stream=stream) for stream in steps}
+
+    def planned(searches: int) -> Any:
+        return lambda stream, _: replace(kinds[stream], search={"searches": searches})
+
+    def cost_s(found: Plan) -> float:
+        return steps[found.compute_stream]
+
+    assert best_stream((False, True), planned(2), cost_s, budget=1.0).compute_stream
+    assert not best_stream((False, True), planned(1), cost_s, budget=1.0).compute_stream
+
+    def fails(stream: bool, _: float) -> Plan:
+        error = InfeasibleError(str(stream))
+        error.needed_bytes = 2 - stream
+        raise error
+
+    with pytest.raises(InfeasibleError, match="True"):
+        best_stream((False, True), fails, cost_s, budget=1.0)
+
+
+def test_a_plan_keeps_its_kind_of_streams(tmp_path: Path) -> None:
+    found = plan(compute_stream=True)
+    found.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == found
+    assert "ops of the compute stream" in str(found)
+    assert "ops of the compute stream" not in str(plan())
+    data = json.loads((tmp_path / "plan.json").read_text())
+    for value in (None, 1, "true"):
+        (tmp_path / "bad.json").write_text(json.dumps({**data, "compute_stream": value}))
+        with pytest.raises(AutoDDLError, match="damaged"):
+            load(tmp_path / "bad.json")
+    del data["compute_stream"]
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    assert not load(tmp_path / "old.json").compute_stream
+
+
+def test_other_devices_have_no_compute_stream() -> None:
+    with pytest.raises(AutoDDLError, match="only CUDA devices"):
+        optimize(transformer(), mesh="2x2", profile=cluster(), compute_stream=True)
+    on_cpu = replace(plan(compute_stream=True), device="cpu")
+    with pytest.raises(AutoDDLError, match="compute_stream=False"):
+        on_cpu.apply(None)
+
+
+def test_what_can_be_asked_for() -> None:
+    assert compute_streams("auto", "cuda") == (False, True)
+    assert compute_streams("auto", "cuda", "auto") == (False, True)
+    assert compute_streams("auto", "cpu") == compute_streams(False, "cuda") == (False,)
+    assert (
+        compute_streams("auto", "cuda", 2) == compute_streams("auto", "cuda", None, 4) == (False,)
+    )
+    for bad in ("yes", None, 1, 0.0):
+        with pytest.raises(AutoDDLError, match="'auto', True and False"):
+            compute_streams(bad, "cuda")
+    with pytest.raises(AutoDDLError, match="pipeline=1"):
+        plan(compute_stream=True, pipeline=2)
+    with pytest.raises(AutoDDLError, match="up to 2 axes"):
+        plan(compute_stream=True, mesh="2x2x2")
+    assert not plan(mesh="2x2x2").compute_stream
+
+
+def test_parameters_come_for_each_pass_where_they_do_not_fit() -> None:
+    """Weights cut over all devices and gathered to be read; then once for each pass."""
+    problem = build(CUDA, Mesh.parse("4"), cluster(), compute_stream=True)
+    assignment = BASELINES["ZeRO 2"](problem)
+    assert assignment is not None
+    shared = Assigned(problem, assignment)
+    roomy = Assigned(problem, assignment, limit=shared.memory_bytes)
+    tight = Assigned(problem, assignment, limit=shared.memory_bytes - 1)
+    assert roomy.redistributions == shared.redistributions
+    assert tight.memory_bytes < shared.memory_bytes
+    assert tight.step_s == pytest.approx(shared.step_s + tight.again_s)
+    assert tight.prediction.step_s == pytest.approx(tight.step_s)
+    program, weights = problem.program, {p.tensor for p in CUDA.parameters}
+    position = {op.name: n for n, op in enumerate(program.ops)}
+    moved = [r for r in tight.redistributions if r.tensor in weights]
+    assert len(moved) > len([r for r in shared.redistributions if r.tensor in weights])
+    for item in moved:
+        assert len({program.op[name].phase for name, _ in item.readers}) == 1
+        assert all(position[item.after] < position[name] for name, _ in item.readers if item.after)
+    assert tight.again_s > 0 == shared.again_s
