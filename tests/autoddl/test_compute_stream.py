@@ -15,10 +15,10 @@ from autoddl.arguments import compute_streams
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.make_plan import Assigned
 from autoddl.plan import Plan, load
-from autoddl.planning import best_stream
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import BASELINES
 from autoddl.search.builder import build
+from autoddl.solving import best_stream
 from tests.clusters import cluster
 from tests.programs import transformer
 

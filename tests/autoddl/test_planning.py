@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from autoddl import optimize, planning
+from autoddl import optimize, solving
 from autoddl.errors import AutoDDLError
 from autoddl.make_plan import make_plan, within_memory
 from autoddl.plan import Estimate, Plan, load
-from autoddl.planning import solve
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.search.builder import build
@@ -22,6 +21,7 @@ from autoddl.search.objective import OBJECTIVES, TIME
 from autoddl.search.problem import Problem
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers import SOLVERS
+from autoddl.solving import solve
 from experiments.oracles import counting
 from tests.clusters import GIB, cluster
 from tests.programs import mlp, transformer
@@ -163,7 +163,7 @@ def test_the_fastest_row_that_fits_is_found_with_few_simulations() -> None:
     for seed in range(300):
         draw = Random(seed)
         made = {name: Row(draw, name) for name in "pabcde"}
-        found = planning._with_overlap(
+        found = solving._with_overlap(
             lambda assignment: made[assignment[0]],  # type: ignore[arg-type, index, return-value]  # noqa: B023
             SearchResult("exact", ("p",), 1.0, 1.0, 0, ()),  # type: ignore[arg-type]
             {name: (name,) for name in "abcde"},  # type: ignore[dict-item, misc]
@@ -183,7 +183,7 @@ def test_a_baseline_that_fits_is_the_plan_where_searches_find_none(
     rows, alone = planned_badly(monkeypatch)
     limit = min(row.memory_bytes for row in rows.baselines)
     assert limit < alone.estimate.memory_bytes
-    monkeypatch.setattr(planning, "_with_overlap", lambda _, result, *__: result)
+    monkeypatch.setattr(solving, "_with_overlap", lambda _, result, *__: result)
     found, _ = planned_badly(monkeypatch, memory=limit)
     assert found.search["solver"].endswith(" for its memory")
     assert found.estimate.memory_bytes <= limit
