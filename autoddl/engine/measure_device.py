@@ -35,7 +35,7 @@ _VERSION = 1
 # first, the rank crashes or hangs: seen once in some thousand calls of a few ms on crowded cores.
 _ATTEMPTS = 3
 _TIMED_OUT = 124  # exit code of a launch; above are those of ranks that a signal killed
-_SOURCES = {True: 5, False: 13}  # of engine.device_sources; for the progress only
+_SOURCES = {True: 5, False: 14}  # of engine.device_sources; for the progress only
 _SOURCE_S = {True: 1.5, False: 3.0}  # of timed calls for each source
 _LIMIT_S = {True: 240.0, False: 900.0}
 
