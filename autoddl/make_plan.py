@@ -14,16 +14,14 @@ from autoddl.perfmodel.memory import Layout
 from autoddl.perfmodel.memory import estimate as estimate_memory
 from autoddl.perfmodel.step import StepCost, step_cost
 from autoddl.perfmodel.timeline import Prediction, predict
-from autoddl.plan import OUTPUT, Estimate, InputPlan, Layer, Plan, Redistribution
-from autoddl.sbp.program import Parameter, Program
+from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
+from autoddl.redistributions import by_pass, redistributions_of
+from autoddl.sbp.program import Parameter
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
-from autoddl.search.problem import TENSOR, Edge, Problem
+from autoddl.search.problem import TENSOR, Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.step_bound import least_step_s
-
-Reader = tuple[str, str]
-"""An op and the operand by which it reads a tensor; OUTPUT and nothing for what the graph returns."""
 
 _ROUNDS = 5  # searches until the whole memory fits
 
@@ -99,7 +97,7 @@ def assigned_layout(
         if parameter.update is not None:
             signatures[parameter.update] = _update(problem, parameter, state)
     if redistributions is None:
-        redistributions = _redistributions(problem, assignment)
+        redistributions = redistributions_of(problem, assignment)
     return Layout(signatures, variables, inputs, redistributions)
 
 
@@ -144,7 +142,7 @@ class Assigned:
         On the compute stream parameters come once for each pass where they don't fit into memory
         from the first to the last.
         """
-        once = _redistributions(self.problem, self.assignment)
+        once = redistributions_of(self.problem, self.assignment)
         if self.limit is None or not self.problem.compute_stream:
             return once
         held = assigned_layout(self.problem, self.assignment, once)
@@ -263,69 +261,6 @@ def within_memory(
     )
     error.needed_bytes = min(needed)
     raise error
-
-
-def by_pass(
-    program: Program, redistributions: Sequence[Redistribution]
-) -> tuple[Redistribution, ...]:
-    """Let parameters come for the forward and for the backward pass, each just before it reads them."""
-    parameters = {p.tensor for p in program.parameters}
-    position = {op.name: n for n, op in enumerate(program.ops)}
-    found = []
-    for item in redistributions:
-        passes: dict[str, list[tuple[str, str]]] = {}
-        for reader in item.readers:
-            op = program.op.get(reader[0])
-            passes.setdefault("" if op is None else op.phase, []).append(reader)
-        if item.tensor not in parameters or "" in passes:
-            found.append(item)
-            continue
-        for readers in passes.values():
-            first = min(readers, key=lambda reader: position[reader[0]])
-            others = [program.producer.get(t) for _, t in program.op[first[0]].inputs]
-            before = [op.name for op in others if op is not None]
-            after = max(before, key=position.__getitem__, default="")
-            found.append(replace(item, readers=tuple(readers), after=after))
-    return tuple(found)
-
-
-def _redistributions(problem: Problem, assignment: Sequence[int]) -> tuple[Redistribution, ...]:
-    made, want = (states.tolist() for states in problem.states(assignment))
-    known: dict[int, list[Reader]] = problem.notes.setdefault("readers", {})
-    found = []
-    for index in problem.redistributed(assignment):
-        edge, source = problem.edges[index], made[index]
-        if index not in known:
-            known[index] = _readers(problem, edge)
-        first, last = problem.flat.first_reader[index : index + 2]
-        wanted: dict[int, list[Reader]] = {}
-        for goal, reader in zip(want[first:last], known[index], strict=True):
-            wanted.setdefault(goal, []).append(reader)
-        for goal, readers in wanted.items():
-            if goal != source:
-                path = edge.table.path(edge.table.states[source], edge.table.states[goal])
-                found.append(Redistribution(edge.tensor, path, tuple(dict.fromkeys(readers))))
-    return tuple(found)
-
-
-def _readers(problem: Problem, edge: Edge) -> list[Reader]:
-    """Return who reads a tensor, as a plan names it, for each reader of its edge."""
-    program, found = problem.program, []
-    left: dict[int, list[str]] = {}
-    for index, _ in edge.readers:
-        node = problem.nodes[index]
-        if node.kind == "output":
-            found.append((OUTPUT, ""))
-        elif node.kind == "op":
-            if index not in left:
-                own = problem.written.get(edge.tensor)
-                operands = [o for o, t in program.op[node.name].inputs if t == edge.tensor]
-                left[index] = [o for o in operands if own != (node.name, o)]
-            found.append((node.name, left[index].pop(0)))
-        else:
-            update = program.op[program.parameter[node.name].update or ""]
-            found.append((update.name, next(o for o, t in update.inputs if t == edge.tensor)))
-    return found
 
 
 def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
