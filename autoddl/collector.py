@@ -11,7 +11,8 @@ from contextlib import contextmanager
 def uncollected() -> Iterator[None]:
     """Put the collection of garbage off: it takes a third of the time that small objects take.
 
-    Afterwards it passes over what was made, until `thawed` ends.
+    Freezing what was made instead would keep traced graphs of OneFlow that are garbage, and
+    destroying these late aborts its processes.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -19,16 +20,4 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            gc.freeze()
             gc.enable()
-
-
-@contextmanager
-def thawed() -> Iterator[None]:
-    """Let the collection of garbage see all again in the end, unless others have frozen something."""
-    ours = gc.get_freeze_count() == 0
-    try:
-        yield
-    finally:
-        if ours:
-            gc.unfreeze()

@@ -20,7 +20,7 @@ from autoddl.arguments import (
     parse_bytes,
     streams_on,
 )
-from autoddl.collector import thawed, uncollected
+from autoddl.collector import uncollected
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
@@ -238,8 +238,7 @@ def plan_program(
         ),
         timed,
     )  # fmt: skip
-    with thawed():
-        return pipelines.choose(program, options, one_stage)
+    return pipelines.choose(program, options, one_stage)
 
 
 def report_unknown(
