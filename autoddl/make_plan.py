@@ -15,7 +15,7 @@ from autoddl.perfmodel.memory import estimate as estimate_memory
 from autoddl.perfmodel.step import StepCost, step_cost
 from autoddl.perfmodel.timeline import Prediction, predict
 from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
-from autoddl.redistributions import by_pass, redistributions_of
+from autoddl.redistributions import redistributions_of
 from autoddl.sbp.program import Parameter
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
@@ -125,10 +125,8 @@ def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estima
 class Assigned:
     """An assignment of a problem; what it stands for and costs is computed when it is asked for."""
 
-    def __init__(
-        self, problem: Problem, assignment: Sequence[int], limit: int | None = None
-    ) -> None:
-        self.problem, self.assignment, self.limit = problem, tuple(assignment), limit
+    def __init__(self, problem: Problem, assignment: Sequence[int]) -> None:
+        self.problem, self.assignment = problem, tuple(assignment)
 
     @cached_property
     def layout(self) -> Layout:
@@ -137,32 +135,8 @@ class Assigned:
 
     @cached_property
     def redistributions(self) -> tuple[Redistribution, ...]:
-        """Return what readers want in another state, edge by edge.
-
-        On the compute stream parameters come once for each pass where they don't fit into memory
-        from the first to the last.
-        """
-        once = redistributions_of(self.problem, self.assignment)
-        if self.limit is None or not self.problem.compute_stream:
-            return once
-        held = assigned_layout(self.problem, self.assignment, once)
-        return once if self._bytes(held) <= self.limit else by_pass(self.problem.program, once)
-
-    @cached_property
-    def again_s(self) -> float:
-        """Return the seconds in which parameters come that came for another pass before."""
-        if not self.problem.compute_stream:
-            return 0.0
-        seen: set[tuple[str, NdSbp]] = set()
-        seconds = 0.0
-        made = self.layout.made(self.problem.program)
-        for item in self.redistributions:
-            key = item.tensor, item.path[-1]
-            if key in seen:
-                path = self.problem.prices.path(item.tensor, made[item.tensor], item.path)
-                seconds += sum(price.seconds for price in path)
-            seen.add(key)
-        return seconds
+        """Return what readers want in another state, edge by edge."""
+        return redistributions_of(self.problem, self.assignment)
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -184,20 +158,17 @@ class Assigned:
     @cached_property
     def memory_bytes(self) -> int:
         """Return the bytes on the device that needs most, whole (Problem sums up a part)."""
-        return self._bytes(self.layout)
-
-    def _bytes(self, layout: Layout) -> int:
         problem = self.problem
         return estimate_memory(
-            problem.program, problem.mesh.shape, layout, sizes=problem.sizes,
+            problem.program, problem.mesh.shape, self.layout, sizes=problem.sizes,
             compute_stream=problem.compute_stream,
         ).total  # fmt: skip
 
     @cached_property
     def costs_s(self) -> tuple[float, float]:
         """Return the seconds of compute and of communication."""
-        moved_s = self.problem.communication_s(self.assignment) + self.again_s
-        return self.problem.compute_s(self.assignment), moved_s
+        problem = self.problem
+        return problem.compute_s(self.assignment), problem.communication_s(self.assignment)
 
     @property
     def step_s(self) -> float:
@@ -230,8 +201,7 @@ def within_memory(
 
     `find` searches under a limit on the part of the memory that can be summed up op by op. Where the
     whole is too large the search is repeated with less for that part, down to the least there is; the
-    lower bound stays that of the first search. On the compute stream, where much of that part can be
-    saved, the first search has no limit. `memory` returns the whole of an assignment, in bytes.
+    lower bound stays that of the first search. `memory` returns the whole of an assignment, in bytes.
 
     Raises:
         InfeasibleError: nothing is found that fits, or a baseline, which has no choice, does not.
@@ -239,17 +209,14 @@ def within_memory(
     if limit is None:
         return find(None)
     bound, needed, least_s = limit, [], np.inf
-    for number in range(_ROUNDS):
-        free = problem.compute_stream and number == 0
-        result = find(None if free else bound)
+    for _ in range(_ROUNDS):
+        result = find(bound)
         least_s = min(least_s, result.lower_bound_s)
         needed.append(memory(result.assignment))
         if needed[-1] <= limit:
             return replace(result, lower_bound_s=least_s)
         if not chooses or bound == problem.least_memory_bytes:
             break
-        if free and result.memory_bytes > limit:
-            continue
         tighter = min(bound, result.memory_bytes) - (needed[-1] - limit)
         last = len(needed) == _ROUNDS - 1
         bound = problem.least_memory_bytes if last else max(tighter, problem.least_memory_bytes)
@@ -265,7 +232,7 @@ def within_memory(
 
 def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
     """Sum costs by module; communication counts for the module that wants the other state."""
-    modules = [_module(problem, index) for index in range(len(problem.nodes))]
+    modules = [problem.module(node) or "(graph)" for node in problem.nodes]
     order = sorted(range(len(problem.nodes)), key=lambda i: problem.nodes[i].kind != "op")
     rows = {modules[index]: _Row() for index in order}  # in the order of the forward pass
     flat, ops = problem.flat, problem.program.op
@@ -315,10 +282,3 @@ def _signature_text(problem: Problem, assignment: tuple[int, ...], index: int) -
     ins = " × ".join(str(states[o]) for o, _ in op.inputs)
     outs = ", ".join(str(states[o]) for o, _ in op.outputs)
     return f"{op.type}: {ins} → {outs}"
-
-
-def _module(problem: Problem, index: int) -> str:
-    node = problem.nodes[index]
-    if node.kind == "op":
-        return problem.program.op[node.name].module or "(graph)"
-    return node.name.rpartition(".")[0] if node.kind == "parameter" else "(graph)"

@@ -95,14 +95,15 @@ class InputPlan:
 class Redistribution:
     """A tensor that some readers want in another state: the states after each boxing.
 
-    `readers` are (op, operand) pairs, or (OUTPUT, "") for what the graph returns. The first boxing waits
-    for the op `after`, so that its result is not there long before it is read.
+    `readers` are (op, operand) pairs, or (OUTPUT, "") for what the graph returns. The boxing behind the
+    first `early` ones waits for the op `after`, so that its result is not there long before it is read.
     """
 
     tensor: str
     path: tuple[NdSbp, ...]
     readers: tuple[tuple[str, str], ...]
     after: str = ""
+    early: int = 0
 
 
 @dataclass(frozen=True)

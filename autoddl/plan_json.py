@@ -53,7 +53,7 @@ def encode(plan: Plan) -> dict[str, Any]:
                 "tensor": r.tensor,
                 "path": [str(state) for state in r.path],
                 "readers": [list(reader) for reader in r.readers],
-                **({"after": r.after} if r.after else {}),
+                **({"after": r.after, "early": r.early} if r.after else {}),
             }
             for r in plan.redistributions
         ],
@@ -128,6 +128,7 @@ def _plan(data: dict[str, Any]) -> Plan:
                 tuple(NdSbp.parse(text) for text in r["path"]),
                 tuple((op, operand) for op, operand in r["readers"]),
                 r.get("after", ""),
+                r.get("early", 0),
             )
             for r in data["redistributions"]
         ),

@@ -2,44 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from autoddl.plan import OUTPUT, Redistribution
-from autoddl.sbp.program import Program
-from autoddl.search.problem import Edge, Problem
+from autoddl.sbp.state import NdSbp
+from autoddl.search.problem import KEPT, Edge, Problem
+from autoddl.search.result import Assignment
 
 Reader = tuple[str, str]
 """An op and the operand by which it reads a tensor; OUTPUT and nothing for what the graph returns."""
+_Wanted = dict[int, list[Reader]]  # by state
 
 
 def redistributions_of(problem: Problem, assignment: Sequence[int]) -> tuple[Redistribution, ...]:
-    """Return what readers want in another state, edge by edge."""
-    made, want = (states.tolist() for states in problem.states(assignment))
-    known: dict[int, list[Reader]] = problem.notes.setdefault("readers", {})
-    found = []
-    for index in problem.redistributed(assignment):
-        edge, source = problem.edges[index], made[index]
-        if index not in known:
-            known[index] = _readers(problem, edge)
-        first, last = problem.flat.first_reader[index : index + 2]
-        wanted: dict[int, list[Reader]] = {}
-        for goal, reader in zip(want[first:last], known[index], strict=True):
-            wanted.setdefault(goal, []).append(reader)
-        for goal, readers in wanted.items():
-            if goal != source:
-                path = edge.table.path(edge.table.states[source], edge.table.states[goal])
-                found.append(Redistribution(edge.tensor, path, tuple(dict.fromkeys(readers))))
-    return tuple(found)
+    """Return what readers want in another state, edge by edge.
+
+    Of a tensor that waits for the backward pass (search/passes.py) the boxings of that pass come just
+    before they are read, and those of the forward pass, too, if nothing in it makes the tensor.
+    """
+    return tuple(_Redistributions(problem, assignment).all())
 
 
-def _readers(problem: Problem, edge: Edge) -> list[Reader]:
-    """Return who reads a tensor, as a plan names it, for each reader of its edge."""
-    program, found = problem.program, []
+class _Redistributions:
+    """The states of all tensors under an assignment."""
+
+    def __init__(self, problem: Problem, assignment: Assignment | Sequence[int]) -> None:
+        self.problem = problem
+        self.changed = problem.redistributed(assignment)
+        self.made, self.want = (states.tolist() for states in problem.states(assignment))
+        self.readers: dict[int, list[Reader | None]] = problem.notes.setdefault("readers", {})
+
+    def all(self) -> Iterator[Redistribution]:
+        """Yield the redistributions; where a tensor waits, those of both passes together."""
+        nodes, edges = self.problem.nodes, self.problem.edges
+        waits = [nodes[edges[index].producer].kind == KEPT for index in self.changed]
+        pairs = zip(self.changed, waits, strict=True)
+        for index in dict.fromkeys(i - later for i, later in pairs):  # it stands behind the first
+            edge, source, wanted = edges[index], self.made[index], self._wanted(index)
+            waiting = any(nodes[node].kind == KEPT for node, _ in edge.readers)
+            later = self._wanted(index + 1) if waiting else {}
+            held = self.made[index + 1] if waiting else source
+            if held != source and held in later:
+                wanted.setdefault(held, []).extend(later[held])
+            given = waiting and nodes[edge.producer].kind != "op"
+            for goal, readers in wanted.items():
+                if goal != source:
+                    path = _path(edge, source, goal)
+                    after = self._before(readers) if given and goal != held else ""
+                    yield Redistribution(edge.tensor, path, tuple(dict.fromkeys(readers)), after)
+            for goal, readers in later.items():
+                if goal != held:
+                    before, path = _path(edge, source, held), _path(edge, held, goal)
+                    after = self._before(readers)
+                    yield Redistribution(
+                        edge.tensor, (*before, *path), tuple(dict.fromkeys(readers)),
+                        after, len(before) if after else 0,
+                    )  # fmt: skip
+
+    def _wanted(self, index: int) -> _Wanted:
+        """Return the readers of an edge by the state that they want."""
+        if index not in self.readers:
+            self.readers[index] = _readers(self.problem, self.problem.edges[index])
+        first, last = self.problem.flat.first_reader[index : index + 2]
+        found: _Wanted = {}
+        for goal, reader in zip(self.want[first:last], self.readers[index], strict=True):
+            if reader is not None:
+                found.setdefault(goal, []).append(reader)
+        return found
+
+    def _before(self, readers: Sequence[Reader]) -> str:
+        """Return the last op before the first of some readers that it waits for; "" if there is none."""
+        program = self.problem.program
+        place = program.order.number
+        first = program.op[min((name for name, _ in readers), key=place.__getitem__)]
+        makers = [program.producer.get(tensor) for _, tensor in first.inputs]
+        names = [op.name for op in makers if op is not None]
+        return max(names, key=place.__getitem__, default="")
+
+
+def _path(edge: Edge, source: int, goal: int) -> tuple[NdSbp, ...]:
+    states = edge.table.states
+    return () if source == goal else edge.table.path(states[source], states[goal])
+
+
+def _readers(problem: Problem, edge: Edge) -> list[Reader | None]:
+    """Return who reads a tensor, as a plan names it, for each reader of its edge; None if it waits."""
+    program, found = problem.program, list[Reader | None]()
     left: dict[int, list[str]] = {}
     for index, _ in edge.readers:
         node = problem.nodes[index]
-        if node.kind == "output":
+        if node.kind == KEPT:
+            found.append(None)
+        elif node.kind == "output":
             found.append((OUTPUT, ""))
         elif node.kind == "op":
             if index not in left:
@@ -51,27 +105,3 @@ def _readers(problem: Problem, edge: Edge) -> list[Reader]:
             update = program.op[program.parameter[node.name].update or ""]
             found.append((update.name, next(o for o, t in update.inputs if t == edge.tensor)))
     return found
-
-
-def by_pass(
-    program: Program, redistributions: Sequence[Redistribution]
-) -> tuple[Redistribution, ...]:
-    """Let parameters come for the forward and for the backward pass, each just before it reads them."""
-    parameters = {p.tensor for p in program.parameters}
-    position = {op.name: n for n, op in enumerate(program.ops)}
-    found = []
-    for item in redistributions:
-        passes: dict[str, list[tuple[str, str]]] = {}
-        for reader in item.readers:
-            op = program.op.get(reader[0])
-            passes.setdefault("" if op is None else op.phase, []).append(reader)
-        if item.tensor not in parameters or "" in passes:
-            found.append(item)
-            continue
-        for readers in passes.values():
-            first = min(readers, key=lambda reader: position[reader[0]])
-            others = [program.producer.get(t) for _, t in program.op[first[0]].inputs]
-            before = [op.name for op in others if op is not None]
-            after = max(before, key=position.__getitem__, default="")
-            found.append(replace(item, readers=tuple(readers), after=after))
-    return tuple(found)

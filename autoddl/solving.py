@@ -13,10 +13,12 @@ from autoddl.make_plan import Assigned, make_plan, within_memory
 from autoddl.plan import Estimate, Plan, Rows
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.objective import TIME, space
+from autoddl.search.passes import made_again, with_kept
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers import SOLVERS
 
+AGAIN = 5e-4  # the gap at which a search ends that only holds less than the one before
 LEAST_PART = 0.5  # of the budget that a search on the compute stream has, whatever went before
 
 
@@ -38,6 +40,9 @@ def solve(
     less, because more of it overlaps, that baseline is the plan; the gap stays that of the search.
     """
     begin = time.perf_counter()
+    if problem.compute_stream and limit is not None:
+        with uncollected():
+            problem, begin_at = with_kept(problem), ()
     searched = space(problem, objective)
     inner = searched.problem
     inner.check_memory(limit)
@@ -49,49 +54,55 @@ def solve(
             f"{NEEDS[search]}; allowed here are {', '.join((*SOLVERS, *starts))}"
         )
 
-    known = {name: searched.whole(assignment) for name, assignment in starts.items()}
-    assigned = cache(partial(Assigned, problem, limit=limit))
+    again = {name: made_again(inner, a) for name, a in starts.items()}
+    assigned = cache(partial(Assigned, problem))
     costs_s: list[float] = []  # of what searches find: a baseline that overlaps more has its own
 
     def find(bound: int | None) -> SearchResult:
         if search in starts:
-            found = inner.result(search, starts[search])
+            found = inner.result(search, fitting(search))
         else:
             left = max(0.0, budget - (time.perf_counter() - begin))
             found = SOLVERS[search](
                 inner,
                 budget=left,
-                stop_gap=stop_gap,
+                stop_gap=max(stop_gap, AGAIN) if costs_s else stop_gap,
                 seed=seed,
                 memory_bytes=bound,
-                starts=(*starts.values(), *begin_at),
+                starts=dict.fromkeys((*starts.values(), *again.values(), *begin_at)),
                 progress=progress,
             )
         costs_s.append(found.cost_s)
         found = replace(found, assignment=searched.whole(found.assignment))
-        if search in starts or objective != TIME:
+        if search in starts or objective != TIME or problem.compute_stream:
             return found
         with uncollected():
-            return _with_overlap(assigned, found, known, limit)
+            return _with_overlap(assigned, found, starts, limit)
 
     def memory(assignment: Assignment) -> int:
         with uncollected():
             return assigned(assignment).memory_bytes
 
+    def fitting(name: str) -> Assignment:
+        """Return the assignment of a baseline; the one that holds less where the other does not fit."""
+        roomy = limit is None or memory(searched.whole(starts[name])) <= limit
+        return starts[name] if roomy else again[name]
+
     def rows() -> tuple[Estimate, ...]:
         with uncollected():
-            return tuple(assigned(a).estimate(name) for name, a in known.items())
+            chosen = {name: searched.whole(fitting(name)) for name in starts}
+            return tuple(assigned(a).estimate(name) for name, a in chosen.items())
 
     chooses = search not in starts
     try:
         result = within_memory(inner, find, limit, chooses=chooses, memory=memory)
     except InfeasibleError:
-        fits = [a for a in known.values() if chooses and limit is not None and memory(a) <= limit]
+        known = {name: searched.whole(fitting(name)) for name in starts if chooses}
+        fits = [name for name, a in known.items() if limit is not None and memory(a) <= limit]
         if not fits:
             raise
-        best = min(fits, key=lambda a: assigned(a).step_s)
-        name = next(n for n, a in known.items() if a == best)
-        result = problem.result(f"{search}, then {name} for its memory", best)
+        name = min(fits, key=lambda n: assigned(known[n]).step_s)
+        result = problem.result(f"{search}, then {name} for its memory", known[name])
         costs_s.append(result.cost_s)
     with uncollected():
         found = {
@@ -101,7 +112,7 @@ def solve(
             "searches": max(1, len(costs_s)),
             "seconds": time.perf_counter() - begin,
             "lower_bound_s": result.lower_bound_s,
-            "gap": _gap(result.lower_bound_s, costs_s[-1] + assigned(result.assignment).again_s),
+            "gap": _gap(result.lower_bound_s, costs_s[-1]),
         }
         return make_plan(
             problem,

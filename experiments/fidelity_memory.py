@@ -2,10 +2,11 @@
 
 `python -m experiments.fidelity_memory [--models gpt,vgg13,bert_moe] [--meshes 4,2x2] [--plans 10]
 [--seed 0] [--folder out/memory] [--compute-stream]` compares, for every rank, the bytes of baseline
-and random plans, with `--compute-stream` where boxings are ops of the compute stream; half of the
-random ones are refined by coordinate descent, so that they are of the kind that a search
-returns. Every plan is a line of runs.jsonl at once: a run that is cut off goes on from there. The
-exit code is 1 where a rank is off by more than 10 %.
+and random plans; half of the random ones are refined by coordinate descent, so that they are of the
+kind that a search returns. With `--compute-stream` boxings are ops of the compute stream, and tensors
+may be redistributed for the forward and again for the backward pass (16 plans have all kinds). Every
+plan is a line of runs.jsonl at once: a run that is cut off goes on from there. The exit code is 1
+where a rank is off by more than 10 %.
 
 Workspaces of convolutions are not part of either side: cuDNN chooses them on the device.
 """
@@ -35,11 +36,13 @@ from autoddl.sbp.program import Program
 from autoddl.search import builder
 from autoddl.search.baselines import BASELINES
 from autoddl.search.descent import Descent
+from autoddl.search.passes import made_again, with_kept
 from autoddl.search.problem import Problem
 from autoddl.search.random import random_assignment
 from experiments import models
 
 BAR = 0.10
+AGAIN = ", made again"  # a baseline whose tensors wait for the backward pass as they were made
 MIB = 2**20
 # Some 100 MB on each rank, so that no fixed part dominates.
 SIZES: dict[str, dict[str, Any]] = {
@@ -97,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     for model in args.models.split(","):
         for mesh in args.meshes.split(","):
-            names = plan_names(args.plans, args.seed)
+            names = plan_names(args.plans, args.seed, compute_stream=args.compute_stream)
             rows += run(
                 args.folder / "runs.jsonl", model, mesh, names, compute_stream=args.compute_stream
             )
@@ -124,6 +127,8 @@ def run(
     problem = builder.build(
         program, Mesh.parse(mesh), profiles.load(None), compute_stream=compute_stream
     )
+    if compute_stream:
+        problem = with_kept(problem)
     for name in missing:
         begin = time.perf_counter()
         plan = _plan(problem, name)
@@ -142,10 +147,11 @@ def run(
     return found
 
 
-def plan_names(plans: int, seed: int) -> list[str]:
+def plan_names(plans: int, seed: int, *, compute_stream: bool = False) -> list[str]:
     """Return the names of so many plans: the baselines, then refined and random ones in turn."""
     drawn = [f"{('refined', 'random')[i % 2]} {seed + i // 2}" for i in range(plans)]
-    return [*BASELINES, *drawn][:plans]
+    again = [f"{name}{AGAIN}" for name in BASELINES] if compute_stream else []
+    return [*BASELINES, *again, *drawn][:plans]
 
 
 def compare(program: Program, plan: Plan, model: str, name: str) -> list[Row]:
@@ -170,10 +176,13 @@ def compare(program: Program, plan: Plan, model: str, name: str) -> list[Row]:
 
 def _plan(problem: Problem, name: str) -> Plan | None:
     """Return the plan of a name; None for a baseline that does not apply."""
-    if name in BASELINES:
-        assignment = BASELINES[name](problem)
+    baseline = name.removesuffix(AGAIN)
+    if baseline in BASELINES:
+        assignment = BASELINES[baseline](problem)
         if assignment is None:
             return None
+        if name != baseline:
+            assignment = made_again(problem, assignment)
     else:
         kind, _, seed = name.partition(" ")
         assignment = random_assignment(problem, int(seed))

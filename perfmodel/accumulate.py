@@ -20,6 +20,7 @@ class _Moved:
     path: tuple[NdSbp, ...]
     readers: tuple[tuple[str, str], ...]
     after: str = ""
+    early: int = 0
 
 
 def summed(program: Program, layout: Layout) -> tuple[Program, Layout]:

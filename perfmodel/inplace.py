@@ -39,7 +39,7 @@ def shared_input(
 ) -> tuple[str, bool] | None:
     """Return the operand whose memory the first result may use, and whether the op writes to it."""
     inputs = dict(op.inputs)
-    if op.type in _VIEWS:
+    if is_view(op):
         return op.inputs[0][0] if "in_0" not in inputs else "in_0", False
     if op.type in ("cast", "cast_like"):
         return ("in_0", False) if dtypes.get("in_0") == dtypes.get("out_0") else None
@@ -47,6 +47,11 @@ def shared_input(
         return ("input_0", False) if _keeps_order(shapes["input_0"], op.attr["perm"]) else None
     operand = _OVERWRITTEN.get(op.type)
     return (operand, True) if operand in inputs else None
+
+
+def is_view(op: Op) -> bool:
+    """Tell whether an op only changes the shape, so that its result is its input's memory."""
+    return op.type in _VIEWS
 
 
 def _keeps_order(shape: tuple[int, ...], perm: tuple[int, ...]) -> bool:

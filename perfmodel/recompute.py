@@ -31,6 +31,7 @@ class _Moved:
     path: tuple[NdSbp, ...]
     readers: tuple[tuple[str, str], ...]
     after: str = ""
+    early: int = 0
 
 
 def can_repeat(op: Op) -> bool:

@@ -30,8 +30,8 @@ ARRIVAL, BUFFER, SUM = "arrival", "identity_buffer", "acc"
 class Redistributed(Protocol):
     """A tensor that some readers want in another state: the states after each boxing.
 
-    `readers` are (op, operand) pairs; those that are no op stand for the graph's outputs. The first
-    boxing waits for the op `after`, if there is one.
+    `readers` are (op, operand) pairs; those that are no op stand for the graph's outputs. The boxing
+    behind the first `early` ones waits for the op `after`, if there is one.
     """
 
     @property
@@ -42,6 +42,16 @@ class Redistributed(Protocol):
     def readers(self) -> tuple[tuple[str, str], ...]: ...
     @property
     def after(self) -> str: ...
+    @property
+    def early(self) -> int: ...
+
+
+def comes_alone(redistribution: Redistributed) -> bool:
+    """Tell whether its first boxing is for its readers only, later than that for others.
+
+    It then begins with an identity of its own; boxings from one result to one state are shared.
+    """
+    return bool(redistribution.after) and not redistribution.early
 
 
 @dataclass(frozen=True)
@@ -274,11 +284,12 @@ class _Maker:
         redistribution = self.layout.redistributions[number]
         name = redistribution.tensor
         buffer, state = self.made[name]
-        variable = (state,) if name in self.layout.variables else ()
-        for step, goal in enumerate((*variable, *redistribution.path)):
+        own = (state,) if name in self.layout.variables or comes_alone(redistribution) else ()
+        late = len(own) + redistribution.early if redistribution.early else 0
+        for step, goal in enumerate((*own, *redistribution.path)):
             buffer = self._boxing(buffer, name, state, goal)
             buffer = self._identity(buffer, name, goal, (2, number, step))
-            if redistribution.after and step == len(variable):
+            if redistribution.after and step == late:
                 waiting = self.tasks[self.buffers[buffer].producer]
                 waiting.after = (self.started[redistribution.after],)
             state = goal

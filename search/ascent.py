@@ -3,7 +3,7 @@
 In turn the dual relaxation (dual.py) raises the bound and suggests a plan, and every choice that can't
 be part of a better one than the best known is dropped for good. It ends when the bound reaches the
 best plan, or when all plans that are left have been looked at (frontier.py). Where it gets slow, terms
-of more readers and a descent help. A memory limit becomes a price of bytes, bisected on the way.
+of more readers and a descent help.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ import numpy as np
 from autoddl.search.coordinate import search as descended
 from autoddl.search.dual import Dual
 from autoddl.search.frontier import cheapest as cheapest_within
+from autoddl.search.incumbent import ASCENTS, FINE, Incumbent
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted
-from autoddl.search.result import Assignment, Progress, Trace
 
 ROUNDS = 5  # of dual ascent between two looks at what can be dropped
 NEAR = 0.05  # relative; above that gap nothing is dropped, it would be little
 SHRUNK = 0.75  # so small a part of the choices left makes a smaller problem worth its time
 SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
-PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
 FEW = 2  # choices of a node on average that are left when all plans are looked at,
 SOME, SMALL = 4, 2000  # and where the bound stands still: on average, and of all nodes together
 WIDE = 4000  # partial plans that stay while looking at all that are left
-FINE = 1e-5  # relative; below that gap only a proof is of use, a better plan is not
 AT_LEAST_S = 1.0  # for a look; beyond that it may take a part of what the search took before
 LOOKS = {True: 1.0, False: 0.2}  # that part, by whether a better plan is of use
 PATIENCE = 8  # turns in which the bound does not move that end an ascent
@@ -40,62 +38,10 @@ SOON = 2  # so many end one that is not the last, or has a FINE gap
 # the bound: messages that have settled suggest better plans.
 CREEP, SLOW, STRIDE = 5e-3, 6e-3, 0.05
 MOVED, SLOWER = 1e-6, 4e-5
-ASCENTS, DESCENT = 0.8, 0.25  # so much of the budget may they take; of a slow one's rest a descent
-PRICES = 14  # of memory that are tried
+DESCENT = 0.25  # so much of what is left of the time of a slow one may a descent take
 RESTARTS = 4  # of coordinate descent from a plan that is not proven
 
 Offer = Callable[[Sequence[int]], tuple[float, int, bool]]
-
-
-class Incumbent:
-    """The best assignment of a problem and the bound so far, and how long to go on."""
-
-    def __init__(
-        self, problem: Problem, budget: float, stop_gap: float,
-        memory_bytes: int | None, progress: Progress | None,
-    ) -> None:  # fmt: skip
-        self.problem, self.budget, self.stop_gap = problem, budget, stop_gap
-        self.limit = memory_bytes
-        self.trace = Trace(progress)
-        self.best: Assignment = ()
-        self.best_s = np.inf
-        self.bound_s = problem.lower_bound_s()
-        self.evaluations = 0
-
-    def offer(self, assignment: Sequence[int]) -> tuple[float, int, bool]:
-        """Keep an assignment if it is the best so far; return its cost, bytes, whether it fits."""
-        self.evaluations += 1
-        cost_s, held = self.problem.cost_s(assignment), self.problem.memory_bytes(assignment)
-        fits = self.limit is None or held <= self.limit
-        if fits and (cost_s < self.best_s or not self.best):
-            self.best, self.best_s = tuple(assignment), cost_s
-            self.trace.improved(cost_s)
-        return cost_s, held, fits
-
-    def most_s(self) -> float:
-        """Return more than what the best plan costs."""
-        known = self.best_s if np.isfinite(self.best_s) else 1e6 * self.problem.lower_bound_s()
-        return 2 * max(known, 1e-9)
-
-    def late(self) -> bool:
-        """Tell whether the time for ascents is up."""
-        return self.trace.elapsed_s() > ASCENTS * self.budget
-
-    def raise_to(self, bound_s: float) -> None:
-        """Keep a bound if it is higher."""
-        self.bound_s = max(self.bound_s, bound_s)
-
-    def closed(self) -> bool:
-        """Tell whether the bound is as near to the best cost as is asked for."""
-        return self.near(self.bound_s, self.best_s)
-
-    def fine(self) -> bool:
-        """Tell whether a better plan would be of no use, only a proof that there is none."""
-        return bool(np.isfinite(self.best_s)) and self.best_s - self.bound_s <= FINE * self.best_s
-
-    def near(self, bound_s: float, best_s: float) -> bool:
-        """Tell whether a bound is as near to a cost as is asked for."""
-        return bound_s >= (1 - max(self.stop_gap, PROVEN)) * best_s
 
 
 class Ascent:
@@ -106,12 +52,14 @@ class Ascent:
     original one and returns its cost, bytes, and whether it fits. A bound that is not `limited` holds
     for plans with the memory of the best one, not with that of the search. Nothing is dropped as long
     as the bound moves by more than `steady` in a turn; `patience` are the turns in which it does not
-    move that end it.
+    move that end it. Where memory has no price yet, and what the messages suggest first does not fit,
+    it ends as `binding`.
     """
 
     def __init__(
         self, dual: Dual, domains: Sequence[Ints], offer: Offer, search: Incumbent, *,
         limited: bool = True, steady: float = np.inf, patience: int = PATIENCE, share: float = 1.0,
+        priced: bool = False,
     ) -> None:  # fmt: skip
         self.dual, self.domains, self.offer, self.search = dual, list(domains), offer, search
         self.limit = search.limit if limited else None
@@ -121,7 +69,7 @@ class Ascent:
         self.early = dual  # the last one that has all choices
         self.best_s, self.best_bytes = np.inf, 0
         self.bound_s, self.raised = -np.inf, -np.inf  # the latter with the price of all memory
-        self.price = _Price(dual.byte_s, search)
+        self.priced, self.binding = priced or search.limit is None, False
 
     def run(self) -> None:
         """Ascend; `bound_s` is that of the dual's problem at the end."""
@@ -129,15 +77,14 @@ class Ascent:
         drops = self.steady == np.inf
         while self.search.trace.elapsed_s() < self.end_s and idle < self.patience:
             self.raised = self.dual.ascend(ROUNDS)
-            fits = self._offer(self.dual.rounded())
+            if not self._offer(self.dual.rounded()) and not self.priced:
+                self.binding = True
+                return
+            self.priced = True
             before, now = self.bound_s, self._bound()
             self.bound_s = max(before, now)
             if self.search.near(self.bound_s, self.best_s):
                 return
-            if not self.price.settled(fits):
-                self.dual.price_memory(self.price.byte_s)
-                self.bound_s = -np.inf if self.limit is None else self.bound_s
-                continue
             gap_s = self.best_s - now
             least = min(max(CREEP * gap_s, MOVED * abs(now)), STRIDE * gap_s, SLOWER * abs(now))
             idle = idle + 1 if now <= before + least else 0
@@ -248,33 +195,6 @@ class Ascent:
         if found.assignment is not None:
             self._offer(found.assignment)
         return found.proven
-
-
-class _Price:
-    """The price of memory (s/B) at which the plan that the dual suggests just fits: bisection."""
-
-    def __init__(self, byte_s: float, search: Incumbent) -> None:
-        self.byte_s, self.low, self.high = byte_s, 0.0, np.inf
-        self.limit, self.best_s = search.limit, search.best_s
-        self.tries = 0 if byte_s == 0 and self.limit is not None else PRICES
-
-    def settled(self, fits: bool) -> bool:
-        """Take note whether the plan at this price fits; tell whether to stay with the price."""
-        if self.tries == PRICES or (fits and self.byte_s == 0):
-            self.tries = PRICES
-            return True
-        self.tries += 1
-        if fits:
-            self.high = self.byte_s
-        else:
-            self.low = self.byte_s
-        if np.isfinite(self.high):
-            self.byte_s = (self.low + self.high) / 2
-        else:
-            assert self.limit is not None
-            scale = self.best_s if np.isfinite(self.best_s) else 1e-3
-            self.byte_s = max(4 * self.low, 1e-2 * scale / max(1, self.limit))
-        return False
 
 
 def kept(dual: Dual, slack_s: float) -> list[Ints]:

@@ -91,7 +91,7 @@ def _same_module(problem: Problem, sources: list[int]) -> dict[int, list[int]]:
     """Return the nodes of every module that has exactly one root, by root."""
     by_module: dict[str, list[int]] = defaultdict(list)
     for index in range(len(problem.nodes)):
-        by_module[_module(problem, index)].append(index)
+        by_module[problem.module(problem.nodes[index])].append(index)
     found = {}
     for module, nodes in by_module.items():
         inside = [root for root in sources if root in set(nodes)]
@@ -100,19 +100,12 @@ def _same_module(problem: Problem, sources: list[int]) -> dict[int, list[int]]:
     return found
 
 
-def _module(problem: Problem, index: int) -> str:
-    node = problem.nodes[index]
-    if node.kind == "op":
-        return problem.program.op[node.name].module
-    return node.name.rpartition(".")[0] if node.kind == "parameter" else ""
-
-
 def _classes(problem: Problem) -> list[object]:
     """Name every node up to the number of its layer, so that repeated layers get equal names."""
     seen: dict[object, int] = defaultdict(int)
     classes: list[object] = []
-    for index, node in enumerate(problem.nodes):
-        module = _module(problem, index)
+    for node in problem.nodes:
+        module = problem.module(node)
         kind = problem.program.op[node.name].type if node.kind == "op" else node.kind
         leaf = node.name.rpartition(".")[2] if node.kind == "parameter" else ""
         occurrence = seen[module, kind, leaf]

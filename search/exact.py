@@ -21,29 +21,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoddl.errors import InfeasibleError
-from autoddl.search.ascent import (
-    PATIENCE,
-    PROVEN,
-    SLACK,
-    SOON,
-    Ascent,
-    Incumbent,
-    everything,
-    kept,
-)
+from autoddl.search.ascent import PATIENCE, SLACK, SOON, Ascent, everything, kept
 from autoddl.search.coordinate import search as descended
 from autoddl.search.descent import cheapest, least_memory, replicated
 from autoddl.search.dual import Dual
+from autoddl.search.incumbent import PROVEN, Incumbent
+from autoddl.search.priced import ENOUGH, Prices
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted
 from autoddl.search.result import Assignment, Progress, SearchResult
-from autoddl.search.shorten import Ends, Shortened, shorten
+from autoddl.search.shorten import Ends, Shortened, shorten, unchanged
 from autoddl.search.terms import Fold
 
 FOLDED = 30  # rounds of the fold
 ENDS, UNFOLDED = (4, 3), (2, 5, 5)  # layers before and behind the gap of a longer one, its rounds
 LESS = 0.8  # so small a part of the nodes is worth a fold of its own
 STEADY = 4e-5  # relative; where few layers' bound moves less in a turn its messages serve for all
+PRICES = "prices of memory"  # in the notes of a problem
 FIRST = 0.5  # so much of the time for ascents may go to few layers
 
 
@@ -114,11 +108,24 @@ class _Stages:
     def solve(self) -> None:
         """Raise the bound and look for plans until the best one is proven, or nothing moves."""
         some = shorten(self.problem)
-        if some.problem is self.problem:
-            dual = Dual(self.problem, most_s=self.run.most_s())
-            self._ascend(Ascent(dual, everything(self.problem), self.run.offer, self.run))
-            return
-        found = self._few(some)
+        layered = some.problem is not self.problem
+        dual = Dual(some.problem, most_s=self.run.most_s())
+        ascend = self._few if layered else self._all
+        known = self.run.limit is not None and PRICES in self.problem.notes
+        found = None if known else ascend(some, dual)
+        if found is None or found.binding:
+            if layered:
+                self.run.stop_gap = max(self.run.stop_gap, ENOUGH)
+            byte_s = self._priced(some, dual)
+            if self._over():
+                return
+            dual.price_memory(byte_s)
+            found = ascend(some, dual, priced=True)
+        if layered:
+            self._layers(some, found)
+
+    def _layers(self, some: Shortened, found: Ascent) -> None:
+        """Go on with all layers, from what was found for a few."""
         few = _View(some, found.early, everything(some.problem))
         starts, wide = [few], found.dual.wide
         if some.folds:
@@ -137,7 +144,7 @@ class _Stages:
                 before=before.dual, ends=before.some.ends, wide=wide,
             )  # fmt: skip
             patience = PATIENCE if before is few else SOON
-            ascent = Ascent(dual, domains, self.run.offer, self.run, patience=patience)
+            ascent = Ascent(dual, domains, self.run.offer, self.run, patience=patience, priced=True)
             self._ascend(ascent)
             domains = ascent.choices()
             byte_s, wide = ascent.dual.byte_s, ascent.dual.wide
@@ -145,17 +152,37 @@ class _Stages:
     def _over(self) -> bool:
         return self.run.late() or self.run.closed()
 
-    def _few(self, some: Shortened) -> Ascent:
+    def _all(self, some: Shortened, dual: Dual, *, priced: bool = False) -> Ascent:
+        """Solve a problem that no layers can be left out of."""
+        every = everything(some.problem)
+        found = Ascent(dual, every, self.run.offer, self.run, priced=priced)
+        self._ascend(found)
+        return found
+
+    def _priced(self, some: Shortened, before: Dual) -> float:
+        """Bound plans under a memory limit, and look for some; return the best price of a byte."""
+        notes = self.problem.notes
+        if PRICES not in notes:  # of another limit, and of use for this one, too
+            few = some if some.folds else unchanged(self.problem)
+            dual = Dual(
+                few.problem, most_s=self.run.most_s(), fold=_fold(few), before=before,
+                ends=None if few is some else some.ends, wide=before.wide,
+            )  # fmt: skip
+            notes[PRICES] = Prices(self.problem, few, dual)
+        prices: Prices = notes[PRICES]
+        prices.search(self.run)
+        return prices.best(self.run.limit or 0)
+
+    def _few(self, some: Shortened, dual: Dual, *, priced: bool = False) -> Ascent:
         """Solve the problem that lacks layers."""
 
         def offer(assignment: Sequence[int]) -> tuple[float, int, bool]:
             _, _, fits = self.run.offer(some.extended(assignment))
             return some.problem.cost_s(assignment), some.problem.memory_bytes(assignment), fits
 
-        dual = Dual(some.problem, most_s=self.run.most_s())
         found = Ascent(
             dual, everything(some.problem), offer, self.run,
-            limited=False, steady=STEADY, share=FIRST,
+            limited=False, steady=STEADY, share=FIRST, priced=priced,
         )  # fmt: skip
         found.run()
         return found

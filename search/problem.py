@@ -33,13 +33,14 @@ _T = TypeVar("_T")
 
 TENSOR = "tensor"  # operand name of input, output and parameter nodes
 GRADIENT = "gradient"
+KEPT = "kept"  # kind of the nodes of tensors that wait for the backward pass (search/passes.py)
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
     """A variable of the problem.
 
-    `kind` is op, input, output or parameter; `name` that of the op, tensor or parameter. `choices`
+    `kind` is op, input, output, parameter or kept; `name` that of the op, tensor or parameter. `choices`
     maps operands to states, `compute_s` and `memory_bytes` have one entry per choice.
     """
 
@@ -126,6 +127,13 @@ class Problem:
     def flat(self) -> Flat:
         """Return the prices of all nodes and edges one behind the other."""
         return Flat(self.nodes, self.edges)
+
+    def module(self, node: Node) -> str:
+        """Return the module of an op or a parameter, or of what makes a kept tensor; "" for others."""
+        maker = self.program.producer.get(node.name) if node.kind == KEPT else None
+        if node.kind == "op" or maker is not None:
+            return self.program.op[node.name].module if maker is None else maker.module
+        return node.name.rpartition(".")[0] if node.kind in ("parameter", KEPT) else ""
 
     def cost_s(self, assignment: Sequence[int]) -> float:
         """Return the seconds of a step under an assignment."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from autoddl.search.problem import TENSOR, Edge, Problem
+from autoddl.search.problem import KEPT, TENSOR, Edge, Problem
 from autoddl.search.result import Assignment
 
 _PERIODS = range(1, 5)  # so many different layers may take turns
@@ -163,6 +163,10 @@ def _places(problem: Problem) -> dict[int, _Place]:
             path, kind = op.module, (op.phase, op.type)
         elif node.kind == "parameter":
             path, kind = node.name, (node.kind, "")
+        elif node.kind == KEPT:
+            maker = program.producer.get(node.name)
+            path = node.name if maker is None else maker.module
+            kind = node.kind, "" if maker is None else maker.type
         else:
             continue
         parts = _numbered(path)

@@ -17,6 +17,8 @@ from autoddl.engine import accumulation
 from autoddl.engine.capture import neutral_name
 from autoddl.engine.stages import StageWriter
 from autoddl.errors import AutoDDLError
+from autoddl.make_plan import layout_of
+from autoddl.perfmodel.tasks import comes_alone
 from autoddl.plan import OUTPUT, Plan, Redistribution
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp, Sbp, broadcast
@@ -40,11 +42,14 @@ def write_plan(job: Any, plan: Plan, program: Program, graph_name: str) -> None:
     if staged is not None:
         writer.set_inserted(plan)
         staged.transfer()
+    layout = layout_of(plan)
     for number, redistribution in enumerate(plan.redistributions):
         if staged is not None:
             staged.buffer_source(redistribution)
-        variable = plan.variables.get(redistribution.tensor)
-        writer.redistribute(redistribution, number, variable)
+        own = plan.variables.get(redistribution.tensor)
+        if own is None and comes_alone(redistribution):
+            own = layout.state(program, redistribution.tensor)
+        writer.redistribute(redistribution, number, own)
     if staged is not None:
         staged.buffer_rest()
         staged.order_updates()
@@ -178,11 +183,13 @@ class JobWriter:
             if op.WhichOneof("op_type") == "output_conf" and getattr(op.output_conf, "in") == old:
                 setattr(op.output_conf, "in", new)
 
-    def redistribute(
-        self, redistribution: Redistribution, number: int, variable: NdSbp | None
-    ) -> None:
-        """Chain one identity per step behind a tensor and let its readers read the last one."""
-        steps = redistribution.path if variable is None else (variable, *redistribution.path)
+    def redistribute(self, redistribution: Redistribution, number: int, own: NdSbp | None) -> None:
+        """Chain one identity per step behind a tensor and let its readers read the last one.
+
+        The first one is in the tensor's `own` state, if that is given.
+        """
+        steps = redistribution.path if own is None else (own, *redistribution.path)
+        shift = 0 if own is None or not redistribution.early else 1
         done: dict[str, str] = {}
         for reader in redistribution.readers:
             for lbn in self.reads(redistribution.tensor, reader):
@@ -190,8 +197,8 @@ class JobWriter:
                     name = f"autoddl-boxing-{number}" + (f"-{len(done)}" if done else "")
                     done[lbn] = self.chain(name, lbn, steps)
                     if redistribution.after:
-                        first = self.ops[f"{name}-{len(steps) - len(redistribution.path)}"]
-                        first.ctrl_in_op_name.append(self._op(redistribution.after).name)
+                        waiting = self.ops[f"{name}-{redistribution.early + shift}"]
+                        waiting.ctrl_in_op_name.append(self._op(redistribution.after).name)
                 self.rewire(reader, lbn, done[lbn])
 
     def chain(self, name: str, lbn: str, steps: Iterable[NdSbp]) -> str:

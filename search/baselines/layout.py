@@ -15,7 +15,7 @@ from autoddl.sbp.state import B, NdSbp, P, Sbp
 from autoddl.search.cells import roots
 from autoddl.search.descent import IMPROVEMENT, Descent
 from autoddl.search.moves import neighbours
-from autoddl.search.problem import TENSOR, Edge, Floats, Ints, Node, Problem
+from autoddl.search.problem import KEPT, TENSOR, Edge, Floats, Ints, Node, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened, shorten, unchanged
 
@@ -187,7 +187,7 @@ class Completion:
         point = [0] * len(problem.nodes)
         free = set(range(len(problem.nodes))) - self.held
         for index, node in enumerate(problem.nodes):
-            if node.kind == "op":
+            if node.kind in ("op", KEPT):
                 cost = follow(problem, self.incoming[index], index, point)
                 fits = self._fitting(node.choices, layout.operands.get(node.name))
                 if len(fits):

@@ -13,11 +13,7 @@ import pytest
 from autoddl import optimize
 from autoddl.arguments import compute_streams
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.make_plan import Assigned
 from autoddl.plan import Plan, load
-from autoddl.sbp.mesh import Mesh
-from autoddl.search.baselines import BASELINES
-from autoddl.search.builder import build
 from autoddl.solving import best_stream
 from tests.clusters import cluster
 from tests.programs import transformer
@@ -120,23 +116,23 @@ def test_what_can_be_asked_for() -> None:
     assert not plan(mesh="2x2x2").compute_stream
 
 
-def test_parameters_come_for_each_pass_where_they_do_not_fit() -> None:
-    """Weights cut over all devices and gathered to be read; then once for each pass."""
-    problem = build(CUDA, Mesh.parse("4"), cluster(), compute_stream=True)
-    assignment = BASELINES["ZeRO 2"](problem)
-    assert assignment is not None
-    shared = Assigned(problem, assignment)
-    roomy = Assigned(problem, assignment, limit=shared.memory_bytes)
-    tight = Assigned(problem, assignment, limit=shared.memory_bytes - 1)
-    assert roomy.redistributions == shared.redistributions
-    assert tight.memory_bytes < shared.memory_bytes
-    assert tight.step_s == pytest.approx(shared.step_s + tight.again_s)
-    assert tight.prediction.step_s == pytest.approx(tight.step_s)
-    program, weights = problem.program, {p.tensor for p in CUDA.parameters}
-    position = {op.name: n for n, op in enumerate(program.ops)}
-    moved = [r for r in tight.redistributions if r.tensor in weights]
-    assert len(moved) > len([r for r in shared.redistributions if r.tensor in weights])
-    for item in moved:
-        assert len({program.op[name].phase for name, _ in item.readers}) == 1
-        assert all(position[item.after] < position[name] for name, _ in item.readers if item.after)
-    assert tight.again_s > 0 == shared.again_s
+def test_what_comes_again_where_memory_is_short(tmp_path: Path) -> None:
+    """Under a limit that a plan with everything kept exceeds; and baselines follow."""
+    roomy = plan(compute_stream=True, mesh="4")
+    tight = plan(
+        compute_stream=True, mesh="4", memory=0.9 * roomy.estimate.memory_bytes, budget=5.0
+    )
+    assert tight.estimate.memory_bytes <= 0.9 * roomy.estimate.memory_bytes
+    assert tight.estimate.step_s >= roomy.estimate.step_s * (1 - 1e-9)
+    assert tight.search["lower_bound_s"] <= tight.estimate.step_s
+    by_name = {row.name: row for row in plan(compute_stream=True, mesh="4").baselines}
+    limit = by_name["ZeRO 2"].memory_bytes - 1
+    again = plan(compute_stream=True, mesh="4", search="ZeRO 2", memory=limit)
+    assert again.estimate.memory_bytes <= limit
+    assert again.estimate.step_s > by_name["ZeRO 2"].step_s
+    (row,) = [row for row in again.baselines if row.name == "ZeRO 2"]
+    assert row.memory_bytes == again.estimate.memory_bytes
+    waiting = [item for item in again.redistributions if item.after]
+    assert waiting
+    again.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json").redistributions == again.redistributions

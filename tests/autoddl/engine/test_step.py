@@ -35,6 +35,14 @@ def test_losses_are_those_of_one_device_however_the_batch_is_fed(seen: Any) -> N
         assert rank["losses"] == pytest.approx(rank["reference"], abs=1e-5)
 
 
+def test_tensors_may_wait_for_the_backward_pass_in_any_state(seen: Any) -> None:
+    for rank in seen:
+        assert rank["waiting"] == pytest.approx(rank["reference"], abs=1e-5)
+        assert (
+            min(rank["late"]) > 2
+        )  # of boxings that come in the backward pass, and of some before
+
+
 def test_trained_weights_survive_save_and_load(seen: Any) -> None:
     assert all(rank["weights"] < 1e-5 for rank in seen)
 

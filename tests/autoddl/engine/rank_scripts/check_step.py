@@ -11,6 +11,14 @@ import numpy as np
 import oneflow as flow
 
 import autoddl
+from autoddl.make_plan import make_plan
+from autoddl.perfmodel import profile as profiles
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.baselines import BASELINES
+from autoddl.search.builder import build
+from autoddl.search.passes import made_again, with_kept
+from autoddl.search.problem import KEPT
+from autoddl.search.random import random_assignment
 from experiments.models import gpt
 from experiments.models.training import OPTIMIZERS, seed_weights
 
@@ -45,6 +53,21 @@ def refusal(action):
     except autoddl.AutoDDLError as error:
         return str(error)
     return "no error"
+
+
+def waiting_plan(program, mesh):
+    """Return a plan whose tensors wait for the backward pass in states drawn at random."""
+    problem = with_kept(build(program, Mesh.parse(mesh), profiles.load(None)))
+    assignment = list(made_again(problem, BASELINES["ZeRO 2"](problem)))
+    drawn, tables = random_assignment(problem, 3), [edge.table for edge in problem.edges]
+    for edge, table in zip(problem.edges, tables, strict=True):
+        for node, states in edge.readers:
+            if problem.nodes[node].kind == KEPT:
+                source = edge.source[assignment[edge.producer]]
+                goal = states[drawn[node]]
+                if "P" not in str(table.states[goal]) and np.isfinite(table.cost[source, goal]):
+                    assignment[node] = drawn[node]
+    return make_plan(problem, problem.result("waiting", tuple(assignment)))
 
 
 def main(out, mesh):
@@ -84,6 +107,13 @@ def main(out, mesh):
         distance = max(distance, float(np.abs(local - weights[name]).max()))
     seen["weights"] = distance
     seen["changed"] = step.changed_signatures
+    again, _ = fresh()
+    waiting = waiting_plan(plan.program, mesh)
+    seen["late"] = [sum(bool(r.after) for r in waiting.redistributions)]
+    seen["late"].append(sum(bool(r.early) for r in waiting.redistributions))
+    step = waiting.apply(again)
+    seen["waiting"] = [float(step(x, y).numpy()) for _ in range(4)]
+    seen["changed"] += step.changed_signatures
     short = x[:4]
     seen["short"] = refusal(lambda: step(short, short))
     seen["wrong part"] = refusal(lambda: step.from_local(x[:3], y[:3]))

@@ -1,0 +1,65 @@
+"""What an exact search knows so far: the best assignment, a bound for all, and how long to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autoddl.search.problem import Problem
+from autoddl.search.result import Assignment, Progress, Trace
+
+PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
+FINE = 1e-5  # relative; below that gap only a proof is of use, a better plan is not
+ASCENTS = 0.8  # so much of the budget may ascents take
+
+
+class Incumbent:
+    """The best assignment of a problem and the bound so far, and how long to go on."""
+
+    def __init__(
+        self, problem: Problem, budget: float, stop_gap: float,
+        memory_bytes: int | None, progress: Progress | None,
+    ) -> None:  # fmt: skip
+        self.problem, self.budget, self.stop_gap = problem, budget, stop_gap
+        self.limit = memory_bytes
+        self.trace = Trace(progress)
+        self.best: Assignment = ()
+        self.best_s = np.inf
+        self.bound_s = problem.lower_bound_s()
+        self.evaluations = 0
+
+    def offer(self, assignment: Sequence[int]) -> tuple[float, int, bool]:
+        """Keep an assignment if it is the best so far; return its cost, bytes, whether it fits."""
+        self.evaluations += 1
+        cost_s, held = self.problem.cost_s(assignment), self.problem.memory_bytes(assignment)
+        fits = self.limit is None or held <= self.limit
+        if fits and (cost_s < self.best_s or not self.best):
+            self.best, self.best_s = tuple(assignment), cost_s
+            self.trace.improved(cost_s)
+        return cost_s, held, fits
+
+    def most_s(self) -> float:
+        """Return more than what the best plan costs."""
+        known = self.best_s if np.isfinite(self.best_s) else 1e6 * self.problem.lower_bound_s()
+        return 2 * max(known, 1e-9)
+
+    def late(self) -> bool:
+        """Tell whether the time for ascents is up."""
+        return self.trace.elapsed_s() > ASCENTS * self.budget
+
+    def raise_to(self, bound_s: float) -> None:
+        """Keep a bound if it is higher."""
+        self.bound_s = max(self.bound_s, bound_s)
+
+    def closed(self) -> bool:
+        """Tell whether the bound is as near to the best cost as is asked for."""
+        return self.near(self.bound_s, self.best_s)
+
+    def fine(self) -> bool:
+        """Tell whether a better plan would be of no use, only a proof that there is none."""
+        return bool(np.isfinite(self.best_s)) and self.best_s - self.bound_s <= FINE * self.best_s
+
+    def near(self, bound_s: float, best_s: float) -> bool:
+        """Tell whether a bound is as near to a cost as is asked for."""
+        return bound_s >= (1 - max(self.stop_gap, PROVEN)) * best_s
