@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from autoddl.search.choices import SignatureLists, unknown_types
 from autoddl.search.objective import TIME
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment
-from autoddl.solving import best_stream, solve
+from autoddl.solving import best_stream, in_order, is_settled, solve
 
 EXECUTED_AXES = 2  # OneFlow redistributes on meshes of one and two axes
 
@@ -216,8 +217,9 @@ def plan_program(
             )  # fmt: skip
             return replace(plan, engine=engine)
 
-        allowed = streams_on(problem.mesh, streams)
-        return best_stream(allowed, planned, cost_s, budget=seconds)
+        allowed = in_order(streams_on(problem.mesh, streams), problem, limit)
+        settled = partial(is_settled, problem=problem)
+        return best_stream(allowed, planned, cost_s, settled, budget=seconds)
 
     def cost_s(plan: Plan) -> float:
         return plan.estimate.step_s if timed else plan.estimate.communication_s

@@ -9,7 +9,8 @@ from functools import cache, partial
 
 from autoddl.collector import uncollected
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.make_plan import Assigned, make_plan, within_memory
+from autoddl.make_plan import Assigned, layout_of, make_plan, within_memory
+from autoddl.perfmodel.memory import estimate
 from autoddl.plan import Estimate, Plan, Rows
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.objective import TIME, space
@@ -19,6 +20,7 @@ from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers import SOLVERS
 
 AGAIN = 5e-4  # the gap at which a search ends that only holds less than the one before
+HOPELESS = 2.0
 LEAST_PART = 0.5  # of the budget that a search on the compute stream has, whatever went before
 
 
@@ -163,14 +165,40 @@ def _with_overlap(
     return replace(found, lower_bound_s=result.lower_bound_s, trace=result.trace)
 
 
+def in_order(streams: Sequence[bool], problem: Problem, limit: int | None) -> Sequence[bool]:
+    """Return the kinds of streams in the order in which they are planned.
+
+    The compute stream is the first where there is so little memory that not even what each baseline
+    keeps fits; it takes less.
+    """
+    if limit is None or len(streams) == 1:
+        return streams
+    with uncollected():
+        held = [problem.memory_bytes(a) for a in assignments(problem).values()]
+    return sorted(streams, reverse=min(held) > limit)
+
+
+def is_settled(plan: Plan, problem: Problem) -> bool:
+    """Tell whether no plan on other streams is looked for: memory did not bind, or is far too short.
+
+    The latter is so where the same plan needs HOPELESS times the limit on streams of its boxings' own.
+    """
+    if not plan.compute_stream:
+        return bool(plan.search["searches"] == 1)
+    with uncollected():
+        apart = estimate(problem.program, problem.mesh.shape, layout_of(plan), sizes=problem.sizes)
+    return apart.total > HOPELESS * (plan.memory_limit_bytes or 0)
+
+
 def best_stream(
     streams: Sequence[bool],
     planned: Callable[[bool, float], Plan],
     cost_s: Callable[[Plan], float],
+    settled: Callable[[Plan], bool],
     *,
     budget: float,
 ) -> Plan:
-    """Return the cheapest plan of some kinds of streams, the first where memory did not bind it.
+    """Return the cheapest plan of some kinds of streams, or the first that is `settled`.
 
     Raises:
         InfeasibleError: none fits; that of the kind that needs least.
@@ -185,8 +213,8 @@ def best_stream(
             failures.append(error)
             continue
         plans.append(plan)
-        if plan.search["searches"] == 1:
-            break
+        if len(plans) + len(failures) < len(streams) and settled(plan):
+            return plan
     if not plans:
         raise min(failures, key=lambda error: error.needed_bytes or 0)
     return min(plans, key=cost_s)

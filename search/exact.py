@@ -14,7 +14,6 @@ and no plan either: that layers have equal messages does not make their choices 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +30,6 @@ from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted
 from autoddl.search.result import Assignment, Progress, SearchResult
 from autoddl.search.shorten import Ends, Shortened, shorten, unchanged
-from autoddl.search.terms import Fold
 
 FOLDED = 30  # rounds of the fold
 ENDS, UNFOLDED = (4, 3), (2, 5, 5)  # layers before and behind the gap of a longer one, its rounds
@@ -165,7 +163,7 @@ class _Stages:
         if PRICES not in notes:  # of another limit, and of use for this one, too
             few = some if some.folds else unchanged(self.problem)
             dual = Dual(
-                few.problem, most_s=self.run.most_s(), fold=_fold(few), before=before,
+                few.problem, most_s=self.run.most_s(), fold=few.fold(), before=before,
                 ends=None if few is some else some.ends, wide=before.wide,
             )  # fmt: skip
             notes[PRICES] = Prices(self.problem, few, dual)
@@ -191,7 +189,7 @@ class _Stages:
         """Bound all layers by those of a fold, which begins with the messages of few layers."""
         dual = Dual(
             few.some.problem, byte_s=few.dual.byte_s, most_s=self.run.most_s(),
-            fold=_fold(few.some), before=few.dual, wide=wide,
+            fold=few.some.fold(), before=few.dual, wide=wide,
         )  # fmt: skip
         self._raise(dual, FOLDED)
         self.run.offer(few.some.extended(dual.rounded()))
@@ -209,7 +207,7 @@ class _Stages:
         domains = before.domains(some.nodes)
         dual = Dual(
             restricted(some.problem, domains), byte_s=before.dual.byte_s, most_s=self.run.most_s(),
-            fold=_fold(some), before=before.dual, ends=before.ends(some.tensors), wide=wide,
+            fold=some.fold(), before=before.dual, ends=before.ends(some.tensors), wide=wide,
         )  # fmt: skip
         for rounds in UNFOLDED:
             moved = self._raise(dual, rounds)
@@ -236,10 +234,6 @@ class _Stages:
         ascent.best_s = self.run.best_s
         ascent.run()
         self.run.raise_to(ascent.bound_s)
-
-
-def _fold(some: Shortened) -> Fold:
-    return Fold(np.bincount(some.place), Counter(some.edges()))
 
 
 def _descend(run: Incumbent, starts: Sequence[Assignment]) -> None:

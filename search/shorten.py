@@ -8,14 +8,17 @@ one before the gap then stands for all that were left out.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from autoddl.search.problem import KEPT, TENSOR, Edge, Problem
 from autoddl.search.result import Assignment
+from autoddl.search.terms import Fold
 
 _PERIODS = range(1, 5)  # so many different layers may take turns
 
@@ -75,6 +78,10 @@ class Shortened:
     def edges(self) -> tuple[tuple[int, ...], ...]:
         """Return for every edge of the whole problem the edges that its ends are from, if it folds."""
         return tuple(tuple(end[0] for end in ends if end is not None) for ends in self.ends)
+
+    def fold(self) -> Fold:
+        """Return how often its nodes and edges occur in the whole problem, if it folds."""
+        return Fold(np.bincount(self.place), Counter(self.edges()))
 
     def extended(self, assignment: Sequence[int]) -> Assignment:
         """Return the assignment of the whole problem; left-out layers are like their stand-in."""

@@ -63,8 +63,13 @@ def test_the_cheapest_kind_is_taken() -> None:
     def cost_s(found: Plan) -> float:
         return steps[found.compute_stream]
 
-    assert best_stream((False, True), planned(2), cost_s, budget=1.0).compute_stream
-    assert not best_stream((False, True), planned(1), cost_s, budget=1.0).compute_stream
+    def settled(found: Plan) -> bool:
+        return bool(found.search["searches"] == 1)
+
+    for order in ((False, True), (True, False)):
+        assert best_stream(order, planned(2), cost_s, settled, budget=1.0).compute_stream
+        first = best_stream(order, planned(1), cost_s, settled, budget=1.0)
+        assert first.compute_stream == order[0]
 
     def fails(stream: bool, _: float) -> Plan:
         error = InfeasibleError(str(stream))
@@ -72,7 +77,7 @@ def test_the_cheapest_kind_is_taken() -> None:
         raise error
 
     with pytest.raises(InfeasibleError, match="True"):
-        best_stream((False, True), fails, cost_s, budget=1.0)
+        best_stream((False, True), fails, cost_s, settled, budget=1.0)
 
 
 def test_a_plan_keeps_its_kind_of_streams(tmp_path: Path) -> None:
