@@ -40,8 +40,9 @@ from autoddl.search.result import Assignment, Progress, SearchResult
 from autoddl.search.shorten import Ends, Shortened, shorten
 from autoddl.search.terms import Fold
 
-TURN, FOLDED, UNFOLDED = 2, 15, 6  # rounds of a fold between two looks at its bound, so often at most
-CALM = 0.05  # so small a part of its distance from the best plan ends them
+# Rounds of a fold between two looks at its bound, and so often at most; a turn that brings it nearer to
+# the best plan by less than CALM of its distance is the last one.
+TURN, FOLDED, UNFOLDED, CALM = 2, 15, 6, 0.05
 ENDS = 4, 3  # layers before and behind the gap of a longer fold
 LESS = 0.8  # so small a part of the nodes is worth a fold of its own
 STEADY = 4e-5  # relative; where few layers' bound moves less in a turn its messages serve for all
