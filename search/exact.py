@@ -31,8 +31,10 @@ from autoddl.search.restrict import restricted
 from autoddl.search.result import Assignment, Progress, SearchResult
 from autoddl.search.shorten import Ends, Shortened, shorten, unchanged
 
-FOLDED = 30  # rounds of the fold
-ENDS, UNFOLDED = (4, 3), (2, 5, 5)  # layers before and behind the gap of a longer one, its rounds
+# Rounds of a fold between two looks at its bound, and so often at most; a turn that brings it nearer to
+# the best plan by less than CALM of its distance is the last one.
+TURN, FOLDED, UNFOLDED, CALM = 2, 15, 6, 0.05
+ENDS = 4, 3  # layers before and behind the gap of a longer fold
 LESS = 0.8  # so small a part of the nodes is worth a fold of its own
 STEADY = 4e-5  # relative; where few layers' bound moves less in a turn its messages serve for all
 PRICES = "prices of memory"  # in the notes of a problem
@@ -209,21 +211,22 @@ class _Stages:
             restricted(some.problem, domains), byte_s=before.dual.byte_s, most_s=self.run.most_s(),
             fold=some.fold(), before=before.dual, ends=before.ends(some.tensors), wide=wide,
         )  # fmt: skip
-        for rounds in UNFOLDED:
-            moved = self._raise(dual, rounds)
-            if self._over() or not moved:
-                break
+        self._raise(dual, UNFOLDED)
         if not self.run.closed():
             pairs = zip(domains, dual.rounded(), strict=True)
             self.run.offer(some.extended([int(domain[i]) for domain, i in pairs]))
         left = [d[k] for d, k in zip(domains, kept(dual, self._slack(dual)), strict=True)]
         return _View(some, dual, left)
 
-    def _raise(self, dual: Dual, rounds: int) -> bool:
-        """Ascend and keep the bound; tell whether it is higher than the one before."""
-        before = self.run.bound_s
-        self.run.raise_to(dual.ascend(rounds) - dual.byte_s * (self.run.limit or 0))
-        return self.run.bound_s > before
+    def _raise(self, dual: Dual, turns: int) -> None:
+        """Ascend as long as the bound comes nearer to the best plan, and keep it."""
+        for _ in range(turns):
+            before = self.run.bound_s
+            self.run.raise_to(dual.ascend(TURN) - dual.byte_s * (self.run.limit or 0))
+            gap_s = self.run.best_s - before
+            least = CALM * gap_s if np.isfinite(gap_s) else 0.0
+            if self._over() or self.run.bound_s <= before + least:
+                return
 
     def _slack(self, dual: Dual) -> float:
         """Return by how much a better plan may be above the bound of a dual, both with memory's price."""

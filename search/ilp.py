@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import optimize
 
 from autoddl.errors import InfeasibleError
 from autoddl.search.descent import least_memory, replicated
@@ -95,6 +94,8 @@ def _solve(
     model: Model, deadline: float, stop_gap: float, *, whole: bool = True
 ) -> tuple[Any, float]:
     """Return HiGHS's columns, None if it ran out of time before it had any, and its bound (s)."""
+    from scipy import optimize  # 600 modules that no other solver needs
+
     cost, binaries = model.cost, np.arange(model.width) < model.binaries
     scale = LARGEST / max(float(cost.max(initial=0.0)), 1e-300)
     options: dict[str, Any] = {

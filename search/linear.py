@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
 
 from autoddl.search.problem import Edge, Floats, Ints, Problem
 from autoddl.search.result import Assignment
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 GROUPED = 4  # up to so many readers have a flow for each group of them, 2^n − 1
 # Relative: costs within EQUAL are the same sum in another order; arcs are only left out of tables
@@ -93,8 +96,10 @@ class Rows:
         return np.concatenate([high for _, high in self.bounds])
 
     @property
-    def matrix(self) -> sparse.csr_matrix:
+    def matrix(self) -> csr_matrix:
         """Return the coefficients; those of one column in one row add up."""
+        from scipy import sparse  # see ilp: no other solver needs it
+
         row, column, value = (np.concatenate(part) for part in zip(*self.triplets, strict=True))
         return sparse.csr_matrix((value, (row, column)), shape=(self.height, self.width))
 

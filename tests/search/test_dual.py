@@ -7,10 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from autoddl.sbp.mesh import Mesh
+from autoddl.search import builder
 from autoddl.search.dual import Dual
 from autoddl.search.frontier import cheapest
 from autoddl.search.problem import Problem
 from autoddl.search.restrict import restricted
+from tests.clusters import cluster
+from tests.programs import transformer
 from tests.search import random_problems
 from tests.search.random_problems import every_cost
 
@@ -45,10 +49,28 @@ def test_ascent_never_falls_and_is_tight_on_trees(make: Callable[[int], Problem]
         p = make(seed)
         best = float(every_cost(p)[0].min())
         dual = Dual(p, most_s=2 * best)
-        bounds = [dual.bound(), *(dual.ascend(1) for _ in range(30))]
+        bounds = [dual.bound(), *_without_momentum(dual, 30)]
         assert (np.diff(bounds) >= -CLOSE * best).all(), seed
         if make is random_problems.tree and all(len(e.readers) == 1 for e in p.edges):
             assert bounds[-1] == pytest.approx(best, rel=1e-6), seed
+
+
+def _without_momentum(dual: Dual, rounds: int) -> list[float]:
+    """Return the bounds after each of so many rounds."""
+    bounds = []
+    for _ in range(rounds):
+        dual.stop()
+        bounds.append(dual.ascend(1))
+    return bounds
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+def test_momentum_saves_rounds(mesh: str) -> None:
+    program = transformer(2, batch=64, length=512, width=1024, heads=16, vocabulary=8192)
+    problem = builder.build(program, Mesh.parse(mesh), cluster())
+    slow = _without_momentum(Dual(problem, most_s=1e3), 40)
+    fast = Dual(problem, most_s=1e3).ascend(17)
+    assert slow[17] < (1 - 5e-5) * slow[-1] < (1 - 1e-7) * slow[-1] <= fast
 
 
 @pytest.mark.parametrize("make", KINDS)
