@@ -41,8 +41,7 @@ def solve(
     searched = space(problem, objective)
     inner = searched.problem
     inner.check_memory(limit)
-    with uncollected():
-        starts = assignments(inner)
+    starts = assignments(inner)
     if search in BASELINES and search not in starts:
         raise AutoDDLError(
             f"search: {search!r} does not apply to this program on mesh {problem.mesh}, it needs "
@@ -71,12 +70,10 @@ def solve(
         found = replace(found, assignment=searched.whole(found.assignment))
         if search in starts or objective != TIME:
             return found
-        with uncollected():
-            return _with_overlap(assigned, found, known, limit)
+        return _with_overlap(assigned, found, known, limit)
 
     def memory(assignment: Assignment) -> int:
-        with uncollected():
-            return assigned(assignment).memory_bytes
+        return assigned(assignment).memory_bytes
 
     def rows() -> tuple[Estimate, ...]:
         with uncollected():
@@ -93,24 +90,23 @@ def solve(
         name = next(n for n, a in known.items() if a == best)
         result = problem.result(f"{search}, then {name} for its memory", best)
         costs_s.append(result.cost_s)
-    with uncollected():
-        found = {
-            "solver": result.solver,
-            "objective": objective,
-            "seed": seed,
-            "searches": max(1, len(costs_s)),
-            "seconds": time.perf_counter() - begin,
-            "lower_bound_s": result.lower_bound_s,
-            "gap": _gap(result.lower_bound_s, costs_s[-1] + assigned(result.assignment).again_s),
-        }
-        return make_plan(
-            problem,
-            result,
-            memory_limit_bytes=limit,
-            baselines=Rows(rows),
-            search=found,
-            assigned=assigned(result.assignment),
-        )
+    found = {
+        "solver": result.solver,
+        "objective": objective,
+        "seed": seed,
+        "searches": max(1, len(costs_s)),
+        "seconds": time.perf_counter() - begin,
+        "lower_bound_s": result.lower_bound_s,
+        "gap": _gap(result.lower_bound_s, costs_s[-1] + assigned(result.assignment).again_s),
+    }
+    return make_plan(
+        problem,
+        result,
+        memory_limit_bytes=limit,
+        baselines=Rows(rows),
+        search=found,
+        assigned=assigned(result.assignment),
+    )
 
 
 def _gap(bound_s: float, cost_s: float) -> float:
