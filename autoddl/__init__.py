@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from autoddl.collector import uncollected
 from autoddl.errors import AutoDDLError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'autoddl' has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")
-    value = getattr(import_module(module), attribute)
+    with uncollected():
+        value = getattr(import_module(module), attribute)
     globals()[name] = value
     return value

@@ -126,27 +126,28 @@ def optimize(
         ranks, share = agree.cluster(), agree.from_rank_0
 
     def make() -> Plan:
-        return plan_program(
-            program,
-            mesh=mesh,
-            cluster=cluster if cluster is not None else ranks,
-            max_axes=None if ranks is None else EXECUTED_AXES,
-            profile=profile,
-            memory=memory,
-            search=search,
-            objective=objective,
-            engine=engine,
-            budget=budget,
-            stop_gap=stop_gap,
-            seed=seed,
-            pin=pin,
-            strict=strict,
-            allow=frozenset({LOCAL_BATCHNORM} if allow_local_batchnorm else ()),
-            pipeline=pipeline,
-            micro_batches=micro_batches,
-            compute_stream=compute_stream,
-            progress=progress,
-        )
+        with uncollected():
+            return plan_program(
+                program,
+                mesh=mesh,
+                cluster=cluster if cluster is not None else ranks,
+                max_axes=None if ranks is None else EXECUTED_AXES,
+                profile=profile,
+                memory=memory,
+                search=search,
+                objective=objective,
+                engine=engine,
+                budget=budget,
+                stop_gap=stop_gap,
+                seed=seed,
+                pin=pin,
+                strict=strict,
+                allow=frozenset({LOCAL_BATCHNORM} if allow_local_batchnorm else ()),
+                pipeline=pipeline,
+                micro_batches=micro_batches,
+                compute_stream=compute_stream,
+                progress=progress,
+            )
 
     return share(make)
 
@@ -202,11 +203,10 @@ def plan_program(
     def make(candidate: Mesh, part: Program = program, *, stream: bool = streams[0]) -> Problem:
         if stream:
             streams_on(candidate, (stream,))
-        with uncollected():
-            return build(
-                part, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine,
-                any_batch=part is not program, compute_stream=stream,
-            )  # fmt: skip
+        return build(
+            part, candidate, known, pin=pin, lists=lists, allow=allow, engine=engine,
+            any_batch=part is not program, compute_stream=stream,
+        )  # fmt: skip
 
     def find(problem: Problem, seconds: float, starts: Sequence[Assignment]) -> Plan:
         def planned(stream: bool, left_s: float) -> Plan:

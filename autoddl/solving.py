@@ -43,13 +43,11 @@ def solve(
     """
     begin = time.perf_counter()
     if problem.compute_stream and limit is not None:
-        with uncollected():
-            problem, begin_at = with_kept(problem), ()
+        problem, begin_at = with_kept(problem), ()
     searched = space(problem, objective)
     inner = searched.problem
     inner.check_memory(limit)
-    with uncollected():
-        starts = assignments(inner)
+    starts = assignments(inner)
     if search in BASELINES and search not in starts:
         raise AutoDDLError(
             f"search: {search!r} does not apply to this program on mesh {problem.mesh}, it needs "
@@ -78,12 +76,10 @@ def solve(
         found = replace(found, assignment=searched.whole(found.assignment))
         if search in starts or objective != TIME or problem.compute_stream:
             return found
-        with uncollected():
-            return _with_overlap(assigned, found, starts, limit)
+        return _with_overlap(assigned, found, starts, limit)
 
     def memory(assignment: Assignment) -> int:
-        with uncollected():
-            return assigned(assignment).memory_bytes
+        return assigned(assignment).memory_bytes
 
     def fitting(name: str) -> Assignment:
         """Return the assignment of a baseline; the one that holds less where the other does not fit."""
@@ -106,24 +102,23 @@ def solve(
         name = min(fits, key=lambda n: assigned(known[n]).step_s)
         result = problem.result(f"{search}, then {name} for its memory", known[name])
         costs_s.append(result.cost_s)
-    with uncollected():
-        found = {
-            "solver": result.solver,
-            "objective": objective,
-            "seed": seed,
-            "searches": max(1, len(costs_s)),
-            "seconds": time.perf_counter() - begin,
-            "lower_bound_s": result.lower_bound_s,
-            "gap": _gap(result.lower_bound_s, costs_s[-1]),
-        }
-        return make_plan(
-            problem,
-            result,
-            memory_limit_bytes=limit,
-            baselines=Rows(rows),
-            search=found,
-            assigned=assigned(result.assignment),
-        )
+    found = {
+        "solver": result.solver,
+        "objective": objective,
+        "seed": seed,
+        "searches": max(1, len(costs_s)),
+        "seconds": time.perf_counter() - begin,
+        "lower_bound_s": result.lower_bound_s,
+        "gap": _gap(result.lower_bound_s, costs_s[-1]),
+    }
+    return make_plan(
+        problem,
+        result,
+        memory_limit_bytes=limit,
+        baselines=Rows(rows),
+        search=found,
+        assigned=assigned(result.assignment),
+    )
 
 
 def _gap(bound_s: float, cost_s: float) -> float:
@@ -173,8 +168,7 @@ def in_order(streams: Sequence[bool], problem: Problem, limit: int | None) -> Se
     """
     if limit is None or len(streams) == 1:
         return streams
-    with uncollected():
-        held = [problem.memory_bytes(a) for a in assignments(problem).values()]
+    held = [problem.memory_bytes(a) for a in assignments(problem).values()]
     return sorted(streams, reverse=min(held) > limit)
 
 

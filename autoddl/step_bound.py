@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from autoddl.perfmodel.timeline import DEVICE, Parts, PartsOf
-from autoddl.search.problem import Problem
+from autoddl.search.problem import Floats, Problem
 
 
 def least_step_s(problem: Problem, assignment: Sequence[int]) -> float:
@@ -14,32 +16,35 @@ def least_step_s(problem: Problem, assignment: Sequence[int]) -> float:
     An op ends after those that it waits for, whatever moves between them; a resource is busy for the
     sum of its parts, from the first time on at which the maker of some tensor that it moves has ended.
     """
-    compute_s = problem.flat.compute_s(assignment).tolist()
+    compute_s = problem.flat.compute_s(assignment)
     ends = _ends(problem, compute_s)
-    busy, first = {DEVICE: sum(compute_s)}, {DEVICE: 0.0}
+    busy, first = {DEVICE: sum(compute_s.tolist())}, {DEVICE: 0.0}
     made, want = (states.tolist() for states in problem.states(assignment))
-    order = problem.program.order
+    order, first_reader = problem.program.order, problem.flat.first_reader
     for index in problem.redistributed(assignment):
-        begin, end = problem.flat.first_reader[index : index + 2]
-        tensor = problem.edges[index].tensor
+        tensor, source = problem.edges[index].tensor, made[index]
         begin_s = ends[order.made[tensor][0]] if tensor in order.made else 0.0
-        for goal in set(want[begin:end]):
-            for resource, seconds in _parts(problem, index, made[index], goal):
+        for goal in set(want[first_reader[index] : first_reader[index + 1]]):
+            if goal == source:
+                continue
+            for resource, seconds in _parts(problem, index, source, goal):
                 busy[resource] = busy.get(resource, 0.0) + seconds
                 first[resource] = min(first.get(resource, begin_s), begin_s)
     least = max(max(ends, default=0.0), *(first[r] + seconds for r, seconds in busy.items()))
     return least * (1 - 1e-9)
 
 
-def _ends(problem: Problem, compute_s: Sequence[float]) -> list[float]:
+def _ends(problem: Problem, compute_s: Floats) -> list[float]:
     """Return when each op of the program ends at the earliest; updates take nothing."""
     order = problem.program.order
-    seconds = [0.0] * len(order.before)
-    for node, cost_s in zip(problem.nodes, compute_s, strict=True):
-        if node.kind == "op":
-            seconds[order.number[node.name]] = cost_s
+    if "ops" not in problem.notes:
+        pairs = [(i, order.number[n.name]) for i, n in enumerate(problem.nodes) if n.kind == "op"]
+        problem.notes["ops"] = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    nodes, places = problem.notes["ops"]
+    seconds = np.zeros(len(order.before))
+    seconds[places] = compute_s[nodes]
     ends: list[float] = []
-    for cost_s, before in zip(seconds, order.before, strict=True):
+    for cost_s, before in zip(seconds.tolist(), order.before, strict=True):
         if len(before) == 1:
             ends.append(cost_s + ends[before[0]])
         else:

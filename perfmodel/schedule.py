@@ -11,7 +11,7 @@ and core/job/intra_job_mem_sharing_util.cpp (mem size first).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -91,36 +91,32 @@ def execution_order(rank: RankTasks) -> list[int]:
     priority = [0] * len(turn)
     for place, number in enumerate(turn):
         priority[number] = place
-    waiting = [len(others) for others in before]
+    waiting = list(map(len, before))
     transfer = [task.transfer for task in rank.tasks]
     left = [len(transfer) - sum(transfer), sum(transfer)]  # computations, transfers
     ready: tuple[list[int], list[int]] = ([], [])  # by priority; in ascending order it is a heap
     for number in turn:
         if waiting[number] == 0:
             ready[transfer[number]].append(priority[number])
+    computations, transfers = ready
     order: list[int] = []
-
-    def start(kind: int) -> int:
-        number = turn[heappop(ready[kind])]
-        left[kind] -= 1
-        order.append(number)
-        return number
-
-    def finish(number: int) -> None:
-        for after in following[number]:
-            waiting[after] -= 1
-            if waiting[after] == 0:
-                heappush(ready[transfer[after]], priority[after])
-
-    while ready[0] or ready[1]:
-        if not ready[1]:
-            finish(start(0))
-            continue
-        count = min(len(ready[0]) // len(ready[1]), left[0] // left[1])
-        moved = start(1)
-        for number in [start(0) for _ in range(count)]:
-            finish(number)
-        finish(moved)
+    while computations or transfers:
+        count = min(len(computations) // len(transfers), left[0] // left[1]) if transfers else 1
+        started = [turn[heappop(computations)] for _ in range(count)]
+        left[0] -= count
+        if transfers:
+            moved = turn[heappop(transfers)]
+            left[1] -= 1
+            order.append(moved)
+            order += started
+            started.append(moved)
+        else:
+            order += started
+        for number in started:
+            for after in following[number]:
+                waiting[after] -= 1
+                if waiting[after] == 0:
+                    heappush(ready[transfer[after]], priority[after])
     return order
 
 
@@ -130,9 +126,11 @@ def _edges(rank: RankTasks) -> tuple[list[tuple[int, ...]], list[list[int]]]:
     following: list[list[int]] = [[] for _ in rank.tasks]
     producer = [buffer.producer for buffer in rank.buffers]
     for number, task in enumerate(rank.tasks):
-        others = (*[producer[b] for b in task.reads], *task.after)
-        if len(others) > 1:
-            others = tuple(set(others))
+        reads = task.reads
+        if len(reads) == 1 and not task.after:
+            others: tuple[int, ...] = (producer[reads[0]],)
+        else:
+            others = tuple({*[producer[b] for b in reads], *task.after})
         before.append(others)
         for other in others:
             following[other].append(number)
@@ -140,7 +138,7 @@ def _edges(rank: RankTasks) -> tuple[list[tuple[int, ...]], list[list[int]]]:
 
 
 def _turn(
-    rank: RankTasks, before: Sequence[Collection[int]], following: Sequence[Sequence[int]]
+    rank: RankTasks, before: Sequence[Sequence[int]], following: Sequence[Sequence[int]]
 ) -> list[int]:
     """Return the tasks by what decides between those that are ready.
 
@@ -150,22 +148,25 @@ def _turn(
     layers: list[int] = []
     for others in before:
         if len(others) == 1:
-            layers.append(layers[next(iter(others))] + 1)
+            layers.append(layers[others[0]] + 1)
         else:
             layers.append(max([layers[other] for other in others], default=-1) + 1)
     last = max(layers, default=0)
+    trunk = last - _TRUNK
     latest = [last] * len(layers)
-    for number in reversed(range(len(layers))):
+    for number in range(len(layers) - 1, -1, -1):
         bound = last
         for after in following[number]:
             layer = layers[after]
-            if layer < last - _TRUNK:
+            if layer < trunk:
                 layer = latest[after] + 1
             if layer <= bound:
                 bound = layer - 1
         latest[number] = bound
-    kinds, places, steps = zip(*[(*task.order, -1)[:3] for task in rank.tasks], strict=True)
-    found: list[int] = np.lexsort((steps, places, kinds, latest, _added_bytes(rank))).tolist()
+    orders = [task.order for task in rank.tasks]
+    steps = [order[2] if len(order) > 2 else -1 for order in orders]
+    keys = steps, [order[1] for order in orders], [order[0] for order in orders]
+    found: list[int] = np.lexsort((*keys, latest, _added_bytes(rank))).tolist()
     return found
 
 

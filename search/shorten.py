@@ -103,11 +103,8 @@ def shorten(problem: Problem, head: int = 2, tail: int = 1) -> Shortened:
 def _shortened(problem: Problem, head: int, tail: int) -> Shortened:
     layers = _layers(problem)
     runs = _runs(layers.looks, head, tail)
-    dropped = [
-        i
-        for i, place in layers.places.items()
-        if any(place.layer in r.dropped for r in runs[place.prefix])
-    ]
+    left_out = {p: frozenset(i for r in found for i in r.dropped) for p, found in runs.items()}
+    dropped = [i for i, place in layers.places.items() if place.layer in left_out[place.prefix]]
     if not dropped:
         return unchanged(problem)
     gone = set(dropped)
@@ -290,19 +287,19 @@ def _edges(problem: Problem, gap: _Gap) -> Iterator[tuple[int, Edge, tuple[str, 
 
 def _operands(problem: Problem) -> list[tuple[str, ...]]:
     """Return for every edge under which names its ends have the tensor."""
-    has: dict[tuple[int, str], list[str]] = {}
-    held = [TENSOR]  # what inputs, outputs and parameters call it
-    for index, made in enumerate(problem.nodes):
-        if made.kind == "op":
-            for operand, tensor in problem.program.op[made.name].operands:
-                has.setdefault((index, tensor), []).append(operand)
+    held = ((TENSOR, ""),)  # what inputs, outputs and parameters call it
+    op = problem.program.op
+    operands = [op[n.name].operands if n.kind == "op" else held for n in problem.nodes]
+
+    def called(node: int, tensor: str) -> list[str]:
+        return [name for name, held in operands[node] if held == tensor] or [TENSOR]
+
     found = []
     for edge in problem.edges:
-        tensor = edge.tensor
-        names = [has.get((edge.producer, tensor), held)[0]]
+        names = [called(edge.producer, edge.tensor)[0]]
         seen: dict[int, int] = {}
         for node, _ in edge.readers:
-            read = has.get((node, tensor), held)
+            read = called(node, edge.tensor)
             count = seen[node] = seen.get(node, -1) + 1
             names.append("read " + read[min(count, len(read) - 1)])
         found.append(tuple(names))

@@ -35,13 +35,14 @@ def expert_parallel(problem: Problem) -> Sequence[Layout]:
     live = [axis for axis, size in enumerate(mesh) if size > 1]
     grids = [some for n in range(1, len(live) + 1) for some in itertools.combinations(live, n)]
     (whole,) = data_parallel(problem)
-    others = [(a, _states(mesh, (), S(0))) for a in linear_layers(program)]
+    whole_weights = _states(mesh, (), S(0))
+    others = [(a, whole_weights) for a in linear_layers(program)] if layers else []
     layouts = []
     for axes in grids if layers else ():
         weights = {layer.parameter: _state(mesh, axes, S(0), B) for layer in layers}
         if all(local_shape(program.tensor[w].shape, s, mesh) for w, s in weights.items()):
             experts = [(a, _states(mesh, axes, S(1))) for a in layers]
-            backward = backward_products(program)
+            backward = backward_products(problem)
             operands = operand_states(program, backward, [*others, *experts])
             layouts.append(Layout({**whole.held, **weights}, operands))
     return layouts

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import find
 from autoddl.sbp.state import NdSbp
+from autoddl.search.problem import Problem
 
 CASTS = ("cast", "amp_white_identity", "amp_black_identity")  # between a parameter and its readers
 _INPUTS = ("a_0", "x_0", "indices_0")
@@ -54,7 +55,12 @@ def embeddings(program: Program) -> list[Layer]:
 def expert_layers(program: Program) -> list[Layer]:
     """Return the products of a batch of tokens per expert with weights (experts, in, out)."""
     found = [layer for layer in _layers(program, "matmul") if _rank(program, layer) == 3]
-    return [layer for layer in found if len(program.shapes(layer.op)[layer.x]) == 3]
+    return [layer for layer in found if len(operand_shape(program, layer.op, layer.x)) == 3]
+
+
+def operand_shape(program: Program, op: Op, operand: str) -> tuple[int, ...]:
+    """Return the shape of one operand of an op."""
+    return program.tensor[next(t for o, t in op.operands if o == operand)].shape
 
 
 def bias_of(program: Program, layer: Layer) -> str | None:
@@ -75,14 +81,21 @@ class Product(NamedTuple):
     reads: tuple[tuple[str, str, str], ...]
 
 
-def backward_products(program: Program) -> list[Product]:
-    """Return the contractions of the backward pass."""
+def ops_of(problem: Problem) -> list[Op]:
+    """Return the ops of a problem, in the order of the program; it may lack some of the program's."""
+    return [problem.program.op[node.name] for node in problem.nodes if node.kind == "op"]
+
+
+def backward_products(problem: Problem) -> list[Product]:
+    """Return the contractions of the backward pass that are in a problem."""
+    program = problem.program
     return [
         Product(
             op.name, op.outputs[0][0], program.tensor[op.outputs[0][1]].shape,
             tuple([(o, t, parameter_of(program, t)) for o, t in op.inputs]),
         )
-        for op in contractions(program, "backward")
+        for op in ops_of(problem)
+        if op.phase == "backward" and _family(op) == "matmul"
     ]  # fmt: skip
 
 
@@ -131,13 +144,17 @@ def parameter_of(program: Program, tensor: str) -> str:
 def contractions(program: Program, phase: str, family: str = "matmul") -> Iterator[Op]:
     """Yield the ops of a phase whose rule is of the family."""
     found: list[int] = []
-    for name, places in program.places.items():
-        rule = find(name)
-        if rule is not None and rule.family == family:
+    for places in program.places.values():
+        if _family(program.ops[places[0]]) == family:
             found += places
     for index in sorted(found):
         if program.ops[index].phase == phase:
             yield program.ops[index]
+
+
+def _family(op: Op) -> str | None:
+    rule = find(op.type)
+    return None if rule is None else rule.family
 
 
 def _layers(program: Program, family: str) -> list[Layer]:

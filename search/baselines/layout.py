@@ -33,6 +33,7 @@ class Layout:
     """States that a baseline holds: of inputs and parameters, and of operands of some ops.
 
     `operands` maps ops to operands to states; an op that has no such signature is not held.
+    `held` has all inputs and parameters of the program, `operands` the ops of the problem only.
     Where `start` is given, the assignment is the best one of that baseline with other states of the
     inputs and parameters that are held.
     """
@@ -133,7 +134,7 @@ class Completion:
 
     def best(self, family: Family) -> Assignment | None:
         """Return the best assignment that holds a layout of a baseline; None if there is none."""
-        layouts = family(self.whole)
+        layouts = family(self.problem)
         if not all(self._alike(layout) for layout in layouts):
             return self.at_length.best(family)
         found = self._best(family, layouts)
@@ -168,7 +169,7 @@ class Completion:
 
     def _changed(self, layout: Layout, start: Family) -> list[int]:
         """Return the best assignment of a baseline with other held states, which ops nearby follow."""
-        before = self._best(start, start(self.whole))
+        before = self._best(start, start(self.problem))
         if before is None:
             raise ValueError("a layout starts from a baseline without layouts")
         point, near = list(before), set[int]()

@@ -17,6 +17,7 @@ from autoddl.search.baselines.layers import (
     bias_of,
     contractions,
     linear_layers,
+    operand_shape,
     operand_states,
 )
 from autoddl.search.baselines.layout import Layout, even
@@ -44,7 +45,7 @@ def megatron(problem: Problem) -> Sequence[Layout]:
         cuts = _paired(program, layers, head, first)
         if cuts and cuts not in found:
             found.append(cuts)
-    products = backward_products(program)
+    products = backward_products(problem)
     return [
         _layout(program, mesh, axes, ([a for a in layers if a.op.name in cuts], products), cuts)
         for count in range(1, len(live) + 1)
@@ -65,6 +66,18 @@ def _layout(
             B if size == 1 else tensor if axis in axes else data for axis, size in enumerate(mesh)
         )
 
+    @cache
+    def states_of(by_columns: bool, weight: Sbp, features: Sbp) -> States:
+        whole, cut = state(S(0), B), state(S(0), features)
+        return States(
+            x=whole if by_columns else cut,
+            weight=state(B, weight),
+            y=cut if by_columns else state(S(0), P),
+            dy=cut if by_columns else whole,
+            dx=state(S(0), P) if by_columns else cut,
+            dweight=state(P, weight),
+        )
+
     held = batch_cut(program, mesh, [axis for axis in range(len(mesh)) if axis not in axes])
     held |= {p.tensor: state(B, B) for p in program.parameters}
     states = []
@@ -76,16 +89,8 @@ def _layout(
         bias = bias_of(program, layer) if by_columns else None
         if bias is not None:
             held[bias] = even(program.tensor[bias].shape, state(B, S(0)), mesh)
-        features = S(len(program.shapes(layer.op)[layer.x]) - 1)
-        whole, cut = state(S(0), B), state(S(0), features)
-        states.append((layer, States(
-            x=whole if by_columns else cut,
-            weight=state(B, weight),
-            y=cut if by_columns else state(S(0), P),
-            dy=cut if by_columns else whole,
-            dx=state(S(0), P) if by_columns else cut,
-            dweight=state(P, weight),
-        )))  # fmt: skip
+        features = S(len(operand_shape(program, layer.op, layer.x)) - 1)
+        states.append((layer, states_of(by_columns, weight, features)))
     return Layout(held, operand_states(program, products, states))
 
 

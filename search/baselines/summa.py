@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, P, S, Sbp
 from autoddl.search.baselines.layers import (
     Layer,
@@ -14,7 +13,9 @@ from autoddl.search.baselines.layers import (
     backward_products,
     embeddings,
     linear_layers,
+    operand_shape,
     operand_states,
+    ops_of,
 )
 from autoddl.search.baselines.layout import Layout, even
 from autoddl.search.problem import Problem
@@ -38,11 +39,12 @@ def summa(problem: Problem) -> Sequence[Layout]:
     """
     program, mesh = problem.program, problem.mesh.shape
     live = [axis for axis, size in enumerate(mesh) if size > 1]
-    if not linear_layers(program):
+    layers = linear_layers(program), embeddings(program)
+    if not layers[0]:
         return []
-    products = backward_products(program)
+    products = backward_products(problem)
     return [
-        _Grid(program, mesh, rows, products).layout()
+        _Grid(problem, rows, layers, products).layout()
         for count in range(1, len(live))
         for rows in itertools.combinations(live, count)
     ]
@@ -52,21 +54,23 @@ class _Grid:
     """One way of dividing the axes into rows and columns."""
 
     def __init__(
-        self, program: Program, mesh: Sequence[int], rows: Sequence[int],
-        products: Sequence[Product],
+        self, problem: Problem, rows: Sequence[int],
+        layers: tuple[Sequence[Layer], Sequence[Layer]], products: Sequence[Product],
     ) -> None:  # fmt: skip
-        self.program, self.mesh, self.rows, self.products = program, mesh, rows, products
-        self.linear = linear_layers(program)
-        self.shapes = {
-            program.shapes(a.op)[o] for a in self.linear for o in (a.x, a.op.outputs[0][0])
-        }
+        self.problem, self.program, self.rows = problem, problem.program, rows
+        self.mesh, self.products = problem.mesh.shape, products
+        self.linear, self.embeddings = layers
+        outer = [(a.op, o) for a in self.linear for o in (a.x, a.op.outputs[0][0])]
+        self.shapes = {operand_shape(self.program, op, operand) for op, operand in outer}
         self.widths = {shape[-1] for shape in self.shapes}
+        self._made: dict[tuple[Sbp, Sbp], NdSbp] = {}
+        self._known: dict[tuple[int, int], States] = {}
 
     def layout(self) -> Layout:
         program = self.program
         held = {name: self._input(name) for name in program.inputs}
         held |= {p.tensor: self._vector(p.tensor) for p in program.parameters}
-        contracted = (*self.linear, *embeddings(program))
+        contracted = (*self.linear, *self.embeddings)
         for layer in contracted:
             held[layer.parameter] = self._even(layer.parameter, S(layer.fan_in), S(layer.out))
         layers = [(layer, self._states(layer)) for layer in contracted]
@@ -76,15 +80,16 @@ class _Grid:
 
     def _activations(self) -> dict[str, Mapping[str, NdSbp]]:
         """Hold what has the shape of a layer's input or output cut in the batch and the features."""
-        program = self.program
-        others = {p.gradient for p in program.parameters} | {p.tensor for p in program.parameters}
+        tensor, parameters = self.program.tensor, self.program.parameters
+        others = {p.gradient for p in parameters} | {p.tensor for p in parameters}
         found: dict[str, Mapping[str, NdSbp]] = {}
         cut = {shape: self._state(S(0), S(len(shape) - 1)) for shape in self.shapes}
-        held = {
-            t.name: cut[t.shape] for t in program.tensors if t.shape in cut and t.name not in others
-        }
-        for op in program.ops:
-            states = {o: held[t] for o, t in op.operands if t in held}
+        for op in ops_of(self.problem):
+            states = {
+                o: cut[tensor[t].shape]
+                for o, t in op.operands
+                if tensor[t].shape in cut and t not in others
+            }
             if states and op.phase != "optimizer":
                 found[op.name] = states
         return found
@@ -106,21 +111,24 @@ class _Grid:
 
     def _state(self, rows: Sbp, columns: Sbp) -> NdSbp:
         """Return a state by what it is on the axes of the rows and on those of the columns."""
-        return NdSbp(
-            B if size == 1 else rows if axis in self.rows else columns
-            for axis, size in enumerate(self.mesh)
-        )
+        if (rows, columns) not in self._made:
+            self._made[rows, columns] = NdSbp(
+                B if size == 1 else rows if axis in self.rows else columns
+                for axis, size in enumerate(self.mesh)
+            )
+        return self._made[rows, columns]
 
     def _states(self, layer: Layer) -> States:
         """Return the states of a layer: X whole in its features, W whole in its inputs."""
-        program = self.program
-        rank = len(program.shapes(layer.op)[layer.op.outputs[0][0]])
-        cut = self._state(S(0), S(rank - 1))
-        return States(
-            x=self._state(S(0), B),
-            weight=self._state(B, S(layer.out)),
-            y=cut,
-            dy=cut,
-            dx=self._state(S(0), P),
-            dweight=self._state(P, S(layer.out)),
-        )
+        rank = len(operand_shape(self.program, layer.op, layer.op.outputs[0][0]))
+        if (rank, layer.out) not in self._known:
+            cut = self._state(S(0), S(rank - 1))
+            self._known[rank, layer.out] = States(
+                x=self._state(S(0), B),
+                weight=self._state(B, S(layer.out)),
+                y=cut,
+                dy=cut,
+                dx=self._state(S(0), P),
+                dweight=self._state(P, S(layer.out)),
+            )
+        return self._known[rank, layer.out]
