@@ -1,7 +1,7 @@
 """Starts from a lower bound: what the messages of a dual ascent over few layers suggest.
 
-Suggestions are good when the messages have settled, not before: for T5 on 4x4 those of eight turns
-are 6 % above the optimum, those of eighteen 1 %. So an ascent goes on as long as its bound rises.
+Suggestions are good when the messages have settled, not before: for T5 on 4x4 those of two turns
+are 7 % above the best plan known, those of five 0.8 %. So an ascent goes on as long as its bound rises.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def suggested(problem: Problem, known_s: float, late: Callable[[], bool]) -> Sug
     found: list[Assignment] = []
     bound_s, least_s, stands = -np.inf, np.inf, 0
     while len(found) < MOST and stands < SETTLED and not late():
-        before, bound_s = bound_s, dual.ascend(ROUNDS)
+        before, bound_s = bound_s, max(bound_s, dual.ascend(ROUNDS))
         stands = stands + 1 if bound_s - before <= STANDS * bound_s else 0
         rounded = dual.rounded()
         least_s = min(least_s, some.problem.cost_s(rounded))

@@ -21,7 +21,8 @@ def never() -> bool:
 
 
 def test_an_ascent_goes_on_while_its_bound_rises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This bound needs some more turns than the first ones, and then is the cost."""
+    """This bound needs some more turns than the first two, and then is the cost."""
+    monkeypatch.setattr(suggest, "FIRST", 2)
     p = builder.build(transformer(2, 16, 256, 512, 4, 8192), Mesh.parse("4x4"), cluster())
     assert shorten(p).problem is p
     known_s = p.cost_s(cheapest(p))
