@@ -31,6 +31,7 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS as LOCAL_BATCHNORM
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.rules.registry import is_built_in
+from autoddl.search.baselines import assignments
 from autoddl.search.builder import build
 from autoddl.search.choices import SignatureLists, unknown_types
 from autoddl.search.objective import TIME
@@ -210,10 +211,12 @@ def plan_program(
 
     def find(problem: Problem, seconds: float, starts: Sequence[Assignment]) -> Plan:
         def planned(stream: bool, left_s: float) -> Plan:
+            other = stream != streams[0]
             plan = solve(
-                problem if stream == streams[0] else make(problem.mesh, stream=stream),
+                make(problem.mesh, stream=stream) if other else problem,
                 search=search, budget=left_s, stop_gap=stop_gap, seed=seed, limit=limit,
                 objective=objective, progress=progress, begin_at=starts if timed else (),
+                baselines=assignments(problem) if other and timed else None,
             )  # fmt: skip
             return replace(plan, engine=engine)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,17 +11,16 @@ from functools import cache, partial
 from autoddl.collector import uncollected
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.make_plan import Assigned, layout_of, make_plan, within_memory
-from autoddl.perfmodel.memory import estimate
+from autoddl.perfmodel.memory import never_reused_bytes
 from autoddl.plan import Estimate, Plan, Rows
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.objective import TIME, space
-from autoddl.search.passes import made_again, with_kept
+from autoddl.search.passes import as_read, made_again, with_kept
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers import SOLVERS
 
 AGAIN = 5e-4  # the gap at which a search ends that only holds less than the one before
-HOPELESS = 2.0
 LEAST_PART = 0.5  # of the budget that a search on the compute stream has, whatever went before
 
 
@@ -35,19 +35,25 @@ def solve(
     objective: str = TIME,
     progress: Callable[[float, float], None] | None = None,
     begin_at: Sequence[Assignment] = (),
+    baselines: Mapping[str, Assignment] | None = None,
 ) -> Plan:
     """Search a problem and return the plan with its baselines; it may begin at `begin_at`, too.
+
+    `baselines` are those of the same problem on other streams, where they are known.
 
     For the time of a step searches minimise compute plus communication. Where a baseline's step takes
     less, because more of it overlaps, that baseline is the plan; the gap stays that of the search.
     """
     begin = time.perf_counter()
-    if problem.compute_stream and limit is not None:
+    waits = problem.compute_stream and limit is not None
+    starts = _baselines(problem, objective, baselines or {})
+    if waits:
         problem, begin_at = with_kept(problem), ()
     searched = space(problem, objective)
     inner = searched.problem
     inner.check_memory(limit)
-    starts = assignments(inner)
+    if waits:
+        starts = {name: as_read(inner, assignment) for name, assignment in starts.items()}
     if search in BASELINES and search not in starts:
         raise AutoDDLError(
             f"search: {search!r} does not apply to this program on mesh {problem.mesh}, it needs "
@@ -121,6 +127,15 @@ def solve(
     )
 
 
+def _baselines(
+    problem: Problem, objective: str, known: Mapping[str, Assignment]
+) -> dict[str, Assignment]:
+    """Return the baselines in the space of an objective, the known ones where they are possible."""
+    inner = space(problem, objective).problem
+    possible = all(math.isfinite(inner.cost_s(assignment)) for assignment in known.values())
+    return dict(known) if known and possible else assignments(inner)
+
+
 def _gap(bound_s: float, cost_s: float) -> float:
     return 1 - bound_s / cost_s if cost_s > 0 else 0.0
 
@@ -175,13 +190,13 @@ def in_order(streams: Sequence[bool], problem: Problem, limit: int | None) -> Se
 def is_settled(plan: Plan, problem: Problem) -> bool:
     """Tell whether no plan on other streams is looked for: memory did not bind, or is far too short.
 
-    The latter is so where the same plan needs HOPELESS times the limit on streams of its boxings' own.
+    The latter is so where, with streams of their own, what the plan's boxings never give back exceeds
+    the limit alone.
     """
     if not plan.compute_stream:
         return bool(plan.search["searches"] == 1)
-    with uncollected():
-        apart = estimate(problem.program, problem.mesh.shape, layout_of(plan), sizes=problem.sizes)
-    return apart.total > HOPELESS * (plan.memory_limit_bytes or 0)
+    stays = never_reused_bytes(problem.program, problem.mesh.shape, layout_of(plan), problem.sizes)
+    return stays > (plan.memory_limit_bytes or 0)
 
 
 def best_stream(

@@ -22,7 +22,10 @@ from autoddl.sbp.program import Program, Tensor
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp, Sbp
 
-__all__ = ["Layout", "MemoryEstimate", "estimate", "kept_tensors", "local_bytes", "rank_estimate"]
+__all__ = [
+    "Layout", "MemoryEstimate", "estimate", "kept_tensors", "local_bytes", "never_reused_bytes",
+    "rank_estimate",
+]  # fmt: skip
 
 _PARTS = {"parameter": 0, "buffer": 0, "state": 2, "boxing": 4, "workspace": 4, "output": 4}
 _ACTIVATIONS = 3
@@ -127,6 +130,17 @@ def rank_estimate(
         parts[-1] += gaps
     largest_first = tuple(sorted(alive, key=itemgetter(1), reverse=True))
     return MemoryEstimate(parts[0], parts[1], parts[2], parts[3], parts[4], largest_first)
+
+
+def never_reused_bytes(
+    program: Program, mesh: Sequence[int], layout: Layout, sizes: LocalSizes
+) -> int:
+    """Return the bytes on one device that no other buffer ever uses; in less time than `estimate`.
+
+    Those are parameters, their states, inputs, and what collectives on streams of their own return.
+    """
+    rank = rank_tasks(program, mesh, layout, sizes=sizes)
+    return sum(buffer.size for buffer in rank.buffers if not buffer.reused)
 
 
 def _part(buffer: Buffer, gradients: set[str]) -> int:

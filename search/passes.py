@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,7 @@ from autoddl.sbp.program import Program
 from autoddl.search.problem import KEPT, TENSOR, Edge, Ints, Node, Problem
 from autoddl.search.result import Assignment
 
-SMALL = (
-    1e-3  # of the largest tensor that waits; smaller ones are redistributed once for both passes
-)
+SMALL = 1e-3  # of the largest tensor that waits; smaller ones come once for both passes
 
 Readers = tuple[tuple[int, Ints], ...]
 
@@ -50,15 +49,34 @@ def waiting_for_loss(program: Program) -> frozenset[str]:
     return frozenset(late)
 
 
+def as_read(problem: Problem, others: Sequence[int]) -> Assignment:
+    """Return an assignment whose tensors wait as their first late reader wants them.
+
+    `others` are the choices of all other nodes, in their order.
+    """
+    given = iter(others)
+    found = [-1 if node.kind == KEPT else next(given) for node in problem.nodes]
+    for _, second in _pairs(problem):
+        reader, wanted = second.readers[0]
+        goal = wanted[found[reader]]
+        found[second.producer] = int(np.flatnonzero(second.source == goal)[0])
+    return tuple(found)
+
+
 def made_again(problem: Problem, assignment: Sequence[int]) -> Assignment:
     """Return an assignment whose tensors wait in the states in which they were made."""
     found = list(assignment)
-    made, _ = problem.states(assignment)
-    for edge, state in zip(problem.edges, made.tolist(), strict=True):
-        for node, states in edge.readers:
-            if problem.nodes[node].kind == KEPT:
-                found[node] = int(np.flatnonzero(states == state)[0])
+    for first, second in _pairs(problem):
+        made = first.source[found[first.producer]]
+        found[second.producer] = int(np.flatnonzero(second.source == made)[0])
     return tuple(found)
+
+
+def _pairs(problem: Problem) -> Iterator[tuple[Edge, Edge]]:
+    """Yield the edges of each kept tensor: from its maker, and, behind that one, from its node."""
+    for first, second in pairwise(problem.edges):
+        if problem.nodes[second.producer].kind == KEPT:
+            yield first, second
 
 
 class _Kept:
