@@ -89,8 +89,11 @@ def solve(
 
     def fitting(name: str) -> Assignment:
         """Return the assignment of a baseline; the one that holds less where the other does not fit."""
-        roomy = limit is None or memory(searched.whole(starts[name])) <= limit
-        return starts[name] if roomy else again[name]
+        held = starts[name]
+        if limit is None or held == again[name]:
+            return held
+        roomy = inner.memory_bytes(held) <= limit and memory(searched.whole(held)) <= limit
+        return held if roomy else again[name]
 
     def rows() -> tuple[Estimate, ...]:
         with uncollected():
