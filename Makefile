@@ -15,8 +15,8 @@ venv:
 demo: venv ## Plan a GPT, show the plan, run it on this machine's CPU ranks
 	@.venv/bin/python -m experiments.demo $(ARGS)
 
-test: venv ## Run all tests (CPython 3.10 with OneFlow)
-	@.venv/bin/python -m pytest $(ARGS)
+test: venv ## Run all tests (CPython 3.10 with OneFlow): those without the engine on all cores
+	@tools/test.sh .venv $(ARGS)
 
 test-planner: ## Run the planner's tests without OneFlow on the newest CPython found
 	@PYTHON="$(PLANNER_PYTHON)" tools/bootstrap.sh .venv-planner test 3.13 3.12 3.11 || { \
@@ -25,7 +25,7 @@ test-planner: ## Run the planner's tests without OneFlow on the newest CPython f
 	        echo "test-planner: skipped, this machine has no newer Python than 3.10"; exit 0; \
 	    fi; \
 	    exit $$code; }; \
-	.venv-planner/bin/python -m pytest -m "not oneflow and not testbed" $(ARGS)
+	.venv-planner/bin/python -m pytest -n auto -m "not oneflow and not testbed" $(ARGS)
 
 check: venv ## Lint, check the format, the types and the import contracts
 	@.venv/bin/ruff check .

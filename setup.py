@@ -40,6 +40,7 @@ PLOTS = ["matplotlib==3.10.9"]
 TEST = [
     "hypothesis==6.168.5",
     "pytest==9.2.0",
+    "pytest-xdist==3.8.0",
     "scipy==1.15.3",
     "setuptools==80.9.0",  # builds the wheel that tests/test_packaging.py looks into
 ]

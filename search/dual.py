@@ -18,8 +18,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from autoddl.search.batches import batches
 from autoddl.search.problem import Floats, Ints, Problem
 from autoddl.search.sharing import (
     FEW_READERS,
@@ -31,13 +31,11 @@ from autoddl.search.shorten import Ends
 from autoddl.search.terms import (
     Batch,
     Compressed,
-    End,
     Fold,
     Pull,
     Term,
     Terms,
     compressed,
-    node_at,
     pull_of,
     reader_groups,
 )
@@ -76,7 +74,9 @@ class Dual:
         self.messages, self.lent = np.zeros(shape), np.full(shape, np.inf)
         if before is not None:
             self._carry(before, ends)
-        self.batches = self._batches(problem)
+        self.batches = batches(
+            problem, self.terms, self.alike, self.states, byte_s=byte_s, width=shape[1]
+        )
         self.forward: bool = before is None or before.forward
         self.stop()
         for batch in self.batches:
@@ -352,109 +352,3 @@ class Dual:
         if pull.source is None:
             return seen_by_producer(pull.cost, at(pull.wants))
         return seen_by_reader(pull.cost, at(pull.source), at(pull.wants))
-
-    def _batches(self, problem: Problem) -> tuple[Batch, ...]:
-        """Group nodes that can be updated together; their order is that of the first of each."""
-        touched = self._touched(problem)
-        beside: list[set[int]] = [set() for _ in problem.nodes]
-        for edge in problem.edges:
-            together = {edge.producer, *(n for n, _ in edge.readers)}
-            for number in together:
-                beside[number] |= together
-        groups: list[list[int]] = []
-        known: dict[object, list[int]] = {}
-        place = np.full(len(problem.nodes), -1)
-        for index, node in enumerate(problem.nodes):
-            looks = tuple((id(e.states), e.role, e.table) for e in touched[index])
-            candidates = known.setdefault((id(node.compute_s), id(node.memory_bytes), looks), [])
-            taken = {place[other] for other in beside[index]}
-            group = next((g for g in candidates if g not in taken), len(groups))
-            if group == len(groups):
-                groups.append([])
-                candidates.append(group)
-            groups[group].append(index)
-            place[index] = group
-        span = self._span(place)
-        self.terms_at = self._terms_at()
-        return tuple(self._batch(nodes, [touched[n] for n in nodes], span) for nodes in groups)
-
-    def _touched(self, problem: Problem) -> list[list[End]]:
-        """Return the ends of each node."""
-        found: list[list[End]] = [[] for _ in problem.nodes]
-        for number, term in enumerate(self.terms):
-            for role, (edge, position) in enumerate(term.at):
-                states = self.states[edge][position]
-                end = End(int(term.ends[role]), number, role, term.table, states)
-                found[node_at(problem.edges[edge], position)].append(end)
-        return found
-
-    def _span(self, place: Ints) -> tuple[Ints, Ints]:
-        """Return for each end the first and the last batch that touches one of its terms."""
-        node_of = np.zeros(self.count, dtype=np.int64)
-        for term in self.terms:
-            node_of[term.ends] = [node_at(self.problem.edges[e], i) for e, i in term.at]
-        self.place = place
-        first, last = np.full(self.count, len(place)), np.full(self.count, -1)
-        for terms in self.alike:
-            here = place[node_of[terms.ends]]
-            np.minimum.at(first, terms.ends, here.min(axis=1, keepdims=True))
-            np.maximum.at(last, terms.ends, here.max(axis=1, keepdims=True))
-        return first, last
-
-    def _batch(
-        self, nodes: list[int], touched: list[list[End]],
-        span: tuple[Ints, Ints],
-    ) -> Batch:  # fmt: skip
-        first, width = self.problem.nodes[nodes[0]], self.messages.shape[1]
-        cost = np.tile(first.compute_s + self.byte_s * first.memory_bytes, (len(nodes), 1))
-        states = np.array([end.states for end in touched[0]], dtype=np.int64).reshape(
-            -1, cost.shape[1]
-        )
-        shape = len(nodes), len(states)
-        ends = np.array([[e.number for e in row] for row in touched], dtype=np.int64).reshape(shape)
-        terms = np.array([[e.term for e in row] for row in touched], dtype=np.int64).reshape(shape)
-        here = self.place[nodes[0]]
-        earlier, later = span[0][ends] < here, span[1][ends] > here
-        order = np.argsort(states, axis=1, kind="stable")
-        sorted_states = np.take_along_axis(states, order, axis=1)
-        places, starts = np.unique(
-            (sorted_states + width * np.arange(len(states))[:, None]).ravel(), return_index=True
-        )
-        slot, state = np.divmod(places, width)
-        once = 1.0 / (terms[0][:, None] == terms[0]).sum(axis=1)
-        behind, ahead = earlier.sum(axis=1), later.sum(axis=1)
-        part = 1.0 / np.maximum(1, np.maximum(ahead, behind))
-        return Batch(
-            np.array(nodes), cost, ends, states, width * ends[:, :, None] + states, once, order.ravel(),
-            starts, width * ends[:, slot] + state, part, (earlier[:, slot], later[:, slot]),
-            (1.0 - part * behind, 1.0 - part * ahead),
-            (self._pulls(touched, later), self._pulls(touched, earlier)),
-        )  # fmt: skip
-
-    def _pulls(self, touched: list[list[End]], gives: npt.NDArray[np.bool_]) -> tuple[Pull, ...]:
-        """Group the ends whose tensors can give something by what they are in them.
-
-        A node's ends in the same term pull one after the other.
-        """
-        groups: dict[tuple[int, bool, int], list[int]] = defaultdict(list)
-        for row, slots in enumerate(touched):
-            for slot, end in enumerate(slots):
-                if gives[row, slot]:
-                    again = sum(other.term == end.term for other in slots[:slot])
-                    groups[self.terms_at[end.number][0][0], end.role == 0, again].append(end.number)
-        found = []
-        for (alike, _, _), ends in groups.items():
-            where = [self.terms_at[end] for end in ends]
-            _, rows, columns = np.array([place for places in where for place in places]).T
-            each = np.array([len(places) for places in where])
-            found.append(pull_of(self.alike[alike], rows, columns, each))
-        return tuple(found)
-
-    def _terms_at(self) -> list[list[tuple[int, int, int]]]:
-        """Return for every end the terms that it is in: which are alike, number there, column."""
-        found: list[list[tuple[int, int, int]]] = [[] for _ in range(self.count)]
-        for number, terms in enumerate(self.alike):
-            for row, ends in enumerate(terms.ends.tolist()):
-                for column, end in enumerate(ends):
-                    found[end].append((number, row, column))
-        return found
