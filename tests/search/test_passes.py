@@ -12,7 +12,7 @@ from autoddl.make_plan import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder, exact, ilp
 from autoddl.search.baselines import BASELINES
-from autoddl.search.passes import made_again, waiting_for_loss, with_kept
+from autoddl.search.passes import as_read, made_again, waiting_for_loss, with_kept
 from autoddl.search.priced import mixed
 from autoddl.search.problem import KEPT, Problem
 from autoddl.search.random import random_assignment
@@ -85,6 +85,24 @@ def test_parameters_come_for_each_pass_and_hold_less() -> None:
     again = Counter(r.tensor for r in moved if r.after)
     assert {again[name] for name in large} <= {1, 2}
     assert 2 * sum(again[name] == 2 for name in large) > len(large)
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+def test_assignments_carry_over(mesh: str) -> None:
+    """All other choices stay; what is wanted once in both passes is paid once."""
+    found = problem(mesh)
+    base = builder.build(GPT, Mesh.parse(mesh), cluster(), compute_stream=True)
+    for make in BASELINES.values():
+        others = make(base)
+        if others is None:
+            continue
+        assignment = as_read(found, others)
+        pairs = zip(found.nodes, assignment, strict=True)
+        assert tuple(choice for node, choice in pairs if node.kind != KEPT) == others
+        assert found.compute_s(assignment) == pytest.approx(base.compute_s(others))
+        assert found.cost_s(assignment) == pytest.approx(base.cost_s(others), rel=0.02)
+        twice = found.cost_s(made_again(found, assignment))
+        assert twice >= base.cost_s(others) * (1 - 1e-9)
 
 
 def test_what_does_not_wait_for_the_loss_runs_at_once() -> None:
