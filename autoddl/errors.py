@@ -12,7 +12,9 @@ class RuleError(AutoDDLError):
 class InfeasibleError(AutoDDLError):
     """Report that no assignment satisfies the constraints (memory, pins, divisibility).
 
-    `needed_bytes` is the least memory per device of what was tried, if that is what is missing.
+    `needed_bytes` is the least memory per device of what was tried, if that is what is missing;
+    `hopeless` tells that more was not tried since far too much is missing.
     """
 
     needed_bytes: int | None = None
+    hopeless: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -196,26 +197,29 @@ def within_memory(
     *,
     chooses: bool,
     memory: Callable[[Assignment], int],
+    most: float = math.inf,
 ) -> SearchResult:
     """Return what a search finds whose whole memory is within a limit.
 
     `find` searches under a limit on the part of the memory that can be summed up op by op. Where the
     whole is too large the search is repeated with less for that part, down to the least there is; the
-    lower bound stays that of the first search. `memory` returns the whole of an assignment, in bytes.
+    lower bound stays that of the first search. `memory` returns the whole of an assignment, in bytes;
+    where that is more than `most` times the limit the search is given up.
 
     Raises:
         InfeasibleError: nothing is found that fits, or a baseline, which has no choice, does not.
     """
     if limit is None:
         return find(None)
-    bound, needed, least_s = limit, [], np.inf
+    bound, needed, least_s, given_up = limit, [], np.inf, False
     for _ in range(_ROUNDS):
         result = find(bound)
         least_s = min(least_s, result.lower_bound_s)
         needed.append(memory(result.assignment))
         if needed[-1] <= limit:
             return replace(result, lower_bound_s=least_s)
-        if not chooses or bound == problem.least_memory_bytes:
+        given_up = needed[-1] > most * limit
+        if given_up or not chooses or bound == problem.least_memory_bytes:
             break
         tighter = min(bound, result.memory_bytes) - (needed[-1] - limit)
         last = len(needed) == _ROUNDS - 1
@@ -226,7 +230,7 @@ def within_memory(
         f"memory {limit:,} B per device on mesh {problem.mesh}: {what} needs {min(needed):,} B, "
         f"{min(needed) - limit:,} B more; give more memory or devices, {remedy}"
     )
-    error.needed_bytes = min(needed)
+    error.needed_bytes, error.hopeless = min(needed), given_up
     raise error
 
 

@@ -217,6 +217,7 @@ def plan_program(
                 search=search, budget=left_s, stop_gap=stop_gap, seed=seed, limit=limit,
                 objective=objective, progress=progress, begin_at=starts if timed else (),
                 baselines=assignments(problem) if other and timed else None,
+                others=not stream and len(allowed) > 1,
             )  # fmt: skip
             return replace(plan, engine=engine)
 

@@ -21,6 +21,7 @@ from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers import SOLVERS
 
 AGAIN = 5e-4  # the gap at which a search ends that only holds less than the one before
+HOPELESS = 1.5  # times the limit; of a plan that needs more, where there are other streams to try
 LEAST_PART = 0.5  # of the budget that a search on the compute stream has, whatever went before
 
 
@@ -36,10 +37,12 @@ def solve(
     progress: Callable[[float, float], None] | None = None,
     begin_at: Sequence[Assignment] = (),
     baselines: Mapping[str, Assignment] | None = None,
+    others: bool = False,
 ) -> Plan:
     """Search a problem and return the plan with its baselines; it may begin at `begin_at`, too.
 
-    `baselines` are those of the same problem on other streams, where they are known.
+    `baselines` are those of the same problem on other streams, where they are known. Where there are
+    `others` to try, memory that is far too short for these ends the search.
 
     For the time of a step searches minimise compute plus communication. Where a baseline's step takes
     less, because more of it overlaps, that baseline is the plan; the gap stays that of the search.
@@ -102,8 +105,17 @@ def solve(
 
     chooses = search not in starts
     try:
-        result = within_memory(inner, find, limit, chooses=chooses, memory=memory)
-    except InfeasibleError:
+        result = within_memory(
+            inner,
+            find,
+            limit,
+            chooses=chooses,
+            memory=memory,
+            most=HOPELESS if others else math.inf,
+        )
+    except InfeasibleError as error:
+        if error.hopeless:
+            raise
         known = {name: searched.whole(fitting(name)) for name in starts if chooses}
         fits = [name for name, a in known.items() if limit is not None and memory(a) <= limit]
         if not fits:

@@ -59,7 +59,9 @@ def plan(case: Case, file: Path, search: Search) -> dict[str, Any]:
         )  # fmt: skip
         total = time.perf_counter() - begin
     parts[OTHER] = max(0.0, total - sum(parts.values()))
-    best = min(found.baselines, key=lambda row: row.step_s)
+    limit = found.memory_limit_bytes
+    fit = [row for row in found.baselines if limit is None or row.memory_bytes <= limit]
+    best = min(fit, key=lambda row: row.step_s, default=found.estimate)
     return {
         "ops": len(program.ops),
         "parameters": sum(program.tensor[p.tensor].elements for p in program.parameters),

@@ -33,6 +33,7 @@ class Moved:
     path: tuple[NdSbp, ...]
     readers: tuple[tuple[str, str], ...]
     after: str = ""
+    early: int = 0
 
 
 def states(*texts: str) -> tuple[NdSbp, ...]:
