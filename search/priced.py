@@ -15,7 +15,7 @@ import numpy as np
 
 from autoddl.search.dual import Dual
 from autoddl.search.incumbent import Incumbent
-from autoddl.search.moves import patches, price
+from autoddl.search.moves import Move, patches, price
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened
@@ -125,7 +125,7 @@ def mixed(
         if more < 0:  # it starts out as the one that holds less
             found = patch.apply(found, 0)
             left -= more
-            patch = type(patch)(tuple((n, np.array([fitting[n]])) for n, _ in patch.columns))
+            patch = Move(tuple((n, np.array([fitting[n]])) for n, _ in patch.columns))
             saved_s, more = -saved_s, -more
         choices.append((saved_s, more, patch))
     worth = [c for c in choices if c[0] > 0]
