@@ -185,11 +185,11 @@ class RankProcesses:
 def members_alive(groups: Collection[int]) -> list[int]:
     """List the processes of these process groups that are alive, zombies left out; Linux only."""
     members = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it may have ended meanwhile
             # pid (name, which may contain anything) state parent group …
-            text = stat.read_text(errors="replace")
+            text = Path("/proc", name, "stat").read_text(errors="replace")
             state, _, group = text.rpartition(") ")[2].split()[:3]
             if int(group) in groups and state not in "ZX":
-                members.append(int(stat.parent.name))
+                members.append(int(name))
     return members
