@@ -98,6 +98,7 @@ class _Kept:
             for _, name in self.program.producer[view].inputs[:1]
         )
         self.known: dict[object, Any] = {}
+        self.states: dict[int, Ints] = {}  # of kept tensors by choice, as indices into their tables
 
     def make(self) -> Problem:
         places: list[int] = []
@@ -136,8 +137,9 @@ class _Kept:
             choices = tuple({TENSOR: edge.table.states[i]} for i in states.tolist())
             sizes = [local_bytes(tensor, c[TENSOR], self.problem.mesh.shape) for c in choices]
             memory = np.array(sizes, dtype=np.int64) * (0 if free else 1)
-            self.known[key] = choices, np.zeros(len(choices)), memory, states
-        choices, seconds, memory, _ = self.known[key]
+            self.known[key] = choices, np.zeros(len(choices)), memory
+            self.states[id(choices)] = states
+        choices, seconds, memory = self.known[key]
         return Node(KEPT, edge.tensor, choices, seconds, memory)
 
     def _edges(
@@ -150,12 +152,7 @@ class _Kept:
                 yield replace(edge, producer=producer, readers=readers)
                 continue
             node = numbers[edge.tensor]
-            key = id(nodes[node].choices)
-            if key not in self.known:
-                index = edge.table.index
-                found = [index[choice[TENSOR]] for choice in nodes[node].choices]
-                self.known[key] = np.array(found, dtype=np.int64)
-            states: Ints = self.known[key]
+            states = self.states[id(nodes[node].choices)]
             sooner, later = (tuple((places[n], s) for n, s in part) for part in self._parted(edge))
             yield replace(edge, producer=producer, readers=(*sooner, (node, states)))
             yield replace(edge, producer=node, source=states, readers=later)
