@@ -77,6 +77,14 @@ time.sleep(1000)
 """
 
 
+def sleeper(inside: Callable[[list[str]], list[str]]) -> subprocess.Popen[bytes]:
+    """Start a process in a namespace and wait until it is there: until then nothing finds it."""
+    script = ["sh", "-c", "echo there; exec sleep 1000"]
+    process = subprocess.Popen(inside(script), stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"there\n"
+    return process
+
+
 def lingering(folder: Path) -> list[int]:
     return [int(pid) for file in folder.glob("*.pids") for pid in file.read_text().split()]
 
@@ -214,9 +222,7 @@ def test_namespaces_are_there_and_then_gone() -> None:
 @namespaces
 def test_namespaces_and_their_processes_are_gone_after_an_exception() -> None:
     with pytest.raises(ZeroDivisionError), Testbed(nodes=1, ranks=1, rate="1gbit") as bed:
-        script = ["sh", "-c", "echo there; exec sleep 1000"]
-        process = subprocess.Popen(bed.inside(0, script), stdout=subprocess.PIPE)
-        assert process.stdout is not None and process.stdout.readline() == b"there\n"
+        process = sleeper(lambda script: bed.inside(0, script))
         raise ZeroDivisionError
     assert not names_of(os.getpid())
     assert process.wait(5) == -signal.SIGKILL
@@ -258,7 +264,7 @@ def test_the_next_start_removes_what_a_killed_testbed_left(
     assert left == names_of(process.pid) and len(left) == 3
     # a process that nobody else ends
     name = min(left)
-    stray = subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"])
+    stray = sleeper(lambda script: ["ip", "netns", "exec", name, *script])
     assert set(network.clean()) >= left
     assert not names_of(process.pid)
     assert stray.wait(5) == -signal.SIGKILL

@@ -44,6 +44,9 @@ class Case:
     uneven: int | None = None
     recomputed: tuple[int, ...] = ()
     checked: bool = False  # with a test of the state that each op makes, one op a line
+    # In float64 where rounding decides over ReLUs: ResNet, trained alone in float32 with the rows of
+    # its batch in another order, has weights that are 3e-6 to 3e-3 off, on some CPUs more than on others.
+    double: bool = False
 
 
 def by_block(blocks: int, stages: int) -> Callable[[str], int | None]:
@@ -90,7 +93,7 @@ FOUR = (
     Case("vgg", "vgg13", "2x2"),
     Case("vgg_checked", "vgg13", "2x2", checked=True),
     Case("unet", "unet", "2x2", "ZeRO 2"),
-    Case("resnet", "resnet50", "2x2", "Megatron"),
+    Case("resnet", "resnet50", "2x2", "Megatron", double=True),
     Case("uneven", "mlp", "4", "data parallel", uneven=6),
     Case("uneven_2d", "mlp", "2x2", uneven=7),
     Case("summed", "mlp", "2x2", micro_batches=3, sizes=(("optimizer", "adamw"),)),
@@ -118,6 +121,9 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
 
     sizes = dict(case.sizes)
     graph, inputs = build(case.model, **sizes)
+    if case.double:
+        graph.model.to(flow.nn.Module).to(flow.float64)
+        inputs = tuple(t.to(flow.float64) if t.is_floating_point() else t for t in inputs)
     plan = autoddl.optimize(graph, *inputs, mesh=case.mesh, search=case.search)
     if case.uneven is not None:  # the same states, whose shards are now of different sizes
         graph, inputs = build(case.model, **sizes, batch=case.uneven)
@@ -213,7 +219,8 @@ def check(case: Case, ranks: list[dict[str, Any]], folder: Path) -> None:
     assert set(weights) == set(expected.files) - {"losses"}
     for name, value in weights.items():
         if not name.endswith("num_batches_tracked"):  # no op of a graph counts those
-            np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-5)
+            atol = 1e-10 if case.double else 1e-5
+            np.testing.assert_allclose(value, expected[name], rtol=0, atol=atol)
     for rank in ranks:
         if rank["stage"] == case.stages - 1:
             assert rank["losses"] == pytest.approx(list(expected["losses"]), abs=1e-4)
