@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from autoddl.plan import OUTPUT, Redistribution
 from autoddl.sbp.state import NdSbp
+from autoddl.search.passes import last_before
 from autoddl.search.problem import KEPT, Edge, Problem
 from autoddl.search.result import Assignment
 
@@ -71,13 +72,7 @@ class _Redistributions:
         return found
 
     def _before(self, readers: Sequence[Reader]) -> str:
-        """Return the last op before the first of some readers that it waits for; "" if there is none."""
-        program = self.problem.program
-        place = program.order.number
-        first = program.op[min((name for name, _ in readers), key=place.__getitem__)]
-        makers = [program.producer.get(tensor) for _, tensor in first.inputs]
-        names = [op.name for op in makers if op is not None]
-        return max(names, key=place.__getitem__, default="")
+        return last_before(self.problem.program, [name for name, _ in readers])
 
 
 def _path(edge: Edge, source: int, goal: int) -> tuple[NdSbp, ...]:

@@ -26,7 +26,7 @@ from autoddl.search.coordinate import search as descended
 from autoddl.search.descent import cheapest, least_memory, replicated
 from autoddl.search.dual import Dual
 from autoddl.search.incumbent import PROVEN, Incumbent
-from autoddl.search.priced import ENOUGH, Prices
+from autoddl.search.priced import ENOUGH, KNOWN, Prices
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted
 from autoddl.search.result import Assignment, Progress, SearchResult
@@ -38,7 +38,6 @@ TURN, FOLDED, UNFOLDED, CALM = 2, 15, 6, 0.05
 ENDS = 4, 3  # layers before and behind the gap of a longer fold
 LESS = 0.8  # so small a part of the nodes is worth a fold of its own
 STEADY = 4e-5  # relative; where few layers' bound moves less in a turn its messages serve for all
-PRICES = "prices of memory"  # in the notes of a problem
 FIRST = 0.5  # so much of the time for ascents may go to few layers
 
 
@@ -112,7 +111,7 @@ class _Stages:
         layered = some.problem is not self.problem
         dual = Dual(some.problem, most_s=self.run.most_s())
         ascend = self._few if layered else self._all
-        known = self.run.limit is not None and PRICES in self.problem.notes
+        known = self.run.limit is not None and KNOWN in self.problem.notes
         found = None if known else ascend(some, dual)
         if found is None or found.binding:
             if layered:
@@ -163,14 +162,14 @@ class _Stages:
     def _priced(self, some: Shortened, before: Dual) -> float:
         """Bound plans under a memory limit, and look for some; return the best price of a byte."""
         notes = self.problem.notes
-        if PRICES not in notes:  # of another limit, and of use for this one, too
+        if KNOWN not in notes:  # of another limit, and of use for this one, too
             few = some if some.folds else unchanged(self.problem)
             dual = Dual(
                 few.problem, most_s=self.run.most_s(), fold=few.fold(), before=before,
                 ends=None if few is some else some.ends, wide=before.wide,
             )  # fmt: skip
-            notes[PRICES] = Prices(self.problem, few, dual)
-        prices: Prices = notes[PRICES]
+            notes[KNOWN] = Prices(self.problem, few, dual)
+        prices: Prices = notes[KNOWN]
         prices.search(self.run)
         return prices.best(self.run.limit or 0)
 

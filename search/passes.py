@@ -11,7 +11,7 @@ with their optimizer's states, and the tensors that wait. What a plan takes is m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -47,6 +47,15 @@ def waiting_for_loss(program: Program) -> frozenset[str]:
             late.add(op.name)
             changed.update(tensor for _, tensor in op.outputs)
     return frozenset(late)
+
+
+def last_before(program: Program, readers: Iterable[str]) -> str:
+    """Return the last op that the first of some others waits for; "" if there is none."""
+    place = program.order.number
+    first = program.op[min(readers, key=place.__getitem__)]
+    makers = [program.producer.get(tensor) for _, tensor in first.inputs]
+    names = [op.name for op in makers if op is not None]
+    return max(names, key=place.__getitem__, default="")
 
 
 def as_read(problem: Problem, others: Sequence[int]) -> Assignment:

@@ -20,6 +20,7 @@ from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened
 
+KNOWN = "prices of memory"  # in the notes of a problem
 ROUNDS = 5  # of dual ascent at each price
 PRICES, CLOSE = 24, 1e-3  # so many are tried, until they are so close, relative
 SETTLED = 1e-5  # relative; so near to what two plans allow the bound can't rise any more
@@ -128,9 +129,16 @@ def mixed(
             patch = Move(tuple((n, np.array([fitting[n]])) for n, _ in patch.columns))
             saved_s, more = -saved_s, -more
         choices.append((saved_s, more, patch))
-    worth = [c for c in choices if c[0] > 0]
-    for _, more, patch in sorted(worth, key=lambda c: c[0] / max(1, c[1]), reverse=True):
+    worth = [
+        c for c in reversed(choices) if c[0] > 0
+    ]  # of equal ones the last, which is first freed
+    for _, more, patch in sorted(worth, key=lambda c: _digits(c[0] / max(1, c[1])), reverse=True):
         if more <= left:
             found = patch.apply(found, 0)
             left -= more
     return tuple(found)
+
+
+def _digits(value: float) -> float:
+    """Return a number without the digits in which sums of the same parts differ."""
+    return float(f"{value:.9g}")
