@@ -5,23 +5,20 @@ without a transfer into chains, and gives every chain one block of memory, in wh
 not live at the same time overlap. A buffer that is read from outside its chain lives to the end of it.
 
 Source: OneFlow 0.9, core/graph/straighten_nodes.cpp (with the tag kCompressMemory), task_graph.cpp
-and core/job/intra_job_mem_sharing_util.cpp (mem size first).
+and core/job/intra_job_mem_sharing_util.cpp.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from autoddl.perfmodel.compute_stream import stream_order
+from autoddl.perfmodel.packing import packed
 from autoddl.perfmodel.tasks import RankTasks
-
-Ints = npt.NDArray[np.signedinteger[Any]]
 
 Packed = dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], tuple[int, list[int]]]
 """By sizes and lives of buffers: bytes of their block, and which of them are alive at its peak."""
@@ -280,60 +277,6 @@ def _chain_block(
     numbers = list(lives)
     key = tuple([buffers[number].size for number in numbers]), tuple(lives.values())
     if key not in known:
-        known[key] = _packed(*key)
+        known[key] = packed(*key)
     size, alive = known[key]
     return Block(size, tuple([numbers[i] for i in alive]))
-
-
-def _packed(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
-    """Return the bytes of a block for buffers with these lives, and which are alive at its peak."""
-    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], lives[i][0]))
-    size = placed_bytes([sizes[i] for i in order], [lives[i] for i in order])
-    return size, _alive_at_peak(sizes, lives)
-
-
-def placed_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> int:
-    """Return the bytes of a block in which buffers are placed in this order, each as low as it fits.
-
-    `lives` are the first and last times at which a buffer is in use; buffers that meet don't overlap.
-    """
-    unit = math.gcd(*sizes) or 1
-    small = sum(sizes) // unit < 2**31  # then half as many bytes go through the caches
-    placed = np.zeros((4, len(lives)), dtype=np.int32 if small else np.int64)
-    begins, ends, offsets, tops = placed  # of those that have a place, by offset, in units
-    total = 0
-    for count, (size, (begin, end)) in enumerate(zip(sizes, lives, strict=True)):
-        length = size // unit
-        met = ((begins[:count] <= end) & (ends[:count] >= begin)).nonzero()[0]
-        offset = _lowest(length, offsets.take(met), tops.take(met)) if met.size else 0
-        total = max(total, offset + length)
-        place = offsets[:count].searchsorted(offset)
-        placed[:, place + 1 : count + 1] = placed[:, place:count]
-        placed[:, place] = begin, end, offset, offset + length
-    return total * unit
-
-
-def _lowest(length: int, offsets: Ints, tops: Ints) -> int:
-    """Return the lowest place for `length` between what lies from offsets (ascending) to tops."""
-    if offsets[0] >= length:
-        return 0
-    occupied = np.maximum.accumulate(tops)
-    fits = offsets[1:] - occupied[:-1] >= length
-    first = int(fits.argmax()) if fits.size else 0
-    return int(occupied[first]) if fits.size and fits[first] else int(occupied[-1])
-
-
-def _alive_at_peak(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the buffers that are alive when their sum is largest."""
-    if not lives:
-        return []
-    change: dict[int, int] = {}
-    for size, (begin, end) in zip(sizes, lives, strict=True):
-        change[begin] = change.get(begin, 0) + size
-        change[end + 1] = change.get(end + 1, 0) - size
-    best, peak, now = 0, -1, 0
-    for time in sorted(change):
-        now += change[time]
-        if now > peak:
-            best, peak = time, now
-    return [n for n, (begin, end) in enumerate(lives) if begin <= best <= end]

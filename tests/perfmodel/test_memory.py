@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.perfmodel.memory import Layout, MemoryEstimate, estimate, rank_estimate
+from autoddl.perfmodel.packing import placed_bytes
 from autoddl.perfmodel.recompute import PREFIX
 from autoddl.perfmodel.recompute import recomputed as recomputed_program
-from autoddl.perfmodel.schedule import blocks, execution_order, merged_chains, placed_bytes
+from autoddl.perfmodel.schedule import blocks, execution_order, merged_chains
 from autoddl.perfmodel.tasks import rank_tasks
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import NdSbp, broadcast
