@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import chain, groupby
-from typing import TYPE_CHECKING
+from itertools import groupby
 
+from autoddl.perfmodel.rank import RankTasks
 from autoddl.sbp.state import B, NdSbp, Sbp
-
-if TYPE_CHECKING:
-    from autoddl.perfmodel.tasks import RankTasks
 
 AXES = 2  # OneFlow converts boxings on so many axes, those of equal changes side by side as one
 Change = tuple[int, Sbp, Sbp]
@@ -94,71 +91,73 @@ def stream_order(rank: RankTasks) -> list[int]:
     OneFlow takes its graph breadth first, with the newest readers of a result first, and runs the op
     that replaces a boxing just before what reads it.
     """
-    inner = [task.transfer or task.inserted for task in rank.tasks]
-    before = [_sources(rank, number, inner) for number in range(len(rank.tasks))]
-    for number, others in _updates_after_readers(rank, before):
-        before[number] += [other for other in others if other not in before[number]]
-    nodes = sorted(
-        (n for n, skip in enumerate(inner) if not skip), key=lambda n: rank.tasks[n].order
-    )
-    readers: list[list[int]] = [[] for _ in rank.tasks]
+    tasks = rank.tasks
+    inner = [moved or n in tasks.inserted for n, moved in enumerate(tasks.transfer)]
+    before = [_sources(rank.before, others, inner) for others in rank.before]
+    for number, others in _updates_after_readers(rank, inner):
+        before[number] = [*dict.fromkeys((*before[number], *others))]
+    nodes = sorted((n for n, skip in enumerate(inner) if not skip), key=tasks.order.__getitem__)
+    readers: list[list[int]] = [[] for _ in before]
     for number in reversed(nodes):
         for source in before[number]:
             readers[source].append(number)
     waiting = [len(sources) for sources in before]
     queue = deque(number for number in nodes if not waiting[number])
     order: list[int] = []
-    placed = [False] * len(rank.tasks)
+    placed = [False] * len(before)
     while queue:
         number = queue.popleft()
-        _place(rank, number, order, placed)
+        _place(rank.before, number, order, placed)
         for reader in readers[number]:
             waiting[reader] -= 1
             if waiting[reader] == 0:
                 queue.append(reader)
     for number, done in enumerate(placed):
         if not done:  # parts of boxings that nothing here waits for
-            _place(rank, number, order, placed)
+            _place(rank.before, number, order, placed)
     return order
 
 
-def _waits_for(rank: RankTasks, number: int) -> Iterable[int]:
-    task = rank.tasks[number]
-    return chain((rank.buffers[b].producer for b in task.reads), task.after)
-
-
-def _sources(rank: RankTasks, number: int, inner: Sequence[bool]) -> list[int]:
-    """Return the tasks that one waits for, as if boxings were not there."""
+def _sources(
+    before: Sequence[Sequence[int]], others: Sequence[int], inner: Sequence[bool]
+) -> Sequence[int]:
+    """Return what a task waits for that waits for these `others`, as if boxings were not there."""
+    if not any([inner[other] for other in others]):
+        return others
     found: dict[int, None] = {}
-    stack = [*_waits_for(rank, number)]
+    stack = [*others]
     while stack:
         source = stack.pop()
         if inner[source]:
-            stack += _waits_for(rank, source)
+            stack += before[source]
         else:
             found[source] = None
     return list(found)
 
 
 def _updates_after_readers(
-    rank: RankTasks, before: Sequence[Sequence[int]]
+    rank: RankTasks, inner: Sequence[bool]
 ) -> Iterable[tuple[int, list[int]]]:
     """Yield each update of a variable with the tasks that read the variable as it was."""
-    for buffer in rank.buffers:
-        if buffer.kind == "parameter" and buffer.origin == rank.tasks[buffer.producer].writes[0]:
-            updates = [n for n in buffer.readers if rank.tasks[n].phase == "optimizer"]
-            others = [n for n in buffer.readers if rank.tasks[n].phase != "optimizer"]
-            others = [n for n in others if not (rank.tasks[n].transfer or rank.tasks[n].inserted)]
+    buffers, phase = rank.buffers, rank.tasks.phase
+    for number, kind in enumerate(buffers.kind):
+        first = rank.tasks.first[buffers.producer[number]]
+        if kind == "parameter" and buffers.origin[number] == first:
+            updates = [n for n in buffers.readers[number] if phase[n] == "optimizer"]
+            others = [n for n in buffers.readers[number] if phase[n] != "optimizer"]
+            others = [n for n in others if not inner[n]]
             for update in updates:
                 yield update, others
 
 
-def _place(rank: RankTasks, number: int, order: list[int], placed: list[bool]) -> None:
+def _place(
+    before: Sequence[Sequence[int]], number: int, order: list[int], placed: list[bool]
+) -> None:
     """Append a task behind the parts of boxings that it waits for."""
     stack = [number]
     while stack:
         task = stack[-1]
-        missing = [other for other in _waits_for(rank, task) if not placed[other]]
+        missing = [other for other in before[task] if not placed[other]]
         if missing:
             stack += reversed(missing)
             continue

@@ -1,8 +1,8 @@
 """Memory of one device in bytes: what OneFlow allocates for a planned program on CUDA devices.
 
 `estimate` follows OneFlow's own algorithms: the tasks of a rank with the buffers of its boxings
-(tasks.py), the order in which they run, what overlaps in memory (schedule.py). Not counted is what no
-plan tells: the context of the device, the workspaces of cuDNN and cuBLAS, buffers of NCCL.
+(tasks.py), the order in which they run (schedule.py), what overlaps in memory (packing.py). Not counted
+is what no plan tells: the context of the device, the workspaces of cuDNN and cuBLAS, buffers of NCCL.
 `kept_tensors` is the part that can be summed up op by op, for searches.
 """
 
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from autoddl.perfmodel.accumulate import buffered, summed
+from autoddl.perfmodel.rank import RankTasks
 from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import Block, blocks
 from autoddl.perfmodel.sizes import LocalSizes
-from autoddl.perfmodel.tasks import BUFFER, Buffer, Layout, RankTasks, rank_tasks
+from autoddl.perfmodel.tasks import BUFFER, Layout, rank_tasks
 from autoddl.sbp.program import Program, Tensor
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp, Sbp
@@ -116,6 +117,7 @@ def rank_estimate(
     """Return the memory of the device at mesh coordinates `coords`; see `estimate`."""
     rank = rank_tasks(program, mesh, layout, coords, sizes=sizes, compute_stream=compute_stream)
     gradients = {p.gradient for p in program.parameters if p.gradient}
+    buffers = rank.buffers
     parts, alive = [0] * 5, []
     extra = itertools.chain(
         _waiting(rank, program, micro_batches), _more_in_flight(rank, in_flight)
@@ -123,10 +125,11 @@ def rank_estimate(
     for block in itertools.chain(blocks(rank), extra):
         gaps = block.size
         for index in block.alive:
-            buffer = rank.buffers[index]
-            gaps -= buffer.size
-            parts[_part(buffer, gradients)] += buffer.size
-            alive.append((buffer.tensor, buffer.size))
+            tensor, kind, size = buffers.tensor[index], buffers.kind[index], buffers.size[index]
+            gaps -= size
+            is_gradient = kind != "boxing" and tensor in gradients
+            parts[1 if is_gradient else _PARTS.get(kind, _ACTIVATIONS)] += size
+            alive.append((tensor, size))
         parts[-1] += gaps
     largest_first = tuple(sorted(alive, key=itemgetter(1), reverse=True))
     return MemoryEstimate(parts[0], parts[1], parts[2], parts[3], parts[4], largest_first)
@@ -140,14 +143,8 @@ def never_reused_bytes(
     Those are parameters, their states, inputs, and what collectives on streams of their own return.
     """
     rank = rank_tasks(program, mesh, layout, sizes=sizes)
-    return sum(buffer.size for buffer in rank.buffers if not buffer.reused)
-
-
-def _part(buffer: Buffer, gradients: set[str]) -> int:
-    """Return which part of an estimate a buffer belongs to."""
-    if buffer.tensor in gradients and buffer.kind != "boxing":
-        return 1
-    return _PARTS.get(buffer.kind, _ACTIVATIONS)
+    columns = zip(rank.buffers.size, rank.buffers.reused, strict=True)
+    return sum(size for size, reused in columns if not reused)
 
 
 def _places(program: Program, mesh: Sequence[int], layout: Layout) -> Collection[tuple[int, ...]]:
@@ -184,18 +181,18 @@ def _made_partial(program: Program, layout: Layout) -> Iterator[tuple[NdSbp, NdS
 
 def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Iterator[Block]:
     """Yield the inputs of all micro-batches but one."""
-    inputs = set(program.inputs)
-    for index, buffer in enumerate(rank.buffers):
-        given = buffer.origin == index and buffer.kind not in ("boxing", "workspace", "output")
-        if given and buffer.tensor in inputs:
-            yield from [Block(buffer.size, (index,))] * (micro_batches - 1)
+    inputs, buffers = set(program.inputs), rank.buffers
+    for index, tensor in enumerate(buffers.tensor) if micro_batches > 1 else ():
+        kept = buffers.kind[index] in ("boxing", "workspace", "output")
+        if tensor in inputs and buffers.origin[index] == index and not kept:
+            yield from [Block(buffers.size[index], (index,))] * (micro_batches - 1)
 
 
 def _more_in_flight(rank: RankTasks, in_flight: int) -> Iterator[Block]:
     """Yield what buffers hold of all micro-batches in flight but the newest, and one more."""
-    for index, buffer in enumerate(rank.buffers):
-        if rank.tasks[buffer.producer].name.startswith(f"{BUFFER} "):
-            yield from [Block(buffer.size, (index,))] * (in_flight - 2)
+    for index, producer in enumerate(rank.buffers.producer) if in_flight > 2 else ():
+        if rank.tasks.name[producer].startswith(f"{BUFFER} "):
+            yield from [Block(rank.buffers.size[index], (index,))] * (in_flight - 2)
 
 
 def local_bytes(tensor: Tensor, state: Sequence[Sbp], mesh: Sequence[int]) -> int:

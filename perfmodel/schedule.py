@@ -5,23 +5,21 @@ without a transfer into chains, and gives every chain one block of memory, in wh
 not live at the same time overlap. A buffer that is read from outside its chain lives to the end of it.
 
 Source: OneFlow 0.9, core/graph/straighten_nodes.cpp (with the tag kCompressMemory), task_graph.cpp
-and core/job/intra_job_mem_sharing_util.cpp (mem size first).
+and core/job/intra_job_mem_sharing_util.cpp.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from autoddl.perfmodel.compute_stream import stream_order
-from autoddl.perfmodel.tasks import RankTasks
-
-Ints = npt.NDArray[np.signedinteger[Any]]
+from autoddl.perfmodel.packing import Ints, packed
+from autoddl.perfmodel.rank import RankTasks
 
 Packed = dict[tuple[tuple[int, ...], tuple[tuple[int, int], ...]], tuple[int, list[int]]]
 """By sizes and lives of buffers: bytes of their block, and which of them are alive at its peak."""
@@ -39,7 +37,12 @@ class Block(NamedTuple):
 
 def blocks(rank: RankTasks) -> tuple[Block, ...]:
     """Return all blocks of memory that a rank allocates."""
-    own = [Block(b.size, (i,)) for i, b in enumerate(rank.buffers) if not b.reused and b.size]
+    sizes, reused = rank.buffers.size, rank.buffers.reused
+    own = [Block(size, (i,)) for i, size in enumerate(sizes) if size and not reused[i]]
+    results: dict[int, list[int]] = {}  # what tasks write that may be reused
+    for number, producer in enumerate(rank.buffers.producer):
+        if reused[number] and sizes[number]:
+            results.setdefault(producer, []).append(number)
     chains = merged_chains(rank)
     order = stream_order(rank) if rank.compute_stream else execution_order(rank)
     overwriting = overwriting_tasks(rank, chains, order)
@@ -47,12 +50,13 @@ def blocks(rank: RankTasks) -> tuple[Block, ...]:
     for task in order:
         members.setdefault(chains[task], []).append(task)
     known: Packed = {}
-    shared = [
-        _chain_block(rank, tasks, overwriting, known)
-        if len(tasks) > 1
-        else _task_block(rank, tasks[0])
-        for tasks in members.values()
-    ]
+    shared = []
+    for tasks in members.values():
+        if len(tasks) > 1:
+            shared.append(_chain_block(rank, tasks, results, overwriting, known))
+        elif tasks[0] in results:  # side by side
+            found = results[tasks[0]]
+            shared.append(Block(sum([sizes[number] for number in found]), tuple(found)))
     return (*own, *(block for block in shared if block.size))
 
 
@@ -61,23 +65,25 @@ def merged_chains(rank: RankTasks) -> list[int]:
 
     The learning rate connects all updates of parameters, where these are merged at all.
     """
-    chain = list(range(len(rank.tasks)))
+    merged, parent = rank.tasks.merged, list(range(len(rank.tasks)))
 
     def root(task: int) -> int:
-        while chain[task] != task:
-            chain[task] = chain[chain[task]]
-            task = chain[task]
+        while parent[task] != task:
+            parent[task] = parent[parent[task]]
+            task = parent[task]
         return task
 
-    for buffer in rank.buffers:
-        if rank.tasks[buffer.producer].merged:
-            for reader in buffer.readers:
-                if rank.tasks[reader].merged:
-                    chain[root(reader)] = root(buffer.producer)
-    updates = [n for n, task in enumerate(rank.tasks) if task.merged and task.phase == "optimizer"]
-    for task in updates if rank.compute_stream else ():
-        chain[root(task)] = root(updates[0])
-    return [root(task) for task in range(len(rank.tasks))]
+    for producer, readers in zip(rank.buffers.producer, rank.buffers.readers, strict=True):
+        if merged[producer]:
+            for reader in readers:
+                if merged[reader]:
+                    parent[root(reader)] = root(producer)
+    if rank.compute_stream:
+        phases = enumerate(rank.tasks.phase)
+        updates = [n for n, phase in phases if phase == "optimizer" and merged[n]]
+        for task in updates:
+            parent[root(task)] = root(updates[0])
+    return [root(task) for task in parent]
 
 
 def execution_order(rank: RankTasks) -> list[int]:
@@ -86,13 +92,17 @@ def execution_order(rank: RankTasks) -> list[int]:
     Transfers start as soon as they can; while one is under way, as many computations run as there are
     for each transfer. Of the computations that are ready the one that adds the least memory goes first.
     """
-    before, following = _edges(rank)
+    before = rank.before
+    following: list[list[int]] = [[] for _ in before]
+    for number, others in enumerate(before):
+        for other in others:
+            following[other].append(number)
     turn = _turn(rank, before, following)
     priority = [0] * len(turn)
     for place, number in enumerate(turn):
         priority[number] = place
     waiting = list(map(len, before))
-    transfer = [task.transfer for task in rank.tasks]
+    transfer = rank.tasks.transfer
     left = [len(transfer) - sum(transfer), sum(transfer)]  # computations, transfers
     ready: tuple[list[int], list[int]] = ([], [])  # by priority; in ascending order it is a heap
     for number in turn:
@@ -118,23 +128,6 @@ def execution_order(rank: RankTasks) -> list[int]:
                 if waiting[after] == 0:
                     heappush(ready[transfer[after]], priority[after])
     return order
-
-
-def _edges(rank: RankTasks) -> tuple[list[tuple[int, ...]], list[list[int]]]:
-    """Return for every task those that it waits for, and those that wait for it."""
-    before: list[tuple[int, ...]] = []
-    following: list[list[int]] = [[] for _ in rank.tasks]
-    producer = [buffer.producer for buffer in rank.buffers]
-    for number, task in enumerate(rank.tasks):
-        reads = task.reads
-        if len(reads) == 1 and not task.after:
-            others: tuple[int, ...] = (producer[reads[0]],)
-        else:
-            others = tuple({*[producer[b] for b in reads], *task.after})
-        before.append(others)
-        for other in others:
-            following[other].append(number)
-    return before, following
 
 
 def _turn(
@@ -163,21 +156,21 @@ def _turn(
             if layer <= bound:
                 bound = layer - 1
         latest[number] = bound
-    orders = [task.order for task in rank.tasks]
-    steps = [order[2] if len(order) > 2 else -1 for order in orders]
-    keys = steps, [order[1] for order in orders], [order[0] for order in orders]
-    found: list[int] = np.lexsort((*keys, latest, _added_bytes(rank))).tolist()
+    found: list[int] = np.lexsort(
+        (np.array(rank.tasks.order), np.array(latest), _added_bytes(rank))
+    ).tolist()
     return found
 
 
-def _added_bytes(rank: RankTasks) -> list[int]:
+def _added_bytes(rank: RankTasks) -> Ints:
     """Return the memory that each task makes, less its share in the memory that it reads."""
-    added = [0] * len(rank.tasks)
-    for buffer in rank.buffers:
-        if buffer.reused:
-            added[buffer.producer] += buffer.size
-            for reader in buffer.readers:
-                added[reader] -= buffer.size // len(buffer.readers)
+    buffers = rank.buffers
+    sizes = np.array(buffers.size) * np.array(buffers.reused)
+    counts = np.fromiter(map(len, buffers.readers), dtype=np.int64, count=len(sizes))
+    readers = np.fromiter(chain.from_iterable(buffers.readers), dtype=np.int64)
+    added = np.zeros(len(rank.tasks), dtype=np.int64)
+    np.add.at(added, buffers.producer, sizes)
+    np.subtract.at(added, readers, (sizes // np.maximum(counts, 1)).repeat(counts))
     return added
 
 
@@ -190,8 +183,11 @@ def overwriting_tasks(
     have those that read what is a view of the input, or what it is a view of. Boxings are no views,
     but OneFlow takes what they move for the tensor itself, and never waits for them.
     """
-    position = {task: i for i, task in enumerate(order)}
-    group = list(range(len(rank.buffers)))
+    position = [0] * len(order)
+    for place, task in enumerate(order):
+        position[task] = place
+    tasks, buffers = rank.tasks, rank.buffers
+    group = list(range(len(buffers)))
 
     def root(buffer: int) -> int:
         while group[buffer] != buffer:
@@ -199,40 +195,43 @@ def overwriting_tasks(
             buffer = group[buffer]
         return buffer
 
-    for task in rank.tasks:
-        if task.shares is not None and not task.shares[1]:
-            group[root(task.writes[0])] = root(rank.buffers[task.shares[0]].origin)
+    writing, viewing = [], []
+    for number, (source, overwrites) in tasks.shares.items():
+        if overwrites:
+            writing.append(number)
+        else:
+            viewing.append(tasks.first[number])
+            group[root(viewing[-1])] = root(buffers.origin[source])
     views: dict[int, list[int]] = {}
-    for number in range(len(rank.buffers)):
-        views.setdefault(root(number), []).append(number)
+    for view in viewing:
+        source = root(view)
+        views.setdefault(source, [source]).append(view)
     found = set()
-    for number in order:
-        task = rank.tasks[number]
-        if task.shares is None or not task.shares[1]:
-            continue
-        source = root(rank.buffers[task.shares[0]].origin)
-        readers = {r for view in views[source] for r in rank.buffers[view].readers} - {number}
+    for number in sorted(writing, key=position.__getitem__):
+        source = root(buffers.origin[tasks.shares[number][0]])
+        seen = views.setdefault(source, [source])
+        readers = {r for view in seen for r in buffers.readers[view]} - {number}
         elsewhere = [r for r in readers if chains[r] != chains[number]]
         late = any(position[r] > position[number] for r in readers)
-        held = rank.buffers[source].kind in _VARIABLES
+        held = buffers.kind[source] in _VARIABLES
         if not (held or late) and _all_before(rank, elsewhere, number, position):
             found.add(number)
-            group[root(task.writes[0])] = source
-            views[source] += views.pop(task.writes[0], [])
+            written = tasks.first[number]
+            group[written] = source
+            seen += views.pop(written, [written])
     return frozenset(found)
 
 
 def _all_before(
-    rank: RankTasks, readers: Sequence[int], number: int, position: Mapping[int, int]
+    rank: RankTasks, readers: Sequence[int], number: int, position: Sequence[int]
 ) -> bool:
     """Tell whether a task needs the results of all these computations, which run before it."""
-    if any(rank.tasks[r].transfer for r in readers):
+    if any(rank.tasks.transfer[r] for r in readers):
         return False
     first = min((position[r] for r in readers), default=0)
     left, seen, stack = set(readers), {number}, [number]
     while stack and left:
-        task = rank.tasks[stack.pop()]
-        for before in (*(rank.buffers[b].producer for b in task.reads), *task.after):
+        for before in rank.before[stack.pop()]:
             if before not in seen and position[before] >= first:
                 seen.add(before)
                 left.discard(before)
@@ -240,100 +239,38 @@ def _all_before(
     return not left
 
 
-def _task_block(rank: RankTasks, number: int) -> Block:
-    """Return the block of a task that is alone in its chain: all that it writes, side by side."""
-    held, size = [], 0
-    for written in rank.tasks[number].writes:
-        buffer = rank.buffers[written]
-        if buffer.reused and buffer.size:
-            held.append(written)
-            size += buffer.size
-    return Block(size, tuple(held))
-
-
 def _chain_block(
-    rank: RankTasks, tasks: Sequence[int], overwriting: frozenset[int], known: Packed
+    rank: RankTasks,
+    tasks: Sequence[int],
+    results: Mapping[int, Sequence[int]],
+    overwriting: frozenset[int],
+    known: Packed,
 ) -> Block:
-    """Return the block of a chain whose tasks run in this order; `known` are those of equal chains."""
+    """Return the block of a chain whose tasks run in this order.
+
+    `results` are what tasks write that may be reused, `known` the blocks of equal chains.
+    """
     position = {task: i for i, task in enumerate(tasks)}
-    buffers, last = rank.buffers, len(tasks) - 1
+    sizes, readers, firsts = rank.buffers.size, rank.buffers.readers, rank.tasks.first
+    sharing, last = rank.tasks.shares, len(tasks) - 1
     lives: dict[int, tuple[int, int]] = {}
     home: dict[int, int] = {}
     for i, number in enumerate(tasks):
-        task = rank.tasks[number]
-        shares = task.shares
-        for written in task.writes:
-            buffer = buffers[written]
-            if not buffer.reused or not buffer.size:
-                continue
-            end = i
-            for reader in buffer.readers:
-                end = max(end, position.get(reader, last))
-            holder = written
-            if shares is not None and written == task.writes[0]:
-                fits = shares[0] in home and buffers[shares[0]].size == buffer.size
-                if fits and (not shares[1] or number in overwriting):
-                    holder = home[shares[0]]
-            home[written] = holder
-            begin, until = lives.get(holder, (i, i))
-            lives[holder] = begin, max(until, end)
+        for written in results.get(number, ()):
+            end = max([position.get(reader, last) for reader in readers[written]], default=i)
+            if number in sharing and written == firsts[number]:
+                source, overwrites = sharing[number]
+                fits = source in home and sizes[source] == sizes[written]
+                if fits and (not overwrites or number in overwriting):
+                    home[written] = holder = home[source]
+                    begin, until = lives[holder]
+                    lives[holder] = begin, max(until, end)
+                    continue
+            home[written] = written
+            lives[written] = i, end
     numbers = list(lives)
-    key = tuple([buffers[number].size for number in numbers]), tuple(lives.values())
+    key = tuple([sizes[number] for number in numbers]), tuple(lives.values())
     if key not in known:
-        known[key] = _packed(*key)
+        known[key] = packed(*key)
     size, alive = known[key]
     return Block(size, tuple([numbers[i] for i in alive]))
-
-
-def _packed(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
-    """Return the bytes of a block for buffers with these lives, and which are alive at its peak."""
-    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], lives[i][0]))
-    size = placed_bytes([sizes[i] for i in order], [lives[i] for i in order])
-    return size, _alive_at_peak(sizes, lives)
-
-
-def placed_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> int:
-    """Return the bytes of a block in which buffers are placed in this order, each as low as it fits.
-
-    `lives` are the first and last times at which a buffer is in use; buffers that meet don't overlap.
-    """
-    unit = math.gcd(*sizes) or 1
-    small = sum(sizes) // unit < 2**31  # then half as many bytes go through the caches
-    placed = np.zeros((4, len(lives)), dtype=np.int32 if small else np.int64)
-    begins, ends, offsets, tops = placed  # of those that have a place, by offset, in units
-    total = 0
-    for count, (size, (begin, end)) in enumerate(zip(sizes, lives, strict=True)):
-        length = size // unit
-        met = ((begins[:count] <= end) & (ends[:count] >= begin)).nonzero()[0]
-        offset = _lowest(length, offsets.take(met), tops.take(met)) if met.size else 0
-        total = max(total, offset + length)
-        place = offsets[:count].searchsorted(offset)
-        placed[:, place + 1 : count + 1] = placed[:, place:count]
-        placed[:, place] = begin, end, offset, offset + length
-    return total * unit
-
-
-def _lowest(length: int, offsets: Ints, tops: Ints) -> int:
-    """Return the lowest place for `length` between what lies from offsets (ascending) to tops."""
-    if offsets[0] >= length:
-        return 0
-    occupied = np.maximum.accumulate(tops)
-    fits = offsets[1:] - occupied[:-1] >= length
-    first = int(fits.argmax()) if fits.size else 0
-    return int(occupied[first]) if fits.size and fits[first] else int(occupied[-1])
-
-
-def _alive_at_peak(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the buffers that are alive when their sum is largest."""
-    if not lives:
-        return []
-    change: dict[int, int] = {}
-    for size, (begin, end) in zip(sizes, lives, strict=True):
-        change[begin] = change.get(begin, 0) + size
-        change[end + 1] = change.get(end + 1, 0) - size
-    best, peak, now = 0, -1, 0
-    for time in sorted(change):
-        now += change[time]
-        if now > peak:
-            best, peak = time, now
-    return [n for n, (begin, end) in enumerate(lives) if begin <= best <= end]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from autoddl.perfmodel.compute_stream import workspace_bytes
+from autoddl.perfmodel.rank import Buffers, RankTasks, Tasks
 from autoddl.perfmodel.sizes import LocalSizes
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
@@ -25,6 +26,9 @@ ALIGNMENT = 512
 """Every buffer starts and ends at a multiple of so many bytes."""
 ARRIVAL, BUFFER, SUM = "arrival", "identity_buffer", "acc"
 """The types of ops for what comes from another stage, micro-batches in flight, sums of gradients."""
+
+
+_States = tuple[NdSbp, NdSbp]
 
 
 class Redistributed(Protocol):
@@ -86,61 +90,6 @@ class Layout:
         return self.signatures[op.name][op.outputs[output][0]]
 
 
-@dataclass(slots=True)
-class Buffer:
-    """One result of a task: bytes (aligned), who reads it, whether its memory may be reused.
-
-    `tensor` is the program's tensor that it holds, whole, in part or as a partial sum; `kind` is the
-    tensor's role, or "boxing" or "workspace". `origin` is the buffer of which a boxing made this one;
-    others are their own.
-    """
-
-    tensor: str
-    kind: str
-    size: int
-    producer: int
-    reused: bool
-    origin: int
-    readers: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Task:
-    """One actor of OneFlow. Tasks that can be `merged` share memory with their neighbours.
-
-    `name` is that of the op, or of the tensor that a boxing moves.
-
-    `order` breaks ties between tasks that are ready at the same time. `shares` tells which of the
-    buffers it reads may be its result's memory, and whether it writes there. `inserted` marks the ops
-    that replace boxings.
-    """
-
-    name: str
-    order: tuple[int, ...]
-    merged: bool = False
-    transfer: bool = False
-    reads: tuple[int, ...] = ()
-    writes: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
-    shares: tuple[int, bool] | None = None
-    phase: str = "forward"
-    inserted: bool = False
-
-
-@dataclass
-class RankTasks:
-    """All tasks of one rank, and their buffers, by index; `compute_stream` as in `rank_tasks`."""
-
-    tasks: list[Task]
-    buffers: list[Buffer]
-    compute_stream: bool = False
-
-
-def aligned(size: int) -> int:
-    """Round bytes up to OneFlow's alignment."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
 def rank_tasks(
     program: Program,
     mesh: Sequence[int],
@@ -170,9 +119,8 @@ class _Maker:
     ) -> None:  # fmt: skip
         self.program, self.layout, self.coords = program, layout, coords
         self.compute_stream = compute_stream
-        self.sizes, self.mesh = sizes, sizes.mesh
-        self.tasks: list[Task] = []
-        self.buffers: list[Buffer] = []
+        self.sizes, self.mesh, self.tensors = sizes, sizes.mesh, program.tensor
+        self.tasks, self.buffers = Tasks(), Buffers()
         self.made: dict[str, tuple[int, NdSbp]] = {}
         self.wanted = {
             (r.tensor, reader): number
@@ -182,48 +130,62 @@ class _Maker:
         self.redistributed = {r.tensor for r in layout.redistributions}
         self.done: dict[int, int] = {}
         self.boxed: dict[tuple[int, NdSbp], int] = {}
+        self.changes: dict[_States, tuple[_States, list[int]]] = {}
+        self.workspaces: dict[tuple[_States, int, int], int | None] = {}
         self.started: dict[str, int] = {}
         self.moved = -1  # the buffer that is being redistributed
         self.phase = "forward"
 
     def make(self) -> RankTasks:
         for name, state in (*self.layout.inputs.items(), *self.layout.variables.items()):
-            if name in self.program.tensor:
+            if name in self.tensors:
                 self._source(name, state, merged=name in self.layout.inputs)
         for index, op in enumerate(self.program.ops):
             self._op(index, op)
         for name in dict.fromkeys(self.program.outputs):
             self._output(name)
+        self.tasks.first.append(len(self.buffers))
         return RankTasks(self.tasks, self.buffers, self.compute_stream)
 
     def _task(
         self,
         name: str,
-        order: tuple[int, ...],
+        order: int,
         reads: tuple[int, ...] = (),
         *,
+        merged: bool = False,
         transfer: bool = False,
-        after: tuple[int, ...] = (),
     ) -> int:
-        number = len(self.tasks)
-        self.tasks.append(Task(name, order, False, transfer, reads, (), after, None, self.phase))
+        tasks, readers = self.tasks, self.buffers.readers
+        number = len(tasks.order)
+        tasks.name.append(name)
+        tasks.order.append(order)
+        tasks.reads.append(reads)
+        tasks.merged.append(merged)
+        tasks.transfer.append(transfer)
+        tasks.phase.append(self.phase)
+        tasks.first.append(len(readers))
         for buffer in reads if len(reads) < 2 else set(reads):
-            self.buffers[buffer].readers.append(number)
+            readers[buffer].append(number)
         return number
 
-    def _buffer(self, task: int, tensor: str, kind: str, size: int, *, reused: bool = True) -> int:
-        number, maker = len(self.buffers), self.tasks[task]
-        origin = self.moved if maker.transfer else number
-        size = -(-size // ALIGNMENT) * ALIGNMENT
-        self.buffers.append(Buffer(tensor, kind, size, task, reused, origin))
-        maker.writes = (*maker.writes, number) if maker.writes else (number,)
+    def _buffer(self, tensor: str, kind: str, size: int, *, reused: bool = True) -> int:
+        """Add a result of the newest task."""
+        buffers, task = self.buffers, len(self.tasks.order) - 1
+        number = len(buffers.size)
+        buffers.tensor.append(tensor)
+        buffers.kind.append(kind)
+        buffers.size.append(-(-size // ALIGNMENT) * ALIGNMENT)
+        buffers.producer.append(task)
+        buffers.reused.append(reused)
+        buffers.origin.append(self.moved if self.tasks.transfer[task] else number)
+        buffers.readers.append([])
         return number
 
     def _source(self, name: str, state: NdSbp, *, merged: bool) -> None:
-        task = self._task(name, (0, len(self.tasks)))
-        self.tasks[task].merged = merged
-        tensor = self.program.tensor[name]
-        buffer = self._buffer(task, name, tensor.role, self._bytes(tensor, state), reused=False)
+        self._task(name, _order(0, len(self.tasks)), merged=merged)
+        tensor = self.tensors[name]
+        buffer = self._buffer(name, tensor.role, self._bytes(tensor, state), reused=False)
         self.made[name] = buffer, state
 
     def _op(self, index: int, op: Op) -> None:
@@ -235,23 +197,21 @@ class _Maker:
             if made is not None:  # else the engine's scheduler makes it
                 boxed = name in self.redistributed
                 reads[operand] = self._read(name, (op.name, operand)) if boxed else made[0]
-        number = self._task(op.name, (1, index), tuple(reads.values()))
-        task = self.tasks[number]
-        task.merged = self._is_merged(op)
+        number = self._task(
+            op.name, _order(1, index), tuple(reads.values()), merged=self._is_merged(op)
+        )
         self.started[op.name] = number
         if op.name in self.layout.after:
-            task.after = (self.started[self.layout.after[op.name]],)
+            self.tasks.after[number] = (self.started[self.layout.after[op.name]],)
         sizes = self.sizes.op(op, signature)
         for (operand, name), size in zip(op.outputs, sizes.results, strict=True):
-            role = self.program.tensor[name].role
-            buffer = self._buffer(number, name, role, size, reused=op.type != SUM)
+            role = self.tensors[name].role
+            buffer = self._buffer(name, role, size, reused=op.type != SUM)
             self.made[name] = buffer, signature[operand]
         if sizes.workspace:
-            self._buffer(number, op.name, "workspace", sizes.workspace)
-        if sizes.shared is not None:
-            source = reads.get(sizes.shared[0])
-            if source is not None:
-                task.shares = source, sizes.shared[1]
+            self._buffer(op.name, "workspace", sizes.workspace)
+        if sizes.shared is not None and sizes.shared[0] in reads:
+            self.tasks.shares[number] = reads[sizes.shared[0]], sizes.shared[1]
 
     def _is_merged(self, op: Op) -> bool:
         if self.compute_stream:
@@ -265,10 +225,9 @@ class _Maker:
         if name not in self.made:
             return
         buffer = self._read(name, reader)
-        task = self._task(f"output {name}", (1, len(self.program.ops)), (buffer,))
-        self.tasks[task].merged = True
-        whole = self.program.tensor[name].size_bytes
-        self._buffer(task, name, "output", whole, reused=False)
+        order = _order(1, len(self.program.ops))
+        self._task(f"output {name}", order, (buffer,), merged=True)
+        self._buffer(name, "output", self.tensors[name].size_bytes, reused=False)
 
     def _read(self, name: str, reader: tuple[str, str]) -> int:
         """Return the buffer that a reader gets of what has been made."""
@@ -288,45 +247,52 @@ class _Maker:
         late = len(own) + redistribution.early if redistribution.early else 0
         for step, goal in enumerate((*own, *redistribution.path)):
             buffer = self._boxing(buffer, name, state, goal)
-            buffer = self._identity(buffer, name, goal, (2, number, step))
+            buffer = self._identity(buffer, name, goal, _order(2, number, step))
             if redistribution.after and step == late:
-                waiting = self.tasks[self.buffers[buffer].producer]
-                waiting.after = (self.started[redistribution.after],)
+                waiting = self.buffers.producer[buffer]
+                self.tasks.after[waiting] = (self.started[redistribution.after],)
             state = goal
         return buffer
 
-    def _identity(self, source: int, name: str, state: NdSbp, order: tuple[int, ...]) -> int:
-        task = self._task(f"identity {name}", order, (source,))
-        self.tasks[task].merged = True
-        self.tasks[task].shares = source, False
-        return self._buffer(task, name, "boxing", self._bytes(self.program.tensor[name], state))
+    def _identity(self, source: int, name: str, state: NdSbp, order: int) -> int:
+        task = self._task(f"identity {name}", order, (source,), merged=True)
+        self.tasks.shares[task] = source, False
+        return self._buffer(name, "boxing", self._bytes(self.tensors[name], state))
 
     def _boxing(self, source: int, name: str, state: NdSbp, goal: NdSbp) -> int:
         """Return the buffer that holds a tensor in another state, once per tensor and state."""
-        state, goal = state.executed, goal.executed
-        axes = [i for i, n in enumerate(self.mesh) if n > 1 and state[i] != goal[i]]
+        change = self.changes.get((state, goal))
+        if change is None:
+            states = state.executed, goal.executed
+            pairs = enumerate(zip(self.mesh, *states, strict=True))
+            axes = [i for i, (n, old, new) in pairs if n > 1 and old != new]
+            change = self.changes[state, goal] = states, axes
+        states, axes = change
         if not axes:
             return source
-        key = (source, goal)
+        key = (source, states[1])
         if key not in self.boxed:
-            self.moved = self.buffers[source].origin
-            self.boxed[key] = self._boxed(source, name, (state, goal), axes)
+            self.moved = self.buffers.origin[source]
+            self.boxed[key] = self._boxed(source, name, states, axes)
         return self.boxed[key]
 
     def _boxed(
         self, source: int, name: str, states: tuple[NdSbp, NdSbp], axes: Sequence[int]
     ) -> int:
-        tensor = self.program.tensor[name]
+        tensor = self.tensors[name]
         before, after = (self._bytes(tensor, s) for s in states)
         if self.compute_stream:
-            workspace = workspace_bytes(states, (before, after), self.mesh)
+            key = states, before, after
+            if key not in self.workspaces:
+                self.workspaces[key] = workspace_bytes(states, (before, after), self.mesh)
+            workspace = self.workspaces[key]
             if workspace is not None:
                 return self._inserted(source, name, after, workspace)
         pairs = {(states[0][i], states[1][i]) for i in axes}
         if len(pairs) > 1:  # OneFlow sends pieces from any to any
-            task = self._transfer(name, (source,))
-            self._buffer(task, name, "workspace", before + after)
-            return self._buffer(task, name, "boxing", after)
+            self._transfer(name, (source,))
+            self._buffer(name, "workspace", before + after)
+            return self._buffer(name, "boxing", after)
         pair = next(iter(pairs))
         if pair[1].kind == "P":
             return self._to_partial(source, name, states, axes)
@@ -335,11 +301,11 @@ class _Maker:
 
     def _inserted(self, source: int, name: str, size: int, workspace: int) -> int:
         """Add the op that replaces a boxing on the compute stream."""
-        number = self._task(f"boxing {name}", (4, len(self.tasks)), (source,))
-        self.tasks[number].merged = self.tasks[number].inserted = True
-        made = self._buffer(number, name, "boxing", size)
+        order = _order(4, len(self.tasks))
+        self.tasks.inserted.add(self._task(f"boxing {name}", order, (source,), merged=True))
+        made = self._buffer(name, "boxing", size)
         if workspace:
-            self._buffer(number, name, "workspace", workspace)
+            self._buffer(name, "workspace", workspace)
         return made
 
     def _primitive(
@@ -361,45 +327,49 @@ class _Maker:
     def _to_partial(
         self, source: int, name: str, states: tuple[NdSbp, NdSbp], axes: Sequence[int]
     ) -> int:
-        after = self._bytes(self.program.tensor[name], states[1])
+        after = self._bytes(self.tensors[name], states[1])
         if states[0][axes[0]] != B:  # over B, with an identity of OneFlow's own
             middle = NdSbp(B if i in axes else s for i, s in enumerate(states[1]))
             whole = self._boxed(source, name, (states[0], middle), axes)
-            task = self._task(f"identity {name}", (3, len(self.tasks)), (whole,))
-            self.tasks[task].merged, self.tasks[task].shares = True, (whole, False)
-            source = self.moved = self._buffer(task, name, "boxing", after)
+            order = _order(3, len(self.tasks))
+            source = self.moved = self._identity(whole, name, states[1], order)
         if self.compute_stream:  # a part of the boxing reads it, so that it stays
             self._transfer(name, (source,))
         if all(self.coords[i] == 0 for i in axes):
             return source
-        task = self._transfer(name, after=(self.buffers[source].producer,))
-        return self._buffer(task, name, "boxing", after, reused=False)
+        self._transfer(name, after=(self.buffers.producer[source],))
+        return self._buffer(name, "boxing", after, reused=False)
 
     def _to_other_dim(self, source: int, name: str, size: int, group: int) -> int:
         """Make an all-to-all: slices for all, sent through the host, and one buffer to collect them."""
         pieces = [self._transferred(source, name, size // group) for _ in range(group)]
         kept, received = pieces[0], []
-        begun = self.buffers[source].producer
+        begun = self.buffers.producer[source]
         for piece in pieces[1:]:
             sent = self._transfer(name, (piece,))
             self._transfer(name, after=(self._transfer(name, after=(sent,)),))
             made = self._transfer(name)  # on another rank, at about that time
             arrived = self._transfer(name, after=(made, begun))
-            copied = self._transfer(name, after=(arrived,))
-            received.append(self._buffer(copied, name, "boxing", size // group, reused=False))
-        return self._buffer(self._transfer(name, (kept, *received)), name, "boxing", size)
+            self._transfer(name, after=(arrived,))
+            received.append(self._buffer(name, "boxing", size // group, reused=False))
+        self._transfer(name, (kept, *received))
+        return self._buffer(name, "boxing", size)
 
     def _transfer(self, name: str, reads: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> int:
         """Add a part of a boxing; it comes `after` tasks that leave something in host memory."""
-        number = len(self.tasks)
-        order = 4, number
-        self.tasks.append(Task(name, order, False, True, reads, (), after, None, self.phase))
-        for buffer in reads:
-            self.buffers[buffer].readers.append(number)
+        number = self._task(name, _order(4, len(self.tasks)), reads, transfer=True)
+        if after:
+            self.tasks.after[number] = after
         return number
 
     def _transferred(self, source: int, name: str, size: int, *, reused: bool = True) -> int:
-        return self._buffer(self._transfer(name, (source,)), name, "boxing", size, reused=reused)
+        self._transfer(name, (source,))
+        return self._buffer(name, "boxing", size, reused=reused)
 
     def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
         return self.sizes.tensor(tensor, state)
+
+
+def _order(group: int, number: int, step: int = 0) -> int:
+    """Return the place of a task among others: by group, number, step."""
+    return (group << 60) + (number << 20) + step

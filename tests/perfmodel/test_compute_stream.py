@@ -155,14 +155,16 @@ def test_tasks_run_once_after_what_they_wait_for(program: Program) -> None:
     order = stream_order(rank)
     assert sorted(order) == list(range(len(rank.tasks)))
     position = {task: i for i, task in enumerate(order)}
-    for number, task in enumerate(rank.tasks):
-        for buffer in task.reads:
-            assert position[rank.buffers[buffer].producer] < position[number]
-        if task.inserted:  # just before what reads it
-            reader = rank.buffers[task.writes[0]].readers[0]
+    tasks, buffers = rank.tasks, rank.buffers
+    for number, reads in enumerate(tasks.reads):
+        for buffer in reads:
+            assert position[buffers.producer[buffer]] < position[number]
+        if number in tasks.inserted:  # just before what reads it
+            reader = buffers.readers[tasks.first[number]][0]
             assert position[reader] == position[number] + 1
-    connected = {merged_chains(rank)[n] for n, task in enumerate(rank.tasks) if task.merged}
-    assert len(connected) <= 1 + sum(not task.reads for task in rank.tasks)
+    chains = merged_chains(rank)
+    connected = {chains[n] for n, merged in enumerate(tasks.merged) if merged}
+    assert len(connected) <= 1 + sum(not reads for reads in tasks.reads)
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.perfmodel.memory import Layout, MemoryEstimate, estimate, rank_estimate
+from autoddl.perfmodel.packing import placed_bytes
 from autoddl.perfmodel.recompute import PREFIX
 from autoddl.perfmodel.recompute import recomputed as recomputed_program
-from autoddl.perfmodel.schedule import blocks, execution_order, merged_chains, placed_bytes
+from autoddl.perfmodel.schedule import blocks, execution_order, merged_chains
 from autoddl.perfmodel.tasks import rank_tasks
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import NdSbp, broadcast
@@ -242,28 +243,29 @@ def graphs(draw: st.DrawFn) -> Program:
 @given(graphs())
 def test_the_schedule_keeps_the_order_and_the_peak_is_that_of_brute_force(program: Program) -> None:
     rank = rank_tasks(program, (1,), layout(program, broadcast(1)))
-    order = execution_order(rank)
+    order, buffers = execution_order(rank), rank.buffers
     place = {task: i for i, task in enumerate(order)}
     assert sorted(order) == list(range(len(rank.tasks)))
-    assert all(place[b.producer] < place[r] for b in rank.buffers for r in b.readers)
+    made = [place[task] for task in buffers.producer]
+    read = [max([place[r] for r in readers], default=0) for readers in buffers.readers]
+    assert all(place[r] > made[n] for n, readers in enumerate(buffers.readers) for r in readers)
     chains = merged_chains(rank)
-    for task, block in ((rank.buffers[b.alive[0]].producer, b) for b in blocks(rank) if b.alive):
-        mine = [t for t in order if chains[t] == chains[task]]
-        held = [b for b in rank.buffers if b.reused and chains[b.producer] == chains[task]]
-        if not rank.buffers[block.alive[0]].reused:
+    for block in blocks(rank):
+        if not block.alive or not buffers.reused[block.alive[0]]:
             continue
+        chain = chains[buffers.producer[block.alive[0]]]
+        mine = [t for t in order if chains[t] == chain]
+        held = [
+            n
+            for n, producer in enumerate(buffers.producer)
+            if buffers.reused[n] and chains[producer] == chain
+        ]
         peak = max(
-            sum(
-                b.size
-                for b in held
-                if place[b.producer]
-                <= time
-                <= max([place[r] for r in b.readers], default=place[b.producer])
-            )
+            sum(buffers.size[n] for n in held if made[n] <= time <= max(read[n], made[n]))
             for time in (place[t] for t in mine)
         )
-        assert sum(rank.buffers[i].size for i in block.alive) == peak
-        assert peak <= block.size <= sum(b.size for b in held)
+        assert sum(buffers.size[n] for n in block.alive) == peak
+        assert peak <= block.size <= sum(buffers.size[n] for n in held)
 
 
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([8, 16]), st.sampled_from([64, 128]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.perfmodel.schedule import placed_bytes
+from autoddl.perfmodel import packing
+from autoddl.perfmodel.packing import placed_bytes
 
 Life = tuple[int, int]
 
@@ -27,9 +29,14 @@ def buffers(draw: st.DrawFn) -> tuple[list[int], list[Life]]:
     unit = draw(st.sampled_from([1, 3]))
     sizes = draw(st.lists(st.integers(1, 9).map(lambda n: n * unit), max_size=12))
     begins = [draw(st.integers(0, 12)) for _ in sizes]
-    return sizes, [(begin, begin + draw(st.integers(0, 6))) for begin in begins]
+    spans = st.integers(0, 6) | st.sampled_from([15, 16, 40])
+    return sizes, [(begin, begin + draw(spans)) for begin in begins]
 
 
-@given(buffers())
-def test_every_buffer_lies_as_low_as_it_fits(found: tuple[list[int], list[Life]]) -> None:
-    assert placed_bytes(*found) == by_trying(*found)
+@given(buffers(), st.sampled_from([0, 2, 512]))
+def test_every_buffer_lies_as_low_as_it_fits(
+    found: tuple[list[int], list[Life]], waiting: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "_WAITING", waiting)
+        assert placed_bytes(*found) == by_trying(*found)
