@@ -46,13 +46,11 @@ class _Places:
     """
 
     def __init__(self, count: int, steps: int, total: int) -> None:
-        self.most = (
-            2**31 - 1 if total < 2**31 else 2**63 - 1
-        )  # as few bytes as go through the caches
-        self.rows = np.zeros((4, count), dtype=np.int32 if total < 2**31 else np.int64)
+        kind = np.int32 if total < 2**31 else np.int64  # few bytes go through the caches
+        self.rows = np.zeros((4, count), dtype=kind)
         self.count = 0
         self.low: list[list[tuple[int, int]]] = [[] for _ in range(steps)]
-        self.floor = np.full(steps, self.most, dtype=self.rows.dtype)
+        self.floor = np.full(steps, np.iinfo(kind).max, dtype=kind)
         self.waiting: list[tuple[int, int, int, int]] = []
         self.highest = 0  # where those end that wait
 

@@ -30,9 +30,7 @@ from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened
 
 STEPS = 8  # ops with the identities of their redistributions in front of them that make an update
-PART = (
-    0.85  # of the price of a byte is for this moment, the rest for what is there between the passes
-)
+PART = 0.85  # of the price of a byte is for this moment, the rest for the time between the passes
 TURNS, CALM = 20, 1e-5  # the ascent ends when a turn of it raises the bound by less, relative
 
 
