@@ -24,14 +24,15 @@ from autoddl.sbp.program import Program
 from autoddl.search.dual import Dual
 from autoddl.search.moves import price, single
 from autoddl.search.passes import last_before, waiting_for_loss
-from autoddl.search.priced import KNOWN, ROUNDS, Prices
+from autoddl.search.priced import KNOWN, Prices
 from autoddl.search.problem import KEPT, TENSOR, Edge, Ints, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened
 
 STEPS = 8  # ops with the identities of their redistributions in front of them that make an update
 PART = 0.85  # of the price of a byte is for this moment, the rest for the time between the passes
-TURNS, CALM = 20, 1e-5  # the ascent ends when a turn of it raises the bound by less, relative
+TURN, TURNS = 2, 50  # rounds of the ascent, and how often it takes so many at most
+CALM = 2e-5  # it ends when a turn raises the bound by less, relative
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +96,7 @@ class Moment:
         )  # fmt: skip
         found_s = -math.inf
         for _ in range(TURNS):
-            before_s, found_s = found_s, max(found_s, dual.ascend(ROUNDS))
+            before_s, found_s = found_s, max(found_s, dual.ascend(TURN))
             if found_s - before_s <= CALM * abs(found_s):
                 break
         return found_s - byte_s * limit
