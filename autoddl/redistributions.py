@@ -88,19 +88,14 @@ def _path(edge: Edge, source: int, goal: int) -> tuple[NdSbp, ...]:
 def _readers(problem: Problem, edge: Edge) -> list[Reader | None]:
     """Return who reads a tensor, as a plan names it, for each reader of its edge; None if it waits."""
     program, found = problem.program, list[Reader | None]()
-    left: dict[int, list[str]] = {}
-    for index, _ in edge.readers:
+    for (index, _), operand in zip(edge.readers, edge.operands[1:], strict=True):
         node = problem.nodes[index]
-        if node.kind == KEPT:
+        if node.kind == "op":
+            found.append((node.name, operand))
+        elif node.kind == KEPT:
             found.append(None)
         elif node.kind == "output":
             found.append((OUTPUT, ""))
-        elif node.kind == "op":
-            if index not in left:
-                own = problem.written.get(edge.tensor)
-                operands = [o for o, t in program.op[node.name].inputs if t == edge.tensor]
-                left[index] = [o for o in operands if own != (node.name, o)]
-            found.append((node.name, left[index].pop(0)))
         else:
             update = program.op[program.parameter[node.name].update or ""]
             found.append((update.name, next(o for o, t in update.inputs if t == edge.tensor)))

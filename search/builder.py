@@ -314,7 +314,9 @@ class _Builder:
             self.tables[form] = table
         source = self._indices(nodes[producer].choices, operand, table)
         wanted = [(node, self._indices(nodes[node].choices, o, table)) for node, o in readers]
-        return Edge(name, table, producer, source, tuple(wanted))
+        return Edge(
+            name, table, producer, source, tuple(wanted), (operand, *[o for _, o in readers])
+        )
 
     def _indices(
         self, choices: tuple[NdSignature, ...], operand: str, table: RedistributionTable

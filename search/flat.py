@@ -23,13 +23,13 @@ class Flat:
         self._compute, self._compute_at = _joined(node.compute_s for node in nodes)
         self._memory, self._memory_at = _joined(node.memory_bytes for node in nodes)
         ends = [(e.producer, e.source) for e in edges] + [r for e in edges for r in e.readers]
-        self._states, self._states_at = _joined(states for _, states in ends)
-        self._node = np.array([node for node, _ in ends], dtype=np.int64)
+        self._states, self.states_at = _joined(states for _, states in ends)
+        self.node = np.array([node for node, _ in ends], dtype=np.int64)
         self._count = len(edges)
         counts = [len(edge.readers) for edge in edges]
         self._edge = np.repeat(np.arange(len(edges)), counts)  # of every reader
         self.first_reader: list[int] = np.cumsum([0, *counts]).tolist()  # of each edge
-        self._cost, self._cost_at = _joined(edge.table.cost for edge in edges)
+        self._cost, self.table_at = _joined(edge.table.cost for edge in edges)
         self._size = np.array([len(edge.table.cost) for edge in edges], dtype=np.int64)
 
     def compute_s(self, assignment: Sequence[int]) -> Floats:
@@ -42,7 +42,7 @@ class Flat:
 
     def states(self, assignment: Sequence[int]) -> tuple[Ints, Ints]:
         """Return the states of the edges' tensors, and those that their readers want."""
-        found: Ints = self._states[self._states_at + _array(assignment)[self._node]]
+        found: Ints = self._states[self.states_at + _array(assignment)[self.node]]
         return found[: self._count], found[self._count :]
 
     def communication_s(self, assignment: Sequence[int]) -> Floats:
@@ -52,7 +52,7 @@ class Flat:
         edge, wanted = self._edge[paid], wanted[paid]
         most = int(self._size.max(initial=1))
         edge, wanted = np.divmod(np.unique(edge * most + wanted), most)
-        seconds = self._cost[self._cost_at[edge] + source[edge] * self._size[edge] + wanted]
+        seconds = self._cost[self.table_at[edge] + source[edge] * self._size[edge] + wanted]
         return np.asarray(np.bincount(edge, weights=seconds, minlength=self._count), dtype=float)
 
     def redistributed(self, assignment: Sequence[int]) -> list[int]:

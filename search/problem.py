@@ -56,7 +56,8 @@ class Edge:
     """A tensor: who makes it, who reads it, and in which state under each of their choices.
 
     `source[c]` is the state (an index into the table) under choice c of the producer; `readers` pair
-    a node with the same array for what it wants.
+    a node with the same array for what it wants. `operands` are what its ends call the tensor: the
+    producer, then each reader.
     """
 
     tensor: str
@@ -64,6 +65,7 @@ class Edge:
     producer: int
     source: Ints
     readers: tuple[tuple[int, Ints], ...]
+    operands: tuple[str, ...]
 
     def seconds(self, assignment: Sequence[int]) -> float:
         """Return the redistribution time under an assignment: once per wanted state."""
