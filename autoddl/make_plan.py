@@ -13,16 +13,14 @@ import numpy as np
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.memory import Layout
 from autoddl.perfmodel.memory import estimate as estimate_memory
-from autoddl.perfmodel.step import StepCost, step_cost
 from autoddl.perfmodel.timeline import Prediction, predict
 from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.redistributions import redistributions_of
-from autoddl.sbp.program import Parameter
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.state import NdSbp, broadcast
+from autoddl.sbp.state import NdSbp
 from autoddl.search.problem import TENSOR, Problem
 from autoddl.search.result import Assignment, SearchResult
-from autoddl.step_bound import least_step_s
+from autoddl.steps import Step
 
 _ROUNDS = 5  # searches until the whole memory fits
 
@@ -96,26 +94,10 @@ def assigned_layout(
         state = variables[parameter.tensor]
         variables |= dict.fromkeys(parameter.states, state)
         if parameter.update is not None:
-            signatures[parameter.update] = _update(problem, parameter, state)
+            signatures[parameter.update] = problem.update_signature(parameter, state)
     if redistributions is None:
         redistributions = redistributions_of(problem, assignment)
     return Layout(signatures, variables, inputs, redistributions)
-
-
-def _update(problem: Problem, parameter: Parameter, state: NdSbp) -> NdSignature:
-    """Return the signature of a parameter's update, one object for equal ones."""
-    operands = problem.notes.setdefault("updates", {})
-    if parameter.update not in operands:
-        follows = {parameter.tensor, parameter.gradient, *parameter.states}
-        inputs = problem.program.op[parameter.update or ""].inputs
-        operands[parameter.update] = tuple([(o, t in follows) for o, t in inputs])
-    known = problem.notes.setdefault("signatures of updates", {})
-    key = operands[parameter.update], state
-    if key not in known:
-        one = broadcast(problem.mesh.ndim)
-        known[key] = {o: state if follows else one for o, follows in key[0]}
-    found: NdSignature = known[key]
-    return found
 
 
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:
@@ -143,18 +125,17 @@ class Assigned:
     def prediction(self) -> Prediction:
         """Return what its step costs, and takes when ops and boxings overlap."""
         problem = self.problem
+        if not problem.compute_stream:
+            return self.step.prediction
         return predict(
-            problem.program, problem.mesh, problem.profile, self.layout, cost=self.step_cost,
-            compute_stream=problem.compute_stream,
+            problem.program, problem.mesh, problem.profile, self.layout, prices=problem.prices,
+            compute_stream=True,
         )  # fmt: skip
 
     @cached_property
-    def step_cost(self) -> StepCost:
-        """Return what its step costs op by op."""
-        problem = self.problem
-        return step_cost(
-            problem.program, problem.mesh, problem.profile, self.layout, prices=problem.prices
-        )
+    def step(self) -> Step:
+        """Return its step, in which ops and boxings overlap."""
+        return Step(self.problem, self.assignment)
 
     @cached_property
     def memory_bytes(self) -> int:
@@ -176,10 +157,10 @@ class Assigned:
         """Return the seconds of a step: compute plus communication, less what overlaps."""
         return sum(self.costs_s) - self.prediction.overlap_s
 
-    @cached_property
+    @property
     def least_step_s(self) -> float:
         """Return a bound on `step_s` that needs no simulation."""
-        return least_step_s(self.problem, self.assignment)
+        return self.step.least_s
 
     def estimate(self, name: str) -> Estimate:
         """Return a row for the table."""

@@ -30,7 +30,7 @@ class Flat:
         self._edge = np.repeat(np.arange(len(edges)), counts)  # of every reader
         self.first_reader: list[int] = np.cumsum([0, *counts]).tolist()  # of each edge
         self._cost, self.table_at = _joined(edge.table.cost for edge in edges)
-        self._size = np.array([len(edge.table.cost) for edge in edges], dtype=np.int64)
+        self.size = np.array([len(edge.table.cost) for edge in edges], dtype=np.int64)
 
     def compute_s(self, assignment: Sequence[int]) -> Floats:
         """Return the compute seconds of every node."""
@@ -45,20 +45,28 @@ class Flat:
         found: Ints = self._states[self.states_at + _array(assignment)[self.node]]
         return found[: self._count], found[self._count :]
 
+    def paid(self, assignment: Sequence[int]) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return the readers that want another state than the producer makes, edge by edge.
+
+        They are numbered over all edges; with their edges, the state that is made, and the wanted one.
+        """
+        source, wanted = self.states(assignment)
+        reader = np.flatnonzero(wanted != source[self._edge])
+        edge = self._edge[reader]
+        return reader, edge, source[edge], wanted[reader]
+
     def communication_s(self, assignment: Sequence[int]) -> Floats:
         """Return the redistribution seconds of every edge: once per wanted state."""
-        source, wanted = self.states(assignment)
-        paid = wanted != source[self._edge]  # the same state costs nothing
-        edge, wanted = self._edge[paid], wanted[paid]
-        most = int(self._size.max(initial=1))
-        edge, wanted = np.divmod(np.unique(edge * most + wanted), most)
-        seconds = self._cost[self.table_at[edge] + source[edge] * self._size[edge] + wanted]
+        _, edge, source, wanted = self.paid(assignment)
+        most = int(self.size.max(initial=1))
+        pairs, first = np.unique(edge * most + wanted, return_index=True)
+        edge, wanted = np.divmod(pairs, most)
+        seconds = self._cost[self.table_at[edge] + source[first] * self.size[edge] + wanted]
         return np.asarray(np.bincount(edge, weights=seconds, minlength=self._count), dtype=float)
 
     def redistributed(self, assignment: Sequence[int]) -> list[int]:
         """Return the edges of which some reader wants another state than the producer makes."""
-        source, wanted = self.states(assignment)
-        found: list[int] = np.unique(self._edge[wanted != source[self._edge]]).tolist()
+        found: list[int] = np.unique(self.paid(assignment)[1]).tolist()
         return found
 
 

@@ -142,7 +142,8 @@ class _Places:
     def code(self, prefix: Ints, layer: Ints, name: Ints) -> Ints:
         """Return one number for a place; they are sorted by prefix, layer, name."""
         layers, names = self.layer.max(initial=0) + 1, self.name.max(initial=0) + 1
-        return (prefix * layers + layer) * names + name
+        code: Ints = (prefix * layers + layer) * names + name
+        return code
 
     @cached_property
     def sorted(self) -> tuple[Ints, Ints]:
