@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -217,46 +217,36 @@ def within_memory(
 
 def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
     """Sum costs by module; communication counts for the module that wants the other state."""
-    modules = [problem.module(node) or "(graph)" for node in problem.nodes]
-    order = sorted(range(len(problem.nodes)), key=lambda i: problem.nodes[i].kind != "op")
-    rows = {modules[index]: _Row() for index in order}  # in the order of the forward pass
-    flat, ops = problem.flat, problem.program.op
-    compute_s, memory_bytes = flat.compute_s(assignment), flat.memory_bytes(assignment)
-    pairs = zip(compute_s.tolist(), memory_bytes.tolist(), strict=True)
-    for index, (seconds, held) in enumerate(pairs):
-        row, node = rows[modules[index]], problem.nodes[index]
-        row.compute_s += seconds
-        row.memory_bytes += held
-        if seconds > row.main_s and node.kind == "op" and ops[node.name].phase == "forward":
-            row.main_s, row.main = seconds, index
-    made, want = (states.tolist() for states in problem.states(assignment))
-    for number in problem.redistributed(assignment):
-        edge, source = problem.edges[number], made[number]
-        charged: set[int] = set()
-        first, last = flat.first_reader[number : number + 2]
-        for goal, (reader, _) in zip(want[first:last], edge.readers, strict=True):
-            if goal not in charged:
-                charged.add(goal)
-                rows[modules[reader]].communication_s += float(edge.table.cost[source, goal])
+    flat, nodes, ops = problem.flat, problem.nodes, problem.program.op
+    modules = [problem.module(node) or "(graph)" for node in nodes]
+    first = [m for m, node in zip(modules, nodes, strict=True) if node.kind == "op"]
+    rows = {
+        m: row for row, m in enumerate(dict.fromkeys([*first, *modules]))
+    }  # as in the forward pass
+    row_of = np.array([rows[module] for module in modules])
+    compute_s, held = flat.compute_s(assignment), flat.memory_bytes(assignment)
+    payers, paid_s = flat.payments(assignment)
+    sums = [
+        np.bincount(numbers, weights=values, minlength=len(rows)).tolist()
+        for numbers, values in ((row_of, compute_s), (row_of[payers], paid_s), (row_of, held))
+    ]
+    forward = np.array(
+        [i for i, n in enumerate(nodes) if n.kind == "op" and ops[n.name].phase == "forward"],
+        dtype=np.int64,
+    )
+    dearest = forward[np.lexsort((-compute_s[forward], row_of[forward]))]
+    with_main, where = np.unique(row_of[dearest], return_index=True)
+    main = dict(zip(with_main.tolist(), dearest[where].tolist(), strict=True))
     return tuple(
         Layer(
             module,
-            "" if row.main < 0 else _signature_text(problem, assignment, row.main),
-            row.compute_s,
-            row.communication_s,
-            row.memory_bytes,
+            _signature_text(problem, assignment, main[row]) if row in main else "",
+            compute,
+            communication,
+            int(size),
         )
-        for module, row in rows.items()
+        for (module, row), compute, communication, size in zip(rows.items(), *sums, strict=True)
     )
-
-
-@dataclass
-class _Row:
-    compute_s: float = 0.0
-    communication_s: float = 0.0
-    memory_bytes: int = 0
-    main: int = -1
-    main_s: float = -1.0
 
 
 def _signature_text(problem: Problem, assignment: tuple[int, ...], index: int) -> str:

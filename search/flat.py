@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,17 +20,24 @@ class Flat:
     """
 
     def __init__(self, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
-        self._compute, self._compute_at = _joined(node.compute_s for node in nodes)
-        self._memory, self._memory_at = _joined(node.memory_bytes for node in nodes)
-        ends = [(e.producer, e.source) for e in edges] + [r for e in edges for r in e.readers]
-        self._states, self.states_at = _joined(states for _, states in ends)
+        self._compute, self._compute_at = _joined([node.compute_s for node in nodes])
+        self._memory, self._memory_at = _joined([node.memory_bytes for node in nodes])
+        ends: list[tuple[int, Ints]] = []
+        readers: list[tuple[int, Ints]] = []
+        counts, costs = [], []
+        for edge in edges:  # once: it takes longer to get at an edge than what is done with it
+            ends.append((edge.producer, edge.source))
+            readers += edge.readers
+            counts.append(len(edge.readers))
+            costs.append(edge.table.cost)
+        ends += readers
+        self._states, self.states_at = _joined([states for _, states in ends])
         self.node = np.array([node for node, _ in ends], dtype=np.int64)
         self._count = len(edges)
-        counts = [len(edge.readers) for edge in edges]
         self._edge = np.repeat(np.arange(len(edges)), counts)  # of every reader
         self.first_reader: list[int] = np.cumsum([0, *counts]).tolist()  # of each edge
-        self._cost, self.table_at = _joined(edge.table.cost for edge in edges)
-        self.size = np.array([len(edge.table.cost) for edge in edges], dtype=np.int64)
+        self._cost, self.table_at = _joined(costs)
+        self.size = np.array(list(map(len, costs)), dtype=np.int64)
 
     def compute_s(self, assignment: Sequence[int]) -> Floats:
         """Return the compute seconds of every node."""
@@ -55,6 +62,15 @@ class Flat:
         edge = self._edge[reader]
         return reader, edge, source[edge], wanted[reader]
 
+    def payments(self, assignment: Sequence[int]) -> tuple[Ints, Floats]:
+        """Return the nodes that are the first to want a tensor in another state, and what that costs."""
+        reader, edge, source, wanted = self.paid(assignment)
+        most = int(self.size.max(initial=1))
+        first = np.sort(np.unique(edge * most + wanted, return_index=True)[1])
+        edge = edge[first]
+        at = self.table_at[edge] + source[first] * self.size[edge] + wanted[first]
+        return self.node[self._count + reader[first]], self._cost[at]
+
     def communication_s(self, assignment: Sequence[int]) -> Floats:
         """Return the redistribution seconds of every edge: once per wanted state."""
         _, edge, source, wanted = self.paid(assignment)
@@ -74,13 +90,12 @@ def _array(assignment: Sequence[int]) -> Ints:
     return np.asarray(assignment, dtype=np.int64)
 
 
-def _joined(arrays: Iterable[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], Ints]:
+def _joined(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], Ints]:
     """Return all arrays one behind the other, equal objects once, and where each begins."""
-    given = list(arrays)
-    ids = list(map(id, given))
-    once = dict(zip(ids, given, strict=True))
+    ids = list(map(id, arrays))
+    once = dict(zip(ids, arrays, strict=True))
     sizes = [array.size for array in once.values()]
     begins = dict(zip(once, np.cumsum([0, *sizes]).tolist(), strict=False))
     held = [array.reshape(-1) for array in once.values()]
     joined = np.concatenate(held) if held else np.zeros(0, dtype=np.int64)
-    return joined, np.array(list(map(begins.__getitem__, ids)), dtype=np.int64)
+    return joined, np.fromiter(map(begins.__getitem__, ids), np.int64, len(ids))

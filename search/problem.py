@@ -37,7 +37,7 @@ GRADIENT = "gradient"
 KEPT = "kept"  # kind of the nodes of tensors that wait for the backward pass (search/passes.py)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Node:
     """A variable of the problem.
 
@@ -52,7 +52,7 @@ class Node:
     memory_bytes: Ints
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Edge:
     """A tensor: who makes it, who reads it, and in which state under each of their choices.
 
