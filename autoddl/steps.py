@@ -177,25 +177,34 @@ class Step:
         return self.of.moved(self.assignment)
 
     @cached_property
-    def least_s(self) -> float:
-        """Return seconds that the simulated step does not go below.
+    def busy(self) -> dict[str, float]:
+        """Return for how many seconds each resource is busy."""
+        found = {DEVICE: sum(self.compute_s.tolist())}
+        for number, count in enumerate(np.bincount(self.moved.way).tolist()):
+            for resource, seconds in chain(*self.of.ways[number].parts) if count else ():
+                found[resource] = found.get(resource, 0.0) + seconds * count
+        return found
 
-        An op ends after those that it waits for, whatever moves between them; a resource is busy for
-        the sum of its parts, from the first time on at which the maker of some tensor that it moves has
-        ended.
+    @property
+    def busy_s(self) -> float:
+        """Return seconds that the simulated step does not go below: the busiest resource's."""
+        return max(self.busy.values()) * (1 - 1e-9)
+
+    @cached_property
+    def least_s(self) -> float:
+        """Return a better bound, which takes longer.
+
+        A resource is busy from the first time on at which the maker of some tensor that it moves has
+        ended. An op ends after those that it waits for, whatever moves between them.
         """
-        ends = self._ends()
-        begins = np.array([*ends, 0.0])[
-            self.moved.maker
-        ]  # what no op makes is there from the beginning
-        busy, first = {DEVICE: sum(self.compute_s.tolist())}, {DEVICE: 0.0}
-        for number in np.flatnonzero(np.bincount(self.moved.way)).tolist():
-            mine = begins[self.moved.way == number]
-            for resource, seconds in chain(*self.of.ways[number].parts):
-                busy[resource] = busy.get(resource, 0.0) + seconds * len(mine)
-                first[resource] = min(first.get(resource, np.inf), float(mine.min()))
-        least = max(max(ends, default=0.0), *(first[r] + seconds for r, seconds in busy.items()))
-        return least * (1 - 1e-9)
+        ends = np.array([*self._ends(), 0.0])  # what no op makes is there from the beginning
+        first, moved = {DEVICE: 0.0}, self.moved
+        begins = np.full(len(self.of.ways), np.inf)
+        np.minimum.at(begins, moved.way, ends[moved.maker])
+        for way, begin_s in zip(self.of.ways, begins.tolist(), strict=True):
+            for resource, _ in chain(*way.parts):
+                first[resource] = min(first.get(resource, np.inf), begin_s)
+        return max([first[r] + seconds for r, seconds in self.busy.items()]) * (1 - 1e-9)
 
     def _ends(self) -> list[float]:
         """Return when each op ends at the earliest."""
