@@ -162,11 +162,6 @@ class Assigned:
         """Return a bound on `step_s` that needs no simulation."""
         return self.step.least_s
 
-    @property
-    def busy_s(self) -> float:
-        """Return a lower bound, which takes less time still."""
-        return self.step.busy_s
-
     def estimate(self, name: str) -> Estimate:
         """Return a row for the table."""
         found = self.prediction

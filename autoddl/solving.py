@@ -171,10 +171,9 @@ def _with_overlap(
     faster: dict[str, float] = {}
 
     def simulate(below_s: Callable[[], float]) -> list[str]:
-        for name, other in sorted(others.items(), key=lambda item: item[1].busy_s):
-            hopeless = other.busy_s >= below_s() or other.least_step_s >= below_s()
-            if not hopeless and other.step_s < step_s:
-                faster[name] = other.step_s
+        for name in sorted(others, key=lambda name: others[name].least_step_s):
+            if others[name].least_step_s < below_s() and others[name].step_s < step_s:
+                faster[name] = others[name].step_s
         return sorted(faster, key=faster.__getitem__)
 
     def fits(name: str) -> bool:

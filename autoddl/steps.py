@@ -176,8 +176,7 @@ class Step:
         """Return what is redistributed."""
         return self.of.moved(self.assignment)
 
-    @cached_property
-    def busy(self) -> dict[str, float]:
+    def _busy(self) -> dict[str, float]:
         """Return for how many seconds each resource is busy."""
         found = {DEVICE: sum(self.compute_s.tolist())}
         for number, count in enumerate(np.bincount(self.moved.way).tolist()):
@@ -185,14 +184,9 @@ class Step:
                 found[resource] = found.get(resource, 0.0) + seconds * count
         return found
 
-    @property
-    def busy_s(self) -> float:
-        """Return seconds that the simulated step does not go below: the busiest resource's."""
-        return max(self.busy.values()) * (1 - 1e-9)
-
     @cached_property
     def least_s(self) -> float:
-        """Return a better bound, which takes longer.
+        """Return seconds that the simulated step does not go below.
 
         A resource is busy from the first time on at which the maker of some tensor that it moves has
         ended. An op ends after those that it waits for, whatever moves between them.
@@ -204,7 +198,7 @@ class Step:
         for way, begin_s in zip(self.of.ways, begins.tolist(), strict=True):
             for resource, _ in chain(*way.parts):
                 first[resource] = min(first.get(resource, np.inf), begin_s)
-        return max([first[r] + seconds for r, seconds in self.busy.items()]) * (1 - 1e-9)
+        return max([first[r] + seconds for r, seconds in self._busy().items()]) * (1 - 1e-9)
 
     def _ends(self) -> list[float]:
         """Return when each op ends at the earliest."""
