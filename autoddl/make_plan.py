@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,16 +13,14 @@ import numpy as np
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.memory import Layout
 from autoddl.perfmodel.memory import estimate as estimate_memory
-from autoddl.perfmodel.step import StepCost, step_cost
 from autoddl.perfmodel.timeline import Prediction, predict
 from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.redistributions import redistributions_of
-from autoddl.sbp.program import Parameter
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.state import NdSbp, broadcast
+from autoddl.sbp.state import NdSbp
 from autoddl.search.problem import TENSOR, Problem
 from autoddl.search.result import Assignment, SearchResult
-from autoddl.step_bound import least_step_s
+from autoddl.steps import Step
 
 _ROUNDS = 5  # searches until the whole memory fits
 
@@ -96,26 +94,10 @@ def assigned_layout(
         state = variables[parameter.tensor]
         variables |= dict.fromkeys(parameter.states, state)
         if parameter.update is not None:
-            signatures[parameter.update] = _update(problem, parameter, state)
+            signatures[parameter.update] = problem.update_signature(parameter, state)
     if redistributions is None:
         redistributions = redistributions_of(problem, assignment)
     return Layout(signatures, variables, inputs, redistributions)
-
-
-def _update(problem: Problem, parameter: Parameter, state: NdSbp) -> NdSignature:
-    """Return the signature of a parameter's update, one object for equal ones."""
-    operands = problem.notes.setdefault("updates", {})
-    if parameter.update not in operands:
-        follows = {parameter.tensor, parameter.gradient, *parameter.states}
-        inputs = problem.program.op[parameter.update or ""].inputs
-        operands[parameter.update] = tuple([(o, t in follows) for o, t in inputs])
-    known = problem.notes.setdefault("signatures of updates", {})
-    key = operands[parameter.update], state
-    if key not in known:
-        one = broadcast(problem.mesh.ndim)
-        known[key] = {o: state if follows else one for o, follows in key[0]}
-    found: NdSignature = known[key]
-    return found
 
 
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:
@@ -143,18 +125,17 @@ class Assigned:
     def prediction(self) -> Prediction:
         """Return what its step costs, and takes when ops and boxings overlap."""
         problem = self.problem
+        if not problem.compute_stream:
+            return self.step.prediction
         return predict(
-            problem.program, problem.mesh, problem.profile, self.layout, cost=self.step_cost,
-            compute_stream=problem.compute_stream,
+            problem.program, problem.mesh, problem.profile, self.layout, prices=problem.prices,
+            compute_stream=True,
         )  # fmt: skip
 
     @cached_property
-    def step_cost(self) -> StepCost:
-        """Return what its step costs op by op."""
-        problem = self.problem
-        return step_cost(
-            problem.program, problem.mesh, problem.profile, self.layout, prices=problem.prices
-        )
+    def step(self) -> Step:
+        """Return its step, in which ops and boxings overlap."""
+        return Step(self.problem, self.assignment)
 
     @cached_property
     def memory_bytes(self) -> int:
@@ -176,10 +157,10 @@ class Assigned:
         """Return the seconds of a step: compute plus communication, less what overlaps."""
         return sum(self.costs_s) - self.prediction.overlap_s
 
-    @cached_property
+    @property
     def least_step_s(self) -> float:
         """Return a bound on `step_s` that needs no simulation."""
-        return least_step_s(self.problem, self.assignment)
+        return self.step.least_s
 
     def estimate(self, name: str) -> Estimate:
         """Return a row for the table."""
@@ -236,46 +217,36 @@ def within_memory(
 
 def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
     """Sum costs by module; communication counts for the module that wants the other state."""
-    modules = [problem.module(node) or "(graph)" for node in problem.nodes]
-    order = sorted(range(len(problem.nodes)), key=lambda i: problem.nodes[i].kind != "op")
-    rows = {modules[index]: _Row() for index in order}  # in the order of the forward pass
-    flat, ops = problem.flat, problem.program.op
-    compute_s, memory_bytes = flat.compute_s(assignment), flat.memory_bytes(assignment)
-    pairs = zip(compute_s.tolist(), memory_bytes.tolist(), strict=True)
-    for index, (seconds, held) in enumerate(pairs):
-        row, node = rows[modules[index]], problem.nodes[index]
-        row.compute_s += seconds
-        row.memory_bytes += held
-        if seconds > row.main_s and node.kind == "op" and ops[node.name].phase == "forward":
-            row.main_s, row.main = seconds, index
-    made, want = (states.tolist() for states in problem.states(assignment))
-    for number in problem.redistributed(assignment):
-        edge, source = problem.edges[number], made[number]
-        charged: set[int] = set()
-        first, last = flat.first_reader[number : number + 2]
-        for goal, (reader, _) in zip(want[first:last], edge.readers, strict=True):
-            if goal not in charged:
-                charged.add(goal)
-                rows[modules[reader]].communication_s += float(edge.table.cost[source, goal])
+    flat, nodes, ops = problem.flat, problem.nodes, problem.program.op
+    modules = [problem.module(node) or "(graph)" for node in nodes]
+    first = [m for m, node in zip(modules, nodes, strict=True) if node.kind == "op"]
+    rows = {
+        m: row for row, m in enumerate(dict.fromkeys([*first, *modules]))
+    }  # as in the forward pass
+    row_of = np.array([rows[module] for module in modules])
+    compute_s, held = flat.compute_s(assignment), flat.memory_bytes(assignment)
+    payers, paid_s = flat.payments(assignment)
+    sums = [
+        np.bincount(numbers, weights=values, minlength=len(rows)).tolist()
+        for numbers, values in ((row_of, compute_s), (row_of[payers], paid_s), (row_of, held))
+    ]
+    forward = np.array(
+        [i for i, n in enumerate(nodes) if n.kind == "op" and ops[n.name].phase == "forward"],
+        dtype=np.int64,
+    )
+    dearest = forward[np.lexsort((-compute_s[forward], row_of[forward]))]
+    with_main, where = np.unique(row_of[dearest], return_index=True)
+    main = dict(zip(with_main.tolist(), dearest[where].tolist(), strict=True))
     return tuple(
         Layer(
             module,
-            "" if row.main < 0 else _signature_text(problem, assignment, row.main),
-            row.compute_s,
-            row.communication_s,
-            row.memory_bytes,
+            _signature_text(problem, assignment, main[row]) if row in main else "",
+            compute,
+            communication,
+            int(size),
         )
-        for module, row in rows.items()
+        for (module, row), compute, communication, size in zip(rows.items(), *sums, strict=True)
     )
-
-
-@dataclass
-class _Row:
-    compute_s: float = 0.0
-    communication_s: float = 0.0
-    memory_bytes: int = 0
-    main: int = -1
-    main_s: float = -1.0
 
 
 def _signature_text(problem: Problem, assignment: tuple[int, ...], index: int) -> str:

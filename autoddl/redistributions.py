@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from autoddl.plan import OUTPUT, Redistribution
 from autoddl.sbp.state import NdSbp
 from autoddl.search.passes import last_before
-from autoddl.search.problem import KEPT, Edge, Problem
+from autoddl.search.problem import KEPT, Edge, Node, Problem
 from autoddl.search.result import Assignment
 
 Reader = tuple[str, str]
@@ -31,7 +31,7 @@ class _Redistributions:
         self.problem = problem
         self.changed = problem.redistributed(assignment)
         self.made, self.want = (states.tolist() for states in problem.states(assignment))
-        self.readers: dict[int, list[Reader | None]] = problem.notes.setdefault("readers", {})
+        self.readers = readers_of(problem)
 
     def all(self) -> Iterator[Redistribution]:
         """Yield the redistributions; where a tensor waits, those of both passes together."""
@@ -62,11 +62,9 @@ class _Redistributions:
 
     def _wanted(self, index: int) -> _Wanted:
         """Return the readers of an edge by the state that they want."""
-        if index not in self.readers:
-            self.readers[index] = _readers(self.problem, self.problem.edges[index])
         first, last = self.problem.flat.first_reader[index : index + 2]
         found: _Wanted = {}
-        for goal, reader in zip(self.want[first:last], self.readers[index], strict=True):
+        for goal, reader in zip(self.want[first:last], self.readers[first:last], strict=True):
             if reader is not None:
                 found.setdefault(goal, []).append(reader)
         return found
@@ -80,23 +78,25 @@ def _path(edge: Edge, source: int, goal: int) -> tuple[NdSbp, ...]:
     return () if source == goal else edge.table.path(states[source], states[goal])
 
 
-def _readers(problem: Problem, edge: Edge) -> list[Reader | None]:
-    """Return who reads a tensor, as a plan names it, for each reader of its edge; None if it waits."""
-    program, found = problem.program, list[Reader | None]()
-    left: dict[int, list[str]] = {}
-    for index, _ in edge.readers:
-        node = problem.nodes[index]
-        if node.kind == KEPT:
-            found.append(None)
-        elif node.kind == "output":
-            found.append((OUTPUT, ""))
-        elif node.kind == "op":
-            if index not in left:
-                own = problem.written.get(edge.tensor)
-                operands = [o for o, t in program.op[node.name].inputs if t == edge.tensor]
-                left[index] = [o for o in operands if own != (node.name, o)]
-            found.append((node.name, left[index].pop(0)))
-        else:
-            update = program.op[program.parameter[node.name].update or ""]
-            found.append((update.name, next(o for o, t in update.inputs if t == edge.tensor)))
+def readers_of(problem: Problem) -> Sequence[Reader | None]:
+    """Return who reads a tensor, as a plan names it, edge by edge; None where the tensor waits."""
+    if "readers" not in problem.notes:
+        problem.notes["readers"] = [
+            _reader(problem, edge.tensor, problem.nodes[index], operand)
+            for edge in problem.edges
+            for (index, _), operand in zip(edge.readers, edge.operands[1:], strict=True)
+        ]
+    found: list[Reader | None] = problem.notes["readers"]
     return found
+
+
+def _reader(problem: Problem, tensor: str, node: Node, operand: str) -> Reader | None:
+    if node.kind == "op":
+        return node.name, operand
+    if node.kind == KEPT:
+        return None
+    if node.kind == "output":
+        return OUTPUT, ""
+    program = problem.program
+    update = program.op[program.parameter[node.name].update or ""]
+    return update.name, next(o for o, t in update.inputs if t == tensor)

@@ -38,6 +38,19 @@ class Price(NamedTuple):
     boxing: Boxing | None = None
 
 
+class Totals(NamedTuple):
+    """The seconds of a step, and by how much they may be off."""
+
+    compute_s: float
+    communication_s: float
+    uncertainty_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Return compute plus communication."""
+        return self.compute_s + self.communication_s
+
+
 @dataclass(frozen=True)
 class StepCost:
     """The prices of a step: of every op in the program's order, and of every boxing."""
@@ -67,6 +80,11 @@ class StepCost:
         for price in (*self.ops, *self.boxings):
             off[price.source] = off.get(price.source, 0.0) + price.seconds * price.error
         return math.hypot(*off.values())
+
+    @property
+    def totals(self) -> Totals:
+        """Return the sums alone."""
+        return Totals(self.compute_s, self.communication_s, self.uncertainty_s)
 
 
 class StepPrices:
@@ -98,6 +116,10 @@ class StepPrices:
                 self._last[index] = signature, price
             found.append(price)
         return found
+
+    def of(self, op: Op, signature: NdSignature) -> tuple[float, str, float]:
+        """Return the seconds of an op under a signature, what they come from, and their error."""
+        return self._known(op, self.program.kinds[self.program.order.number[op.name]], signature)
 
     def _known(self, op: Op, kind: int, signature: NdSignature) -> tuple[float, str, float]:
         last = self._same.get(kind)  # and so have the ops of one kind

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.step import Price, StepCost, StepPrices, step_cost
+from autoddl.perfmodel.step import Price, StepCost, StepPrices, Totals, step_cost
 from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
@@ -50,7 +50,7 @@ class Span:
 class Prediction:
     """What a step costs op by op, and its seconds when ops and boxings overlap."""
 
-    cost: StepCost
+    cost: Totals
     step_s: float
 
     @property
@@ -85,9 +85,9 @@ def predict(
     """
     cost = cost or step_cost(program, mesh, profile, layout, prices=prices)
     if compute_stream:
-        return Prediction(cost, cost.step_s)
+        return Prediction(cost.totals, cost.step_s)
     found = works_of_step(program, mesh, profile, layout, cost)
-    return Prediction(cost, max((end_s for _, _, _, end_s in found.runs()), default=0.0))
+    return Prediction(cost.totals, max((end_s for _, _, _, end_s in found.runs()), default=0.0))
 
 
 def works(
@@ -178,9 +178,7 @@ class _Maker:
         self.order = program.order
         self.ops = len(program.ops)
         self.names = list(self.order.number)
-        seconds = [price.seconds for price in cost.ops]
-        parts: dict[float, Parts] = {s: ((DEVICE, s),) if s > 0 else () for s in set(seconds)}
-        self.parts = [parts[s] for s in seconds]
+        self.parts = parts_of_ops([price.seconds for price in cost.ops])
         self.waits = list(map(len, self.order.before))
         self.next: list[Sequence[int]] = list(self.order.after)
         self.turn: list[float] = list(range(self.ops))
@@ -242,6 +240,12 @@ class _Maker:
             self.next[maker] = [number for number in self.next[maker] if number not in lost]
         for boxing, ops in added.items():
             self.next[boxing] = [*self.next[boxing], *ops]
+
+
+def parts_of_ops(seconds: Sequence[float]) -> list[Parts]:
+    """Return the parts of ops that take so long; equal ones are one object."""
+    parts: dict[float, Parts] = {s: ((DEVICE, s),) if s > 0 else () for s in set(seconds)}
+    return [parts[s] for s in seconds]
 
 
 class PartsOf:

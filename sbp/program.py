@@ -25,7 +25,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """A logical tensor: its whole shape as on one device, its dtype name and its role (ROLES)."""
 
@@ -84,7 +84,7 @@ class Op:
         return self.inputs + self.outputs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """A variable of the model with what belongs to it.
 

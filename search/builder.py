@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from autoddl.perfmodel.memory import kept_tensors, local_bytes
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribute import RedistributionTable, Redistributor
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.program import Op, Parameter, Program
+from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.rules.registry import find
@@ -76,6 +76,7 @@ class _Builder:
         self.redistributor = Redistributor(mesh, profile, any_order=engine is None)
         self.kept = kept_tensors(program)
         self.cache: dict[Any, Any] = {}
+        self.priced: dict[Any, tuple[tuple[NdSignature, ...], Floats, Ints]] = {}
         self.tables: dict[tuple[tuple[int, ...], str, bool], RedistributionTable] = {}
         self.indices: dict[tuple[int, str, int], Ints] = {}
         self.kind = {op.name: n for op, n in zip(program.ops, program.kinds, strict=True)}
@@ -220,16 +221,17 @@ class _Builder:
         return Node("output", name, (choice,), np.zeros(1), np.zeros(1, dtype=np.int64))
 
     def _op(self, op: Op) -> Node:
-        kept = tuple([o for o, t in op.outputs if t in self.kept])
+        held = self.kept
+        kept = tuple([o for o, t in op.outputs if t in held])
         fixed: tuple[tuple[str, NdSbp | None], ...] = ()
         if self.written or self.shared:
             variables = [(o, t) for o, t in op.inputs if t in self.written or t in self.shared]
             kept += tuple([o for o, t in variables if self.written.get(t) == (op.name, o)])
             fixed = tuple([(o, self._fixed(t)) for o, t in variables if self._fixed(t) is not None])
-        found, seconds, memory = self._cached(
-            (self._key(op), kept, fixed), lambda: self._priced(op, kept, dict(fixed))
-        )
-        return Node("op", op.name, found, seconds, memory)
+        key = self.kind[op.name], kept, fixed
+        if key not in self.priced:
+            self.priced[key] = self._priced(op, kept, dict(fixed))
+        return Node("op", op.name, *self.priced[key])
 
     def _fixed(self, tensor: str) -> NdSbp | None:
         """Return the state that a variable must have where it is updated in place, if it is known."""
@@ -293,28 +295,41 @@ class _Builder:
             if parameter.gradient is not None:
                 reader = holder[parameter.tensor]
                 read.setdefault(parameter.gradient, []).append((reader, GRADIENT))
-        return tuple(
-            self._edge(nodes, tensor, *made[tensor], readers)
-            for tensor, readers in read.items()
-            if tensor in made  # what the engine's own scheduler makes is B everywhere
-        )
+        return tuple(self._joined(nodes, made, read))
 
-    def _edge(
-        self, nodes: list[Node], name: str, producer: int, operand: str,
-        readers: list[tuple[int, str]],
-    ) -> Edge:  # fmt: skip
-        tensor = self.program.tensor[name]
-        own = bool(self.allow) and any(
-            OWN in c[o] for node, o in ((producer, operand), *readers) for c in nodes[node].choices
-        )
+    def _joined(
+        self, nodes: list[Node], made: dict[str, tuple[int, str]],
+        read: dict[str, list[tuple[int, str]]],
+    ) -> Iterator[Edge]:  # fmt: skip
+        """Yield the edges from what makes tensors to what reads them.
+
+        What the engine's own scheduler makes is B everywhere and has none.
+        """
+        tensors, known = self.program.tensor, self.indices
+        ids = [id(node.choices) for node in nodes]
+        for name, readers in read.items():
+            if name not in made:
+                continue
+            ends, tensor = [made[name], *readers], tensors[name]
+            own = bool(self.allow) and any(OWN in c[o] for n, o in ends for c in nodes[n].choices)
+            table = self._table(tensor, own=own)
+            number = id(table)
+            try:
+                source, *wanted = [known[ids[node], operand, number] for node, operand in ends]
+            except KeyError:
+                source, *wanted = [self._indices(nodes[n].choices, o, table) for n, o in ends]
+            pairs = zip(readers, wanted, strict=True)
+            yield Edge(
+                name, table, ends[0][0], source,
+                tuple([(node, states) for (node, _), states in pairs]),
+                tuple([operand for _, operand in ends]),
+            )  # fmt: skip
+
+    def _table(self, tensor: Tensor, *, own: bool) -> RedistributionTable:
         form = tensor.shape, tensor.dtype, own
-        table = self.tables.get(form)
-        if table is None:
-            table = self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)
-            self.tables[form] = table
-        source = self._indices(nodes[producer].choices, operand, table)
-        wanted = [(node, self._indices(nodes[node].choices, o, table)) for node, o in readers]
-        return Edge(name, table, producer, source, tuple(wanted))
+        if form not in self.tables:
+            self.tables[form] = self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)
+        return self.tables[form]
 
     def _indices(
         self, choices: tuple[NdSignature, ...], operand: str, table: RedistributionTable
@@ -340,11 +355,13 @@ def _written(program: Program) -> tuple[dict[str, tuple[str, str]], frozenset[st
     Of the latter every op has to see all updates, so they stay broadcast.
     """
     variables = {p.tensor for p in program.parameters}
+    rules = {name: find(name) for name in program.places}
+    writes = {name: rule.writes for name, rule in rules.items() if rule is not None and rule.writes}
     writers: dict[str, list[tuple[str, str]]] = {}
-    for op in program.ops:
-        rule = find(op.type)
+    for index in sorted(i for name in writes for i in program.places[name]):
+        op = program.ops[index]
         for operand, tensor in op.inputs:
-            if rule is not None and operand in rule.writes and tensor in variables:
+            if operand in writes[op.type] and tensor in variables:
                 writers.setdefault(tensor, []).append((op.name, operand))
     single = {tensor: ops[0] for tensor, ops in writers.items() if len(ops) == 1}
     return single, frozenset(writers) - frozenset(single)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoddl.search.batches import batches
+from autoddl.search.ends import Ends
 from autoddl.search.problem import Floats, Ints, Problem
 from autoddl.search.sharing import (
     FEW_READERS,
@@ -27,7 +28,6 @@ from autoddl.search.sharing import (
     seen_by_producer,
     seen_by_reader,
 )
-from autoddl.search.shorten import Ends
 from autoddl.search.terms import (
     Batch,
     Compressed,
@@ -155,7 +155,7 @@ class Dual:
         """Take over messages, where there is such an end and state."""
         for term in self.terms:
             for (edge, position), end in zip(term.at, term.ends.tolist(), strict=True):
-                same = (edge, position) if ends is None else ends[edge][position]
+                same = (edge, position) if ends is None else ends.at(edge, position)
                 if same is None:
                     continue
                 states, known = self.occurring[edge], before.occurring[same[0]]

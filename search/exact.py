@@ -25,12 +25,13 @@ from autoddl.search.ascent import PATIENCE, SLACK, SOON, Ascent, everything, kep
 from autoddl.search.coordinate import search as descended
 from autoddl.search.descent import cheapest, least_memory, replicated
 from autoddl.search.dual import Dual
+from autoddl.search.ends import Ends
 from autoddl.search.incumbent import PROVEN, Incumbent
 from autoddl.search.priced import ENOUGH, KNOWN, Prices
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted
 from autoddl.search.result import Assignment, Progress, SearchResult
-from autoddl.search.shorten import Ends, Shortened, shorten, unchanged
+from autoddl.search.shorten import Shortened, shorten, unchanged
 
 # Rounds of a fold between two looks at its bound, and so often at most; a turn that brings it nearer to
 # the best plan by less than CALM of its distance is the last one.
@@ -94,9 +95,9 @@ class _View:
         """Return what is left of the choices of some nodes of the whole problem."""
         return [self.left[self.some.place[node]] for node in nodes]
 
-    def ends(self, tensors: Iterable[int]) -> Ends:
+    def ends(self, tensors: Sequence[int]) -> Ends:
         """Return which ends here stand for those of some edges of the whole problem."""
-        return tuple([self.some.ends[edge] for edge in tensors])
+        return self.some.ends.of(tensors)
 
 
 class _Stages:

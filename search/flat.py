@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,17 +20,24 @@ class Flat:
     """
 
     def __init__(self, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
-        self._compute, self._compute_at = _joined(node.compute_s for node in nodes)
-        self._memory, self._memory_at = _joined(node.memory_bytes for node in nodes)
-        ends = [(e.producer, e.source) for e in edges] + [r for e in edges for r in e.readers]
-        self._states, self._states_at = _joined(states for _, states in ends)
-        self._node = np.array([node for node, _ in ends], dtype=np.int64)
+        self._compute, self._compute_at = _joined([node.compute_s for node in nodes])
+        self._memory, self._memory_at = _joined([node.memory_bytes for node in nodes])
+        ends: list[tuple[int, Ints]] = []
+        readers: list[tuple[int, Ints]] = []
+        counts, costs = [], []
+        for edge in edges:  # once: it takes longer to get at an edge than what is done with it
+            ends.append((edge.producer, edge.source))
+            readers += edge.readers
+            counts.append(len(edge.readers))
+            costs.append(edge.table.cost)
+        ends += readers
+        self._states, self.states_at = _joined([states for _, states in ends])
+        self.node = np.array([node for node, _ in ends], dtype=np.int64)
         self._count = len(edges)
-        counts = [len(edge.readers) for edge in edges]
         self._edge = np.repeat(np.arange(len(edges)), counts)  # of every reader
         self.first_reader: list[int] = np.cumsum([0, *counts]).tolist()  # of each edge
-        self._cost, self._cost_at = _joined(edge.table.cost for edge in edges)
-        self._size = np.array([len(edge.table.cost) for edge in edges], dtype=np.int64)
+        self._cost, self.table_at = _joined(costs)
+        self.size = np.array(list(map(len, costs)), dtype=np.int64)
 
     def compute_s(self, assignment: Sequence[int]) -> Floats:
         """Return the compute seconds of every node."""
@@ -42,23 +49,40 @@ class Flat:
 
     def states(self, assignment: Sequence[int]) -> tuple[Ints, Ints]:
         """Return the states of the edges' tensors, and those that their readers want."""
-        found: Ints = self._states[self._states_at + _array(assignment)[self._node]]
+        found: Ints = self._states[self.states_at + _array(assignment)[self.node]]
         return found[: self._count], found[self._count :]
+
+    def paid(self, assignment: Sequence[int]) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return the readers that want another state than the producer makes, edge by edge.
+
+        They are numbered over all edges; with their edges, the state that is made, and the wanted one.
+        """
+        source, wanted = self.states(assignment)
+        reader = np.flatnonzero(wanted != source[self._edge])
+        edge = self._edge[reader]
+        return reader, edge, source[edge], wanted[reader]
+
+    def payments(self, assignment: Sequence[int]) -> tuple[Ints, Floats]:
+        """Return the nodes that are the first to want a tensor in another state, and what that costs."""
+        reader, edge, source, wanted = self.paid(assignment)
+        most = int(self.size.max(initial=1))
+        first = np.sort(np.unique(edge * most + wanted, return_index=True)[1])
+        edge = edge[first]
+        at = self.table_at[edge] + source[first] * self.size[edge] + wanted[first]
+        return self.node[self._count + reader[first]], self._cost[at]
 
     def communication_s(self, assignment: Sequence[int]) -> Floats:
         """Return the redistribution seconds of every edge: once per wanted state."""
-        source, wanted = self.states(assignment)
-        paid = wanted != source[self._edge]  # the same state costs nothing
-        edge, wanted = self._edge[paid], wanted[paid]
-        most = int(self._size.max(initial=1))
-        edge, wanted = np.divmod(np.unique(edge * most + wanted), most)
-        seconds = self._cost[self._cost_at[edge] + source[edge] * self._size[edge] + wanted]
+        _, edge, source, wanted = self.paid(assignment)
+        most = int(self.size.max(initial=1))
+        pairs, first = np.unique(edge * most + wanted, return_index=True)
+        edge, wanted = np.divmod(pairs, most)
+        seconds = self._cost[self.table_at[edge] + source[first] * self.size[edge] + wanted]
         return np.asarray(np.bincount(edge, weights=seconds, minlength=self._count), dtype=float)
 
     def redistributed(self, assignment: Sequence[int]) -> list[int]:
         """Return the edges of which some reader wants another state than the producer makes."""
-        source, wanted = self.states(assignment)
-        found: list[int] = np.unique(self._edge[wanted != source[self._edge]]).tolist()
+        found: list[int] = np.unique(self.paid(assignment)[1]).tolist()
         return found
 
 
@@ -66,13 +90,12 @@ def _array(assignment: Sequence[int]) -> Ints:
     return np.asarray(assignment, dtype=np.int64)
 
 
-def _joined(arrays: Iterable[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], Ints]:
+def _joined(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], Ints]:
     """Return all arrays one behind the other, equal objects once, and where each begins."""
-    given = list(arrays)
-    ids = list(map(id, given))
-    once = dict(zip(ids, given, strict=True))
+    ids = list(map(id, arrays))
+    once = dict(zip(ids, arrays, strict=True))
     sizes = [array.size for array in once.values()]
     begins = dict(zip(once, np.cumsum([0, *sizes]).tolist(), strict=False))
     held = [array.reshape(-1) for array in once.values()]
     joined = np.concatenate(held) if held else np.zeros(0, dtype=np.int64)
-    return joined, np.array(list(map(begins.__getitem__, ids)), dtype=np.int64)
+    return joined, np.fromiter(map(begins.__getitem__, ids), np.int64, len(ids))

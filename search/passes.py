@@ -156,15 +156,20 @@ class _Kept:
     ) -> Iterator[Edge]:
         for edge in self.problem.edges:
             producer = places[edge.producer]
-            readers = tuple((places[n], states) for n, states in edge.readers)
-            if edge.tensor not in numbers:
-                yield replace(edge, producer=producer, readers=readers)
+            readers = tuple([(places[n], states) for n, states in edge.readers])
+            name, table, operands = edge.tensor, edge.table, edge.operands
+            if name not in numbers:
+                yield Edge(name, table, producer, edge.source, readers, operands)
                 continue
-            node = numbers[edge.tensor]
+            node = numbers[name]
             states = self.states[id(nodes[node].choices)]
-            sooner, later = (tuple((places[n], s) for n, s in part) for part in self._parted(edge))
-            yield replace(edge, producer=producer, readers=(*sooner, (node, states)))
-            yield replace(edge, producer=node, source=states, readers=later)
+            ends = list(zip(readers, operands[1:], strict=True))
+            before = [self.before[old] for old, _ in edge.readers]
+            sooner = [end for end, soon in zip(ends, before, strict=True) if soon]
+            later = [end for end, soon in zip(ends, before, strict=True) if not soon]
+            sooner.append(((node, states), TENSOR))
+            yield Edge(name, table, producer, edge.source, *_ends(operands[0], sooner))
+            yield Edge(name, table, node, states, *_ends(TENSOR, later))
 
     def _held(self, node: Node) -> Node:
         """Return a node with those of its bytes that are there between the passes.
@@ -189,3 +194,10 @@ class _Kept:
             )
             self.known[key] = sums if node.kind == "op" else node.memory_bytes - sums
         return replace(node, memory_bytes=self.known[key])
+
+
+def _ends(
+    made: str, readers: Sequence[tuple[tuple[int, Ints], str]]
+) -> tuple[Readers, tuple[str, ...]]:
+    """Return the readers of an edge, and what its ends call the tensor."""
+    return tuple([reader for reader, _ in readers]), (made, *[name for _, name in readers])

@@ -21,8 +21,9 @@ from autoddl.perfmodel.redistribute import RedistributionTable
 from autoddl.perfmodel.sizes import LocalSizes
 from autoddl.perfmodel.step import StepPrices
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.program import Program
+from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.state import NdSbp, broadcast
 from autoddl.search.flat import Flat
 from autoddl.search.result import Assignment, SearchResult
 
@@ -36,7 +37,7 @@ GRADIENT = "gradient"
 KEPT = "kept"  # kind of the nodes of tensors that wait for the backward pass (search/passes.py)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Node:
     """A variable of the problem.
 
@@ -51,12 +52,13 @@ class Node:
     memory_bytes: Ints
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Edge:
     """A tensor: who makes it, who reads it, and in which state under each of their choices.
 
     `source[c]` is the state (an index into the table) under choice c of the producer; `readers` pair
-    a node with the same array for what it wants.
+    a node with the same array for what it wants. `operands` are what its ends call the tensor: the
+    producer, then each reader.
     """
 
     tensor: str
@@ -64,6 +66,7 @@ class Edge:
     producer: int
     source: Ints
     readers: tuple[tuple[int, Ints], ...]
+    operands: tuple[str, ...]
 
     def seconds(self, assignment: Sequence[int]) -> float:
         """Return the redistribution time under an assignment: once per wanted state."""
@@ -134,6 +137,21 @@ class Problem:
         if node.kind == "op" or maker is not None:
             return self.program.op[node.name].module if maker is None else maker.module
         return node.name.rpartition(".")[0] if node.kind in ("parameter", KEPT) else ""
+
+    def update_signature(self, parameter: Parameter, state: NdSbp) -> NdSignature:
+        """Return the signature of a parameter's update, one object for equal ones."""
+        operands = self.notes.setdefault("updates", {})
+        if parameter.update not in operands:
+            follows = {parameter.tensor, parameter.gradient, *parameter.states}
+            inputs = self.program.op[parameter.update or ""].inputs
+            operands[parameter.update] = tuple([(o, t in follows) for o, t in inputs])
+        known = self.notes.setdefault("signatures of updates", {})
+        key = operands[parameter.update], state
+        if key not in known:
+            one = broadcast(self.mesh.ndim)
+            known[key] = {o: state if follows else one for o, follows in key[0]}
+        found: NdSignature = known[key]
+        return found
 
     def cost_s(self, assignment: Sequence[int]) -> float:
         """Return the seconds of a step under an assignment."""

@@ -59,9 +59,16 @@ class _Maker:
 
     def _edge(self, edge: Edge) -> Edge:
         nodes = self.problem.nodes
-        often = tuple(r for r in edge.readers if nodes[r[0]].kind not in ("parameter", "output"))
-        weight = self.micro if often else self.once
+        made, *names = edge.operands
+        ends = [
+            (reader, name)
+            for reader, name in zip(edge.readers, names, strict=True)
+            if nodes[reader[0]].kind not in ("parameter", "output")
+        ]
+        weight = self.micro if ends else self.once
         key = id(edge.table), weight
         if key not in self.tables:
             self.tables[key] = replace(edge.table, cost=edge.table.cost * weight)
-        return replace(edge, table=self.tables[key], readers=often or edge.readers)
+        readers = tuple([reader for reader, _ in ends]) or edge.readers
+        operands = (made, *[name for _, name in ends]) if ends else edge.operands
+        return replace(edge, table=self.tables[key], readers=readers, operands=operands)

@@ -12,25 +12,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from itertools import pairwise
 
 import numpy as np
 
-from autoddl.search.problem import KEPT, TENSOR, Edge, Problem
+from autoddl.search.ends import Columns, Ends, alike, standing_for
+from autoddl.search.problem import KEPT, TENSOR, Edge, Ints, Node, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.terms import Fold
 
 _PERIODS = range(1, 5)  # so many different layers may take turns
-
-Ends = tuple[tuple[tuple[int, int] | None, ...], ...]
-
-
-class _Place(NamedTuple):
-    """Where a node is: in `layer` of those under `prefix`, under `name` inside that layer."""
-
-    prefix: str
-    layer: int
-    name: tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -63,9 +54,9 @@ class Shortened:
 
     `nodes` and `tensors` are the nodes and edges of the whole one that its own are.
     `ends` has for every edge of the whole problem, for the producer and each reader, at which edge of
-    `problem` and at which position there the node that stands for it has the same tensor; None where
-    it has none. `folds` tells that each edge is made of such ends: their edges have its prices and
-    readers. Otherwise layers hang together in other ways than by pairs of neighbours.
+    `problem` and at which position there the node that stands for it has the same tensor. `folds`
+    tells that each edge is made of such ends: their edges have its prices and readers. Otherwise
+    layers hang together in other ways than by pairs of neighbours.
     """
 
     problem: Problem
@@ -75,9 +66,11 @@ class Shortened:
     ends: Ends
     folds: bool
 
-    def edges(self) -> tuple[tuple[int, ...], ...]:
-        """Return for every edge of the whole problem the edges that its ends are from, if it folds."""
-        return tuple(tuple(end[0] for end in ends if end is not None) for ends in self.ends)
+    def edges(self) -> Iterator[tuple[int, ...]]:
+        """Yield for every edge of the whole problem the edges that its ends are from, if it folds."""
+        edge, begin = self.ends.edge.tolist(), self.ends.begin.tolist()
+        for first, last in pairwise(begin):
+            yield tuple(edge[first:last])
 
     def fold(self) -> Fold:
         """Return how often its nodes and edges occur in the whole problem, if it folds."""
@@ -85,7 +78,7 @@ class Shortened:
 
     def extended(self, assignment: Sequence[int]) -> Assignment:
         """Return the assignment of the whole problem; left-out layers are like their stand-in."""
-        return tuple(assignment[i] for i in self.place)
+        return tuple([assignment[i] for i in self.place])
 
 
 def shorten(problem: Problem, head: int = 2, tail: int = 1) -> Shortened:
@@ -103,82 +96,157 @@ def shorten(problem: Problem, head: int = 2, tail: int = 1) -> Shortened:
 def _shortened(problem: Problem, head: int, tail: int) -> Shortened:
     layers = _layers(problem)
     runs = _runs(layers.looks, head, tail)
-    left_out = {p: frozenset(i for r in found for i in r.dropped) for p, found in runs.items()}
-    dropped = [i for i, place in layers.places.items() if place.layer in left_out[place.prefix]]
-    if not dropped:
+    place = layers.stand_ins(runs)
+    kept = np.flatnonzero(place == np.arange(len(place)))
+    if len(kept) == len(place):
         return unchanged(problem)
-    gone = set(dropped)
-    kept = [i for i in range(len(problem.nodes)) if i not in gone]
-    number = {node: i for i, node in enumerate(kept)}
-    place = list(range(len(problem.nodes)))
-    for node in dropped:
-        prefix, index, name = layers.places[node]
-        run = next(r for r in runs[prefix] if index in r.dropped)
-        place[node] = layers.node_at[_Place(prefix, run.stand_in(index), name)]
-    found = list(_edges(problem, _Gap(layers, runs, number)))
-    nodes = tuple([problem.nodes[i] for i in kept])
-    shorter = replace(problem, nodes=nodes, edges=tuple([edge for _, edge, _ in found]))
-    short_place = tuple([number[node] for node in place])
-    ends = _ends(problem, layers.operands, shorter, [names for _, _, names in found], short_place)
-    tensors = tuple([index for index, _, _ in found])
-    folds = _alike(problem, shorter, ends)
-    return Shortened(shorter, short_place, tuple(kept), tensors, ends, folds)
+    number = np.full(len(place), -1)
+    number[kept] = np.arange(len(kept))
+    whole = layers.columns
+    found = list(_Gap(layers, runs, number).edges(problem))
+    nodes = tuple([problem.nodes[i] for i in kept.tolist()])
+    shorter = replace(problem, nodes=nodes, edges=tuple([edge for edge, _ in found]))
+    short = Columns(shorter, whole.names)
+    origin = np.array([end for _, here in found for end in here], dtype=np.int64)
+    ends = standing_for(whole, number[place], short)
+    return Shortened(
+        shorter,
+        tuple(number[place].tolist()),
+        tuple(kept.tolist()),
+        tuple(whole.edge[origin[short.position == 0]].tolist()),
+        ends,
+        folds=alike(whole, ends, short, origin),
+    )
 
 
 def unchanged(problem: Problem) -> Shortened:
     """Return the problem as it is."""
-    ends = tuple(
-        tuple((index, position) for position in range(len(edge.readers) + 1))
-        for index, edge in enumerate(problem.edges)
-    )
+    columns = Columns(problem)
     nodes, tensors = (tuple(range(len(items))) for items in (problem.nodes, problem.edges))
+    ends = Ends(columns.begin, columns.edge, columns.position)
     return Shortened(problem, nodes, nodes, tensors, ends, folds=True)
 
 
 @dataclass(frozen=True, eq=False)
-class _Layers:
-    """Where the nodes of a problem are, and what its layers look like; see _places, _looks, _operands."""
+class _Places:
+    """Where the nodes of a problem are: in a `layer` of those under some `prefix`, which is a number.
 
-    places: Mapping[int, _Place]
-    node_at: Mapping[_Place, int]
-    looks: Mapping[str, Mapping[int, int]]
-    operands: Sequence[tuple[str, ...]]
+    Inside its layer a node has a `name` of its own, a number as well; all are -1 for nodes that belong
+    to no numbered module.
+    """
+
+    prefix: Ints
+    layer: Ints
+    name: Ints
+
+    def code(self, prefix: Ints, layer: Ints, name: Ints) -> Ints:
+        """Return one number for a place; they are sorted by prefix, layer, name."""
+        layers, names = self.layer.max(initial=0) + 1, self.name.max(initial=0) + 1
+        code: Ints = (prefix * layers + layer) * names + name
+        return code
+
+    @cached_property
+    def sorted(self) -> tuple[Ints, Ints]:
+        """Return the nodes that have a place in the order of their codes, and these."""
+        nodes = np.flatnonzero(self.prefix >= 0)
+        codes = self.code(self.prefix[nodes], self.layer[nodes], self.name[nodes])
+        order = np.argsort(codes)
+        return nodes[order], codes[order]
+
+    def node_at(self, prefix: Ints, layer: Ints, name: Ints) -> Ints:
+        """Return which nodes are at some places, -1 where there is none."""
+        nodes, codes = self.sorted
+        wanted = self.code(prefix, layer, name)
+        found = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
+        return np.asarray(np.where(codes[found] == wanted, nodes[found], -1))
+
+
+@dataclass(frozen=True, eq=False)
+class _Layers:
+    """What is the same for all ways to shorten a problem; equal `looks` of layers mean equal ones."""
+
+    places: _Places
+    looks: Mapping[int, Mapping[int, int]]
+    columns: Columns
+
+    def stand_ins(self, runs: Mapping[int, Sequence[_Run]]) -> Ints:
+        """Return for every node the one that stands for it: itself if its layer remains."""
+        places = self.places
+        found = np.arange(len(places.prefix))
+        for prefix, mine in runs.items():
+            for run in mine:
+                dropped = np.array(run.dropped)
+                stand_in = np.array([run.stand_in(i) for i in run.dropped])
+                nodes = np.flatnonzero(
+                    (places.prefix == prefix)
+                    & (places.layer >= dropped[0])
+                    & (places.layer <= dropped[-1])
+                )
+                layer = stand_in[places.layer[nodes] - dropped[0]]
+                found[nodes] = places.node_at(places.prefix[nodes], layer, places.name[nodes])
+        return found
 
 
 def _layers(problem: Problem) -> _Layers:
     """Return what is the same for all ways to shorten a problem."""
     if "layers" not in problem.notes:
         places = _places(problem)
-        node_at = {place: i for i, place in places.items()}
-        looks = _looks(problem, places)
-        problem.notes["layers"] = _Layers(places, node_at, looks, _operands(problem))
+        problem.notes["layers"] = _Layers(places, _looks(problem, places), Columns(problem))
     found: _Layers = problem.notes["layers"]
     return found
 
 
-def _places(problem: Problem) -> dict[int, _Place]:
-    """Return where each node is that belongs to a numbered module; its name there is unique."""
-    program = problem.program
-    found = {}
-    seen: dict[object, int] = defaultdict(int)
-    for index, node in enumerate(problem.nodes):
-        if node.kind == "op":
-            op = program.op[node.name]
-            path, kind = op.module, (op.phase, op.type)
-        elif node.kind == "parameter":
-            path, kind = node.name, (node.kind, "")
-        elif node.kind == KEPT:
-            maker = program.producer.get(node.name)
-            path = node.name if maker is None else maker.module
-            kind = node.kind, "" if maker is None else maker.type
+def _places(problem: Problem) -> _Places:
+    """Return where each node is; of those with equal names the first, second, ... are told apart."""
+    paths: dict[str, int] = {}
+    kinds: dict[tuple[str, str], int] = {}
+    path_of, kind_of = [], []
+    for node in problem.nodes:
+        path, kind = _module(problem, node)
+        path_of.append(paths.setdefault(path, len(paths)))
+        kind_of.append(kinds.setdefault(kind, len(kinds)))
+    prefixes: dict[str, int] = {}
+    rests: dict[str, int] = {}
+    parts = []
+    for path in paths:
+        found = _numbered(path)
+        if found is None:
+            parts.append((-1, -1, -1))
         else:
-            continue
-        parts = _numbered(path)
-        if parts is not None:
-            key = path, kind
-            seen[key] += 1
-            found[index] = _Place(parts[0], parts[1], (parts[2], kind, seen[key]))
-    return found
+            prefix_of, index, rest_of = found
+            numbers = (
+                prefixes.setdefault(prefix_of, len(prefixes)),
+                rests.setdefault(rest_of, len(rests)),
+            )
+            parts.append((numbers[0], index, numbers[1]))
+    paths_, kinds_ = np.array(path_of), np.array(kind_of)
+    prefix, layer, rest = np.array(parts, dtype=np.int64).reshape(-1, 3)[paths_].T
+    turn = _turns(paths_ * len(kinds) + kinds_)
+    _, name = np.unique((rest * len(kinds) + kinds_) * len(turn) + turn, return_inverse=True)
+    return _Places(prefix, layer, np.where(prefix >= 0, name, -1))
+
+
+def _module(problem: Problem, node: Node) -> tuple[str, tuple[str, str]]:
+    """Return the path of what a node belongs to, "" if that is nothing, and what kind of node it is."""
+    if node.kind == "op":
+        op = problem.program.op[node.name]
+        return op.module, (op.phase, op.type)
+    if node.kind == "parameter":
+        return node.name, (node.kind, "")
+    if node.kind != KEPT:
+        return "", ("", "")
+    maker = problem.program.producer.get(node.name)
+    return (node.name, (KEPT, "")) if maker is None else (maker.module, (KEPT, maker.type))
+
+
+def _turns(keys: Ints) -> Ints:
+    """Return of each key how many equal ones are before it."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    first = np.searchsorted(ordered, ordered)
+    turns = np.empty_like(order)
+    turns[order] = np.arange(len(order)) - first
+    return turns
 
 
 @lru_cache(maxsize=1 << 14)
@@ -188,35 +256,41 @@ def _numbered(path: str) -> tuple[str, int, str] | None:
     return None if match is None else (match[1] or "", int(match[2]), match[3] or "")
 
 
-def _looks(problem: Problem, places: Mapping[int, _Place]) -> dict[str, dict[int, int]]:
+def _looks(problem: Problem, places: _Places) -> dict[int, dict[int, int]]:
     """Return by prefix and index what a layer looks like: equal numbers for equal nodes."""
-    layers: dict[str, dict[int, set[object]]] = defaultdict(lambda: defaultdict(set))
     known: dict[object, object] = {}
-    for node, (prefix, index, name) in places.items():
-        layers[prefix][index].add((name, _look(problem, node, known)))
     numbers: dict[object, int] = {}
-    return {
-        prefix: {i: numbers.setdefault(frozenset(v), len(numbers)) for i, v in found.items()}
-        for prefix, found in layers.items()
-    }
+    looks = []
+    for node in problem.nodes:
+        look = _look(node, known)
+        looks.append(numbers.setdefault(look, len(numbers)))
+    nodes, _ = places.sorted
+    rows = np.array([places.name[nodes], np.array(looks, dtype=np.int64)[nodes]]).T
+    prefix, layer = places.prefix[nodes], places.layer[nodes]
+    begins = np.flatnonzero(np.diff(prefix, prepend=-1) | np.diff(layer, prepend=-1))
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    equal: dict[bytes, int] = {}
+    for first, last in pairwise([*begins.tolist(), len(nodes)]):
+        look = rows[first:last].tobytes()
+        found[int(prefix[first])][int(layer[first])] = equal.setdefault(look, len(equal))
+    return found
 
 
-def _look(problem: Problem, node: int, known: dict[object, object]) -> object:
+def _look(node: Node, known: dict[object, object]) -> object:
     """Return what equal nodes of different layers have in common: choices and their costs."""
-    found = problem.nodes[node]
-    ids = id(found.choices), id(found.compute_s)  # equal ops share them
-    if found.kind == "op":
+    ids = id(node.choices), id(node.compute_s)  # equal ops share them
+    if node.kind == "op":
         return ids
-    key = *ids, id(found.memory_bytes)
+    key = *ids, id(node.memory_bytes)
     if key not in known:
-        states = tuple([choice[TENSOR] for choice in found.choices])
-        known[key] = states, found.compute_s.tobytes(), found.memory_bytes.tobytes()
+        states = tuple([choice[TENSOR] for choice in node.choices])
+        known[key] = states, node.compute_s.tobytes(), node.memory_bytes.tobytes()
     return known[key]
 
 
-def _runs(looks: Mapping[str, Mapping[int, int]], head: int, tail: int) -> dict[str, list[_Run]]:
+def _runs(looks: Mapping[int, Mapping[int, int]], head: int, tail: int) -> dict[int, list[_Run]]:
     """Return the runs of equal layers that are long enough to be shortened, by prefix."""
-    found: dict[str, list[_Run]] = {}
+    found: dict[int, list[_Run]] = {}
     for prefix, layers in looks.items():
         found[prefix] = []
         index = min(layers)
@@ -241,106 +315,43 @@ class _Gap:
     """The layers that are left out: runs by prefix, and the `number` that each kept node gets."""
 
     layers: _Layers
-    runs: Mapping[str, Sequence[_Run]]
-    number: Mapping[int, int]
+    runs: Mapping[int, Sequence[_Run]]
+    number: Ints
 
-    def reader(self, producer: int, reader: int) -> int | None:
-        """Return the number of the node that reads what `producer` makes, across the gap."""
-        if reader in self.number:
-            return self.number[reader]
-        other = self._across(producer, reader)
-        return None if other is None else self.number.get(other)
+    def edges(self, problem: Problem) -> Iterator[tuple[Edge, list[int]]]:
+        """Yield the edges of the kept nodes, with the ends of the whole problem that theirs are.
 
-    def _across(self, producer: int, reader: int) -> int | None:
-        """Return which node reads instead of one left out: as far behind the gap, or before it."""
-        there, here = self.layers.places[reader], self.layers.places.get(producer)
-        if here is None or here.prefix != there.prefix:
-            return None
-        run = next(r for r in self.runs[there.prefix] if there.layer in r.dropped)
-        gap = len(run.dropped) if here.layer < there.layer else -len(run.dropped)
-        moved = there.layer + gap
-        if moved in run.dropped:
-            return None
-        return self.layers.node_at.get(there._replace(layer=moved))
+        A reader that was left out is replaced across the gap.
+        """
+        begin = self.layers.columns.begin
+        producers = self.number[self.layers.columns.node[begin[:-1]]]
+        for index in np.flatnonzero(producers >= 0).tolist():
+            edge, first = problem.edges[index], int(begin[index])
+            readers, ends = [], [first]
+            for end, (node, states) in enumerate(edge.readers, first + 1):
+                reader = self._reader(edge.producer, node)
+                if reader >= 0:
+                    readers.append((reader, states))
+                    ends.append(end)
+            if readers:
+                producer, table, source = int(producers[index]), edge.table, edge.source
+                operands = tuple([edge.operands[end - first] for end in ends])
+                yield Edge(edge.tensor, table, producer, source, tuple(readers), operands), ends
 
+    def _reader(self, producer: int, reader: int) -> int:
+        """Return the number of the node that reads what `producer` makes, across the gap; or -1."""
+        if self.number[reader] < 0:
+            reader = self._across(producer, reader)
+        return -1 if reader < 0 else int(self.number[reader])
 
-def _edges(problem: Problem, gap: _Gap) -> Iterator[tuple[int, Edge, tuple[str, ...]]]:
-    """Yield the edges of the kept nodes with their old numbers and the operands at their ends.
-
-    A reader that was left out is replaced across the gap.
-    """
-    for index, edge in enumerate(problem.edges):
-        producer = gap.number.get(edge.producer)
-        if producer is None:
-            continue
-        produced, *read = gap.layers.operands[index]
-        readers, names = [], [produced]
-        for (node, states), name in zip(edge.readers, read, strict=True):
-            reader = gap.reader(edge.producer, node)
-            if reader is not None:
-                readers.append((reader, states))
-                names.append(name)
-        if readers:
-            shorter = replace(edge, producer=producer, readers=tuple(readers))
-            yield index, shorter, tuple(names)
-
-
-def _operands(problem: Problem) -> list[tuple[str, ...]]:
-    """Return for every edge under which names its ends have the tensor."""
-    held = ((TENSOR, ""),)  # what inputs, outputs and parameters call it
-    op = problem.program.op
-    operands = [op[n.name].operands if n.kind == "op" else held for n in problem.nodes]
-
-    def called(node: int, tensor: str) -> list[str]:
-        return [name for name, held in operands[node] if held == tensor] or [TENSOR]
-
-    found = []
-    for edge in problem.edges:
-        names = [called(edge.producer, edge.tensor)[0]]
-        seen: dict[int, int] = {}
-        for node, _ in edge.readers:
-            read = called(node, edge.tensor)
-            count = seen[node] = seen.get(node, -1) + 1
-            names.append("read " + read[min(count, len(read) - 1)])
-        found.append(tuple(names))
-    return found
-
-
-def _ends(
-    problem: Problem,
-    operands: Sequence[tuple[str, ...]],
-    shorter: Problem,
-    short_operands: Sequence[tuple[str, ...]],
-    place: Sequence[int],
-) -> Ends:
-    """Return at which edges the ends of each edge have those that stand for them; see Shortened."""
-    at: list[dict[str, tuple[int, int]]] = [{} for _ in shorter.nodes]
-    for index, (edge, names) in enumerate(zip(shorter.edges, short_operands, strict=True)):
-        at[edge.producer][names[0]] = index, 0
-        for position, (node, _) in enumerate(edge.readers, 1):
-            at[node][names[position]] = index, position
-    found = []
-    for edge, names in zip(problem.edges, operands, strict=True):
-        ends = [at[place[edge.producer]].get(names[0])]
-        for (node, _), name in zip(edge.readers, names[1:], strict=True):
-            ends.append(at[place[node]].get(name))
-        found.append(tuple(ends))
-    return tuple(found)
-
-
-def _alike(problem: Problem, shorter: Problem, ends: Ends) -> bool:
-    """Tell whether the edges that stand for each edge have its prices, states and number of readers."""
-    short = [(e.table, e.source, *(states for _, states in e.readers)) for e in shorter.edges]
-    for edge, here in zip(problem.edges, ends, strict=True):
-        mine = edge.table, edge.source, *[states for _, states in edge.readers]
-        for position, end in enumerate(here):
-            if end is None or end[1] != position:
-                return False
-            other = short[end[0]]
-            if (
-                other[0] is not mine[0]
-                or len(other) != len(mine)
-                or other[position + 1] is not mine[position + 1]
-            ):
-                return False
-    return True
+    def _across(self, producer: int, reader: int) -> int:
+        """Return which node reads instead of one left out: as far behind the gap, or before it; or -1."""
+        places = self.layers.places
+        prefix, layer, name = places.prefix[reader], places.layer[reader], places.name[reader]
+        if places.prefix[producer] != prefix:
+            return -1
+        run = next(r for r in self.runs[int(prefix)] if layer in r.dropped)
+        gap = len(run.dropped) if places.layer[producer] < layer else -len(run.dropped)
+        if layer + gap in run.dropped:
+            return -1
+        return int(places.node_at(prefix, layer + gap, name))

@@ -146,12 +146,12 @@ def _merged(
     program: Program, op: Op, cut: Mapping[str, frozenset[str]], product: bool
 ) -> frozenset[str]:
     """Return which layers cut the output: none where it is added to, or multiplied with, a whole one."""
-    sizes = [program.tensor[t].elements for _, t in op.outputs]
-    for _, tensor in op.inputs:
-        as_large = product or program.tensor[tensor].elements in sizes
-        if tensor in cut and not cut[tensor] and as_large:
+    whole = [tensor for _, tensor in op.inputs if tensor in cut and not cut[tensor]]
+    if whole:
+        sizes = [program.tensor[t].elements for _, t in op.outputs]
+        if product or any(program.tensor[tensor].elements in sizes for tensor in whole):
             return frozenset()
-    return frozenset[str]().union(*(cut.get(t, ()) for _, t in op.inputs))
+    return frozenset[str]().union(*[cut.get(t, ()) for _, t in op.inputs])
 
 
 def _behind_parameters(program: Program, op: Op, known: Collection[str]) -> bool:

@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from autoddl.make_plan import Assigned, estimate
+from autoddl.make_plan import Assigned, assigned_layout, estimate
+from autoddl.perfmodel.timeline import predict
 from autoddl.plan import Estimate, Rows
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder
@@ -27,6 +28,21 @@ def test_a_step_is_never_below_its_bound(make, mesh: str) -> None:  # type: igno
         assert found.estimate("row") == row
         assert found.step_s == row.step_s
         assert 0 < found.least_step_s <= row.step_s
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+@pytest.mark.parametrize("make", [mlp, transformer])
+def test_a_step_takes_what_its_layout_says(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+    problem = builder.build(make(), Mesh.parse(mesh), cluster())
+    points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(5))]
+    for assignment in points:
+        found, layout = (
+            Assigned(problem, assignment).prediction,
+            assigned_layout(problem, assignment),
+        )
+        expected = predict(problem.program, problem.mesh, problem.profile, layout)
+        assert found.step_s == pytest.approx(expected.step_s, rel=1e-12)
+        assert found.cost == pytest.approx(expected.cost, rel=1e-12)
 
 
 def test_rows_are_made_once_and_only_when_they_are_read() -> None:

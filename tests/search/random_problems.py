@@ -155,16 +155,23 @@ def _problem(rng: np.random.Generator, w: Wiring) -> Problem:
         choices, seconds, memory, _ = made[kind]
         nodes.append(Node("op", f"op{index}", choices, seconds, memory))
     readers: dict[int, list[tuple[int, Ints]]] = defaultdict(list)
+    names: dict[int, list[str]] = {}
     sources = {}
     for index, kind in enumerate(w.kinds):
         arrays = made[kind][3]
-        for operand, tensor in operands[index]:
-            readers[tensor].append((index, arrays[operand]))
         sources |= {tensor: arrays[operand] for operand, tensor in outputs[index]}
+        names |= {tensor: [operand] for operand, tensor in outputs[index]}
+    for index, kind in enumerate(w.kinds):
+        for operand, tensor in operands[index]:
+            readers[tensor].append((index, made[kind][3][operand]))
+            names[tensor].append(operand)
     edges = tuple(
-        Edge(f"t{t}", tables[w.tensors[t][1]], w.tensors[t][0], sources[t], tuple(readers[t]))
+        Edge(
+            f"t{t}", tables[w.tensors[t][1]], w.tensors[t][0], sources[t], tuple(readers[t]),
+            tuple(names[t]),
+        )
         for t in sorted(readers)
-    )
+    )  # fmt: skip
     program = _program(operands, outputs, len(w.tensors))
     return Problem(program, MESH, cluster(), tuple(nodes), edges)
 

@@ -37,6 +37,22 @@ def test_costs_are_those_of_the_nodes_and_edges(problem: Problem, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_the_first_reader_pays_for_a_state(problem: Problem, seed: int) -> None:
+    assignment = random_assignment(problem, seed)
+    expected = []
+    for edge in problem.edges:
+        here = edge.source[assignment[edge.producer]]
+        paid = {int(here)}
+        for node, states in edge.readers:
+            goal = int(states[assignment[node]])
+            if goal not in paid:
+                paid.add(goal)
+                expected.append((node, edge.table.cost[here, goal]))
+    nodes, seconds = problem.flat.payments(assignment)
+    assert list(zip(nodes.tolist(), seconds.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_redistributed_are_the_edges_with_another_state(problem: Problem, seed: int) -> None:
     assignment = random_assignment(problem, seed)
     moved = [

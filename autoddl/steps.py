@@ -1,0 +1,262 @@
+"""What steps of a problem's assignments take: a bound, and a simulation, from arrays of the problem.
+
+The same as perfmodel.timeline says of their layouts, without making these; what is the same for all
+assignments of a problem is computed once. Tensors that wait in nodes of their own (search/passes.py)
+are not known here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from autoddl.perfmodel.step import Price, Totals
+from autoddl.perfmodel.timeline import DEVICE, Parts, PartsOf, Prediction, Works, parts_of_ops
+from autoddl.redistributions import readers_of
+from autoddl.search.problem import TENSOR, Floats, Ints, Problem
+
+
+class Way(NamedTuple):
+    """A path of boxings: their prices, and what each takes of which resource."""
+
+    prices: Sequence[Price]
+    parts: Sequence[Parts]
+
+
+class Moved(NamedTuple):
+    """The redistributions of an assignment, in the order in which their tensors are made.
+
+    `way` numbers their paths, `maker` is the op that makes the tensor, -1 if none does. Reader
+    `reader[i]`, counted over all edges, gets its tensor from number `item[i]`.
+    """
+
+    way: Ints
+    maker: Ints
+    reader: Ints
+    item: Ints
+
+
+def steps_of(problem: Problem) -> Steps:
+    """Return what the steps of a problem's assignments have in common."""
+    if "steps" not in problem.notes:
+        problem.notes["steps"] = Steps(problem)
+    found: Steps = problem.notes["steps"]
+    return found
+
+
+class Steps:
+    """What the steps of a problem's assignments have in common."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.program, self.flat = problem, problem.program, problem.flat
+        made, number = self.program.order.made, self.program.order.number
+        places = [number.get(node.name, -1) if node.kind == "op" else -1 for node in problem.nodes]
+        for index, node in enumerate(problem.nodes):
+            if node.kind == "parameter":
+                update = self.program.parameter[node.name].update
+                places[index] = -1 if update is None else number[update]
+        self.place = np.array(places)  # of each node: the op whose compute it has
+        self.nodes = np.flatnonzero(self.place >= 0)
+        makers = [made.get(edge.tensor, (-1, 0)) for edge in problem.edges]
+        self.maker, output = np.array(makers, dtype=np.int64).reshape(-1, 2).T
+        self.turn = self.maker * (output.max(initial=0) + 1) + output  # in which tensors are made
+        self.parts_of = PartsOf(problem.mesh, problem.profile, overlaps=not problem.compute_stream)
+        self.ways: list[Way] = []
+        self.way_at: dict[int, int] = {}  # by table, source and goal
+        self.source_at: dict[str, int] = {}
+        self.error_at: dict[tuple[int, int], tuple[int, float]] = {}
+
+    def compute_s(self, assignment: Sequence[int]) -> Floats:
+        """Return the seconds of every op."""
+        found = np.zeros(len(self.program.ops))
+        found[self.place[self.nodes]] = self.flat.compute_s(assignment)[self.nodes]
+        return found
+
+    def moved(self, assignment: Sequence[int]) -> Moved:
+        """Return what is redistributed."""
+        reader, edge, source, goal = self.flat.paid(assignment)
+        most = int(self.flat.size.max(initial=1))
+        _, first, item = np.unique(edge * most + goal, return_index=True, return_inverse=True)
+        # by the turn of the tensor, then by that of the edge, then by that of the first reader
+        order = np.lexsort((first, self.turn[edge[first]]))
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        first = first[order]
+        edge, source, goal = edge[first], source[first], goal[first]
+        keys = (self.flat.table_at[edge] * most + source) * most + goal
+        kinds, where, kind = np.unique(keys, return_index=True, return_inverse=True)
+        columns = [column.tolist() for column in (kinds, edge[where], source[where], goal[where])]
+        ways = [self._way(*at) for at in zip(*columns, strict=True)]
+        return Moved(np.array(ways, dtype=np.int64)[kind], self.maker[edge], reader, rank[item])
+
+    def _way(self, key: int, edge: int, source: int, goal: int) -> int:
+        """Return the number of a path of boxings from one state of an edge's table to another."""
+        if key not in self.way_at:
+            found, table = self.problem.edges[edge], self.problem.edges[edge].table
+            start, path = table.states[source], table.path(table.states[source], table.states[goal])
+            prices = self.problem.prices.path(found.tensor, start, path)
+            self.way_at[key] = len(self.ways)
+            self.ways.append(Way(prices, [self.parts_of(price) for price in prices]))
+        return self.way_at[key]
+
+    @cached_property
+    def slots(self) -> tuple[Ints, Ints, Ints]:
+        """Return of every input of every op the op, and the op that makes it, or -1.
+
+        Besides, which of these inputs each reader of the edges is, or -1.
+        """
+        made, ops = self.program.order.made, self.program.ops
+        inputs = [(op.name, operand) for op in ops for operand, _ in op.inputs]
+        makers = [made[t][0] if t in made else -1 for op in ops for _, t in op.inputs]
+        number: dict[tuple[str, str] | None, int] = dict(
+            zip(inputs, range(len(inputs)), strict=True)
+        )
+        readers = [number.get(reader, -1) for reader in readers_of(self.problem)]
+        reads = np.repeat(np.arange(len(ops)), [len(op.inputs) for op in ops])
+        return reads, np.array(makers, dtype=np.int64), np.array(readers, dtype=np.int64)
+
+    @cached_property
+    def kind(self) -> Ints:
+        """Return equal numbers for nodes whose ops are of one kind and choose from the same."""
+        known: dict[tuple[int, int], int] = {}
+        kinds, nodes = self.program.kinds, self.problem.nodes
+        pairs = zip(self.nodes.tolist(), self.place[self.nodes].tolist(), strict=True)
+        keys = [(kinds[place], id(nodes[index].choices)) for index, place in pairs]
+        return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+
+    def errors(self, assignment: Sequence[int]) -> tuple[Ints, Floats]:
+        """Return of every op what its price was computed from, as a number, and its mean error."""
+        chosen = np.asarray(assignment, dtype=np.int64)[self.nodes]
+        keys = self.kind * (int(chosen.max(initial=0)) + 1) + chosen
+        _, where, kind = np.unique(keys, return_index=True, return_inverse=True)
+        columns = (self.kind[where].tolist(), self.nodes[where].tolist(), chosen[where].tolist())
+        prices = [self._error(*at) for at in zip(*columns, strict=True)]
+        ops, places = len(self.program.ops), self.place[self.nodes]
+        sources, errors = np.zeros(ops, dtype=np.int64), np.zeros(ops)
+        sources[places] = np.array([source for source, _ in prices], dtype=np.int64)[kind]
+        errors[places] = np.array([error for _, error in prices])[kind]
+        return sources, errors
+
+    def _error(self, kind: int, index: int, choice: int) -> tuple[int, float]:
+        """Return the same of one choice of a node."""
+        key = kind, choice
+        if key not in self.error_at:
+            node, op = self.problem.nodes[index], self.program.ops[self.place[index]]
+            signature = node.choices[choice]
+            if node.kind == "parameter":
+                parameter = self.program.parameter[node.name]
+                signature = self.problem.update_signature(parameter, signature[TENSOR])
+            _, source, error = self.problem.prices.of(op, signature)
+            self.error_at[key] = self.source(source), error
+        return self.error_at[key]
+
+    def source(self, name: str) -> int:
+        """Return the number of what prices are computed from."""
+        return self.source_at.setdefault(name, len(self.source_at))
+
+
+class Step:
+    """The step of one assignment."""
+
+    def __init__(self, problem: Problem, assignment: Sequence[int]) -> None:
+        self.of, self.assignment = steps_of(problem), assignment
+
+    @cached_property
+    def compute_s(self) -> Floats:
+        """Return the seconds of every op."""
+        return self.of.compute_s(self.assignment)
+
+    @cached_property
+    def moved(self) -> Moved:
+        """Return what is redistributed."""
+        return self.of.moved(self.assignment)
+
+    def _busy(self) -> dict[str, float]:
+        """Return for how many seconds each resource is busy."""
+        found = {DEVICE: sum(self.compute_s.tolist())}
+        for number, count in enumerate(np.bincount(self.moved.way).tolist()):
+            for resource, seconds in chain(*self.of.ways[number].parts) if count else ():
+                found[resource] = found.get(resource, 0.0) + seconds * count
+        return found
+
+    @cached_property
+    def least_s(self) -> float:
+        """Return seconds that the simulated step does not go below.
+
+        A resource is busy from the first time on at which the maker of some tensor that it moves has
+        ended. An op ends after those that it waits for, whatever moves between them.
+        """
+        ends = np.array([*self._ends(), 0.0])  # what no op makes is there from the beginning
+        first, moved = {DEVICE: 0.0}, self.moved
+        begins = np.full(len(self.of.ways), np.inf)
+        np.minimum.at(begins, moved.way, ends[moved.maker])
+        for way, begin_s in zip(self.of.ways, begins.tolist(), strict=True):
+            for resource, _ in chain(*way.parts):
+                first[resource] = min(first.get(resource, np.inf), begin_s)
+        return max([first[r] + seconds for r, seconds in self._busy().items()]) * (1 - 1e-9)
+
+    def _ends(self) -> list[float]:
+        """Return when each op ends at the earliest."""
+        ends: list[float] = []
+        before = self.of.program.order.before
+        for cost_s, others in zip(self.compute_s.tolist(), before, strict=True):
+            if len(others) == 1:
+                ends.append(cost_s + ends[others[0]])
+            else:
+                ends.append(cost_s + max([ends[other] for other in others], default=0.0))
+        return ends
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """Return what the step costs, and takes when ops and boxings overlap."""
+        ends = [end_s for _, _, _, end_s in self.works().runs()]
+        return Prediction(self.totals(), max(ends, default=0.0))
+
+    def totals(self) -> Totals:
+        """Return what the step costs."""
+        source, error = self.of.errors(self.assignment)
+        prices = [price for way in self.moved.way.tolist() for price in self.of.ways[way].prices]
+        sources = [*source.tolist(), *[self.of.source(price.source) for price in prices]]
+        off = [
+            *(self.compute_s * error).tolist(),
+            *[price.seconds * price.error for price in prices],
+        ]
+        by_source = np.bincount(sources, weights=off)
+        return Totals(
+            sum(self.compute_s.tolist()),
+            sum([price.seconds for price in prices]),
+            math.hypot(*by_source.tolist()),
+        )
+
+    def works(self) -> Works:
+        """Return the ops in their order, then the boxings."""
+        ops, moved, ways = len(self.compute_s), self.moved, self.of.ways
+        counts = np.array([len(way.prices) for way in ways], dtype=np.int64)[moved.way]
+        last = ops - 1 + np.cumsum(counts)  # of the boxings of each redistribution
+        boxings = ops + np.arange(counts.sum())
+        before = boxings - 1  # what each of them waits for
+        before[last - counts + 1 - ops] = moved.maker
+        reads, source, slots = self.of.slots
+        slot, source = slots[moved.reader], source.copy()
+        source[slot[slot >= 0]] = last[moved.item[slot >= 0]]
+        total = ops + len(boxings)
+        first, then = np.concatenate([source, before]), np.concatenate([reads, boxings])
+        pairs = np.unique(first[first >= 0] * total + then[first >= 0])
+        first, then = np.divmod(pairs, total)
+        begins = np.searchsorted(first, np.arange(total + 1)).tolist()
+        later = then.tolist()
+        turn = np.repeat(moved.maker, counts) + (boxings - ops + 1) * (1 / (len(boxings) + 1))
+        parts = parts_of_ops(self.compute_s.tolist())
+        parts += chain(*[ways[way].parts for way in moved.way.tolist()])
+        return Works(
+            (),
+            parts,
+            np.bincount(then, minlength=total).tolist(),
+            [later[begin:end] for begin, end in pairwise(begins)],
+            [*range(ops), *turn.tolist()],
+        )
