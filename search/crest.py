@@ -137,7 +137,7 @@ def _is_gradient(problem: Problem, edge: Edge) -> bool:
 
 def _occurring_once(some: Shortened) -> Mapping[int, int]:
     """Return the edges that stand only for themselves where layers are left out, and which those are."""
-    ends = some.edges()
+    ends = tuple(some.edges())
     uses = Counter(edge for edges in ends for edge in set(edges))
     return {
         index: edges[0]
