@@ -82,8 +82,10 @@ def solve(
                 starts=dict.fromkeys((*starts.values(), *again.values(), *begin_at)),
                 progress=progress,
             )
-        costs_s.append(found.cost_s)
         found = replace(found, assignment=searched.whole(found.assignment))
+        if costs_s and limit is not None and search not in starts:
+            found = _relieved(problem, found, limit, memory)
+        costs_s.append(found.cost_s)
         if search in starts or objective != TIME or problem.compute_stream:
             return found
         return _with_overlap(assigned, found, starts, limit)
@@ -124,9 +126,10 @@ def solve(
         name = min(fits, key=lambda n: assigned(known[n]).step_s)
         result = problem.result(f"{search}, then {name} for its memory", known[name])
         costs_s.append(result.cost_s)
-    if chooses and inner is problem and limit is not None and len(costs_s) > 1:
-        result = _at_crest(problem, result, limit, memory)
-        costs_s.append(result.cost_s)
+    if chooses and limit is not None and len(costs_s) > 1:
+        moment = crest.moment(problem, result.assignment)
+        bound_s = 0.0 if moment is None else moment.bound_s(problem, limit)
+        result = replace(result, lower_bound_s=max(result.lower_bound_s, bound_s))
     found = {
         "solver": result.solver,
         "objective": objective,
@@ -159,19 +162,16 @@ def _gap(bound_s: float, cost_s: float) -> float:
     return 1 - bound_s / cost_s if cost_s > 0 else 0.0
 
 
-def _at_crest(
-    problem: Problem, result: SearchResult, limit: int, memory: Callable[[Assignment], int]
+def _relieved(
+    problem: Problem, found: SearchResult, limit: int, memory: Callable[[Assignment], int]
 ) -> SearchResult:
-    """Return a result, or a better one, with a bound that counts the moment in which it takes most."""
-    moment = crest.moment(problem, result.assignment)
-    if moment is None:
-        return result
-    bound_s = max(result.lower_bound_s, moment.bound_s(problem, limit))
-    other = moment.relieved(problem, result.assignment)
-    if problem.cost_s(other) < result.cost_s and memory(other) <= limit:
-        better = problem.result(result.solver, other)
-        result = replace(better, evaluations=result.evaluations, trace=result.trace)
-    return replace(result, lower_bound_s=bound_s)
+    """Return what a search found, or the same with one tensor relieved (crest.py) where that fits."""
+    moment = crest.moment(problem, found.assignment)
+    other = found.assignment if moment is None else moment.relieved(problem, found.assignment)
+    if problem.cost_s(other) >= found.cost_s or memory(other) > limit:
+        return found
+    cost_s, held = problem.cost_s(other), problem.memory_bytes(other)
+    return replace(found, assignment=other, cost_s=cost_s, memory_bytes=held)
 
 
 def _with_overlap(
