@@ -88,6 +88,8 @@ def solve(
         costs_s.append(found.cost_s)
         if search in starts or objective != TIME or problem.compute_stream:
             return found
+        if others and limit is not None and memory(found.assignment) > HOPELESS * limit:
+            return found  # given up, whatever a baseline takes
         return _with_overlap(assigned, found, starts, limit)
 
     def memory(assignment: Assignment) -> int:
