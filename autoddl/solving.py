@@ -128,9 +128,10 @@ def solve(
         name = min(fits, key=lambda n: assigned(known[n]).step_s)
         result = problem.result(f"{search}, then {name} for its memory", known[name])
         costs_s.append(result.cost_s)
-    if chooses and limit is not None and len(costs_s) > 1:
+    left_s = budget - (time.perf_counter() - begin)
+    if chooses and limit is not None and len(costs_s) > 1 and left_s > 0:
         moment = crest.moment(problem, result.assignment)
-        bound_s = 0.0 if moment is None else moment.bound_s(problem, limit)
+        bound_s = 0.0 if moment is None else moment.bound_s(problem, limit, left_s)
         result = replace(result, lower_bound_s=max(result.lower_bound_s, bound_s))
     found = {
         "solver": result.solver,

@@ -11,6 +11,7 @@ tell which of two comes first, whatever the states.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,11 +75,12 @@ class Moment:
                     best = (*assignment[:index], choice, *assignment[index + 1 :])
         return best
 
-    def bound_s(self, problem: Problem, limit: int) -> float:
-        """Return seconds that no plan within a limit stays below.
+    def bound_s(self, problem: Problem, limit: int, budget: float = math.inf) -> float:
+        """Return seconds that no plan within a limit stays below; that takes `budget` seconds at most.
 
-        A part of that price is for what is in memory in this moment; at no time may it exceed the limit.
+        At no time may a plan take more, so a part of a byte's price is for this moment.
         """
+        begin = time.perf_counter()
         prices: Prices = problem.notes[KNOWN]
         some, byte_s = prices.some, prices.best(limit)
         nodes, edges = list(some.problem.nodes), list(some.problem.edges)
@@ -97,7 +99,8 @@ class Moment:
         found_s = -math.inf
         for _ in range(TURNS):
             before_s, found_s = found_s, max(found_s, dual.ascend(TURN))
-            if found_s - before_s <= CALM * abs(found_s):
+            late = time.perf_counter() - begin > budget
+            if late or found_s - before_s <= CALM * abs(found_s):
                 break
         return found_s - byte_s * limit
 
