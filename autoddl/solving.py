@@ -11,7 +11,7 @@ from functools import cache, partial
 from autoddl.collector import uncollected
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.make_plan import Assigned, layout_of, make_plan, within_memory
-from autoddl.perfmodel.memory import never_reused_bytes
+from autoddl.perfmodel.memory import estimate, never_reused_bytes
 from autoddl.plan import Estimate, Plan, Rows
 from autoddl.search import crest
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
@@ -215,25 +215,28 @@ def _with_overlap(
 def in_order(streams: Sequence[bool], problem: Problem, limit: int | None) -> Sequence[bool]:
     """Return the kinds of streams in the order in which they are planned.
 
-    The compute stream is the first where there is so little memory that not even what each baseline
-    keeps fits; it takes less.
+    The compute stream is the first where there is so little memory that not even what the cheapest
+    baseline keeps fits; it takes less.
     """
     if limit is None or len(streams) == 1:
         return streams
-    held = [problem.memory_bytes(a) for a in assignments(problem).values()]
-    return sorted(streams, reverse=min(held) > limit)
+    cheapest = min(assignments(problem).values(), key=problem.cost_s)
+    return sorted(streams, reverse=problem.memory_bytes(cheapest) > limit)
 
 
 def is_settled(plan: Plan, problem: Problem) -> bool:
     """Tell whether no plan on other streams is looked for: memory did not bind, or is far too short.
 
     The latter is so where, with streams of their own, what the plan's boxings never give back exceeds
-    the limit alone.
+    the limit alone, or all that the plan takes is far beyond it.
     """
     if not plan.compute_stream:
         return bool(plan.search["searches"] == 1)
-    stays = never_reused_bytes(problem.program, problem.mesh.shape, layout_of(plan), problem.sizes)
-    return stays > (plan.memory_limit_bytes or 0)
+    limit, layout = plan.memory_limit_bytes or 0, layout_of(plan)
+    program, shape, sizes = problem.program, problem.mesh.shape, problem.sizes
+    if never_reused_bytes(program, shape, layout, sizes) > limit:
+        return True
+    return estimate(program, shape, layout, sizes=sizes).total > HOPELESS * limit
 
 
 def best_stream(

@@ -14,12 +14,12 @@ from autoddl import optimize
 from autoddl.arguments import compute_streams
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.make_plan import Assigned, layout_of
-from autoddl.perfmodel.memory import never_reused_bytes
+from autoddl.perfmodel.memory import estimate, never_reused_bytes
 from autoddl.plan import Plan, load
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
 from autoddl.search.builder import build
-from autoddl.solving import best_stream, in_order, is_settled
+from autoddl.solving import HOPELESS, best_stream, in_order, is_settled
 from tests.clusters import cluster
 from tests.programs import transformer
 
@@ -126,18 +126,19 @@ def test_what_can_be_asked_for() -> None:
     assert not plan(mesh="2x2x2").compute_stream
 
 
-def test_the_compute_stream_is_first_where_no_baseline_can_fit() -> None:
+def test_the_compute_stream_is_first_where_the_cheapest_baseline_cannot_fit() -> None:
     problem = build(CUDA, Mesh.parse("4"), cluster())
-    held = [problem.memory_bytes(a) for a in assignments(problem).values()]
+    cheapest = min(assignments(problem).values(), key=problem.cost_s)
+    held = problem.memory_bytes(cheapest)
     both = (False, True)
     assert in_order(both, problem, None) == both
-    assert tuple(in_order(both, problem, min(held))) == both
-    assert tuple(in_order(both, problem, min(held) - 1)) == (True, False)
+    assert tuple(in_order(both, problem, held)) == both
+    assert tuple(in_order(both, problem, held - 1)) == (True, False)
     assert in_order((False,), problem, 1) == (False,)
 
 
 def test_what_is_never_given_back_is_part_of_the_memory() -> None:
-    """And where it alone exceeds the limit there is no search on streams of their own."""
+    """Where it alone, or all by far, exceeds the limit there is no search on streams of their own."""
     problem = build(CUDA, Mesh.parse("2x2"), cluster())
     for assignment in assignments(problem).values():
         found = Assigned(problem, assignment)
@@ -146,8 +147,12 @@ def test_what_is_never_given_back_is_part_of_the_memory() -> None:
     together = plan(compute_stream=True)
     layout = layout_of(together)
     stays = never_reused_bytes(CUDA, problem.mesh.shape, layout, problem.sizes)
+    most = estimate(CUDA, problem.mesh.shape, layout, sizes=problem.sizes).total
+    assert most > stays
     assert is_settled(replace(together, memory_limit_bytes=stays - 1), problem)
-    assert not is_settled(replace(together, memory_limit_bytes=stays), problem)
+    assert is_settled(replace(together, memory_limit_bytes=int(most / HOPELESS) - 1), problem)
+    enough = max(stays, int(most / HOPELESS) + 1)
+    assert not is_settled(replace(together, memory_limit_bytes=enough), problem)
 
 
 def test_what_comes_again_where_memory_is_short(tmp_path: Path) -> None:
