@@ -26,9 +26,10 @@ DEEP = replace(transformer(layers=6, batch=4, length=2, vocabulary=256), device=
 def searched(mesh: str) -> tuple[Problem, int, SearchResult]:
     """Return a problem with prices of memory, its limit, and what was found under that."""
     found = with_kept(builder.build(DEEP, Mesh.parse(mesh), cluster(), compute_stream=True))
-    roomy = exact.search(found, budget=1)
-    limit = (3 * roomy.memory_bytes + 7 * found.least_memory_bytes) // 10
-    return found, limit, exact.search(found, memory_bytes=limit, budget=2)
+    held = BASELINES["ZeRO 2"](found)
+    assert held is not None
+    limit = (3 * found.memory_bytes(held) + 7 * found.least_memory_bytes) // 10
+    return found, limit, exact.search(found, memory_bytes=limit, budget=30, stop_gap=0.2)
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])

@@ -151,7 +151,7 @@ def test_a_limit_that_binds_is_priced_in_all_layers_at_once() -> None:
     found = problem("4", DEEP)
     roomy = exact.search(found)
     limit = (roomy.memory_bytes + found.least_memory_bytes) // 2
-    under = exact.search(found, memory_bytes=limit, budget=4)
+    under = exact.search(found, memory_bytes=limit, budget=60, stop_gap=0.03)
     assert under.memory_bytes <= limit
     assert 0 <= under.gap <= 0.03
     less = limit - (limit - found.least_memory_bytes) // 4
