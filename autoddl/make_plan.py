@@ -220,9 +220,8 @@ def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
     flat, nodes, ops = problem.flat, problem.nodes, problem.program.op
     modules = [problem.module(node) or "(graph)" for node in nodes]
     first = [m for m, node in zip(modules, nodes, strict=True) if node.kind == "op"]
-    rows = {
-        m: row for row, m in enumerate(dict.fromkeys([*first, *modules]))
-    }  # as in the forward pass
+    in_turn = dict.fromkeys([*first, *modules])  # as in the forward pass
+    rows = {module: row for row, module in enumerate(in_turn)}
     row_of = np.array([rows[module] for module in modules])
     compute_s, held = flat.compute_s(assignment), flat.memory_bytes(assignment)
     payers, paid_s = flat.payments(assignment)

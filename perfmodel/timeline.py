@@ -48,7 +48,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a step costs op by op, and its seconds when ops and boxings overlap."""
+    """What a step costs, and its seconds when ops and boxings overlap."""
 
     cost: Totals
     step_s: float

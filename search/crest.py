@@ -88,7 +88,7 @@ class Moment:
         table = replace(table, cost=table.cost + PART * byte_s * self.passing)
         edges[self.number] = replace(edges[self.number], table=table)
         for index, held in self.held.items():
-            node = nodes[some.place[index]]
+            node = some.problem.nodes[some.place[index]]
             both = (1 - PART) * node.memory_bytes + PART * held
             nodes[some.place[index]] = replace(node, memory_bytes=both.astype(np.int64))
         dual = Dual(
@@ -108,11 +108,11 @@ class Moment:
 def moment(problem: Problem, assignment: Sequence[int]) -> Moment | None:
     """Return the moment in which an assignment takes most for a gradient, the first of equal ones.
 
-    There is none where no search has found prices of memory. Gradients that stand for those of other
-    layers do not count.
+    There is none with streams of their own, where ops run in another order, nor where no search has
+    found prices of memory. Gradients that stand for those of other layers do not count.
     """
     prices: Prices | None = problem.notes.get(KNOWN)
-    if prices is None:
+    if prices is None or not problem.compute_stream:
         return None
     once, place = _occurring_once(prices.some), problem.program.order.number
     made, want = problem.states(assignment)
@@ -163,11 +163,8 @@ def _passing_bytes(problem: Problem, edge: Edge, source: int, goal: int) -> int:
     """Return them for two states: of several boxings one after the other the one that takes most."""
     if source == goal:
         return 0
-    tensor, shape, states = (
-        problem.program.tensor[edge.tensor],
-        problem.mesh.shape,
-        edge.table.states,
-    )
+    tensor, shape = problem.program.tensor[edge.tensor], problem.mesh.shape
+    states = edge.table.states
     steps = (states[source], *edge.table.path(states[source], states[goal]))
     sizes = [local_bytes(tensor, state, shape) for state in steps]
     return max(

@@ -129,9 +129,8 @@ def mixed(
             patch = Move(tuple((n, np.array([fitting[n]])) for n, _ in patch.columns))
             saved_s, more = -saved_s, -more
         choices.append((saved_s, more, patch))
-    worth = [
-        c for c in reversed(choices) if c[0] > 0
-    ]  # of equal ones the last, which is first freed
+    # of equal ones the last, which is the first to be free again
+    worth = [c for c in reversed(choices) if c[0] > 0]
     for _, more, patch in sorted(worth, key=lambda c: _digits(c[0] / max(1, c[1])), reverse=True):
         if more <= left:
             found = patch.apply(found, 0)

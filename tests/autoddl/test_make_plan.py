@@ -36,10 +36,8 @@ def test_a_step_takes_what_its_layout_says(make, mesh: str) -> None:  # type: ig
     problem = builder.build(make(), Mesh.parse(mesh), cluster())
     points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(5))]
     for assignment in points:
-        found, layout = (
-            Assigned(problem, assignment).prediction,
-            assigned_layout(problem, assignment),
-        )
+        found = Assigned(problem, assignment).prediction
+        layout = assigned_layout(problem, assignment)
         expected = predict(problem.program, problem.mesh, problem.profile, layout)
         assert found.step_s == pytest.approx(expected.step_s, rel=1e-12)
         assert found.cost == pytest.approx(expected.cost, rel=1e-12)
