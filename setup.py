@@ -39,6 +39,7 @@ ONEFLOW = [
 PLOTS = ["matplotlib==3.10.9"]
 TEST = [
     "hypothesis==6.168.5",
+    "numba==0.68.1",
     "pytest==9.2.0",
     "pytest-xdist==3.8.0",
     "scipy==1.15.3",
@@ -72,7 +73,7 @@ setup(
     },
     include_package_data=False,
     zip_safe=False,
-    install_requires=["numpy>=1.26", "rich", "scipy>=1.11.3"],
+    install_requires=["numba>=0.61", "numpy>=1.26", "rich", "scipy>=1.11.3"],
     extras_require={
         "oneflow": ONEFLOW,
         "plots": ["matplotlib>=3.8"],
