@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,3 +20,24 @@ def compiled(function: F) -> F:
     would not see that another file has changed.
     """
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+class _Tells(event.Listener):
+    """Says why a first plan takes longer, where nothing is kept yet."""
+
+    told = False
+
+    def on_start(self, event: event.Event) -> None:
+        """Say it once in a process, and only of functions of ours."""
+        ours = event.data["dispatcher"].py_func.__module__.startswith(__package__)
+        if ours and not self.told:
+            self.told = True
+            logging.getLogger(__package__).warning(
+                "autoddl compiles its inner loops, once on this machine: about 10 s …"
+            )
+
+    def on_end(self, event: event.Event) -> None:
+        """Nothing is to be said then."""
+
+
+event.register("numba:compile", _Tells())

@@ -138,15 +138,14 @@ class Ascent:
         if self.early is self.dual:
             self.early = copy(self.dual)  # whose messages will stay as they are
             self.early.messages = self.dual.messages.copy()
-        some = self.dual.drop(self.left)
-        if sum(map(len, some)) > SHRUNK * sum(map(len, self.domains)):
-            return
-        self.domains = [d[k] for d, k in zip(self.domains, some, strict=True)]
-        self.left = [np.searchsorted(s, k) for s, k in zip(some, self.left, strict=True)]
-        old = self.dual
-        smaller = restricted(old.problem, some)
-        self.dual = Dual(smaller, byte_s=old.byte_s, most_s=old.most_s, before=old, wide=old.wide)
         self.dual.drop(self.left)
+        if sum(map(len, self.left)) > SHRUNK * sum(map(len, self.domains)):
+            return
+        self.domains = [d[k] for d, k in zip(self.domains, self.left, strict=True)]
+        old = self.dual
+        smaller = restricted(old.problem, self.left)
+        self.left = everything(smaller)
+        self.dual = Dual(smaller, byte_s=old.byte_s, most_s=old.most_s, before=old, wide=old.wide)
 
     def _help(self, *, first: bool) -> None:
         """Look for better plans; the first time terms get more readers, too."""

@@ -22,6 +22,7 @@ from autoddl.search.descent import (
     least_memory,
     replicated,
 )
+from autoddl.search.dual import prepare
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, Progress, SearchResult
 
@@ -56,6 +57,7 @@ def search(
         InfeasibleError: no assignment fits into `memory_bytes`.
     """
     problem.check_memory(memory_bytes)
+    prepare()
     begin = time.perf_counter()
     descent = Descent(problem, memory_bytes=memory_bytes, deadline=begin + budget)
     descent.least_s = max(descent.least_s, least_s)

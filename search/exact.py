@@ -24,7 +24,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.search.ascent import PATIENCE, SLACK, SOON, Ascent, everything, kept
 from autoddl.search.coordinate import search as descended
 from autoddl.search.descent import cheapest, least_memory, replicated
-from autoddl.search.dual import Dual
+from autoddl.search.dual import Dual, prepare
 from autoddl.search.ends import Ends
 from autoddl.search.incumbent import PROVEN, Incumbent
 from autoddl.search.priced import ENOUGH, KNOWN, Prices
@@ -62,6 +62,7 @@ def search(
     """
     del seed
     problem.check_memory(memory_bytes)
+    prepare()
     run = Incumbent(problem, budget, stop_gap, memory_bytes, progress)
     given = tuple(starts)
     for start in (least_memory(problem), replicated(problem), cheapest(problem), *given):

@@ -90,7 +90,7 @@ class _Frontier:
     ) -> None:
         self.dual, self.domains, self.slack, self.width = dual, domains, slack_s, width
         self.limit = limit
-        self.parts = dual.parts_by_term()
+        self.parts = dual.parts()
         self.terms: list[list[int]] = [[] for _ in dual.problem.edges]
         for number, term in enumerate(dual.terms):
             self.terms[term.at[0][0]].append(number)
