@@ -114,7 +114,7 @@ class Dual:
                 at = tuple((index, position) for position in positions)
                 self.terms.append(Term(at, group, tables[key], numbers))
 
-    def _groups(self, edge: int) -> list[tuple[int, ...]]:
+    def _groups(self, edge: int) -> tuple[tuple[int, ...], ...]:
         """Return the readers of an edge's terms."""
         most = many_readers(len(self.occurring[edge])) if self.wide else FEW_READERS
         return reader_groups(len(self.problem.edges[edge].readers), most)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -69,10 +70,11 @@ def many_readers(states: int) -> int:
     return next(fits, FEW_READERS)
 
 
-def reader_groups(readers: int, most: int) -> list[tuple[int, ...]]:
+@cache
+def reader_groups(readers: int, most: int) -> tuple[tuple[int, ...], ...]:
     """Part readers into groups of at most so many, which one term can have."""
     count = -(-readers // most)
-    return [tuple(map(int, part)) for part in np.array_split(np.arange(readers), count)]
+    return tuple(tuple(part.tolist()) for part in np.array_split(np.arange(readers), count))
 
 
 def compressed(edge: Edge, occurring: Ints, shared: dict[object, Compressed]) -> Compressed:
