@@ -29,7 +29,7 @@ class _Tells(event.Listener):
 
     def on_start(self, event: event.Event) -> None:
         """Say it once in a process, and only of functions of ours."""
-        ours = event.data["dispatcher"].py_func.__module__.startswith(__package__)
+        ours = event.data["dispatcher"].py_func.__module__.startswith(f"{__package__}.")
         if ours and not self.told:
             self.told = True
             logging.getLogger(__package__).warning(
