@@ -30,7 +30,10 @@ def placed_bytes(sizes: Ints, begins: Ints, ends: Ints, waiting: int = _WAITING)
     `begins` and `ends` are the first and last times at which a buffer is in use; buffers that meet
     don't overlap. The result is the same however many may be `waiting` to be sorted in.
     """
-    return int(_placed(sizes, begins, ends, waiting)) if len(sizes) else 0
+    lengths, steps = ends - begins + 1, int(ends.max(initial=-1)) + 1
+    newest, floor = np.full(steps, -1), np.full(steps, np.iinfo(np.int64).max)
+    kept = np.empty((int(lengths[lengths <= _BRIEF].sum()), 3), dtype=np.int64)
+    return int(_placed(sizes, begins, ends, newest, floor, kept, waiting))
 
 
 def _alive_at_peak(sizes: Ints, begins: Ints, ends: Ints) -> Ints:
@@ -43,7 +46,9 @@ def _alive_at_peak(sizes: Ints, begins: Ints, ends: Ints) -> Ints:
 
 
 @compiled
-def _placed(sizes: Ints, begins: Ints, ends: Ints, most: int) -> int:
+def _placed(
+    sizes: Ints, begins: Ints, ends: Ints, newest: Ints, floor: Ints, kept: Table, most: int
+) -> int:
     """Return where the highest buffer ends.
 
     Most buffers live for few steps and find room below all that lives longer, whose lowest place is
@@ -51,42 +56,33 @@ def _placed(sizes: Ints, begins: Ints, ends: Ints, most: int) -> int:
     are begins, ends, lows and tops of all others, in ascending order of lows; those that are kept by
     step wait in `late` until they are sorted in, too.
     """
-    steps = ends.max() + 1
-    newest, floor = np.full(steps, -1), np.full(steps, np.iinfo(np.int64).max)
-    lengths = ends - begins + 1
-    kept = np.empty((lengths[lengths <= _BRIEF].sum(), 3), dtype=np.int64)
     rows, count = np.empty((4, len(sizes)), dtype=np.int64), 0
     late, waiting = np.empty((4, most + 1), dtype=np.int64), 0
     used, highest, highest_late = 0, 0, 0
     for n in range(len(sizes)):
         size, begin, end = sizes[n], begins[n], ends[n]
-        if lengths[n] <= _BRIEF:
-            room = floor[begin : end + 1].min()
+        if end - begin < _BRIEF:
+            room = floor[begin]
+            for step in range(begin + 1, end + 1):
+                room = min(room, floor[step])
             low = _above(newest, kept, (begin, end, size, room))
             if low + size <= room:
                 if waiting > most:
-                    count = _sort_in(rows, count, late[:, :waiting])
+                    count = _sort_in(rows, count, late, waiting)
                     waiting, highest_late = 0, 0
                 for step in range(begin, end + 1):
                     kept[used, 0], kept[used, 1], kept[used, 2] = low, low + size, newest[step]
                     newest[step] = used
                     used += 1
-                late[0, waiting], late[1, waiting] = begin, end
-                late[2, waiting], late[3, waiting] = low, low + size
-                waiting += 1
+                waiting = _insert(late, waiting, (begin, end, low, low + size))
                 highest, highest_late = max(highest, low + size), max(highest_late, low + size)
                 continue
         low = _lowest(rows, count, size, begin, end)
         if low < highest_late and _meets(late, waiting, (low, size, begin, end)):
-            count = _sort_in(rows, count, late[:, :waiting])
+            count = _sort_in(rows, count, late, waiting)
             waiting, highest_late = 0, 0
             low = _lowest(rows, count, size, begin, end)
-        place = np.searchsorted(rows[2, :count], low)
-        for row in range(4):
-            for k in range(count, place, -1):
-                rows[row, k] = rows[row, k - 1]
-        rows[0, place], rows[1, place], rows[2, place], rows[3, place] = begin, end, low, low + size
-        count += 1
+        count = _insert(rows, count, (begin, end, low, low + size))
         highest = max(highest, low + size)
         for step in range(begin, end + 1):
             floor[step] = min(floor[step], low)
@@ -133,17 +129,28 @@ def _meets(late: Table, waiting: int, place: Place) -> bool:
 
 
 @compiled
-def _sort_in(rows: Table, count: int, late: Table) -> int:
-    """Sort those that wait into the first so many rows; return how many these are then."""
-    order = late[2].argsort()
-    free, k = count + late.shape[1], count - 1
-    for n in range(late.shape[1] - 1, -1, -1):
-        while k >= 0 and rows[2, k] > late[2, order[n]]:
+def _insert(rows: Table, count: int, row: Place) -> int:
+    """Put a row where its low belongs among the first so many; return how many these are then."""
+    place = count
+    while place > 0 and rows[2, place - 1] >= row[2]:
+        for k in range(4):
+            rows[k, place] = rows[k, place - 1]
+        place -= 1
+    rows[0, place], rows[1, place], rows[2, place], rows[3, place] = row
+    return count + 1
+
+
+@compiled
+def _sort_in(rows: Table, count: int, late: Table, waiting: int) -> int:
+    """Merge those that wait into the first so many rows; return how many these are then."""
+    free, k = count + waiting, count - 1
+    for n in range(waiting - 1, -1, -1):
+        while k >= 0 and rows[2, k] > late[2, n]:
             free -= 1
             for row in range(4):
                 rows[row, free] = rows[row, k]
             k -= 1
         free -= 1
         for row in range(4):
-            rows[row, free] = late[row, order[n]]
-    return count + late.shape[1]
+            rows[row, free] = late[row, n]
+    return count + waiting
