@@ -8,11 +8,13 @@ Source: OneFlow 0.9, core/job_rewriter/insert_nccl_logical_op_pass.cpp, user/ker
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
-from autoddl.perfmodel.rank import RankTasks
+import numpy as np
+
+from autoddl.compiled import compiled
+from autoddl.perfmodel.rank import Flags, Ints, RankTasks
 from autoddl.sbp.state import B, NdSbp, Sbp
 
 AXES = 2  # OneFlow converts boxings on so many axes, those of equal changes side by side as one
@@ -85,83 +87,119 @@ def _exchanged(axes: Sequence[Change], before: int, after: int) -> int:
     return sent + received + (after if summed else 0)
 
 
-def stream_order(rank: RankTasks) -> list[int]:
+def stream_order(rank: RankTasks) -> Ints:
     """Return the tasks of a rank in the order of its one stream.
 
     OneFlow takes its graph breadth first, with the newest readers of a result first, and runs the op
-    that replaces a boxing just before what reads it.
+    that replaces a boxing just before what reads it. An update of a variable waits for the tasks that
+    read the variable as it was.
     """
-    tasks = rank.tasks
-    inner = [moved or n in tasks.inserted for n, moved in enumerate(tasks.transfer)]
-    before = [_sources(rank.before, others, inner) for others in rank.before]
-    for number, others in _updates_after_readers(rank, inner):
-        before[number] = [*dict.fromkeys((*before[number], *others))]
-    nodes = sorted((n for n, skip in enumerate(inner) if not skip), key=tasks.order.__getitem__)
-    readers: list[list[int]] = [[] for _ in before]
-    for number in reversed(nodes):
-        for source in before[number]:
-            readers[source].append(number)
-    waiting = [len(sources) for sources in before]
-    queue = deque(number for number in nodes if not waiting[number])
-    order: list[int] = []
-    placed = [False] * len(before)
-    while queue:
-        number = queue.popleft()
-        _place(rank.before, number, order, placed)
-        for reader in readers[number]:
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                queue.append(reader)
-    for number, done in enumerate(placed):
-        if not done:  # parts of boxings that nothing here waits for
-            _place(rank.before, number, order, placed)
-    return order
+    tasks, buffers = rank.tasks, rank.buffers
+    inner = np.array(tasks.transfer, dtype=np.bool_)
+    inner[list(tasks.inserted)] = True
+    nodes = np.array(tasks.order, dtype=np.int64).argsort(kind="stable")
+    nodes = nodes[~inner[nodes]]
+    own = np.array(tasks.first)[buffers.producer] == buffers.origin
+    variable = own & np.array([kind == "parameter" for kind in buffers.kind], dtype=np.bool_)
+    updates = np.array([phase == "optimizer" for phase in tasks.phase], dtype=np.bool_)
+    sources = _sources(*rank.before, *rank.reads, *rank.readers, variable, updates, inner, nodes)
+    return _in_turn(*rank.before, nodes, *sources)
 
 
+@compiled
 def _sources(
-    before: Sequence[Sequence[int]], others: Sequence[int], inner: Sequence[bool]
-) -> Sequence[int]:
-    """Return what a task waits for that waits for these `others`, as if boxings were not there."""
-    if not any([inner[other] for other in others]):
-        return others
-    found: dict[int, None] = {}
-    stack = [*others]
-    while stack:
-        source = stack.pop()
-        if inner[source]:
-            stack += before[source]
-        else:
-            found[source] = None
-    return list(found)
+    start: Ints, before: Ints, start_reads: Ints, reads: Ints, start_readers: Ints, readers: Ints,
+    variable: Flags, updates: Flags, inner: Flags, nodes: Ints,
+) -> tuple[Ints, Ints, Ints, Ints]:  # fmt: skip
+    """Return what waits for what as if boxings were not there.
+
+    Those are how many tasks each of `nodes` waits for, and the reverse, newest first: the `last` pair
+    of each task, for each pair who waits, and the pair before.
+    """
+    count = len(inner)
+    waiting, last, seen = np.zeros(count, np.int64), np.full(count, -1), np.full(count, -1)
+    who, previous, used = (
+        np.empty(2 * len(before), np.int64),
+        np.empty(2 * len(before), np.int64),
+        0,
+    )
+    found, stack = np.empty(count, np.int64), np.empty(count, np.int64)
+    for node in nodes:
+        stack[0], left, many = node, 1, 0
+        while left:
+            left -= 1
+            task = stack[left]
+            for k in range(start[task], start[task + 1]):
+                other = before[k]
+                if seen[other] != node:
+                    seen[other] = node
+                    if inner[other]:
+                        stack[left] = other
+                        left += 1
+                    else:
+                        found[many] = other
+                        many += 1
+        for k in range(start_reads[node], start_reads[node + 1] if updates[node] else 0):
+            if variable[reads[k]]:
+                for n in range(start_readers[reads[k]], start_readers[reads[k] + 1]):
+                    other = readers[n]
+                    if not updates[other] and not inner[other] and seen[other] != node:
+                        seen[other] = node
+                        found[many] = other
+                        many += 1
+        waiting[node] = many
+        if used + many > len(who):
+            who = np.concatenate((who, np.empty(used + many, np.int64)))
+            previous = np.concatenate((previous, np.empty(used + many, np.int64)))
+        for k in range(many):
+            who[used], previous[used], last[found[k]] = node, last[found[k]], used
+            used += 1
+    return waiting, last, who, previous
 
 
-def _updates_after_readers(
-    rank: RankTasks, inner: Sequence[bool]
-) -> Iterable[tuple[int, list[int]]]:
-    """Yield each update of a variable with the tasks that read the variable as it was."""
-    buffers, phase = rank.buffers, rank.tasks.phase
-    for number, kind in enumerate(buffers.kind):
-        first = rank.tasks.first[buffers.producer[number]]
-        if kind == "parameter" and buffers.origin[number] == first:
-            updates = [n for n in buffers.readers[number] if phase[n] == "optimizer"]
-            others = [n for n in buffers.readers[number] if phase[n] != "optimizer"]
-            others = [n for n in others if not inner[n]]
-            for update in updates:
-                yield update, others
-
-
-def _place(
-    before: Sequence[Sequence[int]], number: int, order: list[int], placed: list[bool]
-) -> None:
-    """Append a task behind the parts of boxings that it waits for."""
-    stack = [number]
-    while stack:
-        task = stack[-1]
-        missing = [other for other in before[task] if not placed[other]]
-        if missing:
-            stack += reversed(missing)
+@compiled
+def _in_turn(
+    start: Ints, before: Ints, nodes: Ints, waiting: Ints, last: Ints, who: Ints, previous: Ints
+) -> Ints:
+    """Return all tasks: `nodes` breadth first, each behind the parts of boxings that it waits for."""
+    count = len(start) - 1
+    order, many = np.empty(count, np.int64), 0
+    placed, stack = np.zeros(count, np.bool_), np.empty(len(before) + 1, np.int64)
+    queue, end = np.empty(count + len(nodes), np.int64), 0
+    for node in nodes:
+        if waiting[node] == 0:
+            queue[end] = node
+            end += 1
+    first, others = 0, 0
+    while first < end or others < count:
+        if first < end:
+            task = queue[first]
+            first += 1
+        else:  # parts of boxings that nothing here waits for
+            task = others
+            others += 1
+        stack[0], left = task, 1
+        while left:
+            number, missing = stack[left - 1], left
+            for k in range(start[number + 1] - 1, start[number] - 1, -1):
+                if not placed[before[k]]:
+                    stack[missing] = before[k]
+                    missing += 1
+            if missing > left:
+                left = missing
+                continue
+            left -= 1
+            if not placed[number]:
+                placed[number] = True
+                order[many] = number
+                many += 1
+        if others:
             continue
-        stack.pop()
-        if not placed[task]:
-            placed[task] = True
-            order.append(task)
+        pair = last[task]
+        while pair >= 0:
+            waiting[who[pair]] -= 1
+            if waiting[who[pair]] == 0:
+                queue[end] = who[pair]
+                end += 1
+            pair = previous[pair]
+    return order

@@ -5,135 +5,152 @@ Source: OneFlow 0.9, core/job/intra_job_mem_sharing_util.cpp (mem size first).
 
 from __future__ import annotations
 
-import math
-from bisect import insort
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.signedinteger[Any]]
+from autoddl.compiled import compiled
+from autoddl.perfmodel.rank import Ints
+
+Table = Ints  # with two axes
+Place = tuple[int, int, int, int]
 
 _BRIEF = 16  # steps; buffers that live no longer are looked up step by step
 _WAITING = 512  # placed buffers that are not sorted in yet
 
 
-def packed(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> tuple[int, list[int]]:
+def packed(sizes: Ints, begins: Ints, ends: Ints) -> tuple[int, Ints]:
     """Return the bytes of a block for buffers with these lives, and which are alive at its peak."""
-    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], lives[i][0]))
-    size = placed_bytes([sizes[i] for i in order], [lives[i] for i in order])
-    return size, _alive_at_peak(sizes, lives)
+    order = np.lexsort((begins, -sizes))
+    size = placed_bytes(sizes[order], begins[order], ends[order])
+    return size, _alive_at_peak(sizes, begins, ends)
 
 
-def placed_bytes(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> int:
+def placed_bytes(sizes: Ints, begins: Ints, ends: Ints, waiting: int = _WAITING) -> int:
     """Return the bytes of a block in which buffers are placed in this order, each as low as it fits.
 
-    `lives` are the first and last times at which a buffer is in use; buffers that meet don't overlap.
+    `begins` and `ends` are the first and last times at which a buffer is in use; buffers that meet
+    don't overlap. The result is the same however many may be `waiting` to be sorted in.
     """
-    unit = math.gcd(*sizes) or 1
-    places = _Places(len(sizes), max([end for _, end in lives], default=0) + 1, sum(sizes) // unit)
-    tops = [places.take(size // unit, *life) for size, life in zip(sizes, lives, strict=True)]
-    return unit * max(tops, default=0)
+    lengths, steps = ends - begins + 1, int(ends.max(initial=-1)) + 1
+    newest, floor = np.full(steps, -1), np.full(steps, np.iinfo(np.int64).max)
+    kept = np.empty((int(lengths[lengths <= _BRIEF].sum()), 3), dtype=np.int64)
+    return int(_placed(sizes, begins, ends, newest, floor, kept, waiting))
 
 
-class _Places:
-    """What is taken of a block.
-
-    Most buffers live for few steps and find room below all that lives longer. Those are kept by step,
-    in `low`, and `floor` tells for each step where the others begin. `rows` are begins, ends, offsets
-    and tops of all but the newest low ones, which are `waiting`, in ascending order of offsets.
-    """
-
-    def __init__(self, count: int, steps: int, total: int) -> None:
-        kind = np.int32 if total < 2**31 else np.int64  # few bytes go through the caches
-        self.rows = np.zeros((4, count), dtype=kind)
-        self.count = 0
-        self.low: list[list[tuple[int, int]]] = [[] for _ in range(steps)]
-        self.floor = np.full(steps, np.iinfo(kind).max, dtype=kind)
-        self.waiting: list[tuple[int, int, int, int]] = []
-        self.highest = 0  # where those end that wait
-
-    def take(self, length: int, begin: int, end: int) -> int:
-        """Put a buffer into the lowest place that is free while it lives; return where it ends."""
-        if end - begin < _BRIEF:
-            top = self._below(length, begin, end, int(self.floor[begin : end + 1].min()))
-            if top:
-                return top
-        if len(self.waiting) > _WAITING:
-            self._settle()
-        offset = self._lowest(length, begin, end)
-        if self._waits(begin, end, offset, offset + length):
-            self._settle()
-            offset = self._lowest(length, begin, end)
-        count = self.count
-        place = self.rows[2, :count].searchsorted(offset)
-        if place < count:
-            self.rows[:, place + 1 : count + 1] = self.rows[:, place:count]
-        self.rows[:, place] = begin, end, offset, offset + length
-        self.count += 1
-        floor = self.floor[begin : end + 1]
-        np.minimum(floor, offset, out=floor)
-        return offset + length
-
-    def _below(self, length: int, begin: int, end: int, floor: int) -> int:
-        """Put a brief buffer below `floor`, and return where it ends; 0 if there is no room."""
-        if length > floor:
-            return 0
-        steps, offset = self.low[begin : end + 1], 0
-        for low, top in sorted([place for held in steps for place in held]):
-            if low - offset >= length:
-                break
-            offset = max(offset, top)
-        top = offset + length
-        if top > floor:
-            return 0
-        for held in steps:
-            insort(held, (offset, top))
-        self.waiting.append((begin, end, offset, top))
-        self.highest = max(self.highest, top)
-        return top
-
-    def _waits(self, begin: int, end: int, low: int, high: int) -> bool:
-        """Tell whether a buffer that waits is in the way."""
-        return low < self.highest and any(
-            first <= end and last >= begin and offset < high and top > low
-            for first, last, offset, top in self.waiting
-        )
-
-    def _settle(self) -> None:
-        """Sort in what waits."""
-        count = self.count + len(self.waiting)
-        self.rows[:, self.count : count] = np.array(self.waiting, dtype=self.rows.dtype).T
-        order = self.rows[2, :count].argsort(kind="stable")
-        self.rows[:, :count] = self.rows[:, :count].take(order, axis=1)
-        self.count, self.highest = count, 0
-        self.waiting.clear()
-
-    def _lowest(self, length: int, begin: int, end: int) -> int:
-        """Return the lowest place for `length` between the rows."""
-        begins, ends, offsets, tops = self.rows[:, : self.count]
-        met = ((begins <= end) & (ends >= begin)).nonzero()[0]
-        lows = offsets.take(met)
-        if not met.size or lows[0] >= length:
-            return 0
-        occupied = np.maximum.accumulate(tops.take(met))
-        fits = lows[1:] - occupied[:-1] >= length
-        first = int(fits.argmax()) if fits.size else 0
-        return int(occupied[first]) if fits.size and fits[first] else int(occupied[-1])
-
-
-def _alive_at_peak(sizes: Sequence[int], lives: Sequence[tuple[int, int]]) -> list[int]:
+def _alive_at_peak(sizes: Ints, begins: Ints, ends: Ints) -> Ints:
     """Return the buffers that are alive when their sum is largest."""
-    if not lives:
-        return []
-    change: dict[int, int] = {}
-    for size, (begin, end) in zip(sizes, lives, strict=True):
-        change[begin] = change.get(begin, 0) + size
-        change[end + 1] = change.get(end + 1, 0) - size
-    best, peak, now = 0, -1, 0
-    for time in sorted(change):
-        now += change[time]
-        if now > peak:
-            best, peak = time, now
-    return [n for n, (begin, end) in enumerate(lives) if begin <= best <= end]
+    change = np.zeros(int(ends.max(initial=0)) + 2, dtype=np.int64)
+    np.add.at(change, begins, sizes)
+    np.subtract.at(change, ends + 1, sizes)
+    peak = int(change.cumsum().argmax())
+    return ((begins <= peak) & (peak <= ends)).nonzero()[0]
+
+
+@compiled
+def _placed(
+    sizes: Ints, begins: Ints, ends: Ints, newest: Ints, floor: Ints, kept: Table, most: int
+) -> int:
+    """Return where the highest buffer ends.
+
+    Most buffers live for few steps and find room below all that lives longer, whose lowest place is
+    `floor` by step. Those are `kept` by step: low, top and the one before, `newest` of each step. `rows`
+    are begins, ends, lows and tops of all others, in ascending order of lows; those that are kept by
+    step wait in `late` until they are sorted in, too.
+    """
+    rows, count = np.empty((4, len(sizes)), dtype=np.int64), 0
+    late, waiting = np.empty((4, most + 1), dtype=np.int64), 0
+    used, highest, highest_late = 0, 0, 0
+    for n in range(len(sizes)):
+        size, begin, end = sizes[n], begins[n], ends[n]
+        if end - begin < _BRIEF:
+            room = floor[begin]
+            for step in range(begin + 1, end + 1):
+                room = min(room, floor[step])
+            low = _above(newest, kept, (begin, end, size, room))
+            if low + size <= room:
+                if waiting > most:
+                    count = _sort_in(rows, count, late, waiting)
+                    waiting, highest_late = 0, 0
+                for step in range(begin, end + 1):
+                    kept[used, 0], kept[used, 1], kept[used, 2] = low, low + size, newest[step]
+                    newest[step] = used
+                    used += 1
+                waiting = _insert(late, waiting, (begin, end, low, low + size))
+                highest, highest_late = max(highest, low + size), max(highest_late, low + size)
+                continue
+        low = _lowest(rows, count, size, begin, end)
+        if low < highest_late and _meets(late, waiting, (low, size, begin, end)):
+            count = _sort_in(rows, count, late, waiting)
+            waiting, highest_late = 0, 0
+            low = _lowest(rows, count, size, begin, end)
+        count = _insert(rows, count, (begin, end, low, low + size))
+        highest = max(highest, low + size)
+        for step in range(begin, end + 1):
+            floor[step] = min(floor[step], low)
+    return highest
+
+
+@compiled
+def _above(newest: Ints, kept: Table, wanted: Place) -> int:
+    """Return the lowest place between what is kept by step, or one that is too high for the room."""
+    begin, end, size, room = wanted
+    low, moved = 0, True
+    while moved and low + size <= room:
+        moved = False
+        for step in range(begin, end + 1):
+            other = newest[step]
+            while other >= 0:
+                if kept[other, 0] < low + size and kept[other, 1] > low:
+                    low, moved = kept[other, 1], True
+                other = kept[other, 2]
+    return low
+
+
+@compiled
+def _lowest(rows: Table, count: int, size: int, begin: int, end: int) -> int:
+    """Return the lowest place between the first so many rows."""
+    low = 0
+    for k in range(count):
+        if rows[0, k] <= end and rows[1, k] >= begin:
+            if rows[2, k] - low >= size:
+                break
+            low = max(low, rows[3, k])
+    return low
+
+
+@compiled
+def _meets(late: Table, waiting: int, place: Place) -> bool:
+    """Tell whether a place is taken by one of those that wait."""
+    low, size, begin, end = place
+    for k in range(waiting):
+        met = late[0, k] <= end and late[1, k] >= begin
+        if met and late[2, k] < low + size and late[3, k] > low:
+            return True
+    return False
+
+
+@compiled
+def _insert(rows: Table, count: int, row: Place) -> int:
+    """Put a row where its low belongs among the first so many; return how many these are then."""
+    place = count
+    while place > 0 and rows[2, place - 1] >= row[2]:
+        for k in range(4):
+            rows[k, place] = rows[k, place - 1]
+        place -= 1
+    rows[0, place], rows[1, place], rows[2, place], rows[3, place] = row
+    return count + 1
+
+
+@compiled
+def _sort_in(rows: Table, count: int, late: Table, waiting: int) -> int:
+    """Merge those that wait into the first so many rows; return how many these are then."""
+    free, k = count + waiting, count - 1
+    for n in range(waiting - 1, -1, -1):
+        while k >= 0 and rows[2, k] > late[2, n]:
+            free -= 1
+            for row in range(4):
+                rows[row, free] = rows[row, k]
+            k -= 1
+        free -= 1
+        for row in range(4):
+            rows[row, free] = late[row, n]
+    return count + waiting

@@ -5,8 +5,39 @@ There are tens of thousands of them, and each part of the memory model reads one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from autoddl.compiled import compiled
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+NONE = -1  # where there is no task or buffer
+
+
+class Rows(NamedTuple):
+    """Rows of numbers of different lengths, one behind the other: row n begins at `start[n]`."""
+
+    start: Ints
+    items: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Rows:
+        """Return these rows."""
+        start = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)), out=start[1:])
+        return cls(start, np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=start[-1]))
+
+    def lists(self) -> list[list[int]]:
+        """Return the rows as lists."""
+        start, items = self.start.tolist(), self.items.tolist()
+        return [items[begin:end] for begin, end in pairwise(start)]
 
 
 @dataclass
@@ -68,16 +99,38 @@ class RankTasks:
     compute_stream: bool = False
 
     @cached_property
-    def before(self) -> list[tuple[int, ...]]:
+    def readers(self) -> Rows:
+        """Return for every buffer the tasks that read it, once each."""
+        return Rows.of(self.buffers.readers)
+
+    @cached_property
+    def reads(self) -> Rows:
+        """Return for every task the buffers that it reads."""
+        return Rows.of(self.tasks.reads)
+
+    @cached_property
+    def before(self) -> Rows:
         """Return for every task those that it waits for, once each."""
-        producer, after = self.buffers.producer, self.tasks.after
-        found: list[tuple[int, ...]] = []
-        for number, reads in enumerate(self.tasks.reads):
-            if len(reads) == 1 and number not in after:
-                found.append((producer[reads[0]],))
-            elif reads or number in after:
-                others = dict.fromkeys([producer[b] for b in reads])
-                found.append((*(others | dict.fromkeys(after.get(number, ()))),))
-            else:
-                found.append(())
-        return found
+        after = Rows.of([self.tasks.after.get(number, ()) for number in range(len(self.tasks))])
+        return Rows(*_before(*self.reads, np.array(self.buffers.producer, dtype=np.int64), *after))
+
+
+@compiled
+def _before(
+    start: Ints, reads: Ints, producer: Ints, start_after: Ints, after: Ints
+) -> tuple[Ints, Ints]:
+    """Return the rows of the producers of what each task reads, and those that it runs after."""
+    last = np.full(len(start), -1)
+    begins, found, count = np.zeros_like(start), np.empty(len(reads) + len(after), np.int64), 0
+    for task in range(len(start) - 1):
+        others, late = start[task + 1] - start[task], start_after[task + 1] - start_after[task]
+        for n in range(others + late):
+            is_read = n < others
+            k = start[task] + n if is_read else start_after[task] + n - others
+            other = producer[reads[k]] if is_read else after[k]
+            if last[other] != task:
+                last[other] = task
+                found[count] = other
+                count += 1
+        begins[task + 1] = count
+    return begins, found[:count].copy()

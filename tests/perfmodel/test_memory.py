@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -206,7 +207,8 @@ def test_micro_batches_in_flight_hold_what_backward_reads() -> None:
 def test_a_block_is_as_the_engine_places_it(items: list[tuple[int, int, int]]) -> None:
     sizes = [size for size, _, _ in items]
     lives = [(begin, begin + length) for _, begin, length in items]
-    found = placed_bytes(sizes, lives)
+    begins, ends = np.array(lives, dtype=np.int64).reshape(-1, 2).T.copy()
+    found = placed_bytes(np.array(sizes, dtype=np.int64), begins, ends)
     assert found == engine_bytes(sizes, lives)
     assert found <= sum(sizes)
     peak = [

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.perfmodel import packing
 from autoddl.perfmodel.packing import placed_bytes
 
 Life = tuple[int, int]
@@ -37,6 +36,7 @@ def buffers(draw: st.DrawFn) -> tuple[list[int], list[Life]]:
 def test_every_buffer_lies_as_low_as_it_fits(
     found: tuple[list[int], list[Life]], waiting: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_WAITING", waiting)
-        assert placed_bytes(*found) == by_trying(*found)
+    sizes, lives = found
+    begins, ends = np.array(lives, dtype=np.int64).reshape(-1, 2).T.copy()
+    placed = placed_bytes(np.array(sizes, dtype=np.int64), begins, ends, waiting)
+    assert placed == by_trying(sizes, lives)
