@@ -70,8 +70,10 @@ def search(
     if all(len(node.choices) == 1 for node in problem.nodes):
         run.bound_s = run.best_s
     else:
-        _Stages(run).solve()
-        _descend(run, given)
+        stages = _Stages(run)
+        stages.solve()
+        if _descend(run, given):
+            stages.go_on()
     if not np.isfinite(run.best_s):
         raise InfeasibleError(
             f"search='exact' on mesh {problem.mesh}: no assignment that is possible was found in "
@@ -106,6 +108,7 @@ class _Stages:
 
     def __init__(self, run: Incumbent) -> None:
         self.run, self.problem = run, run.problem
+        self.last: Ascent | None = None  # over all layers
 
     def solve(self) -> None:
         """Raise the bound and look for plans until the best one is proven, or nothing moves."""
@@ -235,23 +238,31 @@ class _Stages:
         best_s = min(self.run.best_s * (1 + SLACK), self.run.most_s())
         return best_s + dual.byte_s * (self.run.limit or 0) - dual.bound()
 
+    def go_on(self) -> None:
+        """Drop more by a better plan that was found meanwhile, until the time is up."""
+        if self.last is not None and not self.run.closed():
+            self.last.end_s = self.run.budget
+            self._ascend(self.last)
+
     def _ascend(self, ascent: Ascent) -> None:
+        self.last = ascent
         ascent.best_s = self.run.best_s
         ascent.run()
         self.run.raise_to(ascent.bound_s)
 
 
-def _descend(run: Incumbent, starts: Sequence[Assignment]) -> None:
-    """Look for a better plan near the best one where it is not proven."""
-    left = run.budget - run.trace.elapsed_s()
+def _descend(run: Incumbent, starts: Sequence[Assignment]) -> bool:
+    """Where none is proven look for a better plan near the best and what messages suggested last."""
+    left, before_s = run.budget - run.trace.elapsed_s(), run.best_s
     if left <= 0 or not run.best or run.fine() or run.closed():
-        return
+        return False
     found = descended(
         run.problem, budget=left, memory_bytes=run.limit,
-        starts=[run.best, *starts], suggests=False, least_s=run.bound_s,
+        starts=[run.last, run.best, *starts], suggests=False, least_s=run.bound_s,
     )  # fmt: skip
     run.evaluations += found.evaluations
     run.offer(found.assignment)
+    return run.best_s < before_s
 
 
 __all__ = ["search"]

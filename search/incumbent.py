@@ -15,7 +15,7 @@ ASCENTS = 0.8  # so much of the budget may ascents take
 
 
 class Incumbent:
-    """The best assignment of a problem and the bound so far, and how long to go on."""
+    """The best assignment of a problem, the last that was offered, the bound, and how long to go on."""
 
     def __init__(
         self, problem: Problem, budget: float, stop_gap: float,
@@ -25,6 +25,7 @@ class Incumbent:
         self.limit = memory_bytes
         self.trace = Trace(progress)
         self.best: Assignment = ()
+        self.last: Assignment = ()
         self.best_s = np.inf
         self.bound_s = problem.lower_bound_s()
         self.evaluations = 0
@@ -34,8 +35,9 @@ class Incumbent:
         self.evaluations += 1
         cost_s, held = self.problem.cost_s(assignment), self.problem.memory_bytes(assignment)
         fits = self.limit is None or held <= self.limit
+        self.last = tuple(assignment)
         if fits and (cost_s < self.best_s or not self.best):
-            self.best, self.best_s = tuple(assignment), cost_s
+            self.best, self.best_s = self.last, cost_s
             self.trace.improved(cost_s)
         return cost_s, held, fits
 
