@@ -37,6 +37,7 @@ from autoddl.search.choices import SignatureLists, unknown_types
 from autoddl.search.objective import TIME
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment
+from autoddl.search.streams import on_stream
 from autoddl.solving import best_stream, in_order, is_settled, solve
 
 EXECUTED_AXES = 2  # OneFlow redistributes on meshes of one and two axes
@@ -213,7 +214,7 @@ def plan_program(
         def planned(stream: bool, left_s: float) -> Plan:
             other = stream != streams[0]
             plan = solve(
-                make(problem.mesh, stream=stream) if other else problem,
+                on_stream(problem, stream, engine=engine) if other else problem,
                 search=search, budget=left_s, stop_gap=stop_gap, seed=seed, limit=limit,
                 objective=objective, progress=progress, begin_at=starts if timed else (),
                 baselines=assignments(problem) if other and timed else None,

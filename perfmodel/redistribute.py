@@ -17,7 +17,7 @@ from autoddl.perfmodel.compute import op_s
 from autoddl.perfmodel.compute_stream import is_converted
 from autoddl.perfmodel.crossing import Crossing, crossing
 from autoddl.perfmodel.profile import Link, Profile
-from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
+from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing, counts_result
 from autoddl.sbp.canonical import canonical
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.shards import all_states, local_shape
@@ -25,6 +25,8 @@ from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Floats = npt.NDArray[np.float64]
 Path = tuple[NdSbp, ...]
+_Step = tuple[int, int, str, tuple[int, ...]]
+"""A boxing from one state to another, by number: its primitive and its axes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,7 @@ class Redistributor:
         self._crossings: dict[tuple[int, ...], Crossing] = {}
         self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
         self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
+        self._steps_between: dict[tuple[NdSbp, ...], list[_Step]] = {}
         self._known_steps: dict[
             tuple[tuple[int, ...], int, NdSbp, bool], list[tuple[NdSbp, float]]
         ] = {}
@@ -191,16 +194,17 @@ class Redistributor:
 
     def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
         states = tuple(all_states(shape, self.mesh.shape, own=own, any_order=self.any_order))
-        index = {state: i for i, state in enumerate(states)}
         count = len(states)
         cost = np.full((count, count), np.inf)
         np.fill_diagonal(cost, 0.0)
-        entries = [axis_states(len(shape))] * self.mesh.ndim
-        for src in states:
-            for dst in _neighbours(src, entries):
-                step = boxing(src, dst, shape, self.mesh.shape) if dst in index else None
-                if step is not None and self._goes(src, dst, step):
-                    cost[index[src], index[dst]] = self.step_s(step, item_bytes)
+        elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
+        prices: dict[Boxing, float] = {}
+        for before, after, primitive, axes in self._boxings(shape, states):
+            counted = after if counts_result(primitive) else before
+            step = Boxing(primitive, axes, elements[counted])
+            if step not in prices:
+                prices[step] = self.step_s(step, item_bytes)
+            cost[before, after] = prices[step]
         hop = np.tile(np.arange(count), (count, 1))
         for middle in range(count):  # Floyd–Warshall, one vectorised row and column at a time
             through = cost[:, middle, None] + cost[None, middle, :]
@@ -208,6 +212,20 @@ class Redistributor:
             np.copyto(cost, through, where=shorter)
             np.copyto(hop, hop[:, middle, None], where=shorter)
         return RedistributionTable(shape, states, cost, hop)
+
+    def _boxings(self, shape: tuple[int, ...], states: tuple[NdSbp, ...]) -> list[_Step]:
+        """Return all boxings between the states that cut a shape evenly; they depend on these alone."""
+        if states not in self._steps_between:
+            index = {state: i for i, state in enumerate(states)}
+            entries = [axis_states(len(shape))] * self.mesh.ndim
+            found = []
+            for src in states:
+                for dst in _neighbours(src, entries):
+                    step = boxing(src, dst, shape, self.mesh.shape) if dst in index else None
+                    if step is not None and self._goes(src, dst, step):
+                        found.append((index[src], index[dst], step.primitive, step.axes))
+            self._steps_between[states] = found
+        return self._steps_between[states]
 
     def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
         """Find a path with Dijkstra's algorithm over the states that the two need."""

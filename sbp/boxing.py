@@ -77,12 +77,15 @@ def boxing(
         return None
     if len(axes) > 1 and not _mergeable(src, dst, axes):
         return None
-    counted = dst if primitive in (ALL_GATHER, LOCAL, PAD) else src
     sizes = [_elements(shape, state, mesh, uneven and len(axes) == 1) for state in (src, dst)]
     if None in sizes:
         return None
-    elements = sizes[0] if counted is src else sizes[1]
-    return Boxing(primitive, axes, elements or 0)
+    return Boxing(primitive, axes, sizes[counts_result(primitive)] or 0)
+
+
+def counts_result(primitive: str) -> bool:
+    """Tell whether the elements of a primitive are those of its result, not those that it reads."""
+    return primitive in (ALL_GATHER, LOCAL, PAD)
 
 
 def _legal(state: NdSbp, axes: Sequence[int], cut: Sbp) -> bool:

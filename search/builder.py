@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.rules.registry import find
-from autoddl.sbp.shards import all_states
+from autoddl.sbp.shards import all_states, local_shape
 from autoddl.sbp.state import OWN, B, NdSbp, S, broadcast
 from autoddl.search.choices import SignatureLists, choices, whole_where_single
 from autoddl.search.problem import GRADIENT, TENSOR, Edge, Node, Problem
@@ -78,6 +79,7 @@ class _Builder:
         self.cache: dict[Any, Any] = {}
         self.priced: dict[Any, tuple[tuple[NdSignature, ...], Floats, Ints]] = {}
         self.tables: dict[tuple[tuple[int, ...], str, bool], RedistributionTable] = {}
+        self.locals: dict[tuple[tuple[int, ...], NdSbp], tuple[int, ...] | None] = {}
         self.indices: dict[tuple[int, str, int], Ints] = {}
         self.kind = {op.name: n for op, n in zip(program.ops, program.kinds, strict=True)}
 
@@ -252,13 +254,25 @@ class _Builder:
                 f"pin: op {op.name} updates {wanted} in place, and {op.type} has no such signature; "
                 "leave the pin out"
             )
-        operands = dict(op.operands)
-        memory = [
-            sum(local_bytes(self.program.tensor[operands[o]], c[o], self.mesh.shape) for o in kept)
-            for c in found
-        ]
-        seconds = np.array([self._seconds(op, c) for c in found])
-        return found, seconds, np.array(memory, dtype=np.int64)
+        operands = {o: self.program.tensor[t] for o, t in op.operands}
+        memory = [sum(self._bytes(operands[o], c[o]) for o in kept) for c in found]
+        known: dict[tuple[tuple[int, ...] | None, ...], float] = {}  # by local shapes
+        seconds = []
+        for choice in found:
+            local = tuple([self._local(t.shape, choice[o]) for o, t in operands.items()])
+            if local not in known:
+                known[local] = self._seconds(op, choice)
+            seconds.append(known[local])
+        return found, np.array(seconds), np.array(memory, dtype=np.int64)
+
+    def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
+        return math.prod(self._local(tensor.shape, state) or tensor.shape) * tensor.item_bytes
+
+    def _local(self, shape: tuple[int, ...], state: NdSbp) -> tuple[int, ...] | None:
+        key = shape, state
+        if key not in self.locals:
+            self.locals[key] = local_shape(shape, state, self.mesh.shape)
+        return self.locals[key]
 
     def _choices(self, op: Op) -> tuple[NdSignature, ...]:
         return self._cached(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from autoddl.search import cells
 from autoddl.search.moves import Move, difference, neighbours, patches, price, single
+from autoddl.search.node_moves import OUT, WAITING, Queue, descend
 from autoddl.search.problem import Floats, Ints, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.suggest import suggested
@@ -23,6 +23,8 @@ REFINE_WITHIN, POLISH_WITHIN = 3.0, 2.0
 PATIENCE = 6  # forests in a row that bring nothing before a point counts as fixed
 FORESTS = 60  # and how many there are at most in a row
 WORTHWHILE = 1e-5  # relative; what a forest, or another round, has to bring
+TURNS = 256  # nodes between two looks at the clock
+NO_LIMIT = 1 << 62  # bytes
 REACH = 3  # steps from a changed cell within which nodes may follow
 
 Key = tuple[int, float]
@@ -194,21 +196,19 @@ class Descent:
 
     def refine(self, point: Sequence[int], within: Collection[int] | None = None) -> list[int]:
         """Descend node by node; a node is looked at again when a neighbour has changed."""
-        point = list(point)
+        net = self.problem.flat.network
+        found, kind = np.array(point, dtype=np.int64), np.full(len(point), OUT)
+        nodes = [n for n in self.nodes if within is None or n in within]
+        ring = np.array(nodes, dtype=np.int64)
+        kind[ring] = WAITING
         memory = self.problem.memory_bytes(point)
-        queue = deque(n for n in self.nodes if within is None or n in within)
-        allowed, waiting = frozenset(queue), set(queue)
-        while queue and not self.late():
-            node = queue.popleft()
-            waiting.discard(node)
-            choice, memory = self._choose(point, memory, self.singles[node])
-            if choice is None:
-                continue
-            point[node] = choice
-            fresh = [n for n in neighbours(self.problem, node) if n in allowed and n not in waiting]
-            queue += fresh
-            waiting.update(fresh)
-        return point
+        queue = Queue(ring, kind, np.array([0, len(nodes), memory, 0]))
+        limit = NO_LIMIT if self.limit is None else self.limit
+        while queue.counts[1] and not self.late():
+            descend(net, found, queue, limit, IMPROVEMENT, TURNS)
+        self.priced[0] += int(queue.counts[3])
+        best: list[int] = found.tolist()
+        return best
 
     def _choose(self, point: list[int], memory: int, move: Move) -> tuple[int | None, int]:
         """Return the best alternative of a move, None where none improves, and the memory then."""

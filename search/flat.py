@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from autoddl.search.node_moves import Network
 
 if TYPE_CHECKING:
     from autoddl.search.problem import Edge, Floats, Ints, Node
@@ -20,6 +23,7 @@ class Flat:
     """
 
     def __init__(self, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
+        self.count = np.array([len(node.choices) for node in nodes], dtype=np.int64)
         self._compute, self._compute_at = _joined([node.compute_s for node in nodes])
         self._memory, self._memory_at = _joined([node.memory_bytes for node in nodes])
         ends: list[tuple[int, Ints]] = []
@@ -84,6 +88,33 @@ class Flat:
         """Return the edges of which some reader wants another state than the producer makes."""
         found: list[int] = np.unique(self.paid(assignment)[1]).tolist()
         return found
+
+    @cached_property
+    def network(self) -> Network:
+        """Return the same arrays, the ends of each edge together."""
+        readers = np.array(self.first_reader)
+        begin = readers + np.arange(self._count + 1)
+        edge = np.repeat(np.arange(self._count), np.diff(begin))
+        end = np.arange(begin[-1])
+        end = np.where(end == begin[edge], edge, self._count - 1 + end - edge)
+        node = self.node[end]
+        touched, touching = np.divmod(np.unique(node * (self._count + 1) + edge), self._count + 1)
+        return Network(
+            self.count,
+            self._compute,
+            self._compute_at,
+            self._memory,
+            self._memory_at,
+            np.searchsorted(touched, np.arange(len(self.count) + 1)),
+            touching,
+            begin,
+            node,
+            self._states,
+            self.states_at[end],
+            np.asarray(self._cost, dtype=np.float64),
+            self.table_at,
+            self.size,
+        )
 
 
 def _array(assignment: Sequence[int]) -> Ints:

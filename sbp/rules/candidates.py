@@ -9,7 +9,7 @@ from functools import lru_cache
 from autoddl.sbp.rules.engines import refused
 from autoddl.sbp.rules.registry import OpView, Signature, signatures
 from autoddl.sbp.shards import local_shape
-from autoddl.sbp.state import NdSbp, ordered, orders
+from autoddl.sbp.state import NdSbp, Sbp, ordered, orders
 
 NdSignature = Mapping[str, NdSbp]
 
@@ -52,13 +52,25 @@ def nd_products(
         ]
         for entries in one_axis
     ]
-    names = view.inputs + view.outputs
+    names, sizes = view.inputs + view.outputs, tuple(mesh)
     found = []
     for combo in itertools.product(*usable):
-        states = {name: NdSbp(s[name] for s in combo) for name in names}
-        if all(local_shape(view.shape[n], states[n], mesh) is not None for n in names):
+        states: dict[str, NdSbp] = {}
+        for name in names:
+            state = _even(view.shape[name], tuple([s[name] for s in combo]), sizes)
+            if state is None:
+                break
+            states[name] = state
+        else:
             found.append(states)
     return tuple(found)
+
+
+@lru_cache(2**14)
+def _even(shape: tuple[int, ...], sbps: tuple[Sbp, ...], mesh: tuple[int, ...]) -> NdSbp | None:
+    """Return the state that is so on each axis, None where it does not cut evenly."""
+    state = NdSbp(sbps)
+    return None if local_shape(shape, state, mesh) is None else state
 
 
 def in_any_order(found: Iterable[NdSignature], mesh: Sequence[int]) -> tuple[NdSignature, ...]:

@@ -21,6 +21,7 @@ from autoddl.search import builder, cells, problem
 from autoddl.search.choices import SignatureLists, choices
 from autoddl.search.moves import price, single
 from autoddl.search.random import random_assignment
+from autoddl.search.streams import on_stream
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
 
@@ -261,3 +262,25 @@ def test_of_a_users_rule_only_what_the_engine_lists_is_planned(
     assert not is_built_in("gelu")
     assert states(lambda op, n: refused) == {"(B, B)", "(B, S1)", "(S1, B)", "(S1, S1)"}
     assert states(lambda op, n: ()) == states(None)  # no list: as the rule says
+
+
+@pytest.mark.parametrize("engine", ["oneflow", None])
+def test_other_streams_change_what_boxings_cost_and_nothing_else(engine: str | None) -> None:
+    mesh = Mesh.parse("2x2")
+    built, other = (
+        builder.build(transformer(), mesh, PROFILE, engine=engine, compute_stream=stream)
+        for stream in (True, False)
+    )
+    found = on_stream(other, True, engine=engine)
+    assert found.compute_stream and found.nodes is other.nodes
+    assert any(
+        (a.table.cost != b.table.cost).any() for a, b in zip(found.edges, other.edges, strict=True)
+    )
+    for ours, theirs in zip(found.edges, built.edges, strict=True):
+        assert (ours.tensor, ours.producer, ours.operands) == (
+            theirs.tensor, theirs.producer, theirs.operands,
+        )  # fmt: skip
+        assert ours.table.states == theirs.table.states
+        assert (ours.table.cost == theirs.table.cost).all()
+        assert (ours.table.hop == theirs.table.hop).all()
+        assert (ours.source == theirs.source).all()
