@@ -22,7 +22,7 @@ from autoddl.search.descent import (
     least_memory,
     replicated,
 )
-from autoddl.search.dual import prepare
+from autoddl.search.prepare import prepare
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, Progress, SearchResult
 

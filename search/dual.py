@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +22,7 @@ import numpy as np
 from autoddl.search import sweeps
 from autoddl.search.ends import Ends
 from autoddl.search.network import network
-from autoddl.search.problem import Floats, Ints, Node, Problem
+from autoddl.search.problem import Floats, Ints, Problem
 from autoddl.search.terms import (
     FEW_READERS,
     Compressed,
@@ -238,17 +237,3 @@ class Dual:
     def _by_node(self, values: Floats) -> list[Floats]:
         begins = self.network.nodes["choice"].tolist()
         return [values[first:last] for first, last in pairwise(begins)]
-
-
-@cache
-def prepare() -> None:
-    """Compile the loops, or load them, before a clock starts: of use in the first search of a process."""
-    node = Node("op", "", ({},), np.zeros(1), np.zeros(1, dtype=np.int64))
-    ends = [End(number, 0, 0, np.zeros(1, dtype=np.int64)) for number in range(2)]
-    net = network([node, node], np.ones(2), ends, [(0, 1)], np.ones(1), [np.zeros((1, 1))])
-    cost, messages, lent = np.zeros(2), np.zeros((2, 1)), np.zeros((2, 1))
-    sweeps.lend(net, cost, messages, lent, 1)
-    sweeps.sweep(net, cost, messages, lent, 1)
-    sweeps.bound(net, cost, messages, 1, sweeps.parts(net, messages, lent))
-    sweeps.rounded(net, cost, messages, lent)
-    sweeps.excess(net, sweeps.own(net, cost, messages, lent), messages, lent)

@@ -24,9 +24,10 @@ from autoddl.errors import InfeasibleError
 from autoddl.search.ascent import PATIENCE, SLACK, SOON, Ascent, everything, kept
 from autoddl.search.coordinate import search as descended
 from autoddl.search.descent import cheapest, least_memory, replicated
-from autoddl.search.dual import Dual, prepare
+from autoddl.search.dual import Dual
 from autoddl.search.ends import Ends
 from autoddl.search.incumbent import PROVEN, Incumbent
+from autoddl.search.prepare import prepare
 from autoddl.search.priced import ENOUGH, KNOWN, Prices
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted

@@ -1,0 +1,41 @@
+"""Load the compiled loops of searches, or compile them, before a clock starts."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from autoddl.search import forest, node_moves, sweeps
+from autoddl.search.network import network
+from autoddl.search.problem import Floats, Ints, Node
+from autoddl.search.terms import End
+
+
+@cache
+def prepare() -> None:
+    """Call every loop with next to nothing: of use in the first search of a process."""
+    none, ints = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    table, floats, places = np.zeros((1, 1)), np.zeros(0), np.zeros((1, 1), dtype=np.int64)
+    _sweeps(none, table)
+    forest.improve(
+        forest.Network(none, none, ints, none, ints, ints, ints, floats, ints, ints),
+        forest.Star(ints, table, ints, ints, floats, table, places, floats, floats, floats),
+        ints, floats, ints, ints, ints,
+    )  # fmt: skip
+    whole = node_moves.Network(
+        ints, floats, ints, ints, ints, none, ints, none, ints, ints, ints, floats, ints, ints
+    )
+    queue = node_moves.Queue(ints, ints, np.zeros(4, dtype=np.int64))
+    node_moves.descend(whole, ints, queue, 0, 0.0, 0)
+
+
+def _sweeps(state: Ints, table: Floats) -> None:
+    node, ends = Node("op", "", ({},), np.zeros(1), state), [End(n, 0, 0, state) for n in range(2)]
+    net = network([node, node], np.ones(2), ends, [(0, 1)], np.ones(1), [table])
+    cost, messages, lent = np.zeros(2), np.zeros((2, 1)), np.zeros((2, 1))
+    sweeps.lend(net, cost, messages, lent, 1)
+    sweeps.sweep(net, cost, messages, lent, 1)
+    sweeps.bound(net, cost, messages, 1, sweeps.parts(net, messages, lent))
+    sweeps.rounded(net, cost, messages, lent)
+    sweeps.excess(net, sweeps.own(net, cost, messages, lent), messages, lent)
