@@ -259,7 +259,7 @@ def _descend(run: Incumbent, starts: Sequence[Assignment]) -> bool:
         return False
     found = descended(
         run.problem, budget=left, memory_bytes=run.limit,
-        starts=[run.last, run.best, *starts], suggests=False, least_s=run.bound_s,
+        starts=[run.last, run.best, *starts], least_s=run.bound_s,
     )  # fmt: skip
     run.evaluations += found.evaluations
     run.offer(found.assignment)
