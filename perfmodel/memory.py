@@ -18,7 +18,8 @@ from autoddl.perfmodel.rank import RankTasks
 from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import Block, blocks
 from autoddl.perfmodel.sizes import LocalSizes
-from autoddl.perfmodel.tasks import BUFFER, Layout, rank_tasks
+from autoddl.perfmodel.tasks import Layout, rank_tasks
+from autoddl.perfmodel.wiring import BUFFER
 from autoddl.sbp.program import Program, Tensor
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp, Sbp
@@ -190,9 +191,10 @@ def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Iterator[
 
 def _more_in_flight(rank: RankTasks, in_flight: int) -> Iterator[Block]:
     """Yield what buffers hold of all micro-batches in flight but the newest, and one more."""
-    for index, producer in enumerate(rank.buffers.producer) if in_flight > 2 else ():
-        if rank.tasks.name[producer].startswith(f"{BUFFER} "):
-            yield from [Block(rank.buffers.size[index], (index,))] * (in_flight - 2)
+    buffers, merged = rank.buffers, rank.tasks.merged
+    for index, tensor in enumerate(buffers.tensor) if in_flight > 2 else ():
+        if tensor.startswith(f"{BUFFER} ") and not merged[buffers.producer[index]]:
+            yield from [Block(buffers.size[index], (index,))] * (in_flight - 2)
 
 
 def local_bytes(tensor: Tensor, state: Sequence[Sbp], mesh: Sequence[int]) -> int:

@@ -6,7 +6,7 @@ There are tens of thousands of them, and each part of the memory model reads one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -30,9 +30,26 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Rows:
         """Return these rows."""
-        start = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)), out=start[1:])
-        return cls(start, np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=start[-1]))
+        counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        items = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=counts.sum())
+        return cls(_starts(counts), items)
+
+    @classmethod
+    def sorted(cls, rows: Ints, items: Ints, count: int) -> Rows:
+        """Return so many rows, given the row of each item; items keep their order."""
+        order = rows.argsort(kind="stable")
+        return cls(_starts(np.bincount(rows, minlength=count)), items[order])
+
+    def take(self, numbers: Ints) -> Rows:
+        """Return the rows of these numbers."""
+        first = self.start[numbers]
+        start = _starts(self.start[numbers + 1] - first)
+        return Rows(start, self.items[(first - start[:-1]).repeat(np.diff(start)) + _range(start)])
+
+    @property
+    def row(self) -> Ints:
+        """Return the row of each item."""
+        return np.arange(len(self.start) - 1).repeat(np.diff(self.start))
 
     def lists(self) -> list[list[int]]:
         """Return the rows as lists."""
@@ -40,22 +57,29 @@ class Rows(NamedTuple):
         return [items[begin:end] for begin, end in pairwise(start)]
 
 
+def _starts(counts: Ints) -> Ints:
+    return np.concatenate((np.zeros(1, dtype=np.int64), counts.cumsum()))
+
+
+def _range(start: Ints) -> Ints:
+    return np.arange(start[-1])
+
+
 @dataclass
 class Buffers:
-    """The results of tasks: bytes (aligned), who reads them, whether their memory may be reused.
+    """The results of tasks: bytes (aligned), and whether their memory may be reused.
 
     `tensor` is the program's tensor that one holds, whole, in part or as a partial sum; `kind` is the
     tensor's role, or "boxing" or "workspace". `origin` is the buffer of which a boxing made this one;
     others are their own.
     """
 
-    tensor: list[str] = field(default_factory=list)
-    kind: list[str] = field(default_factory=list)
-    size: list[int] = field(default_factory=list)
-    producer: list[int] = field(default_factory=list)
-    reused: list[bool] = field(default_factory=list)
-    origin: list[int] = field(default_factory=list)
-    readers: list[list[int]] = field(default_factory=list)
+    tensor: list[str]
+    kind: list[str]
+    size: list[int]
+    producer: Ints
+    reused: list[bool]
+    origin: Ints
 
     def __len__(self) -> int:
         return len(self.size)
@@ -65,23 +89,22 @@ class Buffers:
 class Tasks:
     """The actors of OneFlow. Tasks that can be `merged` share memory with their neighbours.
 
-    `name` is that of the op, or of the tensor that a boxing moves. `order` breaks ties between tasks
-    that are ready at the same time. The results of a task are the buffers from its `first` to that of
-    the next; the last `first` is that of none. Only some tasks have the others: `after` are tasks that
-    one waits for without reading from them; `shares` tells which of the buffers it reads may be its
-    result's memory, and whether it writes there; `inserted` are the ops that replace boxings.
+    `order` breaks ties between tasks that are ready at the same time; `reads` are buffers, `after`
+    tasks that one waits for without reading from them. The results of a task are the buffers from its
+    `first` to that of the next; the last `first` is that of none. Only some tasks have the others:
+    `shares` tells which of the buffers it reads may be its result's memory, and whether it writes
+    there; `inserted` are the ops that replace boxings.
     """
 
-    name: list[str] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)
-    reads: list[tuple[int, ...]] = field(default_factory=list)
-    merged: list[bool] = field(default_factory=list)
-    transfer: list[bool] = field(default_factory=list)
-    phase: list[str] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
-    after: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    shares: dict[int, tuple[int, bool]] = field(default_factory=dict)
-    inserted: set[int] = field(default_factory=set)
+    order: Ints
+    reads: Rows
+    after: Rows
+    merged: Flags
+    transfer: list[bool]
+    phase: list[str]
+    first: Ints
+    shares: dict[int, tuple[int, bool]]
+    inserted: set[int]
 
     def __len__(self) -> int:
         return len(self.order)
@@ -98,21 +121,25 @@ class RankTasks:
     buffers: Buffers
     compute_stream: bool = False
 
+    @property
+    def reads(self) -> Rows:
+        """Return for every task the buffers that it reads."""
+        return self.tasks.reads
+
     @cached_property
     def readers(self) -> Rows:
         """Return for every buffer the tasks that read it, once each."""
-        return Rows.of(self.buffers.readers)
-
-    @cached_property
-    def reads(self) -> Rows:
-        """Return for every task the buffers that it reads."""
-        return Rows.of(self.tasks.reads)
+        reads = self.reads
+        found = Rows.sorted(reads.items, reads.row, len(self.buffers))
+        row, task = found.row, found.items
+        once = np.ones(len(task), dtype=np.bool_)
+        once[1:] = (row[1:] != row[:-1]) | (task[1:] != task[:-1])
+        return Rows.sorted(row[once], task[once], len(self.buffers))
 
     @cached_property
     def before(self) -> Rows:
         """Return for every task those that it waits for, once each."""
-        after = Rows.of([self.tasks.after.get(number, ()) for number in range(len(self.tasks))])
-        return Rows(*_before(*self.reads, np.array(self.buffers.producer, dtype=np.int64), *after))
+        return Rows(*_before(*self.reads, self.buffers.producer, *self.tasks.after))
 
 
 @compiled

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from autoddl.perfmodel.inplace import shared_input
+from autoddl.perfmodel.parts import Parts
+from autoddl.perfmodel.wiring import Wiring
 from autoddl.perfmodel.workspace import workspace_bytes
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
@@ -30,31 +33,39 @@ class LocalSizes:
 
     def __init__(self, program: Program, mesh: Sequence[int]) -> None:
         self.program, self.mesh = program, tuple(mesh)
-        self.kind = {op.name: n for op, n in zip(program.ops, program.kinds, strict=True)}
-        self._tensors: dict[tuple[tuple[int, ...], str, NdSbp], int] = {}
+        self._tensors: dict[tuple[int, NdSbp], int] = {}
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], OpSizes] = {}
-        self._last: dict[int, tuple[NdSignature, OpSizes]] = {}
+        self._parts: dict[tuple[tuple[int, ...], bool], Parts] = {}
 
-    def tensor(self, tensor: Tensor, state: NdSbp) -> int:
-        """Return the bytes of a tensor in a state."""
-        key = tensor.shape, tensor.dtype, state
-        size = self._tensors.get(key)
+    @cached_property
+    def wiring(self) -> Wiring:
+        """Return what the ops read and make."""
+        return Wiring(self.program)
+
+    def parts(self, coords: tuple[int, ...], *, compute_stream: bool) -> Parts:
+        """Return the parts of the ranks at these coordinates, as far as they are known."""
+        key = coords, compute_stream
+        if key not in self._parts:
+            self._parts[key] = Parts(self.mesh, coords, self.form, compute_stream=compute_stream)
+        return self._parts[key]
+
+    def form(self, form: int, state: NdSbp) -> int:
+        """Return the bytes of a tensor of this form (see Wiring) in a state."""
+        size = self._tensors.get((form, state))
         if size is None:
+            tensor = self.program.tensors[self.wiring.form.index(form)]
             size = math.prod(self._shape(tensor, state)) * tensor.item_bytes
-            self._tensors[key] = size
+            self._tensors[form, state] = size
         return size
 
-    def op(self, op: Op, signature: NdSignature) -> OpSizes:
+    def op(self, number: int, signature: NdSignature) -> OpSizes:
         """Return the sizes of an op under a signature."""
-        kind = self.kind[op.name]
-        last = self._last.get(kind)  # ops of one kind often have one signature, one object even
-        if last is not None and last[0] is signature:
-            return last[1]
-        key = kind, tuple([signature[operand] for operand, _ in op.operands])
+        op = self.program.ops[number]
+        states = tuple([signature[operand] for operand, _ in op.operands])
+        key = self.program.kinds[number], states
         found = self._ops.get(key)
         if found is None:
             found = self._ops[key] = self._op(op, signature)
-        self._last[kind] = signature, found
         return found
 
     def _op(self, op: Op, signature: NdSignature) -> OpSizes:

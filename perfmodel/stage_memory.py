@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from autoddl.perfmodel.memory import MemoryEstimate, estimate
 from autoddl.perfmodel.recompute import can_repeat
-from autoddl.perfmodel.tasks import ARRIVAL, Layout
+from autoddl.perfmodel.tasks import Layout
+from autoddl.perfmodel.wiring import ARRIVAL
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.state import NdSbp
 

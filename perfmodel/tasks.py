@@ -10,25 +10,20 @@ Source: OneFlow 0.9, core/graph/boxing and core/graph/task_graph.cpp.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from autoddl.perfmodel.compute_stream import workspace_bytes
-from autoddl.perfmodel.rank import Buffers, RankTasks, Tasks
+import numpy as np
+
+from autoddl.perfmodel.assembly import Chosen, assembled, order_of
+from autoddl.perfmodel.parts import INPUT
+from autoddl.perfmodel.rank import NONE, Ints, RankTasks
 from autoddl.perfmodel.sizes import LocalSizes
-from autoddl.sbp.program import Op, Program, Tensor
+from autoddl.perfmodel.wiring import BITS, MASK, SUM
+from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.state import B, NdSbp, Sbp
-
-ALIGNMENT = 512
-"""Every buffer starts and ends at a multiple of so many bytes."""
-ARRIVAL, BUFFER, SUM = "arrival", "identity_buffer", "acc"
-"""The types of ops for what comes from another stage, micro-batches in flight, sums of gradients."""
-
-
-_States = tuple[NdSbp, NdSbp]
+from autoddl.sbp.state import NdSbp
 
 
 class Redistributed(Protocol):
@@ -107,269 +102,148 @@ def rank_tasks(
     """
     place = tuple(min(1, size - 1) for size in mesh) if coords is None else tuple(coords)
     known = sizes or LocalSizes(program, mesh)
-    return _Maker(program, layout, place, known, compute_stream=compute_stream).make()
+    return _Maker(program, layout, known, place, compute_stream=compute_stream).make()
 
 
 class _Maker:
-    """Build tasks in the order of the program; a tensor's boxings when their first reader comes."""
+    """Choose the parts of a rank in the order of the program; a boxing when its first reader comes.
+
+    Parts are numbered: variables and inputs, then ops, then what is added as it comes. A result is one
+    number, `part << BITS` and which of the part's buffers it is.
+    """
 
     def __init__(
-        self, program: Program, layout: Layout, coords: tuple[int, ...], sizes: LocalSizes,
+        self, program: Program, layout: Layout, sizes: LocalSizes, coords: tuple[int, ...],
         *, compute_stream: bool,
     ) -> None:  # fmt: skip
-        self.program, self.layout, self.coords = program, layout, coords
-        self.compute_stream = compute_stream
-        self.sizes, self.mesh, self.tensors = sizes, sizes.mesh, program.tensor
-        self.tasks, self.buffers = Tasks(), Buffers()
-        self.made: dict[str, tuple[int, NdSbp]] = {}
-        self.wanted = {
-            (r.tensor, reader): number
-            for number, r in enumerate(layout.redistributions)
-            for reader in r.readers
-        }
-        self.redistributed = {r.tensor for r in layout.redistributions}
-        self.done: dict[int, int] = {}
-        self.boxed: dict[tuple[int, NdSbp], int] = {}
-        self.changes: dict[_States, tuple[_States, list[int]]] = {}
-        self.workspaces: dict[tuple[_States, int, int], int | None] = {}
-        self.started: dict[str, int] = {}
-        self.moved = -1  # the buffer that is being redistributed
-        self.phase = "forward"
+        self.program, self.layout, self.compute_stream = program, layout, compute_stream
+        self.sizes, self.wiring = sizes, sizes.wiring
+        self.parts = sizes.parts(coords, compute_stream=compute_stream)
+        tensor, inputs, variables = self.wiring.tensor, layout.inputs, layout.variables
+        names = [name for held in (inputs, variables) for name in held if name in tensor]
+        self.inputs = sum(name in tensor for name in inputs)  # the first of what is kept
+        self.kept = [tensor[name] for name in names]
+        self.states = [
+            state for held in (inputs, variables) for name, state in held.items() if name in tensor
+        ]
+        self.first_added = len(self.kept) + len(program.ops)
+        self.boxed: dict[int, int] = {}  # by number of source and boxing
+        self.added: list[int] = []  # see Chosen
+        self.after: list[tuple[int, int]] = []  # parts, and the ops that they wait for
 
     def make(self) -> RankTasks:
-        for name, state in (*self.layout.inputs.items(), *self.layout.variables.items()):
-            if name in self.tensors:
-                self._source(name, state, merged=name in self.layout.inputs)
-        for index, op in enumerate(self.program.ops):
-            self._op(index, op)
+        number, kept = self.wiring.op, len(self.kept)
+        waits = [(kept + number[o], number[t]) for o, t in self.layout.after.items() if o in number]
+        results = self._results()
+        chosen = Chosen(
+            np.array(self.kept, dtype=np.int64),
+            np.concatenate((np.array(self._kept(), dtype=np.int64), self._ops())),
+            results,
+            np.array(self.added, dtype=np.int64).reshape(-1, 5),
+            np.array([*waits, *self.after], dtype=np.int64).reshape(-1, 2),
+            compute_stream=self.compute_stream,
+        )
+        return assembled(self.wiring, self.parts.columns(), chosen)
+
+    def _kept(self) -> list[int]:
+        form, source = self.wiring.form, self.parts.source
+        kept = enumerate(zip(self.kept, self.states, strict=True))
+        return [source(form[tensor], state, merged=n < self.inputs) for n, (tensor, state) in kept]
+
+    def _ops(self) -> Ints:
+        """Return the parts of all ops; few kinds of ops have few signatures, one object each."""
+        signatures = list(map(self.layout.signatures.__getitem__, self.wiring.op))
+        one = np.fromiter(map(id, signatures), dtype=np.int64, count=len(signatures))
+        _, number = np.unique(one, return_inverse=True)
+        keys = number * (len(signatures) + 1) + self.wiring.kind
+        _, first, known = np.unique(keys, return_index=True, return_inverse=True)
+        parts = [self._op(number, signatures[number]) for number in first.tolist()]
+        return np.array(parts, dtype=np.int64)[known]
+
+    def _op(self, number: int, signature: NdSignature) -> int:
+        op, sizes = self.program.ops[number], self.sizes.op(number, signature)
+        return self.parts.op(sizes, tuple([o for o, _ in op.inputs]), reused=op.type != SUM)
+
+    def _results(self) -> Ints:
+        """Return which result each op input reads, NONE where the engine's scheduler makes it."""
+        wiring, first_op = self.wiring, len(self.kept) << BITS
+        kept = np.full(len(wiring.tensor), NONE)
+        kept[self.kept] = np.arange(len(self.kept)) << BITS
+        found = np.where(wiring.made == NONE, kept[wiring.read], wiring.made + first_op)
+        wanted, returned = self._wanted()
+        done = {NONE: NONE}
+        slots = np.array(sorted(wanted), dtype=np.int64)
+        slots = slots[found[slots] != NONE]
+        for slot, source, op in zip(
+            slots.tolist(), found[slots].tolist(), wiring.reader[slots].tolist(), strict=True
+        ):
+            number = wanted[slot]
+            if number not in done:
+                done[number] = self._redistributed(number, source, op)
+        found[slots] = [done[wanted[slot]] for slot in slots.tolist()]
         for name in dict.fromkeys(self.program.outputs):
-            self._output(name)
-        self.tasks.first.append(len(self.buffers))
-        return RankTasks(self.tasks, self.buffers, self.compute_stream)
+            tensor = wiring.tensor[name]
+            made = wiring.results.get(tensor, NONE)
+            source = int(kept[tensor]) if made == NONE else made + first_op
+            if source != NONE:
+                self._output(name, source, returned.get(name, NONE), done)
+        return found
 
-    def _task(
-        self,
-        name: str,
-        order: int,
-        reads: tuple[int, ...] = (),
-        *,
-        merged: bool = False,
-        transfer: bool = False,
-    ) -> int:
-        tasks, readers = self.tasks, self.buffers.readers
-        number = len(tasks.order)
-        tasks.name.append(name)
-        tasks.order.append(order)
-        tasks.reads.append(reads)
-        tasks.merged.append(merged)
-        tasks.transfer.append(transfer)
-        tasks.phase.append(self.phase)
-        tasks.first.append(len(readers))
-        for buffer in reads if len(reads) < 2 else set(reads):
-            readers[buffer].append(number)
-        return number
+    def _wanted(self) -> tuple[dict[int, int], dict[str, int]]:
+        """Return the redistributions by the input of an op that they are for, and by output."""
+        ops, slot_of, wanted = self.wiring.op, self.wiring.slot, dict[int, int]()
+        outputs: dict[str, tuple[tuple[str, str], int]] = {}
+        for number, item in enumerate(self.layout.redistributions):
+            tensor = item.tensor
+            for reader in item.readers:
+                op = ops.get(reader[0])
+                if op is not None:
+                    wanted[slot_of(tensor, op, reader[1])] = number
+                elif outputs.setdefault(tensor, (reader, number))[0] == reader:
+                    outputs[tensor] = reader, number
+        wanted.pop(NONE, None)
+        return wanted, {name: number for name, (_, number) in outputs.items()}
 
-    def _buffer(self, tensor: str, kind: str, size: int, *, reused: bool = True) -> int:
-        """Add a result of the newest task."""
-        buffers, task = self.buffers, len(self.tasks.order) - 1
-        number = len(buffers.size)
-        buffers.tensor.append(tensor)
-        buffers.kind.append(kind)
-        buffers.size.append(-(-size // ALIGNMENT) * ALIGNMENT)
-        buffers.producer.append(task)
-        buffers.reused.append(reused)
-        buffers.origin.append(self.moved if self.tasks.transfer[task] else number)
-        buffers.readers.append([])
-        return number
+    def _output(self, name: str, source: int, number: int, done: dict[int, int]) -> None:
+        end, tensor = len(self.program.ops), self.wiring.tensor[name]
+        if number not in done:
+            done[number] = self._redistributed(number, source, end)
+        part = self.parts.output(self.program.tensors[tensor].size_bytes)
+        self._add(part, tensor, source if number == NONE else done[number], end, order_of(1, end))
 
-    def _source(self, name: str, state: NdSbp, *, merged: bool) -> None:
-        self._task(name, _order(0, len(self.tasks)), merged=merged)
-        tensor = self.tensors[name]
-        buffer = self._buffer(name, tensor.role, self._bytes(tensor, state), reused=False)
-        self.made[name] = buffer, state
-
-    def _op(self, index: int, op: Op) -> None:
-        self.phase = op.phase
-        signature = self.layout.signatures[op.name]
-        reads: dict[str, int] = {}
-        for operand, name in op.inputs:
-            made = self.made.get(name)
-            if made is not None:  # else the engine's scheduler makes it
-                boxed = name in self.redistributed
-                reads[operand] = self._read(name, (op.name, operand)) if boxed else made[0]
-        number = self._task(
-            op.name, _order(1, index), tuple(reads.values()), merged=self._is_merged(op)
-        )
-        self.started[op.name] = number
-        if op.name in self.layout.after:
-            self.tasks.after[number] = (self.started[self.layout.after[op.name]],)
-        sizes = self.sizes.op(op, signature)
-        for (operand, name), size in zip(op.outputs, sizes.results, strict=True):
-            role = self.tensors[name].role
-            buffer = self._buffer(name, role, size, reused=op.type != SUM)
-            self.made[name] = buffer, signature[operand]
-        if sizes.workspace:
-            self._buffer(op.name, "workspace", sizes.workspace)
-        if sizes.shared is not None and sizes.shared[0] in reads:
-            self.tasks.shares[number] = reads[sizes.shared[0]], sizes.shared[1]
-
-    def _is_merged(self, op: Op) -> bool:
-        if self.compute_stream:
-            return op.type not in (ARRIVAL, BUFFER, SUM)
-        return op.phase != "optimizer" and op.type not in (ARRIVAL, BUFFER)
-
-    def _output(self, name: str) -> None:
-        reader = next(
-            (r for t, r in self.wanted if t == name and r[0] not in self.program.op), ("", "")
-        )
-        if name not in self.made:
-            return
-        buffer = self._read(name, reader)
-        order = _order(1, len(self.program.ops))
-        self._task(f"output {name}", order, (buffer,), merged=True)
-        self._buffer(name, "output", self.tensors[name].size_bytes, reused=False)
-
-    def _read(self, name: str, reader: tuple[str, str]) -> int:
-        """Return the buffer that a reader gets of what has been made."""
-        number = self.wanted.get((name, reader))
-        if number is None:
-            return self.made[name][0]
-        if number not in self.done:
-            self.done[number] = self._redistributed(number)
-        return self.done[number]
-
-    def _redistributed(self, number: int) -> int:
-        """Make the identities of a redistribution with the boxings between them."""
-        redistribution = self.layout.redistributions[number]
-        name = redistribution.tensor
-        buffer, state = self.made[name]
-        own = (state,) if name in self.layout.variables or comes_alone(redistribution) else ()
-        late = len(own) + redistribution.early if redistribution.early else 0
-        for step, goal in enumerate((*own, *redistribution.path)):
-            buffer = self._boxing(buffer, name, state, goal)
-            buffer = self._identity(buffer, name, goal, _order(2, number, step))
-            if redistribution.after and step == late:
-                waiting = self.buffers.producer[buffer]
-                self.tasks.after[waiting] = (self.started[redistribution.after],)
+    def _redistributed(self, number: int, source: int, op: int) -> int:
+        """Add the identities of a redistribution with the boxings between them, before an op."""
+        item, parts = self.layout.redistributions[number], self.parts
+        tensor, state = self.wiring.tensor[item.tensor], self._state(source)
+        form, path = self.wiring.form[tensor], item.path
+        if item.tensor in self.layout.variables or comes_alone(item):
+            path = (state, *path)
+        late = len(path) - len(item.path) + item.early if item.early else 0
+        for step, goal in enumerate(path):
+            boxing = parts.boxing(form, state, goal)
+            if boxing != NONE:
+                key = (source << BITS) + boxing  # once per tensor and state
+                if key not in self.boxed:
+                    made = self._add(boxing, tensor, source, op) + parts.result[boxing]
+                    self.boxed[key] = source if parts.result[boxing] == INPUT else made
+                source = self.boxed[key]
+            order = order_of(2, number, step)
+            source = self._add(parts.identity(form, goal), tensor, source, op, order)
+            if item.after and step == late:
+                self.after.append((source >> BITS, self.wiring.op[item.after]))
             state = goal
-        return buffer
+        return source
 
-    def _identity(self, source: int, name: str, state: NdSbp, order: int) -> int:
-        task = self._task(f"identity {name}", order, (source,), merged=True)
-        self.tasks.shares[task] = source, False
-        return self._buffer(name, "boxing", self._bytes(self.tensors[name], state))
+    def _add(self, kind: int, tensor: int, source: int, op: int, order: int = 0) -> int:
+        """Add a part; return its first result."""
+        part = self.first_added + len(self.added) // 5
+        self.added += (kind, tensor, source, op, order)
+        return part << BITS
 
-    def _boxing(self, source: int, name: str, state: NdSbp, goal: NdSbp) -> int:
-        """Return the buffer that holds a tensor in another state, once per tensor and state."""
-        change = self.changes.get((state, goal))
-        if change is None:
-            states = state.executed, goal.executed
-            pairs = enumerate(zip(self.mesh, *states, strict=True))
-            axes = [i for i, (n, old, new) in pairs if n > 1 and old != new]
-            change = self.changes[state, goal] = states, axes
-        states, axes = change
-        if not axes:
-            return source
-        key = (source, states[1])
-        if key not in self.boxed:
-            self.moved = self.buffers.origin[source]
-            self.boxed[key] = self._boxed(source, name, states, axes)
-        return self.boxed[key]
-
-    def _boxed(
-        self, source: int, name: str, states: tuple[NdSbp, NdSbp], axes: Sequence[int]
-    ) -> int:
-        tensor = self.tensors[name]
-        before, after = (self._bytes(tensor, s) for s in states)
-        if self.compute_stream:
-            key = states, before, after
-            if key not in self.workspaces:
-                self.workspaces[key] = workspace_bytes(states, (before, after), self.mesh)
-            workspace = self.workspaces[key]
-            if workspace is not None:
-                return self._inserted(source, name, after, workspace)
-        pairs = {(states[0][i], states[1][i]) for i in axes}
-        if len(pairs) > 1:  # OneFlow sends pieces from any to any
-            self._transfer(name, (source,))
-            self._buffer(name, "workspace", before + after)
-            return self._buffer(name, "boxing", after)
-        pair = next(iter(pairs))
-        if pair[1].kind == "P":
-            return self._to_partial(source, name, states, axes)
-        group = math.prod(self.mesh[i] for i in axes)
-        return self._primitive(source, name, pair, (before, after, group))
-
-    def _inserted(self, source: int, name: str, size: int, workspace: int) -> int:
-        """Add the op that replaces a boxing on the compute stream."""
-        order = _order(4, len(self.tasks))
-        self.tasks.inserted.add(self._task(f"boxing {name}", order, (source,), merged=True))
-        made = self._buffer(name, "boxing", size)
-        if workspace:
-            self._buffer(name, "workspace", workspace)
-        return made
-
-    def _primitive(
-        self, source: int, name: str, pair: tuple[Sbp, Sbp], sizes: tuple[int, int, int]
-    ) -> int:
-        """Make one boxing in groups of devices; `sizes` are bytes before and after, devices."""
-        old, new = pair
-        before, after, group = sizes
-        if new == B or old.kind == "P":  # all-gather, all-reduce, reduce-scatter
-            cut = old if new == B else new
-            packed = cut.is_split and cut.dim != 0  # NCCL wants the pieces one behind the other
-            first = self._transferred(source, name, before) if packed else source
-            moved = self._transferred(first, name, after, reused=False)
-            return self._transferred(moved, name, after) if packed else moved
-        if old == B:
-            return self._transferred(source, name, after)
-        return self._to_other_dim(source, name, before, group)
-
-    def _to_partial(
-        self, source: int, name: str, states: tuple[NdSbp, NdSbp], axes: Sequence[int]
-    ) -> int:
-        after = self._bytes(self.tensors[name], states[1])
-        if states[0][axes[0]] != B:  # over B, with an identity of OneFlow's own
-            middle = NdSbp(B if i in axes else s for i, s in enumerate(states[1]))
-            whole = self._boxed(source, name, (states[0], middle), axes)
-            order = _order(3, len(self.tasks))
-            source = self.moved = self._identity(whole, name, states[1], order)
-        if self.compute_stream:  # a part of the boxing reads it, so that it stays
-            self._transfer(name, (source,))
-        if all(self.coords[i] == 0 for i in axes):
-            return source
-        self._transfer(name, after=(self.buffers.producer[source],))
-        return self._buffer(name, "boxing", after, reused=False)
-
-    def _to_other_dim(self, source: int, name: str, size: int, group: int) -> int:
-        """Make an all-to-all: slices for all, sent through the host, and one buffer to collect them."""
-        pieces = [self._transferred(source, name, size // group) for _ in range(group)]
-        kept, received = pieces[0], []
-        begun = self.buffers.producer[source]
-        for piece in pieces[1:]:
-            sent = self._transfer(name, (piece,))
-            self._transfer(name, after=(self._transfer(name, after=(sent,)),))
-            made = self._transfer(name)  # on another rank, at about that time
-            arrived = self._transfer(name, after=(made, begun))
-            self._transfer(name, after=(arrived,))
-            received.append(self._buffer(name, "boxing", size // group, reused=False))
-        self._transfer(name, (kept, *received))
-        return self._buffer(name, "boxing", size)
-
-    def _transfer(self, name: str, reads: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> int:
-        """Add a part of a boxing; it comes `after` tasks that leave something in host memory."""
-        number = self._task(name, _order(4, len(self.tasks)), reads, transfer=True)
-        if after:
-            self.tasks.after[number] = after
-        return number
-
-    def _transferred(self, source: int, name: str, size: int, *, reused: bool = True) -> int:
-        self._transfer(name, (source,))
-        return self._buffer(name, "boxing", size, reused=reused)
-
-    def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
-        return self.sizes.tensor(tensor, state)
-
-
-def _order(group: int, number: int, step: int = 0) -> int:
-    """Return the place of a task among others: by group, number, step."""
-    return (group << 60) + (number << 20) + step
+    def _state(self, source: int) -> NdSbp:
+        """Return the state of a variable, an input or a result of an op."""
+        part = source >> BITS
+        if part < len(self.kept):
+            return self.states[part]
+        op = self.program.ops[part - len(self.kept)]
+        return self.layout.signatures[op.name][op.outputs[source & MASK][0]]

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from autoddl.make_plan import Assigned, assigned_layout, estimate
+from autoddl.perfmodel import memory
 from autoddl.perfmodel.timeline import predict
 from autoddl.plan import Estimate, Rows
 from autoddl.sbp.mesh import Mesh
@@ -41,6 +42,21 @@ def test_a_step_takes_what_its_layout_says(make, mesh: str) -> None:  # type: ig
         expected = predict(problem.program, problem.mesh, problem.profile, layout)
         assert found.step_s == pytest.approx(expected.step_s, rel=1e-12)
         assert found.cost == pytest.approx(expected.cost, rel=1e-12)
+
+
+@pytest.mark.parametrize("compute_stream", [False, True])
+def test_memory_is_that_of_the_layout_whatever_was_asked_before(compute_stream: bool) -> None:
+    problem = builder.build(transformer(), Mesh.parse("2x2"), cluster())
+    points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(5))]
+    sizes = problem.sizes
+    for layout in [assigned_layout(problem, assignment) for assignment in points] * 2:
+        alone, shared = (
+            memory.estimate(
+                problem.program, (2, 2), layout, sizes=known, compute_stream=compute_stream
+            )
+            for known in (None, sizes)
+        )
+        assert alone == shared
 
 
 def test_rows_are_made_once_and_only_when_they_are_read() -> None:

@@ -155,16 +155,16 @@ def test_tasks_run_once_after_what_they_wait_for(program: Program) -> None:
     order = stream_order(rank)
     assert sorted(order) == list(range(len(rank.tasks)))
     position = {task: i for i, task in enumerate(order)}
-    tasks, buffers = rank.tasks, rank.buffers
-    for number, reads in enumerate(tasks.reads):
+    tasks, buffers, reading = rank.tasks, rank.buffers, rank.readers.lists()
+    for number, reads in enumerate(rank.reads.lists()):
         for buffer in reads:
             assert position[buffers.producer[buffer]] < position[number]
         if number in tasks.inserted:  # just before what reads it
-            reader = buffers.readers[tasks.first[number]][0]
+            reader = reading[tasks.first[number]][0]
             assert position[reader] == position[number] + 1
     chains = merged_chains(rank)
     connected = {chains[n] for n, merged in enumerate(tasks.merged) if merged}
-    assert len(connected) <= 1 + sum(not reads for reads in tasks.reads)
+    assert len(connected) <= 1 + sum(not reads for reads in rank.reads.lists())
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])

@@ -249,8 +249,9 @@ def test_the_schedule_keeps_the_order_and_the_peak_is_that_of_brute_force(progra
     place = {task: i for i, task in enumerate(order)}
     assert sorted(order) == list(range(len(rank.tasks)))
     made = [place[task] for task in buffers.producer]
-    read = [max([place[r] for r in readers], default=0) for readers in buffers.readers]
-    assert all(place[r] > made[n] for n, readers in enumerate(buffers.readers) for r in readers)
+    reading = rank.readers.lists()
+    read = [max([place[r] for r in readers], default=0) for readers in reading]
+    assert all(place[r] > made[n] for n, readers in enumerate(reading) for r in readers)
     chains = merged_chains(rank)
     for block in blocks(rank):
         if not block.alive or not buffers.reused[block.alive[0]]:
