@@ -2,7 +2,8 @@
 
 `estimate` follows OneFlow's own algorithms: the tasks of a rank with the buffers of its boxings
 (tasks.py), the order in which they run (order.py), what overlaps in memory (schedule.py, packing.py).
-Not counted is what no plan tells: the context of the device, the workspaces of cuDNN and cuBLAS, buffers of NCCL.
+Not counted is what no plan tells: the context of the device, the workspaces of cuDNN and cuBLAS,
+buffers of NCCL.
 `kept_tensors` is the part that can be summed up op by op, for searches.
 """
 
