@@ -14,7 +14,7 @@ from itertools import groupby
 import numpy as np
 
 from autoddl.compiled import compiled
-from autoddl.perfmodel.rank import Flags, Ints, RankTasks
+from autoddl.perfmodel.rank import Flags, Ints, RankTasks, Table
 from autoddl.sbp.state import B, NdSbp, Sbp
 
 AXES = 2  # OneFlow converts boxings on so many axes, those of equal changes side by side as one
@@ -110,7 +110,7 @@ def stream_order(rank: RankTasks) -> Ints:
 def _sources(
     start: Ints, before: Ints, start_reads: Ints, reads: Ints, start_readers: Ints, readers: Ints,
     variable: Flags, updates: Flags, inner: Flags, nodes: Ints,
-) -> tuple[Ints, Ints, Ints, Ints]:  # fmt: skip
+) -> tuple[Ints, Ints, Table]:  # fmt: skip
     """Return what waits for what as if boxings were not there.
 
     Those are how many tasks each of `nodes` waits for, and the reverse, newest first: the `last` pair
@@ -118,11 +118,7 @@ def _sources(
     """
     count = len(inner)
     waiting, last, seen = np.zeros(count, np.int64), np.full(count, -1), np.full(count, -1)
-    who, previous, used = (
-        np.empty(2 * len(before), np.int64),
-        np.empty(2 * len(before), np.int64),
-        0,
-    )
+    pairs, used = np.empty((2, 2 * len(before)), np.int64), 0
     found, stack = np.empty(count, np.int64), np.empty(count, np.int64)
     for node in nodes:
         stack[0], left, many = node, 1, 0
@@ -148,18 +144,19 @@ def _sources(
                         found[many] = other
                         many += 1
         waiting[node] = many
-        if used + many > len(who):
-            who = np.concatenate((who, np.empty(used + many, np.int64)))
-            previous = np.concatenate((previous, np.empty(used + many, np.int64)))
+        if used + many > pairs.shape[1]:
+            fewer, pairs = pairs, np.empty((2, 2 * (used + many)), np.int64)
+            for k in range(used):
+                pairs[0, k], pairs[1, k] = fewer[0, k], fewer[1, k]
         for k in range(many):
-            who[used], previous[used], last[found[k]] = node, last[found[k]], used
+            pairs[0, used], pairs[1, used], last[found[k]] = node, last[found[k]], used
             used += 1
-    return waiting, last, who, previous
+    return waiting, last, pairs
 
 
 @compiled
 def _in_turn(
-    start: Ints, before: Ints, nodes: Ints, waiting: Ints, last: Ints, who: Ints, previous: Ints
+    start: Ints, before: Ints, nodes: Ints, waiting: Ints, last: Ints, pairs: Table
 ) -> Ints:
     """Return all tasks: `nodes` breadth first, each behind the parts of boxings that it waits for."""
     count = len(start) - 1
@@ -197,9 +194,10 @@ def _in_turn(
             continue
         pair = last[task]
         while pair >= 0:
-            waiting[who[pair]] -= 1
-            if waiting[who[pair]] == 0:
-                queue[end] = who[pair]
+            task = pairs[0, pair]
+            waiting[task] -= 1
+            if waiting[task] == 0:
+                queue[end] = task
                 end += 1
-            pair = previous[pair]
+            pair = pairs[1, pair]
     return order

@@ -1,8 +1,9 @@
 """Memory of one device in bytes: what OneFlow allocates for a planned program on CUDA devices.
 
 `estimate` follows OneFlow's own algorithms: the tasks of a rank with the buffers of its boxings
-(tasks.py), the order in which they run (schedule.py), what overlaps in memory (packing.py). Not counted
-is what no plan tells: the context of the device, the workspaces of cuDNN and cuBLAS, buffers of NCCL.
+(tasks.py), the order in which they run (order.py), what overlaps in memory (schedule.py, packing.py).
+Not counted is what no plan tells: the context of the device, the workspaces of cuDNN and cuBLAS,
+buffers of NCCL.
 `kept_tensors` is the part that can be summed up op by op, for searches.
 """
 
@@ -11,12 +12,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+
+import numpy as np
 
 from autoddl.perfmodel.accumulate import buffered, summed
 from autoddl.perfmodel.rank import RankTasks
 from autoddl.perfmodel.recompute import recomputed
-from autoddl.perfmodel.schedule import Block, blocks
+from autoddl.perfmodel.schedule import blocks
 from autoddl.perfmodel.sizes import LocalSizes
 from autoddl.perfmodel.tasks import Layout, rank_tasks
 from autoddl.perfmodel.wiring import BUFFER
@@ -117,23 +119,22 @@ def rank_estimate(
 ) -> MemoryEstimate:
     """Return the memory of the device at mesh coordinates `coords`; see `estimate`."""
     rank = rank_tasks(program, mesh, layout, coords, sizes=sizes, compute_stream=compute_stream)
+    found, buffers = blocks(rank), rank.buffers
+    again = [*_waiting(rank, program, micro_batches), *_more_in_flight(rank, in_flight)]
+    alive = [*found.alive.items.tolist(), *again]
+    tensors, kinds = [buffers.tensor[i] for i in alive], [buffers.kind[i] for i in alive]
     gradients = {p.gradient for p in program.parameters if p.gradient}
-    buffers = rank.buffers
-    parts, alive = [0] * 5, []
-    extra = itertools.chain(
-        _waiting(rank, program, micro_batches), _more_in_flight(rank, in_flight)
-    )
-    for block in itertools.chain(blocks(rank), extra):
-        gaps = block.size
-        for index in block.alive:
-            tensor, kind, size = buffers.tensor[index], buffers.kind[index], buffers.size[index]
-            gaps -= size
-            is_gradient = kind != "boxing" and tensor in gradients
-            parts[1 if is_gradient else _PARTS.get(kind, _ACTIVATIONS)] += size
-            alive.append((tensor, size))
-        parts[-1] += gaps
-    largest_first = tuple(sorted(alive, key=itemgetter(1), reverse=True))
-    return MemoryEstimate(parts[0], parts[1], parts[2], parts[3], parts[4], largest_first)
+    part = [
+        1 if kind != "boxing" and tensor in gradients else _PARTS.get(kind, _ACTIVATIONS)
+        for tensor, kind in zip(tensors, kinds, strict=True)
+    ]
+    held, parts = np.array(buffers.size, dtype=np.int64)[alive], np.zeros(5, dtype=np.int64)
+    np.add.at(parts, part, held)
+    parts[-1] += found.size.sum() + held[len(alive) - len(again) :].sum() - held.sum()  # gaps
+    by_size = (-held).argsort(kind="stable")
+    largest_first = zip([tensors[n] for n in by_size], held[by_size].tolist(), strict=True)
+    total = parts.tolist()
+    return MemoryEstimate(total[0], total[1], total[2], total[3], total[4], tuple(largest_first))
 
 
 def never_reused_bytes(
@@ -180,21 +181,21 @@ def _made_partial(program: Program, layout: Layout) -> Iterator[tuple[NdSbp, NdS
                 yield before.executed, after.executed
 
 
-def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Iterator[Block]:
+def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Iterator[int]:
     """Yield the inputs of all micro-batches but one."""
     inputs, buffers = set(program.inputs), rank.buffers
     for index, tensor in enumerate(buffers.tensor) if micro_batches > 1 else ():
         kept = buffers.kind[index] in ("boxing", "workspace", "output")
         if tensor in inputs and buffers.origin[index] == index and not kept:
-            yield from [Block(buffers.size[index], (index,))] * (micro_batches - 1)
+            yield from [index] * (micro_batches - 1)
 
 
-def _more_in_flight(rank: RankTasks, in_flight: int) -> Iterator[Block]:
+def _more_in_flight(rank: RankTasks, in_flight: int) -> Iterator[int]:
     """Yield what buffers hold of all micro-batches in flight but the newest, and one more."""
     buffers, merged = rank.buffers, rank.tasks.merged
     for index, tensor in enumerate(buffers.tensor) if in_flight > 2 else ():
         if tensor.startswith(f"{BUFFER} ") and not merged[buffers.producer[index]]:
-            yield from [Block(buffers.size[index], (index,))] * (in_flight - 2)
+            yield from [index] * (in_flight - 2)
 
 
 def local_bytes(tensor: Tensor, state: Sequence[Sbp], mesh: Sequence[int]) -> int:

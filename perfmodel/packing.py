@@ -8,16 +8,15 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.compiled import compiled
-from autoddl.perfmodel.rank import Ints
+from autoddl.perfmodel.rank import Flags, Ints, Table
 
-Table = Ints  # with two axes
 Place = tuple[int, int, int, int]
 
 _BRIEF = 16  # steps; buffers that live no longer are looked up step by step
 _WAITING = 512  # placed buffers that are not sorted in yet
 
 
-def packed(sizes: Ints, begins: Ints, ends: Ints) -> tuple[int, Ints]:
+def packed(sizes: Ints, begins: Ints, ends: Ints) -> tuple[int, Flags]:
     """Return the bytes of a block for buffers with these lives, and which are alive at its peak."""
     order = np.lexsort((begins, -sizes))
     size = placed_bytes(sizes[order], begins[order], ends[order])
@@ -36,13 +35,13 @@ def placed_bytes(sizes: Ints, begins: Ints, ends: Ints, waiting: int = _WAITING)
     return int(_placed(sizes, begins, ends, newest, floor, kept, waiting))
 
 
-def _alive_at_peak(sizes: Ints, begins: Ints, ends: Ints) -> Ints:
-    """Return the buffers that are alive when their sum is largest."""
+def _alive_at_peak(sizes: Ints, begins: Ints, ends: Ints) -> Flags:
+    """Tell which buffers are alive when their sum is largest."""
     change = np.zeros(int(ends.max(initial=0)) + 2, dtype=np.int64)
     np.add.at(change, begins, sizes)
     np.subtract.at(change, ends + 1, sizes)
     peak = int(change.cumsum().argmax())
-    return ((begins <= peak) & (peak <= ends)).nonzero()[0]
+    return (begins <= peak) & (peak <= ends)
 
 
 @compiled
@@ -56,8 +55,8 @@ def _placed(
     are begins, ends, lows and tops of all others, in ascending order of lows; those that are kept by
     step wait in `late` until they are sorted in, too.
     """
-    rows, count = np.empty((4, len(sizes)), dtype=np.int64), 0
-    late, waiting = np.empty((4, most + 1), dtype=np.int64), 0
+    rows, late = np.empty((4, len(sizes)), np.int64), np.empty((4, most + 1), np.int64)
+    filled = np.zeros(2, np.int64)  # so many of `rows` and of `late`
     used, highest, highest_late = 0, 0, 0
     for n in range(len(sizes)):
         size, begin, end = sizes[n], begins[n], ends[n]
@@ -67,22 +66,22 @@ def _placed(
                 room = min(room, floor[step])
             low = _above(newest, kept, (begin, end, size, room))
             if low + size <= room:
-                if waiting > most:
-                    count = _sort_in(rows, count, late, waiting)
-                    waiting, highest_late = 0, 0
+                if filled[1] > most:
+                    _sort_in(rows, late, filled)
+                    highest_late = 0
                 for step in range(begin, end + 1):
                     kept[used, 0], kept[used, 1], kept[used, 2] = low, low + size, newest[step]
                     newest[step] = used
                     used += 1
-                waiting = _insert(late, waiting, (begin, end, low, low + size))
+                filled[1] = _insert(late, filled[1], (begin, end, low, low + size))
                 highest, highest_late = max(highest, low + size), max(highest_late, low + size)
                 continue
-        low = _lowest(rows, count, size, begin, end)
-        if low < highest_late and _meets(late, waiting, (low, size, begin, end)):
-            count = _sort_in(rows, count, late, waiting)
-            waiting, highest_late = 0, 0
-            low = _lowest(rows, count, size, begin, end)
-        count = _insert(rows, count, (begin, end, low, low + size))
+        low = _lowest(rows, filled[0], size, begin, end)
+        if low < highest_late and _meets(late, filled[1], (low, size, begin, end)):
+            _sort_in(rows, late, filled)
+            highest_late = 0
+            low = _lowest(rows, filled[0], size, begin, end)
+        filled[0] = _insert(rows, filled[0], (begin, end, low, low + size))
         highest = max(highest, low + size)
         for step in range(begin, end + 1):
             floor[step] = min(floor[step], low)
@@ -141,16 +140,18 @@ def _insert(rows: Table, count: int, row: Place) -> int:
 
 
 @compiled
-def _sort_in(rows: Table, count: int, late: Table, waiting: int) -> int:
-    """Merge those that wait into the first so many rows; return how many these are then."""
-    free, k = count + waiting, count - 1
-    for n in range(waiting - 1, -1, -1):
-        while k >= 0 and rows[2, k] > late[2, n]:
+def _sort_in(rows: Table, late: Table, filled: Ints) -> None:
+    """Merge those that wait into the first rows; `filled` is how many there are of each."""
+    k = filled[0] - 1
+    filled[0] += filled[1]
+    free = filled[0]
+    while filled[1]:
+        filled[1] -= 1
+        while k >= 0 and rows[2, k] > late[2, filled[1]]:
             free -= 1
             for row in range(4):
                 rows[row, free] = rows[row, k]
             k -= 1
         free -= 1
         for row in range(4):
-            rows[row, free] = late[row, n]
-    return count + waiting
+            rows[row, free] = late[row, filled[1]]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from autoddl.compiled import compiled
 
 Ints = npt.NDArray[np.int64]
+Table = Ints  # with two axes
 Flags = npt.NDArray[np.bool_]
 NONE = -1  # where there is no task or buffer
 

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.perfmodel.memory import Layout, MemoryEstimate, estimate, rank_estimate
+from autoddl.perfmodel.order import execution_order
 from autoddl.perfmodel.packing import placed_bytes
 from autoddl.perfmodel.recompute import PREFIX
 from autoddl.perfmodel.recompute import recomputed as recomputed_program
-from autoddl.perfmodel.schedule import blocks, execution_order, merged_chains
+from autoddl.perfmodel.schedule import blocks, merged_chains
 from autoddl.perfmodel.tasks import rank_tasks
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import NdSbp, broadcast
@@ -253,10 +254,11 @@ def test_the_schedule_keeps_the_order_and_the_peak_is_that_of_brute_force(progra
     read = [max([place[r] for r in readers], default=0) for readers in reading]
     assert all(place[r] > made[n] for n, readers in enumerate(reading) for r in readers)
     chains = merged_chains(rank)
-    for block in blocks(rank):
-        if not block.alive or not buffers.reused[block.alive[0]]:
+    found = blocks(rank)
+    for size, alive in zip(found.size, found.alive.lists(), strict=True):
+        if not alive or not buffers.reused[alive[0]]:
             continue
-        chain = chains[buffers.producer[block.alive[0]]]
+        chain = chains[buffers.producer[alive[0]]]
         mine = [t for t in order if chains[t] == chain]
         held = [
             n
@@ -267,8 +269,8 @@ def test_the_schedule_keeps_the_order_and_the_peak_is_that_of_brute_force(progra
             sum(buffers.size[n] for n in held if made[n] <= time <= max(read[n], made[n]))
             for time in (place[t] for t in mine)
         )
-        assert sum(buffers.size[n] for n in block.alive) == peak
-        assert peak <= block.size <= sum(buffers.size[n] for n in held)
+        assert sum(buffers.size[n] for n in alive) == peak
+        assert peak <= size <= sum(buffers.size[n] for n in held)
 
 
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([8, 16]), st.sampled_from([64, 128]))
