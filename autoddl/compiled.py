@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import numba
@@ -17,9 +18,13 @@ def compiled(function: F) -> F:
 
     The machine code is kept beside its file, or in the user's cache where that can't be written; it is
     made anew when that file changes. So a compiled function calls only such of its own file: numba
-    would not see that another file has changed.
+    would not see that another file has changed. Where there is no place for it, as for files inside an
+    archive, every process compiles for itself.
     """
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
+    with suppress(RuntimeError):  # no place was found
+        dispatcher.enable_caching()
+    return cast(F, dispatcher)
 
 
 class _Tells(event.Listener):
