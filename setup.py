@@ -73,7 +73,7 @@ setup(
     },
     include_package_data=False,
     zip_safe=False,
-    install_requires=["numba>=0.61", "numpy>=1.26", "rich", "scipy>=1.11.3"],
+    install_requires=["numba>=0.68", "numpy>=1.26", "rich", "scipy>=1.11.3"],
     extras_require={
         "oneflow": ONEFLOW,
         "plots": ["matplotlib>=3.8"],

@@ -17,9 +17,9 @@ def compiled(function: F) -> F:
     """Compile `function` (numba) when it is first called with arrays of some types.
 
     The machine code is kept beside its file, or in the user's cache where that can't be written; it is
-    made anew when that file changes. So a compiled function calls only such of its own file: numba
-    would not see that another file has changed. Where there is no place for it, as for files inside an
-    archive, every process compiles for itself.
+    made anew when that file changes. So a compiled function calls only such of its own file, and the
+    named tuples that it takes stand there as well: numba would not see that another file has changed.
+    Where there is no place for it, as for files inside an archive, every process compiles for itself.
     """
     dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
     with suppress(RuntimeError):  # no place was found

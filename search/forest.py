@@ -15,9 +15,10 @@ from autoddl.search.problem import Floats, Ints
 
 
 class Network(NamedTuple):
-    """Nodes, tensors and the ends at which nodes make or read them; see node_moves.Network.
+    """Nodes, tensors and the ends at which nodes make or read them; as in node_moves.Network.
 
-    The choices of node n are numbered from `first[n]` on over all nodes.
+    Here tables have only the states that occur. The choices of node n are numbered from `first[n]` on
+    over all nodes.
     """
 
     first: Ints
