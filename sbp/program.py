@@ -10,10 +10,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autoddl.errors import AutoDDLError
+from autoddl.sbp.columns import Columns, Ints
 
 FORMAT_VERSION = 1
 
@@ -126,6 +130,11 @@ class Program:
     device: str = "cpu"
 
     @cached_property
+    def columns(self) -> Columns:
+        """Return the ops and tensors as numbers."""
+        return Columns(self.ops, self.tensors)
+
+    @cached_property
     def tensor(self) -> Mapping[str, Tensor]:
         """Return the tensors by name."""
         return {t.name: t for t in self.tensors}
@@ -165,13 +174,12 @@ class Program:
     @cached_property
     def order(self) -> Order:
         """Return which ops wait for which others."""
-        made = {t: (i, k) for i, op in enumerate(self.ops) for k, (_, t) in enumerate(op.outputs)}
-        before, after = [], [list[int]() for _ in self.ops]
-        for index, op in enumerate(self.ops):
-            found = {made[t][0] for _, t in op.inputs if t in made}
-            for other in found:
-                after[other].append(index)
-            before.append(tuple(found))
+        columns, ops = self.columns, len(self.ops)
+        outputs = columns.outputs.tensor
+        places = zip(columns.maker[outputs].tolist(), columns.output[outputs].tolist(), strict=True)
+        made = dict(zip([self.tensors[t].name for t in outputs.tolist()], places, strict=True))
+        waits, makers = columns.waits
+        before, after = _rows(waits, makers, ops), _rows(makers, waits, ops)
         return Order({op.name: i for i, op in enumerate(self.ops)}, made, before, after)
 
     @cached_property
@@ -180,17 +188,7 @@ class Program:
 
         What rules, prices and local sizes say of one op then holds for all of its kind.
         """
-        forms: dict[object, int] = {}
-        form = {t.name: forms.setdefault((t.shape, t.dtype), len(forms)) for t in self.tensors}
-        known: dict[object, int] = {}
-        found = []
-        for op in self.ops:
-            inputs, outputs = (
-                tuple([(operand, form[name]) for operand, name in pairs])
-                for pairs in (op.inputs, op.outputs)
-            )
-            found.append(known.setdefault((op.type, inputs, outputs, op.attrs), len(known)))
-        return tuple(found)
+        return tuple(self.columns.kind.tolist())
 
     @cached_property
     def fingerprint(self) -> str:
@@ -257,6 +255,13 @@ class Program:
         except (KeyError, TypeError, ValueError, AutoDDLError) as error:
             raise AutoDDLError(f"{where}: damaged ({error!r}); capture the graph again") from None
         return program
+
+
+def _rows(rows: Ints, items: Ints, count: int) -> list[list[int]]:
+    """Return the items of each row, in the order in which they are given."""
+    order = np.argsort(rows, kind="stable")
+    found, ends = items[order].tolist(), np.bincount(rows, minlength=count).cumsum().tolist()
+    return [found[begin:end] for begin, end in pairwise([0, *ends])]
 
 
 def _digest(parts: list[Any]) -> str:

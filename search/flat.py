@@ -12,7 +12,7 @@ import numpy.typing as npt
 from autoddl.search.node_moves import Network
 
 if TYPE_CHECKING:
-    from autoddl.search.problem import Edge, Floats, Ints, Node
+    from autoddl.search.columns import EdgeColumns, Floats, Ints, NodeColumns
 
 
 class Flat:
@@ -22,26 +22,23 @@ class Flat:
     tensor: first the producers of all edges in turn, then the readers of all edges.
     """
 
-    def __init__(self, nodes: Sequence[Node], edges: Sequence[Edge]) -> None:
-        self.count = np.array([len(node.choices) for node in nodes], dtype=np.int64)
-        self._compute, self._compute_at = _joined([node.compute_s for node in nodes])
-        self._memory, self._memory_at = _joined([node.memory_bytes for node in nodes])
-        ends: list[tuple[int, Ints]] = []
-        readers: list[tuple[int, Ints]] = []
-        counts, costs = [], []
-        for edge in edges:  # once: it takes longer to get at an edge than what is done with it
-            ends.append((edge.producer, edge.source))
-            readers += edge.readers
-            counts.append(len(edge.readers))
-            costs.append(edge.table.cost)
-        ends += readers
-        self._states, self.states_at = _joined([states for _, states in ends])
-        self.node = np.array([node for node, _ in ends], dtype=np.int64)
-        self._count = len(edges)
-        self._edge = np.repeat(np.arange(len(edges)), counts)  # of every reader
-        self.first_reader: list[int] = np.cumsum([0, *counts]).tolist()  # of each edge
-        self._cost, self.table_at = _joined(costs)
-        self.size = np.array(list(map(len, costs)), dtype=np.int64)
+    def __init__(self, nodes: NodeColumns, edges: EdgeColumns) -> None:
+        forms = nodes.forms
+        self.count = np.array([len(form.choices) for form in forms], dtype=np.int64)[nodes.form]
+        self._compute, self._compute_at = _joined([f.compute_s for f in forms], nodes.form)
+        self._memory, self._memory_at = _joined([f.memory_bytes for f in forms], nodes.form)
+        readers = np.diff(edges.begin) - 1
+        self._count = len(readers)
+        self._edge = np.repeat(np.arange(self._count), readers)  # of every reader
+        producer = np.zeros(len(edges.node), dtype=np.bool_)
+        producer[edges.begin[:-1]] = True
+        ends = np.concatenate((np.flatnonzero(producer), np.flatnonzero(~producer)))
+        self._states, self.states_at = _joined(edges.arrays, edges.states[ends])
+        self.node = edges.node[ends]
+        self.first_reader: list[int] = np.concatenate(([0], readers.cumsum())).tolist()
+        self._cost, self.table_at = _joined([table.cost for table in edges.tables], edges.table)
+        sizes = np.array([len(table.cost) for table in edges.tables], dtype=np.int64)
+        self.size = sizes[edges.table]
 
     def compute_s(self, assignment: Sequence[int]) -> Floats:
         """Return the compute seconds of every node."""
@@ -121,12 +118,11 @@ def _array(assignment: Sequence[int]) -> Ints:
     return np.asarray(assignment, dtype=np.int64)
 
 
-def _joined(arrays: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], Ints]:
-    """Return all arrays one behind the other, equal objects once, and where each begins."""
-    ids = list(map(id, arrays))
-    once = dict(zip(ids, arrays, strict=True))
-    sizes = [array.size for array in once.values()]
-    begins = dict(zip(once, np.cumsum([0, *sizes]).tolist(), strict=False))
+def _joined(arrays: Sequence[npt.NDArray[Any]], numbers: Ints) -> tuple[npt.NDArray[Any], Ints]:
+    """Return all arrays one behind the other, equal objects once, and where each of some begins."""
+    once = {id(array): array for array in arrays}
+    begins = np.cumsum([0, *[array.size for array in once.values()]]).tolist()
+    begin = dict(zip(once, begins, strict=False))
     held = [array.reshape(-1) for array in once.values()]
     joined = np.concatenate(held) if held else np.zeros(0, dtype=np.int64)
-    return joined, np.fromiter(map(begins.__getitem__, ids), np.int64, len(ids))
+    return joined, np.array([begin[id(array)] for array in arrays], dtype=np.int64)[numbers]

@@ -17,15 +17,17 @@ import numpy.typing as npt
 
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.redistribute import RedistributionTable
 from autoddl.perfmodel.sizes import LocalSizes
 from autoddl.perfmodel.step import StepPrices
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
+from autoddl.search.columns import Edge, EdgeColumns, Node, NodeColumns
 from autoddl.search.flat import Flat
 from autoddl.search.result import Assignment, SearchResult
+
+__all__ = ["GRADIENT", "KEPT", "TENSOR", "Edge", "Floats", "Ints", "Node", "Problem"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -35,47 +37,6 @@ _T = TypeVar("_T")
 TENSOR = "tensor"  # operand name of input, output and parameter nodes
 GRADIENT = "gradient"
 KEPT = "kept"  # kind of the nodes of tensors that wait for the backward pass (search/passes.py)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Node:
-    """A variable of the problem.
-
-    `kind` is op, input, output, parameter or kept; `name` that of the op, tensor or parameter. `choices`
-    maps operands to states, `compute_s` and `memory_bytes` have one entry per choice.
-    """
-
-    kind: str
-    name: str
-    choices: tuple[NdSignature, ...]
-    compute_s: Floats
-    memory_bytes: Ints
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Edge:
-    """A tensor: who makes it, who reads it, and in which state under each of their choices.
-
-    `source[c]` is the state (an index into the table) under choice c of the producer; `readers` pair
-    a node with the same array for what it wants. `operands` are what its ends call the tensor: the
-    producer, then each reader.
-    """
-
-    tensor: str
-    table: RedistributionTable
-    producer: int
-    source: Ints
-    readers: tuple[tuple[int, Ints], ...]
-    operands: tuple[str, ...]
-
-    def seconds(self, assignment: Sequence[int]) -> float:
-        """Return the redistribution time under an assignment: once per wanted state."""
-        row = self.table.cost[self.source[assignment[self.producer]]]
-        return float(sum(row[i] for i in self.wanted(assignment)))
-
-    def wanted(self, assignment: Sequence[int]) -> set[int]:
-        """Return the states that the readers want, as indices into the table."""
-        return {int(states[assignment[node]]) for node, states in self.readers}
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +52,21 @@ class Problem:
     program: Program
     mesh: Mesh
     profile: Profile
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+    nodes: Sequence[Node]
+    edges: Sequence[Edge]
     written: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     compute_stream: bool = False
     notes: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def node_columns(self) -> NodeColumns:
+        """Return the nodes as columns."""
+        return NodeColumns.of(self.nodes)
+
+    @cached_property
+    def edge_columns(self) -> EdgeColumns:
+        """Return the edges as columns."""
+        return EdgeColumns.of(self.edges)
 
     @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
@@ -129,7 +100,7 @@ class Problem:
     @cached_property
     def flat(self) -> Flat:
         """Return the prices of all nodes and edges one behind the other."""
-        return Flat(self.nodes, self.edges)
+        return Flat(self.node_columns, self.edge_columns)
 
     def module(self, node: Node) -> str:
         """Return the module of an op or a parameter, or of what makes a kept tensor; "" for others."""

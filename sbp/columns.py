@@ -1,0 +1,120 @@
+"""A program column by column: its ops and tensors as numbers, for what reads all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from autoddl.sbp.program import Op, Tensor
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """What ops read, or what they make: those of op i are numbered from `begin[i]` to `begin[i + 1]`.
+
+    By operand, `op` is its op, `tensor` the tensor's number, and `name` the number of the operand's
+    name in `Columns.operands`.
+    """
+
+    begin: Ints
+    tensor: Ints
+    name: Ints
+
+    @cached_property
+    def op(self) -> Ints:
+        """Return the op of each operand."""
+        return np.repeat(np.arange(len(self.begin) - 1), np.diff(self.begin))
+
+
+class Columns:
+    """Ops and tensors of a program by their positions in it.
+
+    By op: `type` and `module` number `types` and `modules`, `kind` is equal for ops of equal types,
+    attributes, shapes and dtypes. By tensor: `form` numbers `forms` (shapes and dtypes); `number` is
+    its position by name.
+    """
+
+    def __init__(self, ops: Sequence[Op], tensors: Sequence[Tensor]) -> None:
+        self.ops = ops
+        self.number: Mapping[str, int] = {t.name: i for i, t in enumerate(tensors)}
+        forms: dict[tuple[tuple[int, ...], str], int] = {}
+        self.form = _numbers([(t.shape, t.dtype) for t in tensors], forms)
+        self.forms = tuple(forms)
+        types: dict[str, int] = {}
+        modules: dict[str, int] = {}
+        names: dict[str, int] = {}
+        self.type = _numbers([op.type for op in ops], types)
+        self.module = _numbers([op.module for op in ops], modules)
+        self.inputs = self._operands([op.inputs for op in ops], names)
+        self.outputs = self._operands([op.outputs for op in ops], names)
+        self.types, self.modules, self.operands = tuple(types), tuple(modules), tuple(names)
+
+    def _operands(
+        self, pairs: Sequence[Sequence[tuple[str, str]]], names: dict[str, int]
+    ) -> Operands:
+        counts = np.fromiter(map(len, pairs), np.int64, len(pairs))
+        found = list(chain.from_iterable(pairs))
+        number = self.number
+        return Operands(
+            np.concatenate(([0], counts.cumsum())),
+            np.array([number[tensor] for _, tensor in found], dtype=np.int64),
+            _numbers([name for name, _ in found], names),
+        )
+
+    @cached_property
+    def kind(self) -> Ints:
+        """Return equal numbers for ops of equal types, attributes, operands, shapes and dtypes."""
+        parts = [
+            (np.stack([self.form[o.tensor], o.name], axis=1).astype(np.int32).tobytes(), o.begin)
+            for o in (self.inputs, self.outputs)
+        ]
+        ins, outs = ([data[8 * a : 8 * b] for a, b in _spans(begin)] for data, begin in parts)
+        keys = zip(self.type.tolist(), [op.attrs for op in self.ops], ins, outs, strict=True)
+        return _numbers(list(keys), {})
+
+    @cached_property
+    def phase(self) -> npt.NDArray[np.str_]:
+        """Return the phase of every op."""
+        return np.array([op.phase for op in self.ops], dtype=np.str_)
+
+    @cached_property
+    def maker(self) -> Ints:
+        """Return for every tensor the op that makes it, -1 where none does."""
+        found = np.full(len(self.form), -1)
+        found[self.outputs.tensor] = self.outputs.op
+        return found
+
+    @cached_property
+    def output(self) -> Ints:
+        """Return for every tensor which output of its op it is, 0 where none makes it."""
+        found = np.zeros(len(self.form), dtype=np.int64)
+        made = self.outputs
+        found[made.tensor] = np.arange(len(made.tensor)) - made.begin[made.op]
+        return found
+
+    @cached_property
+    def waits(self) -> tuple[Ints, Ints]:
+        """Return which op waits for which other: pairs, once each, sorted by the one that waits."""
+        maker = self.maker[self.inputs.tensor]
+        count = max(1, len(self.ops))
+        pairs = np.unique((self.inputs.op * count + maker)[maker >= 0])
+        return pairs // count, pairs % count
+
+
+def _numbers(keys: Iterable[Any], known: dict[Any, int]) -> Ints:
+    """Number keys in the order in which they first occur; `known` are those that have numbers."""
+    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+
+
+def _spans(begin: Ints) -> Iterable[tuple[int, int]]:
+    ends = begin.tolist()
+    return pairwise(ends)
