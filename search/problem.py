@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +24,16 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
-from autoddl.search.columns import Edge, EdgeColumns, Node, NodeColumns
+from autoddl.search.columns import (
+    GRADIENT,
+    KEPT,
+    TENSOR,
+    Edge,
+    EdgeColumns,
+    Node,
+    NodeColumns,
+    ints,
+)
 from autoddl.search.flat import Flat
 from autoddl.search.result import Assignment, SearchResult
 
@@ -33,10 +43,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _T = TypeVar("_T")
-
-TENSOR = "tensor"  # operand name of input, output and parameter nodes
-GRADIENT = "gradient"
-KEPT = "kept"  # kind of the nodes of tensors that wait for the backward pass (search/passes.py)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,21 +77,27 @@ class Problem:
     @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
         """Return for every node the edges that it makes or reads."""
-        table: list[list[int]] = [[] for _ in self.nodes]
-        for index, edge in enumerate(self.edges):
-            for node in dict.fromkeys((edge.producer, *(n for n, _ in edge.readers))):
-                table[node].append(index)
-        return tuple(tuple(row) for row in table)
+        edges = self.edge_columns
+        edge = np.repeat(np.arange(len(self.edges)), np.diff(edges.begin))
+        node, touched = np.divmod(
+            np.unique(edges.node * (len(self.edges) + 1) + edge), len(self.edges) + 1
+        )
+        rows = tuple(touched.tolist())
+        begins = np.searchsorted(node, np.arange(len(self.nodes) + 1)).tolist()
+        return tuple([rows[begin:end] for begin, end in pairwise(begins)])
 
     @cached_property
     def position(self) -> Mapping[tuple[str, str], int]:
         """Return the index of every node by (kind, name)."""
-        return {(node.kind, node.name): i for i, node in enumerate(self.nodes)}
+        nodes = self.node_columns
+        kinds = [nodes.kinds[number] for number in nodes.kind.tolist()]
+        return dict(zip(zip(kinds, nodes.name, strict=True), range(len(kinds)), strict=True))
 
     @cached_property
     def least_memory_bytes(self) -> int:
         """Return the bytes below which no assignment's `memory_bytes` is."""
-        return sum(map(int, _least([node.memory_bytes for node in self.nodes])))
+        nodes = self.node_columns
+        return int(ints([int(form.memory_bytes.min()) for form in nodes.forms])[nodes.form].sum())
 
     @cached_property
     def prices(self) -> StepPrices:
@@ -161,7 +173,9 @@ class Problem:
 
     @cached_property
     def _least_s(self) -> float:
-        return float(sum(_least([node.compute_s for node in self.nodes])))
+        nodes = self.node_columns
+        least = np.array([form.compute_s.min() for form in nodes.forms], dtype=np.float64)
+        return float(sum(least[nodes.form].tolist()))
 
     def near(self, cost_s: float, gap: float) -> bool:
         """Tell whether a cost is within a gap > 0 of `lower_bound_s`."""
@@ -199,13 +213,6 @@ class Problem:
             return ", ".join(name for _, name in self.program.op[node.name].outputs)
         states = next((p.states for p in self.program.parameters if p.tensor == node.name), ())
         return f"{node.name} with its optimizer states" if states else node.name
-
-
-def _least(arrays: Sequence[Floats | Ints]) -> list[Any]:
-    """Return the least entry of each array; of those that nodes share it is looked for once."""
-    once = {id(array): array for array in arrays}
-    least = {key: array.min() for key, array in once.items()}
-    return [least[id(array)] for array in arrays]
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:
