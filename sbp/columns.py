@@ -71,6 +71,11 @@ class Columns:
         )
 
     @cached_property
+    def op_number(self) -> Mapping[str, int]:
+        """Return the position of every op by its name."""
+        return {op.name: i for i, op in enumerate(self.ops)}
+
+    @cached_property
     def kind(self) -> Ints:
         """Return equal numbers for ops of equal types, attributes, operands, shapes and dtypes."""
         parts = [

@@ -180,7 +180,7 @@ class Program:
         made = dict(zip([self.tensors[t].name for t in outputs.tolist()], places, strict=True))
         waits, makers = columns.waits
         before, after = _rows(waits, makers, ops), _rows(makers, waits, ops)
-        return Order({op.name: i for i, op in enumerate(self.ops)}, made, before, after)
+        return Order(columns.op_number, made, before, after)
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
