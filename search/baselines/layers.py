@@ -46,17 +46,17 @@ class States(NamedTuple):
 
 def linear_layers(program: Program) -> list[Layer]:
     """Return the linear layers, whose weights have rank 2, in the order of the forward pass."""
-    return [layer for layer in _layers(program, "matmul") if _rank(program, layer) == 2]
+    return _layers(program, "matmul", 2)
 
 
 def embeddings(program: Program) -> list[Layer]:
     """Return the embeddings; their tables are (vocabulary, features)."""
-    return [layer for layer in _layers(program, "embedding") if _rank(program, layer) == 2]
+    return _layers(program, "embedding", 2)
 
 
 def expert_layers(program: Program) -> list[Layer]:
     """Return the products of a batch of tokens per expert with weights (experts, in, out)."""
-    found = [layer for layer in _layers(program, "matmul") if _rank(program, layer) == 3]
+    found = _layers(program, "matmul", 3)
     return [layer for layer in found if len(operand_shape(program, layer.op, layer.x)) == 3]
 
 
@@ -175,26 +175,24 @@ def _before_casts(program: Program) -> Ints:
         found = further
 
 
-def _layers(program: Program, family: str) -> list[Layer]:
-    columns, tensors = program.columns, program.tensors
+def _layers(program: Program, family: str, rank: int) -> list[Layer]:
+    """Return the contractions of a family in the forward pass, with parameters of that rank."""
+    columns = program.columns
     ops = contractions(program, "forward", family)
-    before_casts = _before_casts(program).tolist()
-    read, begin = columns.inputs.tensor.tolist(), columns.inputs.begin[ops].tolist()
-    known: dict[int, tuple[str, str, int, bool] | None] = {}  # by kind
+    _, first, kind = np.unique(columns.kind[ops], return_index=True, return_inverse=True)
+    operands = [_operands(program.ops[place], family) for place in ops[first].tolist()]
+    position = np.array([o[2] if o else 0 for o in operands], dtype=np.int64)[kind]
+    weight = columns.inputs.tensor[columns.inputs.begin[ops] + position]
+    parameter = _before_casts(program)[weight]
+    ranks = np.array([len(shape) for shape, _ in columns.forms], dtype=np.int64)
     found = []
-    for place, kind, first in zip(ops.tolist(), columns.kind[ops].tolist(), begin, strict=True):
-        op = program.ops[place]
-        if kind not in known:
-            known[kind] = _operands(op, family)
-        operands = known[kind]
-        if operands is None:
-            continue
-        x, weight, position, turned = operands
-        parameter = tensors[before_casts[read[first + position]]]
-        if parameter.name in program.parameter:
-            rank = len(parameter.shape)
+    for index in np.flatnonzero(ranks[columns.form[parameter]] == rank).tolist():
+        known, name = operands[kind[index]], program.tensors[parameter[index]].name
+        if known is not None and name in program.parameter:
+            x, weight_, _, turned = known
             out = rank - 2 if turned else rank - 1
-            found.append(Layer(op, x, weight, parameter.name, out, 2 * rank - 3 - out))
+            op = program.ops[ops[index]]
+            found.append(Layer(op, x, weight_, name, out, 2 * rank - 3 - out))
     return found
 
 
@@ -207,7 +205,3 @@ def _operands(op: Op, family: str) -> tuple[str, str, int, bool] | None:
         return None
     turned = family == "matmul" and bool(op.attr.get("transpose_b") or weight == "weight_0")
     return x, weight, names.index(weight), turned
-
-
-def _rank(program: Program, layer: Layer) -> int:
-    return len(program.tensor[layer.parameter].shape)
