@@ -1,4 +1,4 @@
-"""The ends of edges as columns, and which ends of another problem stand for them."""
+"""The ends of edges, and which ends of another problem stand for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoddl.search.problem import Ints, Problem
+from autoddl.search.columns import EdgeColumns, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +22,12 @@ class Ends:
     edge: Ints
     position: Ints
 
+    @classmethod
+    def of_all(cls, edges: EdgeColumns) -> Ends:
+        """Return where the ends of all edges are: at the same edges and positions."""
+        edge = np.repeat(np.arange(len(edges.table)), np.diff(edges.begin))
+        return cls(edges.begin, edge, np.arange(len(edge)) - edges.begin[edge])
+
     def at(self, edge: int, position: int) -> tuple[int, int] | None:
         """Return the edge of the other problem, and which of its ends, for one of an edge's ends."""
         end = self.begin[edge] + position
@@ -31,65 +37,39 @@ class Ends:
         """Return the ends of some edges."""
         rows = np.asarray(edges, dtype=np.int64)
         counts = np.diff(self.begin)[rows]
-        begin = np.cumsum([0, *counts])
+        begin = np.concatenate(([0], counts.cumsum()))
         ends = np.repeat(self.begin[rows] - begin[:-1], counts) + np.arange(begin[-1])
         return Ends(begin, self.edge[ends], self.position[ends])
 
 
-class Columns:
-    """The ends of all edges, one behind the other: for each edge its producer, then its readers.
+def standing_for(whole: EdgeColumns, place: Ints, short: EdgeColumns) -> Ends:
+    """Return at which edges the ends of each edge have those that stand for them; see Shortened.
 
-    `begin` is the first of each edge, and `edge`, `position` there, `node`, and `name` (what the node
-    calls the tensor that it makes or reads) are by end; equal `states` and `table` are one object.
+    Both number operands alike.
     """
-
-    def __init__(self, problem: Problem, names: dict[str, int] | None = None) -> None:
-        """Number operands as `names` does, if given, and go on from there."""
-        flat = problem.flat
-        first = np.array(flat.first_reader)
-        self.begin = first + np.arange(len(first))
-        self.counts = np.diff(self.begin)
-        self.edge = np.repeat(np.arange(len(first) - 1), self.counts)
-        self.position = np.arange(self.begin[-1]) - self.begin[self.edge]
-        reads = len(first) - 2 + first[self.edge] + self.position
-        at = np.where(self.position == 0, self.edge, reads)
-        self.node, self.states = flat.node[at], flat.states_at[at]
-        self.table = flat.table_at[self.edge]
-        self.names = {} if names is None else names
-        number = self.names.setdefault
-        operands = [number(name, len(self.names)) for e in problem.edges for name in e.operands]
-        self.name = 2 * np.array(operands, dtype=np.int64) + (self.position > 0)
-
-    @property
-    def ends(self) -> Ends:
-        """Return where these ends are: the same edges and positions."""
-        return Ends(self.begin, self.edge, self.position)
-
-
-def standing_for(whole: Columns, place: Ints, short: Columns) -> Ends:
-    """Return at which edges the ends of each edge have those that stand for them; see Shortened."""
-    count = 2 * len(whole.names)
-    known, wanted = short.node * count + short.name, place[whole.node] * count + whole.name
+    wanted_at, known_at = Ends.of_all(whole), Ends.of_all(short)
+    count = 2 * len(whole.operands)
+    known = short.node * count + 2 * short.operand + (known_at.position > 0)
+    wanted = place[whole.node] * count + 2 * whole.operand + (wanted_at.position > 0)
     order = np.argsort(known, kind="stable")
     found = order[np.searchsorted(known[order], wanted, side="right") - 1]
     there = known[found] == wanted
     return Ends(
         whole.begin,
-        np.where(there, short.edge[found], -1),
-        np.where(there, short.position[found], -1),
+        np.where(there, known_at.edge[found], -1),
+        np.where(there, known_at.position[found], -1),
     )
 
 
-def alike(whole: Columns, ends: Ends, short: Columns, origin: Ints) -> bool:
+def alike(whole: EdgeColumns, ends: Ends, short: EdgeColumns) -> bool:
     """Tell whether the edges that stand for each edge have its prices, states and number of readers.
 
-    `origin` are the ends of the whole problem that those of the shorter one are.
+    Both number tables and arrays alike.
     """
-    if (ends.position != whole.position).any():
+    own = Ends.of_all(whole)
+    if (ends.position != own.position).any():
         return False
-    first = short.begin[ends.edge]
-    same = short.counts[ends.edge] == whole.counts[whole.edge]
-    same &= whole.table[origin[first]] == whole.table
-    return bool(same.all()) and bool(
-        (whole.states[origin[first + ends.position]] == whole.states).all()
-    )
+    same = np.diff(short.begin)[ends.edge] == np.diff(whole.begin)[own.edge]
+    same &= short.table[ends.edge] == whole.table[own.edge]
+    stand_in = short.begin[ends.edge] + ends.position
+    return bool(same.all()) and bool((short.states[stand_in] == whole.states).all())

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 
 from autoddl.search import forest, node_moves, sweeps
+from autoddl.search.baselines import flow
 from autoddl.search.network import network
 from autoddl.search.problem import Floats, Ints, Node
 from autoddl.search.terms import End
@@ -28,6 +29,7 @@ def prepare() -> None:
     )
     queue = node_moves.Queue(ints, ints, np.zeros(4, dtype=np.int64))
     node_moves.descend(whole, ints, queue, 0, 0.0, 0)
+    flow.flow(flow.Network(ints, none, ints, none, ints, ints, ints, ints, ints), ints)
 
 
 def _sweeps(state: Ints, table: Floats) -> None:

@@ -75,6 +75,15 @@ class Problem:
         return EdgeColumns.of(self.edges)
 
     @cached_property
+    def ops(self) -> Ints:
+        """Return for every node the position of its op in the program; -1 for nodes of other kinds."""
+        columns, number = self.node_columns, self.program.columns.place
+        found = np.full(len(columns.form), -1)
+        nodes = np.flatnonzero(columns.of_kind("op"))
+        found[nodes] = [number[columns.name[node]] for node in nodes.tolist()]
+        return found
+
+    @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
         """Return for every node the edges that it makes or reads."""
         edges = self.edge_columns

@@ -8,7 +8,7 @@ one before the gap then stands for all that were left out.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -16,8 +16,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from autoddl.search.ends import Columns, Ends, alike, standing_for
-from autoddl.search.problem import KEPT, TENSOR, Edge, Ints, Node, Problem
+from autoddl.sbp.program import PHASES
+from autoddl.search.columns import EdgeColumns, Edges, Form, NodeColumns, Nodes
+from autoddl.search.ends import Ends, alike, standing_for
+from autoddl.search.problem import KEPT, TENSOR, Ints, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.terms import Fold
 
@@ -74,11 +76,25 @@ class Shortened:
 
     def fold(self) -> Fold:
         """Return how often its nodes and edges occur in the whole problem, if it folds."""
-        return Fold(np.bincount(self.place), Counter(self.edges()))
+        edge, begin = self.ends.edge, self.ends.begin
+        least, most = (of.reduceat(edge, begin[:-1]) for of in (np.minimum, np.maximum))
+        which, mixed = least, dict[bytes, int]()  # ends that are not all from one edge are few
+        for index in np.flatnonzero(least < most).tolist():
+            ends = edge[begin[index] : begin[index + 1]].tobytes()
+            which[index] = len(self.tensors) + mixed.setdefault(ends, len(mixed))
+        _, first, counts = np.unique(which, return_index=True, return_counts=True)
+        order = np.argsort(first)
+        found = [tuple(edge[begin[i] : begin[i + 1]].tolist()) for i in first[order].tolist()]
+        edges = dict(zip(found, counts[order].tolist(), strict=True))
+        return Fold(np.bincount(self._places), edges)
 
     def extended(self, assignment: Sequence[int]) -> Assignment:
         """Return the assignment of the whole problem; left-out layers are like their stand-in."""
-        return tuple([assignment[i] for i in self.place])
+        return tuple(np.asarray(assignment)[self._places].tolist())
+
+    @cached_property
+    def _places(self) -> Ints:
+        return np.array(self.place)
 
 
 def shorten(problem: Problem, head: int = 2, tail: int = 1) -> Shortened:
@@ -95,35 +111,32 @@ def shorten(problem: Problem, head: int = 2, tail: int = 1) -> Shortened:
 
 def _shortened(problem: Problem, head: int, tail: int) -> Shortened:
     layers = _layers(problem)
-    runs = _runs(layers.looks, head, tail)
-    place = layers.stand_ins(runs)
-    kept = np.flatnonzero(place == np.arange(len(place)))
-    if len(kept) == len(place):
+    gap = layers.gap(_runs(layers.looks, head, tail))
+    kept = np.flatnonzero(gap.first < 0)
+    if len(kept) == len(gap.first):
         return unchanged(problem)
-    number = np.full(len(place), -1)
+    number = np.full(len(gap.first), -1)
     number[kept] = np.arange(len(kept))
-    whole = layers.columns
-    found = list(_Gap(layers, runs, number).edges(problem))
-    nodes = tuple([problem.nodes[i] for i in kept.tolist()])
-    shorter = replace(problem, nodes=nodes, edges=tuple([edge for edge, _ in found]))
-    short = Columns(shorter, whole.names)
-    origin = np.array([end for _, here in found for end in here], dtype=np.int64)
-    ends = standing_for(whole, number[place], short)
+    place, whole = number[gap.stand_in], problem.edge_columns
+    edges, tensors = gap.edges(whole, number)
+    nodes = problem.node_columns
+    names = [nodes.name[i] for i in kept.tolist()]
+    shorter = NodeColumns(nodes.kinds, nodes.kind[kept], names, nodes.forms, nodes.form[kept])
+    ends = standing_for(whole, place, edges)
     return Shortened(
-        shorter,
-        tuple(number[place].tolist()),
+        replace(problem, nodes=Nodes(shorter), edges=Edges(edges)),
+        tuple(place.tolist()),
         tuple(kept.tolist()),
-        tuple(whole.edge[origin[short.position == 0]].tolist()),
+        tuple(tensors.tolist()),
         ends,
-        folds=alike(whole, ends, short, origin),
+        folds=alike(whole, ends, edges),
     )
 
 
 def unchanged(problem: Problem) -> Shortened:
     """Return the problem as it is."""
-    columns = Columns(problem)
     nodes, tensors = (tuple(range(len(items))) for items in (problem.nodes, problem.edges))
-    ends = Ends(columns.begin, columns.edge, columns.position)
+    ends = Ends.of_all(problem.edge_columns)
     return Shortened(problem, nodes, nodes, tensors, ends, folds=True)
 
 
@@ -158,7 +171,8 @@ class _Places:
         nodes, codes = self.sorted
         wanted = self.code(prefix, layer, name)
         found = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
-        return np.asarray(np.where(codes[found] == wanted, nodes[found], -1))
+        there = (codes[found] == wanted) & (self.layer[nodes[found]] == layer)
+        return np.asarray(np.where(there, nodes[found], -1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,49 +181,87 @@ class _Layers:
 
     places: _Places
     looks: Mapping[int, Mapping[int, int]]
-    columns: Columns
 
-    def stand_ins(self, runs: Mapping[int, Sequence[_Run]]) -> Ints:
-        """Return for every node the one that stands for it: itself if its layer remains."""
+    def gap(self, runs: Mapping[int, Sequence[_Run]]) -> _Gap:
+        """Return which nodes are left out."""
         places = self.places
-        found = np.arange(len(places.prefix))
+        stand_in = np.arange(len(places.prefix))
+        first, last = np.full((2, len(stand_in)), -1)
         for prefix, mine in runs.items():
             for run in mine:
-                dropped = np.array(run.dropped)
-                stand_in = np.array([run.stand_in(i) for i in run.dropped])
+                begin, end = run.dropped[0], run.dropped[-1]
                 nodes = np.flatnonzero(
-                    (places.prefix == prefix)
-                    & (places.layer >= dropped[0])
-                    & (places.layer <= dropped[-1])
+                    (places.prefix == prefix) & (places.layer >= begin) & (places.layer <= end)
                 )
-                layer = stand_in[places.layer[nodes] - dropped[0]]
-                found[nodes] = places.node_at(places.prefix[nodes], layer, places.name[nodes])
-        return found
+                layer = np.array([run.stand_in(i) for i in run.dropped])
+                layer = layer[places.layer[nodes] - begin]
+                stand_in[nodes] = places.node_at(places.prefix[nodes], layer, places.name[nodes])
+                first[nodes], last[nodes] = begin, end
+        return _Gap(places, stand_in, first, last)
+
+
+@dataclass(frozen=True, eq=False)
+class _Gap:
+    """What is left out: `first` and `last` are the first and last layer of a node's run that are.
+
+    Both are -1 for nodes that remain; `stand_in` is the node that stands for each, or itself.
+    """
+
+    places: _Places
+    stand_in: Ints
+    first: Ints
+    last: Ints
+
+    def edges(self, whole: EdgeColumns, number: Ints) -> tuple[EdgeColumns, Ints]:
+        """Return the edges of the nodes that have a `number`, and which of the whole ones they are.
+
+        A reader that was left out is replaced across the gap.
+        """
+        at = Ends.of_all(whole)
+        producer = whole.node[whole.begin[at.edge]]
+        ends = np.flatnonzero(number[producer] >= 0)
+        node = whole.node[ends]
+        left_out = number[node] < 0
+        node[left_out] = self._across(producer[ends[left_out]], node[left_out])
+        node = np.where(node < 0, -1, number[node])
+        ends, node = ends[node >= 0], node[node >= 0]
+        read = np.bincount(at.edge[ends], minlength=len(whole.table)) > 1
+        ends, node = ends[read[at.edge[ends]]], node[read[at.edge[ends]]]
+        edges, counts = np.unique(at.edge[ends], return_counts=True)
+        begin = np.concatenate(([0], counts.cumsum()))
+        tensor = [whole.tensor[i] for i in edges.tolist()]
+        found = whole._replace(
+            tensor=tensor, table=whole.table[edges], begin=begin, node=node,
+            states=whole.states[ends], operand=whole.operand[ends],
+        )  # fmt: skip
+        return found, edges
+
+    def _across(self, producer: Ints, reader: Ints) -> Ints:
+        """Return which nodes read instead of others: as far behind the gap, or before it; or -1."""
+        places, first, last = self.places, self.first[reader], self.last[reader]
+        prefix, layer, name = places.prefix[reader], places.layer[reader], places.name[reader]
+        length = last - first + 1
+        goal = layer + np.where(places.layer[producer] < layer, length, -length)
+        there = (places.prefix[producer] == prefix) & ((goal < first) | (goal > last))
+        return np.where(there, places.node_at(prefix, goal, name), -1)
 
 
 def _layers(problem: Problem) -> _Layers:
     """Return what is the same for all ways to shorten a problem."""
     if "layers" not in problem.notes:
         places = _places(problem)
-        problem.notes["layers"] = _Layers(places, _looks(problem, places), Columns(problem))
+        problem.notes["layers"] = _Layers(places, _looks(problem, places))
     found: _Layers = problem.notes["layers"]
     return found
 
 
 def _places(problem: Problem) -> _Places:
     """Return where each node is; of those with equal names the first, second, ... are told apart."""
-    paths: dict[str, int] = {}
-    kinds: dict[tuple[str, str], int] = {}
-    path_of, kind_of = [], []
-    for node in problem.nodes:
-        path, kind = _module(problem, node)
-        path_of.append(paths.setdefault(path, len(paths)))
-        kind_of.append(kinds.setdefault(kind, len(kinds)))
+    paths, path, sort = _modules(problem)
     prefixes: dict[str, int] = {}
     rests: dict[str, int] = {}
     parts = []
-    for path in paths:
-        found = _numbered(path)
+    for found in map(_numbered, paths):
         if found is None:
             parts.append((-1, -1, -1))
         else:
@@ -219,24 +271,35 @@ def _places(problem: Problem) -> _Places:
                 rests.setdefault(rest_of, len(rests)),
             )
             parts.append((numbers[0], index, numbers[1]))
-    paths_, kinds_ = np.array(path_of), np.array(kind_of)
-    prefix, layer, rest = np.array(parts, dtype=np.int64).reshape(-1, 3)[paths_].T
-    turn = _turns(paths_ * len(kinds) + kinds_)
-    _, name = np.unique((rest * len(kinds) + kinds_) * len(turn) + turn, return_inverse=True)
+    sorts = sort.max(initial=0) + 1
+    prefix, layer, rest = np.array(parts, dtype=np.int64).reshape(-1, 3)[path].T
+    turn = _turns(path * sorts + sort)
+    _, name = np.unique((rest * sorts + sort) * len(turn) + turn, return_inverse=True)
     return _Places(prefix, layer, np.where(prefix >= 0, name, -1))
 
 
-def _module(problem: Problem, node: Node) -> tuple[str, tuple[str, str]]:
-    """Return the path of what a node belongs to, "" if that is nothing, and what kind of node it is."""
-    if node.kind == "op":
-        op = problem.program.op[node.name]
-        return op.module, (op.phase, op.type)
-    if node.kind == "parameter":
-        return node.name, (node.kind, "")
-    if node.kind != KEPT:
-        return "", ("", "")
-    maker = problem.program.producer.get(node.name)
-    return (node.name, (KEPT, "")) if maker is None else (maker.module, (KEPT, maker.type))
+def _modules(problem: Problem) -> tuple[Sequence[str], Ints, Ints]:
+    """Return paths, by node the one of what it belongs to, and equal numbers for nodes of one sort.
+
+    The path is "" for what belongs to nothing. The sort of an op is its type and phase.
+    """
+    nodes, program = problem.node_columns, problem.program.columns
+    kept = np.flatnonzero(nodes.of_kind(KEPT))
+    tensors = [program.number[nodes.name[node]] for node in kept.tolist()]
+    op = problem.ops.copy()
+    op[kept] = program.maker[np.array(tensors, dtype=np.int64)]
+    made = np.flatnonzero(op >= 0)
+    paths = {name: number for number, name in enumerate(program.modules)}
+    path, of_type, phase = np.zeros((3, len(op)), dtype=np.int64)
+    path += paths.setdefault("", len(paths))
+    path[made], of_type[made] = program.module[op[made]], 1 + program.type[op[made]]
+    for node in np.flatnonzero(nodes.of_kind("parameter", KEPT) & (op < 0)).tolist():
+        path[node] = paths.setdefault(nodes.name[node], len(paths))
+    for number, name in enumerate(PHASES):
+        phase[made[program.phase[op[made]] == name]] = number
+    phase[kept] = 0
+    sort = (nodes.kind * len(PHASES) + phase) * (len(program.types) + 1) + of_type
+    return tuple(paths), path, sort
 
 
 def _turns(keys: Ints) -> Ints:
@@ -258,14 +321,13 @@ def _numbered(path: str) -> tuple[str, int, str] | None:
 
 def _looks(problem: Problem, places: _Places) -> dict[int, dict[int, int]]:
     """Return by prefix and index what a layer looks like: equal numbers for equal nodes."""
-    known: dict[object, object] = {}
+    columns = problem.node_columns
+    pairs, which = np.unique(2 * columns.form + columns.of_kind("op"), return_inverse=True)
     numbers: dict[object, int] = {}
-    looks = []
-    for node in problem.nodes:
-        look = _look(node, known)
-        looks.append(numbers.setdefault(look, len(numbers)))
+    known = [_look(columns.forms[pair // 2], pair % 2 == 1) for pair in pairs.tolist()]
+    looks = np.array([numbers.setdefault(look, len(numbers)) for look in known], dtype=np.int64)
     nodes, _ = places.sorted
-    rows = np.array([places.name[nodes], np.array(looks, dtype=np.int64)[nodes]]).T
+    rows = np.array([places.name[nodes], looks[which[nodes]]]).T
     prefix, layer = places.prefix[nodes], places.layer[nodes]
     begins = np.flatnonzero(np.diff(prefix, prepend=-1) | np.diff(layer, prepend=-1))
     found: dict[int, dict[int, int]] = defaultdict(dict)
@@ -276,16 +338,12 @@ def _looks(problem: Problem, places: _Places) -> dict[int, dict[int, int]]:
     return found
 
 
-def _look(node: Node, known: dict[object, object]) -> object:
+def _look(form: Form, of_op: bool) -> object:
     """Return what equal nodes of different layers have in common: choices and their costs."""
-    ids = id(node.choices), id(node.compute_s)  # equal ops share them
-    if node.kind == "op":
-        return ids
-    key = *ids, id(node.memory_bytes)
-    if key not in known:
-        states = tuple([choice[TENSOR] for choice in node.choices])
-        known[key] = states, node.compute_s.tobytes(), node.memory_bytes.tobytes()
-    return known[key]
+    if of_op:
+        return id(form.choices), id(form.compute_s)  # equal ops share them
+    states = tuple([choice[TENSOR] for choice in form.choices])
+    return states, form.compute_s.tobytes(), form.memory_bytes.tobytes()
 
 
 def _runs(looks: Mapping[int, Mapping[int, int]], head: int, tail: int) -> dict[int, list[_Run]]:
@@ -308,50 +366,3 @@ def _run(layers: Mapping[int, int], start: int, period: int, head: int, tail: in
     while stop in layers and layers[stop] == layers.get(stop - period):
         stop += 1
     return _Run(start, period, (stop - start) // period, head, tail)
-
-
-@dataclass(frozen=True, eq=False)
-class _Gap:
-    """The layers that are left out: runs by prefix, and the `number` that each kept node gets."""
-
-    layers: _Layers
-    runs: Mapping[int, Sequence[_Run]]
-    number: Ints
-
-    def edges(self, problem: Problem) -> Iterator[tuple[Edge, list[int]]]:
-        """Yield the edges of the kept nodes, with the ends of the whole problem that theirs are.
-
-        A reader that was left out is replaced across the gap.
-        """
-        begin = self.layers.columns.begin
-        producers = self.number[self.layers.columns.node[begin[:-1]]]
-        for index in np.flatnonzero(producers >= 0).tolist():
-            edge, first = problem.edges[index], int(begin[index])
-            readers, ends = [], [first]
-            for end, (node, states) in enumerate(edge.readers, first + 1):
-                reader = self._reader(edge.producer, node)
-                if reader >= 0:
-                    readers.append((reader, states))
-                    ends.append(end)
-            if readers:
-                producer, table, source = int(producers[index]), edge.table, edge.source
-                operands = tuple([edge.operands[end - first] for end in ends])
-                yield Edge(edge.tensor, table, producer, source, tuple(readers), operands), ends
-
-    def _reader(self, producer: int, reader: int) -> int:
-        """Return the number of the node that reads what `producer` makes, across the gap; or -1."""
-        if self.number[reader] < 0:
-            reader = self._across(producer, reader)
-        return -1 if reader < 0 else int(self.number[reader])
-
-    def _across(self, producer: int, reader: int) -> int:
-        """Return which node reads instead of one left out: as far behind the gap, or before it; or -1."""
-        places = self.layers.places
-        prefix, layer, name = places.prefix[reader], places.layer[reader], places.name[reader]
-        if places.prefix[producer] != prefix:
-            return -1
-        run = next(r for r in self.runs[int(prefix)] if layer in r.dropped)
-        gap = len(run.dropped) if places.layer[producer] < layer else -len(run.dropped)
-        if layer + gap in run.dropped:
-            return -1
-        return int(places.node_at(prefix, layer + gap, name))
