@@ -21,6 +21,7 @@ import numpy as np
 from autoddl.perfmodel.inplace import is_view
 from autoddl.perfmodel.memory import local_bytes
 from autoddl.sbp.program import Program
+from autoddl.search import walks
 from autoddl.search.problem import KEPT, TENSOR, Edge, Ints, Node, Problem
 from autoddl.search.result import Assignment
 
@@ -39,14 +40,8 @@ def waiting_for_loss(program: Program) -> frozenset[str]:
 
     What does not wait runs as soon as it can, whichever pass it belongs to.
     """
-    if program.loss is None:
-        return frozenset(op.name for op in program.ops if op.phase != "forward")
-    late, changed = set[str](), {program.loss}
-    for op in program.ops:
-        if op.phase != "forward" and any(tensor in changed for _, tensor in op.inputs):
-            late.add(op.name)
-            changed.update(tensor for _, tensor in op.outputs)
-    return frozenset(late)
+    late = np.flatnonzero(walks.waiting_for_loss(program))
+    return frozenset([program.ops[op].name for op in late.tolist()])
 
 
 def last_before(program: Program, readers: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from autoddl.search import forest, node_moves, sweeps
+from autoddl.search import forest, node_moves, sweeps, walks
 from autoddl.search.network import network
 from autoddl.search.problem import Floats, Ints, Node
 from autoddl.search.terms import End
@@ -28,6 +28,10 @@ def prepare() -> None:
     )
     queue = node_moves.Queue(ints, ints, np.zeros(4, dtype=np.int64))
     node_moves.descend(whole, ints, queue, 0, 0.0, 0)
+    one = np.zeros(2, dtype=np.int64)  # where the sources of a single op begin and end
+    walks.leave_waiting(one, ints, none, none)
+    walks.count_before(one, ints, 0, 0, np.zeros(1))
+    walks.count_behind(one, ints, 0, np.zeros(1))
 
 
 def _sweeps(state: Ints, table: Floats) -> None:
