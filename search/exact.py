@@ -68,7 +68,7 @@ def search(
     given = tuple(starts)
     for start in (least_memory(problem), replicated(problem), cheapest(problem), *given):
         run.offer(start)
-    if all(len(node.choices) == 1 for node in problem.nodes):
+    if (problem.flat.count == 1).all():
         run.bound_s = run.best_s
     else:
         stages = _Stages(run)

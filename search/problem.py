@@ -71,11 +71,9 @@ class Problem:
     @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
         """Return for every node the edges that it makes or reads."""
-        table: list[list[int]] = [[] for _ in self.nodes]
-        for index, edge in enumerate(self.edges):
-            for node in dict.fromkeys((edge.producer, *(n for n, _ in edge.readers))):
-                table[node].append(index)
-        return tuple(tuple(row) for row in table)
+        net = self.flat.network
+        edges = net.touching.tolist()
+        return tuple([tuple(edges[a:b]) for a, b in itertools.pairwise(net.touched.tolist())])
 
     @cached_property
     def position(self) -> Mapping[tuple[str, str], int]:
@@ -85,7 +83,7 @@ class Problem:
     @cached_property
     def least_memory_bytes(self) -> int:
         """Return the bytes below which no assignment's `memory_bytes` is."""
-        return sum(map(int, _least([node.memory_bytes for node in self.nodes])))
+        return int(self._least("memory_bytes").sum())
 
     @cached_property
     def prices(self) -> StepPrices:
@@ -130,11 +128,11 @@ class Problem:
 
     def compute_s(self, assignment: Sequence[int]) -> float:
         """Return the compute part of the cost."""
-        return float(sum(self.flat.compute_s(assignment).tolist()))
+        return _sum(self.flat.compute_s(assignment))
 
     def communication_s(self, assignment: Sequence[int]) -> float:
         """Return the redistribution part of the cost."""
-        return float(sum(self.flat.communication_s(assignment).tolist()))
+        return _sum(self.flat.communication_s(assignment))
 
     def memory_bytes(self, assignment: Sequence[int]) -> int:
         """Return the bytes per device that can be summed up node by node, under an assignment.
@@ -161,7 +159,12 @@ class Problem:
 
     @cached_property
     def _least_s(self) -> float:
-        return float(sum(_least([node.compute_s for node in self.nodes])))
+        return _sum(self._least("compute_s"))
+
+    def _least(self, what: str) -> npt.NDArray[Any]:
+        """Return the least entry of an array of every node."""
+        columns = self.node_columns
+        return np.array([getattr(form, what).min() for form in columns.forms])[columns.form]
 
     def near(self, cost_s: float, gap: float) -> bool:
         """Tell whether a cost is within a gap > 0 of `lower_bound_s`."""
@@ -201,11 +204,9 @@ class Problem:
         return f"{node.name} with its optimizer states" if states else node.name
 
 
-def _least(arrays: Sequence[Floats | Ints]) -> list[Any]:
-    """Return the least entry of each array; of those that nodes share it is looked for once."""
-    once = {id(array): array for array in arrays}
-    least = {key: array.min() for key, array in once.items()}
-    return [least[id(array)] for array in arrays]
+def _sum(values: Floats) -> float:
+    """Return the sum of some values, added one after the other."""
+    return float(values.cumsum()[-1]) if len(values) else 0.0
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:
