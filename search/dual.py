@@ -145,8 +145,16 @@ class Dual:
 
     def excess(self) -> list[Floats]:
         """Return for every node and choice what a plan with it costs at least beyond the bound."""
-        found = sweeps.excess(self.network, self._own(), self.messages, self.lent)
-        return self._by_node(found)
+        return self._by_node(self._excess())
+
+    def kept(self, slack_s: float) -> list[Ints]:
+        """Return which choices of each node may be part of a plan within the slack; one at least."""
+        excess, begins = self._excess(), self.network.nodes["choice"]
+        least = np.repeat(np.minimum.reduceat(excess, begins[:-1]), np.diff(begins))
+        found = np.flatnonzero(excess <= np.maximum(slack_s, least))
+        ends = np.searchsorted(found, begins)
+        choices = found - np.repeat(begins[:-1], np.diff(ends))
+        return [choices[first:last] for first, last in pairwise(ends.tolist())]
 
     def unary(self) -> list[Floats]:
         """Return what each choice costs its node beyond its part of the bound, >= 0, by node."""
@@ -154,8 +162,8 @@ class Dual:
 
     def drop(self, kept: Sequence[Ints]) -> None:
         """Leave only the `kept` choices of every node."""
-        begins = self.network.nodes["choice"].tolist()
-        left = np.concatenate([at + choices for at, choices in zip(begins, kept, strict=False)])
+        begins = self.network.nodes["choice"][:-1]
+        left = np.concatenate(kept) + np.repeat(begins, list(map(len, kept)))
         dropped = np.ones(len(self.cost), dtype=bool)
         dropped[left] = False
         self.cost[dropped] = np.inf
@@ -173,6 +181,9 @@ class Dual:
 
     def _own(self) -> Floats:
         return sweeps.own(self.network, self.cost, self.messages, self.lent)
+
+    def _excess(self) -> Floats:
+        return sweeps.excess(self.network, self._own(), self.messages, self.lent)
 
     def _by_node(self, values: Floats) -> list[Floats]:
         begins = self.network.nodes["choice"].tolist()
