@@ -100,10 +100,13 @@ class NodeColumns(NamedTuple):
         form = ints([number[key] for key in ids])
         return cls(tuple(kinds), ints(kind), [node.name for node in nodes], forms, form)
 
+    def of_kind(self, *kinds: str) -> npt.NDArray[np.bool_]:
+        """Tell of every node whether it is of one of some kinds."""
+        return np.array([kind in kinds for kind in self.kinds] or [False])[self.kind]
+
     def where(self, *kinds: str) -> Ints:
         """Return the nodes of some kinds, in their order."""
-        there = np.array([kind in kinds for kind in self.kinds], dtype=np.bool_)
-        return np.flatnonzero(there[self.kind])
+        return np.flatnonzero(self.of_kind(*kinds))
 
 
 class EdgeColumns(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 from autoddl.perfmodel.inplace import is_view
 from autoddl.perfmodel.memory import local_bytes
 from autoddl.sbp.columns import Flags
+from autoddl.search import walks
 from autoddl.search.columns import (
     KEPT,
     TENSOR,
@@ -21,7 +22,6 @@ from autoddl.search.columns import (
     Nodes,
     ints,
 )
-from autoddl.search.passes import late
 from autoddl.search.problem import Problem
 
 SMALL = 1e-3  # of the largest tensor that waits; smaller ones come once for both passes
@@ -45,7 +45,7 @@ class _Kept:
         number, ops, edges = self.program.columns.place, self.nodes.where("op"), self.edges
         self.op = np.full(len(self.nodes.form), -1)
         self.op[ops] = ints([number[self.nodes.name[i]] for i in ops.tolist()])
-        before = (self.op < 0) | ~late(self.program)[self.op]
+        before = (self.op < 0) | ~walks.waiting_for_loss(self.program)[self.op]
         self.tensor = ints([columns.number[name] for name in edges.tensor])
 
         count, producer = len(edges.table), edges.node[edges.begin[:-1]]

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from autoddl.sbp.columns import Flags
 from autoddl.sbp.program import Program
+from autoddl.search import walks
 from autoddl.search.columns import ints
 from autoddl.search.problem import KEPT, Ints, Problem
 from autoddl.search.result import Assignment
@@ -27,23 +27,8 @@ def waiting_for_loss(program: Program) -> frozenset[str]:
 
     What does not wait runs as soon as it can, whichever pass it belongs to.
     """
-    return frozenset([program.ops[i].name for i in np.flatnonzero(late(program)).tolist()])
-
-
-def late(program: Program) -> Flags:
-    """Tell of every op whether it is one of those (`waiting_for_loss`)."""
-    columns = program.columns
-    after: Flags = columns.phase != "forward"
-    if program.loss is None:
-        return after
-    reads, begin = columns.inputs.tensor.tolist(), columns.inputs.begin.tolist()
-    makes, first = columns.outputs.tensor.tolist(), columns.outputs.begin.tolist()
-    changed, found = {columns.number[program.loss]}, np.zeros_like(after)
-    for op in np.flatnonzero(after).tolist():
-        if not changed.isdisjoint(reads[begin[op] : begin[op + 1]]):
-            found[op] = True
-            changed.update(makes[first[op] : first[op + 1]])
-    return found
+    late = np.flatnonzero(walks.waiting_for_loss(program))
+    return frozenset([program.ops[op].name for op in late.tolist()])
 
 
 def last_before(program: Program, readers: Iterable[str]) -> str:

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,7 +31,6 @@ from autoddl.search.columns import (
     EdgeColumns,
     Node,
     NodeColumns,
-    ints,
 )
 from autoddl.search.flat import Flat
 from autoddl.search.result import Assignment, SearchResult
@@ -79,21 +77,16 @@ class Problem:
         """Return for every node the position of its op in the program; -1 for nodes of other kinds."""
         columns, number = self.node_columns, self.program.columns.place
         found = np.full(len(columns.form), -1)
-        nodes = np.flatnonzero(columns.of_kind("op"))
+        nodes = columns.where("op")
         found[nodes] = [number[columns.name[node]] for node in nodes.tolist()]
         return found
 
     @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
         """Return for every node the edges that it makes or reads."""
-        edges = self.edge_columns
-        edge = np.repeat(np.arange(len(self.edges)), np.diff(edges.begin))
-        node, touched = np.divmod(
-            np.unique(edges.node * (len(self.edges) + 1) + edge), len(self.edges) + 1
-        )
-        rows = tuple(touched.tolist())
-        begins = np.searchsorted(node, np.arange(len(self.nodes) + 1)).tolist()
-        return tuple([rows[begin:end] for begin, end in pairwise(begins)])
+        net = self.flat.network
+        edges = net.touching.tolist()
+        return tuple([tuple(edges[a:b]) for a, b in itertools.pairwise(net.touched.tolist())])
 
     @cached_property
     def position(self) -> Mapping[tuple[str, str], int]:
@@ -105,8 +98,7 @@ class Problem:
     @cached_property
     def least_memory_bytes(self) -> int:
         """Return the bytes below which no assignment's `memory_bytes` is."""
-        nodes = self.node_columns
-        return int(ints([int(form.memory_bytes.min()) for form in nodes.forms])[nodes.form].sum())
+        return int(self._least("memory_bytes").sum())
 
     @cached_property
     def prices(self) -> StepPrices:
@@ -151,11 +143,11 @@ class Problem:
 
     def compute_s(self, assignment: Sequence[int]) -> float:
         """Return the compute part of the cost."""
-        return float(sum(self.flat.compute_s(assignment).tolist()))
+        return _sum(self.flat.compute_s(assignment))
 
     def communication_s(self, assignment: Sequence[int]) -> float:
         """Return the redistribution part of the cost."""
-        return float(sum(self.flat.communication_s(assignment).tolist()))
+        return _sum(self.flat.communication_s(assignment))
 
     def memory_bytes(self, assignment: Sequence[int]) -> int:
         """Return the bytes per device that can be summed up node by node, under an assignment.
@@ -182,9 +174,12 @@ class Problem:
 
     @cached_property
     def _least_s(self) -> float:
-        nodes = self.node_columns
-        least = np.array([form.compute_s.min() for form in nodes.forms], dtype=np.float64)
-        return float(sum(least[nodes.form].tolist()))
+        return _sum(self._least("compute_s"))
+
+    def _least(self, what: str) -> npt.NDArray[Any]:
+        """Return the least entry of an array of every node."""
+        columns = self.node_columns
+        return np.array([getattr(form, what).min() for form in columns.forms])[columns.form]
 
     def near(self, cost_s: float, gap: float) -> bool:
         """Tell whether a cost is within a gap > 0 of `lower_bound_s`."""
@@ -222,6 +217,11 @@ class Problem:
             return ", ".join(name for _, name in self.program.op[node.name].outputs)
         states = next((p.states for p in self.program.parameters if p.tensor == node.name), ())
         return f"{node.name} with its optimizer states" if states else node.name
+
+
+def _sum(values: Floats) -> float:
+    """Return the sum of some values, added one after the other."""
+    return float(values.cumsum()[-1]) if len(values) else 0.0
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:

@@ -110,7 +110,7 @@ class Completion:
         """Return the nodes that stay as the layout has them: contractions, inputs, parameters."""
         problem = self.problem
         nodes = {*roots(problem), *roots(problem, "backward")}
-        nodes.update(np.flatnonzero(problem.node_columns.of_kind("input", "parameter")).tolist())
+        nodes.update(problem.node_columns.where("input", "parameter").tolist())
         return frozenset(nodes)
 
     @cached_property
