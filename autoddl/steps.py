@@ -151,8 +151,8 @@ class Steps:
             if node.kind == "parameter":
                 parameter = self.program.parameter[node.name]
                 signature = self.problem.update_signature(parameter, signature[TENSOR])
-            _, source, error = self.problem.prices.of(op, signature)
-            self.error_at[key] = self.source(source), error
+            price = self.problem.prices.of(op, signature)
+            self.error_at[key] = self.source(price.source), price.error
         return self.error_at[key]
 
     def source(self, name: str) -> int:

@@ -84,10 +84,11 @@ def predict(
         AutoDDLError: as step.step_cost.
     """
     cost = cost or step_cost(program, mesh, profile, layout, prices=prices)
+    totals = cost.totals
     if compute_stream:
-        return Prediction(cost.totals, cost.step_s)
+        return Prediction(totals, totals.step_s)
     found = works_of_step(program, mesh, profile, layout, cost)
-    return Prediction(cost.totals, max((end_s for _, _, _, end_s in found.runs()), default=0.0))
+    return Prediction(totals, max((end_s for _, _, _, end_s in found.runs()), default=0.0))
 
 
 def works(
