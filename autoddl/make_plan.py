@@ -16,9 +16,10 @@ from autoddl.perfmodel.memory import estimate as estimate_memory
 from autoddl.perfmodel.timeline import Prediction, predict
 from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.redistributions import redistributions_of
+from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
-from autoddl.search.problem import TENSOR, Problem
+from autoddl.search.problem import TENSOR, Ints, Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.steps import Step
 
@@ -217,42 +218,52 @@ def within_memory(
 
 def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
     """Sum costs by module; communication counts for the module that wants the other state."""
-    flat, nodes, ops = problem.flat, problem.nodes, problem.program.op
-    modules = [problem.module(node) or "(graph)" for node in nodes]
-    first = [m for m, node in zip(modules, nodes, strict=True) if node.kind == "op"]
-    in_turn = dict.fromkeys([*first, *modules])  # as in the forward pass
-    rows = {module: row for row, module in enumerate(in_turn)}
-    row_of = np.array([rows[module] for module in modules])
+    flat, ops = problem.flat, problem.ops
+    row_of, modules = _in_turn(problem)
     compute_s, held = flat.compute_s(assignment), flat.memory_bytes(assignment)
     payers, paid_s = flat.payments(assignment)
     sums = [
-        np.bincount(numbers, weights=values, minlength=len(rows)).tolist()
+        np.bincount(numbers, weights=values, minlength=len(modules)).tolist()
         for numbers, values in ((row_of, compute_s), (row_of[payers], paid_s), (row_of, held))
     ]
-    forward = np.array(
-        [i for i, n in enumerate(nodes) if n.kind == "op" and ops[n.name].phase == "forward"],
-        dtype=np.int64,
-    )
+    forward = np.flatnonzero(np.append(problem.program.columns.phase, "")[ops] == "forward")
     dearest = forward[np.lexsort((-compute_s[forward], row_of[forward]))]
     with_main, where = np.unique(row_of[dearest], return_index=True)
-    main = dict(zip(with_main.tolist(), dearest[where].tolist(), strict=True))
-    return tuple(
-        Layer(
-            module,
-            _signature_text(problem, assignment, main[row]) if row in main else "",
-            compute,
-            communication,
-            int(size),
-        )
-        for (module, row), compute, communication, size in zip(rows.items(), *sums, strict=True)
-    )
+    texts = np.full(len(modules), "", dtype=object)
+    texts[with_main] = _texts(problem, assignment, dearest[where])
+    rows = zip(modules, texts.tolist(), *sums, strict=True)
+    return tuple([Layer(module, text, c, m, int(size)) for module, text, c, m, size in rows])
 
 
-def _signature_text(problem: Problem, assignment: tuple[int, ...], index: int) -> str:
-    """Return "matmul: (S0, B) × (B, S1) → (S0, S1)" for an op node."""
-    node = problem.nodes[index]
-    op = problem.program.op[node.name]
-    states = node.choices[assignment[index]]
+def _in_turn(problem: Problem) -> tuple[Ints, list[str]]:
+    """Return the row of every node's module, and the modules row by row: as in the forward pass."""
+    module, names = problem.modules
+    by_turn = np.concatenate((module[problem.ops >= 0], module))
+    _, first = np.unique(by_turn, return_index=True)
+    in_turn = by_turn[np.sort(first)]
+    row = np.zeros(len(names), dtype=np.int64)
+    row[in_turn] = np.arange(len(in_turn))
+    return row[module], [names[number] or "(graph)" for number in in_turn.tolist()]
+
+
+def _texts(problem: Problem, assignment: tuple[int, ...], nodes: Ints) -> list[str]:
+    """Return "matmul: (S0, B) × (B, S1) → (S0, S1)" for some op nodes."""
+    columns, ops = problem.node_columns, problem.program.ops
+    numbers = problem.ops[nodes]
+    kinds, forms = problem.program.columns.kind[numbers], columns.form[nodes]
+    choices = np.array(assignment, dtype=np.int64)[nodes]
+    known: dict[tuple[int, ...], str] = {}
+    found = []
+    for number, *key in np.stack((numbers, kinds, forms, choices), axis=1).tolist():
+        alike = tuple(key)
+        if alike not in known:
+            _, form, choice = alike
+            known[alike] = _text(ops[number], columns.forms[form].choices[choice])
+        found.append(known[alike])
+    return found
+
+
+def _text(op: Op, states: NdSignature) -> str:
     ins = " × ".join(str(states[o]) for o, _ in op.inputs)
     outs = ", ".join(str(states[o]) for o, _ in op.outputs)
     return f"{op.type}: {ins} → {outs}"

@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
+from autoddl.perfmodel.rank import Rows
+from autoddl.perfmodel.simulation import Graph, ends
 from autoddl.perfmodel.step import Price, Totals
-from autoddl.perfmodel.timeline import DEVICE, Parts, PartsOf, Prediction, Works, parts_of_ops
+from autoddl.perfmodel.timeline import DEVICE, Parts, PartsOf, Prediction, Works, turns
 from autoddl.redistributions import readers_of
 from autoddl.search.problem import TENSOR, Floats, Ints, Problem
 
@@ -54,17 +56,16 @@ class Steps:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.program, self.flat = problem, problem.program, problem.flat
-        made, number = self.program.order.made, self.program.order.number
-        places = [number.get(node.name, -1) if node.kind == "op" else -1 for node in problem.nodes]
-        for index, node in enumerate(problem.nodes):
-            if node.kind == "parameter":
-                update = self.program.parameter[node.name].update
-                places[index] = -1 if update is None else number[update]
-        self.place = np.array(places)  # of each node: the op whose compute it has
+        columns = self.program.columns
+        self.place = problem.ops.copy()  # of each node: the op whose compute it has
+        for node in np.flatnonzero(problem.node_columns.of_kind("parameter")).tolist():
+            update = self.program.parameter[problem.node_columns.name[node]].update
+            self.place[node] = -1 if update is None else columns.op_number[update]
         self.nodes = np.flatnonzero(self.place >= 0)
-        makers = [made.get(edge.tensor, (-1, 0)) for edge in problem.edges]
-        self.maker, output = np.array(makers, dtype=np.int64).reshape(-1, 2).T
+        tensors = np.array([columns.number[t] for t in problem.edge_columns.tensor], dtype=np.int64)
+        self.maker, output = columns.maker[tensors], columns.output[tensors]
         self.turn = self.maker * (output.max(initial=0) + 1) + output  # in which tensors are made
+        self.before = Rows.sorted(*columns.waits, len(self.program.ops))  # what each op waits for
         self.parts_of = PartsOf(problem.mesh, problem.profile, overlaps=not problem.compute_stream)
         self.ways: list[Way] = []
         self.way_at: dict[int, int] = {}  # by table, source and goal
@@ -123,11 +124,9 @@ class Steps:
     @cached_property
     def kind(self) -> Ints:
         """Return equal numbers for nodes whose ops are of one kind and choose from the same."""
-        known: dict[tuple[int, int], int] = {}
-        kinds, nodes = self.program.kinds, self.problem.nodes
-        pairs = zip(self.nodes.tolist(), self.place[self.nodes].tolist(), strict=True)
-        keys = [(kinds[place], id(nodes[index].choices)) for index, place in pairs]
-        return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+        kinds, forms = self.program.columns.kind, self.problem.node_columns.form
+        keys = kinds[self.place[self.nodes]] * (int(forms.max(initial=0)) + 1) + forms[self.nodes]
+        return np.asarray(np.unique(keys, return_inverse=True)[1])
 
     def errors(self, assignment: Sequence[int]) -> tuple[Ints, Floats]:
         """Return of every op what its price was computed from, as a number, and its mean error."""
@@ -151,9 +150,14 @@ class Steps:
             if node.kind == "parameter":
                 parameter = self.program.parameter[node.name]
                 signature = self.problem.update_signature(parameter, signature[TENSOR])
-            _, source, error = self.problem.prices.of(op, signature)
-            self.error_at[key] = self.source(source), error
+            price = self.problem.prices.of(op, signature)
+            self.error_at[key] = self.source(price.source), price.error
         return self.error_at[key]
+
+    @property
+    def prices(self) -> list[Price]:
+        """Return the prices of the boxings of all ways."""
+        return [price for way in self.ways for price in way.prices]
 
     def source(self, name: str) -> int:
         """Return the number of what prices are computed from."""
@@ -191,56 +195,48 @@ class Step:
         A resource is busy from the first time on at which the maker of some tensor that it moves has
         ended. An op ends after those that it waits for, whatever moves between them.
         """
-        ends = np.array([*self._ends(), 0.0])  # what no op makes is there from the beginning
+        ended = np.append(ends(self.compute_s, *self.of.before), 0.0)  # the last is there at once
         first, moved = {DEVICE: 0.0}, self.moved
         begins = np.full(len(self.of.ways), np.inf)
-        np.minimum.at(begins, moved.way, ends[moved.maker])
+        np.minimum.at(begins, moved.way, ended[moved.maker])
         for way, begin_s in zip(self.of.ways, begins.tolist(), strict=True):
             for resource, _ in chain(*way.parts):
                 first[resource] = min(first.get(resource, np.inf), begin_s)
         return max([first[r] + seconds for r, seconds in self._busy().items()]) * (1 - 1e-9)
 
-    def _ends(self) -> list[float]:
-        """Return when each op ends at the earliest."""
-        ends: list[float] = []
-        before = self.of.program.order.before
-        for cost_s, others in zip(self.compute_s.tolist(), before, strict=True):
-            if len(others) == 1:
-                ends.append(cost_s + ends[others[0]])
-            else:
-                ends.append(cost_s + max([ends[other] for other in others], default=0.0))
-        return ends
-
     @cached_property
     def prediction(self) -> Prediction:
         """Return what the step costs, and takes when ops and boxings overlap."""
-        ends = [end_s for _, _, _, end_s in self.works().runs()]
-        return Prediction(self.totals(), max(ends, default=0.0))
+        return Prediction(self.totals(), self.works().end_s)
 
     def totals(self) -> Totals:
         """Return what the step costs."""
         source, error = self.of.errors(self.assignment)
-        prices = [price for way in self.moved.way.tolist() for price in self.of.ways[way].prices]
-        sources = [*source.tolist(), *[self.of.source(price.source) for price in prices]]
-        off = [
-            *(self.compute_s * error).tolist(),
-            *[price.seconds * price.error for price in prices],
-        ]
-        by_source = np.bincount(sources, weights=off)
+        number, prices = self._boxings.items, self.of.prices
+        sources = np.array([self.of.source(p.source) for p in prices], dtype=np.int64)[number]
+        seconds = np.array([p.seconds for p in prices], dtype=np.float64)[number]
+        errors = np.array([p.error for p in prices], dtype=np.float64)[number]
+        off = np.concatenate((self.compute_s * error, seconds * errors))
+        by_source = np.bincount(np.concatenate((source, sources)), weights=off)
         return Totals(
-            sum(self.compute_s.tolist()),
-            sum([price.seconds for price in prices]),
-            math.hypot(*by_source.tolist()),
+            sum(self.compute_s.tolist()), sum(seconds.tolist()), math.hypot(*by_source.tolist())
         )
+
+    @cached_property
+    def _boxings(self) -> Rows:
+        """Return the numbers of the prices of each redistribution."""
+        ways = self.moved.way  # notes their prices, too
+        counts = np.array([len(way.prices) for way in self.of.ways], dtype=np.int64)
+        start = np.concatenate(([0], counts.cumsum()))
+        return Rows(start, np.arange(start[-1])).take(ways)
 
     def works(self) -> Works:
         """Return the ops in their order, then the boxings."""
-        ops, moved, ways = len(self.compute_s), self.moved, self.of.ways
-        counts = np.array([len(way.prices) for way in ways], dtype=np.int64)[moved.way]
-        last = ops - 1 + np.cumsum(counts)  # of the boxings of each redistribution
-        boxings = ops + np.arange(counts.sum())
+        ops, moved, start = len(self.compute_s), self.moved, self._boxings.start
+        last = ops - 1 + start[1:]  # of the boxings of each redistribution
+        boxings = ops + np.arange(start[-1])
         before = boxings - 1  # what each of them waits for
-        before[last - counts + 1 - ops] = moved.maker
+        before[start[:-1]] = moved.maker
         reads, source, slots = self.of.slots
         slot, source = slots[moved.reader], source.copy()
         source[slot[slot >= 0]] = last[moved.item[slot >= 0]]
@@ -248,15 +244,37 @@ class Step:
         first, then = np.concatenate([source, before]), np.concatenate([reads, boxings])
         pairs = np.unique(first[first >= 0] * total + then[first >= 0])
         first, then = np.divmod(pairs, total)
-        begins = np.searchsorted(first, np.arange(total + 1)).tolist()
-        later = then.tolist()
-        turn = np.repeat(moved.maker, counts) + (boxings - ops + 1) * (1 / (len(boxings) + 1))
-        parts = parts_of_ops(self.compute_s.tolist())
-        parts += chain(*[ways[way].parts for way in moved.way.tolist()])
+        turn = np.repeat(moved.maker, np.diff(start)) + (boxings - ops + 1) * (
+            1 / (len(boxings) + 1)
+        )
+        resources, begin, resource, seconds = self._parts()
         return Works(
             (),
-            parts,
-            np.bincount(then, minlength=total).tolist(),
-            [later[begin:end] for begin, end in pairwise(begins)],
-            [*range(ops), *turn.tolist()],
+            resources,
+            Graph(
+                begin,
+                resource,
+                seconds,
+                np.bincount(then, minlength=total),
+                np.searchsorted(first, np.arange(total + 1)),
+                then,
+                turns(np.concatenate((np.arange(ops), turn))),
+            ),
+        )
+
+    def _parts(self) -> tuple[Sequence[str], Ints, Ints, Floats]:
+        """Return the resources, where the parts of each work begin, their resources and seconds."""
+        found = [parts for way in self.of.ways for parts in way.parts]
+        resources = {DEVICE: 0}
+        each = [[resources.setdefault(r, len(resources)) for r, _ in parts] for parts in found]
+        resource = Rows.of(each)
+        seconds = np.array([s for parts in found for _, s in parts], dtype=np.float64)
+        part = Rows(resource.start, np.arange(len(seconds))).take(self._boxings.items)
+        busy = self.compute_s > 0
+        begin = np.concatenate(([0], np.cumsum(busy)))
+        return (
+            tuple(resources),
+            np.concatenate((begin, begin[-1] + part.start[1:])),
+            np.concatenate((np.zeros(begin[-1], dtype=np.int64), resource.items[part.items])),
+            np.concatenate((self.compute_s[busy], seconds[part.items])),
         )

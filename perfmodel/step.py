@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.compute import kernel_name, signature_s
 from autoddl.perfmodel.profile import Kernel, Link, Profile
@@ -31,7 +33,6 @@ UNKNOWN_ERROR = 0.3  # relative, of a price that no measurement stands behind
 class Price(NamedTuple):
     """The seconds of one op or boxing, what they were computed from, and its mean relative error."""
 
-    name: str
     seconds: float
     source: str
     error: float
@@ -96,39 +97,39 @@ class StepPrices:
     def __init__(self, program: Program, mesh: Mesh, profile: Profile) -> None:
         self.program, self.mesh, self.profile = program, mesh, profile
         self._redistributor = Redistributor(mesh, profile)
-        self._ops: dict[tuple[int, tuple[NdSbp, ...]], tuple[float, str, float]] = {}
-        self._same: dict[int, tuple[NdSignature, tuple[float, str, float]]] = {}
-        self._last: list[tuple[NdSignature | None, Price | None]] = [(None, None)] * len(
-            program.ops
-        )
-        self._steps: dict[object, list[tuple[float, str, float, Boxing]]] = {}
+        self._ops: dict[tuple[int, tuple[NdSbp, ...]], Price] = {}
         self._paths: dict[object, tuple[Price, ...]] = {}
 
     def ops(self, layout: Layout) -> list[Price]:
-        """Return the price of every op under a layout, in the order of the program."""
-        found = []
-        signatures, kinds = layout.signatures, self.program.kinds
-        for index, op in enumerate(self.program.ops):
-            signature = signatures[op.name]
-            known, price = self._last[index]  # an op often has the same one again, as an object
-            if known is not signature or price is None:
-                price = Price(op.name, *self._known(op, kinds[index], signature))
-                self._last[index] = signature, price
-            found.append(price)
-        return found
+        """Return the price of every op under a layout, in the order of the program.
 
-    def of(self, op: Op, signature: NdSignature) -> tuple[float, str, float]:
-        """Return the seconds of an op under a signature, what they come from, and their error."""
+        Raises:
+            AutoDDLError: an op has no signature.
+        """
+        ops, kinds = self.program.ops, self.program.columns.kind
+        try:
+            signatures = list(map(layout.signatures.__getitem__, self.program.columns.op_number))
+        except KeyError as error:
+            raise AutoDDLError(
+                f"step: op {error.args[0]} has no signature; plan this program with autoddl.optimize"
+            ) from None
+        one = np.fromiter(
+            map(id, signatures), np.int64, len(ops)
+        )  # equal ones mostly are one object
+        _, number = np.unique(one, return_inverse=True)
+        keys = number * (len(ops) + 1) + kinds
+        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        prices = [self._known(ops[i], int(kinds[i]), signatures[i]) for i in first.tolist()]
+        return list(map(prices.__getitem__, which.tolist()))
+
+    def of(self, op: Op, signature: NdSignature) -> Price:
+        """Return the price of an op under a signature."""
         return self._known(op, self.program.kinds[self.program.order.number[op.name]], signature)
 
-    def _known(self, op: Op, kind: int, signature: NdSignature) -> tuple[float, str, float]:
-        last = self._same.get(kind)  # and so have the ops of one kind
-        if last is not None and last[0] is signature:
-            return last[1]
+    def _known(self, op: Op, kind: int, signature: NdSignature) -> Price:
         key = kind, tuple([signature[operand] for operand, _ in op.operands])
         if key not in self._ops:
             self._ops[key] = self._op(op, signature)
-        self._same[kind] = signature, self._ops[key]
         return self._ops[key]
 
     def boxings(self, layout: Layout) -> list[Price]:
@@ -154,27 +155,25 @@ class StepPrices:
         Raises:
             AutoDDLError: no boxing leads from one state to the next.
         """
-        key = name, start, path
+        tensor = self.program.tensor[name]
+        key = tensor.shape, tensor.dtype, start, path
         known = self._paths.get(key)
         if known is None:
-            tensor = self.program.tensor[name]
-            alike = tensor.shape, tensor.item_bytes, start, path
-            if alike not in self._steps:
-                steps = _steps(tensor.shape, start, path, self.mesh)
-                self._steps[alike] = [self._boxing(step, tensor.item_bytes) for step in steps]
-            known = self._paths[key] = tuple([Price(name, *price) for price in self._steps[alike]])
+            steps = _steps(tensor.shape, start, path, self.mesh)
+            known = tuple([self._boxing(step, tensor.item_bytes) for step in steps])
+            self._paths[key] = known
         return known
 
-    def _op(self, op: Op, signature: NdSignature) -> tuple[float, str, float]:
+    def _op(self, op: Op, signature: NdSignature) -> Price:
         device, mesh = self.profile.device, self.mesh.shape
         source = kernel_name(device, self.program, op, signature, mesh)
         seconds = signature_s(device, self.program, op, signature, mesh)
-        return seconds, source, _error(device.kernels.get(source))
+        return Price(seconds, source, _error(device.kernels.get(source)))
 
-    def _boxing(self, step: Boxing, item_bytes: int) -> tuple[float, str, float, Boxing]:
+    def _boxing(self, step: Boxing, item_bytes: int) -> Price:
         link = self._redistributor.link(step)
         source = "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
-        return self._redistributor.step_s(step, item_bytes), source, _error(link), step
+        return Price(self._redistributor.step_s(step, item_bytes), source, _error(link), step)
 
 
 def step_cost(
@@ -190,11 +189,6 @@ def step_cost(
     Raises:
         AutoDDLError: a tensor or op has no state, or no boxing leads from one state to the next.
     """
-    missing = [op.name for op in program.ops if op.name not in layout.signatures]
-    if missing:
-        raise AutoDDLError(
-            f"step: op {missing[0]} has no signature; plan this program with autoddl.optimize"
-        )
     known = prices or StepPrices(program, mesh, profile)
     return StepCost(tuple(known.ops(layout)), tuple(known.boxings(layout)))
 

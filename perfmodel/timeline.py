@@ -10,9 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from itertools import pairwise
+
+import numpy as np
 
 from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.rank import Rows
+from autoddl.perfmodel.simulation import Floats, Graph, Ints, run
 from autoddl.perfmodel.step import Price, StepCost, StepPrices, Totals, step_cost
 from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.mesh import Mesh
@@ -84,10 +88,11 @@ def predict(
         AutoDDLError: as step.step_cost.
     """
     cost = cost or step_cost(program, mesh, profile, layout, prices=prices)
+    totals = cost.totals
     if compute_stream:
-        return Prediction(cost.totals, cost.step_s)
+        return Prediction(totals, totals.step_s)
     found = works_of_step(program, mesh, profile, layout, cost)
-    return Prediction(cost.totals, max((end_s for _, _, _, end_s in found.runs()), default=0.0))
+    return Prediction(totals, found.end_s)
 
 
 def works(
@@ -99,64 +104,58 @@ def works(
     return _Maker(program, parts_of, layout, cost).make().rows()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Works:
-    """The same as many `Work`s, column by column; `turn` decides between what is ready at one time."""
+    """The same as many `Work`s, column by column; the graph has the numbers of `resources`."""
 
     names: Sequence[str]
-    parts: Sequence[Parts]
-    waits: Sequence[int]
-    next: Sequence[Sequence[int]]
-    turn: Sequence[float]
+    resources: Sequence[str]
+    graph: Graph
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], parts: Sequence[Parts], waits: Sequence[int],
+        following: Sequence[Sequence[int]], turn: Sequence[float],
+    ) -> Works:  # fmt: skip
+        """Return works given one by one; `turn` decides between what is ready at one time."""
+        resources: dict[str, int] = {}
+        rows = [[resources.setdefault(r, len(resources)) for r, _ in mine] for mine in parts]
+        resource, later = Rows.of(rows), Rows.of(following)
+        seconds = np.array([s for mine in parts for _, s in mine], dtype=np.float64)
+        graph = Graph(
+            resource.start, resource.items, seconds, np.array(waits, dtype=np.int64),
+            later.start, later.items, turns(np.array(turn, dtype=np.float64)),
+        )  # fmt: skip
+        return cls(names, tuple(resources), graph)
 
     def rows(self) -> list[Work]:
         """Return the works by their turn."""
-        order = sorted(range(len(self.turn)), key=self.turn.__getitem__)
-        place = {number: i for i, number in enumerate(order)}
+        graph, place = self.graph, self.graph.turn.tolist()
+        names = [self.resources[r] for r in graph.resource.tolist()]
+        each = list(zip(names, graph.seconds.tolist(), strict=True))
+        parts = [tuple(each[a:b]) for a, b in pairwise(graph.begin.tolist())]
+        waits, later = graph.waits.tolist(), Rows(graph.first, graph.later).lists()
         return [
-            Work(self.names[n], self.parts[n], self.waits[n], [place[m] for m in self.next[n]])
-            for n in order
+            Work(self.names[n], parts[n], waits[n], [place[m] for m in later[n]])
+            for n in np.argsort(graph.turn).tolist()
         ]
 
     def runs(self) -> list[tuple[int, int, float, float]]:
         """Return (work, part, start, end) of all parts; see simulate."""
-        parts, following, turn = self.parts, self.next, self.turn
-        waits, at = list(self.waits), [0] * len(turn)  # how many parts of each are done
-        queues: dict[str, list[tuple[float, float, int]]] = {}
-        busy: set[str] = set()
-        ends: list[tuple[float, int, str]] = []
-        done: list[tuple[int, int, float, float]] = []
-        now, moving = 0.0, [number for number, count in enumerate(waits) if count == 0]
-        while True:
-            changed: dict[str, None] = {}  # resources whose queue or state changed just now
-            while ends and ends[0][0] <= now:
-                _, number, resource = heappop(ends)
-                busy.discard(resource)
-                changed[resource] = None
-                at[number] += 1
-                moving.append(number)
-            for number in moving:  # grows while it is walked
-                mine, part = parts[number], at[number]
-                if part < len(mine):
-                    resource = mine[part][0]
-                    heappush(queues.setdefault(resource, []), (now, turn[number], number))
-                    changed[resource] = None
-                else:
-                    for later in following[number]:
-                        waits[later] -= 1
-                        if waits[later] == 0:
-                            moving.append(later)
-            moving.clear()
-            for resource in changed:
-                if resource not in busy and queues.get(resource):
-                    number = heappop(queues[resource])[2]
-                    end = now + parts[number][at[number]][1]
-                    busy.add(resource)
-                    done.append((number, at[number], now, end))
-                    heappush(ends, (end, number, resource))
-            if not ends:
-                return done
-            now = ends[0][0]
+        who, when = run(self.graph, len(self.resources))
+        return [(*w, *t) for w, t in zip(who.tolist(), when.tolist(), strict=True)]
+
+    @property
+    def end_s(self) -> float:
+        """Return when all has run."""
+        return float(run(self.graph, len(self.resources))[1].max(initial=0.0))
+
+
+def turns(turn: Floats) -> Ints:
+    """Return the place of each work in an order by `turn`, of equal ones the first before."""
+    place = np.empty(len(turn), dtype=np.int64)
+    place[np.argsort(turn, kind="stable")] = np.arange(len(turn))
+    return place
 
 
 def works_of_step(
@@ -178,7 +177,9 @@ class _Maker:
         self.order = program.order
         self.ops = len(program.ops)
         self.names = list(self.order.number)
-        self.parts = parts_of_ops([price.seconds for price in cost.ops])
+        self.parts: list[Parts] = [
+            ((DEVICE, p.seconds),) if p.seconds > 0 else () for p in cost.ops
+        ]
         self.waits = list(map(len, self.order.before))
         self.next: list[Sequence[int]] = list(self.order.after)
         self.turn: list[float] = list(range(self.ops))
@@ -197,7 +198,7 @@ class _Maker:
             for readers, path in self.boxings[tensor]:
                 self._redistribute(tensor, readers, path)
         self._rewire()
-        return Works(self.names, self.parts, self.waits, self.next, self.turn)
+        return Works.of(self.names, self.parts, self.waits, self.next, self.turn)
 
     def _redistribute(
         self, tensor: str, readers: Sequence[tuple[str, str]], path: Sequence[Price]
@@ -242,12 +243,6 @@ class _Maker:
             self.next[boxing] = [*self.next[boxing], *ops]
 
 
-def parts_of_ops(seconds: Sequence[float]) -> list[Parts]:
-    """Return the parts of ops that take so long; equal ones are one object."""
-    parts: dict[float, Parts] = {s: ((DEVICE, s),) if s > 0 else () for s in set(seconds)}
-    return [parts[s] for s in seconds]
-
-
 class PartsOf:
     """On which resources a boxing runs for how long; equal ones get the same object.
 
@@ -283,7 +278,7 @@ def simulate(found: Sequence[Work]) -> list[Span]:
 
 def runs(found: Sequence[Work]) -> list[tuple[int, int, float, float]]:
     """Return (work, part, start, end) of all parts; see simulate."""
-    return Works(
+    return Works.of(
         [work.name for work in found],
         [work.parts for work in found],
         [work.waits for work in found],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,9 +93,19 @@ class Columns:
             for o in (self.inputs, self.outputs)
         ]
         ins, outs = ([data[8 * a : 8 * b] for a, b in _spans(begin)] for data, begin in parts)
-        keys = zip(self.type.tolist(), [op.attrs for op in self.ops], ins, outs, strict=True)
-        known: dict[object, int] = {}
-        return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+        keys = zip(self.type.tolist(), self.attribute.tolist(), ins, outs, strict=True)
+        return _numbers(list(keys), {})
+
+    @cached_property
+    def attribute(self) -> Ints:
+        """Return equal numbers for ops of the same attributes, which number `attributes`."""
+        return _numbers([_exact(op.attrs) for op in self.ops], {})
+
+    @cached_property
+    def attributes(self) -> Sequence[tuple[tuple[str, Any], ...]]:
+        """Return the attributes of ops, the same ones once."""
+        _, first = np.unique(self.attribute, return_index=True)
+        return [self.ops[op].attrs for op in first.tolist()]
 
     @cached_property
     def phase(self) -> npt.NDArray[np.str_]:
@@ -130,6 +141,14 @@ def _numbers(keys: Sequence[Any], known: dict[Any, int]) -> Ints:
     for key in dict.fromkeys(keys):
         known.setdefault(key, len(known))
     return np.fromiter(map(known.__getitem__, keys), np.int64, len(keys))
+
+
+def _exact(value: Any) -> object:
+    """Return a key that only the same values of the same types share: 1 is not 1.0."""
+    try:
+        return marshal.dumps(value, 2)  # later versions tell equal strings apart
+    except ValueError:
+        return repr(value)
 
 
 def _spans(begin: Ints) -> Iterable[tuple[int, int]]:

@@ -5,7 +5,6 @@ A Program is a frozen value; it can be saved, compared and planned without the e
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.columns import Columns, Ints
+from autoddl.sbp.fingerprint import digest
 
 FORMAT_VERSION = 1
 
@@ -193,16 +193,12 @@ class Program:
     @cached_property
     def fingerprint(self) -> str:
         """Return 16 hex digits, equal for equal graphs (ops, shapes, attributes, device)."""
-        ops = sorted((o.name, o.type, o.inputs, o.outputs, repr(o.attrs)) for o in self.ops)
-        tensors = sorted((t.name, t.shape, t.dtype) for t in self.tensors)
-        return _digest([self.device, ops, tensors, self.inputs, self.outputs])
+        return digest(self.device, self.columns, self.inputs, self.outputs, attributes=True)
 
     @cached_property
     def structure(self) -> str:
         """Return 16 hex digits, equal for graphs that differ in attributes of ops only."""
-        ops = sorted((o.name, o.type, o.inputs, o.outputs) for o in self.ops)
-        tensors = sorted((t.name, t.shape, t.dtype) for t in self.tensors)
-        return _digest([self.device, ops, tensors, self.inputs, self.outputs])
+        return digest(self.device, self.columns, self.inputs, self.outputs, attributes=False)
 
     def shapes(self, op: Op) -> dict[str, tuple[int, ...]]:
         """Return the logical shape of every operand of `op`."""
@@ -262,10 +258,6 @@ def _rows(rows: Ints, items: Ints, count: int) -> list[list[int]]:
     order = np.argsort(rows, kind="stable")
     found, ends = items[order].tolist(), np.bincount(rows, minlength=count).cumsum().tolist()
     return [found[begin:end] for begin, end in pairwise([0, *ends])]
-
-
-def _digest(parts: list[Any]) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def _check(program: Program) -> None:

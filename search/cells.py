@@ -90,8 +90,8 @@ def _members(problem: Problem) -> dict[int, list[int]]:
 def _same_module(problem: Problem, sources: list[int]) -> dict[int, list[int]]:
     """Return the nodes of every module that has exactly one root, by root."""
     by_module: dict[str, list[int]] = defaultdict(list)
-    for index in range(len(problem.nodes)):
-        by_module[problem.module(problem.nodes[index])].append(index)
+    for index, module in enumerate(_modules(problem)):
+        by_module[module].append(index)
     found = {}
     for module, nodes in by_module.items():
         inside = [root for root in sources if root in set(nodes)]
@@ -104,8 +104,7 @@ def _classes(problem: Problem) -> list[object]:
     """Name every node up to the number of its layer, so that repeated layers get equal names."""
     seen: dict[object, int] = defaultdict(int)
     classes: list[object] = []
-    for node in problem.nodes:
-        module = problem.module(node)
+    for node, module in zip(problem.nodes, _modules(problem), strict=True):
         kind = problem.program.op[node.name].type if node.kind == "op" else node.kind
         leaf = node.name.rpartition(".")[2] if node.kind == "parameter" else ""
         occurrence = seen[module, kind, leaf]
@@ -144,3 +143,9 @@ def _attachment(edge: Edge, node: int, columns: dict[int, Ints], labels: int) ->
         elif others:  # the producer is not known yet: want what a sibling wants
             total = total + table[others[0][:, None], states[None, :]]
     return total
+
+
+def _modules(problem: Problem) -> list[str]:
+    """Return the module of every node."""
+    number, names = problem.modules
+    return [names[n] for n in number.tolist()]

@@ -115,12 +115,22 @@ class Problem:
         """Return the prices of all nodes and edges one behind the other."""
         return Flat(self.node_columns, self.edge_columns)
 
-    def module(self, node: Node) -> str:
-        """Return the module of an op or a parameter, or of what makes a kept tensor; "" for others."""
-        maker = self.program.producer.get(node.name) if node.kind == KEPT else None
-        if node.kind == "op" or maker is not None:
-            return self.program.op[node.name].module if maker is None else maker.module
-        return node.name.rpartition(".")[0] if node.kind in ("parameter", KEPT) else ""
+    @cached_property
+    def modules(self) -> tuple[Ints, Sequence[str]]:
+        """Return for every node the number of its module, and the names of the modules.
+
+        It is that of an op or a parameter, or of what makes a kept tensor; others have "".
+        """
+        columns, program = self.node_columns, self.program.columns
+        names = {name: number for number, name in enumerate(program.modules)}
+        maker, kept = self.ops.copy(), np.flatnonzero(columns.of_kind(KEPT))
+        maker[kept] = program.maker[[program.number[columns.name[n]] for n in kept.tolist()]]
+        found = np.append(program.module, -1)[maker]
+        held = columns.of_kind("parameter", KEPT)
+        for node in np.flatnonzero(maker < 0).tolist():
+            module = columns.name[node].rpartition(".")[0] if held[node] else ""
+            found[node] = names.setdefault(module, len(names))
+        return found, tuple(names)
 
     def update_signature(self, parameter: Parameter, state: NdSbp) -> NdSignature:
         """Return the signature of a parameter's update, one object for equal ones."""

@@ -60,9 +60,9 @@ def test_a_step_that_no_boxing_makes_is_refused() -> None:
 
 def test_errors_of_one_source_add_up_and_those_of_two_do_not() -> None:
     ops = (
-        Price("a", 3.0, "matmul", 0.1),
-        Price("b", 1.0, "matmul", 0.1),
-        Price("c", 1.0, "gelu", 0.3),
+        Price(3.0, "matmul", 0.1),
+        Price(1.0, "matmul", 0.1),
+        Price(1.0, "gelu", 0.3),
     )
-    boxings = (Price("t", 5.0, "all_reduce gpu 2", 0.24),)
+    boxings = (Price(5.0, "all_reduce gpu 2", 0.24),)
     assert StepCost(ops, boxings).uncertainty_s == pytest.approx((0.4**2 + 0.3**2 + 1.2**2) ** 0.5)

@@ -90,6 +90,42 @@ def test_any_graph(found: list[Work]) -> None:
     assert last <= sum(total.values())
 
 
+@given(graphs())
+def test_any_graph_runs_as_a_plain_loop_has_it(found: list[Work]) -> None:
+    spans = [(s.name, s.resource, s.start_s, s.end_s) for s in simulate(found)]
+    assert sorted(spans) == sorted(plainly(found))
+    assert [start for _, _, start, _ in spans] == sorted(start for _, _, start, _ in spans)
+
+
+def plainly(found: list[Work]) -> list[tuple[str, str, float, float]]:
+    """Let every resource that is free take what has been ready longest, of equal ones the first."""
+    waits, parts = [work.waits for work in found], [list(work.parts) for work in found]
+    ready = {n: 0.0 for n, count in enumerate(waits) if count == 0}
+    running: dict[str, tuple[float, int]] = {}
+    spans, now = [], 0.0
+    while ready or running:
+        for number in [n for n in ready if not parts[n]]:
+            del ready[number]
+            for later in found[number].next:
+                waits[later] -= 1
+                if waits[later] == 0:
+                    ready[later] = now
+        if any(not parts[n] for n in ready):
+            continue
+        for _, number in sorted((since, n) for n, since in ready.items()):
+            resource, seconds = parts[number][0]
+            if resource not in running:
+                del ready[number]
+                running[resource] = now + seconds, number
+                spans.append((found[number].name, resource, now, now + seconds))
+        now = min((end_s for end_s, _ in running.values()), default=now)
+        for resource, (end_s, number) in list(running.items()):
+            if end_s == now:
+                del running[resource], parts[number][0]
+                ready[number] = now
+    return spans
+
+
 @pytest.mark.parametrize("make", [mlp, transformer])
 def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-untyped-def]
     problem = builder.build(make(), Mesh.parse("2x2"), PROFILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,36 @@ def test_fingerprint_follows_the_graph() -> None:
     assert len({program.fingerprint, *prints}) == len(others) + 1
     assert program.fingerprint == small_program().fingerprint
     assert len(program.fingerprint) == 16
+
+
+def test_fingerprints_are_digests_of_a_json_text() -> None:
+    """Saved plans hold them, so they stay what they are."""
+    program = small_program()
+    odd = Op('a "source", ä', "ones", (), (), (("value", 1), ("text", "'\\n\"")))
+    same = Op("a", "ones", (), (), (("value", 1.0), ("text", "'\\n\"")))
+    names = Tensor("x ä", (), "float32", "input"), Tensor('x"', (), "float32", "input")
+    bare = replace(program, ops=(), tensors=(), inputs=(), outputs=())
+    more = replace(program, ops=(*program.ops, odd, same), tensors=(*names, *program.tensors))
+    for case in (program, more, bare, transformer()):
+        assert case.fingerprint == json_digest(case, [repr(op.attrs) for op in case.ops])
+        assert case.structure == json_digest(case)
+
+
+def json_digest(program: Program, *columns: list[str]) -> str:
+    ops = sorted(
+        [op.name, op.type, op.inputs, op.outputs, *more]
+        for op, *more in zip(program.ops, *columns, strict=True)
+    )
+    tensors = sorted((t.name, t.shape, t.dtype) for t in program.tensors)
+    text = json.dumps([program.device, ops, tensors, program.inputs, program.outputs])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_equal_attributes_of_other_types_are_others() -> None:
+    columns = replace(changed(alpha=1), ops=changed(alpha=1).ops + small_program().ops).columns
+    assert columns.attribute.tolist() == [0, 1, 1, 2, 1, 1]
+    assert [dict(attrs).get("alpha") for attrs in columns.attributes] == [1, None, 1.0]
+    assert columns.kind[0] != columns.kind[3]
 
 
 def test_fingerprint_ignores_the_order_of_ops() -> None:
