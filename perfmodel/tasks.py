@@ -146,7 +146,7 @@ class _Maker:
         return assembled(self.wiring, self.parts.columns(), chosen)
 
     def _kept(self) -> list[int]:
-        form, source = self.wiring.form, self.parts.source
+        form, source = self.wiring.form.tolist(), self.parts.source
         kept = enumerate(zip(self.kept, self.states, strict=True))
         return [source(form[tensor], state, merged=n < self.inputs) for n, (tensor, state) in kept]
 
@@ -183,7 +183,7 @@ class _Maker:
         found[slots] = [done[wanted[slot]] for slot in slots.tolist()]
         for name in dict.fromkeys(self.program.outputs):
             tensor = wiring.tensor[name]
-            made = wiring.results.get(tensor, NONE)
+            made = int(wiring.result[tensor])
             source = int(kept[tensor]) if made == NONE else made + first_op
             if source != NONE:
                 self._output(name, source, returned.get(name, NONE), done)
@@ -215,7 +215,7 @@ class _Maker:
         """Add the identities of a redistribution with the boxings between them, before an op."""
         item, parts = self.layout.redistributions[number], self.parts
         tensor, state = self.wiring.tensor[item.tensor], self._state(source)
-        form, path = self.wiring.form[tensor], item.path
+        form, path = int(self.wiring.form[tensor]), item.path
         if item.tensor in self.layout.variables or comes_alone(item):
             path = (state, *path)
         late = len(path) - len(item.path) + item.early if item.early else 0
