@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.perfmodel.parts import GIVEN, INPUT, ROLE, Columns
-from autoddl.perfmodel.rank import NONE, Buffers, Flags, Ints, RankTasks, Rows, Tasks
+from autoddl.perfmodel.rank import NONE, Buffers, Flags, Ints, RankTasks, Rows, Table, Tasks
 from autoddl.perfmodel.wiring import BITS, MASK, Wiring
 
 Item = TypeVar("Item", bound=np.generic)
@@ -20,16 +20,16 @@ class Chosen:
     """The parts of a rank by number: what is kept, the ops, then what was added.
 
     `kept` are the tensors of the first, `parts` the kinds of those and of the ops, `results` what each
-    input of an op reads. Of those `added` are told the kind, the tensor, what it reads, before which op
-    it comes, and the order of its task, where that is given; they come in ascending order of ops. `after`
-    are parts with the ops that they wait for without reading from them.
+    input of an op reads. Rows of `added` tell of those the kind, the tensor, what it reads, before which
+    op it comes, and the order of its task, where that is given; they come in ascending order of ops.
+    `after` are parts with the ops that they wait for without reading from them.
     """
 
     kept: Ints
     parts: Ints
     results: Ints
-    added: Ints
-    after: Ints
+    added: Table
+    after: Table
     compute_stream: bool
 
 
@@ -48,7 +48,7 @@ class _Assembly:
 
     def __init__(self, wiring: Wiring, columns: Columns, chosen: Chosen) -> None:
         self.wiring, self.columns, self.chosen = wiring, columns, chosen
-        self.added, self.tensors, self.sources, self.before, self.orders = chosen.added.T
+        self.added, self.tensors, self.sources, self.before, self.orders = chosen.added
         kept, ops = len(chosen.kept), len(wiring.first_read) - 1
         count = len(chosen.parts) + len(self.added)
         self.place = np.arange(count)
@@ -121,7 +121,7 @@ class _Assembly:
         place = self.tasks.row[given.row]
         others, outside = begin[place] + given.items, given.items == INPUT
         others[outside] = producer[self.inputs[self.first_input[place[outside]]]]
-        late = self.chosen.after.T
+        late = self.chosen.after
         return Rows.sorted(
             np.concatenate((given.row, begin[self.place[late[0]]])),
             np.concatenate((others, begin[self.ops[late[1]]])),
