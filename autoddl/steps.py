@@ -60,7 +60,7 @@ class Steps:
         self.place = problem.ops.copy()  # of each node: the op whose compute it has
         for node in np.flatnonzero(problem.node_columns.of_kind("parameter")).tolist():
             update = self.program.parameter[problem.node_columns.name[node]].update
-            self.place[node] = -1 if update is None else columns.op_number[update]
+            self.place[node] = -1 if update is None else columns.place[update]
         self.nodes = np.flatnonzero(self.place >= 0)
         tensors = np.array([columns.number[t] for t in problem.edge_columns.tensor], dtype=np.int64)
         self.maker, output = columns.maker[tensors], columns.output[tensors]

@@ -108,7 +108,7 @@ class StepPrices:
         """
         ops, kinds = self.program.ops, self.program.columns.kind
         try:
-            signatures = list(map(layout.signatures.__getitem__, self.program.columns.op_number))
+            signatures = list(map(layout.signatures.__getitem__, self.program.columns.place))
         except KeyError as error:
             raise AutoDDLError(
                 f"step: op {error.args[0]} has no signature; plan this program with autoddl.optimize"
