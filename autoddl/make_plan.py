@@ -15,7 +15,7 @@ from autoddl.perfmodel.memory import Layout
 from autoddl.perfmodel.memory import estimate as estimate_memory
 from autoddl.perfmodel.timeline import Prediction, predict
 from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
-from autoddl.redistributions import redistributions_of
+from autoddl.redistributions import Redistributions, redistributions_of
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
@@ -118,7 +118,7 @@ class Assigned:
         return assigned_layout(self.problem, self.assignment, self.redistributions)
 
     @cached_property
-    def redistributions(self) -> tuple[Redistribution, ...]:
+    def redistributions(self) -> Redistributions:
         """Return what readers want in another state, edge by edge."""
         return redistributions_of(self.problem, self.assignment)
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline import Timeline, simulate
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FORMAT = "autoddl.plan"
 FORMAT_VERSION = 1
 OUTPUT = "output"  # stands for the graph's outputs among the readers of a redistribution
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -145,25 +147,25 @@ class Estimate:
         return self.compute_s + self.communication_s - self.overlap_s + self.idle_s
 
 
-class Rows(Sequence[Estimate]):
-    """Estimates that are made when one of them is first read; the same as their tuple otherwise."""
+class Rows(Sequence[Row]):
+    """A tuple that is made when one of its items is first read."""
 
-    def __init__(self, make: Callable[[], tuple[Estimate, ...]]) -> None:
-        self._make: Callable[[], tuple[Estimate, ...]] | None = make
-        self._rows: tuple[Estimate, ...] = ()
+    def __init__(self, make: Callable[[], tuple[Row, ...]]) -> None:
+        self._make: Callable[[], tuple[Row, ...]] | None = make
+        self._rows: tuple[Row, ...] = ()
 
     @property
-    def rows(self) -> tuple[Estimate, ...]:
-        """Return the estimates."""
+    def rows(self) -> tuple[Row, ...]:
+        """Return the tuple."""
         if self._make is not None:
             self._rows, self._make = self._make(), None
         return self._rows
 
     @overload
-    def __getitem__(self, index: int) -> Estimate: ...
+    def __getitem__(self, index: int) -> Row: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Estimate]: ...
-    def __getitem__(self, index: int | slice) -> Estimate | Sequence[Estimate]:
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
         return self.rows[index]
 
     def __len__(self) -> int:
@@ -203,7 +205,7 @@ class Plan:
     signatures: Mapping[str, NdSignature]
     variables: Mapping[str, NdSbp]
     inputs: tuple[InputPlan, ...]
-    redistributions: tuple[Redistribution, ...]
+    redistributions: Sequence[Redistribution]
     layers: tuple[Layer, ...]
     estimate: Estimate
     baselines: Sequence[Estimate] = ()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autoddl.perfmodel.tasks import Layout, Redistributed
+from autoddl.perfmodel.moves import Redistributed
+from autoddl.perfmodel.tasks import Layout
 from autoddl.perfmodel.wiring import BUFFER, SUM
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import NdSbp

@@ -8,12 +8,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.perfmodel.parts import GIVEN, INPUT, KINDS, ROLE, Columns
-from autoddl.perfmodel.rank import NONE, Buffers, Ints, RankTasks, Rows, Tasks
+from autoddl.perfmodel.parts import GIVEN, INPUT, ROLE, Columns
+from autoddl.perfmodel.rank import NONE, Buffers, Flags, Ints, RankTasks, Rows, Table, Tasks
 from autoddl.perfmodel.wiring import BITS, MASK, Wiring
-from autoddl.sbp.program import PHASES
 
-_KINDS = np.array(KINDS, dtype=object)
 Item = TypeVar("Item", bound=np.generic)
 
 
@@ -22,16 +20,16 @@ class Chosen:
     """The parts of a rank by number: what is kept, the ops, then what was added.
 
     `kept` are the tensors of the first, `parts` the kinds of those and of the ops, `results` what each
-    input of an op reads. Of those `added` are told the kind, the tensor, what it reads, before which op
-    it comes, and the order of its task, where that is given; they come in ascending order of ops. `after`
-    are parts with the ops that they wait for without reading from them.
+    input of an op reads. Rows of `added` tell of those the kind, the tensor, what it reads, before which
+    op it comes, and the order of its task, where that is given; they come in ascending order of ops.
+    `after` are parts with the ops that they wait for without reading from them.
     """
 
     kept: Ints
     parts: Ints
     results: Ints
-    added: Ints
-    after: Ints
+    added: Table
+    after: Table
     compute_stream: bool
 
 
@@ -50,8 +48,9 @@ class _Assembly:
 
     def __init__(self, wiring: Wiring, columns: Columns, chosen: Chosen) -> None:
         self.wiring, self.columns, self.chosen = wiring, columns, chosen
-        self.added, self.tensors, self.sources, self.before, self.orders = chosen.added.T
-        kept, ops, count = len(chosen.kept), len(wiring.op), len(chosen.parts) + len(self.added)
+        self.added, self.tensors, self.sources, self.before, self.orders = chosen.added
+        kept, ops = len(chosen.kept), len(wiring.first_read) - 1
+        count = len(chosen.parts) + len(self.added)
         self.place = np.arange(count)
         self.ops = self.place[kept : kept + ops]
         self.ops += self.before.searchsorted(np.arange(ops), side="right")
@@ -89,11 +88,12 @@ class _Assembly:
             Rows.sorted(given.row[made], reads[made], len(row)),
             self._after(buffers.producer),
             merged,
-            columns.transfer[row].tolist(),
-            self._phase()[part].tolist(),
+            columns.transfer[row],
+            self._updates()[part],
             np.append(columns.first[row] + self.buffers.start[part], self.buffers.start[-1]),
             self._shares(given.start, reads),
-            set(columns.inserted[row].nonzero()[0].tolist()),
+            columns.writes[row],
+            columns.inserted[row],
         )
         return RankTasks(tasks, buffers, self.chosen.compute_stream)
 
@@ -109,11 +109,11 @@ class _Assembly:
         own = (group << 60) + (numbers << BITS)
         return np.where(group == GIVEN, given[self.tasks.row], own)
 
-    def _phase(self) -> npt.NDArray[np.object_]:
-        """Return the phase of each part; boxings are made in that of their first reader."""
-        phase = self.wiring.phase  # the last is that of outputs
-        kept = np.full(len(self.chosen.kept), PHASES[0], dtype=object)
-        return self._ordered(kept, phase[:-1], phase[self.before])
+    def _updates(self) -> Flags:
+        """Tell of each part whether it is of the optimizer; boxings are what their first reader is."""
+        updates = self.wiring.updates  # the last is that of outputs
+        kept = np.zeros(len(self.chosen.kept), dtype=np.bool_)
+        return self._ordered(kept, updates[:-1], updates[self.before])
 
     def _after(self, producer: Ints) -> Rows:
         """Return which tasks each waits for without reading from them."""
@@ -121,23 +121,19 @@ class _Assembly:
         place = self.tasks.row[given.row]
         others, outside = begin[place] + given.items, given.items == INPUT
         others[outside] = producer[self.inputs[self.first_input[place[outside]]]]
-        late = self.chosen.after.T
+        late = self.chosen.after
         return Rows.sorted(
             np.concatenate((given.row, begin[self.place[late[0]]])),
             np.concatenate((others, begin[self.ops[late[1]]])),
             len(self.tasks.items),
         )
 
-    def _shares(self, first: Ints, reads: Ints) -> dict[int, tuple[int, bool]]:
-        """Return which of its reads may be a task's result, and whether it writes there."""
-        row = self.tasks.items
-        shared = self.columns.shared[row]
-        tasks = (shared != NONE).nonzero()[0]
-        sources = reads[first[tasks] + shared[tasks]]
-        tasks, sources = tasks[sources != NONE], sources[sources != NONE]
-        writes = self.columns.writes[row[tasks]]
-        pairs = zip(sources.tolist(), writes.tolist(), strict=True)
-        return dict(zip(tasks.tolist(), pairs, strict=True))
+    def _shares(self, first: Ints, reads: Ints) -> Ints:
+        """Return which of its reads may be a task's result."""
+        found = self.columns.shared[self.tasks.items]
+        tasks = (found != NONE).nonzero()[0]
+        found[tasks] = reads[first[tasks] + found[tasks]]
+        return found
 
     def _buffers(self) -> Buffers:
         columns, wiring, part, row = self.columns, self.wiring, self.buffers.row, self.buffers.items
@@ -153,10 +149,10 @@ class _Assembly:
         moved = columns.origin[row] == INPUT
         origin[moved] = self.inputs[self.first_input[part[moved]]]
         return Buffers(
-            wiring.names[name].tolist(),
-            _KINDS[np.where(kind == ROLE, wiring.role[name], kind)].tolist(),
-            columns.size[row].tolist(),
+            name,
+            np.where(kind == ROLE, wiring.role[name], kind),
+            columns.size[row],
             self.tasks.start[part] + columns.producer[row],
-            columns.reused[row].tolist(),
+            columns.reused[row],
             origin,
         )

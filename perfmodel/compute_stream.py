@@ -14,7 +14,7 @@ from itertools import groupby
 import numpy as np
 
 from autoddl.compiled import compiled
-from autoddl.perfmodel.rank import Flags, Ints, RankTasks, Table
+from autoddl.perfmodel.rank import PARAMETER, Flags, Ints, RankTasks, Table
 from autoddl.sbp.state import B, NdSbp, Sbp
 
 AXES = 2  # OneFlow converts boxings on so many axes, those of equal changes side by side as one
@@ -95,14 +95,13 @@ def stream_order(rank: RankTasks) -> Ints:
     read the variable as it was.
     """
     tasks, buffers = rank.tasks, rank.buffers
-    inner = np.array(tasks.transfer, dtype=np.bool_)
-    inner[list(tasks.inserted)] = True
-    nodes = np.array(tasks.order, dtype=np.int64).argsort(kind="stable")
+    inner = tasks.transfer | tasks.inserted
+    nodes = tasks.order.argsort(kind="stable")
     nodes = nodes[~inner[nodes]]
-    own = np.array(tasks.first)[buffers.producer] == buffers.origin
-    variable = own & np.array([kind == "parameter" for kind in buffers.kind], dtype=np.bool_)
-    updates = np.array([phase == "optimizer" for phase in tasks.phase], dtype=np.bool_)
-    sources = _sources(*rank.before, *rank.reads, *rank.readers, variable, updates, inner, nodes)
+    variable = (tasks.first[buffers.producer] == buffers.origin) & (buffers.kind == PARAMETER)
+    sources = _sources(
+        *rank.before, *rank.reads, *rank.readers, variable, tasks.updates, inner, nodes
+    )
     return _in_turn(*rank.before, nodes, *sources)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoddl.perfmodel.accumulate import buffered, summed
-from autoddl.perfmodel.rank import RankTasks
+from autoddl.perfmodel.rank import BOXING, KINDS, Ints, RankTasks
 from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import blocks
 from autoddl.perfmodel.sizes import LocalSizes
@@ -32,7 +32,9 @@ __all__ = [
 ]  # fmt: skip
 
 _PARTS = {"parameter": 0, "buffer": 0, "state": 2, "boxing": 4, "workspace": 4, "output": 4}
-_ACTIVATIONS = 3
+_GRADIENTS, _ACTIVATIONS = 1, 3
+_NONE = np.zeros(0, dtype=np.int64)
+_PART = np.array([_PARTS.get(kind, _ACTIVATIONS) for kind in KINDS])
 
 
 @dataclass(frozen=True)
@@ -120,20 +122,25 @@ def rank_estimate(
     """Return the memory of the device at mesh coordinates `coords`; see `estimate`."""
     rank = rank_tasks(program, mesh, layout, coords, sizes=sizes, compute_stream=compute_stream)
     found, buffers = blocks(rank), rank.buffers
-    again = [*_waiting(rank, program, micro_batches), *_more_in_flight(rank, in_flight)]
-    alive = [*found.alive.items.tolist(), *again]
-    tensors, kinds = [buffers.tensor[i] for i in alive], [buffers.kind[i] for i in alive]
-    gradients = {p.gradient for p in program.parameters if p.gradient}
-    part = [
-        1 if kind != "boxing" and tensor in gradients else _PARTS.get(kind, _ACTIVATIONS)
-        for tensor, kind in zip(tensors, kinds, strict=True)
-    ]
-    held, parts = np.array(buffers.size, dtype=np.int64)[alive], np.zeros(5, dtype=np.int64)
+    again = np.concatenate((
+        _waiting(rank, program, micro_batches) if micro_batches > 1 else _NONE,
+        _more_in_flight(rank, program, in_flight) if in_flight > 2 else _NONE,
+    ))  # fmt: skip
+    alive = np.concatenate((found.alive.items, again))
+    names, kinds, held = buffers.name[alive], buffers.kind[alive], buffers.size[alive]
+    number, part = program.columns.number, _PART[kinds]
+    gradient = np.zeros(len(number) + len(program.ops), dtype=np.bool_)
+    gradient[[number[p.gradient] for p in program.parameters if p.gradient]] = True
+    part[gradient[names] & (kinds != BOXING)] = _GRADIENTS
+    parts = np.zeros(5, dtype=np.int64)
     np.add.at(parts, part, held)
     parts[-1] += found.size.sum() + held[len(alive) - len(again) :].sum() - held.sum()  # gaps
     by_size = (-held).argsort(kind="stable")
-    largest_first = zip([tensors[n] for n in by_size], held[by_size].tolist(), strict=True)
     total = parts.tolist()
+    name_of = [*number, *program.order.number]
+    largest_first = zip(
+        [name_of[n] for n in names[by_size].tolist()], held[by_size].tolist(), strict=True
+    )
     return MemoryEstimate(total[0], total[1], total[2], total[3], total[4], tuple(largest_first))
 
 
@@ -145,8 +152,7 @@ def never_reused_bytes(
     Those are parameters, their states, inputs, and what collectives on streams of their own return.
     """
     rank = rank_tasks(program, mesh, layout, sizes=sizes)
-    columns = zip(rank.buffers.size, rank.buffers.reused, strict=True)
-    return sum(size for size, reused in columns if not reused)
+    return int(rank.buffers.size[~rank.buffers.reused].sum())
 
 
 def _places(program: Program, mesh: Sequence[int], layout: Layout) -> Collection[tuple[int, ...]]:
@@ -181,21 +187,20 @@ def _made_partial(program: Program, layout: Layout) -> Iterator[tuple[NdSbp, NdS
                 yield before.executed, after.executed
 
 
-def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Iterator[int]:
-    """Yield the inputs of all micro-batches but one."""
-    inputs, buffers = set(program.inputs), rank.buffers
-    for index, tensor in enumerate(buffers.tensor) if micro_batches > 1 else ():
-        kept = buffers.kind[index] in ("boxing", "workspace", "output")
-        if tensor in inputs and buffers.origin[index] == index and not kept:
-            yield from [index] * (micro_batches - 1)
+def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Ints:
+    """Return the inputs of all micro-batches but one."""
+    buffers, number = rank.buffers, program.columns.number
+    inputs = np.isin(buffers.name, [number[name] for name in program.inputs])
+    own = (buffers.origin == np.arange(len(buffers))) & (buffers.kind < BOXING)
+    return np.flatnonzero(inputs & own).repeat(micro_batches - 1)
 
 
-def _more_in_flight(rank: RankTasks, in_flight: int) -> Iterator[int]:
-    """Yield what buffers hold of all micro-batches in flight but the newest, and one more."""
-    buffers, merged = rank.buffers, rank.tasks.merged
-    for index, tensor in enumerate(buffers.tensor) if in_flight > 2 else ():
-        if tensor.startswith(f"{BUFFER} ") and not merged[buffers.producer[index]]:
-            yield from [index] * (in_flight - 2)
+def _more_in_flight(rank: RankTasks, program: Program, in_flight: int) -> Ints:
+    """Return what buffers hold of all micro-batches in flight but the newest, and one more."""
+    buffers, number = rank.buffers, program.columns.number
+    copies = np.isin(buffers.name, [n for t, n in number.items() if t.startswith(f"{BUFFER} ")])
+    held = copies & ~rank.tasks.merged[buffers.producer]
+    return np.flatnonzero(held).repeat(in_flight - 2)
 
 
 def local_bytes(tensor: Tensor, state: Sequence[Sbp], mesh: Sequence[int]) -> int:

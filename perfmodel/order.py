@@ -21,11 +21,10 @@ def execution_order(rank: RankTasks) -> Ints:
     put off least, then what comes first.
     """
     buffers, before = rank.buffers, rank.before
-    sizes = np.asarray(buffers.size, dtype=np.int64) * np.asarray(buffers.reused, dtype=np.bool_)
-    added = _added_bytes(np.asarray(rank.tasks.first, dtype=np.int64), sizes, *rank.readers)
+    added = _added_bytes(rank.tasks.first, buffers.size * buffers.reused, *rank.readers)
     latest = _latest(*before, _TRUNK)
-    turn = np.lexsort((np.asarray(rank.tasks.order, dtype=np.int64), latest, added))
-    return _in_turn(*before, turn, np.asarray(rank.tasks.transfer, dtype=np.int64))
+    turn = np.lexsort((rank.tasks.order, latest, added))
+    return _in_turn(*before, turn, rank.tasks.transfer.astype(np.int64))
 
 
 @compiled

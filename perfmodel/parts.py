@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from autoddl.perfmodel.compute_stream import workspace_bytes
-from autoddl.perfmodel.rank import NONE, Flags, Ints, Rows
-from autoddl.sbp.program import ROLES
+from autoddl.perfmodel.rank import BOXING, NONE, OUTPUT, WORKSPACE, Flags, Ints, Rows
 from autoddl.sbp.state import B, NdSbp, Sbp
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 512
 """Every buffer starts and ends at a multiple of so many bytes."""
-KINDS = (*ROLES, "boxing", "workspace", "output")
-BOXING, WORKSPACE, OUTPUT = range(len(ROLES), len(KINDS))
 ROLE = NONE  # the kind of a buffer that holds a tensor of the program
 INPUT = -1
 GIVEN = NONE  # the order of a task that is no matter of its number

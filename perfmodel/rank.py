@@ -15,11 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.compiled import compiled
+from autoddl.sbp.program import ROLES
 
 Ints = npt.NDArray[np.int64]
 Table = Ints  # with two axes
 Flags = npt.NDArray[np.bool_]
 NONE = -1  # where there is no task or buffer
+KINDS = (*ROLES, "boxing", "workspace", "output")
+"""The kinds of buffers: the roles of tensors, and what is no tensor of the program."""
+BOXING, WORKSPACE, OUTPUT = range(len(ROLES), len(KINDS))
+PARAMETER = KINDS.index("parameter")
+VARIABLE = np.array([kind in ("parameter", "state", "buffer") for kind in KINDS])
 
 
 class Rows(NamedTuple):
@@ -70,16 +76,16 @@ def _range(start: Ints) -> Ints:
 class Buffers:
     """The results of tasks: bytes (aligned), and whether their memory may be reused.
 
-    `tensor` is the program's tensor that one holds, whole, in part or as a partial sum; `kind` is the
-    tensor's role, or "boxing" or "workspace". `origin` is the buffer of which a boxing made this one;
-    others are their own.
+    `name` is the number (among tensors, then ops) of the tensor that one holds, whole, in part or as a
+    partial sum; `kind` is the place of its role in KINDS, or that of a boxing or a workspace. `origin`
+    is the buffer of which a boxing made this one; others are their own.
     """
 
-    tensor: list[str]
-    kind: list[str]
-    size: list[int]
+    name: Ints
+    kind: Ints
+    size: Ints
     producer: Ints
-    reused: list[bool]
+    reused: Flags
     origin: Ints
 
     def __len__(self) -> int:
@@ -92,20 +98,21 @@ class Tasks:
 
     `order` breaks ties between tasks that are ready at the same time; `reads` are buffers, `after`
     tasks that one waits for without reading from them. The results of a task are the buffers from its
-    `first` to that of the next; the last `first` is that of none. Only some tasks have the others:
-    `shares` tells which of the buffers it reads may be its result's memory, and whether it writes
-    there; `inserted` are the ops that replace boxings.
+    `first` to that of the next; the last `first` is that of none. `shares` is the buffer that one reads
+    whose memory its result may be, or NONE, and `writes` tells whether it writes there. `inserted` are
+    the ops that replace boxings, `updates` the parts of the optimizer.
     """
 
     order: Ints
     reads: Rows
     after: Rows
     merged: Flags
-    transfer: list[bool]
-    phase: list[str]
+    transfer: Flags
+    updates: Flags
     first: Ints
-    shares: dict[int, tuple[int, bool]]
-    inserted: set[int]
+    shares: Ints
+    writes: Flags
+    inserted: Flags
 
     def __len__(self) -> int:
         return len(self.order)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from autoddl.perfmodel.tasks import Layout, Redistributed
+from autoddl.perfmodel.moves import Redistributed
+from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import find
 from autoddl.sbp.state import NdSbp

@@ -17,9 +17,7 @@ from autoddl.compiled import compiled
 from autoddl.perfmodel.compute_stream import stream_order
 from autoddl.perfmodel.order import execution_order
 from autoddl.perfmodel.packing import packed
-from autoddl.perfmodel.rank import NONE, Flags, Ints, RankTasks, Rows, Table
-
-_VARIABLES = frozenset(("parameter", "state", "buffer"))
+from autoddl.perfmodel.rank import NONE, VARIABLE, Flags, Ints, RankTasks, Rows, Table
 
 
 class Blocks(NamedTuple):
@@ -31,7 +29,7 @@ class Blocks(NamedTuple):
 
 def blocks(rank: RankTasks) -> Blocks:
     """Return all blocks of memory that a rank allocates."""
-    sizes, reused = np.asarray(rank.buffers.size), np.asarray(rank.buffers.reused, dtype=np.bool_)
+    sizes, reused = rank.buffers.size, rank.buffers.reused
     own = ((sizes > 0) & ~reused).nonzero()[0]
     chains = merged_chains(rank)
     order = stream_order(rank) if rank.compute_stream else execution_order(rank)
@@ -47,11 +45,8 @@ def merged_chains(rank: RankTasks) -> Ints:
     The learning rate connects all updates of parameters, where these are merged at all.
     """
     tasks = rank.tasks
-    updates = [phase == "optimizer" for phase in tasks.phase] if rank.compute_stream else []
-    return _connected(
-        np.asarray(rank.buffers.producer), *rank.readers, np.asarray(tasks.merged, dtype=np.bool_),
-        np.asarray(updates, dtype=np.bool_).nonzero()[0],
-    )  # fmt: skip
+    updates = tasks.updates.nonzero()[0][: None if rank.compute_stream else 0]
+    return _connected(rank.buffers.producer, *rank.readers, tasks.merged, updates)
 
 
 @compiled
@@ -81,18 +76,13 @@ def _root(parent: Ints, item: int) -> int:
 def _shared(rank: RankTasks, order: Ints, chains: Ints) -> Blocks:
     """Return the blocks of the chains whose tasks run in this order, as they begin."""
     tasks, buffers = rank.tasks, rank.buffers
-    sizes, first = (np.asarray(column, dtype=np.int64) for column in (buffers.size, tasks.first))
-    written = np.asarray(buffers.reused, dtype=np.bool_) & (sizes > 0)
-    shares = np.full(len(tasks), NONE)
-    shares[list(tasks.shares)] = [source for source, _ in tasks.shares.values()]
-    overwrites = np.zeros(len(tasks), dtype=np.bool_)
-    overwrites[[task for task, (_, writes) in tasks.shares.items() if writes]] = True
-    held = np.asarray(list(map(_VARIABLES.__contains__, buffers.kind)), dtype=np.bool_)
+    sizes, first, shares = buffers.size, tasks.first, tasks.shares
+    written, overwrites = buffers.reused & (sizes > 0), tasks.writes & (shares != NONE)
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     may = _overwriting(
-        shares, overwrites, first, np.asarray(buffers.origin), *rank.readers, held,
-        np.asarray(tasks.transfer, dtype=np.bool_), *rank.before, chains, place, order,
+        shares, overwrites, first, buffers.origin, *rank.readers, VARIABLE[buffers.kind],
+        tasks.transfer, *rank.before, chains, place, order,
     )  # fmt: skip
     row, number, lengths = _rows(chains, order)
     lengths = lengths[: row.max(initial=-1) + 1]

@@ -53,7 +53,7 @@ class LocalSizes:
         """Return the bytes of a tensor of this form (see Wiring) in a state."""
         size = self._tensors.get((form, state))
         if size is None:
-            tensor = self.program.tensors[self.wiring.form.index(form)]
+            tensor = self.program.tensors[int((self.wiring.form == form).argmax())]
             size = math.prod(self._shape(tensor, state)) * tensor.item_bytes
             self._tensors[form, state] = size
         return size

@@ -12,45 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
+from autoddl.perfmodel.added import Added, Link, Wanted, added, chain_of
 from autoddl.perfmodel.assembly import Chosen, assembled, order_of
-from autoddl.perfmodel.parts import INPUT
-from autoddl.perfmodel.rank import NONE, Ints, RankTasks
+from autoddl.perfmodel.moves import Moves, Path, Redistributed, moves_of
+from autoddl.perfmodel.rank import NONE, Flags, Ints, RankTasks, Table
 from autoddl.perfmodel.sizes import LocalSizes
 from autoddl.perfmodel.wiring import BITS, MASK, SUM
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
-
-
-class Redistributed(Protocol):
-    """A tensor that some readers want in another state: the states after each boxing.
-
-    `readers` are (op, operand) pairs; those that are no op stand for the graph's outputs. The boxing
-    behind the first `early` ones waits for the op `after`, if there is one.
-    """
-
-    @property
-    def tensor(self) -> str: ...
-    @property
-    def path(self) -> tuple[NdSbp, ...]: ...
-    @property
-    def readers(self) -> tuple[tuple[str, str], ...]: ...
-    @property
-    def after(self) -> str: ...
-    @property
-    def early(self) -> int: ...
-
-
-def comes_alone(redistribution: Redistributed) -> bool:
-    """Tell whether its first boxing is for its readers only, later than that for others.
-
-    It then begins with an identity of its own; boxings from one result to one state are shared.
-    """
-    return bool(redistribution.after) and not redistribution.early
 
 
 @dataclass(frozen=True)
@@ -122,123 +95,122 @@ class _Maker:
         tensor, inputs, variables = self.wiring.tensor, layout.inputs, layout.variables
         names = [name for held in (inputs, variables) for name in held if name in tensor]
         self.inputs = sum(name in tensor for name in inputs)  # the first of what is kept
-        self.kept = [tensor[name] for name in names]
+        self.kept = np.array([tensor[name] for name in names], dtype=np.int64)
         self.states = [
             state for held in (inputs, variables) for name, state in held.items() if name in tensor
         ]
-        self.first_added = len(self.kept) + len(program.ops)
-        self.boxed: dict[int, int] = {}  # by number of source and boxing
-        self.added: list[int] = []  # see Chosen
-        self.after: list[tuple[int, int]] = []  # parts, and the ops that they wait for
+        kept, ops = self._kept(), self._ops()
+        self.chosen = np.concatenate((kept[0], ops[0]))
+        self.like = np.concatenate((kept[1], ops[1] + len(kept[1])))  # equal states, not bytes only
 
     def make(self) -> RankTasks:
         number, kept = self.wiring.op, len(self.kept)
         waits = [(kept + number[o], number[t]) for o, t in self.layout.after.items() if o in number]
-        results = self._results()
+        results, found = self._results()
         chosen = Chosen(
-            np.array(self.kept, dtype=np.int64),
-            np.concatenate((np.array(self._kept(), dtype=np.int64), self._ops())),
+            self.kept,
+            self.chosen,
             results,
-            np.array(self.added, dtype=np.int64).reshape(-1, 5),
-            np.array([*waits, *self.after], dtype=np.int64).reshape(-1, 2),
+            found.parts,
+            np.concatenate((np.array(waits, dtype=np.int64).reshape(-1, 2).T, found.after), axis=1),
             compute_stream=self.compute_stream,
         )
         return assembled(self.wiring, self.parts.columns(), chosen)
 
-    def _kept(self) -> list[int]:
-        form, source = self.wiring.form, self.parts.source
-        kept = enumerate(zip(self.kept, self.states, strict=True))
-        return [source(form[tensor], state, merged=n < self.inputs) for n, (tensor, state) in kept]
+    def _kept(self) -> tuple[Ints, Ints]:
+        """Return the parts of all variables and inputs, and equal numbers for equal ones."""
+        form, inputs = self.wiring.form[self.kept], np.arange(len(self.kept)) < self.inputs
+        where, which = _distinct(_same(self.states), form, inputs)
+        found = [
+            self.parts.source(int(form[n]), self.states[n], merged=bool(inputs[n])) for n in where
+        ]
+        return np.array(found, dtype=np.int64)[which], which
 
-    def _ops(self) -> Ints:
-        """Return the parts of all ops; few kinds of ops have few signatures, one object each."""
+    def _ops(self) -> tuple[Ints, Ints]:
+        """Return the same of ops; few kinds of ops have few signatures, one object each."""
         signatures = list(map(self.layout.signatures.__getitem__, self.wiring.op))
-        one = np.fromiter(map(id, signatures), dtype=np.int64, count=len(signatures))
-        _, number = np.unique(one, return_inverse=True)
-        keys = number * (len(signatures) + 1) + self.wiring.kind
-        _, first, known = np.unique(keys, return_index=True, return_inverse=True)
-        parts = [self._op(number, signatures[number]) for number in first.tolist()]
-        return np.array(parts, dtype=np.int64)[known]
+        where, which = _distinct(_same(signatures), self.wiring.kind)
+        parts = [self._op(number, signatures[number]) for number in where]
+        return np.array(parts, dtype=np.int64)[which], which
 
     def _op(self, number: int, signature: NdSignature) -> int:
         op, sizes = self.program.ops[number], self.sizes.op(number, signature)
         return self.parts.op(sizes, tuple([o for o, _ in op.inputs]), reused=op.type != SUM)
 
-    def _results(self) -> Ints:
-        """Return which result each op input reads, NONE where the engine's scheduler makes it."""
+    def _results(self) -> tuple[Ints, Added]:
+        """Return which result each op input reads, NONE where the engine's scheduler makes it.
+
+        Besides, what is added for this.
+        """
         wiring, first_op = self.wiring, len(self.kept) << BITS
         kept = np.full(len(wiring.tensor), NONE)
         kept[self.kept] = np.arange(len(self.kept)) << BITS
         found = np.where(wiring.made == NONE, kept[wiring.read], wiring.made + first_op)
-        wanted, returned = self._wanted()
-        done = {NONE: NONE}
-        slots = np.array(sorted(wanted), dtype=np.int64)
-        slots = slots[found[slots] != NONE]
-        for slot, source, op in zip(
-            slots.tolist(), found[slots].tolist(), wiring.reader[slots].tolist(), strict=True
-        ):
-            number = wanted[slot]
-            if number not in done:
-                done[number] = self._redistributed(number, source, op)
-        found[slots] = [done[wanted[slot]] for slot in slots.tolist()]
-        for name in dict.fromkeys(self.program.outputs):
-            tensor = wiring.tensor[name]
-            made = wiring.results.get(tensor, NONE)
-            source = int(kept[tensor]) if made == NONE else made + first_op
-            if source != NONE:
-                self._output(name, source, returned.get(name, NONE), done)
-        return found
+        given = np.where(wiring.result == NONE, kept, wiring.result + first_op)
+        moves = moves_of(wiring, self.layout.redistributions)
+        into = moves.slot != NONE
+        wanted = np.full(len(found), NONE)
+        wanted[moves.slot[into]] = moves.item[into]
+        slots = np.flatnonzero((wanted != NONE) & (found != NONE))
+        item, first = np.unique(wanted[slots], return_index=True)
+        turn = first.argsort()
+        item, slot = item[turn], slots[first[turn]]
+        none = np.full(len(item), NONE)
+        columns = np.stack((item, moves.tensor[item], found[slot], wiring.reader[slot], none))
+        more = self._outputs(moves, item.tolist(), given)
+        made = self._added(moves, np.concatenate((columns, more), axis=1))
+        place = np.empty(len(moves.tensor), dtype=np.int64)
+        place[item] = np.arange(len(item))
+        found[slots] = made.result[place[wanted[slots]]]
+        return found, made
 
-    def _wanted(self) -> tuple[dict[int, int], dict[str, int]]:
-        """Return the redistributions by the input of an op that they are for, and by output."""
-        ops, slot_of, wanted = self.wiring.op, self.wiring.slot, dict[int, int]()
-        outputs: dict[str, tuple[tuple[str, str], int]] = {}
-        for number, item in enumerate(self.layout.redistributions):
-            tensor = item.tensor
-            for reader in item.readers:
-                op = ops.get(reader[0])
-                if op is not None:
-                    wanted[slot_of(tensor, op, reader[1])] = number
-                elif outputs.setdefault(tensor, (reader, number))[0] == reader:
-                    outputs[tensor] = reader, number
-        wanted.pop(NONE, None)
-        return wanted, {name: number for name, (_, number) in outputs.items()}
+    def _outputs(self, moves: Moves, items: Sequence[int], given: Ints) -> Table:
+        """Return what is added for the graph's outputs, behind what is for `items` already.
 
-    def _output(self, name: str, source: int, number: int, done: dict[int, int]) -> None:
-        end, tensor = len(self.program.ops), self.wiring.tensor[name]
-        if number not in done:
-            done[number] = self._redistributed(number, source, end)
-        part = self.parts.output(self.program.tensors[tensor].size_bytes)
-        self._add(part, tensor, source if number == NONE else done[number], end, order_of(1, end))
+        Those are redistributions, and, with number NONE, what gives a tensor back.
+        """
+        wiring, end = self.wiring, len(self.program.ops)
+        out = moves.item[moves.slot == NONE]
+        returned = dict(zip(moves.tensor[out].tolist(), out.tolist(), strict=True))
+        places = {item: place for place, item in enumerate(items)}
+        found: list[tuple[int, ...]] = []
+        for tensor in dict.fromkeys([wiring.tensor[name] for name in self.program.outputs]):
+            item, source = returned.get(tensor, NONE), int(given[tensor])
+            if source == NONE:
+                continue
+            if item != NONE and item not in places:
+                places[item] = len(items) + len(found)
+                found.append((item, tensor, source, end, NONE))
+            found.append((NONE, tensor, source, end, places.get(item, NONE)))
+        return np.array(found, dtype=np.int64).reshape(-1, 5).T
 
-    def _redistributed(self, number: int, source: int, op: int) -> int:
-        """Add the identities of a redistribution with the boxings between them, before an op."""
-        item, parts = self.layout.redistributions[number], self.parts
-        tensor, state = self.wiring.tensor[item.tensor], self._state(source)
-        form, path = self.wiring.form[tensor], item.path
-        if item.tensor in self.layout.variables or comes_alone(item):
-            path = (state, *path)
-        late = len(path) - len(item.path) + item.early if item.early else 0
-        for step, goal in enumerate(path):
-            boxing = parts.boxing(form, state, goal)
-            if boxing != NONE:
-                key = (source << BITS) + boxing  # once per tensor and state
-                if key not in self.boxed:
-                    made = self._add(boxing, tensor, source, op) + parts.result[boxing]
-                    self.boxed[key] = source if parts.result[boxing] == INPUT else made
-                source = self.boxed[key]
-            order = order_of(2, number, step)
-            source = self._add(parts.identity(form, goal), tensor, source, op, order)
-            if item.after and step == late:
-                self.after.append((source >> BITS, self.wiring.op[item.after]))
-            state = goal
-        return source
+    def _added(self, moves: Moves, columns: Table) -> Added:
+        """Return the parts of redistributions, and of what gives tensors back (number NONE)."""
+        item, tensor, source, op, behind = columns
+        alone, path, after, early = (
+            np.append(column, NONE)[item]
+            for column in (moves.alone, moves.path, moves.after, moves.early)
+        )
+        variable = np.zeros(len(self.wiring.tensor), dtype=np.bool_)
+        variable[self.kept[self.inputs :]] = True
+        own = variable[tensor] | (alone == 1)  # begins with an identity of its own
+        where, chain = _distinct(self.like[source >> BITS], source & MASK, path, own)
+        chains = [
+            self._chain(int(tensor[n]), int(source[n]), moves.paths[path[n]], own=bool(own[n]))
+            if path[n] != NONE
+            else [Link(self.parts.output(self.program.tensors[tensor[n]].size_bytes), 0, False)]
+            for n in where
+        ]
+        group = np.where(item == NONE, order_of(1, 0), order_of(2, 0))
+        order = group + (np.where(item == NONE, op, item) << BITS)
+        late = np.where(early == 0, 0, own + early)
+        wanted = Wanted(chain, tensor, op, order, source, behind, after, late)
+        first = len(self.chosen)
+        return added(chains, wanted, np.array(self.parts.result, dtype=np.int64), first)
 
-    def _add(self, kind: int, tensor: int, source: int, op: int, order: int = 0) -> int:
-        """Add a part; return its first result."""
-        part = self.first_added + len(self.added) // 5
-        self.added += (kind, tensor, source, op, order)
-        return part << BITS
+    def _chain(self, tensor: int, source: int, path: Path, *, own: bool) -> Sequence[Link]:
+        state, form = self._state(source), int(self.wiring.form[tensor])
+        return chain_of(self.parts, form, state, (state, *path) if own else path)
 
     def _state(self, source: int) -> NdSbp:
         """Return the state of a variable, an input or a result of an op."""
@@ -247,3 +219,18 @@ class _Maker:
             return self.states[part]
         op = self.program.ops[part - len(self.kept)]
         return self.layout.signatures[op.name][op.outputs[source & MASK][0]]
+
+
+def _same(items: Sequence[object]) -> Ints:
+    """Return equal numbers for what is one object."""
+    one = np.fromiter(map(id, items), dtype=np.int64, count=len(items))
+    return np.unique(one, return_inverse=True)[1]
+
+
+def _distinct(*columns: Ints | Flags) -> tuple[list[int], Ints]:
+    """Return the first of the rows that are equal, and for each row which of those it equals."""
+    keys = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        keys = keys * (int(column.max(initial=0)) + 2) + column + 1
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    return first.tolist(), which

@@ -18,7 +18,7 @@ from autoddl.engine.capture import neutral_name
 from autoddl.engine.stages import StageWriter
 from autoddl.errors import AutoDDLError
 from autoddl.make_plan import layout_of
-from autoddl.perfmodel.tasks import comes_alone
+from autoddl.perfmodel.moves import comes_alone
 from autoddl.plan import OUTPUT, Plan, Redistribution
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp, Sbp, broadcast

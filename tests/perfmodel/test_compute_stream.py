@@ -159,7 +159,7 @@ def test_tasks_run_once_after_what_they_wait_for(program: Program) -> None:
     for number, reads in enumerate(rank.reads.lists()):
         for buffer in reads:
             assert position[buffers.producer[buffer]] < position[number]
-        if number in tasks.inserted:  # just before what reads it
+        if tasks.inserted[number]:  # just before what reads it
             reader = reading[tasks.first[number]][0]
             assert position[reader] == position[number] + 1
     chains = merged_chains(rank)
