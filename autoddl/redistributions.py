@@ -98,7 +98,7 @@ def _ends(problem: Problem) -> Ends:
 
 def places_of(problem: Problem) -> Ints:
     """Return the op of every node, that of its update for a parameter, NONE for others."""
-    nodes, number = problem.node_columns, problem.program.columns.op_number
+    nodes, number = problem.node_columns, problem.program.columns.place
     found = problem.ops.copy()
     for index in np.flatnonzero(nodes.of_kind("parameter")).tolist():
         update = problem.program.parameter[nodes.name[index]].update

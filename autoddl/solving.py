@@ -15,8 +15,9 @@ from autoddl.perfmodel.memory import estimate, never_reused_bytes
 from autoddl.plan import Estimate, Plan, Rows
 from autoddl.search import crest
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
+from autoddl.search.kept import with_kept
 from autoddl.search.objective import TIME, space
-from autoddl.search.passes import as_read, made_again, with_kept
+from autoddl.search.passes import as_read, made_again
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers import SOLVERS

@@ -36,7 +36,8 @@ from autoddl.sbp.program import Program
 from autoddl.search import builder
 from autoddl.search.baselines import BASELINES
 from autoddl.search.descent import Descent
-from autoddl.search.passes import made_again, with_kept
+from autoddl.search.kept import with_kept
+from autoddl.search.passes import made_again
 from autoddl.search.problem import Problem
 from autoddl.search.random import random_assignment
 from experiments import models

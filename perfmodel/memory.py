@@ -215,11 +215,8 @@ def local_bytes(tensor: Tensor, state: Sequence[Sbp], mesh: Sequence[int]) -> in
 def kept_tensors(program: Program) -> frozenset[str]:
     """Return the tensors that live across the step: what backward reads, parameter gradients."""
     gradients = {p.gradient for p in program.parameters if p.gradient}
-    saved = {
-        name
-        for op in program.ops
-        if op.phase == "backward"
-        for _, name in op.inputs
-        if name in program.producer and program.producer[name].phase == "forward"
-    }
-    return frozenset(gradients | saved)
+    columns, phase = program.columns, program.columns.phase
+    read = columns.inputs.tensor[(phase == "backward")[columns.inputs.op]]
+    made = columns.maker[read]
+    saved = np.unique(read[(made >= 0) & (phase == "forward")[made]])
+    return frozenset(gradients.union([program.tensors[i].name for i in saved.tolist()]))

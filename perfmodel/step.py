@@ -121,7 +121,7 @@ class StepPrices:
         """Return ops of distinct kinds and signatures, and for every op which of these it is like."""
         ops, kinds = self.program.ops, self.program.columns.kind
         try:
-            found = map(id, map(layout.signatures.__getitem__, self.program.columns.op_number))
+            found = map(id, map(layout.signatures.__getitem__, self.program.columns.place))
             one = np.fromiter(found, np.int64, len(ops))  # equal ones mostly are one object
         except KeyError as error:
             raise AutoDDLError(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autoddl.sbp.program import Op, Tensor
 
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Columns:
     """
 
     def __init__(self, ops: Sequence[Op], tensors: Sequence[Tensor]) -> None:
-        self.ops = ops
+        self.ops, self.tensors = ops, tensors
         self.number: Mapping[str, int] = {t.name: i for i, t in enumerate(tensors)}
         forms: dict[tuple[tuple[int, ...], str], int] = {}
         self.form = _numbers([(t.shape, t.dtype) for t in tensors], forms)
@@ -63,18 +64,26 @@ class Columns:
         self, pairs: Sequence[Sequence[tuple[str, str]]], names: dict[str, int]
     ) -> Operands:
         counts = np.fromiter(map(len, pairs), np.int64, len(pairs))
-        found = list(chain.from_iterable(pairs))
-        number = self.number
+        operands, tensors = (
+            zip(*chain.from_iterable(pairs), strict=True) if counts.any() else ((), ())
+        )
         return Operands(
             np.concatenate(([0], counts.cumsum())),
-            np.array([number[tensor] for _, tensor in found], dtype=np.int64),
-            _numbers([name for name, _ in found], names),
+            np.fromiter(map(self.number.__getitem__, tensors), np.int64, len(tensors)),
+            _numbers(operands, names),
         )
 
     @cached_property
-    def op_number(self) -> Mapping[str, int]:
-        """Return the position of every op by its name."""
+    def place(self) -> Mapping[str, int]:
+        """Return the position of every op by name."""
         return {op.name: i for i, op in enumerate(self.ops)}
+
+    @cached_property
+    def size_bytes(self) -> Ints:
+        """Return the bytes of every tensor, whole."""
+        _, first = np.unique(self.form, return_index=True)
+        sizes = [self.tensors[i].size_bytes for i in first.tolist()]
+        return np.array(sizes, dtype=np.int64)[self.form]
 
     @cached_property
     def kind(self) -> Ints:
@@ -85,7 +94,8 @@ class Columns:
         ]
         ins, outs = ([data[8 * a : 8 * b] for a, b in _spans(begin)] for data, begin in parts)
         keys = zip(self.type.tolist(), self.attribute.tolist(), ins, outs, strict=True)
-        return _numbers(list(keys), {})
+        known: dict[object, int] = {}
+        return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
     @cached_property
     def attribute(self) -> Ints:
@@ -127,9 +137,11 @@ class Columns:
         return pairs // count, pairs % count
 
 
-def _numbers(keys: Iterable[Any], known: dict[Any, int]) -> Ints:
+def _numbers(keys: Sequence[Any], known: dict[Any, int]) -> Ints:
     """Number keys in the order in which they first occur; `known` are those that have numbers."""
-    return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+    for key in dict.fromkeys(keys):
+        known.setdefault(key, len(known))
+    return np.fromiter(map(known.__getitem__, keys), np.int64, len(keys))
 
 
 def _exact(value: Any) -> object:

@@ -43,7 +43,7 @@ def _tensors(columns: Columns, names: Sequence[str]) -> str:
 
 def _ops(columns: Columns, names: Sequence[str], *, attributes: bool) -> str:
     """Return the ops: of each in turn its head, inputs, what is between, outputs and its end."""
-    ops, ins, outs = columns.op_number, columns.inputs, columns.outputs
+    ops, ins, outs = columns.place, columns.inputs, columns.outputs
     types = list(map(_encode, columns.types))
     heads = [
         f", [{_encode(o)}, {types[t]}, [" for o, t in zip(ops, columns.type.tolist(), strict=True)

@@ -180,7 +180,7 @@ class Program:
         made = dict(zip([self.tensors[t].name for t in outputs.tolist()], places, strict=True))
         waits, makers = columns.waits
         before, after = _rows(waits, makers, ops), _rows(makers, waits, ops)
-        return Order(columns.op_number, made, before, after)
+        return Order(columns.place, made, before, after)
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:

@@ -100,7 +100,7 @@ class Ascent:
             near = room < NEAR * self.best_s and room < (0.95 if idle else SHRUNK) * slack
             if drops and near:
                 slack = room
-                self.left = kept(self.dual, slack)
+                self.left = self.dual.kept(slack)
             if self._fine():
                 self.patience = min(self.patience, SOON + 1)
             if self._worth_a_look(idle, dropped=slack == room) and self._look(self.left):
@@ -149,7 +149,7 @@ class Ascent:
 
     def _help(self, *, first: bool) -> None:
         """Look for better plans; the first time terms get more readers, too."""
-        best = kept(self.dual, self._slack() / GLANCE)
+        best = self.dual.kept(self._slack() / GLANCE)
         if sum(map(len, best)) < SMALL:
             self._look(best, proves=False)
         if first:
@@ -196,11 +196,8 @@ class Ascent:
         return found.proven
 
 
-def kept(dual: Dual, slack_s: float) -> list[Ints]:
-    """Return which choices of each node may be part of a plan within the slack; one at least."""
-    return [np.flatnonzero(e <= max(slack_s, float(e.min()))) for e in dual.excess()]
-
-
 def everything(problem: Problem) -> list[Ints]:
     """Return all choices of every node."""
-    return [np.arange(len(node.choices)) for node in problem.nodes]
+    columns = problem.node_columns
+    every = [np.arange(len(form.choices)) for form in columns.forms]
+    return [every[form] for form in columns.form.tolist()]

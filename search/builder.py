@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +24,9 @@ from autoddl.sbp.rules.registry import find
 from autoddl.sbp.shards import all_states, local_shape
 from autoddl.sbp.state import OWN, B, NdSbp, S, broadcast
 from autoddl.search.choices import SignatureLists, choices, whole_where_single
-from autoddl.search.problem import GRADIENT, TENSOR, Edge, Node, Problem
+from autoddl.search.columns import GRADIENT, TENSOR, Form, NodeColumns, Nodes, ints, shared
+from autoddl.search.problem import Problem
+from autoddl.search.wires import edges_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -77,25 +80,37 @@ class _Builder:
         self.redistributor = Redistributor(mesh, profile, any_order=engine is None)
         self.kept = kept_tensors(program)
         self.cache: dict[Any, Any] = {}
-        self.priced: dict[Any, tuple[tuple[NdSignature, ...], Floats, Ints]] = {}
-        self.tables: dict[tuple[tuple[int, ...], str, bool], RedistributionTable] = {}
         self.locals: dict[tuple[tuple[int, ...], NdSbp], tuple[int, ...] | None] = {}
-        self.indices: dict[tuple[int, str, int], Ints] = {}
-        self.kind = {op.name: n for op, n in zip(program.ops, program.kinds, strict=True)}
 
     def problem(self) -> Problem:
         self._check_pins()
-        updates = {p.update for p in self.program.parameters}
-        nodes = [self._held("input", name, ()) for name in self.program.inputs]
-        nodes += [
-            self._parameter(p) for p in self.program.parameters if p.tensor not in self.written
-        ]
-        nodes += [self._op(op) for op in self.program.ops if op.name not in updates]
-        nodes += [self._output(name) for name in dict.fromkeys(self.program.outputs)]
-        edges = self._edges(nodes)
+        nodes = self._nodes()
+        edges = edges_of(self.program, nodes, self.written, self._table, owned=bool(self.allow))
         return Problem(
-            self.program, self.mesh, self.profile, tuple(nodes), edges, self.written,
+            self.program, self.mesh, self.profile, Nodes(nodes), edges, self.written,
             self.redistributor.compute_stream,
+        )  # fmt: skip
+
+    def _nodes(self) -> NodeColumns:
+        program = self.program
+        rest, place = np.ones(len(program.ops), dtype=np.bool_), program.columns.place
+        rest[ints([place[p.update] for p in program.parameters if p.update is not None])] = False
+        ops = np.flatnonzero(rest).tolist()
+        parameters = [p for p in program.parameters if p.tensor not in self.written]
+        returned = list(dict.fromkeys(program.outputs))
+        names = [program.inputs, [p.tensor for p in parameters], [program.ops[i].name for i in ops]]
+        form, forms = shared(
+            [
+                *[self._held(name, ()) for name in program.inputs],
+                *[self._parameter(p) for p in parameters],
+                *self._ops(ops),
+                *[self._output()] * len(returned),
+            ]
+        )
+        counts = [*map(len, names), len(returned)]
+        return NodeColumns(
+            ("input", "parameter", "op", "output"), np.repeat(np.arange(4), counts),
+            [*chain(*names), *returned], forms, form,
         )  # fmt: skip
 
     def use_compute_stream(self) -> None:
@@ -173,38 +188,34 @@ class _Builder:
             )
         return (pinned,)
 
-    def _held(self, kind: str, name: str, states: tuple[str, ...]) -> Node:
-        """Make the node of an input or a parameter with the optimizer states that follow it."""
+    def _held(self, name: str, states: tuple[str, ...]) -> Form:
+        """Return the form of an input or a parameter with the optimizer states that follow it."""
         possible = self._states(name)
         tensors = [self.program.tensor[t] for t in (name, *states)]
         kinds = tuple((t.shape, t.dtype) for t in tensors)
 
-        def priced() -> tuple[tuple[NdSignature, ...], Floats, Ints]:
+        def priced() -> Form:
             memory = [sum(local_bytes(t, s, self.mesh.shape) for t in tensors) for s in possible]
             choices = tuple({TENSOR: s, GRADIENT: s} for s in possible)
-            return choices, np.zeros(len(possible)), np.array(memory, dtype=np.int64)
+            return Form(choices, np.zeros(len(possible)), ints(memory))
 
-        return Node(kind, name, *self._cached(("held", kinds, possible), priced))
+        return self._cached(("held", kinds, possible), priced)
 
-    def _parameter(self, parameter: Parameter) -> Node:
-        node = self._held("parameter", parameter.tensor, parameter.states)
+    def _parameter(self, parameter: Parameter) -> Form:
+        form = self._held(parameter.tensor, parameter.states)
         if parameter.update is None:
-            return node
+            return form
         update = self.program.op[parameter.update]
-        key = ("updated", self._key(update), id(node.choices))
-        return Node(
-            node.kind, node.name, *self._cached(key, lambda: self._updated(node, parameter, update))
-        )
+        key = ("updated", self._key(update), id(form.choices))
+        return self._cached(key, lambda: self._updated(form, parameter, update))
 
-    def _updated(
-        self, node: Node, parameter: Parameter, update: Op
-    ) -> tuple[tuple[NdSignature, ...], Floats, Ints]:
+    def _updated(self, form: Form, parameter: Parameter, update: Op) -> Form:
         """Leave the choices that the optimizer can update, with what that costs."""
         follows = {parameter.tensor, parameter.gradient, *parameter.states}
         one = broadcast(self.mesh.ndim)
         valid = {tuple(c[o] for o, _ in update.inputs) for c in self._choices(update)}
         kept, seconds = [], []
-        for index, choice in enumerate(node.choices):
+        for index, choice in enumerate(form.choices):
             signature = {o: choice[TENSOR] if t in follows else one for o, t in update.inputs}
             if tuple(signature.values()) in valid:
                 kept.append(index)
@@ -212,28 +223,47 @@ class _Builder:
         if not kept:
             raise AutoDDLError(
                 f"pin of {parameter.tensor}: its optimizer's op type {update.type} can't update it in "
-                f"state {node.choices[0][TENSOR]}; leave the pin out, or pin it to "
+                f"state {form.choices[0][TENSOR]}; leave the pin out, or pin it to "
                 f"{','.join('B' * self.mesh.ndim)}"
             )
-        allowed = tuple(node.choices[i] for i in kept)
-        return allowed, np.array(seconds), node.memory_bytes[kept]
+        allowed = tuple(form.choices[i] for i in kept)
+        return Form(allowed, np.array(seconds), form.memory_bytes[kept])
 
-    def _output(self, name: str) -> Node:
+    def _output(self) -> Form:
         choice = {TENSOR: broadcast(self.mesh.ndim)}
-        return Node("output", name, (choice,), np.zeros(1), np.zeros(1, dtype=np.int64))
+        return Form((choice,), np.zeros(1), np.zeros(1, dtype=np.int64))
 
-    def _op(self, op: Op) -> Node:
+    def _ops(self, ops: list[int]) -> Iterator[Form]:
+        """Yield the forms of ops, of which many are alike.
+
+        A form depends on the op's kind, on which of its results live across the step, and on variables
+        that are updated in place.
+        """
+        columns = self.program.columns
+        kept, special = np.zeros((2, len(columns.form)), dtype=np.bool_)
+        kept[ints([columns.number[name] for name in self.kept])] = True
+        special[ints([columns.number[name] for name in (*self.written, *self.shared)])] = True
+        alone = set(columns.inputs.op[special[columns.inputs.tensor]].tolist())
+        flags, begin = kept[columns.outputs.tensor].tobytes(), columns.outputs.begin.tolist()
+        kinds, known = columns.kind.tolist(), dict[object, Form]()
+        for index in ops:
+            look = (
+                kinds[index],
+                flags[begin[index] : begin[index + 1]],
+                index if index in alone else -1,
+            )
+            if look not in known:
+                known[look] = self._op(self.program.ops[index])
+            yield known[look]
+
+    def _op(self, op: Op) -> Form:
         held = self.kept
         kept = tuple([o for o, t in op.outputs if t in held])
-        fixed: tuple[tuple[str, NdSbp | None], ...] = ()
-        if self.written or self.shared:
-            variables = [(o, t) for o, t in op.inputs if t in self.written or t in self.shared]
-            kept += tuple([o for o, t in variables if self.written.get(t) == (op.name, o)])
-            fixed = tuple([(o, self._fixed(t)) for o, t in variables if self._fixed(t) is not None])
-        key = self.kind[op.name], kept, fixed
-        if key not in self.priced:
-            self.priced[key] = self._priced(op, kept, dict(fixed))
-        return Node("op", op.name, *self.priced[key])
+        variables = [(o, t) for o, t in op.inputs if t in self.written or t in self.shared]
+        kept += tuple([o for o, t in variables if self.written.get(t) == (op.name, o)])
+        fixed = tuple([(o, self._fixed(t)) for o, t in variables if self._fixed(t) is not None])
+        key = "op", self._key(op), kept, fixed
+        return self._cached(key, lambda: self._priced(op, kept, dict(fixed)))
 
     def _fixed(self, tensor: str) -> NdSbp | None:
         """Return the state that a variable must have where it is updated in place, if it is known."""
@@ -242,11 +272,10 @@ class _Builder:
         return self._pin(tensor) if tensor in self.written else None
 
     def _key(self, op: Op) -> Any:
-        return self.kind[op.name]
+        columns = self.program.columns
+        return int(columns.kind[columns.place[op.name]])
 
-    def _priced(
-        self, op: Op, kept: tuple[str, ...], fixed: Mapping[str, NdSbp | None]
-    ) -> tuple[tuple[NdSignature, ...], Floats, Ints]:
+    def _priced(self, op: Op, kept: tuple[str, ...], fixed: Mapping[str, NdSbp | None]) -> Form:
         found = tuple(c for c in self._choices(op) if all(c[o] == s for o, s in fixed.items()))
         if not found:
             wanted = ", ".join(f"{dict(op.inputs)[o]} {s}" for o, s in fixed.items())
@@ -263,7 +292,7 @@ class _Builder:
             if local not in known:
                 known[local] = self._seconds(op, choice)
             seconds.append(known[local])
-        return found, np.array(seconds), np.array(memory, dtype=np.int64)
+        return Form(found, np.array(seconds), ints(memory))
 
     def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
         return math.prod(self._local(tensor.shape, state) or tensor.shape) * tensor.item_bytes
@@ -285,76 +314,8 @@ class _Builder:
     def _seconds(self, op: Op, signature: NdSignature) -> float:
         return signature_s(self.profile.device, self.program, op, signature, self.mesh.shape)
 
-    def _edges(self, nodes: list[Node]) -> tuple[Edge, ...]:
-        made: dict[str, tuple[int, str]] = {}
-        read: dict[str, list[tuple[int, str]]] = {}
-        for index, node in enumerate(nodes):
-            if node.kind == "op":
-                op = self.program.op[node.name]
-                for operand, tensor in op.outputs:
-                    made[tensor] = (index, operand)
-                for operand, tensor in op.inputs:
-                    if tensor in self.written and self.written[tensor] == (op.name, operand):
-                        made[tensor] = (index, operand)
-                    elif tensor in read:
-                        read[tensor].append((index, operand))
-                    else:
-                        read[tensor] = [(index, operand)]
-            elif node.kind == "output":
-                read.setdefault(node.name, []).append((index, TENSOR))
-            else:
-                made[node.name] = (index, TENSOR)
-        holder = {node.name: i for i, node in enumerate(nodes) if node.kind == "parameter"}
-        for parameter in self.program.parameters:
-            if parameter.gradient is not None:
-                reader = holder[parameter.tensor]
-                read.setdefault(parameter.gradient, []).append((reader, GRADIENT))
-        return tuple(self._joined(nodes, made, read))
-
-    def _joined(
-        self, nodes: list[Node], made: dict[str, tuple[int, str]],
-        read: dict[str, list[tuple[int, str]]],
-    ) -> Iterator[Edge]:  # fmt: skip
-        """Yield the edges from what makes tensors to what reads them.
-
-        What the engine's own scheduler makes is B everywhere and has none.
-        """
-        tensors, known = self.program.tensor, self.indices
-        ids = [id(node.choices) for node in nodes]
-        for name, readers in read.items():
-            if name not in made:
-                continue
-            ends, tensor = [made[name], *readers], tensors[name]
-            own = bool(self.allow) and any(OWN in c[o] for n, o in ends for c in nodes[n].choices)
-            table = self._table(tensor, own=own)
-            number = id(table)
-            try:
-                source, *wanted = [known[ids[node], operand, number] for node, operand in ends]
-            except KeyError:
-                source, *wanted = [self._indices(nodes[n].choices, o, table) for n, o in ends]
-            pairs = zip(readers, wanted, strict=True)
-            yield Edge(
-                name, table, ends[0][0], source,
-                tuple([(node, states) for (node, _), states in pairs]),
-                tuple([operand for _, operand in ends]),
-            )  # fmt: skip
-
-    def _table(self, tensor: Tensor, *, own: bool) -> RedistributionTable:
-        form = tensor.shape, tensor.dtype, own
-        if form not in self.tables:
-            self.tables[form] = self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)
-        return self.tables[form]
-
-    def _indices(
-        self, choices: tuple[NdSignature, ...], operand: str, table: RedistributionTable
-    ) -> Ints:
-        """Return the state of an operand under each choice, as an index into a table."""
-        key = id(choices), operand, id(table)
-        found = self.indices.get(key)
-        if found is None:
-            found = np.array([table.index[c[operand]] for c in choices], dtype=np.int64)
-            self.indices[key] = found
-        return found
+    def _table(self, tensor: Tensor, own: bool) -> RedistributionTable:
+        return self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)
 
     def _cached(self, key: Any, make: Callable[[], _T]) -> _T:
         if key not in self.cache:
@@ -369,13 +330,14 @@ def _written(program: Program) -> tuple[dict[str, tuple[str, str]], frozenset[st
     Of the latter every op has to see all updates, so they stay broadcast.
     """
     variables = {p.tensor for p in program.parameters}
-    rules = {name: find(name) for name in program.places}
-    writes = {name: rule.writes for name, rule in rules.items() if rule is not None and rule.writes}
+    columns = program.columns
+    rules = [find(name) for name in columns.types]
+    writes = [rule is not None and bool(rule.writes) for rule in rules]
     writers: dict[str, list[tuple[str, str]]] = {}
-    for index in sorted(i for name in writes for i in program.places[name]):
-        op = program.ops[index]
+    for index in np.flatnonzero(np.array(writes, dtype=np.bool_)[columns.type]).tolist():
+        op, rule = program.ops[index], rules[columns.type[index]]
         for operand, tensor in op.inputs:
-            if operand in writes[op.type] and tensor in variables:
+            if rule is not None and operand in rule.writes and tensor in variables:
                 writers.setdefault(tensor, []).append((op.name, operand))
     single = {tensor: ops[0] for tensor, ops in writers.items() if len(ops) == 1}
     return single, frozenset(writers) - frozenset(single)

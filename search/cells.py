@@ -29,13 +29,13 @@ class Cells:
 
 def roots(problem: Problem, phase: str = "forward") -> list[int]:
     """Return the nodes of the contractions of one phase."""
-    found = []
-    for index, node in enumerate(problem.nodes):
-        if node.kind == "op":
-            op = problem.program.op[node.name]
-            rule = find(op.type)
-            if op.phase == phase and rule is not None and rule.family in ROOT_FAMILIES:
-                found.append(index)
+    program, ops = problem.program.columns, problem.ops
+    rules = [find(name) for name in program.types]
+    families = [rule is not None and rule.family in ROOT_FAMILIES for rule in rules]
+    types = np.array(families, dtype=np.bool_)
+    nodes = np.flatnonzero(ops >= 0)
+    op = ops[nodes]
+    found: list[int] = nodes[types[program.type[op]] & (program.phase[op] == phase)].tolist()
     return found
 
 

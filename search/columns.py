@@ -23,6 +23,10 @@ Ints = npt.NDArray[np.int64]
 
 _T = TypeVar("_T")
 
+TENSOR = "tensor"  # operand name of input, output and parameter nodes
+GRADIENT = "gradient"
+KEPT = "kept"  # kind of the nodes of tensors that wait for the backward pass (search/passes.py)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
@@ -93,12 +97,16 @@ class NodeColumns(NamedTuple):
         known = dict(zip(ids, nodes, strict=True))
         forms = [Form(n.choices, n.compute_s, n.memory_bytes) for n in known.values()]
         number = dict(zip(known, range(len(known)), strict=True))
-        form = _ints([number[key] for key in ids])
-        return cls(tuple(kinds), _ints(kind), [node.name for node in nodes], forms, form)
+        form = ints([number[key] for key in ids])
+        return cls(tuple(kinds), ints(kind), [node.name for node in nodes], forms, form)
 
     def of_kind(self, *kinds: str) -> npt.NDArray[np.bool_]:
         """Tell of every node whether it is of one of some kinds."""
         return np.array([kind in kinds for kind in self.kinds] or [False])[self.kind]
+
+    def where(self, *kinds: str) -> Ints:
+        """Return the nodes of some kinds, in their order."""
+        return np.flatnonzero(self.of_kind(*kinds))
 
 
 class EdgeColumns(NamedTuple):
@@ -126,14 +134,14 @@ class EdgeColumns(NamedTuple):
             return edges.columns
         counts = [1 + len(edge.readers) for edge in edges]
         ends = list(chain.from_iterable([((e.producer, e.source), *e.readers) for e in edges]))
-        tables, table = _shared([edge.table for edge in edges])
-        arrays, states = _shared([states for _, states in ends])
+        table, tables = shared([edge.table for edge in edges])
+        states, arrays = shared([states for _, states in ends])
         names: dict[str, int] = {}
         operand = [names.setdefault(name, len(names)) for edge in edges for name in edge.operands]
         return cls(
             [edge.tensor for edge in edges], tables, table,
-            np.concatenate(([0], np.cumsum(_ints(counts)))), _ints([node for node, _ in ends]),
-            arrays, states, tuple(names), _ints(operand),
+            np.concatenate(([0], np.cumsum(ints(counts)))), ints([node for node, _ in ends]),
+            arrays, states, tuple(names), ints(operand),
         )  # fmt: skip
 
 
@@ -212,13 +220,13 @@ class Edges(_Made[Edge]):
         )
 
 
-def _shared(items: Sequence[_T]) -> tuple[Sequence[_T], Ints]:
-    """Return what occurs among some objects, once each, and for each of them which of those it is."""
+def shared(items: Sequence[_T]) -> tuple[Ints, list[_T]]:
+    """Return which of some objects each item is, and these objects, once each, in their order."""
     number: dict[int, int] = {}
     found = [number.setdefault(id(item), len(number)) for item in items]
-    once = dict(zip(found, items, strict=True))
-    return list(once.values()), _ints(found)
+    return ints(found), list(dict(zip(found, items, strict=True)).values())
 
 
-def _ints(values: Sequence[int]) -> Ints:
+def ints(values: Sequence[int] | Sequence[tuple[int, ...]]) -> Ints:
+    """Return integers as an array."""
     return np.array(values, dtype=np.int64)

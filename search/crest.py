@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -24,12 +24,13 @@ from autoddl.perfmodel.memory import local_bytes
 from autoddl.sbp.program import Program
 from autoddl.search.dual import Dual
 from autoddl.search.moves import price, single
-from autoddl.search.passes import last_before, waiting_for_loss
 from autoddl.search.priced import KNOWN, Prices
 from autoddl.search.problem import KEPT, TENSOR, Edge, Ints, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened
+from autoddl.search.walks import Bools, later, sooner, sources, waiting_for_loss
 
+MOMENTS = "moments"  # in the notes of a problem
 STEPS = 8  # ops with the identities of their redistributions in front of them that make an update
 PART = 0.85  # of the price of a byte is for this moment, the rest for the time between the passes
 TURN, TURNS = 2, 50  # rounds of the ascent, and how often it takes so many at most
@@ -111,42 +112,70 @@ def moment(problem: Problem, assignment: Sequence[int]) -> Moment | None:
     There is none with streams of their own, where ops run in another order, nor where no search has
     found prices of memory. Gradients that stand for those of other layers do not count.
     """
-    prices: Prices | None = problem.notes.get(KNOWN)
-    if prices is None or not problem.compute_stream:
+    if KNOWN not in problem.notes or not problem.compute_stream:
         return None
-    once, place = _occurring_once(prices.some), problem.program.order.number
-    made, want = problem.states(assignment)
-
-    def passing(index: int) -> tuple[int, int]:
-        edge, goal = problem.edges[index], want[problem.flat.first_reader[index]]
-        held = _passing_bytes(problem, edge, int(made[index]), int(goal))
-        return held, -place[problem.nodes[edge.producer].name]
-
-    moved = [index for index in problem.redistributed(assignment) if index in once]
-    gradients = [index for index in moved if _is_gradient(problem, problem.edges[index])]
-    if not gradients:
-        return None
-    index = max(gradients, key=passing)
-    table = _passing(problem, problem.edges[index])
-    return Moment(index, once[index], table, dict(_held(problem, index)))
+    if MOMENTS not in problem.notes:
+        problem.notes[MOMENTS] = _Moments(problem)
+    moments: _Moments = problem.notes[MOMENTS]
+    return moments.greatest(assignment)
 
 
-def _is_gradient(problem: Problem, edge: Edge) -> bool:
-    """Tell whether a tensor is read by the update of a parameter only."""
-    nodes = problem.nodes
-    made = nodes[edge.producer].kind == "op" and len(edge.readers) == 1
-    return made and nodes[edge.readers[0][0]].kind == "parameter"
+class _Moments:
+    """All gradients of a problem that stand for themselves only, and the moments that were looked at."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        prices: Prices = problem.notes[KNOWN]
+        self.once = _occurring_once(prices.some)
+        self.edges = np.flatnonzero(_gradients(problem) & (self.once >= 0))
+        self.at, self.passing = cache(self._at), cache(self._passing)
+
+    def greatest(self, assignment: Sequence[int]) -> Moment | None:
+        """Return the moment in which an assignment takes most, the first of equal ones."""
+        made, want = self.problem.states(assignment)
+        first = np.array(self.problem.flat.first_reader)[self.edges]
+        moved = made[self.edges] != want[first]
+        columns = self.edges[moved], made[self.edges[moved]], want[first[moved]]
+        places = zip(*(column.tolist() for column in columns), strict=True)
+        found = max(places, key=lambda place: self.passing(*place), default=None)
+        return None if found is None else self.at(found[0])
+
+    def _passing(self, index: int, source: int, goal: int) -> tuple[int, int]:
+        """Return the bytes in memory then, and a number that is greater for gradients made sooner."""
+        edge = self.problem.edges[index]
+        held = _passing_bytes(self.problem, edge, source, goal)
+        return held, -_maker(self.problem.program, edge)
+
+    def _at(self, index: int) -> Moment:
+        problem = self.problem
+        table = _passing(problem, problem.edges[index])
+        return Moment(index, int(self.once[index]), table, _held(problem, index))
 
 
-def _occurring_once(some: Shortened) -> Mapping[int, int]:
-    """Return the edges that stand only for themselves where layers are left out, and which those are."""
-    ends = tuple(some.edges())
-    uses = Counter(edge for edges in ends for edge in set(edges))
-    return {
-        index: edges[0]
-        for index, edges in enumerate(ends)
-        if len(set(edges)) == 1 and uses[edges[0]] == 1
-    }
+def _maker(program: Program, edge: Edge) -> int:
+    """Return the op that makes the tensor of an edge."""
+    return int(program.columns.maker[program.columns.number[edge.tensor]])
+
+
+def _gradients(problem: Problem) -> Bools:
+    """Tell of every edge whether its tensor is read by the update of a parameter only."""
+    nodes, edges = problem.node_columns, problem.edge_columns
+    first, one = edges.begin[:-1], np.diff(edges.begin) == 2
+    found: Bools = nodes.of_kind("op")[edges.node[first]] & one
+    found[one] &= nodes.of_kind("parameter")[edges.node[first[one] + 1]]
+    return found
+
+
+def _occurring_once(some: Shortened) -> Ints:
+    """Return by edge which one of those that remain it is, if that stands for this one only; or -1."""
+    begin, edge = some.ends.begin, some.ends.edge
+    whole = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
+    first, last = (np.zeros(edge.max(initial=-1) + 1, dtype=np.int64) for _ in range(2))
+    last[edge], first[edge[::-1]] = whole, whole[::-1]  # which edges come from one that remains
+    alone = first == last
+    found = edge[begin[:-1]]
+    same = np.logical_and.reduceat(edge == np.repeat(found, np.diff(begin)), begin[:-1])
+    return np.asarray(np.where(same & alone[found], found, -1))
 
 
 def _passing(problem: Problem, edge: Edge) -> Ints:
@@ -173,31 +202,48 @@ def _passing_bytes(problem: Problem, edge: Edge, source: int, goal: int) -> int:
     )
 
 
-def _held(problem: Problem, edge: int) -> Iterator[tuple[int, Ints]]:
-    """Yield nodes of which something that waits may not be there when a gradient is redistributed.
+def _held(problem: Problem, edge: int) -> dict[int, Ints]:
+    """Return nodes of which something that waits may not be there when a gradient is redistributed.
 
     With them comes what they hold then at least, by choice. A parameter itself is always there.
     """
-    program, late = problem.program, waiting_for_loss(problem.program)
-    begin = last_before(program, [problem.nodes[problem.edges[edge].producer].name])
-    sooner, later = (_sooner(program, begin), _later(program, begin)) if begin else (set(), set())
+    columns, nodes = problem.program.columns, problem.node_columns
+    gone, waits = _gone(problem, edge), np.zeros(len(columns.form), dtype=np.bool_)
+    late, reads = waiting_for_loss(problem.program), columns.inputs
+    waits[reads.tensor[late[reads.op]]] = True
+    made = columns.outputs
+    ops = {columns.ops[op].name for op in made.op[(gone & waits)[made.tensor]].tolist()}
+    names, found = nodes.name, dict[int, Ints]()
+    parameters = {names[i]: i for i in nodes.where("parameter").tolist()}
+    for index in nodes.where(KEPT).tolist():
+        if gone[columns.number[names[index]]]:
+            found[index] = np.zeros_like(problem.nodes[index].memory_bytes)
+            if names[index] in parameters:
+                parameter = parameters[names[index]]
+                found[parameter] = _with_itself(problem, parameter)
+    holds = np.array([form.memory_bytes.any() for form in nodes.forms], dtype=np.bool_)[nodes.form]
+    for index in np.flatnonzero(nodes.of_kind("op") & holds).tolist():
+        if names[index] in ops:
+            found[index] = np.zeros_like(problem.nodes[index].memory_bytes)
+    return found
 
-    def there(tensor: str) -> bool:
-        maker, readers = program.producer.get(tensor), program.consumers.get(tensor, ())
-        made = maker is None or maker.name in sooner
-        return made and any(op.name in later for op, _ in readers)
 
-    for index, node in enumerate(problem.nodes):
-        if node.kind == KEPT and not there(node.name):
-            yield index, np.zeros_like(node.memory_bytes)
-            parameter = problem.position.get(("parameter", node.name))
-            if parameter is not None:
-                yield parameter, _with_itself(problem, parameter)
-        elif node.kind == "op" and node.memory_bytes.any():
-            readers = {t: program.consumers.get(t, ()) for _, t in program.op[node.name].outputs}
-            waiting = [t for t, ops in readers.items() if any(op.name in late for op, _ in ops)]
-            if not all(map(there, waiting)):
-                yield index, np.zeros_like(node.memory_bytes)
+def _gone(problem: Problem, edge: int) -> Bools:
+    """Tell of every tensor whether it may not be there when a gradient is redistributed.
+
+    It is if it was made before, and ops that come later read it.
+    """
+    program, columns = problem.program, problem.program.columns
+    first, makers = sources(program)
+    maker = _maker(program, problem.edges[edge])
+    before = makers[first[maker] : first[maker + 1]]
+    gone = np.ones(len(columns.form), dtype=np.bool_)
+    if len(before):  # the last op that the gradient waits for is done then
+        begin, reads = int(before[-1]), columns.inputs
+        gone[reads.tensor[later(program, begin, STEPS)[reads.op]]] = False
+        outputs = columns.outputs
+        gone[outputs.tensor[~sooner(program, begin, STEPS)[outputs.op]]] = True
+    return gone
 
 
 def _with_itself(problem: Problem, index: int) -> Ints:
@@ -206,33 +252,3 @@ def _with_itself(problem: Problem, index: int) -> Ints:
     tensor, shape = problem.program.tensor[node.name], problem.mesh.shape
     own = [local_bytes(tensor, choice[TENSOR], shape) for choice in node.choices]
     return node.memory_bytes + np.array(own, dtype=np.int64)
-
-
-def _sooner(program: Program, begin: str) -> set[str]:
-    """Return the ops that run before one of them, whatever the states, and itself.
-
-    Those are what it comes from, and what needs only that, if many ops follow each other in between.
-    """
-    order, last = program.order, program.order.number[begin]
-    steps = {last: 0.0}  # ops that follow each other until `begin`, at least
-    for op in range(last, -1, -1):
-        if op in steps:
-            for source in order.before[op]:
-                steps[source] = max(steps.get(source, 0.0), steps[op] + 1)
-    for op in range(len(program.ops)):
-        if op not in steps:
-            left = min((steps.get(source, 0.0) for source in order.before[op]), default=math.inf)
-            if left > STEPS:
-                steps[op] = left - STEPS
-    return {program.ops[op].name for op in steps}
-
-
-def _later(program: Program, begin: str) -> set[str]:
-    """Return the ops that run after one and what it makes: many ops follow each other until then."""
-    order = program.order
-    steps = {order.number[begin]: 0}
-    for op in range(order.number[begin] + 1, len(program.ops)):
-        known = [steps[source] for source in order.before[op] if source in steps]
-        if known:
-            steps[op] = 1 + max(known)
-    return {program.ops[op].name for op, count in steps.items() if count > STEPS}

@@ -11,7 +11,7 @@ import numpy as np
 from autoddl.search import cells
 from autoddl.search.moves import Move, difference, neighbours, patches, price, single
 from autoddl.search.node_moves import OUT, WAITING, Queue, descend
-from autoddl.search.problem import Floats, Ints, Problem
+from autoddl.search.problem import Ints, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.suggest import suggested
 from autoddl.search.trees import Forests
@@ -37,19 +37,19 @@ def replicated(problem: Problem) -> Assignment:
 
 def cheapest(problem: Problem) -> Assignment:
     """Return the assignment in which every node has its cheapest compute."""
-    return _argmin([node.compute_s for node in problem.nodes])
+    return _argmin(problem, "compute_s")
 
 
 def least_memory(problem: Problem) -> Assignment:
     """Return the assignment in which every node holds the fewest bytes."""
-    return _argmin([node.memory_bytes for node in problem.nodes])
+    return _argmin(problem, "memory_bytes")
 
 
-def _argmin(arrays: Sequence[Floats | Ints]) -> Assignment:
-    """Return where each array is least; in those that nodes share it is looked for once."""
-    once = {id(array): array for array in arrays}
-    least = {key: int(array.argmin()) for key, array in once.items()}
-    return tuple([least[id(array)] for array in arrays])
+def _argmin(problem: Problem, what: str) -> Assignment:
+    """Return where an array of each node is least."""
+    columns = problem.node_columns
+    least = np.array([getattr(form, what).argmin() for form in columns.forms], dtype=np.int64)
+    return tuple(least[columns.form].tolist())
 
 
 class Descent:
@@ -66,9 +66,8 @@ class Descent:
         self.problem = problem
         self.limit = memory_bytes
         self.deadline = deadline
-        self.nodes = [
-            i for i, n in enumerate(problem.nodes) if len(n.choices) > 1 and i not in frozen
-        ]
+        free = np.flatnonzero(problem.flat.count > 1).tolist()
+        self.nodes = [node for node in free if node not in frozen]
         self.singles = {node: single(problem, node) for node in self.nodes}
         self.cells = cells.build(problem) if not frozen else cells.Cells((), ())
         self.forests = Forests(problem, frozen)

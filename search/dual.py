@@ -13,7 +13,6 @@ terms of more than two nodes; what a tensor can take over is computed exactly (s
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -21,19 +20,9 @@ import numpy as np
 
 from autoddl.search import sweeps
 from autoddl.search.ends import Ends
-from autoddl.search.network import network
+from autoddl.search.network import Contacts, Whole, network
 from autoddl.search.problem import Floats, Ints, Problem
-from autoddl.search.terms import (
-    FEW_READERS,
-    Compressed,
-    End,
-    Fold,
-    Term,
-    compressed,
-    many_readers,
-    node_at,
-    reader_groups,
-)
+from autoddl.search.terms import Fold, Terms
 
 FASTEST = 0.9  # so much of the last round's move do messages repeat at most before the next
 
@@ -63,17 +52,18 @@ class Dual:
         """
         self.problem, self.byte_s, self.most_s, self.fold = problem, byte_s, most_s, fold
         self.wide = wide
-        self._terms(problem)
-        nodes = problem.nodes
-        copies = np.ones(len(nodes)) if fold is None else np.array(fold.copies, dtype=float)
-        occurring = self._whole(fold)
-        self.network = network(
-            nodes, copies, self.ends, list(occurring), np.array([*occurring.values()], dtype=float),
-            self.prices,
-        )  # fmt: skip
-        self.held = np.concatenate([node.memory_bytes for node in nodes])
-        self.cost = np.concatenate([node.compute_s for node in nodes]) + byte_s * self.held
-        shape = len(self.ends), max((len(cost) for cost in self.prices), default=1)
+        self.terms = Terms(problem.edge_columns, fold=fold, most_s=most_s, wide=wide)
+        terms, nodes = self.terms, problem.node_columns
+        choices = np.array([len(form.choices) for form in nodes.forms], dtype=np.int64)[nodes.form]
+        copies = np.ones(len(choices)) if fold is None else np.array(fold.copies, dtype=float)
+        table = terms.table[terms.term]
+        contacts = Contacts(terms.node, terms.term, table, terms.states, terms.arrays)
+        whole = Whole(*terms.occurrences(fold))
+        self.network = network(choices, copies, contacts, whole, terms.prices)
+        forms = [nodes.forms[form] for form in nodes.form.tolist()]
+        self.held = np.concatenate([form.memory_bytes for form in forms])
+        self.cost = np.concatenate([form.compute_s for form in forms]) + byte_s * self.held
+        shape = len(terms.node), max((len(cost) for cost in terms.prices), default=1)
         self.messages, self.lent = np.zeros(shape), np.full(shape, np.inf)
         if before is not None:
             self._carry(before, ends)
@@ -86,85 +76,35 @@ class Dual:
         self.past: Floats | None = None
         self.moves = 0
 
-    def _terms(self, problem: Problem) -> None:
-        """Make the terms, number their ends, and collect prices [tables, s, w]."""
-        shared: dict[object, Compressed] = {}
-        self.occurring = self._occurring(problem)
-        pairs = zip(problem.edges, self.occurring, strict=True)
-        found = [compressed(*pair, shared) for pair in pairs]
-        self.states = [states for _, states in found]
-        self.terms: list[Term] = []
-        self.ends: list[End] = []
-        self.prices: list[Floats] = []  # tables [s, w]
-        self.end_at: dict[tuple[int, int, int], int] = {}  # by edge, position, group of readers
-        tables: dict[tuple[int, float], int] = {}
-        for index, (edge, (cost, states)) in enumerate(zip(problem.edges, found, strict=True)):
-            for group, readers in enumerate(self._groups(index)):
-                key = id(cost), len(readers) / (len(states) - 1)
-                if key not in tables:
-                    tables[key] = len(self.prices)
-                    self.prices.append(np.minimum(cost, self.most_s) * key[1])
-                positions = (0, *(reader + 1 for reader in readers))
-                numbers = np.arange(len(self.ends), len(self.ends) + len(positions))
-                for position, end in zip(positions, numbers.tolist(), strict=True):
-                    node = node_at(edge, position)
-                    self.ends.append(End(node, len(self.terms), tables[key], states[position]))
-                    self.end_at[index, position, group] = end
-                at = tuple((index, position) for position in positions)
-                self.terms.append(Term(at, group, tables[key], numbers))
-
-    def _groups(self, edge: int) -> tuple[tuple[int, ...], ...]:
-        """Return the readers of an edge's terms."""
-        most = many_readers(len(self.occurring[edge])) if self.wide else FEW_READERS
-        return reader_groups(len(self.problem.edges[edge].readers), most)
-
-    def _occurring(self, problem: Problem) -> list[Ints]:
-        """Return which states occur at each edge, or at one whose ends stand for the same."""
-        found = [
-            np.unique(np.concatenate([e.source, *(states for _, states in e.readers)]))
-            for e in problem.edges
-        ]
-        for edges in self.fold.edges if self.fold is not None else ():
-            if len(set(edges)) > 1:
-                both = np.unique(np.concatenate([found[e] for e in edges]))
-                for edge in edges:
-                    found[edge] = both
-        return found
-
-    def _whole(self, fold: Fold | None) -> dict[tuple[int, ...], int]:
-        """Return the terms of the whole problem by their ends, with how often they occur."""
-        if fold is None:
-            return {tuple(term.ends.tolist()): 1 for term in self.terms}
-        found: dict[tuple[int, ...], int] = defaultdict(int)
-        for edges, count in fold.edges.items():
-            for group, readers in enumerate(self._groups(edges[0])):
-                at = [(edges[i], i, group) for i in (0, *(reader + 1 for reader in readers))]
-                found[tuple(self.end_at[key] for key in at)] += count
-        return found
-
     def _carry(self, before: Dual, ends: Ends | None) -> None:
         """Take over messages, where there is such an end and state."""
-        for term in self.terms:
-            for (edge, position), end in zip(term.at, term.ends.tolist(), strict=True):
-                same = (edge, position) if ends is None else ends.at(edge, position)
-                if same is None:
-                    continue
-                states, known = self.occurring[edge], before.occurring[same[0]]
-                column = np.minimum(np.searchsorted(known, states), len(known) - 1)
-                there = before.told(*same, term.group, len(self._groups(edge)))[column]
-                self.messages[end, : len(states)] = np.where(known[column] == states, there, 0.0)
+        terms, known = self.terms, before.terms
+        edge, position = terms.edge[terms.term], terms.position
+        if ends is not None:
+            at = ends.begin[edge] + position
+            edge, position = ends.edge[at], ends.position[at]
+        there = np.flatnonzero(edge >= 0)
+        told = before._told(edge[there], position[there], terms.term[there], terms)
+        pairs = terms.set[terms.edge[terms.term[there]]] * len(known.sets) + known.set[edge[there]]
+        for pair in np.unique(pairs).tolist():
+            mine, theirs = terms.sets[pair // len(known.sets)], known.sets[pair % len(known.sets)]
+            column = np.minimum(np.searchsorted(theirs, mine), len(theirs) - 1)
+            rows = np.flatnonzero(pairs == pair)
+            found = np.where(theirs[column] == mine, told[rows[:, None], column], 0.0)
+            self.messages[there[rows], : len(mine)] = found
 
-    def told(self, edge: int, position: int, group: int, groups: int) -> Floats:
-        """Return the message of an end, which may be one of another number of groups of readers."""
-        here = [
-            self.end_at[edge, position, g]
-            for g in range(len(self._groups(edge)))
-            if (edge, position, g) in self.end_at
-        ]
-        if position == 0 and len(here) == groups:
-            return np.asarray(self.messages[here[group]])
-        share = 1 / groups if position == 0 else 1.0
-        return np.asarray(share * self.messages[here].sum(axis=0))
+    def _told(self, edge: Ints, position: Ints, term: Ints, wanted: Terms) -> Floats:
+        """Return the messages of some ends, which may be those of `wanted` terms with other readers."""
+        terms, groups = self.terms, np.diff(self.terms.first)[edge]
+        counts = np.diff(wanted.first)[wanted.edge[term]]
+        group = np.where(groups == counts, wanted.group[term], 0)
+        producer = terms.begin[terms.first[edge] + group]
+        readers = terms.reader[self.problem.edge_columns.begin[edge] + position]
+        found = self.messages[np.where(position == 0, producer, readers)]
+        for row in np.flatnonzero((position == 0) & (groups != counts)).tolist():
+            ends = terms.begin[terms.first[edge[row]] : terms.first[edge[row] + 1]]
+            found[row] = 1 / counts[row] * self.messages[ends].sum(axis=0)
+        return np.asarray(found)
 
     def bound(self) -> float:
         """Return seconds that no assignment (of the whole problem) stays below."""
@@ -205,8 +145,16 @@ class Dual:
 
     def excess(self) -> list[Floats]:
         """Return for every node and choice what a plan with it costs at least beyond the bound."""
-        found = sweeps.excess(self.network, self._own(), self.messages, self.lent)
-        return self._by_node(found)
+        return self._by_node(self._excess())
+
+    def kept(self, slack_s: float) -> list[Ints]:
+        """Return which choices of each node may be part of a plan within the slack; one at least."""
+        excess, begins = self._excess(), self.network.nodes["choice"]
+        least = np.repeat(np.minimum.reduceat(excess, begins[:-1]), np.diff(begins))
+        found = np.flatnonzero(excess <= np.maximum(slack_s, least))
+        ends = np.searchsorted(found, begins)
+        choices = found - np.repeat(begins[:-1], np.diff(ends))
+        return [choices[first:last] for first, last in pairwise(ends.tolist())]
 
     def unary(self) -> list[Floats]:
         """Return what each choice costs its node beyond its part of the bound, >= 0, by node."""
@@ -214,8 +162,8 @@ class Dual:
 
     def drop(self, kept: Sequence[Ints]) -> None:
         """Leave only the `kept` choices of every node."""
-        begins = self.network.nodes["choice"].tolist()
-        left = np.concatenate([at + choices for at, choices in zip(begins, kept, strict=False)])
+        begins = self.network.nodes["choice"][:-1]
+        left = np.concatenate(kept) + np.repeat(begins, list(map(len, kept)))
         dropped = np.ones(len(self.cost), dtype=bool)
         dropped[left] = False
         self.cost[dropped] = np.inf
@@ -233,6 +181,9 @@ class Dual:
 
     def _own(self) -> Floats:
         return sweeps.own(self.network, self.cost, self.messages, self.lent)
+
+    def _excess(self) -> Floats:
+        return sweeps.excess(self.network, self._own(), self.messages, self.lent)
 
     def _by_node(self, values: Floats) -> list[Floats]:
         begins = self.network.nodes["choice"].tolist()

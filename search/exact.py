@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoddl.errors import InfeasibleError
-from autoddl.search.ascent import PATIENCE, SLACK, SOON, Ascent, everything, kept
+from autoddl.search.ascent import PATIENCE, SLACK, SOON, Ascent, everything
 from autoddl.search.coordinate import search as descended
 from autoddl.search.descent import cheapest, least_memory, replicated
 from autoddl.search.dual import Dual
@@ -68,7 +68,7 @@ def search(
     given = tuple(starts)
     for start in (least_memory(problem), replicated(problem), cheapest(problem), *given):
         run.offer(start)
-    if all(len(node.choices) == 1 for node in problem.nodes):
+    if (problem.flat.count == 1).all():
         run.bound_s = run.best_s
     else:
         stages = _Stages(run)
@@ -201,7 +201,7 @@ class _Stages:
         )  # fmt: skip
         self._raise(dual, FOLDED)
         self.run.offer(few.some.extended(dual.rounded()))
-        return _View(few.some, dual, kept(dual, self._slack(dual)))
+        return _View(few.some, dual, dual.kept(self._slack(dual)))
 
     def _unfolded(self, before: _View, *, wide: bool) -> _View:
         """Bound all layers by a fold with more layers at either end, which have messages of their own.
@@ -221,7 +221,7 @@ class _Stages:
         if not self.run.closed():
             pairs = zip(domains, dual.rounded(), strict=True)
             self.run.offer(some.extended([int(domain[i]) for domain, i in pairs]))
-        left = [d[k] for d, k in zip(domains, kept(dual, self._slack(dual)), strict=True)]
+        left = [d[k] for d, k in zip(domains, dual.kept(self._slack(dual)), strict=True)]
         return _View(some, dual, left)
 
     def _raise(self, dual: Dual, turns: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from autoddl.search.node_moves import Network
 
 if TYPE_CHECKING:
     from autoddl.search.columns import EdgeColumns, Floats, Ints, NodeColumns
+
+KNOWN = 32  # assignments that are kept as arrays: what looks at one asks for more than one sum
 
 
 class Flat:
@@ -39,18 +41,23 @@ class Flat:
         self._cost, self.table_at = _joined([table.cost for table in edges.tables], edges.table)
         sizes = np.array([len(table.cost) for table in edges.tables], dtype=np.int64)
         self.size = sizes[edges.table]
+        self._known = lru_cache(maxsize=KNOWN)(_array)
+
+    def point(self, assignment: Sequence[int]) -> Ints:
+        """Return an assignment as an array, which the other methods take as well; do not change it."""
+        return self._known(assignment) if isinstance(assignment, tuple) else _array(assignment)
 
     def compute_s(self, assignment: Sequence[int]) -> Floats:
         """Return the compute seconds of every node."""
-        return np.asarray(self._compute[self._compute_at + _array(assignment)])
+        return np.asarray(self._compute[self._compute_at + self.point(assignment)])
 
     def memory_bytes(self, assignment: Sequence[int]) -> Ints:
         """Return the bytes of every node."""
-        return np.asarray(self._memory[self._memory_at + _array(assignment)])
+        return np.asarray(self._memory[self._memory_at + self.point(assignment)])
 
     def states(self, assignment: Sequence[int]) -> tuple[Ints, Ints]:
         """Return the states of the edges' tensors, and those that their readers want."""
-        found: Ints = self._states[self.states_at + _array(assignment)[self.node]]
+        found: Ints = self._states[self.states_at + self.point(assignment)[self.node]]
         return found[: self._count], found[self._count :]
 
     def paid(self, assignment: Sequence[int]) -> tuple[Ints, Ints, Ints, Ints]:

@@ -91,9 +91,7 @@ class _Frontier:
         self.dual, self.domains, self.slack, self.width = dual, domains, slack_s, width
         self.limit = limit
         self.parts = dual.parts()
-        self.terms: list[list[int]] = [[] for _ in dual.problem.edges]
-        for number, term in enumerate(dual.terms):
-            self.terms[term.at[0][0]].append(number)
+        self.terms = [dual.terms.of(edge) for edge in range(len(dual.problem.edges))]
         self.given = dual.lent - dual.messages
         self.unary = [u[d] for u, d in zip(dual.unary(), domains, strict=True)]
         self.free = dict.fromkeys(i for i, domain in enumerate(domains) if len(domain) > 1)
@@ -110,7 +108,7 @@ class _Frontier:
         """Return the nodes at the ends of a tensor and their states by position in the domain."""
         tensor = self.dual.problem.edges[edge]
         nodes = (tensor.producer, *(n for n, _ in tensor.readers))
-        pairs = zip(nodes, self.dual.states[edge], strict=True)
+        pairs = zip(nodes, self.dual.terms.by_choice(edge), strict=True)
         return nodes, [states[self.domains[n]] for n, states in pairs]
 
     def _open(self, edge: int) -> list[int]:
@@ -129,7 +127,7 @@ class _Frontier:
             self._table(range(len(nodes)), edge, self.terms[edge], open_nodes)
             return
         for term in self.terms[edge]:
-            ends = [position for _, position in self.dual.terms[term].at]
+            ends = [position for _, position in self.dual.terms.ends(term)]
             self._table(ends, edge, [term], open_nodes)
         whole = _Whole(edge, nodes, tuple(states))
         if len(self.terms[edge]) > 1 and open_nodes:
@@ -168,7 +166,7 @@ class _Frontier:
         """Return what a tensor's redistributions cost; `states` are arrays of ends' that broadcast."""
         source, *wanted = states
         total: Floats = np.zeros(np.broadcast_shapes(*(s.shape for s in states)))
-        here = self.dual.occurring[edge]
+        here = self.dual.terms.occurring[edge]
         prices = self.dual.problem.edges[edge].table.cost[np.ix_(here, here)]
         prices = np.minimum(prices, self.dual.most_s)
         for number, want in enumerate(wanted):
@@ -182,8 +180,7 @@ class _Frontier:
         """Return what terms of a tensor are lent, less their messages and their part of the bound."""
         total: Floats = np.zeros(np.broadcast_shapes(*(s.shape for s in states)))
         for index in terms:
-            term = self.dual.terms[index]
-            for end, (_, position) in zip(term.ends, term.at, strict=True):
+            for end, position in self.dual.terms.ends(index):
                 total = total + self.given[end][states[position]]
             total = total - self.parts[index]
         return total
@@ -200,7 +197,7 @@ class _Frontier:
                 states.append(mine[:1, None])
         total = self._paid(whole.edge, states)
         for index in self.terms[whole.edge]:
-            here = [states[position] for _, position in self.dual.terms[index].at]
+            here = [states[position] for _, position in self.dual.terms.ends(index)]
             total = total - (len(here) - 1) / (len(states) - 1) * self._paid(whole.edge, here)
         return np.maximum(total, 0.0)
 

@@ -30,12 +30,18 @@ class Incumbent:
         self.bound_s = problem.lower_bound_s()
         self.evaluations = 0
 
-    def offer(self, assignment: Sequence[int]) -> tuple[float, int, bool]:
-        """Keep an assignment if it is the best so far; return its cost, bytes, whether it fits."""
+    def offer(
+        self, assignment: Sequence[int], known: tuple[float, int] | None = None
+    ) -> tuple[float, int, bool]:
+        """Keep an assignment if it is the best so far; return its cost, bytes, whether it fits.
+
+        The former two may be known.
+        """
         self.evaluations += 1
-        cost_s, held = self.problem.cost_s(assignment), self.problem.memory_bytes(assignment)
-        fits = self.limit is None or held <= self.limit
         self.last = tuple(assignment)
+        problem = self.problem
+        cost_s, held = known or (problem.cost_s(self.last), problem.memory_bytes(self.last))
+        fits = self.limit is None or held <= self.limit
         if fits and (cost_s < self.best_s or not self.best):
             self.best, self.best_s = self.last, cost_s
             self.trace.improved(cost_s)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.search.problem import Floats, Ints, Node
+from autoddl.search.problem import Floats, Ints
 from autoddl.search.sweeps import (
     END,
     NODE,
@@ -20,57 +19,75 @@ from autoddl.search.sweeps import (
     Network,
     Records,
 )
-from autoddl.search.terms import End
+from autoddl.search.terms import starts
 
 # Ends of many copies go by the terms that nearly all of them are in; those at the edge of a run of
 # layers have nodes of their own that adapt.
 COMMON = 8.0
 
 
-def network(
-    nodes: Sequence[Node], copies: Floats, ends: Sequence[End], terms: Sequence[Sequence[int]],
-    count: Floats, tables: Sequence[Floats],
-) -> Network:  # fmt: skip
-    """Lay out nodes and ends; `terms` are those of the whole problem by their ends' numbers.
+class Contacts(NamedTuple):
+    """Where nodes touch terms: by end the `node`, the `term`, and the `table` of that.
 
-    `copies` and `count` say how often nodes and terms occur, `tables` are their prices [s, w].
+    The states by choice are in `arrays[states]`.
     """
-    node_of = _ints([end.node for end in ends])
+
+    node: Ints
+    term: Ints
+    table: Ints
+    states: Ints
+    arrays: Sequence[Ints]
+
+
+class Whole(NamedTuple):
+    """The terms of the whole problem: their ends are the `members` from `place` on; `copies` occur."""
+
+    members: Ints
+    place: Ints
+    copies: Floats
+
+
+def network(
+    choices: Ints, copies: Floats, ends: Contacts, whole: Whole, tables: Sequence[Floats]
+) -> Network:
+    """Lay out nodes and ends; `choices` and `copies` say how many each node has, how often it occurs.
+
+    `tables` are prices [s, w].
+    """
+    node_of, nodes, count = ends.node, len(choices), len(ends.node)
+    members, place, occur = whole
     slots = np.argsort(node_of, kind="stable")
-    states = [ends[slot].states for slot in slots.tolist()]
-    place = _starts(map(len, terms))
-    term, members = np.repeat(np.arange(len(terms)), np.diff(place)), _ints(chain(*terms))
+    term = np.repeat(np.arange(len(occur)), np.diff(place))
     order = np.argsort(members, kind="stable")
-    use = _starts(np.bincount(members, minlength=len(ends)))
-    counted = count[term] ** COMMON
+    use = starts(np.bincount(members, minlength=count))
+    counted = occur[term] ** COMMON
     all_counted = np.bincount(members, counted)[members]
     touched = node_of[members]
-    earlier = _least(np.minimum.reduceat(touched, place[:-1])[term], members, len(ends)) < node_of
-    later = _least(-np.maximum.reduceat(touched, place[:-1])[term], members, len(ends)) < -node_of
+    earlier = _least(np.minimum.reduceat(touched, place[:-1])[term], members, count) < node_of
+    later = _least(-np.maximum.reduceat(touched, place[:-1])[term], members, count) < -node_of
     lends = np.stack([earlier, later], axis=1)
-    there = np.stack([np.bincount(node_of, side, len(nodes)) for side in lends.T], axis=1)
+    there = np.stack([np.bincount(node_of, side, nodes) for side in lends.T], axis=1)
     part = 1.0 / np.maximum(1.0, there.max(axis=1))
-    pair = node_of * (len(ends) + 1) + _ints([end.term for end in ends])
+    pair = node_of * (count + 1) + ends.term
     _, which, same = np.unique(pair[slots], return_inverse=True, return_counts=True)
+    states = starts(_lengths(ends.arrays))
     return Network(
         nodes=_records(
-            NODE, slot=_starts(np.bincount(node_of, minlength=len(nodes))),
-            choice=_starts(len(node.choices) for node in nodes), copies=copies, part=part,
-            kept=1.0 - part[:, None] * there,
+            NODE, slot=starts(np.bincount(node_of, minlength=nodes)), choice=starts(choices),
+            copies=copies, part=part, kept=1.0 - part[:, None] * there,
         ),
         slots=_records(
-            SLOT, end=slots, state=_starts(map(len, states)), once=1.0 / same[which], lends=lends[slots]
+            SLOT, end=slots, state=np.append(states[ends.states[slots]], states[-1]),
+            once=1.0 / same[which], lends=lends[slots],
         ),
         ends=_records(END, use=use),
         uses=_records(USE, term=term[order], weight=(counted / all_counted)[order]),
-        terms=_records(
-            TERM, place=place, table=_ints([ends[term[0]].table for term in terms]), count=count
-        ),
+        terms=_records(TERM, place=place, table=ends.table[members[place[:-1]]], count=occur),
         tables=_records(
-            TABLE, price=_starts(table.size for table in tables), size=_ints(map(len, tables))
+            TABLE, price=starts(_lengths([table.ravel() for table in tables])), size=_lengths(tables)
         ),
         members=members,
-        states=np.concatenate(states) if states else members,
+        states=np.concatenate(ends.arrays) if len(ends.arrays) else members,
         prices=_floats([table.ravel() for table in tables]),
         turned=_floats([table.T.ravel() for table in tables]),
     )  # fmt: skip
@@ -84,13 +101,8 @@ def _records(kind: np.dtype[np.void], **fields: npt.NDArray[Any]) -> Records:
     return found
 
 
-def _ints(values: Iterable[int]) -> Ints:
-    return np.fromiter(values, dtype=np.int64)
-
-
-def _starts(lengths: Iterable[int]) -> Ints:
-    """Return where each of some parts begins, and where the last one ends."""
-    return np.concatenate([[0], np.cumsum(_ints(lengths))])
+def _lengths(arrays: Iterable[npt.NDArray[Any]]) -> Ints:
+    return np.array([len(array) for array in arrays], dtype=np.int64)
 
 
 def _floats(arrays: Sequence[Floats]) -> Floats:

@@ -6,10 +6,10 @@ from functools import cache
 
 import numpy as np
 
-from autoddl.search import forest, node_moves, sweeps
-from autoddl.search.network import network
-from autoddl.search.problem import Floats, Ints, Node
-from autoddl.search.terms import End
+from autoddl.search import forest, node_moves, sweeps, walks
+from autoddl.search.baselines import flow
+from autoddl.search.network import Contacts, Whole, network
+from autoddl.search.problem import Floats, Ints
 
 
 @cache
@@ -28,11 +28,18 @@ def prepare() -> None:
     )
     queue = node_moves.Queue(ints, ints, np.zeros(4, dtype=np.int64))
     node_moves.descend(whole, ints, queue, 0, 0.0, 0)
+    flow.flow(flow.Network(ints, none, ints, none, ints, ints, ints, ints, ints), ints)
+    one = np.zeros(2, dtype=np.int64)  # where the sources of a single op begin and end
+    walks.leave_waiting(one, ints, none, none)
+    walks.count_before(one, ints, 0, 0, np.zeros(1))
+    walks.count_behind(one, ints, 0, np.zeros(1))
 
 
 def _sweeps(state: Ints, table: Floats) -> None:
-    node, ends = Node("op", "", ({},), np.zeros(1), state), [End(n, 0, 0, state) for n in range(2)]
-    net = network([node, node], np.ones(2), ends, [(0, 1)], np.ones(1), [table])
+    both, neither = np.arange(2), np.zeros(2, dtype=np.int64)  # a producer and a reader
+    whole = Whole(both, np.array([0, 2]), np.ones(1))
+    contacts = Contacts(both, neither, neither, neither, [state])
+    net = network(neither + 1, np.ones(2), contacts, whole, [table])
     cost, messages, lent = np.zeros(2), np.zeros((2, 1)), np.zeros((2, 1))
     sweeps.lend(net, cost, messages, lent, 1)
     sweeps.sweep(net, cost, messages, lent, 1)

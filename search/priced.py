@@ -60,7 +60,7 @@ class Prices:
             self._try(self._next(low, high, run), run)
         run.raise_to(self._bound(limit))
         for point in self.points:
-            run.offer(point.assignment)
+            run.offer(point.assignment, (point.cost_s, point.held))
         low, high = self._around(limit)
         if low is not None and high is not None and np.isfinite(low.cost_s + high.cost_s):
             run.offer(mixed(self.problem, high.assignment, low.assignment, limit))
@@ -124,7 +124,7 @@ def mixed(
         seconds, held = price(problem, fitting, patch.or_stay(fitting))
         saved_s, more = float(seconds[-1] - seconds[0]), int(held[0] - held[-1])
         if more < 0:  # it starts out as the one that holds less
-            found = patch.apply(found, 0)
+            _take(patch, found)
             left -= more
             patch = Move(tuple((n, np.array([fitting[n]])) for n, _ in patch.columns))
             saved_s, more = -saved_s, -more
@@ -133,9 +133,15 @@ def mixed(
     worth = [c for c in reversed(choices) if c[0] > 0]
     for _, more, patch in sorted(worth, key=lambda c: _digits(c[0] / max(1, c[1])), reverse=True):
         if more <= left:
-            found = patch.apply(found, 0)
+            _take(patch, found)
             left -= more
     return tuple(found)
+
+
+def _take(patch: Move, point: list[int]) -> None:
+    """Change an assignment to the first alternative of a move."""
+    for node, column in patch.columns:
+        point[node] = int(column[0])
 
 
 def _digits(value: float) -> float:

@@ -23,7 +23,15 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
-from autoddl.search.columns import Edge, EdgeColumns, Node, NodeColumns
+from autoddl.search.columns import (
+    GRADIENT,
+    KEPT,
+    TENSOR,
+    Edge,
+    EdgeColumns,
+    Node,
+    NodeColumns,
+)
 from autoddl.search.flat import Flat
 from autoddl.search.result import Assignment, SearchResult
 
@@ -33,10 +41,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _T = TypeVar("_T")
-
-TENSOR = "tensor"  # operand name of input, output and parameter nodes
-GRADIENT = "gradient"
-KEPT = "kept"  # kind of the nodes of tensors that wait for the backward pass (search/passes.py)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,30 +75,30 @@ class Problem:
     @cached_property
     def ops(self) -> Ints:
         """Return for every node the position of its op in the program; -1 for nodes of other kinds."""
-        columns, number = self.node_columns, self.program.columns.op_number
+        columns, number = self.node_columns, self.program.columns.place
         found = np.full(len(columns.form), -1)
-        nodes = np.flatnonzero(columns.of_kind("op"))
+        nodes = columns.where("op")
         found[nodes] = [number[columns.name[node]] for node in nodes.tolist()]
         return found
 
     @cached_property
     def touching(self) -> tuple[tuple[int, ...], ...]:
         """Return for every node the edges that it makes or reads."""
-        table: list[list[int]] = [[] for _ in self.nodes]
-        for index, edge in enumerate(self.edges):
-            for node in dict.fromkeys((edge.producer, *(n for n, _ in edge.readers))):
-                table[node].append(index)
-        return tuple(tuple(row) for row in table)
+        net = self.flat.network
+        edges = net.touching.tolist()
+        return tuple([tuple(edges[a:b]) for a, b in itertools.pairwise(net.touched.tolist())])
 
     @cached_property
     def position(self) -> Mapping[tuple[str, str], int]:
         """Return the index of every node by (kind, name)."""
-        return {(node.kind, node.name): i for i, node in enumerate(self.nodes)}
+        nodes = self.node_columns
+        kinds = [nodes.kinds[number] for number in nodes.kind.tolist()]
+        return dict(zip(zip(kinds, nodes.name, strict=True), range(len(kinds)), strict=True))
 
     @cached_property
     def least_memory_bytes(self) -> int:
         """Return the bytes below which no assignment's `memory_bytes` is."""
-        return sum(map(int, _least([node.memory_bytes for node in self.nodes])))
+        return int(self._least("memory_bytes").sum())
 
     @cached_property
     def prices(self) -> StepPrices:
@@ -149,11 +153,11 @@ class Problem:
 
     def compute_s(self, assignment: Sequence[int]) -> float:
         """Return the compute part of the cost."""
-        return float(sum(self.flat.compute_s(assignment).tolist()))
+        return _sum(self.flat.compute_s(assignment))
 
     def communication_s(self, assignment: Sequence[int]) -> float:
         """Return the redistribution part of the cost."""
-        return float(sum(self.flat.communication_s(assignment).tolist()))
+        return _sum(self.flat.communication_s(assignment))
 
     def memory_bytes(self, assignment: Sequence[int]) -> int:
         """Return the bytes per device that can be summed up node by node, under an assignment.
@@ -180,7 +184,12 @@ class Problem:
 
     @cached_property
     def _least_s(self) -> float:
-        return float(sum(_least([node.compute_s for node in self.nodes])))
+        return _sum(self._least("compute_s"))
+
+    def _least(self, what: str) -> npt.NDArray[Any]:
+        """Return the least entry of an array of every node."""
+        columns = self.node_columns
+        return np.array([getattr(form, what).min() for form in columns.forms])[columns.form]
 
     def near(self, cost_s: float, gap: float) -> bool:
         """Tell whether a cost is within a gap > 0 of `lower_bound_s`."""
@@ -220,11 +229,9 @@ class Problem:
         return f"{node.name} with its optimizer states" if states else node.name
 
 
-def _least(arrays: Sequence[Floats | Ints]) -> list[Any]:
-    """Return the least entry of each array; of those that nodes share it is looked for once."""
-    once = {id(array): array for array in arrays}
-    least = {key: array.min() for key, array in once.items()}
-    return [least[id(array)] for array in arrays]
+def _sum(values: Floats) -> float:
+    """Return the sum of some values, added one after the other."""
+    return float(values.cumsum()[-1]) if len(values) else 0.0
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:

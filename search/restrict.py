@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from autoddl.search.problem import Edge, Ints, Node, Problem
+import numpy as np
+
+from autoddl.search.columns import Edges, Form, Nodes
+from autoddl.search.problem import Ints, Problem
 
 _T = TypeVar("_T")
 
@@ -16,6 +19,11 @@ def restricted(problem: Problem, domains: Sequence[Ints]) -> Problem:
 
     Arrays that nodes share are shared afterwards too, where the same choices are left.
     """
+    nodes, edges = problem.node_columns, problem.edge_columns
+    numbers: dict[bytes, int] = {}
+    names = [numbers.setdefault(domain.tobytes(), len(numbers)) for domain in domains]
+    different = list(dict(zip(names, domains, strict=True)).values())
+    left, count = np.array(names, dtype=np.int64), len(different)
     known: dict[object, object] = {}
 
     def once(key: object, make: Callable[[], _T]) -> _T:
@@ -24,24 +32,20 @@ def restricted(problem: Problem, domains: Sequence[Ints]) -> Problem:
         found: _T = known[key]  # type: ignore[assignment]
         return found
 
-    names = [domain.tobytes() for domain in domains]
-
-    def node(index: int, old: Node) -> Node:
-        left, name = domains[index], names[index]
-        return Node(
-            old.kind,
-            old.name,
-            once((id(old.choices), name), lambda: tuple(old.choices[i] for i in left)),
-            once((id(old.compute_s), name), lambda: old.compute_s[left]),
-            once((id(old.memory_bytes), name), lambda: old.memory_bytes[left]),
+    def form(number: int, name: int) -> Form:
+        old, kept = nodes.forms[number], different[name]
+        return Form(
+            once((id(old.choices), name), lambda: tuple([old.choices[i] for i in kept.tolist()])),
+            once((id(old.compute_s), name), lambda: old.compute_s[kept]),
+            once((id(old.memory_bytes), name), lambda: old.memory_bytes[kept]),
         )
 
-    def states(index: int, old: Ints) -> Ints:
-        return once((id(old), names[index]), lambda: old[domains[index]])
-
-    def edge(old: Edge) -> Edge:
-        readers = tuple((n, states(n, array)) for n, array in old.readers)
-        return replace(old, source=states(old.producer, old.source), readers=readers)
-
-    nodes = tuple(node(index, old) for index, old in enumerate(problem.nodes))
-    return replace(problem, nodes=nodes, edges=tuple(edge(old) for old in problem.edges))
+    pairs, forms = np.unique(nodes.form * count + left, return_inverse=True)
+    fewer = [form(*divmod(pair, count)) for pair in pairs.tolist()]
+    pairs, states = np.unique(edges.states * count + left[edges.node], return_inverse=True)
+    arrays = [edges.arrays[pair // count][different[pair % count]] for pair in pairs.tolist()]
+    return replace(
+        problem,
+        nodes=Nodes(nodes._replace(forms=fewer, form=forms)),
+        edges=Edges(edges._replace(arrays=arrays, states=states)),
+    )

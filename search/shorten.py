@@ -284,7 +284,7 @@ def _modules(problem: Problem) -> tuple[Sequence[str], Ints, Ints]:
     The path is "" for what belongs to nothing. The sort of an op is its type and phase.
     """
     nodes, program = problem.node_columns, problem.program.columns
-    kept = np.flatnonzero(nodes.of_kind(KEPT))
+    kept = nodes.where(KEPT)
     tensors = [program.number[nodes.name[node]] for node in kept.tolist()]
     op = problem.ops.copy()
     op[kept] = program.maker[np.array(tensors, dtype=np.int64)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 
-from autoddl.perfmodel.redistribute import RedistributionTable, Redistributor
+from autoddl.perfmodel.redistribute import Redistributor
 from autoddl.sbp.rules.engines import ONEFLOW
 from autoddl.sbp.state import OWN
-from autoddl.search.problem import Edge, Problem
+from autoddl.search.columns import Edges
+from autoddl.search.problem import Problem
 
 
 def on_stream(problem: Problem, compute_stream: bool, *, engine: str | None = ONEFLOW) -> Problem:
@@ -19,15 +20,10 @@ def on_stream(problem: Problem, compute_stream: bool, *, engine: str | None = ON
         any_order=engine is None,
         compute_stream=compute_stream,
     )
-    tables: dict[int, RedistributionTable] = {}
-    edges = []
-    for edge in problem.edges:
-        known = edge.table
-        if id(known) not in tables:
-            size, own = problem.program.tensor[edge.tensor].item_bytes, OWN in chain(*known.states)
-            tables[id(known)] = redistributor.table(known.shape, size, own=own)
-        table = tables[id(known)]
-        edges.append(
-            Edge(edge.tensor, table, edge.producer, edge.source, edge.readers, edge.operands)
-        )
-    return replace(problem, edges=tuple(edges), compute_stream=compute_stream)
+    edges, tables = problem.edge_columns, []
+    for number, known in enumerate(edges.tables):
+        tensor = edges.tensor[int((edges.table == number).argmax())]
+        size, own = problem.program.tensor[tensor].item_bytes, OWN in chain(*known.states)
+        tables.append(redistributor.table(known.shape, size, own=own))
+    made = Edges(edges._replace(tables=tables))
+    return replace(problem, edges=made, compute_stream=compute_stream)

@@ -16,7 +16,7 @@ from autoddl.search.problem import Problem
 def data_parallel(problem: Problem) -> Sequence[Layout]:
     """Return data parallelism: the batch cut over every axis that divides it, parameters whole."""
     program, mesh = problem.program, problem.mesh.shape
-    held = {p.tensor: NdSbp(B for _ in mesh) for p in program.parameters}
+    held = dict.fromkeys([p.tensor for p in program.parameters], NdSbp(B for _ in mesh))
     return [Layout({**held, **batch_cut(program, mesh, range(len(mesh)))})]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import find
 from autoddl.sbp.state import NdSbp
-from autoddl.search.problem import Problem
+from autoddl.search.problem import Ints, Problem
 
 CASTS = ("cast", "amp_white_identity", "amp_black_identity")  # between a parameter and its readers
 _INPUTS = ("a_0", "x_0", "indices_0")
@@ -44,17 +46,17 @@ class States(NamedTuple):
 
 def linear_layers(program: Program) -> list[Layer]:
     """Return the linear layers, whose weights have rank 2, in the order of the forward pass."""
-    return [layer for layer in _layers(program, "matmul") if _rank(program, layer) == 2]
+    return _layers(program, "matmul", 2)
 
 
 def embeddings(program: Program) -> list[Layer]:
     """Return the embeddings; their tables are (vocabulary, features)."""
-    return [layer for layer in _layers(program, "embedding") if _rank(program, layer) == 2]
+    return _layers(program, "embedding", 2)
 
 
 def expert_layers(program: Program) -> list[Layer]:
     """Return the products of a batch of tokens per expert with weights (experts, in, out)."""
-    found = [layer for layer in _layers(program, "matmul") if _rank(program, layer) == 3]
+    found = _layers(program, "matmul", 3)
     return [layer for layer in found if len(operand_shape(program, layer.op, layer.x)) == 3]
 
 
@@ -82,21 +84,38 @@ class Product(NamedTuple):
 
 
 def ops_of(problem: Problem) -> list[Op]:
-    """Return the ops of a problem, in the order of the program; it may lack some of the program's."""
-    return [problem.program.op[node.name] for node in problem.nodes if node.kind == "op"]
+    """Return the ops of a problem; it may lack some of the program's."""
+    ops = problem.ops
+    return [problem.program.ops[place] for place in ops[ops >= 0].tolist()]
 
 
 def backward_products(problem: Problem) -> list[Product]:
     """Return the contractions of the backward pass that are in a problem."""
     program = problem.program
+    parameter, number = _before_casts(program), program.columns.number
+    products = np.intersect1d(contractions(program, "backward"), problem.ops)
     return [
         Product(
             op.name, op.outputs[0][0], program.tensor[op.outputs[0][1]].shape,
-            tuple([(o, t, parameter_of(program, t)) for o, t in op.inputs]),
+            tuple([(o, t, program.tensors[parameter[number[t]]].name) for o, t in op.inputs]),
         )
-        for op in ops_of(problem)
-        if op.phase == "backward" and _family(op) == "matmul"
+        for op in map(program.ops.__getitem__, products.tolist())
     ]  # fmt: skip
+
+
+def in_problem(
+    problem: Problem, products: Iterable[Product], layers: Sequence[Layer]
+) -> list[bool]:
+    """Tell of every layer whether `operand_states` says something of ops of a problem by it."""
+    ops = frozenset(problem.ops.tolist())
+    number = problem.program.columns.place
+    read = {name for product in products for _, *names in product.reads for name in names}
+    return [
+        number[layer.op.name] in ops
+        or layer.parameter in read
+        or dict(layer.op.inputs)[layer.x] in read
+        for layer in layers
+    ]
 
 
 def operand_states(
@@ -132,48 +151,57 @@ def operand_states(
     return found
 
 
-def parameter_of(program: Program, tensor: str) -> str:
-    """Return what a tensor is but for its dtype: the parameter in front of casts."""
-    op = program.producer.get(tensor)
-    while op is not None and op.type in CASTS and len(op.inputs) == 1:
-        tensor = op.inputs[0][1]
-        op = program.producer.get(tensor)
-    return tensor
+def contractions(program: Program, phase: str, family: str = "matmul") -> Ints:
+    """Return the positions of the ops of a phase whose rule is of the family."""
+    columns = program.columns
+    rules = [find(name) for name in columns.types]
+    types = np.array([rule is not None and rule.family == family for rule in rules], dtype=np.bool_)
+    return np.flatnonzero(types[columns.type] & (columns.phase == phase))
 
 
-def contractions(program: Program, phase: str, family: str = "matmul") -> Iterator[Op]:
-    """Yield the ops of a phase whose rule is of the family."""
-    found: list[int] = []
-    for places in program.places.values():
-        if _family(program.ops[places[0]]) == family:
-            found += places
-    for index in sorted(found):
-        if program.ops[index].phase == phase:
-            yield program.ops[index]
+def _before_casts(program: Program) -> Ints:
+    """Return what each tensor is but for its dtype: the one in front of casts, by number."""
+    columns = program.columns
+    inputs, outputs = columns.inputs, columns.outputs
+    types = np.array([name in CASTS for name in columns.types], dtype=np.bool_)
+    casts = types[columns.type] & (np.diff(inputs.begin) == 1)
+    made = casts[outputs.op]
+    found = np.arange(len(program.tensors))
+    found[outputs.tensor[made]] = inputs.tensor[inputs.begin[outputs.op[made]]]
+    while True:
+        further = found[found]
+        if (further == found).all():
+            return found
+        found = further
 
 
-def _family(op: Op) -> str | None:
-    rule = find(op.type)
-    return None if rule is None else rule.family
-
-
-def _layers(program: Program, family: str) -> list[Layer]:
+def _layers(program: Program, family: str, rank: int) -> list[Layer]:
+    """Return the contractions of a family in the forward pass, with parameters of that rank."""
+    columns = program.columns
+    ops = contractions(program, "forward", family)
+    _, first, kind = np.unique(columns.kind[ops], return_index=True, return_inverse=True)
+    operands = [_operands(program.ops[place], family) for place in ops[first].tolist()]
+    position = np.array([o[2] if o else 0 for o in operands], dtype=np.int64)[kind]
+    weight = columns.inputs.tensor[columns.inputs.begin[ops] + position]
+    parameter = _before_casts(program)[weight]
+    ranks = np.array([len(shape) for shape, _ in columns.forms], dtype=np.int64)
     found = []
-    for op in contractions(program, "forward", family):
-        operands = dict(op.inputs)
-        x = next((o for o in _INPUTS if o in operands), None)
-        weight = next((o for o in _WEIGHTS if o in operands), None)
-        if x is None or weight is None:
-            continue
-        parameter = parameter_of(program, operands[weight])
-        if parameter not in program.parameter:
-            continue
-        rank = len(program.tensor[parameter].shape)
-        turned = family == "matmul" and (op.attr.get("transpose_b") or weight == "weight_0")
-        out = rank - 2 if turned else rank - 1
-        found.append(Layer(op, x, weight, parameter, out, 2 * rank - 3 - out))
+    for index in np.flatnonzero(ranks[columns.form[parameter]] == rank).tolist():
+        known, name = operands[kind[index]], program.tensors[parameter[index]].name
+        if known is not None and name in program.parameter:
+            x, weight_, _, turned = known
+            out = rank - 2 if turned else rank - 1
+            op = program.ops[ops[index]]
+            found.append(Layer(op, x, weight_, name, out, 2 * rank - 3 - out))
     return found
 
 
-def _rank(program: Program, layer: Layer) -> int:
-    return len(program.tensor[layer.parameter].shape)
+def _operands(op: Op, family: str) -> tuple[str, str, int, bool] | None:
+    """Return the operands x and weight of an op, which input that is, and whether it is transposed."""
+    names = [name for name, _ in op.inputs]
+    x = next((o for o in _INPUTS if o in names), None)
+    weight = next((o for o in _WEIGHTS if o in names), None)
+    if x is None or weight is None:
+        return None
+    turned = family == "matmul" and bool(op.attr.get("transpose_b") or weight == "weight_0")
+    return x, weight, names.index(weight), turned

@@ -110,7 +110,7 @@ class Completion:
         """Return the nodes that stay as the layout has them: contractions, inputs, parameters."""
         problem = self.problem
         nodes = {*roots(problem), *roots(problem, "backward")}
-        nodes |= {i for i, n in enumerate(problem.nodes) if n.kind in ("input", "parameter")}
+        nodes.update(problem.node_columns.where("input", "parameter").tolist())
         return frozenset(nodes)
 
     @cached_property
@@ -157,12 +157,11 @@ class Completion:
     @cached_property
     def alike(self) -> list[tuple[str, str]]:
         """Return the parameters that were left out, with those that stand for them."""
-        nodes, short = self.whole.nodes, self.problem.nodes
-        return [
-            (node.name, short[place].name)
-            for node, place in zip(nodes, self.shortened.place, strict=True)
-            if node is not short[place] and node.kind == "parameter"
-        ]
+        parameter = self.whole.node_columns.of_kind("parameter")
+        parameter[list(self.shortened.nodes)] = False
+        left_out, place = np.flatnonzero(parameter).tolist(), self.shortened.place
+        name, short = self.whole.node_columns.name, self.problem.node_columns.name
+        return [(name[node], short[place[node]]) for node in left_out]
 
     def _price(self, completed: Completed) -> float:
         return self.problem.cost_s(completed[0])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
 
+from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, P, S, Sbp
 from autoddl.search.baselines.layers import (
     Layer,
@@ -12,6 +15,7 @@ from autoddl.search.baselines.layers import (
     States,
     backward_products,
     embeddings,
+    in_problem,
     linear_layers,
     operand_shape,
     operand_states,
@@ -37,53 +41,70 @@ def summa(problem: Problem) -> Sequence[Layout]:
 
     Source: Optimus (Xu et al. 2021, arXiv 2104.05343) §3; van de Geijn and Watts 1997.
     """
-    program, mesh = problem.program, problem.mesh.shape
-    live = [axis for axis, size in enumerate(mesh) if size > 1]
-    layers = linear_layers(program), embeddings(program)
-    if not layers[0]:
+    live = [axis for axis, size in enumerate(problem.mesh.shape) if size > 1]
+    linear = linear_layers(problem.program)
+    if not linear:
         return []
-    products = backward_products(problem)
+    layers, products = (*linear, *embeddings(problem.program)), backward_products(problem)
+    here = in_problem(problem, products, layers)
+    parts = _Parts(layers, here, _shapes(problem.program, linear), products)
     return [
-        _Grid(problem, rows, layers, products).layout()
+        _Grid(problem, rows, parts).layout()
         for count in range(1, len(live))
         for rows in itertools.combinations(live, count)
     ]
 
 
+class _Parts(NamedTuple):
+    """What all layouts hold: layers, products, and what has one of some shapes.
+
+    `here` tells of every layer whether its states are those of ops of the problem.
+    """
+
+    layers: Sequence[Layer]
+    here: Sequence[bool]
+    shapes: frozenset[tuple[int, ...]]
+    products: Sequence[Product]
+
+
+def _shapes(program: Program, linear: Sequence[Layer]) -> frozenset[tuple[int, ...]]:
+    """Return the shapes of inputs and outputs of layers."""
+    kind, number = program.kinds, program.columns.place
+    once = {kind[number[layer.op.name]]: layer for layer in linear}.values()
+    outer = [(layer.op, o) for layer in once for o in (layer.x, layer.op.outputs[0][0])]
+    return frozenset(operand_shape(program, op, operand) for op, operand in outer)
+
+
 class _Grid:
     """One way of dividing the axes into rows and columns."""
 
-    def __init__(
-        self, problem: Problem, rows: Sequence[int],
-        layers: tuple[Sequence[Layer], Sequence[Layer]], products: Sequence[Product],
-    ) -> None:  # fmt: skip
+    def __init__(self, problem: Problem, rows: Sequence[int], parts: _Parts) -> None:
         self.problem, self.program, self.rows = problem, problem.program, rows
-        self.mesh, self.products = problem.mesh.shape, products
-        self.linear, self.embeddings = layers
-        outer = [(a.op, o) for a in self.linear for o in (a.x, a.op.outputs[0][0])]
-        self.shapes = {operand_shape(self.program, op, operand) for op, operand in outer}
-        self.widths = {shape[-1] for shape in self.shapes}
+        self.mesh, self.parts = problem.mesh.shape, parts
+        self.widths = {shape[-1] for shape in parts.shapes}
         self._made: dict[tuple[Sbp, Sbp], NdSbp] = {}
         self._known: dict[tuple[int, int], States] = {}
 
     def layout(self) -> Layout:
-        program = self.program
+        program, tensor = self.program, self.program.tensor
         held = {name: self._input(name) for name in program.inputs}
-        held |= {p.tensor: self._vector(p.tensor) for p in program.parameters}
-        contracted = (*self.linear, *self.embeddings)
-        for layer in contracted:
-            held[layer.parameter] = self._even(layer.parameter, S(layer.fan_in), S(layer.out))
-        layers = [(layer, self._states(layer)) for layer in contracted]
-        return Layout(
-            held, {**self._activations(), **operand_states(program, self.products, layers)}
-        )
+        vector, weight = cache(self._vector), cache(self._weight)
+        held |= {p.tensor: vector(tensor[p.tensor].shape) for p in program.parameters}
+        layers = []
+        for layer, here in zip(self.parts.layers, self.parts.here, strict=True):
+            shape = tensor[layer.parameter].shape
+            held[layer.parameter] = weight(shape, layer.fan_in, layer.out)
+            if here:
+                layers.append((layer, self._states(layer)))
+        operands = operand_states(program, self.parts.products, layers)
+        return Layout(held, {**self._activations(), **operands})
 
     def _activations(self) -> dict[str, Mapping[str, NdSbp]]:
         """Hold what has the shape of a layer's input or output cut in the batch and the features."""
         tensor, parameters = self.program.tensor, self.program.parameters
         others = {p.gradient for p in parameters} | {p.tensor for p in parameters}
         found: dict[str, Mapping[str, NdSbp]] = {}
-        cut = {shape: self._state(S(0), S(len(shape) - 1)) for shape in self.shapes}
+        cut = {shape: self._state(S(0), S(len(shape) - 1)) for shape in self.parts.shapes}
         for op in ops_of(self.problem):
             states = {
                 o: cut[tensor[t].shape]
@@ -96,18 +117,20 @@ class _Grid:
 
     def _input(self, name: str) -> NdSbp:
         """Return the state of an input: numbers are cut in their last dim as well, ids are not."""
-        tensor = self.program.tensor[name]
-        features = len(tensor.shape) > 1 and tensor.dtype.startswith(("float", "bfloat"))
-        last = S(len(tensor.shape) - 1) if features else B
-        return self._even(name, S(0) if tensor.shape else B, last)
+        shape, dtype = self.program.tensor[name].shape, self.program.tensor[name].dtype
+        features = len(shape) > 1 and dtype.startswith(("float", "bfloat"))
+        return self._even(shape, S(0) if shape else B, S(len(shape) - 1) if features else B)
 
-    def _vector(self, name: str) -> NdSbp:
+    def _vector(self, shape: tuple[int, ...]) -> NdSbp:
         """Return the state of what is added to features or scales them: cut by the columns."""
-        shape = self.program.tensor[name].shape
-        return self._even(name, B, S(len(shape) - 1) if shape and shape[-1] in self.widths else B)
+        cut = shape and shape[-1] in self.widths
+        return self._even(shape, B, S(len(shape) - 1) if cut else B)
 
-    def _even(self, tensor: str, rows: Sbp, columns: Sbp) -> NdSbp:
-        return even(self.program.tensor[tensor].shape, self._state(rows, columns), self.mesh)
+    def _weight(self, shape: tuple[int, ...], fan_in: int, out: int) -> NdSbp:
+        return self._even(shape, S(fan_in), S(out))
+
+    def _even(self, shape: tuple[int, ...], rows: Sbp, columns: Sbp) -> NdSbp:
+        return even(shape, self._state(rows, columns), self.mesh)
 
     def _state(self, rows: Sbp, columns: Sbp) -> NdSbp:
         """Return a state by what it is on the axes of the rows and on those of the columns."""

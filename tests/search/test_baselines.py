@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import prod
 
+import numpy as np
 import pytest
 
 from autoddl.errors import AutoDDLError
@@ -17,7 +18,8 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, S
 from autoddl.search import builder
 from autoddl.search.baselines import BASELINES, assignments
-from autoddl.search.baselines.layers import linear_layers
+from autoddl.search.baselines.flow import flow, network
+from autoddl.search.baselines.layers import contractions, linear_layers
 from autoddl.search.problem import GRADIENT, TENSOR, Problem
 from autoddl.search.result import Assignment
 from tests import programs
@@ -193,6 +195,51 @@ def test_megatron_takes_turns_where_equal_layers_do_not_hold_pairs() -> None:
     states = states_of(p, made(p, "Megatron"))
     cut = [states[f"model.{number}.weight"][0] for number in range(8)]
     assert cut == [S(0), S(1)] * 4
+
+
+# Where features are cut
+
+
+def cut_by(program: Program, columns: frozenset[str]) -> tuple[set[str], set[str]]:
+    """Return layers with cut inputs, and those whose cut outputs end there: by sets, op by op."""
+    layers = {layer.op.name: layer for layer in linear_layers(program)}
+    products = {program.ops[i].name for i in contractions(program, "forward")}
+    by: dict[str, frozenset[str]] = {}
+    rows, closed = set[str](), set[str]()
+    for op in program.ops:
+        tensors = [program.tensor[t] for _, t in op.inputs]
+        behind = any(t.name in by or t.role == "parameter" for t in tensors)
+        if op.phase != "forward" or not behind:
+            continue
+        made = frozenset[str]().union(*[by.get(t.name, ()) for t in tensors])
+        if op.name in layers:
+            before = by.get(dict(op.inputs)[layers[op.name].x], frozenset())
+            made = frozenset({op.name} & columns) if not before else frozenset()
+            rows |= {op.name} if before else set()
+            closed |= before
+        else:
+            whole = [t.elements for t in tensors if t.name in by and not by[t.name]]
+            sizes = [program.tensor[t].elements for _, t in op.outputs]
+            if whole and (op.name in products or set(whole) & set(sizes)):
+                made = frozenset()
+        by |= {tensor: made for _, tensor in op.outputs}
+    return rows, closed
+
+
+@pytest.mark.parametrize("program", [transformer(layers=3), separate_attention(), mlp()])
+def test_features_are_cut_by_the_layers_that_sets_of_them_tell(program: Program) -> None:
+    layers = [layer.op.name for layer in linear_layers(program)]
+    number, net = program.columns.place, network(program, linear_layers(program))
+    rng = np.random.default_rng(0)
+    seen = set()
+    for part in (1.0, 0.8, 0.6, 0.4, 0.2):
+        columns = np.zeros(len(program.ops), dtype=np.int64)
+        chosen = frozenset(name for name in layers if rng.random() < part)
+        columns[[number[name] for name in chosen]] = 1
+        found = tuple({program.ops[i].name for i in np.flatnonzero(a)} for a in flow(net, columns))
+        assert found == cut_by(program, chosen)
+        seen.add(len(found[1]))
+    assert len(seen) > 1
 
 
 # SUMMA

@@ -11,7 +11,8 @@ from autoddl.make_plan import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder, crest, exact
 from autoddl.search.baselines import BASELINES
-from autoddl.search.passes import made_again, with_kept
+from autoddl.search.kept import with_kept
+from autoddl.search.passes import made_again
 from autoddl.search.priced import KNOWN
 from autoddl.search.problem import KEPT, Problem
 from autoddl.search.random import random_assignment

@@ -124,3 +124,20 @@ def test_a_restricted_problem_keeps_shares_and_messages() -> None:
         smaller = costs[np.ix_(*domains)].min()
         for relaxation in (dual, after):
             assert relaxation.ascend(5) <= smaller * (1 + CLOSE), seed
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_choices_are_kept_within_the_slack_and_one_at_least(make: Callable[[int], Problem]) -> None:
+    dropped = only = 0
+    for seed in range(10):
+        dual = Dual(make(seed), most_s=1.0)
+        dual.ascend(3)
+        excess = dual.excess()
+        for slack_s in (0.0, float(np.median(np.concatenate(excess)))):
+            for own, kept in zip(excess, dual.kept(slack_s), strict=True):
+                wanted = [i for i, e in enumerate(own) if e <= slack_s or e == own.min()]
+                assert kept.tolist() == wanted
+                dropped += len(kept) < len(own)
+                only += own.min() > slack_s
+    assert dropped
+    assert only or make is random_problems.tree

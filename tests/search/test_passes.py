@@ -12,7 +12,8 @@ from autoddl.make_plan import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder, exact, ilp
 from autoddl.search.baselines import BASELINES
-from autoddl.search.passes import as_read, made_again, waiting_for_loss, with_kept
+from autoddl.search.kept import with_kept
+from autoddl.search.passes import as_read, made_again, waiting_for_loss
 from autoddl.search.priced import mixed
 from autoddl.search.problem import KEPT, Problem
 from autoddl.search.random import random_assignment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -94,3 +95,12 @@ def test_a_pinned_layer_is_not_equal_to_the_others() -> None:
         transformer(layers=7), Mesh.parse("2x2"), PROFILE, pin={"*blocks.3.fc1.weight": "S0,B"}
     )
     assert "model.blocks.3.fc1.weight" in {n.name for n in shorten(whole).problem.nodes}
+
+
+@pytest.mark.parametrize("remain", [(2, 1), (2, 2), (3, 2)])
+def test_a_fold_counts_edges_in_their_order(remain: tuple[int, int]) -> None:
+    some = shorten(problem(stack([32] * 12)), *remain)
+    assert some.folds and len(some.nodes) < len(some.place)
+    expected = Counter(some.edges())
+    assert any(len(set(edges)) > 1 for edges in expected)  # at the gap
+    assert list(some.fold().edges.items()) == list(expected.items())

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from autoddl.search import sweeps
-from autoddl.search.network import network
-from autoddl.search.problem import Node
-from autoddl.search.terms import End
+from autoddl.search.network import Contacts, Whole, network
 
 STATES = 3
 
@@ -27,10 +25,12 @@ def test_readers_share_what_they_pay_for(readers: int) -> None:
         numbers = rng.permutation(readers + 1)  # the node at each end: any of them may be the last
         states = [rng.integers(0, STATES, rng.integers(1, 5)) for _ in numbers]
         costs = [rng.uniform(0, 5, len(s)) for s in states]
-        ends = [End(int(n), 0, 0, s) for n, s in zip(numbers, states, strict=True)]
         by_node = [costs[end] for end in np.argsort(numbers)]
-        nodes = [Node("op", "", ({},) * len(c), c, np.zeros(len(c), np.int64)) for c in by_node]
-        net = network(nodes, np.ones(len(nodes)), ends, [range(len(ends))], np.ones(1), [table])
+        ends, one = np.arange(len(numbers)), np.zeros(len(numbers), dtype=np.int64)
+        contacts = Contacts(numbers, one, one, ends, states)
+        whole = Whole(ends, np.array([0, len(ends)]), np.ones(1))
+        choices = np.array([len(c) for c in by_node])
+        net = network(choices, np.ones(len(ends)), contacts, whole, [table])
         cost = np.concatenate(by_node)
         messages, lent = np.zeros((len(ends), STATES)), np.full((len(ends), STATES), np.inf)
         sweeps.lend(net, cost, messages, lent, 1)

@@ -16,7 +16,8 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import BASELINES
 from autoddl.search.builder import build
-from autoddl.search.passes import made_again, with_kept
+from autoddl.search.kept import with_kept
+from autoddl.search.passes import made_again
 from autoddl.search.problem import KEPT
 from autoddl.search.random import random_assignment
 from experiments.models import gpt

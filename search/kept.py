@@ -1,0 +1,195 @@
+"""Problems with a node for each large tensor that waits for the backward pass (see passes.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from autoddl.perfmodel.inplace import is_view
+from autoddl.perfmodel.memory import local_bytes
+from autoddl.sbp.columns import Flags
+from autoddl.search import walks
+from autoddl.search.columns import (
+    KEPT,
+    TENSOR,
+    EdgeColumns,
+    Edges,
+    Form,
+    Ints,
+    NodeColumns,
+    Nodes,
+    ints,
+)
+from autoddl.search.problem import Problem
+
+SMALL = 1e-3  # of the largest tensor that waits; smaller ones come once for both passes
+
+
+def with_kept(problem: Problem) -> Problem:
+    """Return the problem with a node for each large tensor that waits for the backward pass."""
+    return _Kept(problem).make()
+
+
+class _Kept:
+    """Nodes and edges of a problem, with new ones in between; equal ones share their arrays."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.program = problem, problem.program
+        self.nodes, self.edges, columns = (
+            problem.node_columns,
+            problem.edge_columns,
+            self.program.columns,
+        )
+        number, ops, edges = self.program.columns.place, self.nodes.where("op"), self.edges
+        self.op = np.full(len(self.nodes.form), -1)
+        self.op[ops] = ints([number[self.nodes.name[i]] for i in ops.tolist()])
+        before = (self.op < 0) | ~walks.waiting_for_loss(self.program)[self.op]
+        self.tensor = ints([columns.number[name] for name in edges.tensor])
+
+        count, producer = len(edges.table), edges.node[edges.begin[:-1]]
+        self.edge = np.repeat(np.arange(count), np.diff(edges.begin))
+        reads = np.ones(len(self.edge), dtype=np.bool_)
+        reads[edges.begin[:-1]] = False
+        later, sooner = reads & ~before[edges.node], reads & before[edges.node]
+        waits = before[producer] & (np.bincount(self.edge[later], minlength=count) > 0)
+        there_anyway = (self.op[producer] < 0) & (
+            np.bincount(self.edge[sooner], minlength=count) == 0
+        )
+        waits &= ~there_anyway
+        sizes = columns.size_bytes[self.tensor]
+        large = waits & (sizes >= SMALL * sizes[waits].max(initial=0))
+        self.waiting = np.flatnonzero(large)
+        self.later = later & large[self.edge]  # the ends that will read from the new nodes
+        self.small = self._flags(self.tensor[waits & ~large])
+        makers = columns.maker[self.tensor[large]]
+        views = [op for op in makers[makers >= 0].tolist() if is_view(self.program.ops[op])]
+        self.seen = self._flags(columns.inputs.tensor[columns.inputs.begin[views]])  # one memory
+
+    def _flags(self, tensors: Ints) -> Flags:
+        found = np.zeros(len(self.program.tensors), dtype=np.bool_)
+        found[tensors] = True
+        return found
+
+    def make(self) -> Problem:
+        """Return the problem with the new nodes, each behind the one that makes its tensor."""
+        nodes, maker = self.nodes, self.edges.node[self.edges.begin[self.waiting]]
+        order = maker.argsort(kind="stable")
+        places = np.arange(len(nodes.form)) + np.searchsorted(
+            maker[order], np.arange(len(nodes.form))
+        )
+        new = np.empty_like(maker)
+        new[order] = maker[order] + 1 + np.arange(len(maker))
+        turn = np.concatenate([places, new]).argsort()
+
+        held, held_forms = self._held()
+        kept, kept_forms, states = self._forms()
+        names = [*nodes.name, *[self.edges.tensor[edge] for edge in self.waiting.tolist()]]
+        kind = np.concatenate([nodes.kind, np.full(len(new), len(nodes.kinds))])
+        made = NodeColumns(
+            (*nodes.kinds, KEPT),
+            kind[turn],
+            [names[i] for i in turn.tolist()],
+            [*held_forms, *kept_forms],
+            np.concatenate([held, len(held_forms) + kept])[turn],
+        )
+        edges = self._parted(places, new, kept, states)
+        return replace(self.problem, nodes=Nodes(made), edges=Edges(edges))
+
+    def _parted(self, places: Ints, new: Ints, kept: Ints, states: list[Ints]) -> EdgeColumns:
+        """Return the edges; of a tensor that waits that to its node, and, behind it, that from there.
+
+        By waiting tensor `new` is its node, and `states[kept]` are the states from which it chooses.
+        """
+        edges, old = self.edges, np.arange(len(self.edge))
+        first, last = edges.begin[self.waiting], edges.begin[self.waiting + 1]
+        half = np.repeat([0, 1], len(new))  # the new nodes read from one half, and make the other
+        edge = np.concatenate([self.edge, self.waiting, self.waiting]) * 2
+        edge += np.concatenate([self.later.astype(np.int64), half])
+        order = np.lexsort((np.concatenate([2 * old, 2 * last - 1, 2 * first - 1]), edge))
+        starts = np.flatnonzero(np.diff(edge[order], prepend=-1))
+        whole = edge[order][starts] // 2
+        operands = (*edges.operands, TENSOR)
+        mine = np.concatenate([kept, kept]) + len(edges.arrays)
+        return EdgeColumns(
+            [edges.tensor[i] for i in whole.tolist()], edges.tables, edges.table[whole],
+            np.append(starts, len(order)),
+            np.concatenate([places[edges.node], new, new])[order],
+            [*edges.arrays, *states], np.concatenate([edges.states, mine])[order],
+            operands, np.concatenate([edges.operand, np.full_like(mine, len(operands) - 1)])[order],
+        )  # fmt: skip
+
+    def _forms(self) -> tuple[Ints, list[Form], list[Ints]]:
+        """Return which form each new node has, the forms, and the states from which they choose."""
+        edges, mesh = self.edges, self.problem.mesh.shape
+        tables, begin, numbers = edges.table.tolist(), edges.begin.tolist(), edges.states.tolist()
+        known: dict[object, int] = {}
+        found, forms, arrays = [], list[Form](), list[Ints]()
+        free = self.seen[self.tensor].tolist()
+        for edge in self.waiting.tolist():
+            ends = tuple(numbers[begin[edge] : begin[edge + 1]])
+            key = tables[edge], ends, free[edge]
+            if key not in known:
+                known[key] = len(forms)
+                states = np.unique(np.concatenate([edges.arrays[n] for n in ends]))
+                table, tensor = edges.tables[tables[edge]], self.program.tensor[edges.tensor[edge]]
+                choices = tuple([{TENSOR: table.states[i]} for i in states.tolist()])
+                sizes = [0 if free[edge] else local_bytes(tensor, c[TENSOR], mesh) for c in choices]
+                forms.append(Form(choices, np.zeros(len(choices)), ints(sizes)))
+                arrays.append(states)
+            found.append(known[key])
+        return ints(found), forms, arrays
+
+    def _held(self) -> tuple[Ints, list[Form]]:
+        """Return the forms of nodes with those of their bytes that are there between the passes.
+
+        What waits in a node of its own does not count here.
+        """
+        known: dict[object, int] = {}
+        forms, found = list[Form](), []
+        for form, look, index in self._looks():
+            key = form, look
+            if key not in known:
+                known[key] = len(forms)
+                forms.append(self._between(self.nodes.forms[form], index, look))
+            found.append(known[key])
+        return ints(found), forms
+
+    def _looks(self) -> Iterator[tuple[int, object, int]]:
+        """Yield of every node its form, what of it is there between the passes, and its number.
+
+        Of an op that is its kind, which results are small and wait, and which operands are variables
+        that it updates; of others the form of the tensor, if that waits in a node of its own.
+        """
+        columns, names = self.program.columns, self.nodes.name
+        small = self.small[columns.outputs.tensor].tobytes()
+        begin, kinds = columns.outputs.begin.tolist(), columns.kind.tolist()
+        written: dict[str, tuple[str, ...]] = {}
+        for op, operand in self.problem.written.values():
+            written[op] = (*written.get(op, ()), operand)
+        waits = self._flags(self.tensor[self.waiting])
+        rows = zip(self.nodes.form.tolist(), self.op.tolist(), names, strict=True)
+        for index, (form, op, name) in enumerate(rows):
+            if op >= 0:
+                yield form, (kinds[op], small[begin[op] : begin[op + 1]], written.get(name)), index
+            else:
+                tensor = columns.number[name]
+                yield form, int(columns.form[tensor]) if waits[tensor] else None, index
+
+    def _between(self, form: Form, index: int, look: object) -> Form:
+        """Return a form with those of its bytes that are there between the passes."""
+        program, name = self.program, self.nodes.name[index]
+        if self.op[index] >= 0:
+            op, number = program.op[name], program.columns.number
+            parts = [(o, t) for o, t in op.outputs if self.small[number[t]]]
+            parts += [(o, t) for o, t in op.inputs if self.problem.written.get(t) == (name, o)]
+        elif look is None:
+            return form
+        else:
+            parts = [(TENSOR, name)]
+        mesh, tensor = self.problem.mesh.shape, program.tensor
+        sums = ints(
+            [sum(local_bytes(tensor[t], c[o], mesh) for o, t in parts) for c in form.choices]
+        )
+        return form._replace(memory_bytes=sums if self.op[index] >= 0 else form.memory_bytes - sums)
