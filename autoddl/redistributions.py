@@ -86,7 +86,7 @@ def _ends(problem: Problem) -> Ends:
     edge = np.repeat(np.arange(len(producer)), np.diff(edges.begin) - 1)
     node, operand = edges.node[reads], edges.operand[reads]
     slot = np.where(nodes.of_kind(KEPT)[node], HELD, NONE)
-    op, place = nodes.of_kind("op")[node], _places(problem)
+    op, place = nodes.of_kind("op")[node], places_of(problem)
     names = {name: index for index, name in enumerate(columns.operands)}
     name = np.array([names.get(name, NONE) for name in edges.operands], dtype=np.int64)
     slot[op] = _found((inputs.op, inputs.name), (place[node[op]], name[operand[op]]))
@@ -96,12 +96,10 @@ def _ends(problem: Problem) -> Ends:
     return Ends(edge, slot, waits, given)
 
 
-def _places(problem: Problem) -> Ints:
+def places_of(problem: Problem) -> Ints:
     """Return the op of every node, that of its update for a parameter, NONE for others."""
-    nodes, number = problem.node_columns, problem.program.order.number
-    found = np.full(len(nodes.kind), NONE)
-    ops = np.flatnonzero(nodes.of_kind("op"))
-    found[ops] = [number[nodes.name[index]] for index in ops.tolist()]
+    nodes, number = problem.node_columns, problem.program.columns.place
+    found = problem.ops.copy()
     for index in np.flatnonzero(nodes.of_kind("parameter")).tolist():
         update = problem.program.parameter[nodes.name[index]].update
         found[index] = NONE if update is None else number[update]
@@ -178,13 +176,6 @@ def _last_before(program: Program, item: Ints, slot: Ints, count: int) -> Ints:
     first = np.full(count, ops)
     np.minimum.at(first, item, np.where(slot == NONE, ops, np.append(columns.inputs.op, ops)[slot]))
     return last[first]
-
-
-def readers_of(problem: Problem) -> Sequence[Reader | None]:
-    """Return who reads a tensor, as a plan names it, edge by edge; None where the tensor waits."""
-    slot = ends_of(problem).slot
-    named = iter(_names(problem.program, slot[slot != HELD]))
-    return [None if number == HELD else next(named) for number in slot.tolist()]
 
 
 def _names(program: Program, slots: Ints) -> list[Reader]:

@@ -19,7 +19,7 @@ from autoddl.perfmodel.rank import Rows
 from autoddl.perfmodel.simulation import Graph, ends
 from autoddl.perfmodel.step import Price, Totals
 from autoddl.perfmodel.timeline import DEVICE, Parts, PartsOf, Prediction, Works, turns
-from autoddl.redistributions import readers_of
+from autoddl.redistributions import ends_of, places_of
 from autoddl.search.problem import TENSOR, Floats, Ints, Problem
 
 
@@ -57,10 +57,7 @@ class Steps:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.program, self.flat = problem, problem.program, problem.flat
         columns = self.program.columns
-        self.place = problem.ops.copy()  # of each node: the op whose compute it has
-        for node in np.flatnonzero(problem.node_columns.of_kind("parameter")).tolist():
-            update = self.program.parameter[problem.node_columns.name[node]].update
-            self.place[node] = -1 if update is None else columns.place[update]
+        self.place = places_of(problem)  # of each node: the op whose compute it has
         self.nodes = np.flatnonzero(self.place >= 0)
         tensors = np.array([columns.number[t] for t in problem.edge_columns.tensor], dtype=np.int64)
         self.maker, output = columns.maker[tensors], columns.output[tensors]
@@ -105,21 +102,14 @@ class Steps:
             self.ways.append(Way(prices, [self.parts_of(price) for price in prices]))
         return self.way_at[key]
 
-    @cached_property
+    @property
     def slots(self) -> tuple[Ints, Ints, Ints]:
         """Return of every input of every op the op, and the op that makes it, or -1.
 
-        Besides, which of these inputs each reader of the edges is, or -1.
+        Besides, which of these inputs each reader of the edges is, or a number below 0.
         """
-        made, ops = self.program.order.made, self.program.ops
-        inputs = [(op.name, operand) for op in ops for operand, _ in op.inputs]
-        makers = [made[t][0] if t in made else -1 for op in ops for _, t in op.inputs]
-        number: dict[tuple[str, str] | None, int] = dict(
-            zip(inputs, range(len(inputs)), strict=True)
-        )
-        readers = [number.get(reader, -1) for reader in readers_of(self.problem)]
-        reads = np.repeat(np.arange(len(ops)), [len(op.inputs) for op in ops])
-        return reads, np.array(makers, dtype=np.int64), np.array(readers, dtype=np.int64)
+        inputs = self.program.columns.inputs
+        return inputs.op, self.program.columns.maker[inputs.tensor], ends_of(self.problem).slot
 
     @cached_property
     def kind(self) -> Ints:

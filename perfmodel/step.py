@@ -12,13 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.compute import kernel_name, signature_s
+from autoddl.perfmodel.moves import Moves, Moving
 from autoddl.perfmodel.profile import Kernel, Link, Profile
+from autoddl.perfmodel.rank import Ints
 from autoddl.perfmodel.redistribute import Path, Redistributor
 from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.boxing import Boxing, boxing
@@ -106,21 +109,28 @@ class StepPrices:
         Raises:
             AutoDDLError: an op has no signature.
         """
+        first, which = self._alike(layout)
+        ops, kinds = self.program.ops, self.program.columns.kind
+        prices = [
+            self._known(ops[i], int(kinds[i]), layout.signatures[ops[i].name])
+            for i in first.tolist()
+        ]
+        return list(map(prices.__getitem__, which.tolist()))
+
+    def _alike(self, layout: Layout) -> tuple[Ints, Ints]:
+        """Return ops of distinct kinds and signatures, and for every op which of these it is like."""
         ops, kinds = self.program.ops, self.program.columns.kind
         try:
-            signatures = list(map(layout.signatures.__getitem__, self.program.columns.place))
+            found = map(id, map(layout.signatures.__getitem__, self.program.columns.place))
+            one = np.fromiter(found, np.int64, len(ops))  # equal ones mostly are one object
         except KeyError as error:
             raise AutoDDLError(
                 f"step: op {error.args[0]} has no signature; plan this program with autoddl.optimize"
             ) from None
-        one = np.fromiter(
-            map(id, signatures), np.int64, len(ops)
-        )  # equal ones mostly are one object
         _, number = np.unique(one, return_inverse=True)
         keys = number * (len(ops) + 1) + kinds
         _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-        prices = [self._known(ops[i], int(kinds[i]), signatures[i]) for i in first.tolist()]
-        return list(map(prices.__getitem__, which.tolist()))
+        return first, which
 
     def of(self, op: Op, signature: NdSignature) -> Price:
         """Return the price of an op under a signature."""
@@ -138,16 +148,34 @@ class StepPrices:
         Raises:
             AutoDDLError: a tensor has no state, or no boxing leads from one state to the next.
         """
-        found: list[Price] = []
-        for item in layout.redistributions:
-            name = item.tensor
-            state = layout.state(self.program, name)
-            if state is None:
-                raise AutoDDLError(
-                    f"step: tensor {name} has no state; the plan is for another program"
-                )
-            found += self.path(name, state, item.path)
-        return found
+        items = layout.redistributions
+        if isinstance(items, Moving) and items.program is self.program:
+            return self._moved(layout, items.moves)
+        return [price for item in items for price in self._path(layout, item.tensor, item.path)]
+
+    def _moved(self, layout: Layout, moves: Moves) -> list[Price]:
+        """Return the same of columns: results of ops that are alike are priced once for each path."""
+        columns, tensors = self.program.columns, self.program.tensors
+        maker, made = columns.maker[moves.tensor], columns.output[moves.tensor]
+        kept = np.flatnonzero(maker < 0)
+        names = [tensors[tensor].name for tensor in moves.tensor[kept].tolist()]
+        distinct, which = self._alike(layout)
+        states = np.array([id(layout.state(self.program, n)) for n in names], dtype=np.int64)
+        source, made[kept] = which[maker], columns.form[moves.tensor[kept]]
+        source[kept] = len(distinct) + np.unique(states, return_inverse=True)[1]
+        keys = source * (int(made.max(initial=0)) + 1) + made
+        keys = keys * len(moves.paths) + moves.path
+        _, first, number = np.unique(keys, return_index=True, return_inverse=True)
+        alike = zip(moves.tensor[first].tolist(), moves.path[first].tolist(), strict=True)
+        known = [self._path(layout, tensors[t].name, moves.paths[path]) for t, path in alike]
+        return list(chain.from_iterable(map(known.__getitem__, number.tolist())))
+
+    def _path(self, layout: Layout, name: str, path: Path) -> Sequence[Price]:
+        """Return the price of every boxing of a tensor on a path from the state that it has."""
+        state = layout.state(self.program, name)
+        if state is None:
+            raise AutoDDLError(f"step: tensor {name} has no state; the plan is for another program")
+        return self.path(name, state, path)
 
     def path(self, name: str, start: NdSbp, path: Path) -> Sequence[Price]:
         """Return the price of every boxing of a tensor on a path, which begins behind `start`.

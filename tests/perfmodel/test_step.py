@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoddl.errors import AutoDDLError
-from autoddl.make_plan import layout_of, make_plan
+from autoddl.make_plan import assigned_layout, layout_of, make_plan
+from autoddl.perfmodel.moves import Moving
 from autoddl.perfmodel.step import Price, StepCost, step_cost
 from autoddl.perfmodel.tasks import Layout
 from autoddl.plan import Plan, Redistribution
@@ -13,6 +16,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp
 from autoddl.search import builder
+from autoddl.search.passes import with_kept
 from autoddl.search.random import random_assignment
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
@@ -66,3 +70,16 @@ def test_errors_of_one_source_add_up_and_those_of_two_do_not() -> None:
     )
     boxings = (Price(5.0, "all_reduce gpu 2", 0.24),)
     assert StepCost(ops, boxings).uncertainty_s == pytest.approx((0.4**2 + 0.3**2 + 1.2**2) ** 0.5)
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+@pytest.mark.parametrize("make", [mlp, transformer])
+def test_redistributions_cost_the_same_as_columns_and_one_by_one(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+    problem = with_kept(builder.build(make(), Mesh.parse(mesh), PROFILE))
+    prices = problem.prices
+    for seed in range(5):
+        columns = assigned_layout(problem, random_assignment(problem, seed))
+        assert isinstance(columns.redistributions, Moving)
+        one_by_one = replace(columns, redistributions=tuple(columns.redistributions))
+        assert prices.boxings(columns) == prices.boxings(one_by_one)
+        assert len(prices.boxings(columns)) == sum(len(r.path) for r in one_by_one.redistributions)
