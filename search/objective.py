@@ -31,13 +31,15 @@ ROUNDING = 1e-9  # relative; by so much flops may seem more
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """What is searched: `problem` has the choices `domains`, by node, of a whole one."""
+    """What is searched: `problem` has the choices `domains`, by node, of a whole one; None are all."""
 
     problem: Problem
-    domains: tuple[Ints, ...]
+    domains: tuple[Ints, ...] | None = None
 
     def whole(self, assignment: Sequence[int]) -> Assignment:
         """Return the assignment of the whole problem that one of the space stands for."""
+        if self.domains is None:
+            return tuple(assignment)
         pairs = zip(self.domains, assignment, strict=True)
         return tuple(int(domain[choice]) for domain, choice in pairs)
 
@@ -45,8 +47,7 @@ class Space:
 def space(problem: Problem, objective: str) -> Space:
     """Return the space of an objective: the problem itself for the time of a step."""
     if objective == TIME:
-        every = {n: np.arange(n) for n in {len(node.choices) for node in problem.nodes}}
-        return Space(problem, tuple([every[len(node.choices)] for node in problem.nodes]))
+        return Space(problem)
     known: dict[int, Ints] = {}
     domains = []
     for node in problem.nodes:
