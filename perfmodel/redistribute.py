@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -96,7 +96,7 @@ class Redistributor:
         self._crossings: dict[tuple[int, ...], Crossing] = {}
         self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
         self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
-        self._steps_between: dict[tuple[NdSbp, ...], list[_Step]] = {}
+        self._steps_between: dict[tuple[NdSbp, ...], Sequence[_Step]] = {}
         self._known_steps: dict[
             tuple[tuple[int, ...], int, NdSbp, bool], list[tuple[NdSbp, float]]
         ] = {}
@@ -182,8 +182,8 @@ class Redistributor:
             collective, way.level, way.group_size, inner=way.inner, groups=way.groups
         )
 
-    def _goes(self, before: NdSbp, after: NdSbp, step: Boxing) -> bool:
-        if not self.compute_stream or step.primitive == LOCAL:
+    def _goes(self, before: NdSbp, after: NdSbp, primitive: str) -> bool:
+        if not self.compute_stream or primitive == LOCAL:
             return True
         return is_converted(before.executed, after.executed, self.mesh.shape)
 
@@ -199,7 +199,7 @@ class Redistributor:
         np.fill_diagonal(cost, 0.0)
         elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
         prices: dict[Boxing, float] = {}
-        for before, after, primitive, axes in self._boxings(shape, states):
+        for before, after, primitive, axes in self._boxings(len(shape), states):
             counted = after if counts_result(primitive) else before
             step = Boxing(primitive, axes, elements[counted])
             if step not in prices:
@@ -213,18 +213,14 @@ class Redistributor:
             np.copyto(hop, hop[:, middle, None], where=shorter)
         return RedistributionTable(shape, states, cost, hop)
 
-    def _boxings(self, shape: tuple[int, ...], states: tuple[NdSbp, ...]) -> list[_Step]:
-        """Return all boxings between the states that cut a shape evenly; they depend on these alone."""
+    def _boxings(self, dims: int, states: tuple[NdSbp, ...]) -> Sequence[_Step]:
+        """Return all boxings between the states that cut a shape of so many dims evenly."""
         if states not in self._steps_between:
-            index = {state: i for i, state in enumerate(states)}
-            entries = [axis_states(len(shape))] * self.mesh.ndim
-            found = []
-            for src in states:
-                for dst in _neighbours(src, entries):
-                    step = boxing(src, dst, shape, self.mesh.shape) if dst in index else None
-                    if step is not None and self._goes(src, dst, step):
-                        found.append((index[src], index[dst], step.primitive, step.axes))
-            self._steps_between[states] = found
+            self._steps_between[states] = [
+                step
+                for step in _steps_between(states, dims, self.mesh.shape)
+                if self._goes(states[step[0]], states[step[1]], step[2])
+            ]
         return self._steps_between[states]
 
     def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
@@ -282,9 +278,25 @@ class Redistributor:
         found = []
         for after in _neighbours(state, entries):
             step = boxing(state, after, shape, self.mesh.shape, uneven=uneven)
-            if step is not None and self._goes(state, after, step):
+            if step is not None and self._goes(state, after, step.primitive):
                 found.append((after, self.step_s(step, item_bytes)))
         return found
+
+
+@lru_cache(maxsize=256)
+def _steps_between(
+    states: tuple[NdSbp, ...], dims: int, mesh: tuple[int, ...]
+) -> tuple[_Step, ...]:
+    """Return all boxings between some states; they are the same for all shapes that these cut evenly."""
+    index = {state: i for i, state in enumerate(states)}
+    shape = (math.prod(mesh),) * dims
+    found = []
+    for src in states:
+        for dst in _neighbours(src, [axis_states(dims)] * len(mesh)):
+            step = boxing(src, dst, shape, mesh) if dst in index else None
+            if step is not None:
+                found.append((index[src], index[dst], step.primitive, step.axes))
+    return tuple(found)
 
 
 def _collective(step: Boxing) -> str:
