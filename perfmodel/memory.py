@@ -16,12 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoddl.perfmodel.accumulate import buffered, summed
-from autoddl.perfmodel.rank import BOXING, KINDS, Ints, RankTasks
+from autoddl.perfmodel.moves import moves_of
+from autoddl.perfmodel.rank import BOXING, KINDS, NONE, Ints, RankTasks
 from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import blocks
 from autoddl.perfmodel.sizes import LocalSizes
 from autoddl.perfmodel.tasks import Layout, rank_tasks
-from autoddl.perfmodel.wiring import BUFFER
+from autoddl.perfmodel.wiring import BUFFER, Wiring
 from autoddl.sbp.program import Program, Tensor
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp, Sbp
@@ -103,7 +104,7 @@ def estimate(
             program, mesh, layout, coords=place, micro_batches=micro_batches, in_flight=in_flight,
             compute_stream=compute_stream, sizes=known,
         )
-        for place in _places(program, mesh, layout)
+        for place in _places(known.wiring, mesh, layout)
     ]  # fmt: skip
     return max(found, key=lambda memory: memory.total)
 
@@ -155,14 +156,14 @@ def never_reused_bytes(
     return int(rank.buffers.size[~rank.buffers.reused].sum())
 
 
-def _places(program: Program, mesh: Sequence[int], layout: Layout) -> Collection[tuple[int, ...]]:
+def _places(wiring: Wiring, mesh: Sequence[int], layout: Layout) -> Collection[tuple[int, ...]]:
     """Return the coordinates of one rank of each kind.
 
     Ranks differ where B becomes P: the first device of the axes keeps the value (see rank_tasks).
     """
     turned = {
         axes
-        for before, after in _made_partial(program, layout)
+        for before, after in _made_partial(layout, wiring)
         if (axes := tuple(i for i, n in enumerate(mesh) if n > 1 and before[i] != after[i]))
         and all(after[i].is_partial for i in axes)
     }
@@ -175,16 +176,17 @@ def _places(program: Program, mesh: Sequence[int], layout: Layout) -> Collection
     return kinds.values()
 
 
-def _made_partial(program: Program, layout: Layout) -> Iterator[tuple[NdSbp, NdSbp]]:
-    """Yield the states before and after each boxing that may make partial sums."""
-    made: dict[str, NdSbp] = {}
-    for item in layout.redistributions:
-        if not any(sbp.is_partial for state in item.path for sbp in state):
-            continue
-        made = made or layout.made(program)
-        if item.tensor in made:
-            for before, after in itertools.pairwise((made[item.tensor], *item.path)):
-                yield before.executed, after.executed
+def _made_partial(layout: Layout, wiring: Wiring) -> Iterator[tuple[NdSbp, NdSbp]]:
+    """Yield the states before and after each boxing that may make partial sums; equal ones once."""
+    moves, program = moves_of(wiring, layout.redistributions), wiring.program
+    partial = [any(sbp.is_partial for state in path for sbp in state) for path in moves.paths]
+    rows = np.flatnonzero(np.array([*partial, False])[moves.path] & (moves.tensor != NONE))
+    pairs = zip(moves.tensor[rows].tolist(), moves.path[rows].tolist(), strict=True)
+    found = [(layout.state(program, program.tensors[t].name), path) for t, path in pairs]
+    once = {(id(state), path): (state, moves.paths[path]) for state, path in found}
+    for state, states in once.values():
+        for before, after in itertools.pairwise((state, *states) if state is not None else ()):
+            yield before.executed, after.executed
 
 
 def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Ints:

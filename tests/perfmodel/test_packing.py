@@ -32,11 +32,11 @@ def buffers(draw: st.DrawFn) -> tuple[list[int], list[Life]]:
     return sizes, [(begin, begin + draw(spans)) for begin in begins]
 
 
-@given(buffers(), st.sampled_from([0, 2, 512]))
+@given(buffers(), st.integers(0, 30), st.sampled_from([0, 2, 512]))
 def test_every_buffer_lies_as_low_as_it_fits(
-    found: tuple[list[int], list[Life]], waiting: int
+    found: tuple[list[int], list[Life]], peak: int, waiting: int
 ) -> None:
     sizes, lives = found
     begins, ends = np.array(lives, dtype=np.int64).reshape(-1, 2).T.copy()
-    placed = placed_bytes(np.array(sizes, dtype=np.int64), begins, ends, waiting)
+    placed = placed_bytes(np.array(sizes, dtype=np.int64), begins, ends, peak, waiting)
     assert placed == by_trying(sizes, lives)
