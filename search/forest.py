@@ -53,7 +53,7 @@ class Star(NamedTuple):
     common: Ints
     extra: Floats
     some: Floats
-    alone: Floats
+    sums: Floats
 
 
 @compiled
@@ -96,9 +96,10 @@ def improve(
             if order[place] >= 0:
                 continue
             tensor, node = ~order[place], above[place]
-            count = _around(net, star, tensor, node, free, total, point)
             size, end = net.size[tensor], begin[tensor]
             own = node_at[end] == node  # the node above makes the tensor
+            only = states[states_at[end] + point[node]] if own and turn >= length else -1
+            count = _around(net, star, tensor, node, only, free, total, point)
             lower = free[node_at[end]] and not own
             while node_at[end] != node:
                 end += 1
@@ -106,13 +107,14 @@ def improve(
                 for state in range(size):
                     star.some[state] = np.inf
                 for source in range(size):
-                    if star.made[source]:
+                    if own:
+                        best = _least(star.served[source], 0, size) if count else 0
+                        more = star.served[source, best] if count else 0.0
+                        star.some[source] = star.start[source] + more
+                    elif star.made[source]:
                         for state in range(size):
-                            goal = source if own else state
-                            seconds = star.start[source]
-                            if count or not own:
-                                seconds += star.served[source, state]
-                            star.some[goal] = min(star.some[goal], seconds)
+                            seconds = star.start[source] + star.served[source, state]
+                            star.some[state] = min(star.some[state], seconds)
                 at = states_at[end] - first[node]
                 for choice in range(first[node], first[node + 1]):
                     total[choice] += star.some[states[at + choice]]
@@ -174,13 +176,23 @@ def _least(values: Floats, first: int, last: int) -> int:
 
 @compiled
 def _around(
-    net: Network, star: Star, tensor: int, node: int, free: Ints, total: Floats, point: Ints
+    net: Network,
+    star: Star,
+    tensor: int,
+    node: int,
+    only: int,
+    free: Ints,
+    total: Floats,
+    point: Ints,
 ) -> int:
-    """Fill in a tensor with the free nodes around it, `node` above; return how many below read it."""
+    """Fill in a tensor with the free nodes around it, `node` above; return how many below read it.
+
+    What they are served for is filled in where the tensor is made so, and, unless that is -1, `only` so.
+    """
     first, last = net.begin[tensor], net.begin[tensor + 1]
     size, table, cost = net.size[tensor], net.table_at[tensor], net.cost
     begins, node_at, states, states_at = net.first, net.node, net.states, net.states_at
-    below, offers, paid, made, start, served, common, extra, some, alone = star
+    below, offers, paid, made, start, served, common, extra, some, sums = star
     for state in range(size):
         paid[state], made[state], start[state] = 0, 1, 0.0
     count = 0
@@ -216,6 +228,8 @@ def _around(
                 made[state] = extra[state] < np.inf
         if not free[producer]:
             made[states[states_at[first] + point[producer]]] = 1
+    if producer == node and not count:
+        return 0  # nothing below is served
     for state in range(size):
         some[state] = -1.0  # 0 where it may be common
     if count > 1:
@@ -236,7 +250,7 @@ def _around(
                     best, least = state, seconds
             some[best] = 0.0
     for source in range(size):
-        if not made[source]:
+        if not made[source] or (only >= 0 and source != only):
             continue
         for state in range(size):
             served[source, state], common[source, state] = np.inf, -1
@@ -248,16 +262,17 @@ def _around(
                 if paid[state] or state == shared:
                     extra[state] = 0.0
             more = 0.0 if shared < 0 else cost[table + source * size + shared]
-            for index in range(count):
-                alone[index] = np.inf
-                for state in range(size):
-                    alone[index] = min(alone[index], offers[index, state] + extra[state])
             for state in range(size):
-                seconds = extra[state] + more
-                for index in range(count):
-                    seconds += min(offers[index, state], alone[index])
-                if seconds < served[source, state]:
-                    served[source, state], common[source, state] = seconds, shared
+                sums[state] = extra[state] + more
+            for index in range(count):
+                alone = np.inf
+                for state in range(size):
+                    alone = min(alone, offers[index, state] + extra[state])
+                for state in range(size):
+                    sums[state] += min(offers[index, state], alone)
+            for state in range(size):
+                if sums[state] < served[source, state]:
+                    served[source, state], common[source, state] = sums[state], shared
     return count
 
 

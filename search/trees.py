@@ -71,7 +71,7 @@ def _room(net: Network) -> Star:
         common=np.empty((size, size), dtype=np.int64),
         extra=np.empty(size),
         some=np.empty(size),
-        alone=np.empty(ends),
+        sums=np.empty(size),
     )
 
 
