@@ -94,8 +94,7 @@ class Columns:
         ]
         ins, outs = ([data[8 * a : 8 * b] for a, b in _spans(begin)] for data, begin in parts)
         keys = zip(self.type.tolist(), self.attribute.tolist(), ins, outs, strict=True)
-        known: dict[object, int] = {}
-        return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+        return _numbers(list(keys), {})
 
     @cached_property
     def attribute(self) -> Ints:

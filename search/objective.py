@@ -18,6 +18,7 @@ import numpy as np
 
 from autoddl.perfmodel.compute import local_flops
 from autoddl.sbp.rules.registry import find
+from autoddl.search.columns import Nodes
 from autoddl.search.problem import Floats, Ints, Node, Problem
 from autoddl.search.restrict import restricted
 from autoddl.search.result import Assignment
@@ -31,30 +32,35 @@ ROUNDING = 1e-9  # relative; by so much flops may seem more
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """What is searched: `problem` has the choices `domains`, by node, of a whole one."""
+    """What is searched: `problem` has only some choices of a whole one.
+
+    Node n may have `domains[domain[n]]`.
+    """
 
     problem: Problem
-    domains: tuple[Ints, ...]
+    domains: Sequence[Ints]
+    domain: Ints
 
     def whole(self, assignment: Sequence[int]) -> Assignment:
         """Return the assignment of the whole problem that one of the space stands for."""
-        pairs = zip(self.domains, assignment, strict=True)
-        return tuple(int(domain[choice]) for domain, choice in pairs)
+        begins = np.cumsum([0, *map(len, self.domains)])[self.domain]
+        return tuple(np.concatenate(self.domains)[begins + assignment].tolist())
 
 
 def space(problem: Problem, objective: str) -> Space:
     """Return the space of an objective: the problem itself for the time of a step."""
+    nodes = problem.node_columns
+    domains = [np.arange(len(form.choices)) for form in nodes.forms]
     if objective == TIME:
-        every = {n: np.arange(n) for n in {len(node.choices) for node in problem.nodes}}
-        return Space(problem, tuple([every[len(node.choices)] for node in problem.nodes]))
+        return Space(problem, domains, nodes.form)
     known: dict[int, Ints] = {}
-    domains = []
-    for node in problem.nodes:
-        key = id(node.choices)
+    for number, node in zip(*np.unique(nodes.form, return_index=True), strict=True):
+        key = id(nodes.forms[number].choices)
         if key not in known:
-            known[key] = _shared(problem, node)
-        domains.append(known[key])
-    return Space(_free(restricted(problem, domains)), tuple(domains))
+            known[key] = _shared(problem, problem.nodes[node])
+        domains[number] = known[key]
+    fewer = restricted(problem, [domains[number] for number in nodes.form.tolist()])
+    return Space(_free(fewer), domains, nodes.form)
 
 
 def _shared(problem: Problem, node: Node) -> Ints:
@@ -73,8 +79,8 @@ def _shared(problem: Problem, node: Node) -> Ints:
 def _free(problem: Problem) -> Problem:
     """Return the problem with no price for compute; nodes that share arrays still do."""
     zeros: dict[int, Floats] = {}
-    nodes = []
-    for node in problem.nodes:
-        nothing = zeros.setdefault(id(node.compute_s), np.zeros(len(node.choices)))
-        nodes.append(replace(node, compute_s=nothing))
-    return replace(problem, nodes=tuple(nodes))
+    nodes, forms = problem.node_columns, []
+    for form in nodes.forms:
+        nothing = zeros.setdefault(id(form.compute_s), np.zeros(len(form.choices)))
+        forms.append(form._replace(compute_s=nothing))
+    return replace(problem, nodes=Nodes(nodes._replace(forms=forms)))
