@@ -292,7 +292,7 @@ def report_unknown(
 
 
 def _of_own_rules(program: Program, sizes: Collection[int]) -> SignatureLists | None:
-    if all(is_built_in(op.type) for op in program.ops):
+    if all(map(is_built_in, program.columns.types)):
         return None
     from autoddl.engine import unknown_ops
 

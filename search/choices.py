@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from autoddl.errors import RuleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program
@@ -92,8 +94,7 @@ def whole_where_single(state: NdSbp, mesh: Mesh) -> bool:
 
 def unknown_types(program: Program) -> dict[str, int]:
     """Return the op types without a rule, with how often each occurs, most frequent first."""
-    counts: dict[str, int] = {}
-    for op in program.ops:
-        if find(op.type) is None:
-            counts[op.type] = counts.get(op.type, 0) + 1
+    columns = program.columns
+    each = np.bincount(columns.type, minlength=len(columns.types)).tolist()
+    counts = {name: n for name, n in zip(columns.types, each, strict=True) if find(name) is None}
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
