@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,6 @@ from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.redistributions import Redistributions, redistributions_of
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.state import NdSbp
 from autoddl.search.problem import TENSOR, Ints, Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.steps import Step
@@ -77,18 +76,18 @@ def assigned_layout(
 
     `redistributions` are those of the assignment, where they are known.
     """
-    program = problem.program
-    signatures: dict[str, NdSignature] = {}
-    variables: dict[str, NdSbp] = {}
-    inputs: dict[str, NdSbp] = {}
-    for node, choice in zip(problem.nodes, assignment, strict=True):
-        states = node.choices[choice]
-        if node.kind == "op":
-            signatures[node.name] = states
-        elif node.kind == "input":
-            inputs[node.name] = states[TENSOR]
-        elif node.kind == "parameter":
-            variables[node.name] = states[TENSOR]
+    program, nodes = problem.program, problem.node_columns
+    chosen = [
+        nodes.forms[form].choices[choice]
+        for form, choice in zip(nodes.form.tolist(), assignment, strict=True)
+    ]
+
+    def by_name(kind: str) -> Iterator[tuple[str, NdSignature]]:
+        return ((nodes.name[i], chosen[i]) for i in nodes.where(kind).tolist())
+
+    signatures = dict(by_name("op"))
+    variables = {name: states[TENSOR] for name, states in by_name("parameter")}
+    inputs = {name: states[TENSOR] for name, states in by_name("input")}
     for tensor, (op, operand) in problem.written.items():
         variables[tensor] = signatures[op][operand]
     for parameter in program.parameters:

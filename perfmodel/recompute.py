@@ -56,6 +56,8 @@ def recomputed(
         for op in (program.producer[name],)
         if op.phase == "forward"
     }
+    if not again:
+        return program, layout
     made = {name for op in program.ops if op.name in again for _, name in op.outputs}
     readers = [op for op in program.ops if op.phase != "forward" and made & _read(op)]
     if not readers:

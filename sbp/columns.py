@@ -94,7 +94,8 @@ class Columns:
         ]
         ins, outs = ([data[8 * a : 8 * b] for a, b in _spans(begin)] for data, begin in parts)
         keys = zip(self.type.tolist(), self.attribute.tolist(), ins, outs, strict=True)
-        return _numbers(list(keys), {})
+        known: dict[object, int] = {}
+        return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
     @cached_property
     def attribute(self) -> Ints:

@@ -95,6 +95,6 @@ def whole_where_single(state: NdSbp, mesh: Mesh) -> bool:
 def unknown_types(program: Program) -> dict[str, int]:
     """Return the op types without a rule, with how often each occurs, most frequent first."""
     columns = program.columns
-    each = np.bincount(columns.type, minlength=len(columns.types)).tolist()
-    counts = {name: n for name, n in zip(columns.types, each, strict=True) if find(name) is None}
+    every = zip(columns.types, np.bincount(columns.type).tolist(), strict=True)
+    counts = {name: count for name, count in every if find(name) is None}
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -213,18 +213,16 @@ def _held(problem: Problem, edge: int) -> dict[int, Ints]:
     waits[reads.tensor[late[reads.op]]] = True
     made = columns.outputs
     ops = {columns.ops[op].name for op in made.op[(gone & waits)[made.tensor]].tolist()}
-    names, found = nodes.name, dict[int, Ints]()
-    parameters = {names[i]: i for i in nodes.where("parameter").tolist()}
-    for index in nodes.where(KEPT).tolist():
-        if gone[columns.number[names[index]]]:
-            found[index] = np.zeros_like(problem.nodes[index].memory_bytes)
-            if names[index] in parameters:
-                parameter = parameters[names[index]]
-                found[parameter] = _with_itself(problem, parameter)
+    names, kept = nodes.name, nodes.of_kind(KEPT)
     holds = np.array([form.memory_bytes.any() for form in nodes.forms], dtype=np.bool_)[nodes.form]
-    for index in np.flatnonzero(nodes.of_kind("op") & holds).tolist():
-        if names[index] in ops:
-            found[index] = np.zeros_like(problem.nodes[index].memory_bytes)
+    there = [i for i in np.flatnonzero(nodes.of_kind("op") & holds).tolist() if names[i] in ops]
+    there += [i for i in np.flatnonzero(kept).tolist() if gone[columns.number[names[i]]]]
+    nothing = [np.zeros_like(form.memory_bytes) for form in nodes.forms]
+    found = {index: nothing[form] for index, form in zip(there, nodes.form[there], strict=True)}
+    waiting = {names[index] for index in there if kept[index]}
+    for index in nodes.where("parameter").tolist():
+        if names[index] in waiting:
+            found[index] = _with_itself(problem, index)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Sequence
 from copy import copy
+from functools import cached_property
 
 import numpy as np
 
@@ -68,11 +69,15 @@ class Descent:
         self.deadline = deadline
         free = np.flatnonzero(problem.flat.count > 1).tolist()
         self.nodes = [node for node in free if node not in frozen]
-        self.singles = {node: single(problem, node) for node in self.nodes}
         self.cells = cells.build(problem) if not frozen else cells.Cells((), ())
         self.forests = Forests(problem, frozen)
         self.priced = [0]  # alternatives, in an object that copies share
         self.least_s = problem.lower_bound_s()  # below which little or nothing is expected
+
+    @cached_property
+    def singles(self) -> tuple[Move, ...]:
+        """Return the moves of the nodes, each alone."""
+        return tuple([single(self.problem, node) for node in self.nodes])
 
     @property
     def evaluations(self) -> int:
@@ -101,7 +106,7 @@ class Descent:
         self, point: Sequence[int], rng: np.random.Generator
     ) -> tuple[list[int], set[int]]:
         """Change one cell, or all of one kind, at random; return the point and the nodes nearby."""
-        moves = (*self.cells.tied, *self.cells.single) or tuple(self.singles.values())
+        moves = (*self.cells.tied, *self.cells.single) or self.singles
         if not moves:
             return list(point), set()
         move = moves[int(rng.integers(len(moves)))]

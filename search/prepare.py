@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from autoddl.search import forest, node_moves, sweeps, walks
-from autoddl.search.baselines import flow
+from autoddl.search.baselines import flow, follow
 from autoddl.search.network import Contacts, Whole, network
 from autoddl.search.problem import Floats, Ints
 
@@ -28,6 +28,10 @@ def prepare() -> None:
     )
     queue = node_moves.Queue(ints, ints, np.zeros(4, dtype=np.int64))
     node_moves.descend(whole, ints, queue, 0, 0.0, 0)
+    reads = follow.Reads(
+        none, floats, floats, none, ints, ints, none, ints, ints, floats, ints, ints, ints, ints
+    )
+    follow.follow(reads, ints, ints, 1.0, 0)
     flow.flow(flow.Network(ints, none, ints, none, ints, ints, ints, ints, ints), ints)
     one = np.zeros(2, dtype=np.int64)  # where the sources of a single op begin and end
     walks.leave_waiting(one, ints, none, none)

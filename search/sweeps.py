@@ -201,9 +201,10 @@ def _total(net: Network, node: int, cost: Floats, messages: Floats, total: Float
     for choice in range(choices):
         total[choice] = cost[first + choice]
     for slot in range(net.nodes[node].slot, net.nodes[node + 1].slot):
-        end, at = net.slots[slot].end, net.slots[slot].state
+        at, told = net.slots[slot].state, messages[net.slots[slot].end]
+        states = net.states[at : at + choices]
         for choice in range(choices):
-            total[choice] += messages[end, net.states[at + choice]]
+            total[choice] += told[states[choice]]
     return choices
 
 
@@ -218,19 +219,20 @@ def _lend(
     forward: int,
 ) -> None:
     """Lend to the tensors that a node shares with nodes behind it; elsewhere its states are free."""
-    choices = _total(net, node, cost, messages, total)
+    choices, part = _total(net, node, cost, messages, total), net.nodes[node].part
     for slot in range(net.nodes[node].slot, net.nodes[node + 1].slot):
-        end, at = net.slots[slot].end, net.slots[slot].state
+        at, given = net.slots[slot].state, lent[net.slots[slot].end]
+        states = net.states[at : at + choices]
         for choice in range(choices):
-            lent[end, net.states[at + choice]] = np.inf
-        for choice in range(choices):
-            state = net.states[at + choice]
-            lent[end, state] = min(lent[end, state], net.nodes[node].part * total[choice])
-        if not net.slots[slot].lends[forward]:
+            given[states[choice]] = np.inf
+        if net.slots[slot].lends[forward]:
             for choice in range(choices):
-                state = net.states[at + choice]
-                if lent[end, state] < np.inf:
-                    lent[end, state] = 0.0
+                value, state = part * total[choice], states[choice]
+                given[state] = value if value < given[state] else given[state]
+        else:
+            for choice in range(choices):
+                if total[choice] < np.inf:
+                    given[states[choice]] = 0.0
 
 
 @compiled
@@ -273,9 +275,10 @@ def _seen(net: Network, end: int, term: int, lent: Floats, messages: Floats, roo
             alone[g, s] = np.inf
         for w in range(states):
             if sums[g, w] < np.inf:
-                row = at + w * states
+                row = net.turned[at + w * states : at + (w + 1) * states]
+                more = sums[g, w]
                 for s in range(states):
-                    value = net.turned[row + s] + sums[g, w]
+                    value = row[s] + more
                     alone[g, s] = value if value < alone[g, s] else alone[g, s]
         for s in range(states):
             served[g, s] = alone[g, s]
@@ -300,9 +303,9 @@ def _seen(net: Network, end: int, term: int, lent: Floats, messages: Floats, roo
         for s in range(states):
             value = lent[producer, s] - messages[producer, s] + served[sets - 1 - g, s]
             if value < np.inf:
-                row = at + s * states
+                row = net.prices[at + s * states : at + (s + 1) * states]
                 for w in range(states):
-                    total = net.prices[row + w] + value
+                    total = row[w] + value
                     least[w] = total if total < least[w] else least[w]
         for w in range(states):
             total = least[w] + sums[g, w]

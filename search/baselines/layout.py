@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
-from autoddl.sbp.state import B, NdSbp, P, Sbp
+from autoddl.sbp.state import B, NdSbp, Sbp
+from autoddl.search.baselines.follow import Reads, follow, reads
 from autoddl.search.cells import roots
 from autoddl.search.descent import IMPROVEMENT, Descent
 from autoddl.search.moves import neighbours
-from autoddl.search.problem import KEPT, TENSOR, Edge, Floats, Ints, Node, Problem
+from autoddl.search.problem import KEPT, TENSOR, Ints, Node, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened, shorten, unchanged
 
-Follow = Callable[[Problem, Sequence["Read"], int, Sequence[int]], Floats]
 Completed = tuple[list[int], set[int]]  # an assignment, and the nodes of it that may be refined
 
 REFINED = 2  # so many of the completed layouts, the cheapest, are refined
@@ -41,22 +40,6 @@ class Layout:
     held: Mapping[str, NdSbp]
     operands: Mapping[str, Mapping[str, NdSbp]] = field(default_factory=dict)
     start: Family | None = None
-
-
-class Read(NamedTuple):
-    """An edge that a node reads: what it wants by choice, for each of its operands.
-
-    `reduced` says for every state of the table what it becomes when its partial sums are reduced.
-    """
-
-    edge: Edge
-    wanted: tuple[Ints, ...]
-    reduced: Sequence[int]
-
-    def seconds(self, source: int) -> Floats:
-        """Return what the node pays for the tensor, by choice, where it is in state `source`."""
-        row = self.edge.table.cost[source]
-        return np.asarray(np.add.reduce([row[states] for states in self.wanted]))
 
 
 Family = Callable[[Problem], Sequence[Layout]]
@@ -119,18 +102,9 @@ class Completion:
         return Descent(self.problem, frozen=self.held)
 
     @cached_property
-    def incoming(self) -> list[list[Read]]:
-        """Return for every node the edges that it reads."""
-        table: list[list[Read]] = [[] for _ in self.problem.nodes]
-        reduced: dict[int, list[int]] = {}
-        for edge in self.problem.edges:
-            known = edge.table
-            if id(known) not in reduced:
-                reduced[id(known)] = [known.index[_reduced(state)] for state in known.states]
-            for reader in dict.fromkeys(n for n, _ in edge.readers):
-                wanted = tuple(states for n, states in edge.readers if n == reader)
-                table[reader].append(Read(edge, wanted, reduced[id(known)]))
-        return table
+    def reads(self) -> Reads:
+        """Return what nodes read."""
+        return reads(self.problem)
 
     def best(self, family: Family) -> Assignment | None:
         """Return the best assignment that holds a layout of a baseline; None if there is none."""
@@ -143,7 +117,7 @@ class Completion:
     def _best(self, family: Family, layouts: Sequence[Layout]) -> list[int] | None:
         if family not in self._known:
             changed = [self._changed(a, a.start) for a in layouts if a.start is not None]
-            points = [self._complete(a, f) for a in layouts if a.start is None for f in FOLLOWS]
+            points = [p for a in layouts if a.start is None for p in self._complete(a)]
             points = sorted(points, key=self._price)[:REFINED]
             points = [(self.descent.refine(p, free), free) for p, free in points]
             settled = [self._settled(*p) for p in sorted(points, key=self._price)[:1]]
@@ -181,32 +155,36 @@ class Completion:
             near |= {other for node in near for other in neighbours(self.problem, node)}
         return self.descent.refine(point, near)
 
-    def _complete(self, layout: Layout, follow: Follow) -> Completed:
-        """Hold a layout and let ops follow their producers; return that and the nodes to refine."""
-        problem = self.problem
-        point = [0] * len(problem.nodes)
-        free = set(range(len(problem.nodes))) - self.held
-        for index, node in enumerate(problem.nodes):
-            if node.kind in ("op", KEPT):
-                cost = follow(problem, self.incoming[index], index, point)
-                fits = self._fitting(node.choices, layout.operands.get(node.name))
-                if len(fits):
-                    free.discard(index)
-                    point[index] = int(fits[cost[fits].argmin()])
-                else:
-                    point[index] = int(cost.argmin())
-            else:
-                point[index] = _held(node, layout) or 0
-        return point, free
+    def _complete(self, layout: Layout) -> list[Completed]:
+        """Hold a layout and let ops follow their producers; return that and the nodes to refine.
 
-    def _fitting(
-        self, choices: tuple[NdSignature, ...], wanted: Mapping[str, NdSbp] | None
-    ) -> Ints:
-        """Return the choices that have the wanted states; none where nothing is wanted."""
-        key = id(choices), frozenset(wanted.items() if wanted else ())  # the problem keeps choices
+        Ops follow in two ways: as is cheapest, and as near to their inputs as can be.
+        """
+        columns, first = self.problem.node_columns, self.reads.first
+        given, allowed = (
+            np.zeros(len(columns.form), dtype=np.int64),
+            np.ones(first[-1], dtype=np.int64),
+        )
+        for node in columns.where("input", "parameter").tolist():
+            given[node] = _held(self.problem.nodes[node], layout) or 0
+        free = set(range(len(given))) - self.held
+        for node in columns.where("op", KEPT).tolist():
+            given[node], wanted = -1, layout.operands.get(columns.name[node])
+            if wanted is not None:
+                fits = self._fitting(columns.forms[columns.form[node]].choices, wanted)
+                if len(fits):
+                    free.discard(node)
+                    allowed[first[node] : first[node + 1]] = 0
+                    allowed[first[node] + fits] = 1
+        near = 1 + IMPROVEMENT
+        found = [follow(self.reads, given, allowed, near, reduced) for reduced in range(2)]
+        return [(point.tolist(), free) for point in found]
+
+    def _fitting(self, choices: tuple[NdSignature, ...], wanted: Mapping[str, NdSbp]) -> Ints:
+        """Return the choices that have the wanted states."""
+        key = id(choices), frozenset(wanted.items())  # the problem keeps choices
         if key not in self._fits:
-            held = () if wanted is None else choices
-            fits = [all(c[o] == s for o, s in (wanted or {}).items()) for c in held]
+            fits = [all(c[o] == s for o, s in wanted.items()) for c in choices]
             self._fits[key] = np.flatnonzero(fits)
         return self._fits[key]
 
@@ -232,30 +210,3 @@ def _held(node: Node, layout: Layout) -> int | None:
     states = [choice[TENSOR] for choice in node.choices]
     wanted = layout.held[node.name]
     return states.index(wanted) if wanted in states else None
-
-
-def _cheapest(
-    problem: Problem, incoming: Sequence[Read], node: int, point: Sequence[int]
-) -> Floats:
-    """Price the choices, given the producers, which have their choices already."""
-    cost = problem.nodes[node].compute_s.copy()
-    for read in incoming:
-        cost += read.seconds(int(read.edge.source[point[read.edge.producer]]))
-    return cost
-
-
-def _nearest(problem: Problem, incoming: Sequence[Read], node: int, point: Sequence[int]) -> Floats:
-    """Price the choices by how far they take the inputs from what they are, partial sums reduced."""
-    cost = np.zeros(len(problem.nodes[node].choices))
-    for read in incoming:
-        cost += read.seconds(read.reduced[int(read.edge.source[point[read.edge.producer]])])
-    compute = problem.nodes[node].compute_s
-    near = cost <= cost.min() * (1 + IMPROVEMENT)
-    return np.where(near, compute, cost + compute.sum())
-
-
-def _reduced(state: NdSbp) -> NdSbp:
-    return NdSbp(B if s == P else s for s in state) if P in state else state
-
-
-FOLLOWS: tuple[Follow, ...] = (_cheapest, _nearest)

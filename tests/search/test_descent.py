@@ -11,7 +11,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.search.builder import build
 from autoddl.search.descent import Descent, replicated
 from autoddl.search.exhaustive import search as exhaustive
-from autoddl.search.moves import neighbours
+from autoddl.search.moves import neighbours, single
 from autoddl.search.random import random_assignment
 from autoddl.search.result import Assignment
 from tests.clusters import cluster
@@ -26,7 +26,7 @@ def one_by_one(descent: Descent, start: Assignment, within: Collection[int]) -> 
     allowed = set(queue)
     while queue:
         node = queue.pop(0)
-        choice, memory = descent._choose(point, memory, descent.singles[node])
+        choice, memory = descent._choose(point, memory, single(descent.problem, node))
         if choice is not None:
             point[node] = choice
             others = neighbours(descent.problem, node)
