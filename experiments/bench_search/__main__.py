@@ -1,9 +1,10 @@
 """How planning time and memory grow: `python -m experiments.bench_search`.
 
 Plans GPTs of 12 to 96 layers on 8 to 8192 devices through autoddl.optimize, each in a process of its
-own, and prints seconds by part, peak memory, cost and gap beside their bars. Programs are captured
-once, with parameters that take no memory. Everything finished is kept in the folder, so that an
-interrupted run goes on; `--again` measures anew. The exit code is 1 where a bar is missed.
+own, and prints seconds by part, peak memory, cost and gap beside their bars: of several runs that of
+median seconds. Programs are captured once, with parameters that take no memory. Everything finished is
+kept in the folder, so that an interrupted run goes on; `--again` measures anew. The exit code is 1
+where a bar is missed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.search not in SEARCHES:
             raise AutoDDLError(f"--search: got {args.search!r}; there are {', '.join(SEARCHES)}")
+        if args.repeat < 1:
+            raise AutoDDLError(f"--repeat: got {args.repeat}; allowed are 1 and more")
         found = chosen(args.only.split(",") if args.only else None)
         args.folder.mkdir(parents=True, exist_ok=True)
         rows = run(found, Search(args.search, args.budget, args.seed, args.memory), args)
@@ -66,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="end a case after; default 600",
     )
+    add(
+        "--repeat",
+        type=int,
+        default=3,
+        metavar="TIMES",
+        help="measure every case so often, in turns, and take medians; default 3",
+    )
     add("--again", action="store_true", help="measure what the folder has already, too")
     add("--folder", type=Path, default=Path("out/bench_search"), help="state and results")
     add("--task", help=argparse.SUPPRESS)
@@ -73,21 +83,33 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run(found: Sequence[Case], search: Search, args: argparse.Namespace) -> list[Row]:
-    """Return the rows of all cases; those that runs.jsonl lacks are measured and added."""
+    """Return the rows of all cases, of each the one of median seconds.
+
+    Cases take turns, as the machine is faster at one time than at another. Rows that runs.jsonl lacks
+    are measured and added.
+    """
     file = args.folder / "runs.jsonl"
     known = [] if args.again else read(file)
-    rows = []
-    for number, case in enumerate(found, 1):
-        row = next((r for r in known if (r.case, r.search) == (case, search)), None)
-        if row is None:
+    rows = {case: [r for r in known if (r.case, r.search) == (case, search)] for case in found}
+    for turn in range(args.repeat):
+        for number, case in enumerate(found, 1):
+            if len(rows[case]) > turn or any(row.error for row in rows[case]):
+                continue
             head = f"[{number} of {len(found)}] {case.name}, mesh {case.mesh or 'searched'}"
-            print(f"{head}, {search.solver} …", flush=True)
+            print(f"{head}, {search.solver}, turn {turn + 1} of {args.repeat} …", flush=True)
             row = _measured(case, search, args.folder, args.limit)
             with file.open("a") as out:
                 out.write(json.dumps(asdict(row)) + "\n")
             print(f"  {row.error or '{total_s:.2f} s'.format(**row.figures)}", flush=True)
-        rows.append(row)
-    return rows
+            rows[case].append(row)
+    return [median(rows[case][: args.repeat]) for case in found]
+
+
+def median(rows: Sequence[Row]) -> Row:
+    """Return the row of median seconds; the first that failed, if one did."""
+    failed = [row for row in rows if row.error]
+    ordered = failed or sorted(rows, key=lambda row: float(row.figures["total_s"]))
+    return ordered[0 if failed else (len(ordered) - 1) // 2]
 
 
 def read(file: Path) -> list[Row]:

@@ -106,7 +106,29 @@ def test_parts_are_timed_and_put_back() -> None:
 
 
 def options(folder: Path, **changes: Any) -> argparse.Namespace:
-    return argparse.Namespace(**{"folder": folder, "again": False, "limit": 60.0, **changes})
+    given = {"folder": folder, "again": False, "limit": 60.0, "repeat": 1, **changes}
+    return argparse.Namespace(**given)
+
+
+def test_the_median_of_several_turns_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = Case("one", TINY, "2"), Case("other", TINY, "2x2")
+    seconds = {"one": iter([5.0, 1.0, 2.0, 3.0, 4.0]), "other": iter([1.0, 9.0, 3.0])}
+    order = []
+
+    def measured(case: Case, *_: object) -> Row:
+        order.append(case.name)
+        return row(case, total_s=next(seconds[case.name]))
+
+    monkeypatch.setattr(command, "_measured", measured)
+    found = command.run([one, other], SEARCH, options(tmp_path, repeat=3))
+    assert order == ["one", "other"] * 3
+    assert [r.figures["total_s"] for r in found] == [2.0, 3.0]
+    again = command.run([one], SEARCH, options(tmp_path, repeat=5))
+    assert order[6:] == ["one"] * 2
+    assert again[0].figures["total_s"] == 3.0
+    assert command.median([row(one), Row(one, SEARCH, error="none")]).error == "none"
 
 
 def test_files_and_the_way_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,4 +178,5 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert command.main(["--search", "best", "--folder", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("bench_search: --search: got 'best'; there are ")
     assert command.main(["--only", "gpt4", "--folder", str(tmp_path)]) == 2
+    assert command.main(["--repeat", "0", "--folder", str(tmp_path)]) == 2
     assert bench_search.__doc__
