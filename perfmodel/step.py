@@ -134,7 +134,8 @@ class StepPrices:
 
     def of(self, op: Op, signature: NdSignature) -> Price:
         """Return the price of an op under a signature."""
-        return self._known(op, self.program.kinds[self.program.order.number[op.name]], signature)
+        columns = self.program.columns
+        return self._known(op, int(columns.kind[columns.place[op.name]]), signature)
 
     def _known(self, op: Op, kind: int, signature: NdSignature) -> Price:
         key = kind, tuple([signature[operand] for operand, _ in op.operands])

@@ -51,11 +51,12 @@ class Layout:
         for held in (self.inputs, self.variables):
             if tensor in held:
                 return held[tensor]
-        if tensor not in program.order.made:
+        columns = program.columns
+        number = columns.number.get(tensor)
+        if number is None or columns.maker[number] < 0:
             return None
-        position, output = program.order.made[tensor]
-        op = program.ops[position]
-        return self.signatures[op.name][op.outputs[output][0]]
+        op = program.ops[columns.maker[number]]
+        return self.signatures[op.name][op.outputs[columns.output[number]][0]]
 
 
 def rank_tasks(

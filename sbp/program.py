@@ -103,18 +103,31 @@ class Parameter:
     update: str | None = None
 
 
-@dataclass(frozen=True)
 class Order:
-    """Which ops of a program wait for which others, all by position.
+    """Which ops of a program wait for which others, all by position."""
 
-    `number` is the position of each op by name, `made` by tensor that of the op that makes it and which
-    of its outputs it is; `before` has for each op those whose results it reads, `after` the reverse.
-    """
+    def __init__(self, columns: Columns) -> None:
+        self.columns, self.number = columns, columns.place
 
-    number: Mapping[str, int]
-    made: Mapping[str, tuple[int, int]]
-    before: Sequence[Sequence[int]]
-    after: Sequence[Sequence[int]]
+    @cached_property
+    def made(self) -> Mapping[str, tuple[int, int]]:
+        """Return by tensor the op that makes it, and which of its outputs it is."""
+        columns = self.columns
+        outputs = columns.outputs.tensor
+        places = zip(columns.maker[outputs].tolist(), columns.output[outputs].tolist(), strict=True)
+        return dict(zip([columns.tensors[t].name for t in outputs.tolist()], places, strict=True))
+
+    @cached_property
+    def before(self) -> Sequence[Sequence[int]]:
+        """Return for each op those whose results it reads."""
+        waits, makers = self.columns.waits
+        return _rows(waits, makers, len(self.columns.ops))
+
+    @cached_property
+    def after(self) -> Sequence[Sequence[int]]:
+        """Return for each op those that read its results."""
+        waits, makers = self.columns.waits
+        return _rows(makers, waits, len(self.columns.ops))
 
 
 @dataclass(frozen=True)
@@ -174,13 +187,7 @@ class Program:
     @cached_property
     def order(self) -> Order:
         """Return which ops wait for which others."""
-        columns, ops = self.columns, len(self.ops)
-        outputs = columns.outputs.tensor
-        places = zip(columns.maker[outputs].tolist(), columns.output[outputs].tolist(), strict=True)
-        made = dict(zip([self.tensors[t].name for t in outputs.tolist()], places, strict=True))
-        waits, makers = columns.waits
-        before, after = _rows(waits, makers, ops), _rows(makers, waits, ops)
-        return Order(columns.place, made, before, after)
+        return Order(self.columns)
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp
 from autoddl.search import builder
-from autoddl.search.passes import with_kept
+from autoddl.search.kept import with_kept
 from autoddl.search.random import random_assignment
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
