@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,6 @@ from autoddl.perfmodel.timeline import Prediction, predict
 from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.redistributions import Redistributions, redistributions_of
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.state import NdSbp
 from autoddl.search.problem import TENSOR, Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.steps import Step
@@ -77,27 +78,31 @@ def assigned_layout(
     `redistributions` are those of the assignment, where they are known.
     """
     program = problem.program
-    signatures: dict[str, NdSignature] = {}
-    variables: dict[str, NdSbp] = {}
-    inputs: dict[str, NdSbp] = {}
-    for node, choice in zip(problem.nodes, assignment, strict=True):
-        states = node.choices[choice]
-        if node.kind == "op":
-            signatures[node.name] = states
-        elif node.kind == "input":
-            inputs[node.name] = states[TENSOR]
-        elif node.kind == "parameter":
-            variables[node.name] = states[TENSOR]
+    signatures = _chosen(problem, assignment, "op")
+    inputs, variables = (
+        {name: states[TENSOR] for name, states in _chosen(problem, assignment, kind).items()}
+        for kind in ("input", "parameter")
+    )
     for tensor, (op, operand) in problem.written.items():
         variables[tensor] = signatures[op][operand]
     for parameter in program.parameters:
         state = variables[parameter.tensor]
-        variables |= dict.fromkeys(parameter.states, state)
+        for name in parameter.states:
+            variables[name] = state
         if parameter.update is not None:
             signatures[parameter.update] = problem.update_signature(parameter, state)
     if redistributions is None:
         redistributions = redistributions_of(problem, assignment)
     return Layout(signatures, variables, inputs, redistributions)
+
+
+def _chosen(problem: Problem, assignment: Sequence[int], kind: str) -> dict[str, NdSignature]:
+    """Return what the nodes of one kind choose, by name."""
+    nodes, choice = problem.node_columns, np.asarray(assignment, dtype=np.int64)
+    of_kind = nodes.of_kind(kind)
+    names = compress(nodes.name, of_kind.tolist())
+    choices = map([form.choices for form in nodes.forms].__getitem__, nodes.form[of_kind].tolist())
+    return dict(zip(names, map(getitem, choices, choice[of_kind].tolist()), strict=True))
 
 
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:
