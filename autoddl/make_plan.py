@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.redistributions import Redistributions, redistributions_of
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.search.problem import TENSOR, Ints, Problem
+from autoddl.search.problem import TENSOR, Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.steps import Step
 
@@ -76,28 +78,32 @@ def assigned_layout(
 
     `redistributions` are those of the assignment, where they are known.
     """
-    program, nodes = problem.program, problem.node_columns
-    chosen = [
-        nodes.forms[form].choices[choice]
-        for form, choice in zip(nodes.form.tolist(), assignment, strict=True)
-    ]
-
-    def by_name(kind: str) -> Iterator[tuple[str, NdSignature]]:
-        return ((nodes.name[i], chosen[i]) for i in nodes.where(kind).tolist())
-
-    signatures = dict(by_name("op"))
-    variables = {name: states[TENSOR] for name, states in by_name("parameter")}
-    inputs = {name: states[TENSOR] for name, states in by_name("input")}
+    program = problem.program
+    signatures = _chosen(problem, assignment, "op")
+    inputs, variables = (
+        {name: states[TENSOR] for name, states in _chosen(problem, assignment, kind).items()}
+        for kind in ("input", "parameter")
+    )
     for tensor, (op, operand) in problem.written.items():
         variables[tensor] = signatures[op][operand]
     for parameter in program.parameters:
         state = variables[parameter.tensor]
-        variables |= dict.fromkeys(parameter.states, state)
+        for name in parameter.states:
+            variables[name] = state
         if parameter.update is not None:
             signatures[parameter.update] = problem.update_signature(parameter, state)
     if redistributions is None:
         redistributions = redistributions_of(problem, assignment)
     return Layout(signatures, variables, inputs, redistributions)
+
+
+def _chosen(problem: Problem, assignment: Sequence[int], kind: str) -> dict[str, NdSignature]:
+    """Return what the nodes of one kind choose, by name."""
+    nodes, choice = problem.node_columns, np.asarray(assignment, dtype=np.int64)
+    of_kind = nodes.of_kind(kind)
+    names = compress(nodes.name, of_kind.tolist())
+    choices = map([form.choices for form in nodes.forms].__getitem__, nodes.form[of_kind].tolist())
+    return dict(zip(names, map(getitem, choices, choice[of_kind].tolist()), strict=True))
 
 
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:
