@@ -20,7 +20,7 @@ from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
 from autoddl.redistributions import Redistributions, redistributions_of
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.search.problem import TENSOR, Problem
+from autoddl.search.problem import TENSOR, Ints, Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.steps import Step
 
