@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,42 +42,39 @@ class Columns:
     """Ops and tensors of a program by their positions in it.
 
     By op: `type` and `module` number `types` and `modules`, `kind` is equal for ops of equal types,
-    attributes, shapes and dtypes. By tensor: `form` numbers `forms` (shapes and dtypes); `number` is
-    its position by name.
+    attributes, shapes and dtypes; `place` is its position by name. By tensor: `form` numbers `forms`
+    (shapes and dtypes); `number` is its position by name.
     """
 
     def __init__(self, ops: Sequence[Op], tensors: Sequence[Tensor]) -> None:
         self.ops, self.tensors = ops, tensors
-        self.number: Mapping[str, int] = {t.name: i for i, t in enumerate(tensors)}
+        # each op is looked at once: what takes time is to get at thousands of them in memory
+        rows = map(attrgetter("name", "type", "module", "phase", "attrs", "inputs", "outputs"), ops)
+        names, kinds, paths, self._phases, self._attrs, reads, makes = _transposed(rows, 7)
+        shapes = map(attrgetter("name", "shape", "dtype"), tensors)
+        tensor_names, *form = _transposed(shapes, 3)
+        self.place: Mapping[str, int] = dict(zip(names, range(len(names)), strict=True))
+        self.number: Mapping[str, int] = dict(zip(tensor_names, range(len(tensors)), strict=True))
         forms: dict[tuple[tuple[int, ...], str], int] = {}
-        self.form = _numbers([(t.shape, t.dtype) for t in tensors], forms)
+        self.form = _numbers(list(zip(*form, strict=True)), forms)
         self.forms = tuple(forms)
         types: dict[str, int] = {}
         modules: dict[str, int] = {}
-        names: dict[str, int] = {}
-        self.type = _numbers([op.type for op in ops], types)
-        self.module = _numbers([op.module for op in ops], modules)
-        self.inputs = self._operands([op.inputs for op in ops], names)
-        self.outputs = self._operands([op.outputs for op in ops], names)
-        self.types, self.modules, self.operands = tuple(types), tuple(modules), tuple(names)
+        operands: dict[str, int] = {}
+        self.type, self.module = _numbers(kinds, types), _numbers(paths, modules)
+        self.inputs, self.outputs = self._operands(reads, operands), self._operands(makes, operands)
+        self.types, self.modules, self.operands = tuple(types), tuple(modules), tuple(operands)
 
     def _operands(
         self, pairs: Sequence[Sequence[tuple[str, str]]], names: dict[str, int]
     ) -> Operands:
         counts = np.fromiter(map(len, pairs), np.int64, len(pairs))
-        operands, tensors = (
-            zip(*chain.from_iterable(pairs), strict=True) if counts.any() else ((), ())
-        )
+        operands, tensors = _transposed(chain.from_iterable(pairs), 2)
         return Operands(
             np.concatenate(([0], counts.cumsum())),
             np.fromiter(map(self.number.__getitem__, tensors), np.int64, len(tensors)),
             _numbers(operands, names),
         )
-
-    @cached_property
-    def place(self) -> Mapping[str, int]:
-        """Return the position of every op by name."""
-        return {op.name: i for i, op in enumerate(self.ops)}
 
     @cached_property
     def size_bytes(self) -> Ints:
@@ -100,18 +98,18 @@ class Columns:
     @cached_property
     def attribute(self) -> Ints:
         """Return equal numbers for ops of the same attributes, which number `attributes`."""
-        return _numbers([_exact(op.attrs) for op in self.ops], {})
+        return _numbers(list(map(_exact, self._attrs)), {})
 
     @cached_property
     def attributes(self) -> Sequence[tuple[tuple[str, Any], ...]]:
         """Return the attributes of ops, the same ones once."""
         _, first = np.unique(self.attribute, return_index=True)
-        return [self.ops[op].attrs for op in first.tolist()]
+        return [self._attrs[op] for op in first.tolist()]
 
     @cached_property
     def phase(self) -> npt.NDArray[np.str_]:
         """Return the phase of every op."""
-        return np.array([op.phase for op in self.ops], dtype=np.str_)
+        return np.array(self._phases, dtype=np.str_)
 
     @cached_property
     def maker(self) -> Ints:
@@ -135,6 +133,11 @@ class Columns:
         count = max(1, len(self.ops))
         pairs = np.unique((self.inputs.op * count + maker)[maker >= 0])
         return pairs // count, pairs % count
+
+
+def _transposed(rows: Iterable[Sequence[Any]], count: int) -> Sequence[tuple[Any, ...]]:
+    """Return the columns of some rows, of which there may be none."""
+    return list(zip(*rows, strict=True)) or [()] * count
 
 
 def _numbers(keys: Sequence[Any], known: dict[Any, int]) -> Ints:
