@@ -21,7 +21,7 @@ from autoddl.perfmodel.rank import BOXING, KINDS, NONE, Ints, RankTasks
 from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import blocks
 from autoddl.perfmodel.sizes import LocalSizes
-from autoddl.perfmodel.tasks import Layout, rank_tasks
+from autoddl.perfmodel.tasks import Layout, never_reused_bytes, rank_tasks
 from autoddl.perfmodel.wiring import BUFFER, Wiring
 from autoddl.sbp.program import Program, Tensor
 from autoddl.sbp.shards import local_shape
@@ -143,17 +143,6 @@ def rank_estimate(
         [name_of[n] for n in names[by_size].tolist()], held[by_size].tolist(), strict=True
     )
     return MemoryEstimate(total[0], total[1], total[2], total[3], total[4], tuple(largest_first))
-
-
-def never_reused_bytes(
-    program: Program, mesh: Sequence[int], layout: Layout, sizes: LocalSizes
-) -> int:
-    """Return the bytes on one device that no other buffer ever uses; in less time than `estimate`.
-
-    Those are parameters, their states, inputs, and what collectives on streams of their own return.
-    """
-    rank = rank_tasks(program, mesh, layout, sizes=sizes)
-    return int(rank.buffers.size[~rank.buffers.reused].sum())
 
 
 def _places(wiring: Wiring, mesh: Sequence[int], layout: Layout) -> Collection[tuple[int, ...]]:

@@ -74,9 +74,24 @@ def rank_tasks(
     zeros. So the coordinates count as 0 or not 0. `sizes` are those of another layout of the program.
     With `compute_stream` boxings are ops of the compute stream, as far as OneFlow can do that.
     """
-    place = tuple(min(1, size - 1) for size in mesh) if coords is None else tuple(coords)
+    place = _away(mesh) if coords is None else tuple(coords)
     known = sizes or LocalSizes(program, mesh)
     return _Maker(program, layout, known, place, compute_stream=compute_stream).make()
+
+
+def never_reused_bytes(
+    program: Program, mesh: Sequence[int], layout: Layout, sizes: LocalSizes
+) -> int:
+    """Return the bytes on one device that no other buffer ever uses; in less time than `rank_tasks`.
+
+    Those are parameters, their states, inputs, and what collectives on streams of their own return.
+    """
+    return _Maker(program, layout, sizes, _away(mesh), compute_stream=False).never_reused_bytes()
+
+
+def _away(mesh: Sequence[int]) -> tuple[int, ...]:
+    """Return coordinates that are not 0 where there are others."""
+    return tuple(min(1, size - 1) for size in mesh)
 
 
 class _Maker:
@@ -117,6 +132,14 @@ class _Maker:
             compute_stream=self.compute_stream,
         )
         return assembled(self.wiring, self.parts.columns(), chosen)
+
+    def never_reused_bytes(self) -> int:
+        """Return the bytes of the buffers whose memory nothing reuses."""
+        _, found = self._results()
+        columns = self.parts.columns()
+        sums = np.append(0, np.where(columns.reused, 0, columns.size).cumsum())
+        by_part = np.diff(sums[columns.first_buffer])
+        return int(by_part[np.concatenate((self.chosen, found.parts[0]))].sum())
 
     def _kept(self) -> tuple[Ints, Ints]:
         """Return the parts of all variables and inputs, and equal numbers for equal ones."""

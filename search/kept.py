@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -62,7 +61,7 @@ class _Kept:
         large = waits & (sizes >= SMALL * sizes[waits].max(initial=0))
         self.waiting = np.flatnonzero(large)
         self.later = later & large[self.edge]  # the ends that will read from the new nodes
-        self.small = self._flags(self.tensor[waits & ~large])
+        self.small, self.large = (self._flags(self.tensor[of]) for of in (waits & ~large, large))
         makers = columns.maker[self.tensor[large]]
         views = [op for op in makers[makers >= 0].tolist() if is_view(self.program.ops[op])]
         self.seen = self._flags(columns.inputs.tensor[columns.inputs.begin[views]])  # one memory
@@ -146,48 +145,49 @@ class _Kept:
 
         What waits in a node of its own does not count here.
         """
-        known: dict[object, int] = {}
-        forms, found = list[Form](), []
-        for form, look, index in self._looks():
-            key = form, look
-            if key not in known:
-                known[key] = len(forms)
-                forms.append(self._between(self.nodes.forms[form], index, look))
-            found.append(known[key])
-        return ints(found), forms
+        looks, form = self._looks(), self.nodes.form
+        _, first, found = np.unique(
+            form * (looks.max(initial=0) + 1) + looks, return_index=True, return_inverse=True
+        )
+        return found, [self._between(index) for index in first.tolist()]
 
-    def _looks(self) -> Iterator[tuple[int, object, int]]:
-        """Yield of every node its form, what of it is there between the passes, and its number.
+    def _looks(self) -> Ints:
+        """Return equal numbers for nodes of which, if their forms are equal, the same is there.
 
-        Of an op that is its kind, which results are small and wait, and which operands are variables
-        that it updates; of others the form of the tensor, if that waits in a node of its own.
+        Of an op that depends on its kind, on which results are small and wait, and on variables that it
+        updates; of others on the form of the tensor, if that waits in a node of its own.
         """
         columns, names = self.program.columns, self.nodes.name
-        small = self.small[columns.outputs.tensor].tobytes()
-        begin, kinds = columns.outputs.begin.tolist(), columns.kind.tolist()
-        written: dict[str, tuple[str, ...]] = {}
-        for op, operand in self.problem.written.values():
+        outputs = columns.outputs
+        small, begin = self.small[outputs.tensor], outputs.begin
+        written: dict[int, tuple[str, ...]] = {}
+        for name, operand in self.problem.written.values():
+            op = columns.place[name]
             written[op] = (*written.get(op, ()), operand)
-        waits = self._flags(self.tensor[self.waiting])
-        rows = zip(self.nodes.form.tolist(), self.op.tolist(), names, strict=True)
-        for index, (form, op, name) in enumerate(rows):
-            if op >= 0:
-                yield form, (kinds[op], small[begin[op] : begin[op + 1]], written.get(name)), index
-            else:
-                tensor = columns.number[name]
-                yield form, int(columns.form[tensor]) if waits[tensor] else None, index
+        known: dict[object, int] = {}
+        special = np.zeros(len(columns.kind), dtype=np.int64)
+        for op in {*outputs.op[small].tolist(), *written}:
+            key = small[begin[op] : begin[op + 1]].tobytes(), written.get(op)
+            special[op] = known.setdefault(key, 1 + len(known))
+        looks: Ints = columns.kind[self.op] * (1 + len(known)) + special[self.op]
+        others = np.flatnonzero(self.op < 0)
+        tensors = ints([columns.number[names[i]] for i in others.tolist()])
+        looks[others] = np.where(self.large[tensors], 1 + columns.form[tensors], 0)
+        return looks
 
-    def _between(self, form: Form, index: int, look: object) -> Form:
-        """Return a form with those of its bytes that are there between the passes."""
+    def _between(self, index: int) -> Form:
+        """Return the form of a node with those of its bytes that are there between the passes."""
         program, name = self.program, self.nodes.name[index]
+        form: Form = self.nodes.forms[self.nodes.form[index]]
+        number = program.columns.number
         if self.op[index] >= 0:
-            op, number = program.op[name], program.columns.number
+            op = program.op[name]
             parts = [(o, t) for o, t in op.outputs if self.small[number[t]]]
             parts += [(o, t) for o, t in op.inputs if self.problem.written.get(t) == (name, o)]
-        elif look is None:
-            return form
-        else:
+        elif self.large[number[name]]:
             parts = [(TENSOR, name)]
+        else:
+            return form
         mesh, tensor = self.problem.mesh.shape, program.tensor
         sums = ints(
             [sum(local_bytes(tensor[t], c[o], mesh) for o, t in parts) for c in form.choices]

@@ -15,6 +15,7 @@ from autoddl.arguments import compute_streams
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.make_plan import Assigned, layout_of
 from autoddl.perfmodel.memory import estimate, never_reused_bytes
+from autoddl.perfmodel.tasks import rank_tasks
 from autoddl.plan import Plan, load
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
@@ -144,6 +145,8 @@ def test_what_is_never_given_back_is_part_of_the_memory() -> None:
         found = Assigned(problem, assignment)
         stays = never_reused_bytes(CUDA, problem.mesh.shape, found.layout, problem.sizes)
         assert 0 < stays <= found.memory_bytes
+        rank = rank_tasks(CUDA, problem.mesh.shape, found.layout)
+        assert stays == rank.buffers.size[~rank.buffers.reused].sum()
     together = plan(compute_stream=True)
     layout = layout_of(together)
     stays = never_reused_bytes(CUDA, problem.mesh.shape, layout, problem.sizes)
