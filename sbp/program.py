@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 import numpy as np
@@ -245,7 +246,10 @@ class Program:
         try:
             program = cls(
                 ops=tuple(_op(o) for o in data["ops"]),
-                tensors=tuple(Tensor(**{**t, "shape": tuple(t["shape"])}) for t in data["tensors"]),
+                tensors=tuple(
+                    Tensor(**{**t, "name": intern(t["name"]), "shape": tuple(t["shape"])})
+                    for t in data["tensors"]
+                ),
                 inputs=tuple(data["inputs"]),
                 outputs=tuple(data["outputs"]),
                 parameters=tuple(
@@ -292,7 +296,9 @@ def _named_tensors(program: Program) -> Iterator[str]:
 
 
 def _op(data: dict[str, Any]) -> Op:
-    pairs = {key: tuple((a, b) for a, b in data[key]) for key in ("inputs", "outputs")}
+    pairs = {
+        key: tuple((intern(a), intern(b)) for a, b in data[key]) for key in ("inputs", "outputs")
+    }
     attrs = tuple((name, freeze(value)) for name, value in data["attrs"])
     return Op(**{**data, **pairs, "attrs": attrs})
 

@@ -175,6 +175,18 @@ class _Made(Sequence[_T], Generic[_T]):
         return map(self.__getitem__, range(len(self)))
 
 
+class Rows(_Made[tuple[int, ...]]):
+    """Rows of numbers one behind the other, of which the n-th begins at `begin[n]`."""
+
+    def __init__(self, begin: Ints, items: Ints) -> None:
+        super().__init__(len(begin) - 1)
+        self._begin, self._items = begin.tolist(), items.tolist()
+
+    def make(self, index: int) -> tuple[int, ...]:
+        """Make one of them."""
+        return tuple(self._items[self._begin[index] : self._begin[index + 1]])
+
+
 class Nodes(_Made[Node]):
     """The nodes of a problem."""
 

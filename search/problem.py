@@ -31,6 +31,7 @@ from autoddl.search.columns import (
     EdgeColumns,
     Node,
     NodeColumns,
+    Rows,
 )
 from autoddl.search.flat import Flat
 from autoddl.search.result import Assignment, SearchResult
@@ -82,11 +83,10 @@ class Problem:
         return found
 
     @cached_property
-    def touching(self) -> tuple[tuple[int, ...], ...]:
+    def touching(self) -> Sequence[tuple[int, ...]]:
         """Return for every node the edges that it makes or reads."""
         net = self.flat.network
-        edges = net.touching.tolist()
-        return tuple([tuple(edges[a:b]) for a, b in itertools.pairwise(net.touched.tolist())])
+        return Rows(net.touched, net.touching)
 
     @cached_property
     def position(self) -> Mapping[tuple[str, str], int]:

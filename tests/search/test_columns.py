@@ -93,7 +93,11 @@ def test_objects_and_columns_are_one_problem(problem: Problem) -> None:
         point = [int(rng.integers(len(node.choices))) for node in kept.nodes]
         assert objects.cost_s(point) == kept.cost_s(point)
         assert objects.memory_bytes(point) == kept.memory_bytes(point)
-    assert objects.touching == kept.touching
+    assert list(objects.touching) == list(kept.touching)
+    for index, edge in enumerate(kept.edges):
+        assert all(
+            index in kept.touching[n] for n in (edge.producer, *[n for n, _ in edge.readers])
+        )
     assert objects.position == kept.position
     assert objects.least_memory_bytes == kept.least_memory_bytes
     assert objects.lower_bound_s() == kept.lower_bound_s()
