@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii
 
 import numpy as np
 
 from autoddl.sbp.columns import Columns
 
-_encode = json.JSONEncoder().encode
+_encode = encode_basestring_ascii  # of one text, as json.dumps does
 _BETWEEN = "], ["  # the inputs and the outputs of an op
 
 
