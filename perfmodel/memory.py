@@ -17,7 +17,7 @@ import numpy as np
 
 from autoddl.perfmodel.accumulate import buffered, summed
 from autoddl.perfmodel.moves import moves_of
-from autoddl.perfmodel.rank import BOXING, KINDS, NONE, Ints, RankTasks
+from autoddl.perfmodel.rank import BOXING, KINDS, NONE, Flags, Ints, RankTasks
 from autoddl.perfmodel.recompute import recomputed
 from autoddl.perfmodel.schedule import blocks
 from autoddl.perfmodel.sizes import LocalSizes
@@ -28,8 +28,8 @@ from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp, Sbp
 
 __all__ = [
-    "Layout", "MemoryEstimate", "estimate", "kept_tensors", "local_bytes", "never_reused_bytes",
-    "rank_estimate",
+    "Layout", "MemoryEstimate", "estimate", "kept_flags", "kept_tensors", "local_bytes",
+    "never_reused_bytes", "rank_estimate",
 ]  # fmt: skip
 
 _PARTS = {"parameter": 0, "buffer": 0, "state": 2, "boxing": 4, "workspace": 4, "output": 4}
@@ -205,9 +205,16 @@ def local_bytes(tensor: Tensor, state: Sequence[Sbp], mesh: Sequence[int]) -> in
 
 def kept_tensors(program: Program) -> frozenset[str]:
     """Return the tensors that live across the step: what backward reads, parameter gradients."""
-    gradients = {p.gradient for p in program.parameters if p.gradient}
+    kept = np.flatnonzero(kept_flags(program))
+    return frozenset([program.tensors[i].name for i in kept.tolist()])
+
+
+def kept_flags(program: Program) -> Flags:
+    """Tell the same of every tensor."""
     columns, phase = program.columns, program.columns.phase
     read = columns.inputs.tensor[(phase == "backward")[columns.inputs.op]]
     made = columns.maker[read]
-    saved = np.unique(read[(made >= 0) & (phase == "forward")[made]])
-    return frozenset(gradients.union([program.tensors[i].name for i in saved.tolist()]))
+    found = np.zeros(len(columns.form), dtype=np.bool_)
+    found[read[(made >= 0) & (phase == "forward")[made]]] = True
+    found[[columns.number[p.gradient] for p in program.parameters if p.gradient]] = True
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.compute import signature_s
-from autoddl.perfmodel.memory import kept_tensors, local_bytes
+from autoddl.perfmodel.memory import kept_flags, local_bytes
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribute import RedistributionTable, Redistributor
 from autoddl.sbp.mesh import Mesh
@@ -78,7 +78,7 @@ class _Builder:
         self.written, self.shared = _written(program)
         self.pins = {pattern: self._parsed(pattern, text) for pattern, text in pin.items()}
         self.redistributor = Redistributor(mesh, profile, any_order=engine is None)
-        self.kept = kept_tensors(program)
+        self.kept = kept_flags(program)
         self.cache: dict[Any, Any] = {}
         self.locals: dict[tuple[tuple[int, ...], NdSbp], tuple[int, ...] | None] = {}
 
@@ -102,7 +102,7 @@ class _Builder:
         form, forms = shared(
             [
                 *[self._held(name, ()) for name in program.inputs],
-                *[self._parameter(p) for p in parameters],
+                *self._parameters(parameters),
                 *self._ops(ops),
                 *[self._output()] * len(returned),
             ]
@@ -201,6 +201,19 @@ class _Builder:
 
         return self._cached(("held", kinds, possible), priced)
 
+    def _parameters(self, parameters: Sequence[Parameter]) -> Iterator[Form]:
+        """Yield the forms of parameters, of which many are alike: where none is pinned or shared."""
+        number, form = self.program.columns.number, self.program.columns.form.tolist()
+        known: dict[object, Form] = {}
+        for parameter in parameters:
+            tensors = (parameter.tensor, *parameter.states)
+            special = parameter.tensor if self.pins or self.shared else ""
+            kind = -1 if parameter.update is None else self._key(self.program.op[parameter.update])
+            look = special, kind, tuple([form[number[name]] for name in tensors])
+            if look not in known:
+                known[look] = self._parameter(parameter)
+            yield known[look]
+
     def _parameter(self, parameter: Parameter) -> Form:
         form = self._held(parameter.tensor, parameter.states)
         if parameter.update is None:
@@ -240,11 +253,10 @@ class _Builder:
         that are updated in place.
         """
         columns = self.program.columns
-        kept, special = np.zeros((2, len(columns.form)), dtype=np.bool_)
-        kept[ints([columns.number[name] for name in self.kept])] = True
+        special = np.zeros(len(columns.form), dtype=np.bool_)
         special[ints([columns.number[name] for name in (*self.written, *self.shared)])] = True
         alone = set(columns.inputs.op[special[columns.inputs.tensor]].tolist())
-        flags, begin = kept[columns.outputs.tensor].tobytes(), columns.outputs.begin.tolist()
+        flags, begin = self.kept[columns.outputs.tensor].tobytes(), columns.outputs.begin.tolist()
         kinds, known = columns.kind.tolist(), dict[object, Form]()
         for index in ops:
             look = (
@@ -257,8 +269,8 @@ class _Builder:
             yield known[look]
 
     def _op(self, op: Op) -> Form:
-        held = self.kept
-        kept = tuple([o for o, t in op.outputs if t in held])
+        number = self.program.columns.number
+        kept = tuple([o for o, t in op.outputs if self.kept[number[t]]])
         variables = [(o, t) for o, t in op.inputs if t in self.written or t in self.shared]
         kept += tuple([o for o, t in variables if self.written.get(t) == (op.name, o)])
         fixed = tuple([(o, self._fixed(t)) for o, t in variables if self._fixed(t) is not None])

@@ -14,7 +14,9 @@ from autoddl.search.node_moves import Network
 if TYPE_CHECKING:
     from autoddl.search.columns import EdgeColumns, Floats, Ints, NodeColumns
 
-KNOWN = 32  # assignments that are kept as arrays: what looks at one asks for more than one sum
+    Point = Sequence[int] | Ints
+
+KNOWN = 64  # assignments of which the costs are kept: searches begin at those of others
 
 
 class Flat:
@@ -41,26 +43,32 @@ class Flat:
         self._cost, self.table_at = _joined([table.cost for table in edges.tables], edges.table)
         sizes = np.array([len(table.cost) for table in edges.tables], dtype=np.int64)
         self.size = sizes[edges.table]
-        self._known = lru_cache(maxsize=KNOWN)(_array)
+        self._known = lru_cache(maxsize=KNOWN)(self._priced)
 
-    def point(self, assignment: Sequence[int]) -> Ints:
-        """Return an assignment as an array, which the other methods take as well; do not change it."""
-        return self._known(assignment) if isinstance(assignment, tuple) else _array(assignment)
+    def costs(self, assignment: Sequence[int]) -> tuple[float, float, int]:
+        """Return the seconds of compute and of redistributions, and the bytes, all nodes together."""
+        known = isinstance(assignment, tuple)
+        return self._known(assignment) if known else self._priced(assignment)
 
-    def compute_s(self, assignment: Sequence[int]) -> Floats:
+    def _priced(self, assignment: Sequence[int]) -> tuple[float, float, int]:
+        point = _array(assignment)
+        compute_s, communication_s = self.compute_s(point), self.communication_s(point)
+        return _sum(compute_s), _sum(communication_s), int(self.memory_bytes(point).sum())
+
+    def compute_s(self, assignment: Point) -> Floats:
         """Return the compute seconds of every node."""
-        return np.asarray(self._compute[self._compute_at + self.point(assignment)])
+        return np.asarray(self._compute[self._compute_at + _array(assignment)])
 
-    def memory_bytes(self, assignment: Sequence[int]) -> Ints:
+    def memory_bytes(self, assignment: Point) -> Ints:
         """Return the bytes of every node."""
-        return np.asarray(self._memory[self._memory_at + self.point(assignment)])
+        return np.asarray(self._memory[self._memory_at + _array(assignment)])
 
-    def states(self, assignment: Sequence[int]) -> tuple[Ints, Ints]:
+    def states(self, assignment: Point) -> tuple[Ints, Ints]:
         """Return the states of the edges' tensors, and those that their readers want."""
-        found: Ints = self._states[self.states_at + self.point(assignment)[self.node]]
+        found: Ints = self._states[self.states_at + _array(assignment)[self.node]]
         return found[: self._count], found[self._count :]
 
-    def paid(self, assignment: Sequence[int]) -> tuple[Ints, Ints, Ints, Ints]:
+    def paid(self, assignment: Point) -> tuple[Ints, Ints, Ints, Ints]:
         """Return the readers that want another state than the producer makes, edge by edge.
 
         They are numbered over all edges; with their edges, the state that is made, and the wanted one.
@@ -79,7 +87,7 @@ class Flat:
         at = self.table_at[edge] + source[first] * self.size[edge] + wanted[first]
         return self.node[self._count + reader[first]], self._cost[at]
 
-    def communication_s(self, assignment: Sequence[int]) -> Floats:
+    def communication_s(self, assignment: Point) -> Floats:
         """Return the redistribution seconds of every edge: once per wanted state."""
         _, edge, source, wanted = self.paid(assignment)
         most = int(self.size.max(initial=1))
@@ -121,7 +129,12 @@ class Flat:
         )
 
 
-def _array(assignment: Sequence[int]) -> Ints:
+def _sum(values: Floats) -> float:
+    """Return the sum of some values, added one after the other."""
+    return float(values.cumsum()[-1]) if len(values) else 0.0
+
+
+def _array(assignment: Point) -> Ints:
     return np.asarray(assignment, dtype=np.int64)
 
 

@@ -52,7 +52,7 @@ def as_read(problem: Problem, others: Sequence[int]) -> Assignment:
     found[rest] = others
     flat = problem.flat
     readers = np.array(flat.first_reader[:-1])[second]
-    return _waiting(problem, found, kept, second, flat.states(found.tolist())[1][readers])
+    return _waiting(problem, found, kept, second, flat.states(found)[1][readers])
 
 
 def made_again(problem: Problem, assignment: Sequence[int]) -> Assignment:

@@ -149,15 +149,16 @@ class Problem:
 
     def cost_s(self, assignment: Sequence[int]) -> float:
         """Return the seconds of a step under an assignment."""
-        return self.compute_s(assignment) + self.communication_s(assignment)
+        compute_s, communication_s, _ = self.flat.costs(assignment)
+        return compute_s + communication_s
 
     def compute_s(self, assignment: Sequence[int]) -> float:
         """Return the compute part of the cost."""
-        return _sum(self.flat.compute_s(assignment))
+        return self.flat.costs(assignment)[0]
 
     def communication_s(self, assignment: Sequence[int]) -> float:
         """Return the redistribution part of the cost."""
-        return _sum(self.flat.communication_s(assignment))
+        return self.flat.costs(assignment)[1]
 
     def memory_bytes(self, assignment: Sequence[int]) -> int:
         """Return the bytes per device that can be summed up node by node, under an assignment.
@@ -165,7 +166,7 @@ class Problem:
         That is less than a plan takes (perfmodel.memory.estimate): boxings and what lives for a
         short time are not in it.
         """
-        return int(self.flat.memory_bytes(assignment).sum())
+        return self.flat.costs(assignment)[2]
 
     def states(self, assignment: Sequence[int]) -> tuple[Ints, Ints]:
         """Return the state of each edge's tensor, and those that its readers want, edge by edge.
@@ -184,7 +185,7 @@ class Problem:
 
     @cached_property
     def _least_s(self) -> float:
-        return _sum(self._least("compute_s"))
+        return float(sum(self._least("compute_s").tolist()))
 
     def _least(self, what: str) -> npt.NDArray[Any]:
         """Return the least entry of an array of every node."""
@@ -227,11 +228,6 @@ class Problem:
             return ", ".join(name for _, name in self.program.op[node.name].outputs)
         states = next((p.states for p in self.program.parameters if p.tensor == node.name), ())
         return f"{node.name} with its optimizer states" if states else node.name
-
-
-def _sum(values: Floats) -> float:
-    """Return the sum of some values, added one after the other."""
-    return float(values.cumsum()[-1]) if len(values) else 0.0
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:
