@@ -138,7 +138,8 @@ class Problem:
         if parameter.update not in operands:
             follows = {parameter.tensor, parameter.gradient, *parameter.states}
             inputs = self.program.op[parameter.update or ""].inputs
-            operands[parameter.update] = tuple([(o, t in follows) for o, t in inputs])
+            pattern = tuple([(o, t in follows) for o, t in inputs])
+            operands[parameter.update] = operands.setdefault(pattern, pattern)  # equal ones once
         known = self.notes.setdefault("signatures of updates", {})
         key = operands[parameter.update], state
         if key not in known:
