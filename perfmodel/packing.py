@@ -178,11 +178,13 @@ def _meets(late: Table, waiting: int, place: Place) -> bool:
 @compiled
 def _insert(rows: Table, count: int, row: Place) -> int:
     """Put a row where its low belongs among the first so many; return how many these are then."""
-    place = _first(rows, count, row[2])
-    for other in range(count, place, -1):
-        for k in range(4):
-            rows[other, k] = rows[other - 1, k]
-    rows[place, 0], rows[place, 1], rows[place, 2], rows[place, 3] = row
+    place, (begin, end, low, top) = _first(rows, count, row[2]), row
+    behind = rows[place : count + 1]
+    for n in range(len(behind)):  # each takes the place of the next
+        there = behind[n]
+        others = there[0], there[1], there[2], there[3]
+        there[0], there[1], there[2], there[3] = begin, end, low, top
+        begin, end, low, top = others
     return count + 1
 
 
