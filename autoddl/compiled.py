@@ -38,7 +38,7 @@ class _Tells(event.Listener):
         if ours and not self.told:
             self.told = True
             logging.getLogger(__package__).warning(
-                "autoddl compiles its inner loops, once on this machine: about 20 s …"
+                "autoddl compiles its inner loops, once on this machine: 20 to 30 s …"
             )
 
     def on_end(self, event: event.Event) -> None:
