@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,25 +24,25 @@ class Redistributions(Rows[Redistribution], Moving):
     """The redistributions of an assignment, made from their columns when one is first read."""
 
     def __init__(self, program: Program, moves: Moves) -> None:
-        super().__init__(self._made)
+        super().__init__(partial(_made, program, moves))
         self.program, self.moves = program, moves
 
-    def _made(self) -> tuple[Redistribution, ...]:
-        moves, tensors, ops = self.moves, self.program.tensors, self.program.ops
-        readers: list[dict[Reader, None]] = [{} for _ in moves.tensor]
-        names = _names(self.program, moves.slot)
-        for item, name in zip(moves.item.tolist(), names, strict=True):
-            readers[item][name] = None
-        columns = (moves.tensor, moves.path, moves.after, moves.early)
-        return tuple([
-            Redistribution(
-                tensors[tensor].name, moves.paths[path], tuple(found),
-                "" if after == NONE else ops[after].name, early,
-            )
-            for found, tensor, path, after, early in zip(
-                readers, *[column.tolist() for column in columns], strict=True
-            )
-        ])  # fmt: skip
+
+def _made(program: Program, moves: Moves) -> tuple[Redistribution, ...]:
+    """Return redistributions one by one."""
+    readers: list[dict[Reader, None]] = [{} for _ in moves.tensor]
+    for item, name in zip(moves.item.tolist(), _names(program, moves.slot), strict=True):
+        readers[item][name] = None
+    columns = (moves.tensor, moves.path, moves.after, moves.early)
+    return tuple([
+        Redistribution(
+            program.tensors[tensor].name, moves.paths[path], tuple(found),
+            "" if after == NONE else program.ops[after].name, early,
+        )
+        for found, tensor, path, after, early in zip(
+            readers, *[column.tolist() for column in columns], strict=True
+        )
+    ])  # fmt: skip
 
 
 def redistributions_of(problem: Problem, assignment: Sequence[int]) -> Redistributions:
@@ -69,10 +70,7 @@ class Ends(NamedTuple):
 
 def ends_of(problem: Problem) -> Ends:
     """Return who reads the tensors of a problem."""
-    if "ends" not in problem.notes:
-        problem.notes["ends"] = _ends(problem)
-    found: Ends = problem.notes["ends"]
-    return found
+    return problem.once("ends", lambda: _ends(problem))
 
 
 def _ends(problem: Problem) -> Ends:

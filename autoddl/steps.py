@@ -45,10 +45,7 @@ class Moved(NamedTuple):
 
 def steps_of(problem: Problem) -> Steps:
     """Return what the steps of a problem's assignments have in common."""
-    if "steps" not in problem.notes:
-        problem.notes["steps"] = Steps(problem)
-    found: Steps = problem.notes["steps"]
-    return found
+    return problem.once("steps", lambda: Steps(problem))
 
 
 class Steps:

@@ -6,6 +6,7 @@ A problem has tens of thousands of them. What goes over all of them works on the
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -151,9 +152,9 @@ class _Made(Sequence[_T], Generic[_T]):
     def __init__(self, count: int) -> None:
         self._made: list[_T | None] = [None] * count
 
+    @abstractmethod
     def make(self, index: int) -> _T:
         """Make one of them."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self._made)
@@ -175,7 +176,7 @@ class _Made(Sequence[_T], Generic[_T]):
         return map(self.__getitem__, range(len(self)))
 
 
-class Rows(_Made[tuple[int, ...]]):
+class Tuples(_Made[tuple[int, ...]]):
     """Rows of numbers one behind the other, of which the n-th begins at `begin[n]`."""
 
     def __init__(self, begin: Ints, items: Ints) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from autoddl.perfmodel.compute_stream import workspace_bytes
 from autoddl.perfmodel.memory import local_bytes
+from autoddl.sbp.columns import Flags
 from autoddl.sbp.program import Program
 from autoddl.search.dual import Dual
 from autoddl.search.moves import price, single
@@ -28,9 +29,8 @@ from autoddl.search.priced import KNOWN, Prices
 from autoddl.search.problem import KEPT, TENSOR, Edge, Ints, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened
-from autoddl.search.walks import Bools, later, sooner, sources, waiting_for_loss
+from autoddl.search.walks import later, sooner, sources, waiting_for_loss
 
-MOMENTS = "moments"  # in the notes of a problem
 STEPS = 8  # ops with the identities of their redistributions in front of them that make an update
 PART = 0.85  # of the price of a byte is for this moment, the rest for the time between the passes
 TURN, TURNS = 2, 50  # rounds of the ascent, and how often it takes so many at most
@@ -114,10 +114,7 @@ def moment(problem: Problem, assignment: Sequence[int]) -> Moment | None:
     """
     if KNOWN not in problem.notes or not problem.compute_stream:
         return None
-    if MOMENTS not in problem.notes:
-        problem.notes[MOMENTS] = _Moments(problem)
-    moments: _Moments = problem.notes[MOMENTS]
-    return moments.greatest(assignment)
+    return problem.once("moments", lambda: _Moments(problem)).greatest(assignment)
 
 
 class _Moments:
@@ -157,11 +154,11 @@ def _maker(program: Program, edge: Edge) -> int:
     return int(program.columns.maker[program.columns.number[edge.tensor]])
 
 
-def _gradients(problem: Problem) -> Bools:
+def _gradients(problem: Problem) -> Flags:
     """Tell of every edge whether its tensor is read by the update of a parameter only."""
     nodes, edges = problem.node_columns, problem.edge_columns
     first, one = edges.begin[:-1], np.diff(edges.begin) == 2
-    found: Bools = nodes.of_kind("op")[edges.node[first]] & one
+    found: Flags = nodes.of_kind("op")[edges.node[first]] & one
     found[one] &= nodes.of_kind("parameter")[edges.node[first[one] + 1]]
     return found
 
@@ -226,7 +223,7 @@ def _held(problem: Problem, edge: int) -> dict[int, Ints]:
     return found
 
 
-def _gone(problem: Problem, edge: int) -> Bools:
+def _gone(problem: Problem, edge: int) -> Flags:
     """Tell of every tensor whether it may not be there when a gradient is redistributed.
 
     It is if it was made before, and ops that come later read it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,12 +43,18 @@ class Flat:
         self._cost, self.table_at = _joined([table.cost for table in edges.tables], edges.table)
         sizes = np.array([len(table.cost) for table in edges.tables], dtype=np.int64)
         self.size = sizes[edges.table]
-        self._known = lru_cache(maxsize=KNOWN)(self._priced)
+        self._known: dict[tuple[int, ...], tuple[float, float, int]] = {}
 
     def costs(self, assignment: Sequence[int]) -> tuple[float, float, int]:
         """Return the seconds of compute and of redistributions, and the bytes, all nodes together."""
-        known = isinstance(assignment, tuple)
-        return self._known(assignment) if known else self._priced(assignment)
+        if not isinstance(assignment, tuple):
+            return self._priced(assignment)
+        found = self._known.get(assignment)
+        if found is None:
+            if len(self._known) == KNOWN:
+                del self._known[next(iter(self._known))]  # the oldest
+            found = self._known[assignment] = self._priced(assignment)
+        return found
 
     def _priced(self, assignment: Sequence[int]) -> tuple[float, float, int]:
         point = _array(assignment)

@@ -11,33 +11,13 @@ with their optimizer's states, and the tensors that wait. What a plan takes is m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from autoddl.sbp.program import Program
-from autoddl.search import walks
 from autoddl.search.columns import ints
 from autoddl.search.problem import KEPT, Ints, Problem
 from autoddl.search.result import Assignment
-
-
-def waiting_for_loss(program: Program) -> frozenset[str]:
-    """Return the ops that run when the loss is there: the backward pass, as far as it waits for that.
-
-    What does not wait runs as soon as it can, whichever pass it belongs to.
-    """
-    late = np.flatnonzero(walks.waiting_for_loss(program))
-    return frozenset([program.ops[op].name for op in late.tolist()])
-
-
-def last_before(program: Program, readers: Iterable[str]) -> str:
-    """Return the last op that the first of some others waits for; "" if there is none."""
-    place = program.order.number
-    first = program.op[min(readers, key=place.__getitem__)]
-    makers = [program.producer.get(tensor) for _, tensor in first.inputs]
-    names = [op.name for op in makers if op is not None]
-    return max(names, key=place.__getitem__, default="")
 
 
 def as_read(problem: Problem, others: Sequence[int]) -> Assignment:

@@ -7,7 +7,7 @@ its update (they share one state). A tensor is charged once for every state that
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from autoddl.search.columns import (
     EdgeColumns,
     Node,
     NodeColumns,
-    Rows,
+    Tuples,
 )
 from autoddl.search.flat import Flat
 from autoddl.search.result import Assignment, SearchResult
@@ -63,6 +63,13 @@ class Problem:
     compute_stream: bool = False
     notes: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
+    def once(self, key: object, make: Callable[[], _T]) -> _T:
+        """Return what is noted under a key; it is made the first time."""
+        if key not in self.notes:
+            self.notes[key] = make()
+        found: _T = self.notes[key]
+        return found
+
     @cached_property
     def node_columns(self) -> NodeColumns:
         """Return the nodes as columns."""
@@ -86,7 +93,7 @@ class Problem:
     def touching(self) -> Sequence[tuple[int, ...]]:
         """Return for every node the edges that it makes or reads."""
         net = self.flat.network
-        return Rows(net.touched, net.touching)
+        return Tuples(net.touched, net.touching)
 
     @cached_property
     def position(self) -> Mapping[tuple[str, str], int]:

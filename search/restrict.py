@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,12 +24,12 @@ def restricted(problem: Problem, domains: Sequence[Ints]) -> Problem:
     names = [numbers.setdefault(domain.tobytes(), len(numbers)) for domain in domains]
     different = list(dict(zip(names, domains, strict=True)).values())
     left, count = np.array(names, dtype=np.int64), len(different)
-    known: dict[object, object] = {}
+    known: dict[object, Any] = {}
 
     def once(key: object, make: Callable[[], _T]) -> _T:
         if key not in known:
             known[key] = make()
-        found: _T = known[key]  # type: ignore[assignment]
+        found: _T = known[key]
         return found
 
     def form(number: int, name: int) -> Form:

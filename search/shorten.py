@@ -102,11 +102,7 @@ def shorten(problem: Problem, head: int = 2, tail: int = 1) -> Shortened:
 
     Of each run the first `head` periods (at least 1) and the last `tail` (at least 1) remain.
     """
-    key = "shortened", head, tail
-    if key not in problem.notes:
-        problem.notes[key] = _shortened(problem, head, tail)
-    found: Shortened = problem.notes[key]
-    return found
+    return problem.once(("shortened", head, tail), lambda: _shortened(problem, head, tail))
 
 
 def _shortened(problem: Problem, head: int, tail: int) -> Shortened:
@@ -248,11 +244,8 @@ class _Gap:
 
 def _layers(problem: Problem) -> _Layers:
     """Return what is the same for all ways to shorten a problem."""
-    if "layers" not in problem.notes:
-        places = _places(problem)
-        problem.notes["layers"] = _Layers(places, _looks(problem, places))
-    found: _Layers = problem.notes["layers"]
-    return found
+    places = problem.once("places", lambda: _places(problem))
+    return problem.once("layers", lambda: _Layers(places, _looks(problem, places)))
 
 
 def _places(problem: Problem) -> _Places:

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.compiled import compiled
+from autoddl.sbp.columns import Flags
 from autoddl.sbp.program import Program
 
-Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-def waiting_for_loss(program: Program) -> Bools:
+def waiting_for_loss(program: Program) -> Flags:
     """Tell of every op whether it runs when the loss is there: the backward pass, as far as it waits.
 
     What does not wait runs as soon as it can, whichever pass it belongs to.
@@ -32,7 +32,7 @@ def waiting_for_loss(program: Program) -> Bools:
     return np.asarray(late > 0)
 
 
-def sooner(program: Program, begin: int, steps: int) -> Bools:
+def sooner(program: Program, begin: int, steps: int) -> Flags:
     """Tell of every op whether it runs before one of them, whatever the states, or is that.
 
     Those are what it comes from, and what needs only that, if so many ops follow each other in between.
@@ -42,7 +42,7 @@ def sooner(program: Program, begin: int, steps: int) -> Bools:
     return found >= 0
 
 
-def later(program: Program, begin: int, steps: int) -> Bools:
+def later(program: Program, begin: int, steps: int) -> Flags:
     """Tell of every op whether more than so many follow each other from one of them up to it."""
     found = np.full(len(program.ops), -1.0)
     count_behind(*sources(program), begin, found)

@@ -49,12 +49,13 @@ BASELINES: Mapping[str, Callable[[Problem], Assignment | None]] = {
 
 def assignments(problem: Problem) -> dict[str, Assignment]:
     """Return the assignments of all baselines that apply; faster than one by one."""
-    if "baselines" not in problem.notes:
-        completion = Completion(problem)
-        found = {name: completion.best(family) for name, family in FAMILIES.items()}
-        problem.notes["baselines"] = {name: a for name, a in found.items() if a is not None}
-    known: dict[str, Assignment] = problem.notes["baselines"]
-    return dict(known)
+    return dict(problem.once("baselines", lambda: _assignments(problem)))
+
+
+def _assignments(problem: Problem) -> dict[str, Assignment]:
+    completion = Completion(problem)
+    found = {name: completion.best(family) for name, family in FAMILIES.items()}
+    return {name: a for name, a in found.items() if a is not None}
 
 
 __all__ = ["BASELINES", "FAMILIES", "NEEDS", "Completion", "Layout", "assignments"]

@@ -13,11 +13,12 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder, exact, ilp
 from autoddl.search.baselines import BASELINES
 from autoddl.search.kept import with_kept
-from autoddl.search.passes import as_read, made_again, waiting_for_loss
+from autoddl.search.passes import as_read, made_again
 from autoddl.search.priced import mixed
 from autoddl.search.problem import KEPT, Problem
 from autoddl.search.random import random_assignment
 from autoddl.search.shorten import shorten
+from autoddl.search.walks import waiting_for_loss
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
 
@@ -107,7 +108,7 @@ def test_assignments_carry_over(mesh: str) -> None:
 
 
 def test_what_does_not_wait_for_the_loss_runs_at_once() -> None:
-    late = waiting_for_loss(GPT)
+    late = {GPT.ops[i].name for i in waiting_for_loss(GPT).nonzero()[0]}
     phases = {op.name: op.phase for op in GPT.ops}
     assert late and all(phases[name] != "forward" for name in late)
     reads = {name for op in GPT.ops if op.name in late for _, name in op.inputs}
