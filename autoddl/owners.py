@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from itertools import chain, count, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -52,39 +52,41 @@ def _owners(problem: Problem) -> Owners:
     nodes, program, number = problem.node_columns, problem.program, problem.program.columns.number
     ops, inputs, parameters = (nodes.where(kind) for kind in ("op", "input", "parameter"))
     given, held = ([nodes.name[node] for node in of.tolist()] for of in (inputs, parameters))
-    owner = {name: place for place, name in enumerate(chain(held, problem.written))}
-    for parameter in program.parameters:
-        for state in parameter.states:
-            owner[state] = owner[parameter.tensor]
-    variable = ints([number[name] for name in owner])
-    updates, place = _updates(program), problem.ops.copy()
+    owners = dict(zip(chain(held, problem.written), count(), strict=False))
+    follow = [(owners[p.tensor], p.states) for p in program.parameters]
+    owners |= {state: place for place, states in follow for state in states}
+    variable, owner = ints([number[name] for name in owners]), ints(list(owners.values()))
+    updates, place = _updates(program, variable, owner), problem.ops.copy()
     update = np.full(len(number), NONE)
     update[updates.tensor] = updates.op
     place[parameters] = update[variable[: len(held)]]
     return Owners(
-        place, ops, inputs, parameters, ints([number[name] for name in given]), variable,
-        ints(list(owner.values())), updates,
+        place, ops, inputs, parameters, ints([number[name] for name in given]), variable, owner,
+        updates,
     )  # fmt: skip
 
 
-def _updates(program: Program) -> Updates:
+def _updates(program: Program, variable: Ints, owner: Ints) -> Updates:
     columns, number = program.columns, program.columns.number
     found = [(n, p) for n, p in enumerate(program.parameters) if p.update is not None]
-    op = ints([columns.place[p.update or ""] for _, p in found])
-    follows = Rows.of(
-        [[number[name] for name in (p.tensor, p.gradient or p.tensor, *p.states)] for _, p in found]
+    op, tensor, gradient = (
+        ints([numbers[name or ""] for name in names])
+        for numbers, names in (
+            (columns.place, [p.update for _, p in found]),
+            (number, [p.tensor for _, p in found]),
+            (number, [p.gradient for _, p in found]),
+        )
     )
-    count, inputs = len(number), columns.inputs
-    reads = Rows(inputs.begin, np.arange(len(inputs.tensor))).take(op)
-    is_own = np.isin(
-        reads.row * count + inputs.tensor[reads.items], follows.row * count + follows.items
-    )
-    looks = np.stack((inputs.name[reads.items], is_own), axis=1)
+    owner_of = np.full(len(number), NONE)
+    owner_of[variable] = owner
+    reads = Rows(columns.inputs.begin, np.arange(len(columns.inputs.tensor))).take(op)
+    read = columns.inputs.tensor[reads.items]
+    own = (owner_of[read] == owner_of[tensor][reads.row]) | (read == gradient[reads.row])
+    looks = np.stack((columns.inputs.name[reads.items], own), axis=1)
     data, width = looks.tobytes(), looks.itemsize * looks.shape[1]
     known: dict[bytes, int] = {}
     pattern = [
         known.setdefault(data[width * a : width * b], len(known))
         for a, b in pairwise(reads.start.tolist())
     ]
-    tensor = follows.items[follows.start[:-1]]
     return Updates(ints([n for n, _ in found]), op, tensor, ints(pattern))
