@@ -262,7 +262,7 @@ class Staged:
         known = self.assigned.problem.prices
         compute = [
             (self.stage_of[op.name], "once" if op.phase == "optimizer" else op.phase, price)
-            for op, price in zip(self.program.ops, known.ops(self.layout), strict=True)
+            for op, price in zip(self.program.ops, known.ops(self.layout).rows(), strict=True)
         ]
         boxings = []
         for item in self.redistributions:

@@ -7,7 +7,6 @@ are not known here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
@@ -18,7 +17,7 @@ import numpy as np
 from autoddl.owners import owners_of
 from autoddl.perfmodel.rank import Rows
 from autoddl.perfmodel.simulation import Graph, ends
-from autoddl.perfmodel.step import Price, Totals
+from autoddl.perfmodel.step import Price, Priced, StepCost, Totals
 from autoddl.perfmodel.timeline import DEVICE, Parts, PartsOf, Prediction, Works, turns
 from autoddl.redistributions import ends_of
 from autoddl.search.problem import TENSOR, Floats, Ints, Problem
@@ -64,8 +63,7 @@ class Steps:
         self.parts_of = PartsOf(problem.mesh, problem.profile, overlaps=not problem.compute_stream)
         self.ways: list[Way] = []
         self.way_at: dict[int, int] = {}  # by table, source and goal
-        self.source_at: dict[str, int] = {}
-        self.error_at: dict[tuple[int, int], tuple[int, float]] = {}
+        self.price_at: dict[tuple[int, int], Price] = {}
 
     def compute_s(self, assignment: Sequence[int]) -> Floats:
         """Return the seconds of every op."""
@@ -116,40 +114,32 @@ class Steps:
         keys = kinds[self.place[self.nodes]] * (int(forms.max(initial=0)) + 1) + forms[self.nodes]
         return np.asarray(np.unique(keys, return_inverse=True)[1])
 
-    def errors(self, assignment: Sequence[int]) -> tuple[Ints, Floats]:
-        """Return of every op what its price was computed from, as a number, and its mean error."""
+    def priced(self, assignment: Sequence[int]) -> Priced:
+        """Return the prices of all ops."""
         chosen = np.asarray(assignment, dtype=np.int64)[self.nodes]
         keys = self.kind * (int(chosen.max(initial=0)) + 1) + chosen
         _, where, kind = np.unique(keys, return_index=True, return_inverse=True)
         columns = (self.kind[where].tolist(), self.nodes[where].tolist(), chosen[where].tolist())
-        prices = [self._error(*at) for at in zip(*columns, strict=True)]
-        ops, places = len(self.program.ops), self.place[self.nodes]
-        sources, errors = np.zeros(ops, dtype=np.int64), np.zeros(ops)
-        sources[places] = np.array([source for source, _ in prices], dtype=np.int64)[kind]
-        errors[places] = np.array([error for _, error in prices])[kind]
-        return sources, errors
+        which = np.zeros(len(self.program.ops), dtype=np.int64)
+        which[self.place[self.nodes]] = kind
+        return Priced([self._price(*at) for at in zip(*columns, strict=True)], which)
 
-    def _error(self, kind: int, index: int, choice: int) -> tuple[int, float]:
-        """Return the same of one choice of a node."""
+    def _price(self, kind: int, index: int, choice: int) -> Price:
+        """Return the price of one choice of a node."""
         key = kind, choice
-        if key not in self.error_at:
+        if key not in self.price_at:
             node, op = self.problem.nodes[index], self.program.ops[self.place[index]]
             signature = node.choices[choice]
             if node.kind == "parameter":
                 parameter = self.program.parameter[node.name]
                 signature = self.problem.update_signature(parameter, signature[TENSOR])
-            price = self.problem.prices.of(op, signature)
-            self.error_at[key] = self.source(price.source), price.error
-        return self.error_at[key]
+            self.price_at[key] = self.problem.prices.of(op, signature)
+        return self.price_at[key]
 
     @property
     def prices(self) -> list[Price]:
         """Return the prices of the boxings of all ways."""
         return [price for way in self.ways for price in way.prices]
-
-    def source(self, name: str) -> int:
-        """Return the number of what prices are computed from."""
-        return self.source_at.setdefault(name, len(self.source_at))
 
 
 class Step:
@@ -199,16 +189,9 @@ class Step:
 
     def totals(self) -> Totals:
         """Return what the step costs."""
-        source, error = self.of.errors(self.assignment)
-        number, prices = self._boxings.items, self.of.prices
-        sources = np.array([self.of.source(p.source) for p in prices], dtype=np.int64)[number]
-        seconds = np.array([p.seconds for p in prices], dtype=np.float64)[number]
-        errors = np.array([p.error for p in prices], dtype=np.float64)[number]
-        off = np.concatenate((self.compute_s * error, seconds * errors))
-        by_source = np.bincount(np.concatenate((source, sources)), weights=off)
-        return Totals(
-            sum(self.compute_s.tolist()), sum(seconds.tolist()), math.hypot(*by_source.tolist())
-        )
+        which = self._boxings.items  # notes their prices, too
+        ops = self.of.priced(self.assignment)
+        return StepCost(ops, Priced(self.of.prices, which)).totals
 
     @cached_property
     def _boxings(self) -> Rows:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from autoddl.perfmodel.by_name import ByName
 from autoddl.perfmodel.compute import kernel_name, signature_s
 from autoddl.perfmodel.moves import Moves, Moving
 from autoddl.perfmodel.profile import Kernel, Link, Profile
-from autoddl.perfmodel.rank import Ints
+from autoddl.perfmodel.rank import Ints, Rows
 from autoddl.perfmodel.redistribute import Path, Redistributor
 from autoddl.perfmodel.tasks import Layout
 from autoddl.sbp.boxing import Boxing, boxing
@@ -56,40 +55,43 @@ class Totals(NamedTuple):
         return self.compute_s + self.communication_s
 
 
-@dataclass(frozen=True)
-class StepCost:
+class Priced(NamedTuple):
+    """Ops or boxings by number: the n-th has the price `prices[which[n]]`."""
+
+    prices: Sequence[Price]
+    which: Ints
+
+    @classmethod
+    def of(cls, prices: Sequence[Price]) -> Priced:
+        """Return prices given one by one."""
+        return cls(prices, np.arange(len(prices)))
+
+    def rows(self) -> list[Price]:
+        """Return the prices one by one."""
+        return list(map(self.prices.__getitem__, self.which.tolist()))
+
+
+class StepCost(NamedTuple):
     """The prices of a step: of every op in the program's order, and of every boxing."""
 
-    ops: tuple[Price, ...]
-    boxings: tuple[Price, ...]
-
-    @property
-    def compute_s(self) -> float:
-        """Return the sum over the ops."""
-        return sum(price.seconds for price in self.ops)
-
-    @property
-    def communication_s(self) -> float:
-        """Return the sum over the boxings."""
-        return sum(price.seconds for price in self.boxings)
-
-    @property
-    def step_s(self) -> float:
-        """Return compute plus communication."""
-        return self.compute_s + self.communication_s
-
-    @property
-    def uncertainty_s(self) -> float:
-        """Return by how much `step_s` may be off: the root of the sum of the sources' squares."""
-        off: dict[str, float] = {}
-        for price in (*self.ops, *self.boxings):
-            off[price.source] = off.get(price.source, 0.0) + price.seconds * price.error
-        return math.hypot(*off.values())
+    ops: Priced
+    boxings: Priced
 
     @property
     def totals(self) -> Totals:
-        """Return the sums alone."""
-        return Totals(self.compute_s, self.communication_s, self.uncertainty_s)
+        """Return the sums; errors of one source add up, and so do the squares of the sources'."""
+        sources: dict[str, int] = {}
+        sums, numbers, errors = [], [], []
+        for prices, which in self:
+            columns = [
+                (p.seconds, p.error, sources.setdefault(p.source, len(sources))) for p in prices
+            ]
+            seconds, error, source = np.array(columns, dtype=np.float64).reshape(-1, 3)[which].T
+            sums.append(sum(seconds.tolist()))
+            numbers.append(source)
+            errors.append(seconds * error)
+        off = np.bincount(np.concatenate(numbers).astype(np.int64), np.concatenate(errors))
+        return Totals(sums[0], sums[1], math.hypot(*off.tolist()))
 
 
 class StepPrices:
@@ -104,7 +106,7 @@ class StepPrices:
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], Price] = {}
         self._paths: dict[object, tuple[Price, ...]] = {}
 
-    def ops(self, layout: Layout) -> list[Price]:
+    def ops(self, layout: Layout) -> Priced:
         """Return the price of every op under a layout, in the order of the program.
 
         Raises:
@@ -116,7 +118,7 @@ class StepPrices:
             self._known(ops[i], int(kinds[i]), layout.signatures[ops[i].name])
             for i in first.tolist()
         ]
-        return list(map(prices.__getitem__, which.tolist()))
+        return Priced(prices, which)
 
     def _alike(self, layout: Layout) -> tuple[Ints, Ints]:
         """Return ops of distinct kinds and signatures, and for every op which of these it is like."""
@@ -142,7 +144,7 @@ class StepPrices:
             self._ops[key] = self._op(op, signature)
         return self._ops[key]
 
-    def boxings(self, layout: Layout) -> list[Price]:
+    def boxings(self, layout: Layout) -> Priced:
         """Return the price of every boxing under a layout, in the order of its redistributions.
 
         Raises:
@@ -151,9 +153,10 @@ class StepPrices:
         items = layout.redistributions
         if isinstance(items, Moving) and items.program is self.program:
             return self._moved(layout, items.moves)
-        return [price for item in items for price in self._path(layout, item.tensor, item.path)]
+        paths = [self._path(layout, item.tensor, item.path) for item in items]
+        return Priced.of(list(chain.from_iterable(paths)))
 
-    def _moved(self, layout: Layout, moves: Moves) -> list[Price]:
+    def _moved(self, layout: Layout, moves: Moves) -> Priced:
         """Return the same of columns: results of ops that are alike are priced once for each path."""
         columns, tensors = self.program.columns, self.program.tensors
         maker, made = columns.maker[moves.tensor], columns.output[moves.tensor]
@@ -168,7 +171,9 @@ class StepPrices:
         _, first, number = np.unique(keys, return_index=True, return_inverse=True)
         alike = zip(moves.tensor[first].tolist(), moves.path[first].tolist(), strict=True)
         known = [self._path(layout, tensors[t].name, moves.paths[path]) for t, path in alike]
-        return list(chain.from_iterable(map(known.__getitem__, number.tolist())))
+        start = np.cumsum([0, *map(len, known)])
+        which = Rows(start, np.arange(start[-1])).take(number).items
+        return Priced(list(chain.from_iterable(known)), which)
 
     def _path(self, layout: Layout, name: str, path: Path) -> Sequence[Price]:
         """Return the price of every boxing of a tensor on a path from the state that it has."""
@@ -218,7 +223,7 @@ def step_cost(
         AutoDDLError: a tensor or op has no state, or no boxing leads from one state to the next.
     """
     known = prices or StepPrices(program, mesh, profile)
-    return StepCost(tuple(known.ops(layout)), tuple(known.boxings(layout)))
+    return StepCost(known.ops(layout), known.boxings(layout))
 
 
 def _error(source: Kernel | Link | None) -> float:

@@ -76,18 +76,17 @@ def predict(
     layout: Layout,
     *,
     prices: StepPrices | None = None,
-    cost: StepCost | None = None,
     compute_stream: bool = False,
 ) -> Prediction:
     """Return what a step takes in which ops and boxings overlap as Profile.overlap says.
 
     Nothing does where boxings are ops of the compute stream. `prices` are those of another layout of
-    the program, if there was one; `cost` what the step costs op by op, if that is known.
+    the program, if there was one.
 
     Raises:
         AutoDDLError: as step.step_cost.
     """
-    cost = cost or step_cost(program, mesh, profile, layout, prices=prices)
+    cost = step_cost(program, mesh, profile, layout, prices=prices)
     totals = cost.totals
     if compute_stream:
         return Prediction(totals, totals.step_s)
@@ -178,15 +177,15 @@ class _Maker:
         self.ops = len(program.ops)
         self.names = list(self.order.number)
         self.parts: list[Parts] = [
-            ((DEVICE, p.seconds),) if p.seconds > 0 else () for p in cost.ops
+            ((DEVICE, p.seconds),) if p.seconds > 0 else () for p in cost.ops.rows()
         ]
         self.waits = list(map(len, self.order.before))
         self.next: list[Sequence[int]] = list(self.order.after)
         self.turn: list[float] = list(range(self.ops))
-        self.apart = 1 / (len(cost.boxings) + 1)  # between the turns of the boxings of an op
+        self.apart = 1 / (len(cost.boxings.which) + 1)  # between the turns of the boxings of an op
         self.arrived: dict[int, dict[str, int]] = {}  # by op and operand: the last boxing before
         self.boxings: dict[str, list[tuple[Sequence[tuple[str, str]], list[Price]]]] = {}
-        prices = iter(cost.boxings)
+        prices = iter(cost.boxings.rows())
         for item in layout.redistributions:
             path = [next(prices) for _ in item.path]
             self.boxings.setdefault(item.tensor, []).append((item.readers, path))

@@ -10,7 +10,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.layouts import assigned_layout
 from autoddl.make_plan import layout_of, make_plan
 from autoddl.perfmodel.moves import Moving
-from autoddl.perfmodel.step import Price, StepCost, step_cost
+from autoddl.perfmodel.step import Price, Priced, StepCost, Totals, step_cost
 from autoddl.perfmodel.tasks import Layout
 from autoddl.plan import Plan, Redistribution
 from autoddl.sbp.mesh import Mesh
@@ -25,8 +25,8 @@ from tests.programs import mlp, transformer
 PROFILE = cluster()
 
 
-def cost(plan: Plan, program: Program) -> StepCost:
-    return step_cost(program, plan.mesh, PROFILE, layout_of(plan))
+def cost(plan: Plan, program: Program) -> Totals:
+    return step_cost(program, plan.mesh, PROFILE, layout_of(plan)).totals
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2", "2x2x2"])
@@ -70,7 +70,9 @@ def test_errors_of_one_source_add_up_and_those_of_two_do_not() -> None:
         Price(1.0, "gelu", 0.3),
     )
     boxings = (Price(5.0, "all_reduce gpu 2", 0.24),)
-    assert StepCost(ops, boxings).uncertainty_s == pytest.approx((0.4**2 + 0.3**2 + 1.2**2) ** 0.5)
+    found = StepCost(Priced.of(ops), Priced.of(boxings)).totals
+    assert found.uncertainty_s == pytest.approx((0.4**2 + 0.3**2 + 1.2**2) ** 0.5)
+    assert (found.compute_s, found.communication_s, found.step_s) == (5.0, 5.0, 10.0)
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
@@ -82,5 +84,6 @@ def test_redistributions_cost_the_same_as_columns_and_one_by_one(make, mesh: str
         columns = assigned_layout(problem, random_assignment(problem, seed))
         assert isinstance(columns.redistributions, Moving)
         one_by_one = replace(columns, redistributions=tuple(columns.redistributions))
-        assert prices.boxings(columns) == prices.boxings(one_by_one)
-        assert len(prices.boxings(columns)) == sum(len(r.path) for r in one_by_one.redistributions)
+        found = prices.boxings(columns).rows()
+        assert found == prices.boxings(one_by_one).rows()
+        assert len(found) == sum(len(r.path) for r in one_by_one.redistributions)

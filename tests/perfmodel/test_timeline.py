@@ -133,7 +133,8 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
     for seed in range(4):
         assignment = random_assignment(problem, seed)
         layout = assigned_layout(problem, assignment)
-        cost = step_cost(program, mesh, PROFILE, layout)
+        prices = step_cost(program, mesh, PROFILE, layout)
+        cost = prices.totals
         none = replace(PROFILE, overlap={"node": 0.0, "gpu": 0.0})
         all_of_it = replace(PROFILE, overlap={"node": 1.0, "gpu": 1.0})
         plain = predict(program, mesh, none, layout)
@@ -143,7 +144,7 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
         hidden = predict(program, mesh, all_of_it, layout)
         assert max(cost.compute_s, cost.communication_s / 2) <= hidden.step_s <= cost.step_s
         assert hidden.overlap_s == pytest.approx(cost.step_s - hidden.step_s)
-        found = works(program, mesh, PROFILE, layout, cost)
+        found = works(program, mesh, PROFILE, layout, prices)
         made = {name for op in program.ops for _, name in op.outputs}
         held = dict.fromkeys(r.tensor for r in layout.redistributions if r.tensor not in made)
         first = [w.name for w in found if w.name in held]
