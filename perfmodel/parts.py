@@ -178,6 +178,11 @@ class Parts:
             )  # fmt: skip
         return self._columns
 
+    def never_reused_bytes(self) -> Ints:
+        """Return the bytes of each part whose memory nothing reuses."""
+        sums = np.cumsum([0, *[0 if b.reused else b.size for b in self._buffers]])
+        return np.diff(sums[[first for _, first in self._starts]])
+
     def _end(self, key: object, result: int) -> None:
         """Finish the newest part."""
         self._known[key] = len(self.result)

@@ -116,17 +116,21 @@ class _Maker:
         self.kept = np.concatenate([states.numbers for states in held])
         self.states: list[NdSbp] = [state for states in held for state in states.distinct]
         self.state = np.concatenate((held[0].which, len(held[0].distinct) + held[1].which))
-        kept, ops = self._kept(), self._ops()
-        self.chosen = np.concatenate((kept[0], ops[0]))
-        self.like = np.concatenate((kept[1], ops[1] + len(kept[1])))  # equal states, not bytes only
+        self.source, like = self._kept()
+        signature = self.signatures.complete()
+        self.where, self.which = _distinct(signature, self.wiring.kind)
+        self.signature = [self.signatures.distinct[n] for n in signature[self.where].tolist()]
+        # equal for equal states, not bytes only
+        self.like = np.concatenate((like, self.which + len(like)))
 
     def make(self) -> RankTasks:
         number, kept = self.program.columns.place, len(self.kept)
         waits = [(kept + number[o], number[t]) for o, t in self.layout.after.items() if o in number]
         results, found = self._results()
+        parts = [self._op(kind) for kind in range(len(self.where))]
         chosen = Chosen(
             self.kept,
-            self.chosen,
+            np.concatenate((self.source, np.array(parts, dtype=np.int64)[self.which])),
             results,
             found.parts,
             np.concatenate((np.array(waits, dtype=np.int64).reshape(-1, 2).T, found.after), axis=1),
@@ -135,12 +139,13 @@ class _Maker:
         return assembled(self.wiring, self.parts.columns(), chosen)
 
     def never_reused_bytes(self) -> int:
-        """Return the bytes of the buffers whose memory nothing reuses."""
+        """Return the bytes of the buffers whose memory nothing reuses; those of ops are sums."""
         _, found = self._results()
-        columns = self.parts.columns()
-        sums = np.append(0, np.where(columns.reused, 0, columns.size).cumsum())
-        by_part = np.diff(sums[columns.first_buffer])
-        return int(by_part[np.concatenate((self.chosen, found.parts[0]))].sum())
+        sums = [kind for kind, number in enumerate(self.where) if self._is_sum(number)]
+        counts = np.bincount(self.which, minlength=len(self.where))[sums]
+        parts = np.array([self._op(kind) for kind in sums], dtype=np.int64).repeat(counts)
+        used = np.concatenate((self.source, found.parts[0], parts))
+        return int(self.parts.never_reused_bytes()[used].sum())
 
     def _kept(self) -> tuple[Ints, Ints]:
         """Return the parts of all variables and inputs, and equal numbers for equal ones."""
@@ -152,16 +157,16 @@ class _Maker:
         ]
         return np.array(found, dtype=np.int64)[which], which
 
-    def _ops(self) -> tuple[Ints, Ints]:
-        """Return the same of ops; few kinds of ops have few signatures."""
-        signature = self.signatures.complete()
-        where, which = _distinct(signature, self.wiring.kind)
-        parts = [self._op(n, self.signatures.distinct[signature[n]]) for n in where]
-        return np.array(parts, dtype=np.int64)[which], which
-
-    def _op(self, number: int, signature: NdSignature) -> int:
+    def _op(self, kind: int) -> int:
+        """Return the part of ops of one kind and signature."""
+        number, signature = self.where[kind], self.signature[kind]
         op, sizes = self.program.ops[number], self.sizes.op(number, signature)
-        return self.parts.op(sizes, tuple([o for o, _ in op.inputs]), reused=op.type != SUM)
+        return self.parts.op(
+            sizes, tuple([o for o, _ in op.inputs]), reused=not self._is_sum(number)
+        )
+
+    def _is_sum(self, number: int) -> bool:
+        return self.program.ops[number].type == SUM
 
     def _results(self) -> tuple[Ints, Added]:
         """Return which result each op input reads, NONE where the engine's scheduler makes it.
@@ -231,7 +236,7 @@ class _Maker:
         order = group + (np.where(item == NONE, op, item) << BITS)
         late = np.where(early == 0, 0, own + early)
         wanted = Wanted(chain, tensor, op, order, source, behind, after, late)
-        first = len(self.chosen)
+        first = len(self.like)
         return added(chains, wanted, np.array(self.parts.result, dtype=np.int64), first)
 
     def _chain(self, tensor: int, source: int, path: Path, *, own: bool) -> Sequence[Link]:

@@ -51,7 +51,8 @@ class Problem:
     `written` maps variables that an op updates in place to that op and its operand: they have the
     state that the op chooses for them, and no node of their own. With `compute_stream` boxings are
     ops of the compute stream: they take less memory, and nothing overlaps. `notes` keeps what others
-    have computed of this problem.
+    have computed of this problem, `common` what is the same for all problems that are made of it by
+    `dataclasses.replace`: these have other nodes and edges for the same program, mesh and profile.
     """
 
     program: Program
@@ -61,6 +62,7 @@ class Problem:
     edges: Sequence[Edge]
     written: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     compute_stream: bool = False
+    common: dict[object, Any] = field(default_factory=dict, repr=False)
     notes: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
 
     def once(self, key: object, make: Callable[[], _T]) -> _T:
@@ -110,12 +112,17 @@ class Problem:
     @cached_property
     def prices(self) -> StepPrices:
         """Return the prices of single ops and boxings, for all assignments that are estimated."""
-        return StepPrices(self.program, self.mesh, self.profile)
+        made = StepPrices(self.program, self.mesh, self.profile)
+        found: StepPrices = self.common.setdefault(StepPrices, made)
+        return found
 
     @cached_property
     def sizes(self) -> LocalSizes:
         """Return what ops and tensors take on one device, for all assignments that are estimated."""
-        return LocalSizes(self.program, self.mesh.shape)
+        found: LocalSizes = self.common.setdefault(
+            LocalSizes, LocalSizes(self.program, self.mesh.shape)
+        )
+        return found
 
     @cached_property
     def flat(self) -> Flat:

@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from autoddl.layouts import assigned_layout
+from autoddl.perfmodel.accumulate import summed
 from autoddl.perfmodel.memory import Layout, estimate, never_reused_bytes
+from autoddl.perfmodel.sizes import LocalSizes
+from autoddl.perfmodel.tasks import rank_tasks
 from autoddl.perfmodel.timeline import predict
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import builder
@@ -47,6 +50,28 @@ def test_states_are_those_that_the_nodes_choose(number: int, kept: bool) -> None
         ops = {name: choice for (kind, name), choice in chosen.items() if kind == "op"}
         assert layout.signatures == {**ops, **updates}
         assert set(layout.signatures) == set(problem.program.op)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_what_is_never_reused_is_that_of_all_tasks(number: int, micro_batches: int) -> None:
+    problem = problem_of(number)
+    for seed in range(3):
+        program = problem.program
+        layout = assigned_layout(problem, random_assignment(problem, seed))
+        if micro_batches > 1:
+            program, layout = summed(program, layout)
+        sizes = LocalSizes(program, problem.mesh.shape)
+        found = never_reused_bytes(program, problem.mesh.shape, layout, sizes)
+        buffers = rank_tasks(program, problem.mesh.shape, layout).buffers
+        assert found == buffers.size[~buffers.reused].sum() > 0
+
+
+def test_problems_with_the_same_program_share_what_ops_cost_and_take() -> None:
+    problem = problem_of(0)
+    other = with_kept(problem)
+    assert other.prices is problem.prices and other.sizes is problem.sizes
+    assert problem_of(0).sizes is not problem.sizes
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
