@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.search.node_moves import Network
+from autoddl.search.node_moves import Network, priced
 
 if TYPE_CHECKING:
     from autoddl.search.columns import EdgeColumns, Floats, Ints, NodeColumns
@@ -48,18 +48,13 @@ class Flat:
     def costs(self, assignment: Sequence[int]) -> tuple[float, float, int]:
         """Return the seconds of compute and of redistributions, and the bytes, all nodes together."""
         if not isinstance(assignment, tuple):
-            return self._priced(assignment)
+            return priced(self.network, _array(assignment))
         found = self._known.get(assignment)
         if found is None:
             if len(self._known) == KNOWN:
                 del self._known[next(iter(self._known))]  # the oldest
-            found = self._known[assignment] = self._priced(assignment)
+            found = self._known[assignment] = priced(self.network, _array(assignment))
         return found
-
-    def _priced(self, assignment: Sequence[int]) -> tuple[float, float, int]:
-        point = _array(assignment)
-        compute_s, communication_s = self.compute_s(point), self.communication_s(point)
-        return _sum(compute_s), _sum(communication_s), int(self.memory_bytes(point).sum())
 
     def compute_s(self, assignment: Point) -> Floats:
         """Return the compute seconds of every node."""
@@ -133,11 +128,6 @@ class Flat:
             self.table_at,
             self.size,
         )
-
-
-def _sum(values: Floats) -> float:
-    """Return the sum of some values, added one after the other."""
-    return float(values.cumsum()[-1]) if len(values) else 0.0
 
 
 def _array(assignment: Point) -> Ints:

@@ -1,4 +1,4 @@
-"""Descend node by node: each in turn takes its best choice, given all others; compiled."""
+"""Price assignments, and descend: each node in turn takes its best choice, given all others; compiled."""
 
 from __future__ import annotations
 
@@ -50,6 +50,33 @@ class Queue(NamedTuple):
     nodes: Ints
     kind: Ints
     counts: Ints
+
+
+@compiled
+def priced(net: Network, point: Ints) -> tuple[float, float, int]:
+    """Return the seconds of compute and of redistributions, and the bytes, all nodes together."""
+    compute_s, communication_s, held, tables = 0.0, 0.0, 0, 1
+    for node in range(len(net.choices)):
+        compute_s += net.compute[net.compute_at[node] + point[node]]
+        held += net.memory[net.memory_at[node] + point[node]]
+    for size in net.size:
+        tables = max(tables, size)
+    wanted = np.full(tables, -1)  # by state, the last edge of which some reader wants it
+    for edge in range(len(net.size)):
+        first, others = net.begin[edge], 0
+        source = net.states[net.states_at[first] + point[net.node[first]]]
+        for end in range(first + 1, net.begin[edge + 1]):
+            state = net.states[net.states_at[end] + point[net.node[end]]]
+            if state != source:
+                wanted[state] = edge
+                others += 1
+        if others:
+            at, seconds = net.table_at[edge] + source * net.size[edge], 0.0
+            for state in range(net.size[edge]):
+                if wanted[state] == edge:
+                    seconds += net.cost[at + state]
+            communication_s += seconds
+    return compute_s, communication_s, held
 
 
 @compiled
