@@ -39,7 +39,7 @@ class Flat:
         ends = np.concatenate((np.flatnonzero(producer), np.flatnonzero(~producer)))
         self._states, self.states_at = _joined(edges.arrays, edges.states[ends])
         self.node = edges.node[ends]
-        self.first_reader: list[int] = np.concatenate(([0], readers.cumsum())).tolist()
+        self.first_reader = np.concatenate(([0], readers.cumsum()))
         self._cost, self.table_at = _joined([table.cost for table in edges.tables], edges.table)
         sizes = np.array([len(table.cost) for table in edges.tables], dtype=np.int64)
         self.size = sizes[edges.table]
@@ -105,8 +105,7 @@ class Flat:
     @cached_property
     def network(self) -> Network:
         """Return the same arrays, the ends of each edge together."""
-        readers = np.array(self.first_reader)
-        begin = readers + np.arange(self._count + 1)
+        begin = self.first_reader + np.arange(self._count + 1)
         edge = np.repeat(np.arange(self._count), np.diff(begin))
         end = np.arange(begin[-1])
         end = np.where(end == begin[edge], edge, self._count - 1 + end - edge)
