@@ -80,14 +80,31 @@ class Problem:
         """Return the edges as columns."""
         return EdgeColumns.of(self.edges)
 
-    @cached_property
+    @property
     def ops(self) -> Ints:
         """Return for every node the position of its op in the program; -1 for nodes of other kinds."""
+        return self.once("ops", self._ops)
+
+    @property
+    def tensors(self) -> Ints:
+        """Return for every edge the number of its tensor in the program."""
+        return self.once("tensors", self._tensors)
+
+    def knowing(self, ops: Ints, tensors: Ints) -> Problem:
+        """Note the `ops` and the `tensors` where they are known, and return the problem."""
+        self.notes.update(ops=ops, tensors=tensors)
+        return self
+
+    def _ops(self) -> Ints:
         columns, number = self.node_columns, self.program.columns.place
         found = np.full(len(columns.form), -1)
         nodes = columns.where("op")
         found[nodes] = [number[columns.name[node]] for node in nodes.tolist()]
         return found
+
+    def _tensors(self) -> Ints:
+        number = self.program.columns.number
+        return np.array([number[name] for name in self.edge_columns.tensor], dtype=np.int64)
 
     @cached_property
     def touching(self) -> Sequence[tuple[int, ...]]:
