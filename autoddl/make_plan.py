@@ -6,21 +6,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import compress
-from operator import getitem
 from typing import Any
 
 import numpy as np
 
 from autoddl.errors import InfeasibleError
+from autoddl.layouts import assigned_layout
 from autoddl.perfmodel.memory import Layout
 from autoddl.perfmodel.memory import estimate as estimate_memory
 from autoddl.perfmodel.timeline import Prediction, predict
-from autoddl.plan import Estimate, InputPlan, Layer, Plan, Redistribution
+from autoddl.plan import Estimate, InputPlan, Layer, Plan
 from autoddl.redistributions import Redistributions, redistributions_of
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.search.problem import TENSOR, Ints, Problem
+from autoddl.search.problem import Ints, Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.steps import Step
 
@@ -67,43 +66,6 @@ def layout_of(plan: Plan) -> Layout:
     """Return the states of all tensors of a plan, as the memory model wants them."""
     inputs = {item.name: item.state for item in plan.inputs}
     return Layout(plan.signatures, plan.variables, inputs, plan.redistributions)
-
-
-def assigned_layout(
-    problem: Problem,
-    assignment: Sequence[int],
-    redistributions: Sequence[Redistribution] | None = None,
-) -> Layout:
-    """Return the states that an assignment gives to all ops, variables and inputs.
-
-    `redistributions` are those of the assignment, where they are known.
-    """
-    program = problem.program
-    signatures = _chosen(problem, assignment, "op")
-    inputs, variables = (
-        {name: states[TENSOR] for name, states in _chosen(problem, assignment, kind).items()}
-        for kind in ("input", "parameter")
-    )
-    for tensor, (op, operand) in problem.written.items():
-        variables[tensor] = signatures[op][operand]
-    for parameter in program.parameters:
-        state = variables[parameter.tensor]
-        for name in parameter.states:
-            variables[name] = state
-        if parameter.update is not None:
-            signatures[parameter.update] = problem.update_signature(parameter, state)
-    if redistributions is None:
-        redistributions = redistributions_of(problem, assignment)
-    return Layout(signatures, variables, inputs, redistributions)
-
-
-def _chosen(problem: Problem, assignment: Sequence[int], kind: str) -> dict[str, NdSignature]:
-    """Return what the nodes of one kind choose, by name."""
-    nodes, choice = problem.node_columns, np.asarray(assignment, dtype=np.int64)
-    of_kind = nodes.of_kind(kind)
-    names = compress(nodes.name, of_kind.tolist())
-    choices = map([form.choices for form in nodes.forms].__getitem__, nodes.form[of_kind].tolist())
-    return dict(zip(names, map(getitem, choices, choice[of_kind].tolist()), strict=True))
 
 
 def estimate(name: str, problem: Problem, assignment: tuple[int, ...]) -> Estimate:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoddl.owners import owners_of
 from autoddl.perfmodel.moves import Moves, Moving, Path
 from autoddl.perfmodel.rank import NONE, Flags, Ints, Table
 from autoddl.perfmodel.redistribute import RedistributionTable
@@ -84,7 +85,7 @@ def _ends(problem: Problem) -> Ends:
     edge = np.repeat(np.arange(len(producer)), np.diff(edges.begin) - 1)
     node, operand = edges.node[reads], edges.operand[reads]
     slot = np.where(nodes.of_kind(KEPT)[node], HELD, NONE)
-    op, place = nodes.of_kind("op")[node], places_of(problem)
+    op, place = nodes.of_kind("op")[node], owners_of(problem).place
     names = {name: index for index, name in enumerate(columns.operands)}
     name = np.array([names.get(name, NONE) for name in edges.operands], dtype=np.int64)
     slot[op] = _found((inputs.op, inputs.name), (place[node[op]], name[operand[op]]))
@@ -92,16 +93,6 @@ def _ends(problem: Problem) -> Ends:
     tensor = np.array([number[edges.tensor[i]] for i in edge[update].tolist()], dtype=np.int64)
     slot[update] = _found((inputs.op, inputs.tensor), (place[node[update]], tensor))
     return Ends(edge, slot, waits, given)
-
-
-def places_of(problem: Problem) -> Ints:
-    """Return the op of every node, that of its update for a parameter, NONE for others."""
-    nodes, number = problem.node_columns, problem.program.columns.place
-    found = problem.ops.copy()
-    for index in np.flatnonzero(nodes.of_kind("parameter")).tolist():
-        update = problem.program.parameter[nodes.name[index]].update
-        found[index] = NONE if update is None else number[update]
-    return found
 
 
 def _found(rows: tuple[Ints, Ints], wanted: tuple[Ints, Ints]) -> Ints:

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoddl.owners import owners_of
 from autoddl.perfmodel.rank import Rows
 from autoddl.perfmodel.simulation import Graph, ends
 from autoddl.perfmodel.step import Price, Totals
 from autoddl.perfmodel.timeline import DEVICE, Parts, PartsOf, Prediction, Works, turns
-from autoddl.redistributions import ends_of, places_of
+from autoddl.redistributions import ends_of
 from autoddl.search.problem import TENSOR, Floats, Ints, Problem
 
 
@@ -54,7 +55,7 @@ class Steps:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.program, self.flat = problem, problem.program, problem.flat
         columns = self.program.columns
-        self.place = places_of(problem)  # of each node: the op whose compute it has
+        self.place = owners_of(problem).place  # of each node: the op whose compute it has
         self.nodes = np.flatnonzero(self.place >= 0)
         tensors = np.array([columns.number[t] for t in problem.edge_columns.tensor], dtype=np.int64)
         self.maker, output = columns.maker[tensors], columns.output[tensors]

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.by_name import ByName
 from autoddl.perfmodel.compute import kernel_name, signature_s
 from autoddl.perfmodel.moves import Moves, Moving
 from autoddl.perfmodel.profile import Kernel, Link, Profile
@@ -119,16 +120,14 @@ class StepPrices:
 
     def _alike(self, layout: Layout) -> tuple[Ints, Ints]:
         """Return ops of distinct kinds and signatures, and for every op which of these it is like."""
-        ops, kinds = self.program.ops, self.program.columns.kind
+        columns = self.program.columns
         try:
-            found = map(id, map(layout.signatures.__getitem__, self.program.columns.place))
-            one = np.fromiter(found, np.int64, len(ops))  # equal ones mostly are one object
+            signature = ByName.of(columns.place, layout.signatures).complete()
         except KeyError as error:
             raise AutoDDLError(
                 f"step: op {error.args[0]} has no signature; plan this program with autoddl.optimize"
             ) from None
-        _, number = np.unique(one, return_inverse=True)
-        keys = number * (len(ops) + 1) + kinds
+        keys = signature * (len(columns.kind) + 1) + columns.kind
         _, first, which = np.unique(keys, return_index=True, return_inverse=True)
         return first, which
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from autoddl.perfmodel.added import Added, Link, Wanted, added, chain_of
 from autoddl.perfmodel.assembly import Chosen, assembled, order_of
+from autoddl.perfmodel.by_name import ByName
 from autoddl.perfmodel.moves import Moves, Path, Redistributed, moves_of
 from autoddl.perfmodel.rank import NONE, Flags, Ints, RankTasks, Table
 from autoddl.perfmodel.sizes import LocalSizes
@@ -108,19 +109,19 @@ class _Maker:
         self.program, self.layout, self.compute_stream = program, layout, compute_stream
         self.sizes, self.wiring = sizes, sizes.wiring
         self.parts = sizes.parts(coords, compute_stream=compute_stream)
-        tensor, inputs, variables = self.wiring.tensor, layout.inputs, layout.variables
-        names = [name for held in (inputs, variables) for name in held if name in tensor]
-        self.inputs = sum(name in tensor for name in inputs)  # the first of what is kept
-        self.kept = np.array([tensor[name] for name in names], dtype=np.int64)
-        self.states = [
-            state for held in (inputs, variables) for name, state in held.items() if name in tensor
-        ]
+        columns = program.columns
+        self.signatures = ByName.of(columns.place, layout.signatures)
+        held = [ByName.of(columns.number, states) for states in (layout.inputs, layout.variables)]
+        self.inputs = len(held[0])  # the first of what is kept
+        self.kept = np.concatenate([states.numbers for states in held])
+        self.states: list[NdSbp] = [state for states in held for state in states.distinct]
+        self.state = np.concatenate((held[0].which, len(held[0].distinct) + held[1].which))
         kept, ops = self._kept(), self._ops()
         self.chosen = np.concatenate((kept[0], ops[0]))
         self.like = np.concatenate((kept[1], ops[1] + len(kept[1])))  # equal states, not bytes only
 
     def make(self) -> RankTasks:
-        number, kept = self.wiring.op, len(self.kept)
+        number, kept = self.program.columns.place, len(self.kept)
         waits = [(kept + number[o], number[t]) for o, t in self.layout.after.items() if o in number]
         results, found = self._results()
         chosen = Chosen(
@@ -144,17 +145,18 @@ class _Maker:
     def _kept(self) -> tuple[Ints, Ints]:
         """Return the parts of all variables and inputs, and equal numbers for equal ones."""
         form, inputs = self.wiring.form[self.kept], np.arange(len(self.kept)) < self.inputs
-        where, which = _distinct(_same(self.states), form, inputs)
+        where, which = _distinct(self.state, form, inputs)
         found = [
-            self.parts.source(int(form[n]), self.states[n], merged=bool(inputs[n])) for n in where
+            self.parts.source(int(form[n]), self.states[self.state[n]], merged=bool(inputs[n]))
+            for n in where
         ]
         return np.array(found, dtype=np.int64)[which], which
 
     def _ops(self) -> tuple[Ints, Ints]:
-        """Return the same of ops; few kinds of ops have few signatures, one object each."""
-        signatures = list(map(self.layout.signatures.__getitem__, self.wiring.op))
-        where, which = _distinct(_same(signatures), self.wiring.kind)
-        parts = [self._op(number, signatures[number]) for number in where]
+        """Return the same of ops; few kinds of ops have few signatures."""
+        signature = self.signatures.complete()
+        where, which = _distinct(signature, self.wiring.kind)
+        parts = [self._op(n, self.signatures.distinct[signature[n]]) for n in where]
         return np.array(parts, dtype=np.int64)[which], which
 
     def _op(self, number: int, signature: NdSignature) -> int:
@@ -240,15 +242,9 @@ class _Maker:
         """Return the state of a variable, an input or a result of an op."""
         part = source >> BITS
         if part < len(self.kept):
-            return self.states[part]
+            return self.states[int(self.state[part])]
         op = self.program.ops[part - len(self.kept)]
-        return self.layout.signatures[op.name][op.outputs[source & MASK][0]]
-
-
-def _same(items: Sequence[object]) -> Ints:
-    """Return equal numbers for what is one object."""
-    one = np.fromiter(map(id, items), dtype=np.int64, count=len(items))
-    return np.unique(one, return_inverse=True)[1]
+        return self.signatures[op.name][op.outputs[source & MASK][0]]
 
 
 def _distinct(*columns: Ints | Flags) -> tuple[list[int], Ints]:

@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from autoddl.make_plan import Assigned, assigned_layout, estimate
+from autoddl.layouts import assigned_layout
+from autoddl.make_plan import Assigned, estimate
 from autoddl.perfmodel import memory
 from autoddl.perfmodel.timeline import predict
 from autoddl.plan import Estimate, Rows

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from autoddl.make_plan import assigned_layout
+from autoddl.layouts import assigned_layout
 from autoddl.perfmodel.memory import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.numeric import Array, assemble, close, run_path, shard

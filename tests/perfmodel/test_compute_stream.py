@@ -221,7 +221,7 @@ def test_prediction_is_oneflows_plan_for_cuda(mesh: str, search: str) -> None:
 
 
 def test_nothing_overlaps() -> None:
-    from autoddl.make_plan import assigned_layout
+    from autoddl.layouts import assigned_layout
     from autoddl.search.builder import build
     from tests.programs import transformer
 

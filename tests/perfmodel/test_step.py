@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from autoddl.errors import AutoDDLError
-from autoddl.make_plan import assigned_layout, layout_of, make_plan
+from autoddl.layouts import assigned_layout
+from autoddl.make_plan import layout_of, make_plan
 from autoddl.perfmodel.moves import Moving
 from autoddl.perfmodel.step import Price, StepCost, step_cost
 from autoddl.perfmodel.tasks import Layout

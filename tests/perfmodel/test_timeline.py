@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.make_plan import assigned_layout
+from autoddl.layouts import assigned_layout
 from autoddl.perfmodel.step import step_cost
 from autoddl.perfmodel.timeline import DEVICE, MODEL_ERROR, Work, predict, simulate, works
 from autoddl.sbp.mesh import Mesh
