@@ -187,7 +187,7 @@ class _Stages:
 
         def offer(assignment: Sequence[int]) -> tuple[float, int, bool]:
             _, _, fits = self.run.offer(some.extended(assignment))
-            return some.problem.cost_s(assignment), some.problem.memory_bytes(assignment), fits
+            return *some.problem.costs(assignment), fits
 
         found = Ascent(
             dual, everything(some.problem), offer, self.run,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.search.node_moves import Network, priced
+from autoddl.search.node_moves import Network, Touching, priced
 
 if TYPE_CHECKING:
     from autoddl.search.columns import EdgeColumns, Floats, Ints, NodeColumns
@@ -109,24 +109,27 @@ class Flat:
         edge = np.repeat(np.arange(self._count), np.diff(begin))
         end = np.arange(begin[-1])
         end = np.where(end == begin[edge], edge, self._count - 1 + end - edge)
-        node = self.node[end]
-        touched, touching = np.divmod(np.unique(node * (self._count + 1) + edge), self._count + 1)
         return Network(
             self.count,
             self._compute,
             self._compute_at,
             self._memory,
             self._memory_at,
-            np.searchsorted(touched, np.arange(len(self.count) + 1)),
-            touching,
             begin,
-            node,
+            self.node[end],
             self._states,
             self.states_at[end],
             np.asarray(self._cost, dtype=np.float64),
             self.table_at,
             self.size,
         )
+
+    @cached_property
+    def touching(self) -> Touching:
+        """Return the edges of every node, in ascending order."""
+        edge, count = np.concatenate((np.arange(self._count), self._edge)), self._count + 1
+        node, edge = np.divmod(np.unique(self.node * count + edge), count)
+        return Touching(np.searchsorted(node, np.arange(len(self.count) + 1)), edge)
 
 
 def _array(assignment: Point) -> Ints:

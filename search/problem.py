@@ -109,8 +109,7 @@ class Problem:
     @cached_property
     def touching(self) -> Sequence[tuple[int, ...]]:
         """Return for every node the edges that it makes or reads."""
-        net = self.flat.network
-        return Tuples(net.touched, net.touching)
+        return Tuples(*self.flat.touching)
 
     @cached_property
     def position(self) -> Mapping[tuple[str, str], int]:
@@ -172,10 +171,14 @@ class Problem:
         found: NdSignature = known[key]
         return found
 
+    def costs(self, assignment: Sequence[int]) -> tuple[float, int]:
+        """Return the seconds of a step under an assignment, and its bytes (see `memory_bytes`)."""
+        compute_s, communication_s, held = self.flat.costs(assignment)
+        return compute_s + communication_s, held
+
     def cost_s(self, assignment: Sequence[int]) -> float:
         """Return the seconds of a step under an assignment."""
-        compute_s, communication_s, _ = self.flat.costs(assignment)
-        return compute_s + communication_s
+        return self.costs(assignment)[0]
 
     def compute_s(self, assignment: Sequence[int]) -> float:
         """Return the compute part of the cost."""
@@ -223,12 +226,13 @@ class Problem:
 
     def result(self, solver: str, assignment: Sequence[int]) -> SearchResult:
         """Return an assignment in the form that solvers return, without a search behind it."""
+        cost_s, held = self.costs(assignment)
         return SearchResult(
             solver,
             tuple(assignment),
-            self.cost_s(assignment),
+            cost_s,
             self.lower_bound_s(),
-            self.memory_bytes(assignment),
+            held,
             (),
         )
 
