@@ -174,7 +174,7 @@ def _relieved(
     other = found.assignment if moment is None else moment.relieved(problem, found.assignment)
     if problem.cost_s(other) >= found.cost_s or memory(other) > limit:
         return found
-    cost_s, held = problem.cost_s(other), problem.memory_bytes(other)
+    cost_s, held = problem.costs(other)
     return replace(found, assignment=other, cost_s=cost_s, memory_bytes=held)
 
 

@@ -25,8 +25,8 @@ from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Floats = npt.NDArray[np.float64]
 Path = tuple[NdSbp, ...]
-_Step = tuple[int, int, str, tuple[int, ...]]
-"""A boxing from one state to another, by number: its primitive and its axes."""
+_Step = tuple[int, int, int, str, tuple[int, ...]]
+"""A boxing from one state to another, by number: which of both counts, its primitive and its axes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +185,7 @@ class Redistributor:
     def _goes(self, before: NdSbp, after: NdSbp, primitive: str) -> bool:
         if not self.compute_stream or primitive == LOCAL:
             return True
-        return is_converted(before.executed, after.executed, self.mesh.shape)
+        return _converted(before.executed, after.executed, self.mesh.shape)
 
     def _way(self, step: Boxing) -> Crossing:
         if step.axes not in self._crossings:
@@ -198,13 +198,11 @@ class Redistributor:
         cost = np.full((count, count), np.inf)
         np.fill_diagonal(cost, 0.0)
         elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
-        prices: dict[Boxing, float] = {}
-        for before, after, primitive, axes in self._boxings(len(shape), states):
-            counted = after if counts_result(primitive) else before
-            step = Boxing(primitive, axes, elements[counted])
-            if step not in prices:
-                prices[step] = self.step_s(step, item_bytes)
-            cost[before, after] = prices[step]
+        steps = self._boxings(len(shape), states)
+        looks = [(primitive, axes, elements[counted]) for *_, counted, primitive, axes in steps]
+        prices = {look: self.step_s(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
+        before, after = [step[0] for step in steps], [step[1] for step in steps]
+        cost[before, after] = [prices[look] for look in looks]
         hop = np.tile(np.arange(count), (count, 1))
         for middle in range(count):  # Floyd–Warshall, one vectorised row and column at a time
             through = cost[:, middle, None] + cost[None, middle, :]
@@ -219,7 +217,7 @@ class Redistributor:
             self._steps_between[states] = [
                 step
                 for step in _steps_between(states, dims, self.mesh.shape)
-                if self._goes(states[step[0]], states[step[1]], step[2])
+                if self._goes(states[step[0]], states[step[1]], step[3])
             ]
         return self._steps_between[states]
 
@@ -289,14 +287,25 @@ def _steps_between(
 ) -> tuple[_Step, ...]:
     """Return all boxings between some states; they are the same for all shapes that these cut evenly."""
     index = {state: i for i, state in enumerate(states)}
-    shape = (math.prod(mesh),) * dims
     found = []
     for src in states:
         for dst in _neighbours(src, [axis_states(dims)] * len(mesh)):
-            step = boxing(src, dst, shape, mesh) if dst in index else None
+            step = _primitive(src, dst, mesh) if dst in index else None
             if step is not None:
-                found.append((index[src], index[dst], step.primitive, step.axes))
+                counted = dst if counts_result(step[0]) else src
+                found.append((index[src], index[dst], index[counted], *step))
     return tuple(found)
+
+
+@lru_cache(maxsize=1 << 14)
+def _primitive(src: NdSbp, dst: NdSbp, mesh: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | None:
+    """Return the primitive and its axes that take a state to another of tensors that both cut evenly."""
+    dims = 1 + max([sbp.dim for sbp in (*src, *dst)], default=-1)
+    step = boxing(src, dst, (math.prod(mesh),) * dims, mesh)
+    return None if step is None else (step.primitive, step.axes)
+
+
+_converted = lru_cache(maxsize=1 << 14)(is_converted)
 
 
 def _collective(step: Boxing) -> str:

@@ -98,7 +98,9 @@ class Columns:
     @cached_property
     def attribute(self) -> Ints:
         """Return equal numbers for ops of the same attributes, which number `attributes`."""
-        return _numbers(list(map(_exact, self._attrs)), {})
+        objects = _numbers(list(map(id, self._attrs)), {})  # mostly few, of many ops each
+        _, first = np.unique(objects, return_index=True)
+        return _numbers([exact(self._attrs[op]) for op in first.tolist()], {})[objects]
 
     @cached_property
     def attributes(self) -> Sequence[tuple[tuple[str, Any], ...]]:
@@ -147,7 +149,7 @@ def _numbers(keys: Sequence[Any], known: dict[Any, int]) -> Ints:
     return np.fromiter(map(known.__getitem__, keys), np.int64, len(keys))
 
 
-def _exact(value: Any) -> object:
+def exact(value: Any) -> object:
     """Return a key that only the same values of the same types share: 1 is not 1.0."""
     try:
         return marshal.dumps(value, 2)  # later versions tell equal strings apart

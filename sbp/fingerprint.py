@@ -1,7 +1,8 @@
-"""By what a program is known: the digest of a JSON text of its ops and tensors, sorted by name.
+"""By what a program is known: a digest of its ops and tensors, whatever the order of the ops.
 
-The text is that of `json.dumps`, put together from columns: names and attributes occur in it several
-times, and are encoded once.
+Ops are sorted by name, tensors are as these make them; those that no op makes come first, by name. A JSON
+text has their names, a line each, and all types, operands, shapes with dtypes, and attributes that occur,
+sorted. Which of these each op and tensor has follows as numbers of 8 bytes, the lowest first.
 """
 
 from __future__ import annotations
@@ -9,66 +10,69 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from json.encoder import encode_basestring_ascii
 
 import numpy as np
 
-from autoddl.sbp.columns import Columns
-
-_encode = encode_basestring_ascii  # of one text, as json.dumps does
-_BETWEEN = "], ["  # the inputs and the outputs of an op
+from autoddl.sbp.columns import Columns, Ints, Operands
 
 
 def digest(device: str, columns: Columns, *ends: Sequence[str], attributes: bool) -> str:
     """Return 16 hex digits for a device, ops, tensors and what else follows.
 
-    Ops stand there as name, type, inputs, outputs and, if they count, `attributes`; tensors as name,
-    shape and dtype.
+    Ops count by name, type, inputs, outputs and, if asked for, `attributes`; tensors by name, shape and
+    dtype.
     """
-    names = list(map(_encode, columns.number))
-    parts = (
-        _encode(device),
-        f"[{_ops(columns, names, attributes=attributes)}]",
-        f"[{_tensors(columns, names)}]",
-        *map(json.dumps, ends),
-    )
-    return hashlib.sha256(f"[{', '.join(parts)}]".encode()).hexdigest()[:16]
-
-
-def _tensors(columns: Columns, names: Sequence[str]) -> str:
-    forms = [f"{json.dumps(shape)}, {_encode(dtype)}" for shape, dtype in columns.forms]
-    number, form = columns.number, columns.form.tolist()
-    order = [number[name] for name in sorted(number)]
-    return ", ".join([f"[{names[n]}, {forms[form[n]]}]" for n in order])
-
-
-def _ops(columns: Columns, names: Sequence[str], *, attributes: bool) -> str:
-    """Return the ops: of each in turn its head, inputs, what is between, outputs and its end."""
-    ops, ins, outs = columns.place, columns.inputs, columns.outputs
-    types = list(map(_encode, columns.types))
-    heads = [
-        f", [{_encode(o)}, {types[t]}, [" for o, t in zip(ops, columns.type.tolist(), strict=True)
+    op_names, tensor_names = list(columns.place), list(columns.number)
+    by_name = sorted(range(len(op_names)), key=op_names.__getitem__)
+    ops = np.array(by_name, dtype=np.int64)
+    read, made = (_rows(operands, ops) for operands in (columns.inputs, columns.outputs))
+    tensors = _tensors(columns, columns.outputs.tensor[made])
+    place = np.empty_like(tensors)
+    place[tensors] = np.arange(len(tensors))
+    told = [
+        _told(list(map(json.dumps, columns.forms)), columns.form[tensors]),
+        _told(columns.types, columns.type[ops]),
+        _told(columns.operands, columns.inputs.name[read]),
+        _told(columns.operands, columns.outputs.name[made]),
     ]
-    tails = [f"], {_encode(repr(a))}]" for a in columns.attributes] if attributes else ["]]"]
-    operands = list(map(_encode, columns.operands))
-    tensors = [f"{name}]" for name in names]
-    firsts, others = [f"[{o}, " for o in operands], [f", [{o}, " for o in operands]
-    pieces = [*heads, *tails, _BETWEEN, *tensors, *firsts, *others]
-    tail, between = len(heads), len(heads) + len(tails)
-    tensor, first = between + 1, between + 1 + len(tensors)
+    if attributes:
+        told.append(_told(list(map(repr, columns.attributes)), columns.attribute[ops]))
+    ordered = (op_names, by_name), (tensor_names, tensors.tolist())
+    lines = ["\n".join(map(names.__getitem__, order)) for names, order in ordered]
+    text = json.dumps([device, *lines, *ends, *(texts for texts, _ in told)])
+    found = hashlib.sha256(text.encode())
+    for operands, rows in ((columns.inputs, read), (columns.outputs, made)):
+        found.update(_bytes(np.diff(operands.begin)[ops]) + _bytes(place[operands.tensor[rows]]))
+    for _, numbers in told:
+        found.update(_bytes(numbers))
+    return found.hexdigest()[:16]
 
-    order = np.array([ops[name] for name in sorted(ops)], dtype=np.int64)
-    middle = 1 + 2 * np.diff(ins.begin)  # where in its op's pieces it is
-    last = middle + 1 + 2 * np.diff(outs.begin)
-    begin = np.zeros(len(order), dtype=np.int64)
-    begin[order] = np.concatenate(([0], np.cumsum(last[order] + 1)))[:-1]
-    text = np.empty(int(np.sum(last + 1)), dtype=np.int64)
-    text[begin] = np.arange(len(order))
-    text[begin + middle] = between
-    text[begin + last] = tail + (columns.attribute if attributes else 0)
-    for found, where in ((ins, begin + 1), (outs, begin + middle + 1)):
-        place = np.arange(len(found.tensor)) - found.begin[found.op]
-        at = where[found.op] + 2 * place
-        text[at] = first + found.name + len(operands) * (place > 0)
-        text[at + 1] = tensor + found.tensor
-    return "".join(map(pieces.__getitem__, text.tolist()))[2:]
+
+def _rows(operands: Operands, ops: Ints) -> Ints:
+    """Return where the operands of some ops are, one op behind the other."""
+    counts = np.diff(operands.begin)[ops]
+    before = counts.cumsum() - counts
+    return np.asarray(np.repeat(operands.begin[ops] - before, counts) + np.arange(counts.sum()))
+
+
+def _tensors(columns: Columns, made: Ints) -> Ints:
+    """Return all tensors: those that are not made by name, then those that are, once each."""
+    turn = np.full(len(columns.form), -1)
+    turn[made[::-1]] = np.arange(len(made))[::-1]
+    names = list(columns.number)
+    given = sorted(np.flatnonzero(turn < 0).tolist(), key=names.__getitem__)
+    order = turn.argsort(kind="stable")
+    order[: len(given)] = given
+    return order
+
+
+def _told(texts: Sequence[str], numbers: Ints) -> tuple[Sequence[str], Ints]:
+    """Return the texts that occur, sorted, and which of these each one of some numbers means."""
+    found = sorted({texts[number] for number in np.flatnonzero(np.bincount(numbers)).tolist()})
+    place = {text: number for number, text in enumerate(found)}
+    which = np.array([place.get(text, -1) for text in texts], dtype=np.int64)
+    return found, which[numbers]
+
+
+def _bytes(numbers: Ints) -> bytes:
+    return numbers.astype("<i8").tobytes()

@@ -12,15 +12,17 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from autoddl.errors import AutoDDLError
-from autoddl.sbp.columns import Columns, Ints
+from autoddl.sbp.columns import Columns, Ints, exact
 from autoddl.sbp.fingerprint import digest
 
 FORMAT_VERSION = 1
+
+_T = TypeVar("_T")
 
 ROLES = ("parameter", "state", "buffer", "input", "activation", "gradient", "loss", "system")
 PHASES = ("forward", "backward", "optimizer")
@@ -131,6 +133,22 @@ class Order:
         return _rows(makers, waits, len(self.columns.ops))
 
 
+class _Named(Mapping[str, _T]):
+    """Items by name, found by their positions."""
+
+    def __init__(self, place: Mapping[str, int], items: Sequence[_T]) -> None:
+        self._place, self._items = place, items
+
+    def __getitem__(self, name: str) -> _T:
+        return self._items[self._place[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._place)
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+
 @dataclass(frozen=True)
 class Program:
     """A training step: `ops` in topological order over `tensors`."""
@@ -151,12 +169,12 @@ class Program:
     @cached_property
     def tensor(self) -> Mapping[str, Tensor]:
         """Return the tensors by name."""
-        return {t.name: t for t in self.tensors}
+        return _Named(self.columns.number, self.tensors)
 
     @cached_property
     def op(self) -> Mapping[str, Op]:
         """Return the ops by name."""
-        return {o.name: o for o in self.ops}
+        return _Named(self.columns.place, self.ops)
 
     @cached_property
     def places(self) -> Mapping[str, tuple[int, ...]]:
@@ -243,13 +261,11 @@ class Program:
                 f"{where}: version {data.get('version')}, this autoddl reads {FORMAT_VERSION}; "
                 "capture the graph again"
             )
+        once = Once()
         try:
             program = cls(
-                ops=tuple(_op(o) for o in data["ops"]),
-                tensors=tuple(
-                    Tensor(**{**t, "name": intern(t["name"]), "shape": tuple(t["shape"])})
-                    for t in data["tensors"]
-                ),
+                ops=tuple(_op(o, once) for o in data["ops"]),
+                tensors=tuple(_tensor(t, once) for t in data["tensors"]),
                 inputs=tuple(data["inputs"]),
                 outputs=tuple(data["outputs"]),
                 parameters=tuple(
@@ -277,8 +293,8 @@ def _check(program: Program) -> None:
         if not all(isinstance(size, int) and size >= 0 for size in tensor.shape):
             raise ValueError(f"shape {tensor.shape} of {tensor.name}")
         _ = tensor.item_bytes
-    for name in _named_tensors(program):
-        _ = program.tensor[name]
+    for name in (*program.inputs, *program.outputs, *_held(program.parameters)):
+        _ = program.tensor[name]  # what ops name is looked up where the columns are made
     for parameter in program.parameters:
         if (parameter.update is None) != (parameter.gradient is None):
             raise ValueError(f"parameter {parameter.tensor}: a gradient and an update go together")
@@ -286,21 +302,37 @@ def _check(program: Program) -> None:
             raise KeyError(parameter.update)
 
 
-def _named_tensors(program: Program) -> Iterator[str]:
-    yield from (*program.inputs, *program.outputs)
-    yield from (name for op in program.ops for _, name in op.operands)
-    for parameter in program.parameters:
+def _held(parameters: Sequence[Parameter]) -> Iterator[str]:
+    """Yield the tensors that belong to parameters."""
+    for parameter in parameters:
         yield from (parameter.tensor, *parameter.states)
         if parameter.gradient is not None:
             yield parameter.gradient
 
 
-def _op(data: dict[str, Any]) -> Op:
+class Once:
+    """Keeps equal values once: thousands of ops and tensors have the same attributes and shapes."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[Any, ...]] = {}
+
+    def __call__(self, value: tuple[_T, ...]) -> tuple[_T, ...]:
+        """Return the first of the values that were the same."""
+        return self._known.setdefault(exact(value), value)
+
+
+def _op(data: dict[str, Any], once: Once) -> Op:
     pairs = {
         key: tuple((intern(a), intern(b)) for a, b in data[key]) for key in ("inputs", "outputs")
     }
-    attrs = tuple((name, freeze(value)) for name, value in data["attrs"])
-    return Op(**{**data, **pairs, "attrs": attrs})
+    texts = {key: intern(data[key]) for key in ("name", "type", "phase", "module")}
+    attrs = once(tuple((name, freeze(value)) for name, value in data["attrs"]))
+    return Op(**{**data, **pairs, **texts, "attrs": attrs})
+
+
+def _tensor(data: dict[str, Any], once: Once) -> Tensor:
+    texts = {key: intern(data[key]) for key in ("name", "dtype", "role")}
+    return Tensor(**{**data, **texts, "shape": once(tuple(data["shape"]))})
 
 
 def freeze(value: Any) -> Any:

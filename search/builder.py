@@ -84,18 +84,28 @@ class _Builder:
 
     def problem(self) -> Problem:
         self._check_pins()
-        nodes = self._nodes()
-        edges = edges_of(self.program, nodes, self.written, self._table, owned=bool(self.allow))
-        return Problem(
+        ops = self._planned()
+        nodes = self._nodes(ops.tolist())
+        edges, tensors = edges_of(
+            self.program, nodes, ops, self.written, self._table, owned=bool(self.allow)
+        )
+        problem = Problem(
             self.program, self.mesh, self.profile, Nodes(nodes), edges, self.written,
             self.redistributor.compute_stream,
         )  # fmt: skip
+        places = np.full(len(nodes.form), -1)
+        places[nodes.where("op")] = ops
+        return problem.knowing(places, tensors)
 
-    def _nodes(self) -> NodeColumns:
-        program = self.program
-        rest, place = np.ones(len(program.ops), dtype=np.bool_), program.columns.place
+    def _planned(self) -> Ints:
+        """Return the positions of the ops that are nodes: all but the updates of parameters."""
+        program, place = self.program, self.program.columns.place
+        rest = np.ones(len(program.ops), dtype=np.bool_)
         rest[ints([place[p.update] for p in program.parameters if p.update is not None])] = False
-        ops = np.flatnonzero(rest).tolist()
+        return np.flatnonzero(rest)
+
+    def _nodes(self, ops: list[int]) -> NodeColumns:
+        program = self.program
         parameters = [p for p in program.parameters if p.tensor not in self.written]
         returned = list(dict.fromkeys(program.outputs))
         names = [program.inputs, [p.tensor for p in parameters], [program.ops[i].name for i in ops]]

@@ -181,11 +181,11 @@ class Tuples(_Made[tuple[int, ...]]):
 
     def __init__(self, begin: Ints, items: Ints) -> None:
         super().__init__(len(begin) - 1)
-        self._begin, self._items = begin.tolist(), items.tolist()
+        self._begin, self._items = _view(begin), _view(items)
 
     def make(self, index: int) -> tuple[int, ...]:
         """Make one of them."""
-        return tuple(self._items[self._begin[index] : self._begin[index + 1]])
+        return tuple(self._items[self._begin[index] : self._begin[index + 1]].tolist())
 
 
 class Nodes(_Made[Node]):
@@ -196,12 +196,12 @@ class Nodes(_Made[Node]):
         self.columns = columns
 
     @cached_property
-    def _lists(self) -> tuple[list[int], list[int]]:
-        return self.columns.kind.tolist(), self.columns.form.tolist()
+    def _numbers(self) -> tuple[memoryview, ...]:
+        return _view(self.columns.kind), _view(self.columns.form)
 
     def make(self, index: int) -> Node:
         """Make one of them."""
-        columns, (kind, form) = self.columns, self._lists
+        columns, (kind, form) = self.columns, self._numbers
         return Node(columns.kinds[kind[index]], columns.name[index], *columns.forms[form[index]])
 
 
@@ -213,13 +213,13 @@ class Edges(_Made[Edge]):
         self.columns = columns
 
     @cached_property
-    def _lists(self) -> tuple[list[int], ...]:
+    def _numbers(self) -> tuple[memoryview, ...]:
         c = self.columns
-        return tuple(column.tolist() for column in (c.table, c.begin, c.node, c.states, c.operand))
+        return tuple(map(_view, (c.table, c.begin, c.node, c.states, c.operand)))
 
     def make(self, index: int) -> Edge:
         """Make one of them."""
-        columns, (table, begin, node, states, operand) = self.columns, self._lists
+        columns, (table, begin, node, states, operand) = self.columns, self._numbers
         first, last = begin[index], begin[index + 1]
         arrays, names = columns.arrays, columns.operands
         ends = [arrays[number] for number in states[first:last]]
@@ -231,6 +231,11 @@ class Edges(_Made[Edge]):
             tuple(zip(node[first + 1 : last], ends[1:], strict=True)),
             tuple([names[number] for number in operand[first:last]]),
         )
+
+
+def _view(numbers: Ints) -> memoryview:
+    """Return numbers such that single ones are looked up fast, as integers of Python."""
+    return np.ascontiguousarray(numbers).data
 
 
 def shared(items: Sequence[_T]) -> tuple[Ints, list[_T]]:

@@ -200,7 +200,7 @@ class Descent:
 
     def refine(self, point: Sequence[int], within: Collection[int] | None = None) -> list[int]:
         """Descend node by node; a node is looked at again when a neighbour has changed."""
-        net = self.problem.flat.network
+        flat = self.problem.flat
         found, kind = np.array(point, dtype=np.int64), np.full(len(point), OUT)
         nodes = [n for n in self.nodes if within is None or n in within]
         ring = np.array(nodes, dtype=np.int64)
@@ -209,7 +209,7 @@ class Descent:
         queue = Queue(ring, kind, np.array([0, len(nodes), memory, 0]))
         limit = NO_LIMIT if self.limit is None else self.limit
         while queue.counts[1] and not self.late():
-            descend(net, found, queue, limit, IMPROVEMENT, TURNS)
+            descend(flat.network, flat.touching, found, queue, limit, IMPROVEMENT, TURNS)
         self.priced[0] += int(queue.counts[3])
         best: list[int] = found.tolist()
         return best
@@ -235,7 +235,7 @@ class Descent:
         within: Collection[int] | None = None,
     ) -> list[int]:
         """Improve by forests; where memory binds, bytes get a price that is adapted on the way."""
-        seconds, memory = self.problem.cost_s(point), self.problem.memory_bytes(point)
+        seconds, memory = self.problem.costs(point)
         scale = seconds if np.isfinite(seconds) else self.problem.lower_bound_s()
         idle, byte_s, least = 0, 0.0, 1e-3 * scale / max(1, memory)
         for _ in range(FORESTS):

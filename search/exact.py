@@ -115,16 +115,19 @@ class _Stages:
         """Raise the bound and look for plans until the best one is proven, or nothing moves."""
         some = shorten(self.problem)
         layered = some.problem is not self.problem
-        dual = Dual(some.problem, most_s=self.run.most_s())
         ascend = self._few if layered else self._all
         known = self.run.limit is not None and KNOWN in self.problem.notes
-        found = None if known else ascend(some, dual)
+        dual = None if known else Dual(some.problem, most_s=self.run.most_s())
+        found = None if dual is None else ascend(some, dual)
         if found is None or found.binding:
             if layered:
                 self.run.stop_gap = max(self.run.stop_gap, ENOUGH)
-            byte_s = self._priced(some, dual)
+            if dual is not None:
+                self.problem.notes[KNOWN] = self._prices(some, dual)
+            byte_s = self._priced(self.problem.notes[KNOWN])
             if self._over():
                 return
+            dual = dual or Dual(some.problem, most_s=self.run.most_s())
             dual.price_memory(byte_s)
             found = ascend(some, dual, priced=True)
         if layered:
@@ -165,17 +168,17 @@ class _Stages:
         self._ascend(found)
         return found
 
-    def _priced(self, some: Shortened, before: Dual) -> float:
+    def _prices(self, some: Shortened, before: Dual) -> Prices:
+        """Return prices of memory, of which none is known; they are of use for other limits, too."""
+        few = some if some.folds else unchanged(self.problem)
+        dual = Dual(
+            few.problem, most_s=self.run.most_s(), fold=few.fold(), before=before,
+            ends=None if few is some else some.ends, wide=before.wide,
+        )  # fmt: skip
+        return Prices(self.problem, few, dual)
+
+    def _priced(self, prices: Prices) -> float:
         """Bound plans under a memory limit, and look for some; return the best price of a byte."""
-        notes = self.problem.notes
-        if KNOWN not in notes:  # of another limit, and of use for this one, too
-            few = some if some.folds else unchanged(self.problem)
-            dual = Dual(
-                few.problem, most_s=self.run.most_s(), fold=few.fold(), before=before,
-                ends=None if few is some else some.ends, wide=before.wide,
-            )  # fmt: skip
-            notes[KNOWN] = Prices(self.problem, few, dual)
-        prices: Prices = notes[KNOWN]
         prices.search(self.run)
         return prices.best(self.run.limit or 0)
 
@@ -184,7 +187,7 @@ class _Stages:
 
         def offer(assignment: Sequence[int]) -> tuple[float, int, bool]:
             _, _, fits = self.run.offer(some.extended(assignment))
-            return some.problem.cost_s(assignment), some.problem.memory_bytes(assignment), fits
+            return *some.problem.costs(assignment), fits
 
         found = Ascent(
             dual, everything(some.problem), offer, self.run,

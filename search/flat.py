@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.search.node_moves import Network
+from autoddl.search.node_moves import Network, Touching, priced
 
 if TYPE_CHECKING:
     from autoddl.search.columns import EdgeColumns, Floats, Ints, NodeColumns
@@ -39,7 +39,7 @@ class Flat:
         ends = np.concatenate((np.flatnonzero(producer), np.flatnonzero(~producer)))
         self._states, self.states_at = _joined(edges.arrays, edges.states[ends])
         self.node = edges.node[ends]
-        self.first_reader: list[int] = np.concatenate(([0], readers.cumsum())).tolist()
+        self.first_reader = np.concatenate(([0], readers.cumsum()))
         self._cost, self.table_at = _joined([table.cost for table in edges.tables], edges.table)
         sizes = np.array([len(table.cost) for table in edges.tables], dtype=np.int64)
         self.size = sizes[edges.table]
@@ -48,18 +48,13 @@ class Flat:
     def costs(self, assignment: Sequence[int]) -> tuple[float, float, int]:
         """Return the seconds of compute and of redistributions, and the bytes, all nodes together."""
         if not isinstance(assignment, tuple):
-            return self._priced(assignment)
+            return priced(self.network, _array(assignment))
         found = self._known.get(assignment)
         if found is None:
             if len(self._known) == KNOWN:
                 del self._known[next(iter(self._known))]  # the oldest
-            found = self._known[assignment] = self._priced(assignment)
+            found = self._known[assignment] = priced(self.network, _array(assignment))
         return found
-
-    def _priced(self, assignment: Sequence[int]) -> tuple[float, float, int]:
-        point = _array(assignment)
-        compute_s, communication_s = self.compute_s(point), self.communication_s(point)
-        return _sum(compute_s), _sum(communication_s), int(self.memory_bytes(point).sum())
 
     def compute_s(self, assignment: Point) -> Floats:
         """Return the compute seconds of every node."""
@@ -110,23 +105,18 @@ class Flat:
     @cached_property
     def network(self) -> Network:
         """Return the same arrays, the ends of each edge together."""
-        readers = np.array(self.first_reader)
-        begin = readers + np.arange(self._count + 1)
+        begin = self.first_reader + np.arange(self._count + 1)
         edge = np.repeat(np.arange(self._count), np.diff(begin))
         end = np.arange(begin[-1])
         end = np.where(end == begin[edge], edge, self._count - 1 + end - edge)
-        node = self.node[end]
-        touched, touching = np.divmod(np.unique(node * (self._count + 1) + edge), self._count + 1)
         return Network(
             self.count,
             self._compute,
             self._compute_at,
             self._memory,
             self._memory_at,
-            np.searchsorted(touched, np.arange(len(self.count) + 1)),
-            touching,
             begin,
-            node,
+            self.node[end],
             self._states,
             self.states_at[end],
             np.asarray(self._cost, dtype=np.float64),
@@ -134,10 +124,12 @@ class Flat:
             self.size,
         )
 
-
-def _sum(values: Floats) -> float:
-    """Return the sum of some values, added one after the other."""
-    return float(values.cumsum()[-1]) if len(values) else 0.0
+    @cached_property
+    def touching(self) -> Touching:
+        """Return the edges of every node, in ascending order."""
+        edge, count = np.concatenate((np.arange(self._count), self._edge)), self._count + 1
+        node, edge = np.divmod(np.unique(self.node * count + edge), count)
+        return Touching(np.searchsorted(node, np.arange(len(self.count) + 1)), edge)
 
 
 def _array(assignment: Point) -> Ints:

@@ -39,8 +39,7 @@ class Incumbent:
         """
         self.evaluations += 1
         self.last = tuple(assignment)
-        problem = self.problem
-        cost_s, held = known or (problem.cost_s(self.last), problem.memory_bytes(self.last))
+        cost_s, held = known or self.problem.costs(self.last)
         fits = self.limit is None or held <= self.limit
         if fits and (cost_s < self.best_s or not self.best):
             self.best, self.best_s = self.last, cost_s

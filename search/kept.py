@@ -36,16 +36,11 @@ class _Kept:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.program = problem, problem.program
-        self.nodes, self.edges, columns = (
-            problem.node_columns,
-            problem.edge_columns,
-            self.program.columns,
-        )
-        number, ops, edges = self.program.columns.place, self.nodes.where("op"), self.edges
-        self.op = np.full(len(self.nodes.form), -1)
-        self.op[ops] = ints([number[self.nodes.name[i]] for i in ops.tolist()])
+        self.nodes, columns = problem.node_columns, self.program.columns
+        self.op, self.edges = problem.ops, problem.edge_columns
+        edges = self.edges
         before = (self.op < 0) | ~walks.waiting_for_loss(self.program)[self.op]
-        self.tensor = ints([columns.number[name] for name in edges.tensor])
+        self.tensor = problem.tensors
 
         count, producer = len(edges.table), edges.node[edges.begin[:-1]]
         self.edge = np.repeat(np.arange(count), np.diff(edges.begin))
@@ -63,7 +58,10 @@ class _Kept:
         self.later = later & large[self.edge]  # the ends that will read from the new nodes
         self.small, self.large = (self._flags(self.tensor[of]) for of in (waits & ~large, large))
         makers = columns.maker[self.tensor[large]]
-        views = [op for op in makers[makers >= 0].tolist() if is_view(self.program.ops[op])]
+        makers = makers[makers >= 0]
+        _, first, which = np.unique(columns.type[makers], return_index=True, return_inverse=True)
+        known = [is_view(self.program.ops[op]) for op in makers[first].tolist()]
+        views = makers[np.array(known, dtype=np.bool_)[which]]
         self.seen = self._flags(columns.inputs.tensor[columns.inputs.begin[views]])  # one memory
 
     def _flags(self, tensors: Ints) -> Flags:
@@ -93,12 +91,16 @@ class _Kept:
             [*held_forms, *kept_forms],
             np.concatenate([held, len(held_forms) + kept])[turn],
         )
-        edges = self._parted(places, new, kept, states)
-        return replace(self.problem, nodes=Nodes(made), edges=Edges(edges))
+        edges, tensors = self._parted(places, new, kept, states)
+        found = replace(self.problem, nodes=Nodes(made), edges=Edges(edges))
+        return found.knowing(np.concatenate([self.op, np.full(len(new), -1)])[turn], tensors)
 
-    def _parted(self, places: Ints, new: Ints, kept: Ints, states: list[Ints]) -> EdgeColumns:
+    def _parted(
+        self, places: Ints, new: Ints, kept: Ints, states: list[Ints]
+    ) -> tuple[EdgeColumns, Ints]:
         """Return the edges; of a tensor that waits that to its node, and, behind it, that from there.
 
+        With them come the numbers of their tensors.
         By waiting tensor `new` is its node, and `states[kept]` are the states from which it chooses.
         """
         edges, old = self.edges, np.arange(len(self.edge))
@@ -111,13 +113,14 @@ class _Kept:
         whole = edge[order][starts] // 2
         operands = (*edges.operands, TENSOR)
         mine = np.concatenate([kept, kept]) + len(edges.arrays)
-        return EdgeColumns(
+        parted = EdgeColumns(
             [edges.tensor[i] for i in whole.tolist()], edges.tables, edges.table[whole],
             np.append(starts, len(order)),
             np.concatenate([places[edges.node], new, new])[order],
             [*edges.arrays, *states], np.concatenate([edges.states, mine])[order],
             operands, np.concatenate([edges.operand, np.full_like(mine, len(operands) - 1)])[order],
         )  # fmt: skip
+        return parted, self.tensor[whole]
 
     def _forms(self) -> tuple[Ints, list[Form], list[Ints]]:
         """Return which form each new node has, the forms, and the states from which they choose."""

@@ -105,7 +105,7 @@ class Walk:
         self.cell_share = cell_share if self.kinds else 0.0
         self.pairs: dict[tuple[int, int], Ints] = {}
         self.point, self.evaluations = list(start), 0
-        self.seconds, self.memory = problem.cost_s(start), problem.memory_bytes(start)
+        self.seconds, self.memory = problem.costs(start)
 
     def scale_s(self) -> float:
         """Return a temperature that suits the problem, in seconds of cost.

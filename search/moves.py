@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autoddl.search.problem import Edge, Floats, Ints, Problem
+
+if TYPE_CHECKING:
+    from autoddl.search.flat import Point
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,14 +137,56 @@ def patches(problem: Problem, assignment: Sequence[int], other: Sequence[int]) -
 
     What one of them costs does not depend on the others, as they share no tensor.
     """
-    differ = {i for i, pair in enumerate(zip(assignment, other, strict=True)) if pair[0] != pair[1]}
-    found = []
-    while differ:
-        part = [min(differ)]
-        differ.discard(part[0])
-        for node in part:  # grows while it is walked
-            beside = differ.intersection(neighbours(problem, node))
-            part += sorted(beside)
-            differ -= beside
-        found.append(Move(tuple((node, np.array([other[node]])) for node in part)))
-    return found
+    goal = np.array(other, dtype=np.int64)
+    found: defaultdict[int, list[tuple[int, Ints]]] = defaultdict(list)
+    apart = parted(problem, assignment, goal)
+    for node, part in zip(apart.nodes.tolist(), apart.part.tolist(), strict=True):
+        found[part].append((node, goal[node : node + 1]))
+    return [Move(tuple(found[part])) for part in range(apart.count)]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Where two assignments differ: `nodes` that do, and the `edges` that any of these touch.
+
+    `part` and `edge_part` number the parts that share no tensor, in the order of their first nodes.
+    """
+
+    nodes: Ints
+    part: Ints
+    edges: Ints
+    edge_part: Ints
+
+    @property
+    def count(self) -> int:
+        """Return how many there are."""
+        return int(self.part.max(initial=-1)) + 1
+
+    def sums(self, by_node: Floats | Ints, by_edge: Floats | None = None) -> Floats:
+        """Return the sum of what nodes, and edges, have in each part."""
+        found = np.bincount(self.part, weights=by_node[self.nodes], minlength=self.count)
+        if by_edge is not None:
+            found += np.bincount(self.edge_part, by_edge[self.edges], minlength=self.count)
+        return np.asarray(found, dtype=np.float64)
+
+
+def parted(problem: Problem, assignment: Point, other: Point) -> Parts:
+    """Return the parts in which two assignments differ."""
+    net = problem.flat.network
+    differ = np.asarray(assignment) != np.asarray(other)
+    nodes, ends = np.flatnonzero(differ), np.flatnonzero(differ[net.node])
+    edge, node = np.searchsorted(net.begin, ends, side="right") - 1, net.node[ends]
+    edges, first, at = np.unique(edge, return_index=True, return_inverse=True)
+    least = np.arange(len(differ))  # the first node that each is known to be in one part with
+    while len(edges):
+        known = least[node]
+        found = np.minimum.reduceat(known, first)[at]
+        if (found == known).all():
+            break
+        np.minimum.at(least, known, found)
+        while (least[least] != least).any():
+            least = least[least]
+    _, part = np.unique(least[nodes], return_inverse=True)
+    number = np.full(len(differ), -1)
+    number[nodes] = part
+    return Parts(nodes, part, edges, number[node[first]])

@@ -1,4 +1,4 @@
-"""Descend node by node: each in turn takes its best choice, given all others; compiled."""
+"""Price assignments, and descend: each node in turn takes its best choice, given all others; compiled."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ OUT, IDLE, WAITING = 0, 1, 2
 class Network(NamedTuple):
     """A problem as arrays alone, for compiled loops.
 
-    Node n has `choices[n]` choices; its seconds begin at `compute[compute_at[n]]`, bytes likewise, and
-    the edges that it makes or reads are `touching[touched[n] : touched[n + 1]]`. The ends of edge e are
-    numbered from `begin[e]` on, its producer first: `node` is who, and the state under choice c is
-    `states[states_at[end] + c]`. From state s to t the edge costs `cost[table_at[e] + s * size[e] + t]`.
+    Node n has `choices[n]` choices; its seconds begin at `compute[compute_at[n]]`, bytes likewise. The
+    ends of edge e are numbered from `begin[e]` on, its producer first: `node` is who, and the state
+    under choice c is `states[states_at[end] + c]`. From state s to t the edge costs
+    `cost[table_at[e] + s * size[e] + t]`.
     """
 
     choices: Ints
@@ -29,8 +29,6 @@ class Network(NamedTuple):
     compute_at: Ints
     memory: Ints
     memory_at: Ints
-    touched: Ints
-    touching: Ints
     begin: Ints
     node: Ints
     states: Ints
@@ -38,6 +36,13 @@ class Network(NamedTuple):
     cost: Floats
     table_at: Ints
     size: Ints
+
+
+class Touching(NamedTuple):
+    """The edges that nodes make or read: those of node n are `edge[begin[n] : begin[n + 1]]`."""
+
+    begin: Ints
+    edge: Ints
 
 
 class Queue(NamedTuple):
@@ -53,9 +58,37 @@ class Queue(NamedTuple):
 
 
 @compiled
+def priced(net: Network, point: Ints) -> tuple[float, float, int]:
+    """Return the seconds of compute and of redistributions, and the bytes, all nodes together."""
+    compute_s, communication_s, held, tables = 0.0, 0.0, 0, 1
+    for node in range(len(net.choices)):
+        compute_s += net.compute[net.compute_at[node] + point[node]]
+        held += net.memory[net.memory_at[node] + point[node]]
+    for size in net.size:
+        tables = max(tables, size)
+    wanted = np.full(tables, -1)  # by state, the last edge of which some reader wants it
+    for edge in range(len(net.size)):
+        first, others = net.begin[edge], 0
+        source = net.states[net.states_at[first] + point[net.node[first]]]
+        for end in range(first + 1, net.begin[edge + 1]):
+            state = net.states[net.states_at[end] + point[net.node[end]]]
+            if state != source:
+                wanted[state] = edge
+                others += 1
+        if others:
+            at, seconds = net.table_at[edge] + source * net.size[edge], 0.0
+            for state in range(net.size[edge]):
+                if wanted[state] == edge:
+                    seconds += net.cost[at + state]
+            communication_s += seconds
+    return compute_s, communication_s, held
+
+
+@compiled
 def descend(
-    net: Network, point: Ints, queue: Queue, limit: int, relative: float, turns: int
-) -> None:
+    net: Network, touching: Touching, point: Ints, queue: Queue, limit: int, relative: float,
+    turns: int,
+) -> None:  # fmt: skip
     """Give the nodes of a queue their best choices; neighbours of those that change are queued again.
 
     Bytes over the limit come first, then seconds, which have to be less by a `relative` part. It goes on
@@ -79,8 +112,8 @@ def descend(
         counts[3] += size
         for choice in range(size):
             seconds[choice] = net.compute[net.compute_at[node] + choice]
-        for place in range(net.touched[node], net.touched[node + 1]):
-            _add(net, net.touching[place], node, point, seconds, row)
+        for place in range(touching.begin[node], touching.begin[node + 1]):
+            _add(net, touching.edge[place], node, point, seconds, row)
         base = counts[2] - net.memory[held + now]
         best, excess = 0, max(0, base + net.memory[held] - limit)  # of equal ones the first
         for choice in range(1, size):
@@ -92,8 +125,8 @@ def descend(
             continue
         counts[2] = base + net.memory[held + best]
         point[node] = best
-        for place in range(net.touched[node], net.touched[node + 1]):
-            tensor = net.touching[place]
+        for place in range(touching.begin[node], touching.begin[node + 1]):
+            tensor = touching.edge[place]
             for end in range(net.begin[tensor], net.begin[tensor + 1]):
                 other = net.node[end]
                 if other != node and kind[other] == IDLE:

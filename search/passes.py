@@ -12,10 +12,12 @@ with their optimizer's states, and the tensors that wait. What a plan takes is m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from autoddl.search.columns import ints
+from autoddl.search.columns import EdgeColumns, ints
 from autoddl.search.problem import KEPT, Ints, Problem
 from autoddl.search.result import Assignment
 
@@ -25,42 +27,73 @@ def as_read(problem: Problem, others: Sequence[int]) -> Assignment:
 
     `others` are the choices of all other nodes, in their order.
     """
-    kept, _, second = _pairs(problem)
-    found = np.zeros(len(problem.nodes), dtype=np.int64)
-    rest = np.ones(len(found), dtype=np.bool_)
-    rest[kept] = False
-    found[rest] = others
-    flat = problem.flat
-    readers = np.array(flat.first_reader[:-1])[second]
-    return _waiting(problem, found, kept, second, flat.states(found)[1][readers])
+    waiting = _waiting(problem)
+    found = np.zeros(len(waiting.others), dtype=np.int64)
+    found[waiting.others] = others
+    return waiting.as_at(waiting.readers, found)
 
 
 def made_again(problem: Problem, assignment: Sequence[int]) -> Assignment:
     """Return an assignment whose tensors wait in the states in which they were made."""
-    kept, first, second = _pairs(problem)
-    return _waiting(
-        problem, ints(assignment), kept, second, problem.flat.states(assignment)[0][first]
-    )
+    waiting = _waiting(problem)
+    return waiting.as_at(waiting.makers, ints(assignment))
 
 
-def _pairs(problem: Problem) -> tuple[Ints, Ints, Ints]:
-    """Return all kept tensors' nodes, the edges from their makers, and, behind these, from the nodes."""
-    edges, kept = problem.edge_columns, np.zeros(len(problem.nodes), dtype=np.bool_)
-    kept[problem.node_columns.where(KEPT)] = True
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """The kept tensors' `nodes`, and where the choices of others tell states of these tensors.
+
+    By tensor `makers` are the ends (see EdgeColumns) of who makes it, `readers` those of who is the
+    first to read it later. `others` tells of every node of the problem whether it is of another kind.
+    The states of array a of the edges begin at `first[a]` in `states`; `choice[row, s]` is the choice
+    of a kept tensor's node with state s, with its entry of `rows`.
+    """
+
+    nodes: Ints
+    others: npt.NDArray[np.bool_]
+    columns: EdgeColumns
+    makers: Ints
+    readers: Ints
+    states: Ints
+    first: Ints
+    rows: Ints
+    choice: Ints
+
+    def as_at(self, ends: Ints, assignment: Ints) -> Assignment:
+        """Return an assignment in which tensors wait in their states at some ends; it is changed."""
+        chosen = assignment[self.columns.node[ends]]
+        states = self.states[self.first[self.columns.states[ends]] + chosen]
+        assignment[self.nodes] = self.choice[self.rows, states]
+        return tuple(assignment.tolist())
+
+
+def _waiting(problem: Problem) -> _Waiting:
+    """Return what is the same for all assignments."""
+    return problem.once("waiting", lambda: _found(problem))
+
+
+def _found(problem: Problem) -> _Waiting:
+    edges, kept = problem.edge_columns, problem.node_columns.of_kind(KEPT)
     producer = edges.node[edges.begin[:-1]]
-    second = np.flatnonzero(kept[producer])
-    return producer[second], second - 1, second
-
-
-def _waiting(
-    problem: Problem, assignment: Ints, kept: Ints, edges: Ints, goals: Ints
-) -> Assignment:
-    """Return an assignment with other states of kept tensors, given their nodes' edges and the states."""
-    columns, found = problem.edge_columns, assignment.copy()
-    source = columns.states[columns.begin[edges]]
-    for number in np.unique(source).tolist():
-        mine = np.flatnonzero(source == number)
-        here, choice = np.nonzero(goals[mine][:, None] == columns.arrays[number])
-        _, first = np.unique(here, return_index=True)
-        found[kept[mine]] = choice[first]
-    return tuple(found.tolist())
+    second = np.flatnonzero(kept[producer])  # edges from the nodes; before each that from its maker
+    source = edges.begin[second]
+    used, which = np.unique(edges.states[source], return_inverse=True)
+    size = 1 + max([int(array.max()) for array in edges.arrays], default=0)
+    choice = np.full((len(used), size), -1)
+    for row, number in enumerate(used.tolist()):
+        states = edges.arrays[number]
+        choice[row, states[::-1]] = np.arange(len(states))[
+            ::-1
+        ]  # the first one where some are equal
+    lengths = np.cumsum([0, *map(len, edges.arrays)])
+    return _Waiting(
+        producer[second],
+        ~kept,
+        edges,
+        edges.begin[second - 1],
+        source + 1,
+        np.concatenate(edges.arrays) if edges.arrays else ints([]),
+        lengths[:-1],
+        which,
+        choice,
+    )

@@ -24,10 +24,11 @@ def prepare() -> None:
         ints, floats, ints, ints, ints,
     )  # fmt: skip
     whole = node_moves.Network(
-        ints, floats, ints, ints, ints, none, ints, none, ints, ints, ints, floats, ints, ints
+        ints, floats, ints, ints, ints, none, ints, ints, ints, floats, ints, ints
     )
     queue = node_moves.Queue(ints, ints, np.zeros(4, dtype=np.int64))
-    node_moves.descend(whole, ints, queue, 0, 0.0, 0)
+    node_moves.priced(whole, ints)
+    node_moves.descend(whole, node_moves.Touching(none, ints), ints, queue, 0, 0.0, 0)
     reads = follow.Reads(
         none, floats, floats, none, ints, ints, none, ints, ints, floats, ints, ints, ints, ints
     )

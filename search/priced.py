@@ -15,7 +15,7 @@ import numpy as np
 
 from autoddl.search.dual import Dual
 from autoddl.search.incumbent import Incumbent
-from autoddl.search.moves import Move, patches, price
+from autoddl.search.moves import parted
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment
 from autoddl.search.shorten import Shortened
@@ -118,30 +118,26 @@ def mixed(
 
     Parts in which they differ, and which share no tensor, are taken from either.
     """
-    found, choices = list(fitting), []
-    left = limit - problem.memory_bytes(fitting)
-    for patch in patches(problem, fitting, cheaper):
-        seconds, held = price(problem, fitting, patch.or_stay(fitting))
-        saved_s, more = float(seconds[-1] - seconds[0]), int(held[0] - held[-1])
-        if more < 0:  # it starts out as the one that holds less
-            _take(patch, found)
-            left -= more
-            patch = Move(tuple((n, np.array([fitting[n]])) for n, _ in patch.columns))
-            saved_s, more = -saved_s, -more
-        choices.append((saved_s, more, patch))
+    flat, one, other = problem.flat, np.array(fitting), np.array(cheaper)
+    apart = parted(problem, one, other)
+    saved_s = apart.sums(
+        flat.compute_s(one) - flat.compute_s(other),
+        flat.communication_s(one) - flat.communication_s(other),
+    )
+    more = apart.sums(flat.memory_bytes(other) - flat.memory_bytes(one)).astype(np.int64)
+    taken = more < 0  # it starts out as the one that holds less
+    left = limit - problem.memory_bytes(fitting) - int(more[taken].sum())
+    saved_s, more = np.where(taken, -saved_s, saved_s), abs(more)
+    worth = zip(saved_s.tolist(), more.tolist(), range(apart.count), strict=True)
     # of equal ones the last, which is the first to be free again
-    worth = [c for c in reversed(choices) if c[0] > 0]
-    for _, more, patch in sorted(worth, key=lambda c: _digits(c[0] / max(1, c[1])), reverse=True):
-        if more <= left:
-            _take(patch, found)
-            left -= more
-    return tuple(found)
-
-
-def _take(patch: Move, point: list[int]) -> None:
-    """Change an assignment to the first alternative of a move."""
-    for node, column in patch.columns:
-        point[node] = int(column[0])
+    each = [(_digits(s / max(1, held)), part, held) for s, held, part in worth if s > 0]
+    for _, part, held in sorted(each, reverse=True):
+        if held <= left:
+            taken[part] = not taken[part]
+            left -= held
+    chosen = apart.nodes[taken[apart.part]]
+    one[chosen] = other[chosen]
+    return tuple(one.tolist())
 
 
 def _digits(value: float) -> float:

@@ -82,20 +82,36 @@ class Problem:
         """Return the edges as columns."""
         return EdgeColumns.of(self.edges)
 
-    @cached_property
+    @property
     def ops(self) -> Ints:
         """Return for every node the position of its op in the program; -1 for nodes of other kinds."""
+        return self.once("ops", self._ops)
+
+    @property
+    def tensors(self) -> Ints:
+        """Return for every edge the number of its tensor in the program."""
+        return self.once("tensors", self._tensors)
+
+    def knowing(self, ops: Ints, tensors: Ints) -> Problem:
+        """Note the `ops` and the `tensors` where they are known, and return the problem."""
+        self.notes.update(ops=ops, tensors=tensors)
+        return self
+
+    def _ops(self) -> Ints:
         columns, number = self.node_columns, self.program.columns.place
         found = np.full(len(columns.form), -1)
         nodes = columns.where("op")
         found[nodes] = [number[columns.name[node]] for node in nodes.tolist()]
         return found
 
+    def _tensors(self) -> Ints:
+        number = self.program.columns.number
+        return np.array([number[name] for name in self.edge_columns.tensor], dtype=np.int64)
+
     @cached_property
     def touching(self) -> Sequence[tuple[int, ...]]:
         """Return for every node the edges that it makes or reads."""
-        net = self.flat.network
-        return Tuples(net.touched, net.touching)
+        return Tuples(*self.flat.touching)
 
     @cached_property
     def position(self) -> Mapping[tuple[str, str], int]:
@@ -162,10 +178,14 @@ class Problem:
         found: NdSignature = known[key]
         return found
 
+    def costs(self, assignment: Sequence[int]) -> tuple[float, int]:
+        """Return the seconds of a step under an assignment, and its bytes (see `memory_bytes`)."""
+        compute_s, communication_s, held = self.flat.costs(assignment)
+        return compute_s + communication_s, held
+
     def cost_s(self, assignment: Sequence[int]) -> float:
         """Return the seconds of a step under an assignment."""
-        compute_s, communication_s, _ = self.flat.costs(assignment)
-        return compute_s + communication_s
+        return self.costs(assignment)[0]
 
     def compute_s(self, assignment: Sequence[int]) -> float:
         """Return the compute part of the cost."""
@@ -213,12 +233,13 @@ class Problem:
 
     def result(self, solver: str, assignment: Sequence[int]) -> SearchResult:
         """Return an assignment in the form that solvers return, without a search behind it."""
+        cost_s, held = self.costs(assignment)
         return SearchResult(
             solver,
             tuple(assignment),
-            self.cost_s(assignment),
+            cost_s,
             self.lower_bound_s(),
-            self.memory_bytes(assignment),
+            held,
             (),
         )
 

@@ -11,19 +11,22 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
 from autoddl.sbp.program import PHASES
-from autoddl.search.columns import EdgeColumns, Edges, Form, NodeColumns, Nodes
+from autoddl.search.columns import EdgeColumns, Edges, Form, NodeColumns, Nodes, ints
 from autoddl.search.ends import Ends, alike, standing_for
 from autoddl.search.problem import KEPT, TENSOR, Ints, Problem
 from autoddl.search.result import Assignment
 from autoddl.search.terms import Fold
 
 _PERIODS = range(1, 5)  # so many different layers may take turns
+# What stands before a number in a module's path, that number, and the rest; paths without one have none.
+_NUMBERED = re.compile(r"(?:(.*?)\.)?(\d+)(?:\.(.*))?$")
+_NOWHERE = "", "-1", ""
 
 
 @dataclass(frozen=True)
@@ -251,24 +254,21 @@ def _layers(problem: Problem) -> _Layers:
 def _places(problem: Problem) -> _Places:
     """Return where each node is; of those with equal names the first, second, ... are told apart."""
     paths, path, sort = _modules(problem)
-    prefixes: dict[str, int] = {}
-    rests: dict[str, int] = {}
-    parts = []
-    for found in map(_numbered, paths):
-        if found is None:
-            parts.append((-1, -1, -1))
-        else:
-            prefix_of, index, rest_of = found
-            numbers = (
-                prefixes.setdefault(prefix_of, len(prefixes)),
-                rests.setdefault(rest_of, len(rests)),
-            )
-            parts.append((numbers[0], index, numbers[1]))
-    sorts = sort.max(initial=0) + 1
-    prefix, layer, rest = np.array(parts, dtype=np.int64).reshape(-1, 3)[path].T
+    found = list(map(_NUMBERED.match, paths))
+    parts = [_NOWHERE if match is None else match.groups("") for match in found]
+    prefixes, layers, rests = zip(*parts, strict=True)
+    layer = np.array(list(map(int, layers)), dtype=np.int64)
+    prefix, layer = np.where(layer < 0, -1, _equal(prefixes))[path], layer[path]
+    sorts, rest = sort.max(initial=0) + 1, _equal(rests)[path]
     turn = _turns(path * sorts + sort)
     _, name = np.unique((rest * sorts + sort) * len(turn) + turn, return_inverse=True)
     return _Places(prefix, layer, np.where(prefix >= 0, name, -1))
+
+
+def _equal(names: Sequence[str]) -> Ints:
+    """Return equal numbers for equal names, in the order in which they first occur."""
+    known = dict(zip(dict.fromkeys(names), range(len(names)), strict=False))
+    return np.fromiter(map(known.__getitem__, names), np.int64, len(names))
 
 
 def _modules(problem: Problem) -> tuple[Sequence[str], Ints, Ints]:
@@ -278,16 +278,16 @@ def _modules(problem: Problem) -> tuple[Sequence[str], Ints, Ints]:
     """
     nodes, program = problem.node_columns, problem.program.columns
     kept = nodes.where(KEPT)
-    tensors = [program.number[nodes.name[node]] for node in kept.tolist()]
     op = problem.ops.copy()
-    op[kept] = program.maker[np.array(tensors, dtype=np.int64)]
+    op[kept] = program.maker[ints([program.number[nodes.name[node]] for node in kept.tolist()])]
     made = np.flatnonzero(op >= 0)
     paths = {name: number for number, name in enumerate(program.modules)}
     path, of_type, phase = np.zeros((3, len(op)), dtype=np.int64)
     path += paths.setdefault("", len(paths))
     path[made], of_type[made] = program.module[op[made]], 1 + program.type[op[made]]
-    for node in np.flatnonzero(nodes.of_kind("parameter", KEPT) & (op < 0)).tolist():
-        path[node] = paths.setdefault(nodes.name[node], len(paths))
+    held = np.flatnonzero(nodes.of_kind("parameter", KEPT) & (op < 0))
+    names = [nodes.name[node] for node in held.tolist()]
+    path[held] = [paths.setdefault(name, len(paths)) for name in names]
     for number, name in enumerate(PHASES):
         phase[made[program.phase[op[made]] == name]] = number
     phase[kept] = 0
@@ -303,13 +303,6 @@ def _turns(keys: Ints) -> Ints:
     turns = np.empty_like(order)
     turns[order] = np.arange(len(order)) - first
     return turns
-
-
-@lru_cache(maxsize=1 << 14)
-def _numbered(path: str) -> tuple[str, int, str] | None:
-    """Return what stands before the first number in a module's path, that number, and the rest."""
-    match = re.match(r"(?:(.*?)\.)?(\d+)(?:\.(.*))?$", path)
-    return None if match is None else (match[1] or "", int(match[2]), match[3] or "")
 
 
 def _looks(problem: Problem, places: _Places) -> dict[int, dict[int, int]]:

@@ -26,4 +26,5 @@ def on_stream(problem: Problem, compute_stream: bool, *, engine: str | None = ON
         size, own = problem.program.tensor[tensor].item_bytes, OWN in chain(*known.states)
         tables.append(redistributor.table(known.shape, size, own=own))
     made = Edges(edges._replace(tables=tables))
-    return replace(problem, edges=made, compute_stream=compute_stream)
+    found = replace(problem, edges=made, compute_stream=compute_stream)
+    return found.knowing(problem.ops, problem.tensors)

@@ -21,7 +21,7 @@ class Forests:
 
     def __init__(self, problem: Problem, frozen: frozenset[int] = frozenset()) -> None:
         whole = problem.flat.network
-        self.net, twice = _occurring(whole)
+        self.net, twice = _occurring(whole, problem.flat.touching)
         nodes = np.repeat(np.arange(len(whole.choices)), whole.choices)
         choice = np.arange(len(nodes)) - self.net.first[nodes]
         self.compute_s = whole.compute[whole.compute_at[nodes] + choice]
@@ -75,7 +75,7 @@ def _room(net: Network) -> Star:
     )
 
 
-def _occurring(net: node_moves.Network) -> tuple[Network, set[int]]:
+def _occurring(net: node_moves.Network, touching: node_moves.Touching) -> tuple[Network, set[int]]:
     """Return the network with only those states of each tensor's table that some choice means.
 
     Besides, the nodes that have a tensor at two ends; they have the states of the last one at both.
@@ -114,7 +114,7 @@ def _occurring(net: node_moves.Network) -> tuple[Network, set[int]]:
         ends += [last_at[node] for node in mine]
     table_at, sizes = np.array(edges, dtype=np.int64).reshape(-1, 2).T.copy()
     return Network(
-        np.cumsum([0, *net.choices]), net.touched, net.touching, net.begin, net.node,
+        np.cumsum([0, *net.choices]), *touching, net.begin, net.node,
         np.concatenate(states), np.array(ends, dtype=np.int64),
         np.concatenate(costs), table_at, sizes,
     ), twice  # fmt: skip

@@ -25,16 +25,17 @@ TableOf = Callable[[Tensor, bool], RedistributionTable]
 
 
 def edges_of(
-    program: Program, nodes: NodeColumns, written: Mapping[str, tuple[str, str]], table_of: TableOf,
-    *, owned: bool,
-) -> Edges:  # fmt: skip
-    """Return an edge for each tensor that some node makes and some node reads.
+    program: Program, nodes: NodeColumns, ops: Ints, written: Mapping[str, tuple[str, str]],
+    table_of: TableOf, *, owned: bool,
+) -> tuple[Edges, Ints]:  # fmt: skip
+    """Return an edge for each tensor that some node makes and some node reads, and these tensors.
 
-    They come in the order in which nodes first read them. `written` as in Problem; `table_of` returns
+    They come in the order in which nodes first read them. `ops` are the positions of the nodes' ops in
+    the program, in the order of the nodes; `written` as in Problem; `table_of` returns
     the prices of a tensor, with the state OWN among them or not: it is looked for where choices may be
     `owned`. What the engine's own scheduler makes is B everywhere and has no edge.
     """
-    wires = _Wires(program, nodes, written)
+    wires = _Wires(program, nodes, ops, written)
     tensor, begin, node, name = wires.ends()
     chosen_by, every = shared([form.choices for form in nodes.forms])
     ends = _Ends(begin, chosen_by[nodes.form[node]], name, every, wires.operands)
@@ -44,28 +45,28 @@ def edges_of(
     which = [first[number] for number in range(len(forms))]
     tables = [table_of(program.tensors[tensor[i]], bool(own[i])) for i in which]
     arrays, states = ends.states(tables, form)
-    return Edges(
-        EdgeColumns(
-            [program.tensors[i].name for i in tensor.tolist()], tables, form, begin, node, arrays,
-            states, wires.operands, name,
-        )
+    columns = EdgeColumns(
+        [program.tensors[i].name for i in tensor.tolist()], tables, form, begin, node, arrays,
+        states, wires.operands, name,
     )  # fmt: skip
+    return Edges(columns), tensor
 
 
 class _Wires:
     """What makes each tensor, and what reads one: nodes, and what they call it."""
 
     def __init__(
-        self, program: Program, nodes: NodeColumns, written: Mapping[str, tuple[str, str]]
-    ) -> None:
+        self, program: Program, nodes: NodeColumns, ops: Ints,
+        written: Mapping[str, tuple[str, str]],
+    ) -> None:  # fmt: skip
         columns, number = program.columns, program.columns.number
         self.operands = (*columns.operands, TENSOR, GRADIENT)
         is_tensor, is_gradient = len(columns.operands), len(columns.operands) + 1
         place = columns.place
-        ops, outputs = nodes.where("op"), nodes.where("output")
+        outputs = nodes.where("output")
         parameters, given = nodes.where("parameter"), nodes.where("input", "parameter")
         node_of = np.full(len(program.ops), -1)
-        node_of[ints([place[nodes.name[i]] for i in ops.tolist()])] = ops
+        node_of[ops] = nodes.where("op")
 
         reads, made = columns.inputs, columns.outputs
         changed = np.zeros(len(reads.tensor), dtype=np.bool_)

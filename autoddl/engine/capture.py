@@ -13,7 +13,7 @@ from oneflow.core.common import data_type_pb2
 from autoddl.engine import abstract
 from autoddl.engine.shadow import kept_gradients, shadow
 from autoddl.errors import AutoDDLError
-from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
+from autoddl.sbp.program import Once, Op, Parameter, Program, Tensor, freeze
 
 SYSTEM_PREFIX = "System-"
 _ATTRIBUTE_SKIP = frozenset({"cudnn_conv_algo"})
@@ -100,6 +100,7 @@ class _JobReader:
             f"{op.name}/out": neutral_name(op.name, graph_name) for op in self.input_ops
         } | {f"{name}/out": name for name in self.variables}
         self.counted: Counter[str] = Counter()
+        self.once = Once()
 
     def program(self) -> Program:
         ops = [self._op(op) for op in self.user_ops]
@@ -136,7 +137,7 @@ class _JobReader:
             type=conf.op_type_name,
             inputs=tuple(self._operands(conf.input)),
             outputs=tuple(self._operands(conf.output)),
-            attrs=tuple(sorted(attrs.items())),
+            attrs=self.once(tuple(sorted(attrs.items()))),
             module=self.module_of.get(op.name, ""),
         )
 

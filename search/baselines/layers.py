@@ -49,6 +49,11 @@ def linear_layers(program: Program) -> list[Layer]:
     return _layers(program, "matmul", 2)
 
 
+def linear_layers_of(problem: Problem) -> Sequence[Layer]:
+    """Return the linear layers of a problem's program; they are looked for once."""
+    return problem.once("linear layers", lambda: linear_layers(problem.program))
+
+
 def embeddings(program: Program) -> list[Layer]:
     """Return the embeddings; their tables are (vocabulary, features)."""
     return _layers(program, "embedding", 2)

@@ -126,16 +126,17 @@ class Completion:
 
     def _alike(self, layout: Layout) -> bool:
         """Tell whether a layout holds equal layers alike, as one that stands for the others must be."""
-        return all(layout.held.get(one) == layout.held.get(other) for one, other in self.alike)
+        held, (ones, others) = layout.held, self.alike
+        return list(map(held.get, ones)) == list(map(held.get, others))
 
     @cached_property
-    def alike(self) -> list[tuple[str, str]]:
+    def alike(self) -> tuple[list[str], list[str]]:
         """Return the parameters that were left out, with those that stand for them."""
         parameter = self.whole.node_columns.of_kind("parameter")
         parameter[list(self.shortened.nodes)] = False
         left_out, place = np.flatnonzero(parameter).tolist(), self.shortened.place
         name, short = self.whole.node_columns.name, self.problem.node_columns.name
-        return [(name[node], short[place[node]]) for node in left_out]
+        return [name[node] for node in left_out], [short[place[node]] for node in left_out]
 
     def _price(self, completed: Completed) -> float:
         return self.problem.cost_s(completed[0])

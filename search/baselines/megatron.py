@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from autoddl.search.baselines.layers import (
     backward_products,
     bias_of,
     in_problem,
-    linear_layers,
+    linear_layers_of,
     operand_shape,
     operand_states,
 )
@@ -39,7 +40,7 @@ def megatron(problem: Problem) -> Sequence[Layout]:
 
     Source: Megatron-LM §3; AutoDDL §5 (best two-dimensional grid).
     """
-    layers = linear_layers(problem.program)
+    layers = linear_layers_of(problem)
     net = network(problem.program, layers)
     found = dict.fromkeys(_paired(net, head) for head in (False, True))
     live = [axis for axis, size in enumerate(problem.mesh.shape) if size > 1]
@@ -63,6 +64,9 @@ class _Form(NamedTuple):
     features: int
 
 
+_Part = tuple[_Form, int, bool]  # a layer's form, how it is cut, and whether it is the bias of it
+
+
 class _Layouts:
     """The layouts of a problem whose program has these linear layers."""
 
@@ -70,15 +74,33 @@ class _Layouts:
         self.program, self.mesh, self.layers = problem.program, problem.mesh.shape, layers
         self.parameters = [p.tensor for p in self.program.parameters]
         self.biases = [bias_of(self.program, layer) for layer in layers]
+        self.features: dict[int, int] = {}  # of the input, by kinds of ops
+        self.parts: dict[Cuts, Mapping[_Part, Sequence[str]]] = {}
         self.forms = [self._form(*pair) for pair in zip(layers, self.biases, strict=True)]
         self.products = backward_products(problem)
-        self.here = in_problem(problem, self.products, layers)
+        self.here = np.flatnonzero(in_problem(problem, self.products, layers)).tolist()
 
     def _form(self, layer: Layer, bias: str | None) -> _Form:
-        shape = self.program.tensor[layer.parameter].shape
-        features = len(operand_shape(self.program, layer.op, layer.x)) - 1
-        vector = () if bias is None else self.program.tensor[bias].shape
-        return _Form(layer.out, layer.fan_in, shape, vector, features)
+        columns, tensor = self.program.columns, self.program.tensor
+        kind = columns.kind[columns.place[layer.op.name]]
+        if kind not in self.features:
+            self.features[kind] = len(operand_shape(self.program, layer.op, layer.x)) - 1
+        vector = () if bias is None else tensor[bias].shape
+        shape = tensor[layer.parameter].shape
+        return _Form(layer.out, layer.fan_in, shape, vector, self.features[kind])
+
+    def _parts(self, cuts: Cuts) -> Mapping[_Part, Sequence[str]]:
+        """Return the weights and biases of layers that are cut; equal ones together."""
+        parts: dict[str, _Part] = {}
+        for layer, bias, form, cut in zip(self.layers, self.biases, self.forms, cuts, strict=True):
+            if cut != WHOLE:
+                parts[layer.parameter] = form, cut, False
+            if bias is not None and cut == COLUMNS:
+                parts[bias] = form, cut, True
+        found = defaultdict[_Part, list[str]](list)
+        for name, part in parts.items():
+            found[part].append(name)
+        return found
 
     def layout(self, axes: Sequence[int], cuts: Cuts) -> Layout:
         """Return the layout with layers cut over these axes."""
@@ -108,17 +130,13 @@ class _Layouts:
 
         held = dict.fromkeys(self.parameters, state(B, B))
         held |= batch_cut(self.program, mesh, [i for i in range(len(mesh)) if i not in axes])
-        found = []
-        each = zip(self.layers, self.biases, self.forms, self.here, cuts, strict=True)
-        for layer, bias, form, here, cut in each:
-            if cut == WHOLE:
-                continue
-            weight, vector, states = states_of(form, cut)
-            held[layer.parameter] = weight
-            if bias is not None and cut == COLUMNS:
-                held[bias] = vector
-            if here:
-                found.append((layer, states))
+        if cuts not in self.parts:
+            self.parts[cuts] = self._parts(cuts)
+        for (form, cut, of_bias), names in self.parts[cuts].items():
+            weight, vector, _ = states_of(form, cut)
+            held |= dict.fromkeys(names, vector if of_bias else weight)
+        cut_here = [i for i in self.here if cuts[i] != WHOLE]
+        found = [(self.layers[i], states_of(self.forms[i], cuts[i])[2]) for i in cut_here]
         return Layout(held, operand_states(self.program, self.products, found))
 
 

@@ -16,7 +16,7 @@ from autoddl.search.baselines.layers import (
     backward_products,
     embeddings,
     in_problem,
-    linear_layers,
+    linear_layers_of,
     operand_shape,
     operand_states,
     ops_of,
@@ -42,7 +42,7 @@ def summa(problem: Problem) -> Sequence[Layout]:
     Source: Optimus (Xu et al. 2021, arXiv 2104.05343) §3; van de Geijn and Watts 1997.
     """
     live = [axis for axis, size in enumerate(problem.mesh.shape) if size > 1]
-    linear = linear_layers(problem.program)
+    linear = linear_layers_of(problem)
     if not linear:
         return []
     layers, products = (*linear, *embeddings(problem.program)), backward_products(problem)
