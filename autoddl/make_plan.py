@@ -19,6 +19,7 @@ from autoddl.plan import Estimate, InputPlan, Layer, Plan
 from autoddl.redistributions import Redistributions, redistributions_of
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.search.columns import ints
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.steps import Step
@@ -185,10 +186,10 @@ def within_memory(
 
 def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
     """Sum costs by module; communication counts for the module that wants the other state."""
-    flat, ops = problem.flat, problem.ops
+    flat, ops, point = problem.flat, problem.ops, ints(assignment)
     row_of, modules = _in_turn(problem)
-    compute_s, held = flat.compute_s(assignment), flat.memory_bytes(assignment)
-    payers, paid_s = flat.payments(assignment)
+    compute_s, held = flat.compute_s(point), flat.memory_bytes(point)
+    payers, paid_s = flat.payments(point)
     sums = [
         np.bincount(numbers, weights=values, minlength=len(modules)).tolist()
         for numbers, values in ((row_of, compute_s), (row_of[payers], paid_s), (row_of, held))
@@ -197,7 +198,7 @@ def _layers(problem: Problem, assignment: tuple[int, ...]) -> tuple[Layer, ...]:
     dearest = forward[np.lexsort((-compute_s[forward], row_of[forward]))]
     with_main, where = np.unique(row_of[dearest], return_index=True)
     texts = np.full(len(modules), "", dtype=object)
-    texts[with_main] = _texts(problem, assignment, dearest[where])
+    texts[with_main] = _texts(problem, point, dearest[where])
     rows = zip(modules, texts.tolist(), *sums, strict=True)
     return tuple([Layer(module, text, c, m, int(size)) for module, text, c, m, size in rows])
 
@@ -213,12 +214,12 @@ def _in_turn(problem: Problem) -> tuple[Ints, list[str]]:
     return row[module], [names[number] or "(graph)" for number in in_turn.tolist()]
 
 
-def _texts(problem: Problem, assignment: tuple[int, ...], nodes: Ints) -> list[str]:
+def _texts(problem: Problem, point: Ints, nodes: Ints) -> list[str]:
     """Return "matmul: (S0, B) × (B, S1) → (S0, S1)" for some op nodes."""
     columns, ops = problem.node_columns, problem.program.ops
     numbers = problem.ops[nodes]
     kinds, forms = problem.program.columns.kind[numbers], columns.form[nodes]
-    choices = np.array(assignment, dtype=np.int64)[nodes]
+    choices = point[nodes]
     known: dict[tuple[int, ...], str] = {}
     found = []
     for number, *key in np.stack((numbers, kinds, forms, choices), axis=1).tolist():

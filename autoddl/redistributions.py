@@ -76,7 +76,7 @@ def ends_of(problem: Problem) -> Ends:
 
 def _ends(problem: Problem) -> Ends:
     nodes, edges, columns = problem.node_columns, problem.edge_columns, problem.program.columns
-    inputs, number = columns.inputs, columns.number
+    inputs = columns.inputs
     producer = edges.node[edges.begin[:-1]]
     waits = nodes.of_kind(KEPT)[producer]
     given = np.append(waits[1:], False)[: len(waits)] & ~nodes.of_kind("op")[producer]
@@ -90,7 +90,7 @@ def _ends(problem: Problem) -> Ends:
     name = np.array([names.get(name, NONE) for name in edges.operands], dtype=np.int64)
     slot[op] = _found((inputs.op, inputs.name), (place[node[op]], name[operand[op]]))
     update = np.flatnonzero(nodes.of_kind("parameter")[node])
-    tensor = np.array([number[edges.tensor[i]] for i in edge[update].tolist()], dtype=np.int64)
+    tensor = problem.tensors[edge[update]]
     slot[update] = _found((inputs.op, inputs.tensor), (place[node[update]], tensor))
     return Ends(edge, slot, waits, given)
 
@@ -127,12 +127,8 @@ def _moves(problem: Problem, assignment: Sequence[int]) -> Moves:
     waits = late | (ends.given[edge] & (goal != np.append(made, NONE)[edge + 1]))
     after = np.where(waits, _last_before(problem.program, item, slot, len(edge)), NONE)
     early = np.where(late & (after != NONE), before, 0)
-    number = problem.program.columns.number
-    tensor = np.array(
-        [number[problem.edge_columns.tensor[i]] for i in edge.tolist()], dtype=np.int64
-    )
     order = item.argsort(kind="stable")
-    return Moves(tensor, paths, path, after, early, slot[order], item[order])
+    return Moves(problem.tensors[edge], paths, path, after, early, slot[order], item[order])
 
 
 def _paths(problem: Problem, most: int, columns: Table) -> tuple[Sequence[Path], Ints, Ints]:

@@ -56,8 +56,8 @@ class Steps:
         columns = self.program.columns
         self.place = owners_of(problem).place  # of each node: the op whose compute it has
         self.nodes = np.flatnonzero(self.place >= 0)
-        tensors = np.array([columns.number[t] for t in problem.edge_columns.tensor], dtype=np.int64)
-        self.maker, output = columns.maker[tensors], columns.output[tensors]
+        self.maker = columns.maker[problem.tensors]
+        output = columns.output[problem.tensors]
         self.turn = self.maker * (output.max(initial=0) + 1) + output  # in which tensors are made
         self.before = Rows.sorted(*columns.waits, len(self.program.ops))  # what each op waits for
         self.parts_of = PartsOf(problem.mesh, problem.profile, overlaps=not problem.compute_stream)

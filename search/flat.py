@@ -79,7 +79,7 @@ class Flat:
         edge = self._edge[reader]
         return reader, edge, source[edge], wanted[reader]
 
-    def payments(self, assignment: Sequence[int]) -> tuple[Ints, Floats]:
+    def payments(self, assignment: Point) -> tuple[Ints, Floats]:
         """Return the nodes that are the first to want a tensor in another state, and what that costs."""
         reader, edge, source, wanted = self.paid(assignment)
         most = int(self.size.max(initial=1))
