@@ -161,11 +161,9 @@ class StepPrices:
         columns, tensors = self.program.columns, self.program.tensors
         maker, made = columns.maker[moves.tensor], columns.output[moves.tensor]
         kept = np.flatnonzero(maker < 0)
-        names = [tensors[tensor].name for tensor in moves.tensor[kept].tolist()]
         distinct, which = self._alike(layout)
-        states = np.array([id(layout.state(self.program, n)) for n in names], dtype=np.int64)
         source, made[kept] = which[maker], columns.form[moves.tensor[kept]]
-        source[kept] = len(distinct) + np.unique(states, return_inverse=True)[1]
+        source[kept] = len(distinct) + 1 + layout.kept(self.program, moves.tensor[kept])
         keys = source * (int(made.max(initial=0)) + 1) + made
         keys = keys * len(moves.paths) + moves.path
         _, first, number = np.unique(keys, return_index=True, return_inverse=True)

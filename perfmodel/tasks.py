@@ -47,6 +47,14 @@ class Layout:
         results = {t: self.signatures[op.name][o] for op in program.ops for o, t in op.outputs}
         return {**results, **self.variables, **self.inputs}
 
+    def kept(self, program: Program, tensors: Ints) -> Ints:
+        """Return equal numbers for tensors that are kept in one state, NONE for those that are not."""
+        place = program.columns.number
+        inputs, variables = (ByName.of(place, held) for held in (self.inputs, self.variables))
+        first, second = inputs.every[tensors], variables.every[tensors]
+        second = np.where(second == NONE, NONE, len(inputs.distinct) + second)
+        return np.where(first == NONE, second, first)
+
     def state(self, program: Program, tensor: str) -> NdSbp | None:
         """Return the state in which one tensor of a program is made or kept; None if it has none."""
         for held in (self.inputs, self.variables):
