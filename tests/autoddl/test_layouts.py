@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoddl.layouts import assigned_layout
+from autoddl.owners import owners_of
 from autoddl.perfmodel.accumulate import summed
 from autoddl.perfmodel.memory import Layout, estimate, never_reused_bytes
 from autoddl.perfmodel.sizes import LocalSizes
@@ -50,6 +51,19 @@ def test_states_are_those_that_the_nodes_choose(number: int, kept: bool) -> None
         ops = {name: choice for (kind, name), choice in chosen.items() if kind == "op"}
         assert layout.signatures == {**ops, **updates}
         assert set(layout.signatures) == set(problem.program.op)
+
+
+def test_updates_are_told_apart_by_the_operands_that_have_the_state_of_the_parameter() -> None:
+    program = transformer()
+    first, second, *rest = program.parameters
+    fewer = replace(second, states=second.states[:1])  # the other one stays whole
+    changed = replace(program, parameters=(first, fewer, *rest))
+    updates = owners_of(builder.build(changed, Mesh.parse("2x2"), cluster())).updates
+    assert updates.pattern.tolist() == [0, 1, *[0] * len(rest)]
+    assert [program.ops[op].name for op in updates.op] == [p.update for p in program.parameters]
+    assert [program.tensors[t].name for t in updates.tensor] == [
+        p.tensor for p in program.parameters
+    ]
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
