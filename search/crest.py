@@ -200,12 +200,14 @@ def _held(problem: Problem, edge: int) -> dict[int, Ints]:
     gone, waits = _gone(problem, edge), np.zeros(len(columns.form), dtype=np.bool_)
     late, reads = waiting_for_loss(problem.program), columns.inputs
     waits[reads.tensor[late[reads.op]]] = True
-    made = columns.outputs
-    ops = {columns.ops[op].name for op in made.op[(gone & waits)[made.tensor]].tolist()}
+    made, wanted = columns.outputs, np.zeros(len(late), dtype=np.bool_)
+    wanted[made.op[(gone & waits)[made.tensor]]] = True
     names, kept = nodes.name, nodes.of_kind(KEPT)
     holds = np.array([form.memory_bytes.any() for form in nodes.forms], dtype=np.bool_)[nodes.form]
-    there = [i for i in np.flatnonzero(nodes.of_kind("op") & holds).tolist() if names[i] in ops]
-    there += [i for i in np.flatnonzero(kept).tolist() if gone[columns.number[names[i]]]]
+    of_op = nodes.of_kind("op") & holds & wanted[problem.ops]
+    makers = problem.edge_columns.node[problem.edge_columns.begin[:-1]]
+    of_kept = np.sort(makers[kept[makers] & gone[problem.tensors]])
+    there = [*np.flatnonzero(of_op).tolist(), *of_kept.tolist()]
     nothing = [np.zeros_like(form.memory_bytes) for form in nodes.forms]
     found = {index: nothing[form] for index, form in zip(there, nodes.form[there], strict=True)}
     waiting = {names[index] for index in there if kept[index]}
