@@ -33,6 +33,8 @@ Ints = npt.NDArray[np.int64]
 
 _T = TypeVar("_T")
 
+MOST_RESULTS = 48  # of an op that is looked at with others; they are bits of a float
+
 
 def build(
     program: Program,
@@ -85,7 +87,7 @@ class _Builder:
     def problem(self) -> Problem:
         self._check_pins()
         ops = self._planned()
-        nodes = self._nodes(ops.tolist())
+        nodes = self._nodes(ops)
         edges, tensors = edges_of(
             self.program, nodes, ops, self.written, self._table, owned=bool(self.allow)
         )
@@ -104,23 +106,21 @@ class _Builder:
         rest[ints([place[p.update] for p in program.parameters if p.update is not None])] = False
         return np.flatnonzero(rest)
 
-    def _nodes(self, ops: list[int]) -> NodeColumns:
+    def _nodes(self, ops: Ints) -> NodeColumns:
         program = self.program
         parameters = [p for p in program.parameters if p.tensor not in self.written]
         returned = list(dict.fromkeys(program.outputs))
-        names = [program.inputs, [p.tensor for p in parameters], [program.ops[i].name for i in ops]]
-        form, forms = shared(
-            [
-                *[self._held(name, ()) for name in program.inputs],
-                *self._parameters(parameters),
-                *self._ops(ops),
-                *[self._output()] * len(returned),
-            ]
-        )
-        counts = [*map(len, names), len(returned)]
+        held = [*[self._held(name, ()) for name in program.inputs], *self._parameters(parameters)]
+        of_ops, which = self._ops(ops)
+        form, forms = shared([*held, *of_ops, *[self._output()] * len(returned)])
+        first, last = len(held), len(held) + len(of_ops)
+        every = list(program.columns.place)  # names of ops
+        planned = [every[i] for i in ops.tolist()]
+        names = [program.inputs, [p.tensor for p in parameters], planned, returned]
         return NodeColumns(
-            ("input", "parameter", "op", "output"), np.repeat(np.arange(4), counts),
-            [*chain(*names), *returned], forms, form,
+            ("input", "parameter", "op", "output"), np.repeat(np.arange(4), list(map(len, names))),
+            list(chain(*names)), forms,
+            np.concatenate([form[:first], form[first:last][which], form[last:]]),
         )  # fmt: skip
 
     def use_compute_stream(self) -> None:
@@ -213,12 +213,13 @@ class _Builder:
 
     def _parameters(self, parameters: Sequence[Parameter]) -> Iterator[Form]:
         """Yield the forms of parameters, of which many are alike: where none is pinned or shared."""
-        number, form = self.program.columns.number, self.program.columns.form.tolist()
-        known: dict[object, Form] = {}
+        columns, known = self.program.columns, dict[object, Form]()
+        number, form = columns.number, columns.form.tolist()
+        place, kinds = columns.place, columns.kind.tolist()
         for parameter in parameters:
             tensors = (parameter.tensor, *parameter.states)
             special = parameter.tensor if self.pins or self.shared else ""
-            kind = -1 if parameter.update is None else self._key(self.program.op[parameter.update])
+            kind = -1 if parameter.update is None else kinds[place[parameter.update]]
             look = special, kind, tuple([form[number[name]] for name in tensors])
             if look not in known:
                 known[look] = self._parameter(parameter)
@@ -256,27 +257,30 @@ class _Builder:
         choice = {TENSOR: broadcast(self.mesh.ndim)}
         return Form((choice,), np.zeros(1), np.zeros(1, dtype=np.int64))
 
-    def _ops(self, ops: list[int]) -> Iterator[Form]:
-        """Yield the forms of ops, of which many are alike.
+    def _ops(self, ops: Ints) -> tuple[list[Form], Ints]:
+        """Return the forms of ops, of which many are alike, and which of them each has.
 
         A form depends on the op's kind, on which of its results live across the step, and on variables
         that are updated in place.
         """
-        columns = self.program.columns
+        columns, outputs = self.program.columns, self.program.columns.outputs
         special = np.zeros(len(columns.form), dtype=np.bool_)
         special[ints([columns.number[name] for name in (*self.written, *self.shared)])] = True
-        alone = set(columns.inputs.op[special[columns.inputs.tensor]].tolist())
-        flags, begin = self.kept[columns.outputs.tensor].tobytes(), columns.outputs.begin.tolist()
-        kinds, known = columns.kind.tolist(), dict[object, Form]()
-        for index in ops:
-            look = (
-                kinds[index],
-                flags[begin[index] : begin[index + 1]],
-                index if index in alone else -1,
-            )
-            if look not in known:
-                known[look] = self._op(self.program.ops[index])
-            yield known[look]
+        alone = np.diff(outputs.begin) > MOST_RESULTS
+        alone[columns.inputs.op[special[columns.inputs.tensor]]] = True
+        place = np.minimum(np.arange(len(outputs.op)) - outputs.begin[outputs.op], MOST_RESULTS)
+        lives = self.kept[outputs.tensor] * 2.0**place
+        sets, live = np.unique(
+            np.bincount(outputs.op, lives, minlength=len(alone)), return_inverse=True
+        )
+        looks = columns.kind * len(sets) + live
+        looks[alone] = -1 - np.flatnonzero(alone)
+        _, first, found = np.unique(looks[ops], return_index=True, return_inverse=True)
+        order = first.argsort()
+        return (
+            [self._op(self.program.ops[op]) for op in ops[first[order]].tolist()],
+            order.argsort()[found],
+        )
 
     def _op(self, op: Op) -> Form:
         number = self.program.columns.number

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -23,7 +23,6 @@ from autoddl.perfmodel.compute_stream import workspace_bytes
 from autoddl.perfmodel.memory import local_bytes
 from autoddl.sbp.columns import Flags
 from autoddl.sbp.program import Program
-from autoddl.search.dual import Dual
 from autoddl.search.moves import price, single
 from autoddl.search.priced import KNOWN, Prices
 from autoddl.search.problem import KEPT, TENSOR, Edge, Ints, Problem
@@ -84,19 +83,12 @@ class Moment:
         begin = time.perf_counter()
         prices: Prices = problem.notes[KNOWN]
         some, byte_s = prices.some, prices.best(limit)
-        nodes, edges = list(some.problem.nodes), list(some.problem.edges)
-        table = edges[self.number].table
-        table = replace(table, cost=table.cost + PART * byte_s * self.passing)
-        edges[self.number] = replace(edges[self.number], table=table)
-        for index, held in self.held.items():
-            node = some.problem.nodes[some.place[index]]
-            both = (1 - PART) * node.memory_bytes + PART * held
-            nodes[some.place[index]] = replace(node, memory_bytes=both.astype(np.int64))
-        dual = Dual(
-            replace(some.problem, nodes=tuple(nodes), edges=tuple(edges)),
-            byte_s=byte_s, most_s=prices.dual.most_s, fold=prices.dual.fold, before=prices.dual,
-            wide=prices.dual.wide,
-        )  # fmt: skip
+        cost = some.problem.edges[self.number].table.cost + PART * byte_s * self.passing
+        both = {}
+        for node, held in {some.place[index]: held for index, held in self.held.items()}.items():
+            there = (1 - PART) * some.problem.nodes[node].memory_bytes + PART * held
+            both[node] = there.astype(np.int64)
+        dual = prices.dual.repriced(byte_s, self.number, cost, both)
         found_s = -math.inf
         for _ in range(TURNS):
             before_s, found_s = found_s, max(found_s, dual.ascend(TURN))
@@ -208,12 +200,14 @@ def _held(problem: Problem, edge: int) -> dict[int, Ints]:
     gone, waits = _gone(problem, edge), np.zeros(len(columns.form), dtype=np.bool_)
     late, reads = waiting_for_loss(problem.program), columns.inputs
     waits[reads.tensor[late[reads.op]]] = True
-    made = columns.outputs
-    ops = {columns.ops[op].name for op in made.op[(gone & waits)[made.tensor]].tolist()}
+    made, wanted = columns.outputs, np.zeros(len(late), dtype=np.bool_)
+    wanted[made.op[(gone & waits)[made.tensor]]] = True
     names, kept = nodes.name, nodes.of_kind(KEPT)
     holds = np.array([form.memory_bytes.any() for form in nodes.forms], dtype=np.bool_)[nodes.form]
-    there = [i for i in np.flatnonzero(nodes.of_kind("op") & holds).tolist() if names[i] in ops]
-    there += [i for i in np.flatnonzero(kept).tolist() if gone[columns.number[names[i]]]]
+    of_op = nodes.of_kind("op") & holds & wanted[problem.ops]
+    makers = problem.edge_columns.node[problem.edge_columns.begin[:-1]]
+    of_kept = np.sort(makers[kept[makers] & gone[problem.tensors]])
+    there = [*np.flatnonzero(of_op).tolist(), *of_kept.tolist()]
     nothing = [np.zeros_like(form.memory_bytes) for form in nodes.forms]
     found = {index: nothing[form] for index, form in zip(there, nodes.form[there], strict=True)}
     waiting = {names[index] for index in there if kept[index]}

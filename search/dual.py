@@ -13,14 +13,15 @@ terms of more than two nodes; what a tensor can take over is computed exactly (s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 
 import numpy as np
 
 from autoddl.search import sweeps
 from autoddl.search.ends import Ends
-from autoddl.search.network import Contacts, Whole, network
+from autoddl.search.network import Contacts, Whole, network, repriced
 from autoddl.search.problem import Floats, Ints, Problem
 from autoddl.search.terms import Fold, Terms
 
@@ -62,7 +63,8 @@ class Dual:
         self.network = network(choices, copies, contacts, whole, terms.prices)
         forms = [nodes.forms[form] for form in nodes.form.tolist()]
         self.held = np.concatenate([form.memory_bytes for form in forms])
-        self.cost = np.concatenate([form.compute_s for form in forms]) + byte_s * self.held
+        self.compute = np.concatenate([form.compute_s for form in forms])
+        self.cost = self.compute + byte_s * self.held
         shape = len(terms.node), max((len(cost) for cost in terms.prices), default=1)
         self.messages, self.lent = np.zeros(shape), np.full(shape, np.inf)
         if before is not None:
@@ -175,6 +177,27 @@ class Dual:
         self.cost += (byte_s - self.byte_s) * self.held
         self.byte_s = byte_s
         self._lend()
+
+    def repriced(self, byte_s: float, edge: int, cost: Floats, memory: Mapping[int, Ints]) -> Dual:
+        """Return the relaxation with another price of memory, other bytes of nodes, prices of an edge.
+
+        The edge has one reader, and the `cost` is that of its table. It goes on with the messages from
+        here and is there to ascend only: `problem` and `terms` stay what they are.
+        """
+        found, terms, net = copy(self), self.terms, self.network
+        here = terms.occurring[edge]
+        producers = net.members[net.terms["place"][:-1]]
+        mine = np.flatnonzero(terms.edge[terms.term[producers]] == edge)
+        found.network = repriced(net, mine, np.minimum(cost[np.ix_(here, here)], self.most_s))
+        begins = net.nodes["choice"].tolist()
+        found.held, found.byte_s = self.held.copy(), byte_s
+        for node, held in memory.items():
+            found.held[begins[node] : begins[node + 1]] = held
+        found.cost = self.compute + byte_s * found.held
+        found.messages, found.lent = self.messages.copy(), np.full(self.lent.shape, np.inf)
+        found.stop()
+        found._lend()
+        return found
 
     def _lend(self) -> None:
         sweeps.lend(self.network, self.cost, self.messages, self.lent, int(self.forward))

@@ -93,6 +93,18 @@ def network(
     )  # fmt: skip
 
 
+def repriced(net: Network, terms: Ints, prices: Floats) -> Network:
+    """Return a network in which some terms have other prices [s, w]."""
+    changed, tables = net.terms.copy(), np.append(net.tables, net.tables[-1:])
+    changed["table"][terms] = len(net.tables) - 1
+    tables["size"][-2] = len(prices)
+    tables["price"][-1] += prices.size
+    return net._replace(
+        terms=changed, tables=tables, prices=np.append(net.prices, prices),
+        turned=np.append(net.turned, prices.T),
+    )  # fmt: skip
+
+
 def _records(kind: np.dtype[np.void], **fields: npt.NDArray[Any]) -> Records:
     """Return records with these fields, and one more of zeros where only some have a value for it."""
     found = np.zeros(max(map(len, fields.values())), dtype=kind)

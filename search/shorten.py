@@ -308,12 +308,14 @@ def _turns(keys: Ints) -> Ints:
 def _looks(problem: Problem, places: _Places) -> dict[int, dict[int, int]]:
     """Return by prefix and index what a layer looks like: equal numbers for equal nodes."""
     columns = problem.node_columns
-    pairs, which = np.unique(2 * columns.form + columns.of_kind("op"), return_inverse=True)
+    pair = 2 * columns.form + columns.of_kind("op")
     numbers: dict[object, int] = {}
-    known = [_look(columns.forms[pair // 2], pair % 2 == 1) for pair in pairs.tolist()]
-    looks = np.array([numbers.setdefault(look, len(numbers)) for look in known], dtype=np.int64)
+    looks = np.zeros(2 * len(columns.forms), dtype=np.int64)
+    for number in np.flatnonzero(np.bincount(pair)).tolist():
+        look = _look(columns.forms[number // 2], number % 2 == 1)
+        looks[number] = numbers.setdefault(look, len(numbers))
     nodes, _ = places.sorted
-    rows = np.array([places.name[nodes], looks[which[nodes]]]).T
+    rows = np.array([places.name[nodes], looks[pair[nodes]]]).T
     prefix, layer = places.prefix[nodes], places.layer[nodes]
     begins = np.flatnonzero(np.diff(prefix, prepend=-1) | np.diff(layer, prepend=-1))
     found: dict[int, dict[int, int]] = defaultdict(dict)

@@ -52,7 +52,8 @@ def later(program: Program, begin: int, steps: int) -> Flags:
 def sources(program: Program) -> tuple[Ints, Ints]:
     """Return the ops that each op waits for: those of op i begin at the i-th place of the first array."""
     waits, makers = program.columns.waits
-    return np.searchsorted(waits, np.arange(len(program.ops) + 1)), makers
+    counts = np.bincount(waits, minlength=len(program.ops))
+    return np.concatenate(([0], counts.cumsum())), makers
 
 
 @compiled

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from autoddl.sbp.mesh import Mesh
+from autoddl.search import builder
 from autoddl.search.builder import build
 from autoddl.search.columns import EdgeColumns, Edges, NodeColumns, Nodes
 from autoddl.search.kept import with_kept
@@ -63,6 +64,31 @@ def test_edges_are_who_makes_and_reads_each_tensor(problem: Problem) -> None:
         for node, operand, states in zip(nodes, edge.operands, arrays, strict=True):
             choices = problem.nodes[node].choices
             assert [edge.table.states[i] for i in states] == [c[operand] for c in choices]
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_ops_that_are_alike_are_what_each_of_them_is(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = PROBLEMS[name]()
+    monkeypatch.setattr(builder, "MOST_RESULTS", 0)  # every op with results is looked at alone
+    alone = PROBLEMS[name]()
+    for node, other in zip(together.nodes, alone.nodes, strict=True):
+        assert (node.kind, node.name, node.choices) == (other.kind, other.name, other.choices)
+        assert (node.compute_s == other.compute_s).all()
+        assert (node.memory_bytes == other.memory_bytes).all()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_ops_and_tensors_are_those_of_the_names(problem: Problem, kept: bool) -> None:
+    """Who makes a problem notes them; they are what looking names up gives."""
+    found = with_kept(problem) if kept else problem
+    same = replace(found)  # without notes
+    assert (found.ops == same.ops).all()
+    assert (found.tensors == same.tensors).all()
+    place = found.program.columns.place
+    ops = [place[node.name] if node.kind == "op" else -1 for node in found.nodes]
+    assert found.ops.tolist() == ops
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -124,6 +125,34 @@ def test_a_restricted_problem_keeps_shares_and_messages() -> None:
         smaller = costs[np.ix_(*domains)].min()
         for relaxation in (dual, after):
             assert relaxation.ascend(5) <= smaller * (1 + CLOSE), seed
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_other_prices_are_as_those_of_a_relaxation_of_their_own(
+    make: Callable[[int], Problem],
+) -> None:
+    rng, compared = np.random.default_rng(0), 0
+    for seed in range(20):
+        p = make(seed)
+        dual = Dual(p, byte_s=1e-3, most_s=1e3)
+        dual.ascend(2)
+        node = int(rng.integers(len(p.nodes)))
+        held = rng.integers(0, 1000, len(p.nodes[node].choices))
+        nodes, edges = list(p.nodes), list(p.edges)
+        nodes[node] = replace(nodes[node], memory_bytes=held)
+        for index, edge in enumerate(p.edges):
+            if len(edge.readers) == 1:
+                cost = rng.permuted(edge.table.cost) + 0.5
+                edges[index] = replace(edge, table=replace(edge.table, cost=cost))
+                other = replace(p, nodes=tuple(nodes), edges=tuple(edges))
+                anew = Dual(other, byte_s=2e-3, most_s=1e3, before=dual)
+                again = dual.repriced(2e-3, index, cost, {node: held})
+                assert again.bound() == pytest.approx(anew.bound(), rel=CLOSE), seed
+                assert again.ascend(3) == pytest.approx(anew.ascend(3), rel=CLOSE), seed
+                assert dual.repriced(1e-3, index, edge.table.cost, {}).bound() == dual.bound()
+                edges[index] = edge
+                compared += 1
+    assert compared > 20
 
 
 @pytest.mark.parametrize("make", KINDS)
