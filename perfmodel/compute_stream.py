@@ -99,10 +99,7 @@ def stream_order(rank: RankTasks) -> Ints:
     nodes = tasks.order.argsort(kind="stable")
     nodes = nodes[~inner[nodes]]
     variable = (tasks.first[buffers.producer] == buffers.origin) & (buffers.kind == PARAMETER)
-    sources = _sources(
-        *rank.before, *rank.reads, *rank.readers, variable, tasks.updates, inner, nodes
-    )
-    return _in_turn(*rank.before, nodes, *sources)
+    return _in_turn(*rank.before, *rank.reads, *rank.readers, variable, tasks.updates, inner, nodes)
 
 
 @compiled
@@ -155,9 +152,13 @@ def _sources(
 
 @compiled
 def _in_turn(
-    start: Ints, before: Ints, nodes: Ints, waiting: Ints, last: Ints, pairs: Table
-) -> Ints:
+    start: Ints, before: Ints, start_reads: Ints, reads: Ints, start_readers: Ints, readers: Ints,
+    variable: Flags, updates: Flags, inner: Flags, nodes: Ints,
+) -> Ints:  # fmt: skip
     """Return all tasks: `nodes` breadth first, each behind the parts of boxings that it waits for."""
+    waiting, last, pairs = _sources(
+        start, before, start_reads, reads, start_readers, readers, variable, updates, inner, nodes
+    )
     count = len(start) - 1
     order, many = np.empty(count, np.int64), 0
     placed, stack = np.zeros(count, np.bool_), np.empty(len(before) + 1, np.int64)

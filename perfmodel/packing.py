@@ -12,8 +12,10 @@ from autoddl.perfmodel.rank import Flags, Ints, Table
 
 Place = tuple[int, int, int, int]
 
-_BRIEF = 16  # steps; buffers that live no longer are looked up step by step
-_WAITING = 512  # placed buffers that are not sorted in yet
+_BLOCK = 4  # bits of a step that don't tell its block
+_GROUP = 4  # bits of a block that don't tell its group
+_BRIEF = 1 << _BLOCK  # steps; buffers that live no longer are looked up by blocks
+_NOTHING = np.iinfo(np.int64).max
 
 
 def packed(sizes: Ints, begins: Ints, ends: Ints) -> tuple[int, Flags]:
@@ -23,191 +25,164 @@ def packed(sizes: Ints, begins: Ints, ends: Ints) -> tuple[int, Flags]:
     return size, (begins <= peak) & (peak <= ends)
 
 
-def placed_bytes(
-    sizes: Ints, begins: Ints, ends: Ints, peak: int = 0, waiting: int = _WAITING
-) -> int:
+def placed_bytes(sizes: Ints, begins: Ints, ends: Ints, peak: int = 0) -> int:
     """Return the bytes of a block in which buffers are placed in this order, each as low as it fits.
 
     `begins` and `ends` are the first and last times at which a buffer is in use; buffers that meet
-    don't overlap. The result is the same whichever step is the `peak`, in which most are in use, and
-    however many may be `waiting` to be sorted in.
+    don't overlap. The result is the same whichever step is the `peak`, in which most are in use.
     """
-    lengths, steps = ends - begins + 1, int(ends.max(initial=-1)) + 1
-    newest, floor = np.full(steps, -1), np.full(steps, np.iinfo(np.int64).max)
-    kept = np.empty((int(lengths[lengths <= _BRIEF].sum()), 3), dtype=np.int64)
-    return int(_placed(sizes, begins, ends, newest, floor, kept, peak, waiting))
+    return int(_placed(sizes, begins, ends, int(ends.max(initial=-1)) + 1, peak))
 
 
 def _peak(sizes: Ints, begins: Ints, ends: Ints) -> int:
     """Return the first step in which the sum of the buffers is largest."""
-    change = np.zeros(int(ends.max(initial=0)) + 2, dtype=np.int64)
-    np.add.at(change, begins, sizes)
-    np.subtract.at(change, ends + 1, sizes)
+    steps = int(ends.max(initial=0)) + 2
+    change = np.bincount(begins, sizes, steps) - np.bincount(ends + 1, sizes, steps)
     return int(change.cumsum().argmax())
 
 
 @compiled
-def _placed(
-    sizes: Ints, begins: Ints, ends: Ints, newest: Ints, floor: Ints, kept: Table, peak: int, most: int
-) -> int:  # fmt: skip
+def _placed(sizes: Ints, begins: Ints, ends: Ints, steps: int, peak: int) -> int:
     """Return where the highest buffer ends.
 
-    Most buffers live for few steps. Those are `kept` by step: low, top and the one before, `newest` of
-    each step; most find room below all that lives longer, whose lowest place is `floor` by step. `high`
-    are begins, ends, lows and tops of what lives longer, in ascending order of lows, and `rows` those of
-    all; what lives for few steps waits in `late` until it is sorted in there, too.
-
-    Most of what lives long is in use at the `peak`. Where no room was below `full` at that step for one
-    buffer, there is none for the next of this size.
+    `placed` are begins, ends, lows and tops. What lives for few steps is found by blocks of steps: the
+    `newest` that begins in one leads to `older` ones; `highest` is how high they reach, by block and by
+    group of blocks. What lives longer is of two `kinds`: not in use at the `peak`, or in use there, one
+    above the other; so `many` of each are numbered in ascending order of lows. `floors` are the lowest of
+    each kind by step. That of the second never rises towards the peak, so that few steps change.
     """
-    rows, late = np.empty((len(sizes), 4), np.int64), np.empty((most + 1, 4), np.int64)
-    high = np.empty((len(sizes), 4), np.int64)
-    filled, many = np.zeros(2, np.int64), 0  # so many of `rows` and of `late`, and of `high`
-    used, highest, highest_late, full, largest = 0, 0, 0, 0, 0
+    placed, older = np.empty((len(sizes), 4), np.int64), np.empty(len(sizes), np.int64)
+    newest, met = np.full((steps >> _BLOCK) + 1, -1), np.empty((len(sizes), 2), np.int64)
+    highest, floors = np.zeros((2, len(newest)), np.int64), np.full((2, steps), _NOTHING)
+    kinds, many = np.empty((2, len(sizes)), np.int64), np.zeros(2, np.int64)
+    top, full, largest = 0, 0, 0
     for n in range(len(sizes)):
-        size, begin, end = sizes[n], begins[n], ends[n]
+        size, begin, end, low, room, before = sizes[n], begins[n], ends[n], 0, 0, -1
         full, largest = full if n and size == sizes[n - 1] else 0, max(largest, size)
-        if end - begin < _BRIEF:
-            room = floor[begin]
-            for step in range(begin + 1, end + 1):
-                room = min(room, floor[step])
-            low = _above(newest, kept, (begin, end, size, room))
-            if low + size > room:
-                low = _beside(high, many, newest, kept, (begin, end, size, low))
+        kind = 1 if begin <= peak and peak <= end else 0
+        brief = kind == 0 and end - begin < _BRIEF
+        if kind:  # no room at the peak for the one before is none for the next of this size
+            low = full = _between(placed, kinds[1], many[1], (peak, peak, size, full), 0)
+        if brief:
+            room = floors[1, end if end < peak else begin]
             for step in range(begin, end + 1):
-                kept[used, 0], kept[used, 1], kept[used, 2] = low, low + size, newest[step]
-                newest[step] = used
-                used += 1
-            if filled[1] > most:
-                _sort_in(rows, late, filled)
-                highest_late = 0
-            late[filled[1], 0], late[filled[1], 1] = begin, end
-            late[filled[1], 2], late[filled[1], 3] = low, low + size
-            filled[1] += 1
-            highest, highest_late = max(highest, low + size), max(highest_late, low + size)
+                room = min(room, floors[0, step])
+        else:
+            low = _beside(placed, kinds, many, (begin, end, size, low), largest)
+        count = _meet(placed, newest, older, highest, (begin, end, low), met)
+        while low != before:
+            before = low
+            low, count = _above(met, count, size, low)
+            if low + size > room:
+                low = _beside(placed, kinds, many, (begin, end, size, low), largest)
+        top = max(top, low + size)
+        placed[n, 0], placed[n, 1], placed[n, 2], placed[n, 3] = begin, end, low, low + size
+        if brief:
+            block = begin >> _BLOCK
+            older[n], newest[block] = newest[block], n
+            highest[0, block] = max(highest[0, block], low + size)
+            highest[1, block >> _GROUP] = max(highest[1, block >> _GROUP], low + size)
             continue
-        start = 0
-        if begin <= peak and peak <= end:
-            full = _lowest(rows, filled[0], (peak, peak, size, full), largest)
-            start = full
-        low = _lowest(rows, filled[0], (begin, end, size, start), largest)
-        if low < highest_late and _meets(late, filled[1], (low, size, begin, end)):
-            _sort_in(rows, late, filled)
-            highest_late = 0
-            low = _lowest(rows, filled[0], (begin, end, size, start), largest)
-        filled[0] = _insert(rows, filled[0], (begin, end, low, low + size))
-        many = _insert(high, many, (begin, end, low, low + size))
-        highest = max(highest, low + size)
-        for step in range(begin, end + 1):
-            floor[step] = min(floor[step], low)
-    return highest
+        _insert(placed, kinds[kind], many[kind], n)
+        many[kind] += 1
+        if kind:
+            _lower(floors[1], peak, begin, end, low)
+        else:
+            for step in range(begin, end + 1):
+                floors[0, step] = min(floors[0, step], low)
+    return top
 
 
 @compiled
-def _above(newest: Ints, kept: Table, wanted: Place) -> int:
-    """Return the lowest place between what is kept by step, or one that is too high for the room."""
-    begin, end, size, room = wanted
-    low, moved = 0, True
-    while moved and low + size <= room:
-        moved = False
-        for step in range(begin, end + 1):
-            other = newest[step]
-            while other >= 0:
-                if kept[other, 0] < low + size and kept[other, 1] > low:
-                    low, moved = kept[other, 1], True
-                other = kept[other, 2]
-    return low
+def _meet(
+    placed: Table, newest: Ints, older: Ints, highest: Table, wanted: tuple[int, int, int],
+    met: Table,
+) -> int:  # fmt: skip
+    """Find those that live for few steps, but also in these, and end above `low`; return how many.
+
+    Their lows and tops are put into `met`.
+    """
+    begin, end, low = wanted
+    count, block = 0, max((begin >> _BLOCK) - 1, 0)
+    while block <= end >> _BLOCK:
+        if highest[1, block >> _GROUP] <= low:
+            block = ((block >> _GROUP) + 1) << _GROUP
+            continue
+        other = newest[block] if highest[0, block] > low else -1
+        while other >= 0:
+            if placed[other, 0] <= end and placed[other, 1] >= begin and placed[other, 3] > low:
+                met[count, 0], met[count, 1] = placed[other, 2], placed[other, 3]
+                count += 1
+            other = older[other]
+        block += 1
+    return count
 
 
 @compiled
-def _beside(high: Table, many: int, newest: Ints, kept: Table, wanted: Place) -> int:
-    """Return the lowest place from `low` on beside what is kept by step and what is not."""
+def _above(met: Table, count: int, size: int, low: int) -> tuple[int, int]:
+    """Return the lowest place from `low` on between so many; those below are dropped, and the number."""
+    before = -1
+    while low != before:
+        before, k = low, 0
+        while k < count:
+            if met[k, 0] >= low + size:
+                k += 1
+                continue
+            low, count = max(low, met[k, 1]), count - 1
+            met[k, 0], met[k, 1] = met[count, 0], met[count, 1]
+    return low, count
+
+
+@compiled
+def _beside(placed: Table, kinds: Table, many: Ints, wanted: Place, largest: int) -> int:
+    """Return the lowest place from `low` on between those of both kinds; none is of more bytes."""
     begin, end, size, low = wanted
-    k, before = 0, -1
+    before = -1
     while low != before:
         before = low
-        while k < many and high[k, 2] < low + size:
-            if high[k, 0] <= end and high[k, 1] >= begin:
-                low = max(low, high[k, 3])
-            k += 1
-        for step in range(begin, end + 1):
-            other = newest[step]
-            while other >= 0:
-                if kept[other, 0] < low + size and kept[other, 1] > low:
-                    low = kept[other, 1]
-                other = kept[other, 2]
+        low = _between(placed, kinds[0], many[0], (begin, end, size, low), largest)
+        low = _between(placed, kinds[1], many[1], (begin, end, size, low), 0)
     return low
 
 
 @compiled
-def _lowest(rows: Table, count: int, wanted: Place, largest: int) -> int:
-    """Return the lowest place from `low` on between the first so many rows, of `largest` at most."""
+def _between(placed: Table, kind: Ints, many: int, wanted: Place, reach: int) -> int:
+    """Return the lowest place from `low` on between so many of a kind.
+
+    Of those that begin more than `reach` below, only the last may end above (where they lie one above
+    the other, `reach` is 0).
+    """
     begin, end, size, low = wanted
-    for k in range(_first(rows, count, low - largest), count):  # those before end below
-        if rows[k, 0] <= end and rows[k, 1] >= begin:
-            if rows[k, 2] - low >= size:
-                break
-            low = max(low, rows[k, 3])
-    return low
-
-
-@compiled
-def _first(rows: Table, count: int, low: int) -> int:
-    """Return the first of so many rows that begins so low or above."""
-    first, last = 0, count
+    first, last = 0, many
     while first < last:
         middle = (first + last) // 2
-        if rows[middle, 2] >= low:
+        if placed[kind[middle], 2] >= low - reach:
             last = middle
         else:
             first = middle + 1
-    return first
+    for k in range(max(first - 1, 0), many):
+        other = kind[k]
+        if placed[other, 2] >= low + size:
+            break
+        if placed[other, 0] <= end and placed[other, 1] >= begin:
+            low = max(low, placed[other, 3])
+    return low
 
 
 @compiled
-def _meets(late: Table, waiting: int, place: Place) -> bool:
-    """Tell whether a place is taken by one of those that wait."""
-    low, size, begin, end = place
-    for k in range(waiting):
-        met = late[k, 0] <= end and late[k, 1] >= begin
-        if met and late[k, 2] < low + size and late[k, 3] > low:
-            return True
-    return False
+def _insert(placed: Table, kind: Ints, many: int, number: int) -> None:
+    """Put a buffer behind the first so many of a kind, or where it belongs."""
+    while many and placed[kind[many - 1], 2] > placed[number, 2]:
+        kind[many] = kind[many - 1]
+        many -= 1
+    kind[many] = number
 
 
 @compiled
-def _insert(rows: Table, count: int, row: Place) -> int:
-    """Put a row where its low belongs among the first so many; return how many these are then."""
-    place, (begin, end, low, top) = _first(rows, count, row[2]), row
-    behind = rows[place : count + 1]
-    for n in range(len(behind)):  # each takes the place of the next
-        there = behind[n]
-        others = there[0], there[1], there[2], there[3]
-        there[0], there[1], there[2], there[3] = begin, end, low, top
-        begin, end, low, top = others
-    return count + 1
-
-
-@compiled
-def _sort_in(rows: Table, late: Table, filled: Ints) -> None:
-    """Merge those that wait into the first rows; `filled` is how many there are of each."""
-    turn, k = np.empty(filled[1], np.int64), filled[0] - 1
-    for number in range(len(turn)):
-        place = number
-        while place > 0 and late[turn[place - 1], 2] > late[number, 2]:
-            turn[place] = turn[place - 1]
-            place -= 1
-        turn[place] = number
-    filled[0] += filled[1]
-    free = filled[0]
-    while filled[1]:
-        filled[1] -= 1
-        number = turn[filled[1]]
-        while k >= 0 and rows[k, 2] > late[number, 2]:
-            free -= 1
-            for column in range(4):
-                rows[free, column] = rows[k, column]
-            k -= 1
-        free -= 1
-        for column in range(4):
-            rows[free, column] = late[number, column]
+def _lower(floor: Ints, peak: int, begin: int, end: int, low: int) -> None:
+    """Lower a floor that never rises towards the peak: from the ends inwards, while it is higher."""
+    for first, way in ((begin, 1), (end, -1)):
+        step = first
+        while (peak - step) * way >= 0 and floor[step] > low:
+            floor[step] = low
+            step += way

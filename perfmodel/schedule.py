@@ -78,19 +78,9 @@ def _shared(rank: RankTasks, order: Ints, chains: Ints) -> Blocks:
     tasks, buffers = rank.tasks, rank.buffers
     sizes, first, shares = buffers.size, tasks.first, tasks.shares
     written, overwrites = buffers.reused & (sizes > 0), tasks.writes & (shares != NONE)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    may = _overwriting(
-        shares, overwrites, first, buffers.origin, *rank.readers, VARIABLE[buffers.kind],
-        tasks.transfer, *rank.before, chains, place, order,
-    )  # fmt: skip
-    row, number, lengths = _rows(chains, order)
-    lengths = lengths[: row.max(initial=-1) + 1]
-    members, offset = np.empty_like(order), lengths.cumsum() - lengths
-    members[offset[row] + number] = np.arange(len(order))
-    lives, start = _lives(
-        members, row, number, lengths, first, sizes, written, *rank.readers, shares,
-        ~overwrites | may,
+    lives, start, lengths = _lives(
+        order, chains, shares, overwrites, first, sizes, written, buffers.origin, *rank.readers,
+        VARIABLE[buffers.kind], tasks.transfer, *rank.before,
     )  # fmt: skip
     homes, begin, end = lives[:, : start[-1]]
     mine, alive = sizes[homes], np.ones(len(homes), dtype=np.bool_)
@@ -111,7 +101,7 @@ def _shared(rank: RankTasks, order: Ints, chains: Ints) -> Blocks:
 @compiled
 def _overwriting(
     shares: Ints, overwrites: Flags, first: Ints, origin: Ints, start: Ints, readers: Ints, held: Flags,
-    transfer: Flags, start_before: Ints, before: Ints, chains: Ints, place: Ints, order: Ints,
+    transfer: Flags, start_before: Ints, before: Ints, chains: Ints, order: Ints,
 ) -> Flags:  # fmt: skip
     """Return the tasks that may write their result over an input.
 
@@ -119,7 +109,9 @@ def _overwriting(
     have those that read what is a view of the input, or what it is a view of. Boxings are no views,
     but OneFlow takes what they move for the tensor itself, and never waits for them.
     """
-    found = np.zeros(len(shares), np.bool_)
+    found, place = np.zeros(len(shares), np.bool_), np.empty(len(order), np.int64)
+    for n in range(len(order)):
+        place[order[n]] = n
     group, view = np.arange(len(origin)), np.full(len(origin), -1)  # view: the next of the group
     for task in range(len(shares)):
         if shares[task] >= 0 and not overwrites[task]:
@@ -183,20 +175,28 @@ def _rows(chains: Ints, order: Ints) -> tuple[Ints, Ints, Ints]:
         row[task] = row[chains[task]]
         number[task] = lengths[row[task]]
         lengths[row[task]] += 1
-    return row, number, lengths
+    return row, number, lengths[:count].copy()
 
 
 @compiled
 def _lives(
-    members: Ints, row: Ints, number: Ints, lengths: Ints, first: Ints, sizes: Ints, written: Flags,
-    start: Ints, readers: Ints, shares: Ints, may_share: Flags,
-) -> tuple[Table, Ints]:  # fmt: skip
+    order: Ints, chains: Ints, shares: Ints, overwrites: Flags, first: Ints, sizes: Ints, written: Flags,
+    origin: Ints, start: Ints, readers: Ints, held: Flags, transfer: Flags, start_before: Ints,
+    before: Ints,
+) -> tuple[Table, Ints, Ints]:  # fmt: skip
     """Return the buffers of all chains that have memory of their own, and when they begin and end.
 
-    Those are columns of a table; besides, where the first of each chain is, and where the last one ends.
-    `members` are the tasks chain by chain, `row` is the chain of each task, `number` its place in it.
-    What is read from outside its chain lives to the end of it.
+    Those are columns of a table; besides, where the first of each chain is, and where the last one ends,
+    and of how many tasks each chain is. What is read from outside its chain lives to the end of it.
     """
+    may = _overwriting(
+        shares, overwrites, first, origin, start, readers, held, transfer, start_before, before, chains,
+        order,
+    )  # fmt: skip
+    row, number, lengths = _rows(chains, order)
+    members, offset = np.empty(len(order), np.int64), lengths.cumsum() - lengths
+    for task in range(len(order)):
+        members[offset[row[task]] + number[task]] = task
     lives, home = np.empty((3, len(sizes)), np.int64), np.full(len(sizes), -1)
     starts, count = np.empty(len(lengths) + 1, np.int64), 0
     for task in members:
@@ -209,9 +209,10 @@ def _lives(
             for k in range(start[buffer], start[buffer + 1]):
                 inside = row[readers[k]] == row[task]
                 end = max(end, number[readers[k]] if inside else lengths[row[task]] - 1)
-            source = shares[task] if buffer == first[task] and may_share[task] else -1
-            held = source >= 0 and home[source] >= starts[row[task]]
-            if held and sizes[source] == sizes[buffer]:
+            shared = buffer == first[task] and (may[task] or not overwrites[task])
+            source = shares[task] if shared else -1
+            held_here = source >= 0 and home[source] >= starts[row[task]]
+            if held_here and sizes[source] == sizes[buffer]:
                 home[buffer] = home[source]
                 lives[2, home[source]] = max(lives[2, home[source]], end)
                 continue
@@ -219,4 +220,4 @@ def _lives(
             lives[0, count], lives[1, count], lives[2, count] = buffer, number[task], end
             count += 1
     starts[len(lengths)] = count
-    return lives, starts
+    return lives, starts, lengths

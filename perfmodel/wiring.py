@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from autoddl.perfmodel.rank import NONE
@@ -29,11 +27,11 @@ class Wiring:
     """
 
     def __init__(self, program: Program) -> None:
-        columns, ops, tensors = program.columns, program.ops, program.tensors
-        self.program, self.tensor = program, columns.number
+        columns, ops = program.columns, program.ops
+        self.program, self.op, self.tensor = program, columns.place, columns.number
         self.form, self.kind = columns.form, columns.kind
-        place = {role: index for index, role in enumerate(ROLES)}
-        self.role = np.array([place[t.role] for t in tensors] + [NONE] * len(ops), dtype=np.int64)
+        role = np.array([ROLES.index(name) for name in columns.roles], dtype=np.int64)
+        self.role = np.concatenate((role[columns.role], np.full(len(ops), NONE)))
         updates = columns.phase == _UPDATE
         self.updates = np.append(updates, updates[-1:] if len(ops) else False)
         outside, sums = (
@@ -49,13 +47,8 @@ class Wiring:
         results, held = columns.outputs, np.arange(len(ops))
         self.first_held = results.begin + np.arange(len(ops) + 1)
         self.held = np.empty(self.first_held[-1], dtype=np.int64)
-        self.held[self.first_held[1:] - 1] = len(tensors) + held
+        self.held[self.first_held[1:] - 1] = len(columns.form) + held
         self.held[np.arange(len(results.tensor)) + results.op] = results.tensor
-
-    @cached_property
-    def op(self) -> dict[str, int]:
-        """Return the number of each op."""
-        return {op.name: number for number, op in enumerate(self.program.ops)}
 
     def slot(self, tensor: str, op: int, operand: str) -> int:
         """Return where among all inputs an operand of an op is; NONE if it does not read the tensor."""

@@ -43,7 +43,7 @@ class Columns:
 
     By op: `type` and `module` number `types` and `modules`, `kind` is equal for ops of equal types,
     attributes, shapes and dtypes; `place` is its position by name. By tensor: `form` numbers `forms`
-    (shapes and dtypes); `number` is its position by name.
+    (shapes and dtypes), `role` numbers `roles`; `number` is its position by name.
     """
 
     def __init__(self, ops: Sequence[Op], tensors: Sequence[Tensor]) -> None:
@@ -51,13 +51,15 @@ class Columns:
         # each op is looked at once: what takes time is to get at thousands of them in memory
         rows = map(attrgetter("name", "type", "module", "phase", "attrs", "inputs", "outputs"), ops)
         names, kinds, paths, self._phases, self._attrs, reads, makes = _transposed(rows, 7)
-        shapes = map(attrgetter("name", "shape", "dtype"), tensors)
-        tensor_names, *form = _transposed(shapes, 3)
+        facts = map(attrgetter("name", "role", "shape", "dtype"), tensors)
+        tensor_names, roles, *form = _transposed(facts, 4)
         self.place: Mapping[str, int] = dict(zip(names, range(len(names)), strict=True))
         self.number: Mapping[str, int] = dict(zip(tensor_names, range(len(tensors)), strict=True))
         forms: dict[tuple[tuple[int, ...], str], int] = {}
         self.form = _numbers(list(zip(*form, strict=True)), forms)
-        self.forms = tuple(forms)
+        known: dict[str, int] = {}
+        self.role = _numbers(roles, known)
+        self.forms, self.roles = tuple(forms), tuple(known)
         types: dict[str, int] = {}
         modules: dict[str, int] = {}
         operands: dict[str, int] = {}
@@ -111,7 +113,9 @@ class Columns:
     @cached_property
     def phase(self) -> npt.NDArray[np.str_]:
         """Return the phase of every op."""
-        return np.array(self._phases, dtype=np.str_)
+        known: dict[str, int] = {}
+        numbers = _numbers(self._phases, known)
+        return np.array(list(known), dtype=np.str_)[numbers]
 
     @cached_property
     def maker(self) -> Ints:

@@ -32,11 +32,26 @@ def buffers(draw: st.DrawFn) -> tuple[list[int], list[Life]]:
     return sizes, [(begin, begin + draw(spans)) for begin in begins]
 
 
-@given(buffers(), st.integers(0, 30), st.sampled_from([0, 2, 512]))
-def test_every_buffer_lies_as_low_as_it_fits(
-    found: tuple[list[int], list[Life]], peak: int, waiting: int
-) -> None:
-    sizes, lives = found
+def found(sizes: list[int], lives: list[Life], peak: int) -> int:
     begins, ends = np.array(lives, dtype=np.int64).reshape(-1, 2).T.copy()
-    placed = placed_bytes(np.array(sizes, dtype=np.int64), begins, ends, peak, waiting)
-    assert placed == by_trying(sizes, lives)
+    return placed_bytes(np.array(sizes, dtype=np.int64), begins, ends, peak)
+
+
+@given(buffers(), st.integers(0, 30))
+def test_every_buffer_lies_as_low_as_it_fits(
+    drawn: tuple[list[int], list[Life]], peak: int
+) -> None:
+    assert found(*drawn, peak) == by_trying(*drawn)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([60, 700]), st.booleans())
+def test_so_does_each_of_many(seed: int, steps: int, largest_first: bool) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, rng.choice([2, 7]), 60)
+    begins, spans = rng.integers(0, steps, 60), rng.choice([1, 16, 17, 300, steps], 60)
+    ends = np.minimum(begins + rng.integers(spans), steps)
+    if largest_first:  # as the engine places them
+        sizes = -np.sort(-sizes)
+    lives = list(zip(begins.tolist(), ends.tolist(), strict=True))
+    for peak in (0, steps // 2, int(rng.integers(steps)), steps):
+        assert found(sizes.tolist(), lives, peak) == by_trying(sizes.tolist(), lives)

@@ -43,7 +43,8 @@ def test_columns_say_what_tensors_say(program: Program) -> None:
     columns = program.columns
     for index, tensor in enumerate(program.tensors):
         shape, dtype = columns.forms[columns.form[index]]
-        assert Tensor(tensor.name, shape, dtype, tensor.role) == tensor
+        role = columns.roles[columns.role[index]]
+        assert Tensor(tensor.name, shape, dtype, role) == tensor
         assert columns.number[tensor.name] == index
         assert columns.size_bytes[index] == tensor.size_bytes
         makers = [(i, k) for i, op in enumerate(program.ops) for k, (_, t) in enumerate(op.outputs)
