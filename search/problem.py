@@ -51,8 +51,8 @@ class Problem:
     `written` maps variables that an op updates in place to that op and its operand: they have the
     state that the op chooses for them, and no node of their own. With `compute_stream` boxings are
     ops of the compute stream: they take less memory, and nothing overlaps. `notes` keeps what others
-    have computed of this problem, `common` what is the same for all problems that are made of it by
-    `dataclasses.replace`: these have other nodes and edges for the same program, mesh and profile.
+    have computed of this problem, `common` what does not depend on nodes and edges: problems that are
+    made of this one by `dataclasses.replace` have it, too.
     """
 
     program: Program
@@ -67,10 +67,7 @@ class Problem:
 
     def once(self, key: object, make: Callable[[], _T]) -> _T:
         """Return what is noted under a key; it is made the first time."""
-        if key not in self.notes:
-            self.notes[key] = make()
-        found: _T = self.notes[key]
-        return found
+        return _noted(self.notes, key, make)
 
     @cached_property
     def node_columns(self) -> NodeColumns:
@@ -128,17 +125,16 @@ class Problem:
     @cached_property
     def prices(self) -> StepPrices:
         """Return the prices of single ops and boxings, for all assignments that are estimated."""
-        made = StepPrices(self.program, self.mesh, self.profile)
-        found: StepPrices = self.common.setdefault(StepPrices, made)
-        return found
+        parts = self.program, self.mesh, self.profile
+        key = StepPrices, *map(id, parts)  # they stay what they are: it keeps them
+        return _noted(self.common, key, lambda: StepPrices(*parts))
 
     @cached_property
     def sizes(self) -> LocalSizes:
         """Return what ops and tensors take on one device, for all assignments that are estimated."""
-        found: LocalSizes = self.common.setdefault(
-            LocalSizes, LocalSizes(self.program, self.mesh.shape)
-        )
-        return found
+        parts = self.program, self.mesh.shape
+        key = LocalSizes, id(parts[0]), parts[1]
+        return _noted(self.common, key, lambda: LocalSizes(*parts))
 
     @cached_property
     def flat(self) -> Flat:
@@ -264,6 +260,14 @@ class Problem:
             return ", ".join(name for _, name in self.program.op[node.name].outputs)
         states = next((p.states for p in self.program.parameters if p.tensor == node.name), ())
         return f"{node.name} with its optimizer states" if states else node.name
+
+
+def _noted(notes: dict[object, Any], key: object, make: Callable[[], _T]) -> _T:
+    """Return what is noted under a key; it is made the first time."""
+    if key not in notes:
+        notes[key] = make()
+    found: _T = notes[key]
+    return found
 
 
 def enumerate_assignments(problem: Problem) -> itertools.product[Assignment]:

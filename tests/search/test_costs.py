@@ -284,3 +284,14 @@ def test_other_streams_change_what_boxings_cost_and_nothing_else(engine: str | N
         assert (ours.table.cost == theirs.table.cost).all()
         assert (ours.table.hop == theirs.table.hop).all()
         assert (ours.source == theirs.source).all()
+
+
+def test_problems_share_the_prices_of_one_program_only() -> None:
+    p = builder.build(transformer(1), Mesh.parse("2"), PROFILE)
+    fewer = replace(p, nodes=p.nodes[:1], edges=())
+    assert fewer.prices is p.prices and fewer.sizes is p.sizes
+    others = replace(p, program=transformer(2)), replace(p, mesh=Mesh.parse("4"))
+    for other in others:
+        assert other.prices is not p.prices and other.sizes is not p.sizes
+        assert (other.prices.program, other.prices.mesh) == (other.program, other.mesh)
+        assert (other.sizes.program, other.sizes.mesh) == (other.program, other.mesh.shape)
