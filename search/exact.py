@@ -26,6 +26,7 @@ from autoddl.search.coordinate import search as descended
 from autoddl.search.descent import cheapest, least_memory, replicated
 from autoddl.search.dual import Dual
 from autoddl.search.ends import Ends
+from autoddl.search.finish import improved, prove
 from autoddl.search.incumbent import PROVEN, Incumbent
 from autoddl.search.prepare import prepare
 from autoddl.search.priced import ENOUGH, KNOWN, Prices
@@ -75,6 +76,11 @@ def search(
         stages.solve()
         if _descend(run, given):
             stages.go_on()
+        if stages.last is not None:
+            prove(run, stages.last)
+            if improved(run, stages.last):
+                stages.go_on()
+                prove(run, stages.last)
     if not np.isfinite(run.best_s):
         raise InfeasibleError(
             f"search='exact' on mesh {problem.mesh}: no assignment that is possible was found in "
