@@ -4,7 +4,8 @@ Of equal layers three are looked at first (ascent.py). That gives a plan, and me
 plans of the whole problem when every layer in the middle has those of the second (a fold): with it
 most choices drop out. A fold with more layers at both ends mostly closes the gap; its size does not
 depend on the depth of the model. Otherwise all layers are looked at with the choices that are left.
-What is not proven in the end is the start of a coordinate descent. A memory limit that binds becomes a
+What is not proven in the end is the start of a coordinate descent, and where few choices are left after
+that an integer linear program finds the best of them (finish.py). A memory limit that binds becomes a
 price of bytes first (priced.py), on a fold as well; with layers a small gap ends the search then.
 
 Why a fold bounds the whole problem: any messages do (dual.py), also such as are the same for many
