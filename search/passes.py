@@ -82,9 +82,8 @@ def _found(problem: Problem) -> _Waiting:
     choice = np.full((len(used), size), -1)
     for row, number in enumerate(used.tolist()):
         states = edges.arrays[number]
-        choice[row, states[::-1]] = np.arange(len(states))[
-            ::-1
-        ]  # the first one where some are equal
+        turns = np.arange(len(states))
+        choice[row, states[::-1]] = turns[::-1]  # the first one where some are equal
     lengths = np.cumsum([0, *map(len, edges.arrays)])
     return _Waiting(
         producer[second],
