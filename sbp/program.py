@@ -293,8 +293,9 @@ def _check(program: Program) -> None:
         if not all(isinstance(size, int) and size >= 0 for size in tensor.shape):
             raise ValueError(f"shape {tensor.shape} of {tensor.name}")
         _ = tensor.item_bytes
+    _ = program.columns  # looks up what ops read and make
     for name in (*program.inputs, *program.outputs, *_held(program.parameters)):
-        _ = program.tensor[name]  # what ops name is looked up where the columns are made
+        _ = program.tensor[name]
     for parameter in program.parameters:
         if (parameter.update is None) != (parameter.gradient is None):
             raise ValueError(f"parameter {parameter.tensor}: a gradient and an update go together")

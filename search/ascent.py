@@ -16,14 +16,13 @@ import numpy as np
 from autoddl.search.coordinate import search as descended
 from autoddl.search.dual import Dual
 from autoddl.search.frontier import cheapest as cheapest_within
-from autoddl.search.incumbent import ASCENTS, FINE, Incumbent
+from autoddl.search.incumbent import ASCENTS, FINE, SLACK, Incumbent
 from autoddl.search.problem import Ints, Problem
 from autoddl.search.restrict import restricted
 
 ROUNDS = 5  # of dual ascent between two looks at what can be dropped
 NEAR = 0.05  # relative; above that gap nothing is dropped, it would be little
 SHRUNK = 0.75  # so small a part of the choices left makes a smaller problem worth its time
-SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
 FEW = 2  # choices of a node on average that are left when all plans are looked at,
 SOME, SMALL = 4, 2000  # and where the bound stands still: on average, and of all nodes together
 WIDE = 4000  # partial plans that stay while looking at all that are left

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoddl.errors import InfeasibleError
-from autoddl.search.ascent import PATIENCE, SLACK, SOON, Ascent, everything
+from autoddl.search.ascent import PATIENCE, SOON, Ascent, everything
 from autoddl.search.coordinate import search as descended
 from autoddl.search.descent import cheapest, least_memory, replicated
 from autoddl.search.dual import Dual
@@ -211,7 +211,7 @@ class _Stages:
         )  # fmt: skip
         self._raise(dual, FOLDED)
         self.run.offer(few.some.extended(dual.rounded()))
-        return _View(few.some, dual, dual.kept(self._slack(dual)))
+        return _View(few.some, dual, dual.kept(self.run.slack_s(dual)))
 
     def _unfolded(self, before: _View, *, wide: bool) -> _View:
         """Bound all layers by a fold with more layers at either end, which have messages of their own.
@@ -231,7 +231,7 @@ class _Stages:
         if not self.run.closed():
             pairs = zip(domains, dual.rounded(), strict=True)
             self.run.offer(some.extended([int(domain[i]) for domain, i in pairs]))
-        left = [d[k] for d, k in zip(domains, dual.kept(self._slack(dual)), strict=True)]
+        left = [d[k] for d, k in zip(domains, dual.kept(self.run.slack_s(dual)), strict=True)]
         return _View(some, dual, left)
 
     def _raise(self, dual: Dual, turns: int) -> None:
@@ -243,11 +243,6 @@ class _Stages:
             least = CALM * gap_s if np.isfinite(gap_s) else 0.0
             if self._over() or self.run.bound_s <= before + least:
                 return
-
-    def _slack(self, dual: Dual) -> float:
-        """Return by how much a better plan may be above the bound of a dual, both with memory's price."""
-        best_s = min(self.run.best_s * (1 + SLACK), self.run.most_s())
-        return best_s + dual.byte_s * (self.run.limit or 0) - dual.bound()
 
     def go_on(self) -> None:
         """Drop more by a better plan that was found meanwhile, until the time is up."""

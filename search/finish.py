@@ -7,13 +7,10 @@ which one is the best.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from autoddl.errors import InfeasibleError
-from autoddl.search.ascent import SLACK, Ascent
+from autoddl.search.ascent import Ascent
 from autoddl.search.ilp import search as solved
 from autoddl.search.incumbent import Incumbent
-from autoddl.search.problem import Ints
 from autoddl.search.restrict import restricted
 from autoddl.search.result import SearchResult
 
@@ -24,30 +21,28 @@ BEST = 64.0  # by what the slack is divided for a look at the choices that seem 
 def improved(run: Incumbent, ascent: Ascent) -> bool:
     """Look at the choices that seem best; tell whether that brought a better plan."""
     before_s = run.best_s
-    _solved(run, _left(run, ascent, BEST), LOOK)
+    _solved(run, ascent, BEST, LOOK)
     return run.best_s < before_s
 
 
 def prove(run: Incumbent, ascent: Ascent) -> None:
     """Look at all that may be part of a better plan, if that is little."""
-    found = _solved(run, _left(run, ascent, 1.0), PROOF)
+    found = _solved(run, ascent, 1.0, PROOF)
     if found is not None:
         run.raise_to(min(run.best_s, found.lower_bound_s))
 
 
-def _left(run: Incumbent, ascent: Ascent, part: float) -> list[Ints]:
-    """Return the choices of every node that are in plans within a part of the slack."""
-    dual = ascent.dual
-    allowed = dual.byte_s * (run.limit or 0)
-    slack_s = min(run.best_s * (1 + SLACK), dual.most_s) + allowed - dual.bound()
-    kept = dual.kept(slack_s / part)
-    return [domain[choices] for domain, choices in zip(ascent.domains, kept, strict=True)]
+def _solved(run: Incumbent, ascent: Ascent, part: float, most: int) -> SearchResult | None:
+    """Solve the problem with the choices within a part of the slack, and offer the plan.
 
-
-def _solved(run: Incumbent, left: Sequence[Ints], most: int) -> SearchResult | None:
-    """Solve the problem with few choices and offer the plan; None if they are more, or none fits."""
+    There is none if the best one is proven already, if these are too many, or if nothing fits.
+    """
     budget = run.budget - run.trace.elapsed_s()
-    if budget <= 0 or run.closed() or sum(map(len, left)) > most:
+    if budget <= 0 or run.closed():
+        return None
+    kept = ascent.dual.kept(run.slack_s(ascent.dual) / part)
+    left = [domain[choices] for domain, choices in zip(ascent.domains, kept, strict=True)]
+    if sum(map(len, left)) > most:
         return None
     few = restricted(run.problem, left)
     try:

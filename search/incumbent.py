@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoddl.search.dual import Dual
 from autoddl.search.problem import Problem
 from autoddl.search.result import Assignment, Progress, Trace
 
 PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
 FINE = 1e-5  # relative; below that gap only a proof is of use, a better plan is not
 ASCENTS = 0.8  # so much of the budget may ascents take
+SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
 
 
 class Incumbent:
@@ -50,6 +52,11 @@ class Incumbent:
         """Return more than what the best plan costs."""
         known = self.best_s if np.isfinite(self.best_s) else 1e6 * self.problem.lower_bound_s()
         return 2 * max(known, 1e-9)
+
+    def slack_s(self, dual: Dual) -> float:
+        """Return by how much a better plan may be above the bound of a dual, both with memory's price."""
+        best_s = min(self.best_s * (1 + SLACK), self.most_s())
+        return best_s + dual.byte_s * (self.limit or 0) - dual.bound()
 
     def late(self) -> bool:
         """Tell whether the time for ascents is up."""

@@ -183,6 +183,14 @@ def test_other_versions() -> None:
         Program.from_json(data)
 
 
+def test_tensors_that_only_ops_name_are_looked_up_too() -> None:
+    program = replace(small_program(), inputs=(), outputs=(), parameters=())
+    assert Program.from_json(json.loads(json.dumps(program.to_json()))) == program
+    data = json.loads(json.dumps(replace(program, tensors=program.tensors[1:]).to_json()))
+    with pytest.raises(AutoDDLError, match=f"damaged.*{program.tensors[0].name}"):
+        Program.from_json(data)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
