@@ -18,14 +18,15 @@ demo: venv ## Plan a GPT, show the plan, run it on this machine's CPU ranks
 test: venv ## Run all tests (CPython 3.10 with OneFlow): those without the engine on all cores
 	@tools/test.sh .venv $(ARGS)
 
-test-planner: ## Run the planner's tests without OneFlow on the newest CPython found
+test-planner: ## Run the tests of autoddl (not of experiments) without OneFlow on the newest CPython found
 	@PYTHON="$(PLANNER_PYTHON)" tools/bootstrap.sh .venv-planner test 3.13 3.12 3.11 || { \
 	    code=$$?; \
 	    if [ $$code -eq 2 ] && [ -z "$(PLANNER_PYTHON)" ]; then \
 	        echo "test-planner: skipped, this machine has no newer Python than 3.10"; exit 0; \
 	    fi; \
 	    exit $$code; }; \
-	.venv-planner/bin/python -m pytest -n auto -m "not oneflow and not testbed" $(ARGS)
+	.venv-planner/bin/python -m pytest -n auto -m "not oneflow and not ranks and not testbed" \
+	    $(or $(ARGS),--ignore=tests/experiments)
 
 check: venv ## Lint, check the format, the types and the import contracts
 	@.venv/bin/ruff check .

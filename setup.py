@@ -37,7 +37,9 @@ ONEFLOW = [
     "protobuf<4",
 ]
 PLOTS = ["matplotlib==3.10.9"]
+FRAMES = ["pandas==2.3.3", "tabulate==0.10.0"]  # tables of experiments; tabulate writes Markdown
 TEST = [
+    *FRAMES,
     "hypothesis==6.168.5",
     "numba==0.68.1",
     "pytest==9.2.0",
@@ -50,6 +52,7 @@ DEV = [
     *PLOTS,
     "import-linter==2.15",
     "mypy==2.4.1",
+    "pandas-stubs==2.3.3.260113",
     "ruff==0.17.5",
 ]
 
@@ -67,16 +70,23 @@ setup(
     packages=packages,
     package_dir={f"autoddl.{folder}": folder for folder in MAPPED},
     package_data={
-        "autoddl": ["py.typed"],
+        "autoddl": ["py.typed", "engine/refused/*.json"],
         "autoddl.perfmodel": ["profiles/*.json"],
-        "autoddl.sbp": ["rules/tables/*.json"],
     },
     include_package_data=False,
     zip_safe=False,
-    install_requires=["numba>=0.68", "numpy>=1.26", "rich", "scipy>=1.11.3"],
+    install_requires=[
+        "click>=8.2",
+        "msgspec>=0.20",
+        "numba>=0.68",
+        "numpy>=1.26",
+        "rich",
+        "scipy>=1.11.3",
+    ],
     extras_require={
         "oneflow": ONEFLOW,
         "plots": ["matplotlib>=3.8"],
+        "report": ["pandas>=2.2"],
         "test": TEST,
         "dev": DEV,
     },

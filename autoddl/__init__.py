@@ -13,11 +13,10 @@ from autoddl.collector import uncollected
 from autoddl.errors import AutoDDLError
 
 if TYPE_CHECKING:
-    from autoddl.engine.abstract import abstract_parameters
-    from autoddl.engine.capture import capture
+    from autoddl.api import Plan, load, optimize
+    from autoddl.engine.oneflow.capture.abstract import abstract_parameters
+    from autoddl.engine.oneflow.capture.reader import capture
     from autoddl.perfmodel.profile import load as load_profile
-    from autoddl.plan import Plan, load
-    from autoddl.planning import optimize
     from autoddl.sbp.mesh import Mesh
     from autoddl.sbp.program import Program
     from autoddl.sbp.rules.registry import OpRule, index_map
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "abstract_parameters": "autoddl.engine.abstract:abstract_parameters",
-    "capture": "autoddl.engine.capture:capture",
-    "optimize": "autoddl.planning:optimize",
-    "load": "autoddl.plan:load",
+    "abstract_parameters": "autoddl.engine.oneflow.capture.abstract:abstract_parameters",
+    "capture": "autoddl.engine.oneflow.capture.reader:capture",
+    "optimize": "autoddl.api:optimize",
+    "load": "autoddl.api:load",
     "load_profile": "autoddl.perfmodel.profile:load",
-    "Plan": "autoddl.plan:Plan",
+    "Plan": "autoddl.api:Plan",
     "Mesh": "autoddl.sbp.mesh:Mesh",
     "Program": "autoddl.sbp.program:Program",
     "OpRule": "autoddl.sbp.rules.registry:OpRule",

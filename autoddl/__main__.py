@@ -2,7 +2,7 @@
 
 import sys
 
-from autoddl.cli import main
+from autoddl.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,8 +9,25 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import event
+from numba.core.caching import FunctionCache
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class StaleProofCache(FunctionCache):
+    """Numba's cache of machine code, begun anew where its index names types that are gone.
+
+    Numba compares the stamp of the source only after it has unpickled the index, and that fails if a
+    named tuple in it was renamed since: an update of autoddl would end in an AttributeError.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the machine code for a signature, None if there is none of this source."""
+        try:
+            return super().load_overload(sig, target_context)
+        except (AttributeError, ImportError):
+            self.flush()
+            return None
 
 
 def compiled(function: F) -> F:
@@ -21,9 +38,9 @@ def compiled(function: F) -> F:
     named tuples that it takes stand there as well: numba would not see that another file has changed.
     Where there is no place for it, as for files inside an archive, every process compiles for itself.
     """
-    dispatcher = numba.njit(nogil=True, error_model="numpy")(function)
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
     with suppress(RuntimeError):  # no place was found
-        dispatcher.enable_caching()
+        dispatcher._cache = StaleProofCache(function)
     return cast(F, dispatcher)
 
 

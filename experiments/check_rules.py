@@ -2,14 +2,13 @@
 
 `--oracle` runs every signature on simulated ranks and looks for missing ones; `--engine` compares every
 rule with OneFlow's own lists, and with `--write` writes what OneFlow refuses to
-sbp/rules/tables/oneflow.json, which the planner reads; `--execution` trains under random whole plans on
-four ranks, and goes on where it was cut off. `--document` writes docs/op_rules.md from all three.
-Without a choice the proofs are run that need no ranks. The exit code is 1 where one fails.
+autoddl/engine/refused/oneflow.json, which the planner reads; `--execution` trains under random whole
+plans on four ranks, and goes on where it was cut off. `--document` writes docs/op_rules.md from all
+three. Without a choice the proofs are run that need no ranks. The exit code is 1 where one fails.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable
@@ -17,25 +16,26 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+import click
+import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.rules import registry
+from experiments.lib import cli
+from experiments.lib.ranks import ROOT
 from experiments.models import ZOO
 
-_ROOT = Path(__file__).parent.parent
-TABLE = _ROOT / "sbp" / "rules" / "tables" / "oneflow.json"
-DOCUMENT = _ROOT / "docs" / "op_rules.md"
+TABLE = ROOT / "autoddl" / "engine" / "refused" / "oneflow.json"
+DOCUMENT = ROOT / "docs" / "op_rules.md"
 # What the `run` of each proof takes beside `progress`; the modules are experiments.proofs.NAME.
 ARGUMENTS = {
     "oracle": ("seed", "op_types"),
     "engine": ("seed", "op_types", "models"),
     "execution": ("seed", "models", "folder", "plans"),
 }
-PROOFS = tuple(ARGUMENTS)
 ON_RANKS = ("execution",)
 
 
@@ -60,67 +60,50 @@ class Report(Protocol):
         """Return everything that was seen, as plain JSON values."""
 
 
-def main(argv: list[str] | None = None) -> int:
+@click.command(help=__doc__)
+@click.option("--oracle", is_flag=True)
+@click.option("--engine", is_flag=True)
+@click.option("--execution", is_flag=True)
+@click.option("--only", "op_types", default="", help="op types, with commas; default all")
+@cli.listed("--models", ZOO, help="whose ops the engine is asked about, too, or that are executed")
+@click.option("--plans", default=15, show_default=True, help="to execute of every model and mesh")
+@cli.folder("out/proofs")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--write", is_flag=True, help="write the table of refused labels")
+@click.option("--document", is_flag=True, help="write docs/op_rules.md")
+@click.option("--json", "file", type=click.Path(path_type=Path), help="write all that was seen")
+def command(write: bool, document: bool, file: Path | None, op_types: str, **given: Any) -> int:
     """Run the proofs that were asked for, print what they found, return 1 where one fails."""
-    parser = _parser()
-    args = parser.parse_args(argv)
-    missing = [name for name in args.op_types or () if registry.find(name) is None]
+    given["op_types"] = op_types.split(",") if op_types else None
+    missing = [name for name in given["op_types"] or () if registry.find(name) is None]
     if missing:
-        parser.error(f"no rule for {', '.join(missing)}")
-    proofs = args.proofs or [name for name in PROOFS if name not in ON_RANKS]
-    if args.write and "engine" not in proofs:
-        parser.error("--write needs --engine")
-    if args.document and set(proofs) != set(ARGUMENTS):
-        parser.error("--document needs --oracle --engine --execution")
-    reports = {}
-    try:
-        for name in proofs:
-            reports[name] = _run(name, {a: getattr(args, a) for a in ARGUMENTS[name]})
-    except AutoDDLError as error:
-        print(f"check_rules: {error}", file=sys.stderr)
-        return 1
+        raise AutoDDLError(f"--only: no rule for {', '.join(missing)}")
+    proofs = [name for name in ARGUMENTS if given[name]]
+    proofs = proofs or [name for name in ARGUMENTS if name not in ON_RANKS]
+    if write and "engine" not in proofs:
+        raise AutoDDLError("--write needs --engine")
+    if document and set(proofs) != set(ARGUMENTS):
+        raise AutoDDLError("--document needs --oracle --engine --execution")
+    reports = {name: _run(name, {a: given[a] for a in ARGUMENTS[name]}) for name in proofs}
     faults = [f"{name}: {fault}" for name, report in reports.items() for fault in report.faults]
     for name, report in reports.items():
-        _show(name, report)
-    if args.document:
-        DOCUMENT.parent.mkdir(exist_ok=True)
-        text = import_module("experiments.proofs.document").document(**reports)
-        DOCUMENT.write_text(text)
+        frame = pd.DataFrame(report.rows(), columns=list(report.columns))
+        print(f"{name}\n{frame.to_markdown(index=False, tablefmt='simple', disable_numparse=True)}")
+        print(report.summary())
+    if document:
+        DOCUMENT.write_text(import_module("experiments.proofs.document").document(**reports))
         print(f"wrote {DOCUMENT}")
-    if args.json:
-        inputs = {name: getattr(args, name) for name in ("seed", "op_types", "models")}
+    if file is not None:
+        inputs = {name: given[name] for name in ("seed", "op_types", "models")}
         inputs["autoddl"] = autoddl.__version__
         seen = {name: report.to_json() for name, report in reports.items()}
-        args.json.write_text(json.dumps({**inputs, **seen}, indent=1) + "\n")
-    if args.write:
+        file.write_text(json.dumps({**inputs, **seen}, indent=1) + "\n")
+    if write:
         TABLE.write_text(import_module("experiments.proofs.engine").written(reports["engine"]))
         print(f"wrote {TABLE}")
         faults = [fault for fault in faults if not fault.startswith("engine: ")]
-    for fault in faults:
-        print(fault)
-    return 1 if faults else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in PROOFS:
-        parser.add_argument(f"--{name}", action="append_const", const=name, dest="proofs")
-    parser.add_argument(
-        "--only", nargs="+", metavar="TYPE", dest="op_types", help="op types (default: all)"
-    )
-    parser.add_argument(
-        "--models", nargs="+", metavar="NAME", default=list(ZOO),
-        help="models of the zoo whose ops the engine is asked about, too, or that are executed (all)",
-    )  # fmt: skip
-    parser.add_argument("--plans", type=int, default=15, help="to execute of every model and mesh")
-    parser.add_argument(
-        "--folder", type=Path, default=Path("out/proofs"), help="where executed plans are kept"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", action="store_true", help="write the table of refused labels")
-    parser.add_argument("--document", action="store_true", help="write docs/op_rules.md")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was seen")
-    return parser
+    print(*faults, sep="\n", end="\n" * bool(faults))
+    return cli.MISSED if faults else 0
 
 
 def _run(name: str, arguments: dict[str, Any]) -> Report:
@@ -141,16 +124,5 @@ def _run(name: str, arguments: dict[str, Any]) -> Report:
         return report
 
 
-def _show(name: str, report: Report) -> None:
-    console = Console()
-    table: Any = Table(title=name)
-    for column in report.columns:
-        table.add_column(column, overflow="fold")
-    for row in report.rows():
-        table.add_row(*row)
-    console.print(table, markup=False)
-    console.print(report.summary(), markup=False)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.run(command, "check_rules"))

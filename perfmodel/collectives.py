@@ -3,6 +3,9 @@
 The meaning of n differs between them: the full tensor of the group for an all-reduce, the gathered
 tensor for an all-gather, the input tensor for a reduce-scatter, the local send buffer for an
 all-to-all, and the message for a send with its receive.
+
+An all-reduce of 8 MB over 4 devices with α = 10 µs and β = 0.1 ns/byte takes 2·3·α + 2·3/4·n·β: 60 µs
+and 1.2 ms.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is known of a cluster: links (α, β per collective, level and group) and devices.
 
-A profile is versioned JSON that `python -m autoddl.fit_network` writes; bundled ones lie in
+A profile is versioned JSON that `python -m autoddl fit-network` writes; bundled ones lie in
 `profiles/`. Every number is in seconds, bytes, flop/s or bytes/s.
 """
 
@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from autoddl.decoding import FieldError, decode
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
-from autoddl.perfmodel.checks import AGAIN, KINDS, check_device, check_link, check_shares
 
 FORMAT = "autoddl.profile"
 FORMAT_VERSION = 2
 BUNDLED = {"cpu": "cpu-loopback"}
+KINDS = ("measured", "data sheet")
+AGAIN = "measure again with `python -m autoddl fit-network`"
 
 Interval = tuple[float, float]
 
@@ -29,17 +32,16 @@ _SHARING = ("each device has its own link", "one link for all")
 _OVERLAP = ("the device copies every byte itself", "the link works alone")
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """α and β of one collective among the `group_size` members of a group.
 
     `level` is the outermost level that the group crosses. `inner` members lie in each unit of that
     level; where they are more than one, the group spans several levels. When this was measured,
     `groups` groups at a time shared the link of each unit; in the innermost level so many were at work
-    among the devices of one unit of the level outside (perfmodel.crossing).
+    among the devices of one unit of the level outside (perfmodel.topology).
 
     `mean_error` is the mean relative error of the fit on its own points (0.1 = 10 %), `r2` the share of
-    their variance that it explains, the intervals hold α and β with 95 % confidence (perfmodel.fit);
+    their variance that it explains, the intervals hold α and β with 95 % confidence (calibration);
     None where no points are known.
     """
 
@@ -55,9 +57,30 @@ class Link:
     alpha_interval_s: Interval | None = None
     beta_interval_s_per_byte: Interval | None = None
 
+    def __post_init__(self) -> None:
+        if self.collective not in collectives.COLLECTIVES:
+            raise FieldError(
+                f"link of {self.collective!r}; collectives are {', '.join(collectives.COLLECTIVES)}"
+            )
+        of = f"of {self.collective}"
+        for key, least in (("group_size", 2), ("inner", 1), ("groups", 1)):
+            if getattr(self, key) < least:
+                raise FieldError(
+                    f"{key} {of} is {getattr(self, key)}; allowed: whole numbers >= {least}"
+                )
+        if self.group_size % self.inner or self.inner == self.group_size:
+            raise FieldError(
+                f"inner {of} is {self.inner} of {self.group_size} members; allowed: a true divisor, "
+                "since the group crosses its level"
+            )
+        for key in ("alpha_s", "beta_s_per_byte"):
+            _check_number(getattr(self, key), f"{key} {of}", least=0.0)
+        for key in ("alpha_interval_s", "beta_interval_s_per_byte"):
+            for bound in getattr(self, key) or ():
+                _check_number(bound, f"{key} {of}", least=0.0)
 
-@dataclass(frozen=True)
-class Kernel:
+
+class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One op type, or one family of them, on one device while its neighbours work as well.
 
     An op takes `overhead_s` and then as long as its flop at `flops_per_s` (by dtype, float32 always among
@@ -69,13 +92,17 @@ class Kernel:
     flops_per_s: Mapping[str, float]
     mean_error: float | None = None
 
+    def __post_init__(self) -> None:
+        _check_number(self.overhead_s, "overhead_s", least=0.0)
+        _check_number(self.bytes_per_s, "bytes_per_s", least=1.0)
+        _check_rates(self.flops_per_s, "flops_per_s")
 
-@dataclass(frozen=True)
-class Device:
+
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One device while all its neighbours work as well.
 
     `peak_flops` by dtype in flop/s; `kernels` by op type or family; ops of neither cost `op_overhead_s`
-    and then what perfmodel.compute makes of the peak and of `memory_bytes_per_s`.
+    and then what perfmodel.roofline makes of the peak and of `memory_bytes_per_s`.
     """
 
     name: str
@@ -83,11 +110,16 @@ class Device:
     peak_flops: Mapping[str, float]
     memory_bytes_per_s: float
     op_overhead_s: float
-    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    kernels: Mapping[str, Kernel] = {}
+
+    def __post_init__(self) -> None:
+        _check_number(self.memory_bytes, "memory_bytes", least=1.0)
+        _check_number(self.memory_bytes_per_s, "memory_bytes_per_s", least=1.0)
+        _check_number(self.op_overhead_s, "op_overhead_s", least=0.0)
+        _check_rates(self.peak_flops, "peak_flops")
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """A cluster profile. `levels` are the cluster's levels, outermost first.
 
     `sharing` says by level, from 0 to 1, how much concurrent groups slow each other down on one link:
@@ -106,23 +138,32 @@ class Profile:
     links: tuple[Link, ...]
     device: Device
     licence: str = ""
-    sharing: Mapping[str, float] = field(default_factory=dict)
-    overlap: Mapping[str, float] = field(default_factory=dict)
+    sharing: Mapping[str, float] = {}
+    overlap: Mapping[str, float] = {}
     mode: str = ""
 
     def __post_init__(self) -> None:
-        where = f"profile {self.name}"
         if self.kind not in KINDS:
-            raise AutoDDLError(f"{where}: kind {self.kind!r}; allowed: {', '.join(KINDS)}")
-        if not self.levels or not all(isinstance(level, str) for level in self.levels):
-            raise AutoDDLError(
-                f"{where}: levels {self.levels!r}; name at least one, as 'node', 'gpu'"
-            )
+            raise FieldError(f"kind {self.kind!r}; allowed: {', '.join(KINDS)}")
+        if not self.levels:
+            raise FieldError("no levels; name at least one, as 'node', 'gpu'")
         for link in self.links:
-            check_link(link, self.levels, where)
-        check_device(self.device, where)
-        check_shares(self.sharing, "sharing", _SHARING, self.levels, where)
-        check_shares(self.overlap, "overlap", _OVERLAP, self.levels, where)
+            if link.level not in self.levels:
+                raise FieldError(
+                    f"link in level {link.level!r}; levels are {', '.join(self.levels)}"
+                )
+        for what, shares, meaning in (
+            ("sharing", self.sharing, _SHARING),
+            ("overlap", self.overlap, _OVERLAP),
+        ):
+            for level, share in shares.items():
+                if level not in self.levels:
+                    raise FieldError(f"{what} of {level!r}; levels are {', '.join(self.levels)}")
+                _check_number(share, f"{what}[{level}]", least=0.0)
+                if share > 1:
+                    raise FieldError(
+                        f"{what}[{level}] is {share!r}; allowed: 0 ({meaning[0]}) to 1 ({meaning[1]})"
+                    )
 
     @cached_property
     def _by_level(self) -> dict[tuple[str, str], list[Link]]:
@@ -157,7 +198,7 @@ class Profile:
             else:
                 raise AutoDDLError(
                     f"profile {self.name}: no measurement of {collective}; "
-                    "measure with `python -m autoddl.fit_network`"
+                    "measure with `python -m autoddl fit-network`"
                 )
         return self._found[key]
 
@@ -211,7 +252,7 @@ class Profile:
 
     def to_json(self) -> dict[str, Any]:
         """Return the versioned JSON form."""
-        return {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
+        return {"format": FORMAT, "version": FORMAT_VERSION, **msgspec.to_builtins(self)}
 
 
 def _distance(link: Link, wanted: tuple[int, int, int]) -> tuple[float, ...]:
@@ -233,7 +274,7 @@ def load(source: str | Path | Profile | None, *, device_type: str = "cpu") -> Pr
         if device_type not in BUNDLED:
             raise AutoDDLError(
                 f"profile: no default for device {device_type!r}; name one of {', '.join(bundled())}, or "
-                "measure one with `python -m autoddl.fit_network -o network.json` and pass it"
+                "measure one with `python -m autoddl fit-network -o network.json` and pass it"
             )
         source = BUNDLED[device_type]
     if not isinstance(source, str | Path):
@@ -241,12 +282,7 @@ def load(source: str | Path | Profile | None, *, device_type: str = "cpu") -> Pr
             f"profile: got {source!r}; allowed are a file, a bundled name "
             f"({', '.join(bundled())}) or a Profile"
         )
-    text, where = _read(source)
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise AutoDDLError(f"{where}: not JSON ({error}), truncated perhaps; {AGAIN}") from None
-    return from_json(data, where)
+    return from_json(*_read(source))
 
 
 def bundled() -> tuple[str, ...]:
@@ -255,63 +291,43 @@ def bundled() -> tuple[str, ...]:
     return tuple(sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".json")))
 
 
-def _read(source: str | Path) -> tuple[str, str]:
+def _read(source: str | Path) -> tuple[bytes, str]:
     path = Path(source)
     if path.is_file():
         try:
-            return path.read_text(), f"profile file {path}"
-        except (OSError, UnicodeDecodeError) as error:
+            return path.read_bytes(), f"profile file {path}"
+        except OSError as error:
             raise AutoDDLError(f"profile file {path}: can't be read ({error})") from None
     if str(source) in bundled():
         folder = resources.files("autoddl.perfmodel") / "profiles"
-        return (folder / f"{source}.json").read_text(), f"bundled profile {source}"
+        return (folder / f"{source}.json").read_bytes(), f"bundled profile {source}"
     raise AutoDDLError(
         f"profile {str(source)!r}: no such file and no bundled profile of that name; bundled: "
-        f"{', '.join(bundled())}; measure one with `python -m autoddl.fit_network -o {source}`"
+        f"{', '.join(bundled())}; measure one with `python -m autoddl fit-network -o {source}`"
     )
 
 
-def from_json(data: Any, where: str) -> Profile:
-    """Build a profile from its JSON form; `where` names the source in errors."""
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise AutoDDLError(f"{where}: not a profile; measure one with autoddl.fit_network")
-    if data.get("version") != FORMAT_VERSION:
-        raise AutoDDLError(
-            f"{where}: version {data.get('version')}, this autoddl reads {FORMAT_VERSION}; {AGAIN}"
+def from_json(text: bytes | str, where: str) -> Profile:
+    """Return the profile that a file holds; `where` names the source in errors.
+
+    Raises:
+        AutoDDLError: the file is damaged, or of another format or version.
+    """
+    return decode(text, Profile, form=(FORMAT, FORMAT_VERSION), where=where, remedy=AGAIN)
+
+
+def _check_rates(rates: Mapping[str, float], what: str) -> None:
+    """Raise FieldError where rates by dtype lack float32 or can't be."""
+    if "float32" not in rates:
+        raise FieldError(
+            f"{what} of {', '.join(rates) or 'nothing'}; give at least float32, the rate of every "
+            "dtype that is not listed"
         )
-    fields = {k: v for k, v in data.items() if k not in ("format", "version")}
-    try:
-        return Profile(
-            **{
-                **fields,
-                "levels": _listed(fields["levels"]),
-                "links": tuple(_link(link) for link in _listed(fields["links"])),
-                "device": _device(fields["device"]),
-            }
-        )
-    except (KeyError, TypeError) as error:
-        raise AutoDDLError(f"{where}: damaged ({error}); {AGAIN}") from None
-    except AutoDDLError as error:
-        raise AutoDDLError(f"{where}: {error}") from None
+    for dtype, flops in rates.items():
+        _check_number(flops, f"{what}[{dtype}]", least=1.0)
 
 
-def _link(data: Mapping[str, Any]) -> Link:
-    intervals = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in data.items()
-        if key in ("alpha_interval_s", "beta_interval_s_per_byte")
-    }
-    return Link(**{**data, **intervals})
-
-
-def _device(data: Mapping[str, Any]) -> Device:
-    kernels = data.get("kernels", {})
-    if isinstance(kernels, dict):
-        kernels = {name: Kernel(**kernel) for name, kernel in kernels.items()}
-    return Device(**{**data, "kernels": kernels})
-
-
-def _listed(value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is not a list")
-    return tuple(value)
+def _check_number(value: float, what: str, *, least: float) -> None:
+    """Raise FieldError unless `value` is a finite number of at least `least`."""
+    if not (math.isfinite(value) and value >= least):
+        raise FieldError(f"{what} is {value!r}; allowed: a finite number >= {least:g}")

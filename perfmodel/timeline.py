@@ -3,51 +3,38 @@
 All devices do the same at the same time, so one stands for all. It runs its ops one after another in
 the order in which their inputs arrive, as OneFlow's actors do; boxings that cross a level of the
 cluster go one after another over its links. An op and a boxing, or boxings of two levels, run at once.
+
+Ops a and b of 3 s each, and a boxing of 2 s over links between a and op c of 1 s: c starts when b ends,
+after 6 s, since the boxing is over after 5 s; the step takes 7 s where the sum is 9 s.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from autoddl.perfmodel.event_simulation import (
+    Floats,
+    Graph,
+    Ints,
+    ResourceParts,
+    Works,
+    earliest_ends,
+)
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.rank import Rows
-from autoddl.perfmodel.simulation import Floats, Graph, Ints, run
-from autoddl.perfmodel.step import Price, StepCost, StepPrices, Totals, step_cost
-from autoddl.perfmodel.tasks import Layout
+from autoddl.perfmodel.step_cost import Price, StepCost, StepPrices, Totals, step_cost
+from autoddl.ragged import Ragged
+from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.program import Program
 
 DEVICE = "device"  # the resource that runs ops; the others are levels of the cluster
 # Relative. With it 7 of 10 plans took what was predicted ± uncertainty on testbeds of four ranks
 # (experiments.fidelity).
 MODEL_ERROR = 0.07
-
-Parts = tuple[tuple[str, float], ...]
-
-
-@dataclass(slots=True)
-class Work:
-    """One op or boxing: its parts in turn, as (resource, seconds), and what waits for it."""
-
-    name: str
-    parts: Parts
-    waits: int = 0
-    next: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Span:
-    """A part of some work on a resource, in seconds after the step has begun."""
-
-    name: str
-    resource: str
-    start_s: float
-    end_s: float
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,6 @@ class Prediction:
 
 
 def predict(
-    program: Program,
     mesh: Mesh,
     profile: Profile,
     layout: Layout,
@@ -84,203 +70,109 @@ def predict(
     the program, if there was one.
 
     Raises:
-        AutoDDLError: as step.step_cost.
+        AutoDDLError: as step_cost.step_cost.
     """
-    cost = step_cost(program, mesh, profile, layout, prices=prices)
+    cost = step_cost(mesh, profile, layout, prices=prices)
     totals = cost.totals
     if compute_stream:
         return Prediction(totals, totals.step_s)
-    found = works_of_step(program, mesh, profile, layout, cost)
-    return Prediction(totals, found.end_s)
+    return Prediction(totals, StepTimeline(mesh, profile, layout, cost).works.end_s)
 
 
-def works(
-    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost,
-    *, compute_stream: bool = False,
-) -> list[Work]:  # fmt: skip
-    """Return the work of a step in the order of the program."""
-    parts_of = PartsOf(mesh, profile, overlaps=not compute_stream)
-    return _Maker(program, parts_of, layout, cost).make().rows()
+class StepTimeline:
+    """The works of a step: the ops in their order, then the boxings by when their tensors are made.
 
-
-@dataclass(frozen=True, eq=False)
-class Works:
-    """The same as many `Work`s, column by column; the graph has the numbers of `resources`."""
-
-    names: Sequence[str]
-    resources: Sequence[str]
-    graph: Graph
-
-    @classmethod
-    def of(
-        cls, names: Sequence[str], parts: Sequence[Parts], waits: Sequence[int],
-        following: Sequence[Sequence[int]], turn: Sequence[float],
-    ) -> Works:  # fmt: skip
-        """Return works given one by one; `turn` decides between what is ready at one time."""
-        resources: dict[str, int] = {}
-        rows = [[resources.setdefault(r, len(resources)) for r, _ in mine] for mine in parts]
-        resource, later = Rows.of(rows), Rows.of(following)
-        seconds = np.array([s for mine in parts for _, s in mine], dtype=np.float64)
-        graph = Graph(
-            resource.start, resource.items, seconds, np.array(waits, dtype=np.int64),
-            later.start, later.items, turns(np.array(turn, dtype=np.float64)),
-        )  # fmt: skip
-        return cls(names, tuple(resources), graph)
-
-    def rows(self) -> list[Work]:
-        """Return the works by their turn."""
-        graph, place = self.graph, self.graph.turn.tolist()
-        names = [self.resources[r] for r in graph.resource.tolist()]
-        each = list(zip(names, graph.seconds.tolist(), strict=True))
-        parts = [tuple(each[a:b]) for a, b in pairwise(graph.begin.tolist())]
-        waits, later = graph.waits.tolist(), Rows(graph.first, graph.later).lists()
-        return [
-            Work(self.names[n], parts[n], waits[n], [place[m] for m in later[n]])
-            for n in np.argsort(graph.turn).tolist()
-        ]
-
-    def runs(self) -> list[tuple[int, int, float, float]]:
-        """Return (work, part, start, end) of all parts; see simulate."""
-        who, when = run(self.graph, len(self.resources))
-        return [(*w, *t) for w, t in zip(who.tolist(), when.tolist(), strict=True)]
-
-    @property
-    def end_s(self) -> float:
-        """Return when all has run."""
-        return float(run(self.graph, len(self.resources))[1].max(initial=0.0))
-
-
-def turns(turn: Floats) -> Ints:
-    """Return the place of each work in an order by `turn`, of equal ones the first before."""
-    place = np.empty(len(turn), dtype=np.int64)
-    place[np.argsort(turn, kind="stable")] = np.arange(len(turn))
-    return place
-
-
-def works_of_step(
-    program: Program, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost
-) -> Works:
-    """Return the work of a step: the ops in their order, then the boxings.
-
-    Ops that no boxing stands before are the same for all layouts (Program.order). A tensor's boxings
-    start when it has been made.
+    A tensor's boxings start when it has been made, one behind the other; its readers wait for the last.
+    Where nothing `overlaps`, boxings are the device's work.
     """
-    return _Maker(program, PartsOf(mesh, profile), layout, cost).make()
 
-
-class _Maker:
-    """Begin with the ops alone and put boxings between them."""
-
-    def __init__(self, program: Program, parts_of: PartsOf, layout: Layout, cost: StepCost) -> None:
-        self.program, self.parts_of = program, parts_of
-        self.order = program.order
-        self.ops = len(program.ops)
-        self.names = list(self.order.number)
-        self.parts: list[Parts] = [
-            ((DEVICE, p.seconds),) if p.seconds > 0 else () for p in cost.ops.rows()
-        ]
-        self.waits = list(map(len, self.order.before))
-        self.next: list[Sequence[int]] = list(self.order.after)
-        self.turn: list[float] = list(range(self.ops))
-        self.apart = 1 / (len(cost.boxings.which) + 1)  # between the turns of the boxings of an op
-        self.arrived: dict[int, dict[str, int]] = {}  # by op and operand: the last boxing before
-        self.boxings: dict[str, list[tuple[Sequence[tuple[str, str]], list[Price]]]] = {}
-        prices = iter(cost.boxings.rows())
-        for item in layout.redistributions:
-            path = [next(prices) for _ in item.path]
-            self.boxings.setdefault(item.tensor, []).append((item.readers, path))
-
-    def make(self) -> Works:
-        made = self.order.made
-        tensors = sorted(self.boxings, key=lambda tensor: made.get(tensor, (-1, 0)))
-        for tensor in tensors:
-            for readers, path in self.boxings[tensor]:
-                self._redistribute(tensor, readers, path)
-        self._rewire()
-        return Works.of(self.names, self.parts, self.waits, self.next, self.turn)
-
-    def _redistribute(
-        self, tensor: str, readers: Sequence[tuple[str, str]], path: Sequence[Price]
+    def __init__(
+        self, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost, *, overlaps: bool = True
     ) -> None:
-        maker = self.order.made.get(tensor, (-1, 0))[0]
-        before = maker
-        for price in path:
-            number = len(self.names)
-            self.names.append(tensor)
-            self.parts.append(self.parts_of(price))
-            self.waits.append(int(before >= 0))
-            self.turn.append(maker + (number - self.ops + 1) * self.apart)
-            self.next.append(())
-            if before >= 0:
-                self.next[before] = (*self.next[before], number)
-            before = number
-        for name, operand in readers:
-            op = self.order.number.get(name)
-            if op is not None and before >= 0:
-                self.arrived.setdefault(op, {})[operand] = before
-
-    def _rewire(self) -> None:
-        """Let the readers of boxings wait for these, and for makers of which they get other tensors."""
-        gone: dict[int, set[int]] = {}
-        added: dict[int, list[int]] = {}
-        for op, arrived in self.arrived.items():
-            direct = {
-                self.order.made[tensor][0]
-                for operand, tensor in self.program.ops[op].inputs
-                if operand not in arrived and tensor in self.order.made
-            }
-            boxings = set(arrived.values())
-            self.waits[op] = len(direct) + len(boxings)
-            for maker in self.order.before[op]:
-                if maker not in direct:
-                    gone.setdefault(maker, set()).add(op)
-            for boxing in boxings:
-                added.setdefault(boxing, []).append(op)
-        for maker, lost in gone.items():
-            self.next[maker] = [number for number in self.next[maker] if number not in lost]
-        for boxing, ops in added.items():
-            self.next[boxing] = [*self.next[boxing], *ops]
-
-
-class PartsOf:
-    """On which resources a boxing runs for how long; equal ones get the same object.
-
-    Where nothing `overlaps`, all of it is the device's.
-    """
-
-    def __init__(self, mesh: Mesh, profile: Profile, *, overlaps: bool = True) -> None:
         self.mesh, self.profile, self.overlaps = mesh, profile, overlaps
-        self.known: dict[tuple[int, float], Parts] = {}
+        self.layout, self.program, moves = layout, layout.program, layout.moves
+        columns = self.program.columns
+        maker, output = columns.maker[moves.tensor], columns.output[moves.tensor]
+        _, first, tensor = np.unique(moves.tensor, return_index=True, return_inverse=True)
+        order = np.lexsort((first[tensor], output, maker))
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        self.maker, self.tensor = maker[order], moves.tensor[order]
+        self.move = place[moves.item]  # of each reader of a moved tensor
+        lengths = moves.lengths
+        begin = np.append(0, lengths.cumsum())
+        self.boxing = Ragged(begin, cost.boxings.which).take(order)
+        self.compute_s = np.array([p.seconds for p in cost.ops.prices])[cost.ops.which]
+        self.parts = [self._parts_of(price) for price in cost.boxings.prices]
 
-    def __call__(self, price: Price) -> Parts:
-        assert price.boxing is not None
-        axes = price.boxing.axes
-        key = axes[0] if axes else -1, price.seconds
-        if key not in self.known:
-            level = self.mesh.axes[axes[0]].level if axes else DEVICE
-            free = self.profile.overlapped(level) if axes and self.overlaps else 0.0
-            parts = ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
-            self.known[key] = tuple([part for part in parts if part[1] > 0])
-        return self.known[key]
+    def _parts_of(self, price: Price) -> ResourceParts:
+        """Return on which resources a boxing runs for how long."""
+        axes = price.boxing.axes if price.boxing is not None else ()
+        level = self.mesh.axes[axes[0]].level if axes else DEVICE
+        free = self.profile.overlapped(level) if axes and self.overlaps else 0.0
+        parts = ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
+        return tuple([part for part in parts if part[1] > 0])
 
+    @cached_property
+    def works(self) -> Works:
+        """Return all works in the order of the program, a boxing behind the op that makes its tensor."""
+        ops, start, inputs = len(self.compute_s), self.boxing.start, self.program.columns.inputs
+        boxings = ops + np.arange(start[-1])
+        moved = np.diff(start) > 0  # a path may have no boxing
+        last = np.where(moved, ops - 1 + start[1:], self.maker)  # of the boxings of each move
+        before = boxings - 1  # what each of them waits for
+        before[start[:-1][moved]] = self.maker[moved]
+        slot, source = self.layout.moves.slot, self.program.columns.maker[inputs.tensor]
+        source[slot[slot >= 0]] = last[self.move[slot >= 0]]
+        behind = np.concatenate((np.arange(ops), self.maker[self.boxing.row]))
+        order = np.argsort(behind, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        first, then = np.concatenate((source, before)), np.concatenate((inputs.op, boxings))
+        first, then = place[first[first >= 0]], place[then[first >= 0]]
+        first, then = np.divmod(np.unique(first * len(order) + then), max(len(order), 1))
+        resources, parts, seconds = self._parts(order)
+        waits = np.bincount(then, minlength=len(order))
+        later = np.searchsorted(first, np.arange(len(order) + 1))
+        tensors = [self.program.tensors[n].name for n in self.tensor.tolist()]
+        names = [op.name for op in self.program.ops]
+        names += [tensors[move] for move in self.boxing.row.tolist()]
+        graph = Graph(parts.start, parts.items, seconds, waits, later, then)
+        return Works([names[work] for work in order.tolist()], resources, graph)
 
-def simulate(found: Sequence[Work]) -> list[Span]:
-    """Return when each part of the works runs: on each resource, what was ready first goes first.
+    def _parts(self, order: Ints) -> tuple[Sequence[str], Ragged, Floats]:
+        """Return the resources, and of the parts of works in this order the resource and seconds."""
+        resources = {DEVICE: 0}
+        each = [[resources.setdefault(r, len(resources)) for r, _ in mine] for mine in self.parts]
+        resource, busy = Ragged.of(each), self.compute_s > 0
+        seconds = [s for mine in self.parts for _, s in mine]
+        mine = Ragged(resource.start, np.arange(len(seconds))).take(self.boxing.items)
+        begin = np.append(0, busy.cumsum())
+        start = np.concatenate((begin, begin[-1] + mine.start[1:]))
+        found = Ragged(start, np.arange(start[-1])).take(order)
+        device = np.zeros(begin[-1], dtype=np.int64)
+        on = np.concatenate((device, resource.items[mine.items]))
+        took = np.concatenate((self.compute_s[busy], np.array(seconds)[mine.items]))
+        return tuple(resources), Ragged(found.start, on[found.items]), took[found.items]
 
-    Ties go by the position in `found`, which must have every work after those that it waits for.
-    """
-    return [
-        Span(found[index].name, found[index].parts[part][0], start_s, end_s)
-        for index, part, start_s, end_s in runs(found)
-    ]
+    @cached_property
+    def least_s(self) -> float:
+        """Return seconds that the simulated step does not go below.
 
-
-def runs(found: Sequence[Work]) -> list[tuple[int, int, float, float]]:
-    """Return (work, part, start, end) of all parts; see simulate."""
-    return Works.of(
-        [work.name for work in found],
-        [work.parts for work in found],
-        [work.waits for work in found],
-        [work.next for work in found],
-        range(len(found)),
-    ).runs()
+        A resource is busy from the first time on at which the maker of some tensor that it moves has
+        ended. An op ends after those that it waits for, whatever moves between them.
+        """
+        before = Ragged.sorted(*self.program.columns.waits, len(self.compute_s))
+        ended = np.append(earliest_ends(self.compute_s, *before), 0.0)  # the last: there at once
+        begins = np.full(len(self.parts), np.inf)
+        np.minimum.at(
+            begins, self.boxing.items, ended[self.maker].repeat(np.diff(self.boxing.start))
+        )
+        busy, first = {DEVICE: sum(self.compute_s.tolist())}, {DEVICE: 0.0}
+        count = np.bincount(self.boxing.items, minlength=len(self.parts)).tolist()
+        for parts, times, begin_s in zip(self.parts, count, begins.tolist(), strict=True):
+            for resource, seconds in parts:
+                busy[resource] = busy.get(resource, 0.0) + seconds * times
+                first[resource] = min(first.get(resource, math.inf), begin_s)
+        least_s = max([first[r] + seconds for r, seconds in busy.items()])
+        return float(least_s) * (1 - 1e-9)

@@ -42,19 +42,12 @@ class Boxing:
     the gathered one for an all-gather, the input for a reduce-scatter, the send buffer for an
     all-to-all (formulas §1), and the elements written for a local step; where shards are uneven, those
     of the largest. A pad is local in principle; engines that move data for it price it as what
-    they do (perfmodel.redistribute).
+    they do (perfmodel.redistribution).
     """
 
     primitive: str
     axes: tuple[int, ...]
     elements: int
-
-    def moved_elements(self, group_size: int) -> float:
-        """Return how many elements each device receives (and sends) in a ring or pairwise exchange."""
-        if self.primitive not in COLLECTIVES:
-            return 0.0
-        rounds = 2 if self.primitive == ALL_REDUCE else 1
-        return rounds * (group_size - 1) / group_size * self.elements
 
 
 def boxing(

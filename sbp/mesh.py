@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autoddl.errors import AutoDDLError
-from autoddl.sbp.text import Reader
+from autoddl.sbp.notation_reader import NotationReader
 
 DEFAULT_LEVELS = ("node", "gpu")
 
@@ -89,17 +89,6 @@ class Cluster:
                 return
             for sizes in itertools.product(*(o[n] for o, n in zip(options, count, strict=True))):
                 yield self._mesh(sizes)
-
-    def prime_mesh(self) -> Mesh:
-        """Return the mesh whose axes are the prime factors of each level's count, small ones first.
-
-        Every other mesh merges some of its axes, so it lets each layer have its own process grid.
-        """
-        return self._mesh([_primes(level.size) for level in self.levels])
-
-    def flat_mesh(self) -> Mesh:
-        """Return the mesh with one axis per level."""
-        return self._mesh([(level.size,) if level.size > 1 else () for level in self.levels])
 
     def _mesh(self, sizes: Sequence[tuple[int, ...]]) -> Mesh:
         axes = [
@@ -208,7 +197,7 @@ def rank_groups(shape: Sequence[int], axes: Sequence[int]) -> Iterator[tuple[int
 def _pairs(text: str | Sequence[int], what: str, levels: tuple[str, ...]) -> list[tuple[str, int]]:
     """Return (level, size) pairs; sizes alone get the levels from the innermost outwards."""
     if isinstance(text, str):
-        reader = Reader(what, text, _ALLOWED)
+        reader = NotationReader(what, text, _ALLOWED)
         if reader.take(r"(?=\[\s*[A-Za-z_])") is not None:
             return _named(reader)
         sizes = _sizes(reader)
@@ -222,7 +211,7 @@ def _pairs(text: str | Sequence[int], what: str, levels: tuple[str, ...]) -> lis
     return list(zip(names, sizes, strict=True)) if sizes else []
 
 
-def _named(reader: Reader) -> list[tuple[str, int]]:
+def _named(reader: NotationReader) -> list[tuple[str, int]]:
     pairs = []
     while not reader.done:
         reader.need(r"\[", "'['")
@@ -232,7 +221,7 @@ def _named(reader: Reader) -> list[tuple[str, int]]:
     return pairs
 
 
-def _sizes(reader: Reader) -> list[int]:
+def _sizes(reader: NotationReader) -> list[int]:
     close = {"(": r"\)", "[": r"\]"}.get(reader.take(r"[(\[]") or "")
     sizes = [_size(reader)]
     while reader.take(r"[x×,]") is not None:
@@ -244,7 +233,7 @@ def _sizes(reader: Reader) -> list[int]:
     return sizes
 
 
-def _size(reader: Reader) -> int:
+def _size(reader: NotationReader) -> int:
     before = reader.position
     size = int(reader.need(r"\d+(?![\w.])|\d+(?=x)", "a size"))
     if size < 1:
@@ -265,13 +254,3 @@ def _factorisations(number: int) -> dict[int, list[tuple[int, ...]]]:
 
     extend(number, ())
     return found
-
-
-def _primes(number: int) -> tuple[int, ...]:
-    factors, candidate = [], 2
-    while number > 1:
-        while number % candidate == 0:
-            factors.append(candidate)
-            number //= candidate
-        candidate += 1
-    return tuple(factors)

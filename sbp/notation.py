@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.axis_state import OWN, B, P, S, Sbp
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.text import Reader
+from autoddl.sbp.notation_reader import NotationReader
 
 _ALLOWED = "allowed are S<dim>, S(<dim>), S(<dim>, <stride>), B, B*, P, P(max), P(min)"
 
@@ -24,7 +24,7 @@ def read(text: str, mesh: Mesh | None) -> list[Sbp]:
     Raises:
         AutoDDLError: not a state; the error quotes the text and marks the place.
     """
-    reader = Reader("state", text, _ALLOWED)
+    reader = NotationReader("state", text, _ALLOWED)
     open_ = reader.take(r"\(") is not None
     entries: list[tuple[Sbp, tuple[int, ...] | None]] = [_entry(reader)]
     while reader.take(",") is not None:
@@ -65,7 +65,7 @@ def counted(state: Sequence[Sbp], mesh: Mesh) -> str:
     return ", ".join(terms)
 
 
-def _entry(reader: Reader) -> tuple[Sbp, tuple[int, ...] | None]:
+def _entry(reader: NotationReader) -> tuple[Sbp, tuple[int, ...] | None]:
     """Read one entry and, in AutoDDL's notation, its device counts per level."""
     kind = reader.need(r"[SBP](?![A-Za-z_])", "S, B or P")
     sbp = _split(reader) if kind == "S" else (_copied(reader) if kind == "B" else _partial(reader))
@@ -79,11 +79,11 @@ def _entry(reader: Reader) -> tuple[Sbp, tuple[int, ...] | None]:
     return sbp, tuple(counts)
 
 
-def _copied(reader: Reader) -> Sbp:
+def _copied(reader: NotationReader) -> Sbp:
     return B if reader.take(r"\*") is None else OWN
 
 
-def _split(reader: Reader) -> Sbp:
+def _split(reader: NotationReader) -> Sbp:
     before, stride = reader.position, None
     bracket = reader.take(r"\(") is not None
     dim = int(reader.need(r"\d+", "a dim"))
@@ -96,7 +96,7 @@ def _split(reader: Reader) -> Sbp:
     return S(dim, stride).later(len(reader.take("'+") or ""))
 
 
-def _partial(reader: Reader) -> Sbp:
+def _partial(reader: NotationReader) -> Sbp:
     if reader.take(r"\(") is None:
         return P
     reduction = reader.need("sum|max|min", "sum, max or min")
@@ -123,7 +123,7 @@ def _next_term(rows: Sequence[Sequence[tuple[Sbp, int]]]) -> Sbp:
 
 
 def _laid_out(
-    reader: Reader, entries: Sequence[tuple[Sbp, tuple[int, ...] | None]], mesh: Mesh | None
+    reader: NotationReader, entries: Sequence[tuple[Sbp, tuple[int, ...] | None]], mesh: Mesh | None
 ) -> list[Sbp]:
     """Lay AutoDDL's terms on the axes of a mesh: within a level from the outermost axis inwards."""
     if mesh is None:
@@ -145,7 +145,7 @@ def _laid_out(
 
 
 def _on_level(
-    reader: Reader, level: str, sizes: list[int], wanted: list[tuple[Sbp, int]]
+    reader: NotationReader, level: str, sizes: list[int], wanted: list[tuple[Sbp, int]]
 ) -> list[Sbp]:
     states, axes = [], list(sizes)
     for sbp, count in wanted:
@@ -162,7 +162,7 @@ def _on_level(
     return states
 
 
-def _no_fit(reader: Reader, level: str, sizes: Sequence[int]) -> AutoDDLError:
+def _no_fit(reader: NotationReader, level: str, sizes: Sequence[int]) -> AutoDDLError:
     return AutoDDLError(
         f"state {reader.text!r}: the counts in level {level} do not fill its axes {tuple(sizes)} from "
         "left to right; every term must take whole axes"

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
+from autoddl.sbp.program.ops_and_tensors import Tensor
 from autoddl.sbp.state import B, NdSbp, Sbp, axis_states, ordered, orders
 
 Ints = npt.NDArray[np.int64]
@@ -67,6 +68,15 @@ def local_shape(
     return tuple(dims)
 
 
+def local_bytes(tensor: Tensor, state: Sequence[Sbp], mesh: Sequence[int]) -> int:
+    """Return the bytes of `tensor` on each device of a mesh with these axis sizes."""
+    shape = local_shape(tensor.shape, state, mesh)
+    total = tensor.item_bytes
+    for dim in shape if shape is not None else tensor.shape:
+        total *= dim
+    return total
+
+
 def _turn(cut: tuple[Sbp, int]) -> int:
     return cut[0].turn
 
@@ -80,24 +90,6 @@ def shard_shape(
         dim, (each, more) = state[axis].dim, divmod(dims[state[axis].dim], mesh[axis])
         dims[dim] = each + (coords[axis] < more)
     return tuple(dims)
-
-
-def shard_indices(
-    shape: Sequence[int], state: NdSbp, mesh: Sequence[int], coords: Sequence[int]
-) -> tuple[Ints, ...]:
-    """Return which elements the device at `coords` holds: for each dim its indices, in local order.
-
-    `array[np.ix_(*indices)]` is the shard.
-
-    Raises:
-        AutoDDLError: the tensor can't be in that state.
-    """
-    check_state(state, shape, mesh)
-    indices = [np.arange(size) for size in shape]
-    for axis in _cut_order(state):
-        sbp = state[axis]
-        indices[sbp.dim] = pieces(indices[sbp.dim], sbp, mesh[axis], axis=0)[coords[axis]]
-    return tuple(indices)
 
 
 def pieces(array: npt.NDArray[Any], cut: Sbp, size: int, axis: int) -> list[npt.NDArray[Any]]:

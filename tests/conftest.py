@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from autoddl.launch.processes import RankProcesses
 
 # The same examples in every run, and no limits of time: this has to pass on busy machines.
 settings.register_profile("autoddl", deadline=None, derandomize=True)
@@ -15,6 +18,7 @@ settings.load_profile("autoddl")
 
 HAS_ONEFLOW = find_spec("oneflow") is not None
 NEED_ONEFLOW = ("oneflow", "testbed")
+ALONE = ("ranks", "testbed")  # what needs the cores for itself
 
 
 class _NoOneFlow:
@@ -49,11 +53,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+@pytest.fixture(autouse=True)
+def _ranks_only_where_marked(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fail a test that starts ranks of OneFlow without the marker by which it runs alone.
+
+    The fixture `write` gives scripts that need only the standard library.
+    """
+    if any(map(request.node.get_closest_marker, ALONE)) or "write" in request.fixturenames:
+        return
+
+    def refuse(self: RankProcesses, local_rank: int, argv: Sequence[str], **options: Any) -> None:
+        pytest.fail(f"starts ranks ({argv[4:]}): mark it @pytest.mark.ranks", pytrace=False)
+
+    monkeypatch.setattr(RankProcesses, "start", refuse)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the user's cache out of tests, and tests out of the user's cache."""
+def _own_cache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Keep the user's cache out of tests, and tests out of the user's cache.
+
+    Matplotlib's list of fonts, which takes seconds to make, stays from one run to the next.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("MPLCONFIGDIR", str(request.config.cache.mkdir("matplotlib")))
         yield
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from autoddl.plan import OUTPUT, Pipeline, Plan, Redistribution, Transfer
+from autoddl.api import Plan
+from autoddl.perfmodel.pipeline.stage_partition import strict_in_flight
+from autoddl.plan.value import Part, Transfer
+from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.program import Program
 
 
@@ -17,14 +20,13 @@ def in_stages(
     Tensors arrive as they are made, and each stage boxes them for its own readers.
     """
     program = plan.program
-    assert program is not None
     stage_of = _stages(program, stage_of_module)
     transfers = []
     for tensor in {t for op in program.ops if op.phase == "forward" for _, t in op.inputs}:
         source = _source(program, stage_of, tensor)
         readers = [op for op, _ in program.consumers[tensor] if op.phase == "forward"]
         targets = {stage_of[op.name] for op in readers}
-        transfers += [Transfer(tensor, target) for target in sorted(targets - {source})]
+        transfers += [Transfer(tensor, source, target) for target in sorted(targets - {source})]
     split = []
     for item in plan.redistributions:
         by_stage: dict[int, list[tuple[str, str]]] = {}
@@ -32,10 +34,32 @@ def in_stages(
             stage = stages - 1 if op == OUTPUT else stage_of[op]
             by_stage.setdefault(stage, []).append((op, operand))
         split += [
-            Redistribution(item.tensor, item.path, tuple(readers)) for readers in by_stage.values()
+            (stage, Redistribution(item.tensor, item.path, tuple(readers)))
+            for stage, readers in by_stage.items()
         ]
-    pipeline = Pipeline(stages, micro_batches, stage_of, tuple(transfers))
-    return replace(plan, redistributions=tuple(split), pipeline=pipeline)
+    layout, in_flight = plan.layout, strict_in_flight(stages, micro_batches)
+
+    def part(stage: int) -> Part:
+        own = Layout.of(
+            plan.program,
+            *(
+                {name: value for name, value in held.items() if stage_of[name] == stage}
+                for held in (layout.signatures, layout.variables, layout.inputs)
+            ),
+            tuple(item for where, item in split if where == stage),
+        )
+        arrivals = tuple(item for item in transfers if item.target == stage)
+        first = stage * plan.mesh.size
+        return Part(plan.mesh, own, first, arrivals, in_flight=in_flight[stage])
+
+    parts = tuple(part(stage) for stage in range(stages))
+    return replace(plan, parts=parts, micro_batches=micro_batches)
+
+
+def recomputing(plan: Plan, stages: Collection[int]) -> Plan:
+    """Return a plan in which just these stages make their activations again."""
+    parts = (replace(part, recomputed=n in stages) for n, part in enumerate(plan.parts))
+    return replace(plan, parts=tuple(parts))
 
 
 def _stages(program: Program, stage_of_module: Callable[[str], int | None]) -> dict[str, int]:

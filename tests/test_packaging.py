@@ -51,8 +51,8 @@ def expected_files() -> list[str]:
         files += [f"autoddl/{folder}/{name}" for name in sources(ROOT / folder)]
     profiles = (ROOT / "perfmodel" / "profiles").glob("*.json")
     files += [f"autoddl/perfmodel/profiles/{profile.name}" for profile in profiles]
-    tables = (ROOT / "sbp" / "rules" / "tables").glob("*.json")
-    files += [f"autoddl/sbp/rules/tables/{table.name}" for table in tables]
+    tables = (ROOT / "autoddl" / "engine" / "refused").glob("*.json")
+    files += [f"autoddl/engine/refused/{table.name}" for table in tables]
     return sorted(files)
 
 

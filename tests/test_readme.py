@@ -1,14 +1,213 @@
-"""The README's examples run."""
+"""README and docs: their examples run, their commands, options, links and files exist."""
 
 from __future__ import annotations
 
+import ast
+import io
+import os
 import re
+import runpy
+import shlex
+import subprocess
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+GENERATED = ("op_rules.md", "against_auto_parallel.md")
+PAGES = {str(p.relative_to(ROOT)): p for p in (README, *sorted((ROOT / "docs").glob("*.md")))}
+WRITTEN = {name: page for name, page in PAGES.items() if page.name not in GENERATED}
+
+
+def fenced(page: Path, language: str) -> list[str]:
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+
+
+def commands(page: Path) -> list[str]:
+    """Return what follows "python -m" or "make", in blocks of code and in quoted text."""
+    text = page.read_text()
+    blocks = [line.partition("  #")[0] for block in fenced(page, "") for line in block.splitlines()]
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    quoted = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", outside)]
+    return [line.strip() for line in blocks + quoted if re.match(r"\s*(python -m|make) \S", line)]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_bytes()) <= 6000
+    assert max(map(len, README.read_text().splitlines())) <= 120
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_examples_are_python(name: str) -> None:
+    for example in fenced(WRITTEN[name], "python"):
+        ast.parse(example)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_links_lead_somewhere(name: str) -> None:
+    page = WRITTEN[name]
+    lacking = [
+        link
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+        if not link.startswith("https://") and not (page.parent / link).exists()
+    ]
+    assert lacking == []
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_files_and_folders_exist(name: str) -> None:
+    tops = "|".join(p.name for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith("."))
+    named = re.findall(rf"`((?:{tops})/[\w./-]*)`", WRITTEN[name].read_text())
+    assert [
+        path for path in named if not path.startswith("out/") and not (ROOT / path).exists()
+    ] == []
+
+
+def glossary() -> list[tuple[str, list[str], Path]]:
+    """Return the rows of the glossary: the first term, all of them, and the module or folder."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| `([\w./]+)` \|$", text, flags=re.MULTILINE)
+    return [(terms.split(",")[0], terms.split(", "), ROOT / path) for terms, path in rows]
+
+
+def words_of(path: Path) -> str:
+    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+    return " ".join(" ".join(file.read_text().lower().split()) for file in files)
+
+
+def test_terms_of_the_glossary_are_found_where_it_says() -> None:
+    found = glossary()
+    assert len(found) > 30
+    wrong = [
+        (first, str(path.relative_to(ROOT)))
+        for first, terms, path in found
+        if not any(term.split(" (")[0].lower() in words_of(path) for term in terms)
+    ]
+    assert wrong == []
+    told = {first for first, _, _ in found}
+    assert {"min-marginal", "reduced cost", "quotient", "liveness", "lowering"} <= told
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    assert [p.name for p in PAGES.values() if p.parent != ROOT and f"({p.name})" not in index
+            and p.name != "README.md"] == []  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_pages_name_their_command(name: str) -> None:
+    first = (ROOT / "docs" / name).read_text().splitlines()[0]
+    match = re.fullmatch(r"<!-- Written by `python -m ([\w.]+)[^`]*`; do not edit\. -->", first)
+    assert match is not None and find_spec(match[1]) is not None
+
+
+def options() -> Mapping[tuple[str, ...], set[str]]:
+    """Return the options by command that README and docs name."""
+    found: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for page in WRITTEN.values():
+        for line in commands(page):
+            if line.startswith("python -m "):
+                words = shlex.split(line.removeprefix("python -m ").replace("…", ""))
+                length = 2 if words[0] == "autoddl" else 1
+                end = words.index("--") if "--" in words else len(words)
+                named = {word for word in words[length:end] if re.match("-+[a-z]", word)}
+                found[tuple(words[:length])] |= named
+    return found
+
+
+def help_of(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what `python -m COMMAND --help` prints, without a process for each."""
+    monkeypatch.setattr(sys, "argv", ["-m", *command[1:], "--help"])
+    printed = io.StringIO()
+    with redirect_stdout(printed), pytest.raises(SystemExit) as ended, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the module is imported already
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+    assert ended.value.code in (0, None), command
+    return printed.getvalue()
+
+
+def test_commands_and_their_options_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = options()
+    assert len(named) > 12  # or nothing was found to look at
+    for command, words in named.items():
+        if command[0].startswith("oneflow"):
+            continue
+        assert find_spec(command[0]) is not None, command
+        known = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", help_of(command, monkeypatch)))
+        assert words <= known, (command, words - known)
+
+
+def test_targets_of_make_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {word for page in WRITTEN.values() for line in commands(page)
+               for word in line.split()[1:2] if line.startswith("make ")}  # fmt: skip
+    assert {"demo", "test"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_one_spelling_per_command() -> None:
+    for page in WRITTEN.values():
+        for old in ("python -m autoddl.fit_", "`fit_network`", "nproc_per_node"):
+            assert old not in page.read_text(), page
+
+
+# --- examples ----------------------------------------------------------------------------------
+
+
+@pytest.mark.oneflow
+@pytest.mark.ranks
+def test_the_first_example_trains_and_prints_its_plan(tmp_path: Path) -> None:
+    """Under the launcher, with the command of step 3; costs are those that the README prints."""
+    short, example = fenced(README, "python")
+    assert set(short.splitlines()) <= set(example.splitlines())
+    (tmp_path / "train.py").write_text(example)
+    bundled = ROOT / "perfmodel" / "profiles" / "cpu-loopback.json"
+    (tmp_path / "network.json").write_text(bundled.read_text())
+    assert "python -m autoddl run --nproc-per-node 4 train.py" in README.read_text()
+    done = subprocess.run(
+        [sys.executable, "-m", "autoddl", "run", "--nproc-per-node", "4", "--timeout", "240", "train.py"],
+        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (shown,) = fenced(README, "text")
+    told, found = predictions(shown), predictions(done.stdout)
+    assert len(told) == 5
+    for name, numbers in told.items():  # a better search may change those of baselines a little
+        assert found[name] == pytest.approx(numbers, rel=0.02), name
+
+
+def predictions(printed: str) -> dict[str, list[float]]:
+    """Return the numbers of each row of predictions: "plan" → [46.75, 20.0, …]."""
+    rows = [re.sub("[│┃]", " ", line) for line in printed.splitlines() if "±" in line]
+    found = {}
+    for row in rows:
+        name, rest = re.split(r"\s{2,}", row.strip(), maxsplit=1)
+        found[name] = [float(number) for number in re.findall(r"\d+\.?\d*", rest)]
+    return found
+
+
+def test_the_example_of_planning_without_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.programs import transformer
+
+    monkeypatch.chdir(tmp_path)
+    transformer(layers=2, batch=64).save("gpt.json")
+    (example,) = fenced(ROOT / "docs" / "search.md", "python")
+    exec(example, {})
+    assert "plan on mesh 4x8" in capsys.readouterr().out
+    assert (tmp_path / "plan.json").exists()
 
 
 @pytest.fixture
@@ -18,16 +217,12 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
 
 
-def blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
-
-
 def test_the_rule_example_registers_a_right_rule(registry: None) -> None:
-    from autoddl.sbp.oracle import check_signature
+    from autoddl.sbp.numpy_oracle.simulated_ops import check_signature
     from autoddl.sbp.rules.registry import OpView, find, signatures
     from autoddl.sbp.state import NdSbp
 
-    example = next(block for block in blocks() if "register_rule" in block)
+    (example,) = fenced(ROOT / "docs" / "rules.md", "python")
     assert find("mish") is None
     exec(example, {})
     view = OpView("mish", ("in_0",), ("out_0",), {"in_0": (4, 6), "out_0": (4, 6)}, {})
@@ -36,10 +231,3 @@ def test_the_rule_example_registers_a_right_rule(registry: None) -> None:
     for signature in found:
         states = {name: NdSbp((state,)) for name, state in signature.items()}
         assert check_signature(view, states, (2,), np.random.default_rng(0)) is None
-
-
-def test_commands_of_the_readme_exist() -> None:
-    text = README.read_text()
-    makefile = (README.parent / "Makefile").read_text()
-    for target in set(re.findall(r"`?make ([a-z-]+)", text)):
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target

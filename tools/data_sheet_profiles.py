@@ -2,7 +2,7 @@
 
 Peaks and bandwidths are those of the vendors' data sheets (dense; one direction of a link). Data sheets
 do not give the latency of a collective's step: `alpha_s` are assumptions. The links between the V100s
-are fits of perfmodel.fit to public measurements (Aceso, see its `source`).
+are fits of perfmodel.calibration.alpha_beta to public measurements (Aceso, see its `source`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Connect plans to OneFlow; the only package that imports it."""
+"""Engines: what runs plans. Only the packages below, one per engine, import theirs."""

@@ -8,23 +8,24 @@ share, as for numbers of groups that were not measured.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+import click
+from msgspec import structs
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.redistribute import Redistributor
+from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.sbp.boxing import boxing
 from autoddl.sbp.state import NdSbp
 from experiments.fidelity import measure
 from experiments.fidelity.workload import Bed
+from experiments.lib import cli
 
 BED = Bed("contention", 2, 2, "500mbit")
 ELEMENTS = 1 << 18  # of float32: 1 MB
@@ -33,52 +34,25 @@ REPETITIONS = 40
 _RANKS_LIMIT_S = 120.0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line, or, as `ranks FILE`, what its ranks do."""
-    given = sys.argv[1:] if argv is None else list(argv)
-    if given[:1] == ["ranks"]:
-        _ranks(Path(given[1]))
-        return 0
-    parser = argparse.ArgumentParser(prog="python -m experiments.fidelity.contention")
-    parser.add_argument("--folder", type=Path, default=Path("out/contention"))
-    args = parser.parse_args(given)
-    try:
-        _compare(args.folder)
-    except AutoDDLError as error:
-        print(f"contention: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _compare(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+@click.command(help=__doc__)
+@cli.folder("out/contention")
+def command(folder: Path) -> None:
+    """Calibrate and measure what is missing; print predictions beside it."""
     result = folder / "measured.json"
-    sizes = [
-        "-b",
-        "128K",
-        "-e",
-        "8M",
-        "-f",
-        "8",
-        "--collectives",
-        "all-reduce",
-        "--group-sizes",
-        "2",
-    ]
+    sizes = "-b 128K -e 8M -f 8 --collectives all-reduce --group-sizes 2 --mode eager --budget 60"
     with measure.running(BED) as (run, made):
-        calibrate = [*sizes, "--mode", "eager", "--budget", "60"]
-        profile = profiles.load(measure.calibrate(BED, made, folder, calibrate))
+        profile = profiles.load(measure.calibrate(BED, made, folder, sizes.split()))
         if not result.exists():
-            error = run(
-                ["-m", "experiments.fidelity.contention", "ranks", str(result)], _RANKS_LIMIT_S
-            )
+            error = run("experiments.fidelity.contention", ["ranks", str(result)], _RANKS_LIMIT_S)
             if error:
                 raise AutoDDLError(error)
     measured_s = json.loads(result.read_text())["median_s"]
     wire_s = 2 * 4 * ELEMENTS * 8 / 500e6
     print(f"arithmetic, 2 × 1 MB over 500 Mbit/s: {wire_s * 1e3:.1f} ms")
     print(f"measured: {measured_s * 1e3:.1f} ms (median of {REPETITIONS})")
-    alone = replace(profile, links=tuple(link for link in profile.links if link.groups == 1))
+    alone = structs.replace(
+        profile, links=tuple(link for link in profile.links if link.groups == 1)
+    )
     for text, used in (("fitted", profile), ("from one group alone and the fitted sharing", alone)):
         seconds = predicted_s(used)
         print(f"predicted, {text}: {seconds * 1e3:.1f} ms ({seconds / measured_s - 1:+.0%})")
@@ -107,10 +81,12 @@ def _ranks(file: Path) -> None:
         flow._oneflow_internal.eager.Sync()
         samples.append(time.perf_counter() - start)
     if flow.env.get_rank() == 0:
-        file.write_text(
-            json.dumps({"median_s": statistics.median(samples[2:]), "samples_s": samples})
-        )
+        found = {"median_s": statistics.median(samples[2:]), "samples_s": samples}
+        file.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["ranks"]:
+        _ranks(Path(sys.argv[2]))
+    else:
+        sys.exit(cli.run(command, "fidelity.contention"))

@@ -8,33 +8,37 @@ folder, so that an interrupted run goes on.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+import pandas as pd
+from msgspec import structs
 
-from autoddl.errors import AutoDDLError
-from autoddl.make_plan import Assigned
+from autoddl.api import Plan
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
+from autoddl.planner.assemble import staged_estimate, staged_plan
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.cut import cut_into_stages
+from autoddl.planner.costs.stage_links import Links
+from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.mesh import Cluster, Level, Mesh
-from autoddl.sbp.micro_batch import micro_batch
-from autoddl.sbp.positions import positions
-from autoddl.search import builder
-from autoddl.search.repeated import repeated
-from autoddl.search.solvers import SOLVERS
-from autoddl.stage_cuts import Candidate, cut_into_stages, estimate, staged_plan
-from autoddl.staging import Links, Staged
-from experiments.fidelity import measure, report, shared_cores
-from experiments.fidelity.report import Row
+from autoddl.sbp.program.forward_positions import positions
+from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.network import builder
+from autoddl.search.reductions.pipeline_objective import repeated
+from autoddl.search.solvers.named import SOLVERS
+from experiments.fidelity import measure, scores, shared_cores
 from experiments.fidelity.workload import Bed
+from experiments.lib import cli, frames
+from experiments.lib.frames import Row, RowStore
+from experiments.lib.programs import captured
 
 MODELS: dict[str, dict[str, Any]] = {
     "gpt": {
@@ -47,11 +51,13 @@ MODELS: dict[str, dict[str, Any]] = {
 RATE = "50mbit"
 PASSES = 3  # apart in time, so that a slow phase of the machine does not hit all
 SEARCH_S = 5.0
-_EXIT_BAD_INPUT = 2
+COLUMNS: frames.Formats = {
+    "plan": "{}", "predicted_s": "{:.4f}", "measured_s": "{:.4f}", "error": "{:+.1%}",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Case:
+class PipelineCase:
     """A plan to make: `shares` are those of the forward and backward seconds by stage, None the best."""
 
     model: str
@@ -73,87 +79,57 @@ class Case:
     @property
     def name(self) -> str:
         """Return a file name: gpt-4x1-m8, with the shares of a given cut behind."""
-        cut = "-".join(f"{share:.0%}".rstrip("%") for share in self.shares or ())
-        return f"{self.model}-{self.stages}x{self.mesh}-m{self.micro_batches}" + f"-{cut}" * bool(
-            cut
-        )
+        cut = "".join(f"-{share * 100:.0f}" for share in self.shares or ())
+        return f"{self.model}-{self.stages}x{self.mesh}-m{self.micro_batches}{cut}"
 
 
 CASES = tuple(
-    Case(model, *rest)
+    PipelineCase(model, *rest)
     for model in MODELS
-    for rest in (
-        (2, 1, 4, None),
-        (2, 1, 8, (0.7, 0.3)),
-        (2, 2, 4, None),
-        (4, 1, 8, None),
-    )
+    for rest in ((2, 1, 4, None), (2, 1, 8, (0.7, 0.3)), (2, 2, 4, None), (4, 1, 8, None))
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; exit code 0, or 2 for bad input."""
-    args = _parser().parse_args(argv)
-    try:
-        cases = [case for case in CASES if args.only in case.name]
-        for number in range(1, args.passes + 1 if not args.predict else 1):
-            measure_all(cases, args.folder, number)
-        rows = [found for case in cases if (found := row(case, args.folder)) is not None]
-    except AutoDDLError as error:
-        print(f"pipelines: {error}", file=sys.stderr)
-        return _EXIT_BAD_INPUT
-    except KeyboardInterrupt:
-        print(f"pipelines: interrupted; {args.folder} has what is done", file=sys.stderr)
-        return 130
-    if rows:
-        _report(rows, args.folder)
-    return 0
+@click.command(help=__doc__)
+@click.option("--passes", default=PASSES, show_default=True, help="times each plan is run")
+@click.option("--only", default="", help="plans whose names have this in them")
+@click.option("--predict", is_flag=True, help="run nothing; report what the folder has")
+@cli.folder("out/fidelity_pipelines")
+def command(passes: int, only: str, predict: bool, folder: Path) -> None:
+    """Calibrate and run what is missing; print, write and draw what was simulated and measured."""
+    cases = [case for case in CASES if only in case.name]
+    for number in range(1, 1 if predict else passes + 1):
+        measure_all(cases, folder, number)
+    found = [row(case, folder) for case in cases if _timed(case, folder)]
+    if found:
+        report(pd.DataFrame(found), folder)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.fidelity.pipelines", description=__doc__
-    )
-    add = parser.add_argument
-    add("--folder", type=Path, default=Path("out/fidelity_pipelines"), help="state and results")
-    add("--passes", type=int, default=PASSES, metavar="N", help="times each plan is run")
-    add("--only", default="", metavar="TEXT", help="plans whose names have this in them")
-    add("--predict", action="store_true", help="run nothing; report what the folder has")
-    return parser
-
-
-def staged(case: Case, folder: Path, profile: Profile) -> Staged:
+def staged(case: PipelineCase, folder: Path, profile: Profile) -> Staged:
     """Return the plan of a case as the simulation sees it on this machine.
 
     The states of its tensors are searched once; they and the cut are kept in a file.
     """
-    program = measure.captured(folder / f"{case.model}.json", case.model, MODELS[case.model])
+    program = captured(folder / f"{case.model}.json", case.model, "toy", **MODELS[case.model])
     mesh = Mesh.parse(f"[gpu {case.mesh}]")
-    candidate = Candidate(case.stages, case.micro_batches, mesh)
     problem = builder.build(micro_batch(program, case.micro_batches), mesh, profile)
     file = folder / "plans" / f"{case.name}.states.json"
     levels = [("node", case.stages), ("gpu", case.mesh)]
     cluster = Cluster(tuple(Level(name, size) for name, size in levels if size > 1))
     links = Links(profile, cluster, mesh.size)
-    if file.exists():
-        kept = json.loads(file.read_text())
-        assigned, bounds = Assigned(problem, kept["assignment"]), kept["bounds"]
-        found = Staged(assigned, positions(problem.program), bounds, case.micro_batches, links)
-    else:
-        weighted = repeated(problem, case.stages, case.micro_batches)
+    places, count = positions(problem.program), case.micro_batches
+    if not file.exists():
+        weighted = repeated(problem, case.stages, count)
         result = SOLVERS["exact"](weighted, budget=SEARCH_S, seed=0)
-        found = cut_into_stages(problem, result.assignment, candidate, links)
-        if case.shares is not None:
-            bounds = _bounds(found, case.shares)
-            found = Staged(
-                found.assigned, positions(problem.program), bounds, case.micro_batches, links
-            )
+        cut = cut_into_stages(problem, result.assignment, case.stages, count, links)
+        bounds = cut.bounds if case.shares is None else _bounds(cut, case.shares)
+        cut = Staged(cut.assigned, places, bounds, count, links)
         file.parent.mkdir(parents=True, exist_ok=True)
-        kept = {"assignment": [int(n) for n in result.assignment], "bounds": list(found.bounds)}
+        Plan.of(staged_plan(cut, result)).save(_plan_file(case, folder))
+        kept = {"assignment": [int(n) for n in result.assignment], "bounds": list(bounds)}
         file.write_text(json.dumps(kept) + "\n")
-        plan = staged_plan(found, result, limit=None, seed=0)
-        plan.save(_plan_file(case, folder))
-    return found
+    kept = json.loads(file.read_text())
+    return Staged(Assigned(problem, kept["assignment"]), places, kept["bounds"], count, links)
 
 
 def _bounds(whole: Staged, shares: Sequence[float]) -> list[int]:
@@ -167,17 +143,17 @@ def _bounds(whole: Staged, shares: Sequence[float]) -> list[int]:
     return [int(n) for n in np.searchsorted(ends, np.cumsum(shares)[:-1])]
 
 
-def _plan_file(case: Case, folder: Path) -> Path:
+def _plan_file(case: PipelineCase, folder: Path) -> Path:
     return folder / "plans" / f"{case.name}.json"
 
 
-def measure_all(cases: Sequence[Case], folder: Path, number: int) -> None:
+def measure_all(cases: Sequence[PipelineCase], folder: Path, number: int) -> None:
     """Calibrate what is not yet, and time each plan that has been timed less often than that."""
     folder.mkdir(parents=True, exist_ok=True)
     for ranks in sorted({case.ranks for case in cases}):
         shared_cores.time_ops(_ops_file(folder, ranks), ranks, number)
     for bed in dict.fromkeys(case.bed for case in cases):
-        mine = [case for case in cases if case.bed == bed and _count(case, folder) < number]
+        mine = [case for case in cases if case.bed == bed and len(_timed(case, folder)) < number]
         if not mine:
             continue
         with measure.running(bed) as (run_ranks, made):
@@ -193,7 +169,7 @@ def measure_all(cases: Sequence[Case], folder: Path, number: int) -> None:
 
 
 def _calibrated(bed: Bed) -> list[str]:
-    """Return the options of fit_network: what such pipelines send, in pairs of ranks.
+    """Return the options of fit-network: what such pipelines send, in pairs of ranks.
 
     Of shorter messages a good part passes in the burst of the token bucket, at no cost of its own.
     """
@@ -203,76 +179,57 @@ def _calibrated(bed: Bed) -> list[str]:
     return [*sizes, "--group-sizes", "2"]
 
 
-def profile_of(case: Case, folder: Path) -> Profile:
+def profile_of(case: PipelineCase, folder: Path) -> Profile:
     """Return the profile of the testbed, with ops as so many ranks of this machine take for them."""
     device = shared_cores.device(_ops_file(folder, case.ranks), case.ranks)
-    return replace(profiles.load(folder / case.bed.name / "network.json"), device=device)
+    return structs.replace(profiles.load(folder / case.bed.name / "network.json"), device=device)
 
 
-def run(case: Case, folder: Path, run_ranks: measure.Run) -> None:
+def run(case: PipelineCase, folder: Path, run_ranks: measure.Run) -> None:
     """Time a plan."""
     found = staged(case, folder, profile_of(case, folder))
-    plan = _plan_file(case, folder)
-    measured_s = measure.step_s(run_ranks, case.model, MODELS[case.model], plan)
-    with _result_file(case, folder).open("a") as out:
-        out.write(json.dumps({"plan": plan.stem, "step_s": measured_s}) + "\n")
-    print(
-        f"pipelines: {case.name}: measured {measured_s * 1e3:.0f} ms, "
-        f"simulated {shared_cores.step_s(found.step, case.mesh) * 1e3:.0f} ms",
-        file=sys.stderr,
-        flush=True,
-    )
+    said_s = shared_cores.step_s(found.step, case.mesh)
+    sizes = MODELS[case.model]
+    measured_s = measure.step_s(run_ranks, case.model, sizes, _plan_file(case, folder))
+    RowStore(folder / "runs.jsonl").add({"plan": case.name, "step_s": measured_s})
+    text = f"measured {measured_s * 1e3:.0f} ms, simulated {said_s * 1e3:.0f} ms"
+    print(f"pipelines: {case.name}: {text}", file=sys.stderr, flush=True)
 
 
 def _ops_file(folder: Path, ranks: int) -> Path:
     return folder / f"ops-{ranks}.jsonl"
 
 
-def _result_file(case: Case, folder: Path) -> Path:
-    return folder / f"{case.name}.jsonl"
+def _timed(case: PipelineCase, folder: Path) -> list[float]:
+    """Return the seconds of a step in every run of a plan."""
+    return [row["step_s"] for row in RowStore(folder / "runs.jsonl").having(plan=case.name)]
 
 
-def _count(case: Case, folder: Path) -> int:
-    """Return how often a plan has been timed."""
-    result = _result_file(case, folder)
-    return len(result.read_text().splitlines()) if result.exists() else 0
-
-
-def row(case: Case, folder: Path) -> Row | None:
-    """Return what was simulated and measured of a case, None if it has not been run."""
-    if not _count(case, folder):
-        return None
-    lines = [json.loads(line) for line in _result_file(case, folder).read_text().splitlines()]
+def row(case: PipelineCase, folder: Path) -> Row:
+    """Return what was simulated and measured of a case."""
     found = staged(case, folder, profile_of(case, folder))
-    cost = estimate(case.name, found)
+    cost = staged_estimate(case.name, found)
     said = shared_cores.step_s(found.step, case.mesh)
-    return Row(
-        case.bed.name, case.model, case.name, case.name, cost.compute_s, cost.communication_s,
-        cost.uncertainty_s * said / found.timeline.step_s, said,
-        min(line["step_s"] for line in lines), 0.0,
-    )  # fmt: skip
+    return {
+        "bed": case.bed.name, "model": case.model, "plan": case.name, "name": case.name,
+        "compute_s": cost.compute_s, "communication_s": cost.communication_s,
+        "uncertainty_s": cost.uncertainty_s * said / found.timeline.step_s, "predicted_s": said,
+        "measured_s": min(_timed(case, folder)),
+        "measured_communication_s": 0.0,
+    }  # fmt: skip
 
 
-def _report(rows: list[Row], folder: Path) -> None:
-    report.write_csv(rows, folder / "pipelines.csv")
-    report.draw(rows, folder / "pipelines.png")
-    score = report.score("pipelines", rows)
-    said = {"score": asdict(score), "plans": [asdict(r) | {"error": r.error} for r in rows]}
-    (folder / "pipelines.json").write_text(json.dumps(said, indent=1) + "\n")
-    table = Table("plan", "simulated ms", "measured ms", "error")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for r in rows:
-        table.add_row(
-            r.plan, f"{r.predicted_s * 1e3:.1f}", f"{r.measured_s * 1e3:.1f}", f"{r.error:+.1%}"
-        )
-    Console().print(table)
+def report(frame: pd.DataFrame, folder: Path) -> None:
+    """Print the plans and their score; write and draw them."""
+    found, score = scores.with_errors(frame), scores.score(frame)
+    print(frames.text(found, COLUMNS))
     print(
-        f"{score.plans} plans: mean error {score.mean_error:.1%}, worst {score.worst_error:.1%}, "
-        f"bias {score.bias:+.1%}, Spearman {score.spearman:.3f}"
+        f"{score['plans']} plans: mean error {score['mean_error']:.1%}, worst "
+        f"{score['worst_error']:.1%}, bias {score['bias']:+.1%}, Spearman {score['spearman']:.3f}"
     )
-    print(f"wrote {folder}/pipelines.csv, pipelines.png, pipelines.json")
+    frames.save(found, folder, "pipelines", score=score)
+    scores.draw(frame, folder / "pipelines")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.run(command, "fidelity.pipelines"))

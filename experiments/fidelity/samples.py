@@ -11,26 +11,27 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from autoddl.make_plan import make_plan
-from autoddl.plan import Plan
-from autoddl.search import cells, coordinate, descent
+from autoddl.api import Plan
+from autoddl.planner.assemble import make_plan
 from autoddl.search.baselines import assignments
-from autoddl.search.descent import Descent
-from autoddl.search.problem import Problem
-from autoddl.search.random import random_assignment
+from autoddl.search.heuristics import cells, descent
+from autoddl.search.heuristics.descent import Descent
+from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment
+from autoddl.search.solvers import coordinate
+from autoddl.search.solvers.random_sampling import random_assignment
 
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
 SEARCH_S = 10.0
 
 
-def plans(problem: Problem, count: int, seed: int = 0) -> Iterator[tuple[str, Plan]]:
+def plans(problem: CostNetwork, count: int, seed: int = 0) -> Iterator[tuple[str, Plan]]:
     """Yield `count` (name, plan) pairs: baselines, the searched plan, random ones, one unfollowed."""
     found: dict[Assignment, str] = {}
     for name, assignment in assignments(problem).items():
         found.setdefault(assignment, name)
     best = coordinate.search(problem, budget=SEARCH_S, seed=seed, starts=list(found)).assignment
-    found.setdefault(tuple(best), "searched")
+    found.setdefault(best, "searched")
     found.setdefault(descent.replicated(problem), "replicated")
     found.setdefault(random_assignment(problem, seed), "uniform")
     number = 0
@@ -40,17 +41,17 @@ def plans(problem: Problem, count: int, seed: int = 0) -> Iterator[tuple[str, Pl
         found.setdefault(point, f"random {share:.0%} #{number}")
         number += 1
     for assignment, name in list(found.items())[:count]:
-        yield name, make_plan(problem, problem.result(name, assignment))
+        yield name, Plan.of(make_plan(problem, problem.result(name, assignment)))
 
 
 def disturbed(
-    problem: Problem, start: Assignment, share: float, rng: np.random.Generator
+    problem: CostNetwork, start: Assignment, share: float, rng: np.random.Generator
 ) -> Assignment:
     """Return `start` with this share of the deciding nodes at random and the others following them."""
     deciding = {*cells.roots(problem), *cells.roots(problem, "backward")}
-    deciding |= {i for i, n in enumerate(problem.nodes) if n.kind in ("input", "parameter")}
+    deciding |= set(problem.variables.where("input", "parameter").tolist())
     held = [i for i in sorted(deciding) if rng.random() < share]
     point = list(start)
     for index in held:
-        point[index] = int(rng.integers(len(problem.nodes[index].choices)))
-    return tuple(Descent(problem, frozen=frozenset(held)).refine(point))
+        point[index] = int(rng.integers(problem.arrays.choices[index]))
+    return Assignment(Descent(problem, frozen=frozenset(held)).refine(point))

@@ -7,17 +7,18 @@ to itself, since ranks evict each other's data from the caches.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from autoddl.engine.measure_device import Setting, measure_ops
-from autoddl.perfmodel.kernels import Timed, device_of
-from autoddl.perfmodel.pipeline import simulate
-from autoddl.perfmodel.pipeline_step import PipelineStep
+from autoddl.calibrate.device import op_timing
+from autoddl.engine import engines
+from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
+from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep
+from autoddl.perfmodel.pipeline.pipeline_timeline import simulate
 from autoddl.perfmodel.profile import Device
+from experiments.lib.frames import RowStore
 
 
 def cores() -> int:
@@ -26,11 +27,11 @@ def cores() -> int:
 
 
 def time_ops(file: Path, ranks: int, number: int) -> None:
-    """Time the ops of fit_device on so many ranks, unless the file has so many lines of it."""
+    """Time the ops of fit-device on so many ranks, unless the file has so many lines of it."""
     if len(_passes(file)) < number:
-        timed = measure_ops(Setting(ranks), partial=file.with_suffix(".partial"))
-        with file.open("a") as out:
-            out.write(json.dumps([asdict(op) for op in timed]) + "\n")
+        settings, partial = op_timing.OpSettings(ranks), file.with_suffix(".partial")
+        timed = op_timing.time_ops(engines.load("oneflow"), settings, partial=partial)
+        RowStore(file).add({"ops": [asdict(op) for op in timed]})
         file.with_suffix(".partial").unlink(missing_ok=True)
 
 
@@ -58,6 +59,4 @@ def step_s(step: PipelineStep, stage_size: int) -> float:
 
 
 def _passes(file: Path) -> Sequence[list[Timed]]:
-    if not file.exists():
-        return []
-    return [[Timed(**op) for op in json.loads(line)] for line in file.read_text().splitlines()]
+    return [[Timed(**op) for op in row["ops"]] for row in RowStore(file).rows]

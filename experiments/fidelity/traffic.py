@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
-from autoddl.engine.inject import read_state, write_output, write_signature
+from autoddl.api import Plan
+from autoddl.engine.oneflow.run.job_writer import read_state, write_output, write_signature
 from autoddl.errors import AutoDDLError
-from autoddl.make_plan import layout_of
-from autoddl.plan import Plan
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp, broadcast
 
@@ -22,7 +21,7 @@ def traffic(plan: Plan, program: Program) -> tuple[Any, tuple[Any, ...]]:
 
     The graph returns the last input, one element, when all is done.
     """
-    made = layout_of(plan).made(program)
+    made = plan.layout.made
     paths = [(made[item.tensor], *item.path) for item in plan.redistributions]
     paths.append((broadcast(plan.mesh.ndim),))
     kinds = [(t.shape, t.dtype) for t in (program.tensor[r.tensor] for r in plan.redistributions)]

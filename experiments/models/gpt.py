@@ -36,7 +36,7 @@ SIZES = {
 }
 
 
-class Attention(nn.Module):
+class CausalAttention(nn.Module):
     """Softmax attention over `heads` heads; q, k and v come from one projection."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -55,13 +55,13 @@ class Attention(nn.Module):
         return self.proj(mixed.permute(0, 2, 1, 3).reshape(batch, length, width))
 
 
-class Block(nn.Module):
-    """Attention and a four times wider MLP, each after a LayerNorm, with residuals."""
+class CausalBlock(nn.Module):
+    """CausalAttention and a four times wider MLP, each after a LayerNorm, with residuals."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.ln1 = nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
+        self.attention = CausalAttention(width, heads)
         self.ln2 = nn.LayerNorm(width)
         self.fc1 = nn.Linear(width, 4 * width)
         self.act = nn.GELU()
@@ -81,7 +81,7 @@ class GPT(nn.Module):
         super().__init__()
         self.token = nn.Embedding(vocabulary, width)
         self.position = nn.Parameter(flow.zeros(sequence, width))
-        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.blocks = nn.ModuleList([CausalBlock(width, heads) for _ in range(layers)])
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 

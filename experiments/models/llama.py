@@ -61,7 +61,7 @@ def rotated(x: flow.Tensor, cos: flow.Tensor, sin: flow.Tensor) -> flow.Tensor:
     return flow.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-class Attention(nn.Module):
+class GroupedAttention(nn.Module):
     """Causal attention; every key and value serves heads / groups queries."""
 
     def __init__(self, width: int, heads: int, groups: int) -> None:
@@ -92,7 +92,7 @@ class Attention(nn.Module):
         return repeated.reshape(batch, groups * times, length, size)
 
 
-class FeedForward(nn.Module):
+class GatedFeedForward(nn.Module):
     """SwiGLU: silu(gate(x)) * up(x), then down."""
 
     def __init__(self, width: int, inner: int) -> None:
@@ -106,15 +106,15 @@ class FeedForward(nn.Module):
         return self.down(self.act(self.gate(x)) * self.up(x))
 
 
-class Block(nn.Module):
-    """Attention and SwiGLU, each after an RMSNorm, with residuals."""
+class GroupedBlock(nn.Module):
+    """GroupedAttention and SwiGLU, each after an RMSNorm, with residuals."""
 
     def __init__(self, width: int, heads: int, groups: int, inner: int) -> None:
         super().__init__()
         self.norm1 = RMSNorm(width)
-        self.attention = Attention(width, heads, groups)
+        self.attention = GroupedAttention(width, heads, groups)
         self.norm2 = RMSNorm(width)
-        self.feed_forward = FeedForward(width, inner)
+        self.feed_forward = GatedFeedForward(width, inner)
 
     def forward(self, x: flow.Tensor, *tables: flow.Tensor) -> flow.Tensor:
         x = x + self.attention(self.norm1(x), *tables)
@@ -142,7 +142,9 @@ class Llama(nn.Module):
         self.register_buffer("sin", flow.tensor(np.sin(angle)))
         hidden = np.triu(np.ones((sequence, sequence), dtype=bool), 1)
         self.register_buffer("hidden", flow.tensor(hidden))
-        self.blocks = nn.ModuleList([Block(width, heads, groups, inner) for _ in range(layers)])
+        self.blocks = nn.ModuleList(
+            [GroupedBlock(width, heads, groups, inner) for _ in range(layers)]
+        )
         self.norm = RMSNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 

@@ -71,7 +71,7 @@ class RelativePosition(nn.Module):
         return self.bias(self.buckets).permute(2, 0, 1).unsqueeze(0)
 
 
-class FeedForward(nn.Module):
+class T5FeedForward(nn.Module):
     """Two dense layers without bias: ReLU in between, or (`gated`, as in T5 1.1) GELU times linear."""
 
     def __init__(self, width: int, inner: int, *, gated: bool) -> None:
@@ -86,7 +86,7 @@ class FeedForward(nn.Module):
         return self.fc2(flow.gelu(self.fc1(x)) * self.linear(x))
 
 
-class Block(nn.Module):
+class T5Block(nn.Module):
     """Self-attention, in a decoder also cross-attention, and a feed-forward layer; all pre-norm."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Block(nn.Module):
         self.norm2 = RMSNorm(width) if decoder else None
         self.cross = attention() if decoder else None
         self.norm3 = RMSNorm(width)
-        self.feed_forward = FeedForward(width, inner, gated=gated)
+        self.feed_forward = T5FeedForward(width, inner, gated=gated)
 
     def forward(
         self, x: flow.Tensor, bias: flow.Tensor, memory: flow.Tensor | None = None
@@ -136,7 +136,7 @@ class T5(nn.Module):
 
         def stack(decoder: bool) -> nn.ModuleList:
             sizes = (width, heads, head_size, inner)
-            blocks = [Block(*sizes, gated=gated, decoder=decoder) for _ in range(layers)]
+            blocks = [T5Block(*sizes, gated=gated, decoder=decoder) for _ in range(layers)]
             return nn.ModuleList(blocks)
 
         self.token = nn.Embedding(vocabulary, width)

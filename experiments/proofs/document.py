@@ -31,9 +31,11 @@ NOT_OURS = {
     "binary_cross_entropy_with_logits_reduce_mean": "not modelled: it divides by the whole count",
     "binary_cross_entropy_with_logits_reduce_mean_grad": "not modelled: it divides by the whole count",
 }
-_PREFACE = """# Op rules and their proofs
+_PREFACE = """\
+<!-- Written by `python -m experiments.check_rules --oracle --engine --execution --document`; \
+do not edit. -->
 
-Written by `python -m experiments.check_rules --oracle --engine --execution --document`; do not edit.
+# Op rules and their proofs
 
 Three independent checks stand behind every signature that a plan can contain:
 
@@ -42,7 +44,7 @@ Three independent checks stand behind every signature that a plan can contain:
   signatures that a rule lacks;
 - **engine**: our one-axis signatures beside OneFlow's own list for the same op, attributes, shapes and
   ranks (2 and 4), for all cases and all ops of the zoo's training steps; what it refuses is masked
-  (`sbp/rules/tables/oneflow.json`);
+  (`autoddl/engine/refused/oneflow.json`);
 - **execution**: random whole plans on four real ranks, three training steps, losses, weights and
   buffers against one process.
 """

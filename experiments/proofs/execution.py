@@ -3,65 +3,48 @@
 Every op, parameter and optimizer state gets a random valid signature; losses, weights and buffers
 after three steps must be those of one process. Each finished plan is a line of a file, so that a run
 goes on where it was cut off; a plan that crashes or hangs its ranks is a line, too.
+
+A row of a plan (model, mesh, seed) says how far `loss` and `weights` are from one device's, how far
+training `moved` the weights, which is what parity has to be measured against, how many `redistributions`
+there are, and how many signatures the engine `changed`; or in `error` why it did not run at all.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoddl.engine.launch import launch
+import pandas as pd
+
 from autoddl.errors import AutoDDLError
+from experiments.lib.frames import Row, RowStore
+from experiments.lib.ranks import started
 from experiments.models import ZOO
 
 RANKS = 4
 MESHES = ("4", "2x2")
 TOLERANCE = 1e-4  # float32 sums in another order stay far below it
 PLAN_LIMIT_S = 120.0
-_ROOT = Path(__file__).parents[2]
+PLANS_AT_ONCE = 20  # in one launch: the engine keeps the buffers of all graphs of a process
+_MODULE = "experiments.proofs.execution_ranks"
 
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class PlanRun:
-    """One random plan: how far its losses, weights and buffers are from one device's.
-
-    `changed` counts the signatures that the engine did not execute as planned; `error` tells why a
-    plan did not run at all.
-    """
-
-    model: str
-    mesh: str
-    seed: int
-    loss: float = math.nan
-    weights: float = math.nan
-    moved: float = math.nan
-    changed: int = 0
-    redistributions: int = 0
-    seconds: float = 0.0
-    error: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Tell whether the plan ran as planned and in parity."""
-        near = self.loss <= TOLERANCE and self.weights <= TOLERANCE
-        return not self.error and near and self.changed == 0
+def in_parity(run: Row) -> bool:
+    """Tell whether a plan ran as planned and in parity."""
+    near = run["loss"] <= TOLERANCE and run["weights"] <= TOLERANCE
+    return not run["error"] and near and run["changed"] == 0
 
 
 @dataclass(frozen=True)
 class ExecutionReport:
-    """All plans that were run, by model and mesh.
+    """All plans that were run, by model and mesh."""
 
-    `moved` of a plan says how far training moves the weights: what parity has to be measured against.
-    """
-
-    runs: tuple[PlanRun, ...]
+    runs: Sequence[Row]
 
     columns = (
         "model", "mesh", "plans", "in parity", "max |Δloss|", "max |Δvariable|", "training moved",
@@ -72,45 +55,42 @@ class ExecutionReport:
     def faults(self) -> tuple[str, ...]:
         """Say, one line each, which plans are not in parity or did not run as planned."""
         return tuple(
-            f"{run.model} on [{run.mesh}], seed {run.seed}: "
+            f"{run['model']} on [{run['mesh']}], seed {run['seed']}: "
             + (
-                run.error
-                or f"|Δloss| {run.loss:.2e}, |Δvariable| {run.weights:.2e}, {run.changed} signatures "
-                "changed by the engine"
+                run["error"]
+                or f"|Δloss| {run['loss']:.2e}, |Δvariable| {run['weights']:.2e}, {run['changed']} "
+                "signatures changed by the engine"
             )
             for run in self.runs
-            if not run.ok
+            if not in_parity(run)
         )
 
     def rows(self) -> Iterable[tuple[str, ...]]:
-        """Return one row per model and mesh."""
-        for model, mesh in dict.fromkeys((run.model, run.mesh) for run in self.runs):
-            runs = [run for run in self.runs if (run.model, run.mesh) == (model, mesh)]
-            good = [run for run in runs if run.ok]
-            yield (
-                model,
-                mesh,
-                str(len(runs)),
-                str(len(good)),
-                f"{max((run.loss for run in good), default=math.nan):.1e}",
-                f"{max((run.weights for run in good), default=math.nan):.1e}",
-                f"{min((run.moved for run in good), default=math.nan):.1e}",
-                f"{sum(run.redistributions for run in good) / max(1, len(good)):.0f}",
-            )
+        """Return one row per model and mesh; the figures are those of plans in parity."""
+        for (model, mesh), mine in self._frame.groupby(["model", "mesh"], sort=False):
+            good = mine[mine.ok]
+            worst = (good.loss.max(), good.weights.max(), good.moved.min())
+            moves = good.redistributions.sum() / max(1, len(good))
+            texts = (f"{value:.1e}" for value in worst)
+            yield (str(model), str(mesh), str(len(mine)), str(len(good)), *texts, f"{moves:.0f}")
 
     def summary(self) -> str:
         """Sum up in one line."""
-        models = {run.model for run in self.runs}
-        good = [run for run in self.runs if run.ok]
+        frame = self._frame
+        good = frame[frame.ok]
         return (
-            f"{len(self.runs)} random plans of {len(models)} models on {RANKS} ranks, {len(good)} in "
-            f"parity: max |Δloss| {max((run.loss for run in good), default=math.nan):.1e}, "
-            f"max |Δvariable| {max((run.weights for run in good), default=math.nan):.1e}"
+            f"{len(frame)} random plans of {frame.model.nunique()} models on {RANKS} ranks, "
+            f"{len(good)} in parity: max |Δloss| {good.loss.max():.1e}, "
+            f"max |Δvariable| {good.weights.max():.1e}"
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return every plan, as plain JSON values."""
-        return {"runs": [asdict(run) for run in self.runs]}
+        return {"runs": list(self.runs)}
+
+    @property
+    def _frame(self) -> pd.DataFrame:
+        return pd.DataFrame([{**run, "ok": in_parity(run)} for run in self.runs])
 
 
 def run(
@@ -132,87 +112,70 @@ def run(
         if name not in ZOO:
             raise AutoDDLError(f"model {name!r}: the zoo has {', '.join(ZOO)}")
     folder.mkdir(parents=True, exist_ok=True)
-    total, done = len(names) * len(meshes) * plans, 0
-    found: list[PlanRun] = []
-    for name in names:
-        for mesh in meshes:
-            for result in _plans(folder, name, mesh, range(seed, seed + plans)):
-                found.append(result)
-                done += 1
-                if progress is not None:
-                    progress(done, total)
-    return ExecutionReport(tuple(found))
+    total, found = len(names) * len(meshes) * plans, []
+    jobs = [(name, number) for name in names for number in range(seed, seed + plans)]
+    for mesh in meshes:
+        for result in _plans(folder, mesh, jobs):
+            found.append(result)
+            if progress is not None:
+                progress(len(found), total)
+    return ExecutionReport(found)
 
 
-def _plans(folder: Path, model: str, mesh: str, seeds: range) -> Iterator[PlanRun]:
-    """Yield the runs of one model on one mesh, those of earlier calls first."""
-    file = folder / f"{model}-{mesh}.jsonl"
-    known = {run.seed: run for run in _read(file)}
-    yield from (known[seed] for seed in seeds if seed in known)
-    missing = [seed for seed in seeds if seed not in known]
+def _plans(folder: Path, mesh: str, jobs: Sequence[tuple[str, int]]) -> Iterator[Row]:
+    """Yield the runs of models and seeds on one mesh, those of earlier calls first."""
+    known = _known(folder, mesh, jobs)
+    yield from (known[job] for job in jobs if job in known)
+    missing = [job for job in jobs if job not in known]
+    _make_references(folder, dict.fromkeys(model for model, _ in missing))
     while missing:
-        reference = _reference(folder, model)
-        error = _on_ranks(model, mesh, missing, reference, file)
-        fresh = {run.seed: run for run in _read(file)}
-        yield from (fresh[seed] for seed in missing if seed in fresh)
-        missing = [seed for seed in missing if seed not in fresh]
-        if missing and error:
-            crashed = PlanRun(model, mesh, missing.pop(0), error=error)
-            append(file, crashed)
-            yield crashed
+        batch = missing[:PLANS_AT_ONCE]
+        wanted = ["plans", str(folder), mesh, *(f"{model}:{seed}" for model, seed in batch)]
+        error = started(_MODULE, wanted, RANKS, PLAN_LIMIT_S * len(batch))
+        fresh = _known(folder, mesh, batch)
+        yield from (fresh[job] for job in batch if job in fresh)
+        missing = [job for job in missing if job not in fresh]
+        if error and missing and missing[0] in batch:
+            model, seed = missing.pop(0)
+            yield rows_of(folder, model, mesh).add(plan_row(model, mesh, seed, error=error))
 
 
-def _on_ranks(model: str, mesh: str, seeds: list[int], reference: Path, file: Path) -> str:
-    """Run the plans on real ranks; return what went wrong, or nothing."""
-    command = ["-m", "experiments.proofs.execution_ranks", "plans", model, str(reference)]
-    command += [mesh, str(file), ",".join(map(str, seeds))]
-    result = launch(
-        command,
-        nproc_per_node=RANKS,
-        timeout_s=PLAN_LIMIT_S * len(seeds),
-        env=_environment(),
-        stream_rank0=False,
-    )
-    return "" if result.ok else f"{result.message}: {' | '.join(result.tail[-3:])}"
+def _known(folder: Path, mesh: str, jobs: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Row]:
+    models = dict.fromkeys(model for model, _ in jobs)
+    rows = [row for model in models for row in rows_of(folder, model, mesh).rows]
+    return {(row["model"], row["seed"]): row for row in rows}
 
 
-def _reference(folder: Path, model: str) -> Path:
-    """Return the file with what one device does, made if it is missing."""
-    file = folder / f"{model}.npz"
-    if not file.exists():
-        command = ["-m", "experiments.proofs.execution_ranks", "reference", model, str(file)]
-        result = launch(
-            command,
-            nproc_per_node=1,
-            timeout_s=PLAN_LIMIT_S,
-            env=_environment(),
-            stream_rank0=False,
-        )
-        if not result.ok:
-            raise AutoDDLError(
-                f"model {model}: does not train on one device: {result.message}: "
-                f"{' | '.join(result.tail[-3:])}"
-            )
-    return file
+def rows_of(folder: Path, model: str, mesh: str) -> RowStore:
+    """Return the runs of a model on a mesh."""
+    return RowStore(folder / f"{model}-{mesh}.jsonl")
 
 
-def _environment() -> dict[str, str]:
-    path = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": str(_ROOT) + (os.pathsep + path if path else "")}
+def reference_of(folder: Path, model: str) -> Path:
+    """Return the file with what one device does."""
+    return folder / f"{model}.npz"
 
 
-def _read(file: Path) -> list[PlanRun]:
-    """Return the runs of a file; a last line that was cut off is dropped."""
-    if not file.exists():
-        return []
-    text = file.read_text()
-    if text and not text.endswith("\n"):
-        text = text[: text.rfind("\n") + 1]
-        file.write_text(text)
-    return [PlanRun(**json.loads(line)) for line in text.splitlines()]
+def plan_row(model: str, mesh: str, seed: int, *, error: str = "", **figures: Any) -> Row:
+    """Return the row of a plan; of one that did not run all distances are NaN."""
+    nothing = {"loss": math.nan, "weights": math.nan, "moved": math.nan, "changed": 0}
+    row = {
+        "model": model,
+        "mesh": mesh,
+        "seed": seed,
+        **nothing,
+        "redistributions": 0,
+        "seconds": 0.0,
+    }
+    return {**row, **figures, "error": error}
 
 
-def append(file: Path, result: PlanRun) -> None:
-    """Add one run to a file."""
-    with file.open("a") as out:
-        out.write(json.dumps(asdict(result)) + "\n")
+def _make_references(folder: Path, models: Iterable[str]) -> None:
+    missing = [model for model in models if not reference_of(folder, model).exists()]
+    if not missing:
+        return
+    limit_s = PLAN_LIMIT_S * len(missing)
+    error = started(_MODULE, ["reference", str(folder), *missing], 1, limit_s)
+    if error:
+        model = next((m for m in missing if not reference_of(folder, m).exists()), missing[-1])
+        raise AutoDDLError(f"model {model}: does not train on one device: {error}")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +17,35 @@ import numpy as np
 import oneflow as flow
 
 import autoddl
-from autoddl.engine.agree import from_rank_0
-from autoddl.engine.shadow import modules
-from autoddl.make_plan import make_plan
+from autoddl.api import Plan
+from autoddl.engine.oneflow.capture.shadow import modules
+from autoddl.engine.oneflow.run.agree import from_rank_0
 from autoddl.perfmodel import profile as profiles
-from autoddl.plan import Plan
+from autoddl.plan.value import PlanValue
+from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
-from autoddl.search import builder
-from autoddl.search.problem import Problem
-from autoddl.search.random import random_assignment
+from autoddl.search.network import builder
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.solvers.random_sampling import random_assignment
 from experiments import models
 from experiments.models.training import seed_weights
-from experiments.proofs.execution import PlanRun, append
+from experiments.proofs.execution import plan_row, reference_of, rows_of
 
 STEPS = 3
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def main(argv: list[str]) -> None:
-    """Run `reference MODEL FILE` or `plans MODEL REFERENCE MESH FILE SEED,SEED,…`."""
+    """Run `reference FOLDER MODEL …` or `plans FOLDER MESH MODEL:SEED …`."""
+    folder = Path(argv[1])
     if argv[0] == "reference":
-        np.savez(argv[2], **one_device(argv[1]))
-    else:
-        model, reference, mesh, file, seeds = argv[1:]
-        run_plans(
-            model, mesh, [int(s) for s in seeds.split(",")], dict(np.load(reference)), Path(file)
-        )
+        for model in argv[2:]:
+            with reference_of(folder, model).open("wb") as file:
+                np.savez(file, **one_device(model))
+        return
+    jobs = [job.split(":") for job in argv[3:]]
+    for model, mine in groupby(jobs, key=itemgetter(0)):
+        run_plans(folder, argv[2], model, [int(seed) for _, seed in mine])
 
 
 def fresh(model: str) -> tuple[Any, tuple[Any, ...]]:
@@ -71,8 +76,9 @@ def variables(graph: Any) -> Arrays:
     return found
 
 
-def run_plans(model: str, mesh: str, seeds: list[int], reference: Arrays, file: Path) -> None:
+def run_plans(folder: Path, mesh: str, model: str, seeds: list[int]) -> None:
     """Train under one random plan per seed; rank 0 writes a line for each."""
+    reference: Arrays = dict(np.load(reference_of(folder, model)))
     graph, inputs = fresh(model)
     program = autoddl.capture(graph, *inputs)  # on every rank: the engine counts graphs
     problem: Any = None
@@ -81,26 +87,23 @@ def run_plans(model: str, mesh: str, seeds: list[int], reference: Arrays, file: 
     for seed in seeds:
         begin = time.perf_counter()
         graph, inputs = fresh(model)
-        plan = from_rank_0(partial(_random_plan, problem, seed))
+        plan = Plan.of(from_rank_0(partial(_random_plan, problem, seed)))
         step = plan.apply(graph)
         losses = np.array([step(*inputs).numpy() for _ in range(STEPS)])
         trained = variables(graph)
-        result = PlanRun(
-            model,
-            mesh,
-            seed,
-            loss=_distance(losses, reference["losses"]),
-            weights=max(_distance(array, reference[name]) for name, array in trained.items()),
-            moved=max(_distance(reference[f"before {name}"], reference[name]) for name in trained),
-            changed=len(step.changed_signatures),
-            redistributions=len(plan.redistributions),
-            seconds=round(time.perf_counter() - begin, 2),
-        )
+        far = {name: _distance(array, reference[name]) for name, array in trained.items()}
+        moved = (_distance(reference[f"before {name}"], reference[name]) for name in trained)
         if flow.env.get_rank() == 0:
-            append(file, result)
+            figures: dict[str, Any] = {
+                "loss": _distance(losses, reference["losses"]), "weights": max(far.values()),
+                "moved": max(moved), "changed": len(step.changed_signatures),
+                "redistributions": len(plan.redistributions),
+                "seconds": round(time.perf_counter() - begin, 2),
+            }  # fmt: skip
+            rows_of(folder, model, mesh).add(plan_row(model, mesh, seed, **figures))
 
 
-def _random_plan(problem: Problem, seed: int) -> Plan:
+def _random_plan(problem: CostNetwork, seed: int) -> PlanValue:
     return make_plan(problem, problem.result("random", random_assignment(problem, seed)))
 
 

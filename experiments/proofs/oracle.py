@@ -5,17 +5,22 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import numpy as np
 
-from autoddl.sbp.oracle import check_signature, on_one_device, sample_inputs, valid_signatures
+from autoddl.sbp.numpy_oracle.simulated_ops import (
+    check_signature,
+    on_one_device,
+    sample_inputs,
+    valid_signatures,
+)
+from autoddl.sbp.numpy_oracle.trial import agree
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.state import Sbp
-from autoddl.sbp.trial import agree
 from experiments.rule_cases import CASES, case_id
 
 MESHES = ((2,), (4,), (2, 2))
@@ -115,15 +120,8 @@ def run(
 
 
 def _added(a: OpResult, b: OpResult) -> OpResult:
-    return OpResult(
-        a.op_type,
-        a.cases + b.cases,
-        a.checked + b.checked,
-        a.wrong + b.wrong,
-        a.valid + b.valid,
-        a.found + b.found,
-        a.missing + b.missing,
-    )
+    sums = (x + y for x, y in zip(astuple(a)[1:], astuple(b)[1:], strict=True))
+    return OpResult(a.op_type, *sums)
 
 
 def _check(view: OpView, seed: int, sample: int) -> OpResult:

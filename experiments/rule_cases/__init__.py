@@ -8,29 +8,29 @@ from __future__ import annotations
 
 from autoddl.sbp.rules.registry import OpView
 from experiments.rule_cases import (
-    convolutions,
-    cuda,
-    elementwise,
-    movement,
-    optimizers,
-    pointwise,
-    products,
-    reductions,
-    routing,
+    convolution_cases,
+    cuda_cases,
+    elementwise_cases,
+    movement_cases,
+    optimizer_cases,
+    pointwise_cases,
+    product_cases,
+    reduction_cases,
+    routing_cases,
 )
-from experiments.rule_cases.optimizers import ADAM, MOMENTUM, UPDATE
+from experiments.rule_cases.optimizer_cases import ADAM, MOMENTUM, UPDATE
 from experiments.rule_cases.reading import case, case_id
 
 CASES: tuple[OpView, ...] = (
-    *elementwise.CASES,
-    *products.CASES,
-    *convolutions.CASES,
-    *movement.CASES,
-    *reductions.CASES,
-    *optimizers.CASES,
-    *pointwise.CASES,
-    *routing.CASES,
-    *cuda.CASES,
+    *elementwise_cases.CASES,
+    *product_cases.CASES,
+    *convolution_cases.CASES,
+    *movement_cases.CASES,
+    *reduction_cases.CASES,
+    *optimizer_cases.CASES,
+    *pointwise_cases.CASES,
+    *routing_cases.CASES,
+    *cuda_cases.CASES,
 )
 
 __all__ = ["ADAM", "CASES", "MOMENTUM", "UPDATE", "case", "case_id"]

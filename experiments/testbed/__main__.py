@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
-from autoddl.errors import AutoDDLError
+import click
+
+from experiments.lib import cli
 from experiments.testbed import network
 from experiments.testbed.bed import Testbed, TestbedResult
 from experiments.testbed.spec import TestbedError
@@ -21,36 +22,37 @@ _CHECK_RATE = "500mbit"
 _CHECK_S = 1.5
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; the exit code is 0, 2 for bad input, or what the ranks' launcher says."""
-    try:
-        return _main(sys.argv[1:] if argv is None else argv)
-    except AutoDDLError as error:
-        print(f"testbed: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-
-
-def _main(argv: Sequence[str]) -> int:
-    split = list(argv).index("--") if "--" in argv else len(argv)
-    args = _parser().parse_args(argv[:split])
-    command = _without_interpreter(argv[split + 1 :])
-    if args.clean:
+@click.command(context_settings={"allow_interspersed_args": False}, help=__doc__)
+@click.option("--nodes", type=int, help="nodes, each a network namespace")
+@click.option("--ranks", type=int, help="ranks on each node")
+@click.option("--rate", help="of each node's link in each direction, as 500mbit or 2gbit")
+@click.option("--burst", help="what an idle link passes at once, as 32kb")
+@click.option("--timeout", type=float, help="end all ranks after so many seconds")
+@click.option("--log-dir", type=click.Path(path_type=Path), help="keep each rank's output here")
+@click.option(
+    "--check", "only_check", is_flag=True, help="make two nodes, measure their link, print the rate"
+)
+@click.option("--clean", is_flag=True, help="remove what killed testbeds left behind")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def command(
+    timeout: float | None, log_dir: Path | None, only_check: bool, clean: bool,
+    words: Sequence[str], **shape: Any,
+) -> int:  # fmt: skip
+    """Run the ranks; the exit code is 0, or what the ranks' launcher says."""
+    if clean:
         network.require()
         names = network.clean()
         print(f"testbed: removed {len(names)} network namespaces of dead processes")
         return 0
-    if args.check:
+    if only_check:
         return check()
     for name in ("nodes", "ranks", "rate"):
-        if getattr(args, name) is None:
+        if shape[name] is None:
             raise TestbedError(f"--{name} is missing; usage: {USAGE}")
-    if not command:
+    if not words:
         raise TestbedError(f"nothing to run after `--`; usage: {USAGE}")
-    bed = Testbed(nodes=args.nodes, ranks=args.ranks, rate=args.rate, burst=args.burst)
-    with bed:
-        result = bed.run(command, timeout_s=args.timeout, log_dir=args.log_dir)
+    with Testbed(**shape) as bed:
+        result = bed.run(_without_interpreter(words), timeout_s=timeout, log_dir=log_dir)
     if not result.ok:
         _tell(result)
     return result.exit_code
@@ -96,26 +98,5 @@ def _tell(result: TestbedResult) -> None:
     print("\n".join(lines), file=sys.stderr)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise TestbedError(f"{message}; usage: {USAGE}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="testbed", usage=USAGE, allow_abbrev=False, description="Run ranks on shaped links."
-    )
-    add = parser.add_argument
-    add("--nodes", type=int, metavar="N", help="nodes, each a network namespace")
-    add("--ranks", type=int, metavar="N", help="ranks on each node")
-    add("--rate", metavar="RATE", help="of each node's link in each direction, as 500mbit or 2gbit")
-    add("--burst", metavar="SIZE", help="what an idle link passes at once, as 32kb")
-    add("--timeout", type=float, metavar="SECONDS", help="end all ranks after this time")
-    add("--log-dir", type=Path, metavar="DIR", help="keep each rank's output here")
-    add("--check", action="store_true", help="make two nodes, measure their link, print the rate")
-    add("--clean", action="store_true", help="remove what killed testbeds left behind")
-    return parser
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cli.run(command, "testbed"))

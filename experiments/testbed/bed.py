@@ -15,14 +15,14 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from autoddl.engine.launch import LaunchResult
-from autoddl.engine.ranks import ports
-from autoddl.engine.ranks.job import LaunchJob, checked, describe
-from autoddl.engine.ranks.output import last_lines
-from autoddl.engine.ranks.processes import RankProcesses
-from autoddl.engine.ranks.signals import caught_signals
-from autoddl.engine.ranks.supervise import last_text, make_log_dir
-from autoddl.engine.ranks.terminal import Terminal
+from autoddl.launch import ports
+from autoddl.launch.job import LaunchJob, checked, describe
+from autoddl.launch.launcher import LaunchResult
+from autoddl.launch.output import last_lines
+from autoddl.launch.processes import RankProcesses
+from autoddl.launch.signals import caught_signals
+from autoddl.launch.supervise import last_text, make_log_dir
+from autoddl.launch.terminal import Terminal
 from experiments.testbed import network, node
 from experiments.testbed.spec import TestbedError, TestbedSpec
 
@@ -33,34 +33,15 @@ _EXIT_TIMED_OUT = 124
 
 
 @dataclass(frozen=True)
-class TestbedResult:
-    """Say how the ranks of all nodes ended."""
+class TestbedResult(LaunchResult):
+    """Say how the ranks of all nodes ended: as a launch does, rank by rank over all nodes.
+
+    `failed_rank` is None also where it was the launcher of `failed_node` that failed.
+    """
 
     __test__ = False
 
-    exit_code: int
-    """0; 124 (time limit); 128 + signal to us or to the failed rank; or the failed rank's code."""
-    message: str
-    """What went wrong, in one line; empty if all went well."""
-    failed_node: int | None
-    failed_rank: int | None
-    """The rank that failed first; None also if it was the launcher of ``failed_node``."""
-    timed_out: bool
-    interrupted_by: int | None
-    wall_s: float
-    returncodes: tuple[int | None, ...]
-    """Per rank: exit code, minus the signal that killed it, or None where nothing is known."""
-    logs: tuple[str, ...]
-    """Per rank: the last MiB of what it wrote."""
-    tail: tuple[str, ...]
-    """The last lines of what failed."""
-    log_dir: Path | None
-    """Where the full logs are; None if they have been removed."""
-
-    @property
-    def ok(self) -> bool:
-        """Say whether every rank ended with 0 by itself."""
-        return self.exit_code == 0
+    failed_node: int | None = None
 
 
 class TestbedRunError(TestbedError):
@@ -94,7 +75,7 @@ class Testbed:
         self, *, nodes: int, ranks: int, rate: str | float, burst: str | int | None = None
     ) -> None:
         self.spec = TestbedSpec.parse(nodes=nodes, ranks=ranks, rate=rate, burst=burst)
-        self._network: network.Network | None = None
+        self._network: network.Namespaces | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Testbed:
@@ -196,7 +177,7 @@ def _exit(signum: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + signum)
 
 
-class _Echo:
+class _Node0Echo:
     """Pass on what node 0's launcher passes on, which is rank 0's output."""
 
     def __init__(self) -> None:
@@ -215,7 +196,7 @@ def _follow(
     """Start the nodes' launchers and wait for them; end them all as soon as one fails."""
     begin_s = time.monotonic()
     timed_out = False
-    with caught_signals() as caught, RankProcesses(_Echo().feed) as nodes:
+    with caught_signals() as caught, RankProcesses(_Node0Echo().feed) as nodes:
         for k, line in enumerate(lines):
             nodes.start(k, line, env=os.environ, log=folder / f"node{k}.log")
         while nodes.running and not caught and not any(nodes.ended.values()):

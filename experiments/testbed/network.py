@@ -34,7 +34,7 @@ _KILL_S = 5.0
 
 
 @dataclass(frozen=True)
-class Network:
+class Namespaces:
     """Name the namespaces of a cluster: one per node, and one for the switch between them."""
 
     nodes: tuple[str, ...]
@@ -62,14 +62,16 @@ def require() -> None:
         )
 
 
-def create(spec: TestbedSpec) -> Network:
+def create(spec: TestbedSpec) -> Namespaces:
     """Make the namespaces, links and shapers of a cluster.
 
     Raises:
         TestbedError: the system refuses; what had been made is removed.
     """
     prefix = f"autoddl-{os.getpid()}-{_start_time(os.getpid())}-{secrets.token_hex(4)}"
-    network = Network(tuple(f"{prefix}-n{node}" for node in range(spec.nodes)), f"{prefix}-switch")
+    network = Namespaces(
+        tuple(f"{prefix}-n{node}" for node in range(spec.nodes)), f"{prefix}-switch"
+    )
     try:
         for name in (network.switch, *network.nodes):
             _call("ip", "netns", "add", name)
@@ -86,7 +88,7 @@ def create(spec: TestbedSpec) -> Network:
     return network
 
 
-def _connect(spec: TestbedSpec, network: Network, node: int) -> None:
+def _connect(spec: TestbedSpec, network: Namespaces, node: int) -> None:
     """Join a node to the switch by a pair of devices, each of which shapes what it sends."""
     name, port = network.nodes[node], f"port{node}"
     ends = f"name {port} mtu {MTU_BYTES} type veth peer name {_DEVICE} mtu {MTU_BYTES}"
@@ -111,7 +113,7 @@ def _connect(spec: TestbedSpec, network: Network, node: int) -> None:
     _call(*network.inside(node, ["sh", "-c", " && ".join(settings)]))
 
 
-def delete(network: Network) -> None:
+def delete(network: Namespaces) -> None:
     """Kill what still runs on the nodes and remove all namespaces that are there."""
     _remove((*network.nodes, network.switch))
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autoddl.engine.launch import LaunchResult, launch
 from autoddl.errors import AutoDDLError
+from autoddl.launch.launcher import LaunchResult, launch
 
 _ROOT = Path(__file__).parent.parent.parent
 # The user's folder, not ours, is where the ranks look for modules; so no `-m` and no PYTHONPATH.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoddl.errors import AutoDDLError
+from autoddl.units import BIT_RATES, quantity
 
 MAX_NODES = 200  # the nodes share one /24 network
 MTU_BYTES = 9000
 _FRAME_BYTES = MTU_BYTES + 18
-_RATE_UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _SIZE_UNITS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20}
 _RATES = (10**6, 40 * 10**9)
 # A link that has been idle passes a burst at once, which an α–β link does not, so it should be small;
@@ -66,7 +66,7 @@ class TestbedSpec:
 
         Numbers are bit/s and bytes. Without a burst it is the least that reaches the rate.
         """
-        rate_bit_s = _parse("rate", rate, _RATE_UNITS, "500mbit")
+        rate_bit_s = _parse("rate", rate, BIT_RATES, "500mbit")
         if burst is None:
             burst_bytes = max(_MIN_BURST_BYTES, math.ceil(rate_bit_s / 8 * _BURST_S))
         else:
@@ -89,17 +89,11 @@ class TestbedSpec:
         )
 
 
-def _parse(what: str, got: str | float, units: dict[str, int], example: str) -> int:
-    if isinstance(got, (int, float)):
-        value = float(got)
-    else:
-        match = re.fullmatch(r"(\d+\.?\d*|\.\d+) ?([a-z]+)", got.strip().lower())
-        if match is None or match[2] not in units:
-            raise TestbedError(
-                f"{what}: got {got!r}, allowed is a number with one of {', '.join(units)}; "
-                f"such as {example}"
-            )
-        value = float(match[1]) * units[match[2]]
+def _parse(what: str, got: str | float, units: Mapping[str, int], example: str) -> int:
+    value = quantity(got, units)
     if not math.isfinite(value):
-        raise TestbedError(f"{what}: got {got!r}, must be finite; such as {example}")
+        raise TestbedError(
+            f"{what}: got {got!r}, allowed is a finite number with one of {', '.join(units)}; "
+            f"such as {example}"
+        )
     return round(value)

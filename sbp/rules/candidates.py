@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from autoddl.sbp.rules.engines import refused
 from autoddl.sbp.rules.registry import OpView, Signature, signatures
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp, Sbp, ordered, orders
@@ -19,16 +18,16 @@ def nd_signatures(
     mesh: Sequence[int],
     *,
     float_operands: frozenset[str] | None = None,
-    engine: str | None = None,
+    refused: frozenset[str] = frozenset(),
     allow: frozenset[str] = frozenset(),
 ) -> tuple[NdSignature, ...]:
     """Return every valid signature of an op on a mesh with these axis sizes, all-broadcast first.
 
     `float_operands`, where given, are the only operands that may be P: a partial sum of integers
-    (ids, labels) is never useful. Signatures that `engine` refuses are left out; `allow` names the
-    approximations that are permitted.
+    (ids, labels) is never useful. `refused` has labels of signatures that are left out, since an engine
+    can't execute them; `allow` names the approximations that are permitted.
     """
-    one_axis = signatures(view, allow=allow, refused=refused(view.type, engine))
+    one_axis = signatures(view, allow=allow, refused=refused)
     return nd_products(view, mesh, [one_axis] * len(mesh), float_operands=float_operands)
 
 

@@ -6,7 +6,7 @@ lacks it; an output that lacks it becomes P if the op sums over the index (P(max
 the largest or smallest). An op that is linear in a set of inputs also passes P through.
 All-broadcast is always valid and implied.
 
-Rules say what is right, not what an engine accepts: `sbp.rules.engines` knows what OneFlow refuses,
+Rules say what is right, not what an engine accepts: `autoddl.engine.limits` knows what OneFlow refuses,
 by the labels that signatures carry here.
 """
 

@@ -1,4 +1,4 @@
-"""What experts do by hand, as assignments of the same Problem.
+"""What experts do by hand, as assignments of the same CostNetwork.
 
 A baseline holds the states of inputs and parameters, and of contractions where that defines it. All
 other ops follow their producers and are then refined, so that a baseline is as good as its
@@ -12,10 +12,10 @@ from functools import partial
 
 from autoddl.search.baselines.data_parallel import data_parallel, hybrid_zero_2, zero_2
 from autoddl.search.baselines.experts import expert_parallel
-from autoddl.search.baselines.layout import Completion, Family, Layout
+from autoddl.search.baselines.held_states import Completion, Family, HeldStates
 from autoddl.search.baselines.megatron import megatron
 from autoddl.search.baselines.summa import summa
-from autoddl.search.problem import Problem
+from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment
 
 FAMILIES: Mapping[str, Family] = {
@@ -38,24 +38,24 @@ NEEDS: Mapping[str, str] = {
 """What a baseline needs to apply; those that are not named always do."""
 
 
-def _assignment(problem: Problem, family: Family) -> Assignment | None:
+def _assignment(problem: CostNetwork, family: Family) -> Assignment | None:
     return Completion(problem).best(family)
 
 
-BASELINES: Mapping[str, Callable[[Problem], Assignment | None]] = {
+BASELINES: Mapping[str, Callable[[CostNetwork], Assignment | None]] = {
     name: partial(_assignment, family=family) for name, family in FAMILIES.items()
 }
 
 
-def assignments(problem: Problem) -> dict[str, Assignment]:
+def assignments(problem: CostNetwork) -> dict[str, Assignment]:
     """Return the assignments of all baselines that apply; faster than one by one."""
-    return dict(problem.once("baselines", lambda: _assignments(problem)))
+    return dict(problem.derived(_assignments))
 
 
-def _assignments(problem: Problem) -> dict[str, Assignment]:
+def _assignments(problem: CostNetwork) -> dict[str, Assignment]:
     completion = Completion(problem)
     found = {name: completion.best(family) for name, family in FAMILIES.items()}
     return {name: a for name, a in found.items() if a is not None}
 
 
-__all__ = ["BASELINES", "FAMILIES", "NEEDS", "Completion", "Layout", "assignments"]
+__all__ = ["BASELINES", "FAMILIES", "NEEDS", "Completion", "HeldStates", "assignments"]

@@ -9,18 +9,18 @@ from math import prod
 from autoddl.sbp.program import Program
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, S
-from autoddl.search.baselines.layout import Layout, even
-from autoddl.search.problem import Problem
+from autoddl.search.baselines.held_states import HeldStates, even
+from autoddl.search.network.cost_network import CostNetwork
 
 
-def data_parallel(problem: Problem) -> Sequence[Layout]:
+def data_parallel(problem: CostNetwork) -> Sequence[HeldStates]:
     """Return data parallelism: the batch cut over every axis that divides it, parameters whole."""
     program, mesh = problem.program, problem.mesh.shape
     held = dict.fromkeys([p.tensor for p in program.parameters], NdSbp(B for _ in mesh))
-    return [Layout({**held, **batch_cut(program, mesh, range(len(mesh)))})]
+    return [HeldStates({**held, **batch_cut(program, mesh, range(len(mesh)))})]
 
 
-def zero_2(problem: Problem) -> Sequence[Layout]:
+def zero_2(problem: CostNetwork) -> Sequence[HeldStates]:
     """Return data parallelism with parameters, gradients and optimizer states cut over all devices.
 
     A parameter of the problem shares one state with its optimizer states and its update. Stored cut
@@ -43,7 +43,7 @@ def zero_2(problem: Problem) -> Sequence[Layout]:
     return _cut(problem, [_live(problem)])
 
 
-def hybrid_zero_2(problem: Problem) -> Sequence[Layout]:
+def hybrid_zero_2(problem: CostNetwork) -> Sequence[HeldStates]:
     """Return the best of ZeRO 2 over some mesh axes, with copies of the parameters along the others.
 
     Usually the shards lie inside a node: gathers stay there, and between nodes only gradients of
@@ -66,12 +66,12 @@ def batch_cut(program: Program, mesh: Sequence[int], axes: Sequence[int]) -> dic
     return found
 
 
-def _live(problem: Problem) -> tuple[int, ...]:
+def _live(problem: CostNetwork) -> tuple[int, ...]:
     """Return the axes of more than one device."""
     return tuple(axis for axis, size in enumerate(problem.mesh.shape) if size > 1)
 
 
-def _cut(problem: Problem, choices: Sequence[Sequence[int]]) -> list[Layout]:
+def _cut(problem: CostNetwork, choices: Sequence[Sequence[int]]) -> list[HeldStates]:
     """Return data parallelism with the parameters cut over each of these sets of axes."""
     program, mesh = problem.program, problem.mesh.shape
     shapes = {p.tensor: program.tensor[p.tensor].shape for p in program.parameters}
@@ -80,7 +80,7 @@ def _cut(problem: Problem, choices: Sequence[Sequence[int]]) -> list[Layout]:
         shards = {shape: _shard(shape, mesh, axes) for shape in set(shapes.values())}
         if any(s != B for state in shards.values() for s in state):
             held = {name: shards[shape] for name, shape in shapes.items()}
-            layouts.append(Layout(held, start=data_parallel))
+            layouts.append(HeldStates(held, start=data_parallel))
     return layouts
 
 

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, P, S, Sbp
 from autoddl.search.baselines.data_parallel import data_parallel
+from autoddl.search.baselines.held_states import HeldStates
 from autoddl.search.baselines.layers import (
-    States,
+    LayerStates,
     backward_products,
     expert_layers,
     linear_layers,
     operand_states,
 )
-from autoddl.search.baselines.layout import Layout
-from autoddl.search.problem import Problem
+from autoddl.search.network.cost_network import CostNetwork
 
 
-def expert_parallel(problem: Problem) -> Sequence[Layout]:
+def expert_parallel(problem: CostNetwork) -> Sequence[HeldStates]:
     """Return the layouts with experts cut over some axes, and data parallelism for all else.
 
     Experts are parameters (experts, in, out) that batched products of (experts, tokens, in) read.
@@ -44,14 +44,14 @@ def expert_parallel(problem: Problem) -> Sequence[Layout]:
             experts = [(a, _states(mesh, axes, S(1))) for a in layers]
             backward = backward_products(problem)
             operands = operand_states(program, backward, [*others, *experts])
-            layouts.append(Layout({**whole.held, **weights}, operands))
+            layouts.append(HeldStates({**whole.held, **weights}, operands))
     return layouts
 
 
-def _states(mesh: Sequence[int], axes: Sequence[int], cut: Sbp) -> States:
+def _states(mesh: Sequence[int], axes: Sequence[int], cut: Sbp) -> LayerStates:
     """Return the states of products whose weights are cut by `axes` and whose tokens by the others."""
     tokens = _state(mesh, axes, S(0), cut)
-    return States(
+    return LayerStates(
         x=tokens,
         weight=_state(mesh, axes, S(0), B),
         y=tokens,

@@ -1,6 +1,8 @@
 """Where the features of tensors are cut: by which linear layers, and where they are made whole again.
 
 Compiled, as it goes through all ops of the forward pass.
+
+    x @ w1 (cut by columns) → gelu → @ w2 (cut by rows): the features between the two are cut.
 """
 
 from __future__ import annotations
@@ -13,16 +15,16 @@ import numpy as np
 from autoddl.compiled import compiled
 from autoddl.sbp.program import Program
 from autoddl.search.baselines.layers import Layer, contractions
-from autoddl.search.problem import Ints
+from autoddl.search.network.cost_network import Ints
 
 WHOLE, CUT = 1, 2  # features; 0 where no parameter is behind a tensor (masks, say)
 
 
-class Network(NamedTuple):
+class Features(NamedTuple):
     """The ops of the forward pass in their order, with what all ops read and make (sbp.columns.Operands).
 
-    By op, `x` is the tensor whose features a linear layer takes, -1 for other ops, and `product` is 1 for
-    contractions. By tensor, `elements` is its size, and `parameter` 1 where it is one.
+    By op, `x` is the tensor whose features a linear layer takes, -1 for other ops, and `product` is 1
+    for contractions. By tensor, `elements` is its size, and `parameter` 1 where it is one.
     """
 
     ops: Ints
@@ -36,7 +38,7 @@ class Network(NamedTuple):
     parameter: Ints
 
 
-def network(program: Program, layers: Sequence[Layer]) -> Network:
+def network(program: Program, layers: Sequence[Layer]) -> Features:
     """Return what `flow` goes along, for linear layers of a program."""
     columns = program.columns
     x, product = np.full(len(program.ops), -1), np.zeros(len(program.ops), dtype=np.int64)
@@ -44,7 +46,7 @@ def network(program: Program, layers: Sequence[Layer]) -> Network:
         x[columns.place[layer.op.name]] = columns.number[dict(layer.op.inputs)[layer.x]]
     product[contractions(program, "forward")] = 1
     elements = [np.prod(shape, dtype=np.int64) for shape, _ in columns.forms]
-    return Network(
+    return Features(
         np.flatnonzero(columns.phase == "forward"),
         columns.inputs.begin, columns.inputs.tensor,
         columns.outputs.begin, columns.outputs.tensor,
@@ -54,7 +56,7 @@ def network(program: Program, layers: Sequence[Layer]) -> Network:
 
 
 @compiled
-def flow(net: Network, columns: Ints) -> tuple[Ints, Ints]:
+def flow(net: Features, columns: Ints) -> tuple[Ints, Ints]:
     """Return the layers with cut inputs, and the layers cut by columns whose outputs end there, by op.
 
     `columns` are the layers that are cut by columns: what they make has cut features.
@@ -85,7 +87,7 @@ def flow(net: Network, columns: Ints) -> tuple[Ints, Ints]:
 
 
 @compiled
-def _made(net: Network, op: int, state: Ints) -> int:
+def _made(net: Features, op: int, state: Ints) -> int:
     """Return what an op that is no layer makes of the features of its inputs.
 
     They are whole where they are added to, or multiplied with, whole ones.

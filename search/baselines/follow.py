@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from autoddl.compiled import compiled
-from autoddl.perfmodel.redistribute import RedistributionTable
+from autoddl.perfmodel.redistribution import RedistributionTable
 from autoddl.sbp.state import B, NdSbp, P
-from autoddl.search.ends import Ends
-from autoddl.search.problem import Floats, Ints, Problem
+from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
 
 
 class Reads(NamedTuple):
@@ -39,26 +38,25 @@ class Reads(NamedTuple):
     reduced_at: Ints
 
 
-def reads(problem: Problem) -> Reads:
+def reads(problem: CostNetwork) -> Reads:
     """Return what the nodes of a problem read; a tensor once, whatever number of operands it is."""
-    net, forms, tables = problem.flat.network, problem.node_columns, problem.edge_columns
+    net, variables, factors = problem.arrays, problem.variables, problem.factors
     nodes = np.repeat(np.arange(len(net.choices)), net.choices)
     first = np.concatenate(([0], net.choices.cumsum()))
-    at = Ends.of_all(tables)
-    ends = np.flatnonzero(at.position > 0)
-    ends = ends[np.argsort(net.node[ends], kind="stable")]
-    node, edge = net.node[ends], at.edge[ends]
+    ends = np.flatnonzero(factors.reads)
+    ends = ends[np.argsort(net.variable[ends], kind="stable")]
+    node, edge = net.variable[ends], factors.factor[ends]
     begins = np.flatnonzero(np.diff(node, prepend=-1) | np.diff(edge, prepend=-1))
     node, edge = node[begins], edge[begins]
-    known = [_reduced(table) for table in tables.tables]
+    known = [_reduced(table) for table in factors.tables]
     reduced_at = np.concatenate(([0], np.cumsum([len(table) for table in known])))
-    sums = np.array([form.compute_s.sum() for form in forms.forms], dtype=np.float64)
+    sums = np.array([domain.compute_s.sum() for domain in variables.domains], dtype=np.float64)
     return Reads(
         first,
         net.compute[net.compute_at[nodes] + np.arange(len(nodes)) - first[nodes]],
-        sums[forms.form],
+        sums[variables.domain],
         np.searchsorted(node, np.arange(len(net.choices) + 1)),
-        net.node[net.begin[edge]],
+        net.variable[net.begin[edge]],
         net.states_at[net.begin[edge]],
         np.append(begins, len(ends)),
         net.states_at[ends],
@@ -67,7 +65,7 @@ def reads(problem: Problem) -> Reads:
         net.table_at[edge],
         net.size[edge],
         np.concatenate(known, dtype=np.int64) if known else np.zeros(0, dtype=np.int64),
-        reduced_at[tables.table[edge]],
+        reduced_at[factors.table[edge]],
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import find
 from autoddl.sbp.state import NdSbp
-from autoddl.search.problem import Ints, Problem
+from autoddl.search.network.cost_network import CostNetwork, Ints
 
 CASTS = ("cast", "amp_white_identity", "amp_black_identity")  # between a parameter and its readers
 _INPUTS = ("a_0", "x_0", "indices_0")
@@ -33,7 +33,7 @@ class Layer(NamedTuple):
     fan_in: int
 
 
-class States(NamedTuple):
+class LayerStates(NamedTuple):
     """The states in which a layer computes Y = X W, dX = dY Wᵀ and dW = Xᵀ dY."""
 
     x: NdSbp
@@ -49,9 +49,13 @@ def linear_layers(program: Program) -> list[Layer]:
     return _layers(program, "matmul", 2)
 
 
-def linear_layers_of(problem: Problem) -> Sequence[Layer]:
+def linear_layers_of(problem: CostNetwork) -> Sequence[Layer]:
     """Return the linear layers of a problem's program; they are looked for once."""
-    return problem.once("linear layers", lambda: linear_layers(problem.program))
+    return problem.derived(_linear_layers)
+
+
+def _linear_layers(problem: CostNetwork) -> Sequence[Layer]:
+    return linear_layers(problem.program)
 
 
 def embeddings(program: Program) -> list[Layer]:
@@ -88,17 +92,17 @@ class Product(NamedTuple):
     reads: tuple[tuple[str, str, str], ...]
 
 
-def ops_of(problem: Problem) -> list[Op]:
+def ops_of(problem: CostNetwork) -> list[Op]:
     """Return the ops of a problem; it may lack some of the program's."""
-    ops = problem.ops
+    ops = problem.variables.op
     return [problem.program.ops[place] for place in ops[ops >= 0].tolist()]
 
 
-def backward_products(problem: Problem) -> list[Product]:
+def backward_products(problem: CostNetwork) -> list[Product]:
     """Return the contractions of the backward pass that are in a problem."""
     program = problem.program
     parameter, number = _before_casts(program), program.columns.number
-    products = np.intersect1d(contractions(program, "backward"), problem.ops)
+    products = np.intersect1d(contractions(program, "backward"), problem.variables.op)
     return [
         Product(
             op.name, op.outputs[0][0], program.tensor[op.outputs[0][1]].shape,
@@ -109,10 +113,10 @@ def backward_products(problem: Problem) -> list[Product]:
 
 
 def in_problem(
-    problem: Problem, products: Iterable[Product], layers: Sequence[Layer]
+    problem: CostNetwork, products: Iterable[Product], layers: Sequence[Layer]
 ) -> list[bool]:
     """Tell of every layer whether `operand_states` says something of ops of a problem by it."""
-    ops = frozenset(problem.ops.tolist())
+    ops = frozenset(problem.variables.op.tolist())
     number = problem.program.columns.place
     read = {name for product in products for _, *names in product.reads for name in names}
     return [
@@ -124,12 +128,12 @@ def in_problem(
 
 
 def operand_states(
-    program: Program, products: Iterable[Product], layers: Iterable[tuple[Layer, States]]
+    program: Program, products: Iterable[Product], layers: Iterable[tuple[Layer, LayerStates]]
 ) -> dict[str, Mapping[str, NdSbp]]:
     """Return the states of operands by op, for the products of layers forward and backward."""
     found: dict[str, Mapping[str, NdSbp]] = {}
-    by_weight: dict[str, States] = {}
-    by_input: dict[str, list[tuple[tuple[int, ...], States]]] = defaultdict(list)
+    by_weight: dict[str, LayerStates] = {}
+    by_input: dict[str, list[tuple[tuple[int, ...], LayerStates]]] = defaultdict(list)
     for layer, states in layers:
         out, _ = layer.op.outputs[0]
         found[layer.op.name] = {layer.x: states.x, layer.weight: states.weight, out: states.y}

@@ -12,10 +12,11 @@ import numpy as np
 
 from autoddl.sbp.state import B, NdSbp, P, S, Sbp
 from autoddl.search.baselines.data_parallel import batch_cut
-from autoddl.search.baselines.flow import Network, flow, network
+from autoddl.search.baselines.flow import Features, flow, network
+from autoddl.search.baselines.held_states import HeldStates, even
 from autoddl.search.baselines.layers import (
     Layer,
-    States,
+    LayerStates,
     backward_products,
     bias_of,
     in_problem,
@@ -23,14 +24,13 @@ from autoddl.search.baselines.layers import (
     operand_shape,
     operand_states,
 )
-from autoddl.search.baselines.layout import Layout, even
-from autoddl.search.problem import Problem
+from autoddl.search.network.cost_network import CostNetwork
 
 WHOLE, ROWS, COLUMNS = range(3)
 Cuts = tuple[int, ...]  # of all linear layers
 
 
-def megatron(problem: Problem) -> Sequence[Layout]:
+def megatron(problem: CostNetwork) -> Sequence[HeldStates]:
     """Return the Megatron layouts: tensor parallel on some axes, data parallel on the others.
 
     A linear layer is cut by rows where its input comes out of layers that are cut by columns, and
@@ -70,7 +70,7 @@ _Part = tuple[_Form, int, bool]  # a layer's form, how it is cut, and whether it
 class _Layouts:
     """The layouts of a problem whose program has these linear layers."""
 
-    def __init__(self, problem: Problem, layers: Sequence[Layer]) -> None:
+    def __init__(self, problem: CostNetwork, layers: Sequence[Layer]) -> None:
         self.program, self.mesh, self.layers = problem.program, problem.mesh.shape, layers
         self.parameters = [p.tensor for p in self.program.parameters]
         self.biases = [bias_of(self.program, layer) for layer in layers]
@@ -102,7 +102,7 @@ class _Layouts:
             found[part].append(name)
         return found
 
-    def layout(self, axes: Sequence[int], cuts: Cuts) -> Layout:
+    def layout(self, axes: Sequence[int], cuts: Cuts) -> HeldStates:
         """Return the layout with layers cut over these axes."""
         mesh = self.mesh
 
@@ -112,12 +112,12 @@ class _Layouts:
             return NdSbp(B if n == 1 else kind for kind, n in zip(kinds, mesh, strict=True))
 
         @cache
-        def states_of(form: _Form, cut: int) -> tuple[NdSbp, NdSbp, States]:
+        def states_of(form: _Form, cut: int) -> tuple[NdSbp, NdSbp, LayerStates]:
             by_columns = cut == COLUMNS
             weight = S(form.out if by_columns else form.fan_in)
             inner, outer = state(S(0), S(form.features)), state(S(0), B)
             partial = state(S(0), P)
-            states = States(
+            states = LayerStates(
                 x=outer if by_columns else inner,
                 weight=state(B, weight),
                 y=inner if by_columns else partial,
@@ -137,10 +137,10 @@ class _Layouts:
             held |= dict.fromkeys(names, vector if of_bias else weight)
         cut_here = [i for i in self.here if cuts[i] != WHOLE]
         found = [(self.layers[i], states_of(self.forms[i], cuts[i])[2]) for i in cut_here]
-        return Layout(held, operand_states(self.program, self.products, found))
+        return HeldStates(held, operand_states(self.program, self.products, found))
 
 
-def _paired(net: Network, head: bool) -> Cuts:
+def _paired(net: Features, head: bool) -> Cuts:
     """Return the cuts by where the features of each layer's input come from."""
     columns = (net.x >= 0).astype(np.int64)
     layers = np.flatnonzero(columns)

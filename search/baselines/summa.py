@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, P, S, Sbp
+from autoddl.search.baselines.held_states import HeldStates, even
 from autoddl.search.baselines.layers import (
     Layer,
+    LayerStates,
     Product,
-    States,
     backward_products,
     embeddings,
     in_problem,
@@ -21,11 +22,10 @@ from autoddl.search.baselines.layers import (
     operand_states,
     ops_of,
 )
-from autoddl.search.baselines.layout import Layout, even
-from autoddl.search.problem import Problem
+from autoddl.search.network.cost_network import CostNetwork
 
 
-def summa(problem: Problem) -> Sequence[Layout]:
+def summa(problem: CostNetwork) -> Sequence[HeldStates]:
     """Return the SUMMA layouts: axes of the mesh are rows, which cut the batch, or columns (features).
 
     Every linear layer stores its weight cut by the rows along the inputs and by the columns along the
@@ -49,7 +49,7 @@ def summa(problem: Problem) -> Sequence[Layout]:
     here = in_problem(problem, products, layers)
     parts = _Parts(layers, here, _shapes(problem.program, linear), products)
     return [
-        _Grid(problem, rows, parts).layout()
+        _SummaGrid(problem, rows, parts).layout()
         for count in range(1, len(live))
         for rows in itertools.combinations(live, count)
     ]
@@ -69,23 +69,23 @@ class _Parts(NamedTuple):
 
 def _shapes(program: Program, linear: Sequence[Layer]) -> frozenset[tuple[int, ...]]:
     """Return the shapes of inputs and outputs of layers."""
-    kind, number = program.kinds, program.columns.place
+    kind, number = program.columns.kind.tolist(), program.columns.place
     once = {kind[number[layer.op.name]]: layer for layer in linear}.values()
     outer = [(layer.op, o) for layer in once for o in (layer.x, layer.op.outputs[0][0])]
     return frozenset(operand_shape(program, op, operand) for op, operand in outer)
 
 
-class _Grid:
+class _SummaGrid:
     """One way of dividing the axes into rows and columns."""
 
-    def __init__(self, problem: Problem, rows: Sequence[int], parts: _Parts) -> None:
+    def __init__(self, problem: CostNetwork, rows: Sequence[int], parts: _Parts) -> None:
         self.problem, self.program, self.rows = problem, problem.program, rows
         self.mesh, self.parts = problem.mesh.shape, parts
         self.widths = {shape[-1] for shape in parts.shapes}
         self._made: dict[tuple[Sbp, Sbp], NdSbp] = {}
-        self._known: dict[tuple[int, int], States] = {}
+        self._known: dict[tuple[int, int], LayerStates] = {}
 
-    def layout(self) -> Layout:
+    def layout(self) -> HeldStates:
         program, tensor = self.program, self.program.tensor
         held = {name: self._input(name) for name in program.inputs}
         vector, weight = cache(self._vector), cache(self._weight)
@@ -97,7 +97,7 @@ class _Grid:
             if here:
                 layers.append((layer, self._states(layer)))
         operands = operand_states(program, self.parts.products, layers)
-        return Layout(held, {**self._activations(), **operands})
+        return HeldStates(held, {**self._activations(), **operands})
 
     def _activations(self) -> dict[str, Mapping[str, NdSbp]]:
         """Hold what has the shape of a layer's input or output cut in the batch and the features."""
@@ -141,12 +141,12 @@ class _Grid:
             )
         return self._made[rows, columns]
 
-    def _states(self, layer: Layer) -> States:
+    def _states(self, layer: Layer) -> LayerStates:
         """Return the states of a layer: X whole in its features, W whole in its inputs."""
         rank = len(operand_shape(self.program, layer.op, layer.op.outputs[0][0]))
         if (rank, layer.out) not in self._known:
             cut = self._state(S(0), S(rank - 1))
-            self._known[rank, layer.out] = States(
+            self._known[rank, layer.out] = LayerStates(
                 x=self._state(S(0), B),
                 weight=self._state(B, S(layer.out)),
                 y=cut,

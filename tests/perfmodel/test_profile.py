@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
@@ -57,6 +58,48 @@ def test_round_trip(file: Path) -> None:
     assert profiles.load(str(file)) == PROFILE
 
 
+def test_the_format_of_files_is_that_of_the_golden_one(file: Path) -> None:
+    golden = Path(__file__).parent / "golden_profile.json"
+    assert file.read_bytes() == golden.read_bytes()
+    assert profiles.load(golden) == PROFILE
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_bytes_are_refused_in_one_line(file: Path, seed: int) -> None:
+    rng, whole = random.Random(seed), file.read_bytes()
+    for _ in range(50):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            first, last = sorted(rng.choices(range(len(data) + 1), k=2))
+            last = min(last, first + rng.choice((0, 1, 8, 200)))
+            other = rng.choice(
+                (
+                    b"",
+                    rng.randbytes(3),
+                    data[last : last + 9],
+                    b"null",
+                    b"-1",
+                    b"[[",
+                    b'"',
+                    b"1e999",
+                )
+            )
+            data[first:last] = other
+        file.write_bytes(data)
+        try:
+            profiles.load(file)  # what still is a profile is one
+        except AutoDDLError as error:
+            text = str(error)
+            assert "\n" not in text and str(file) in text and len(text) < 700, text
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"links":[', b'{"device":{"kernels":{"a":'])
+def test_deep_nesting_is_refused(file: Path, opening: bytes) -> None:
+    file.write_bytes(opening * 100_000)
+    with pytest.raises(AutoDDLError, match="not JSON"):
+        profiles.load(file)
+
+
 def test_a_profile_is_loaded_as_it_is() -> None:
     assert profiles.load(PROFILE) is PROFILE
 
@@ -74,26 +117,43 @@ def _cut(path: Path) -> None:
     path.write_text(path.read_text()[:200])
 
 
-AGAIN = "measure again with `python -m autoddl.fit_network`"
+AGAIN = "measure again with `python -m autoddl fit-network`"
 DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "missing": (Path.unlink, "no such file and no bundled profile of that name", "-o "),
     "truncated": (_cut, "not JSON", AGAIN),
-    "binary": (lambda p: p.write_bytes(b"\xff\xfe\x00") and None, "can't be read", ""),
-    "not a profile": (lambda p: p.write_text("[1, 2]") and None, "not a profile", "fit_network"),
+    "binary": (lambda p: p.write_bytes(b"\xff\xfe\x00") and None, "not JSON", AGAIN),
+    "not a profile": (lambda p: p.write_text("[1, 2]") and None, "not a profile", "fit-network"),
     "other version": (_edit(lambda d: d.update(version=99)), "version 99, .* reads 2", AGAIN),
-    "field missing": (_edit(lambda d: d.pop("device")), "damaged .*device", AGAIN),
-    "field unknown": (_edit(lambda d: d.update(colour=1)), "damaged .*colour", AGAIN),
+    "field missing": (
+        _edit(lambda d: d.pop("device")),
+        r"\$: object missing required field `device`",
+        AGAIN,
+    ),
+    "field unknown": (
+        _edit(lambda d: d.update(colour=1)),
+        r"\$: object contains unknown field `colour`",
+        AGAIN,
+    ),
     "α negative": (
         _edit(lambda d: d["links"][0].update(alpha_s=-1e-6)),
-        "alpha_s of all_reduce is -1e-06; allowed: a finite number >= 0",
+        r"\$\.links\[0\]: alpha_s of all_reduce is -1e-06; allowed: a finite number >= 0",
         AGAIN,
     ),
     "β not a number": (
         _edit(lambda d: d["links"][1].update(beta_s_per_byte=float("nan"))),
-        "beta_s_per_byte of all_reduce is nan",
+        "not JSON .*invalid character",
         AGAIN,
     ),
-    "α a text": (_edit(lambda d: d["links"][1].update(alpha_s="1")), "alpha_s .* is '1'", AGAIN),
+    "α a text": (
+        _edit(lambda d: d["links"][1].update(alpha_s="1")),
+        r"\$\.links\[1\]\.alpha_s: expected `float`, got `str`: '1'",
+        AGAIN,
+    ),
+    "a long text": (
+        _edit(lambda d: d["links"][1].update(alpha_s="1" * 999)),
+        r"\$\.links\[1\]\.alpha_s: expected `float`, got `str`: '1{198}…;",
+        AGAIN,
+    ),
     "spans all": (
         _edit(lambda d: d["links"][5].update(inner=4)),
         "inner of reduce_scatter is 4 of 4 members; allowed: a true divisor",
@@ -106,7 +166,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "half an interval": (
         _edit(lambda d: d["links"][6].update(alpha_interval_s=[1.0])),
-        r"alpha_interval_s of reduce_scatter is \(1.0,\)",
+        r"\$\.links\[6\]\.alpha_interval_s: expected `array` of length 2, got 1: \[1.0\]",
         AGAIN,
     ),
     "too much sharing": (
@@ -126,10 +186,19 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "kernel without float32": (
         _edit(lambda d: d["device"]["kernels"]["matmul"]["flops_per_s"].pop("float32")),
-        "kernel matmul: flops_per_s of float16; give at least float32",
+        r"\$\.device\.kernels\['matmul'\]: flops_per_s of float16; give at least float32",
         "",
     ),
-    "kernels a list": (_edit(lambda d: d["device"].update(kernels=[])), "kernels is", "by name"),
+    "kernels a list": (
+        _edit(lambda d: d["device"].update(kernels=[])),
+        r"\$\.device\.kernels: expected `object`, got `array`: \[\]",
+        "",
+    ),
+    "a rate a text": (
+        _edit(lambda d: d["device"]["kernels"]["matmul"]["flops_per_s"].update(float16="fast")),
+        r"kernels\['matmul'\]\.flops_per_s\['float16'\]: expected `float`, got `str`: 'fast'",
+        AGAIN,
+    ),
     "old version": (_edit(lambda d: d.update(version=1)), "version 1, .* reads 2", AGAIN),
     "wrong level": (
         _edit(lambda d: d["links"][0].update(level="rack")),
@@ -139,8 +208,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "wrong kind": (_edit(lambda d: d.update(kind="guess")), "allowed: measured, data sheet", ""),
     "no memory": (_edit(lambda d: d["device"].update(memory_bytes=0)), "memory_bytes is 0", AGAIN),
     "infinite rate": (
-        _edit(lambda d: d["device"]["peak_flops"].update(float32=float("inf"))),
-        r"peak_flops\[float32\] is inf",
+        lambda p: p.write_text(p.read_text().replace("10000000000.0", "1e999", 1)) and None,
+        "not JSON .*out of range",
         AGAIN,
     ),
 }

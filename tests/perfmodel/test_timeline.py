@@ -1,129 +1,99 @@
-"""The simulated step: closed forms by hand, bounds for any graph, the sum where nothing overlaps."""
+"""The simulated step: against works made one by one; the sum where nothing overlaps."""
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
+from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from autoddl.layouts import assigned_layout
-from autoddl.perfmodel.step import step_cost
-from autoddl.perfmodel.timeline import DEVICE, MODEL_ERROR, Work, predict, simulate, works
+from autoddl.perfmodel.event_simulation import ResourceParts, SimulatedWork, Works
+from autoddl.perfmodel.step_cost import StepCost, step_cost
+from autoddl.perfmodel.timeline import DEVICE, MODEL_ERROR, StepTimeline, predict
+from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
-from autoddl.search import builder
-from autoddl.search.random import random_assignment
+from autoddl.search.assigned.assigned_layout import assigned_layout
+from autoddl.search.network import builder
+from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.solvers.random_sampling import random_assignment
 from tests.clusters import cluster
-from tests.programs import mlp, transformer
+from tests.programs import mlp, tied, transformer
 
 PROFILE = cluster()
 
 
-def end(*found: Work) -> float:
-    return max(span.end_s for span in simulate(found))
-
-
-def test_a_boxing_hides_behind_an_op_that_does_not_need_it() -> None:
-    first = Work("a", ((DEVICE, 1.0),), next=[1, 2])
-    boxing = Work("a→B", (("node", 5.0),), waits=1, next=[3])
-    other = Work("b", ((DEVICE, 3.0),), waits=1)
-    reader = Work("c", ((DEVICE, 1.0),), waits=1)
-    assert end(first, boxing, other, reader) == 1 + 5 + 1
-    copied = Work("a→B", ((DEVICE, 5.0),), waits=1, next=[3])
-    assert end(first, copied, other, reader) == 1 + 5 + 3 + 1
-
-
-def test_boxings_of_one_level_queue_and_those_of_two_do_not() -> None:
-    assert end(Work("x", (("node", 2.0),)), Work("y", (("node", 3.0),))) == 5
-    assert end(Work("x", (("node", 2.0),)), Work("y", (("gpu", 3.0),))) == 3
-
-
-def test_what_is_ready_first_goes_first() -> None:
-    early = Work("early", ((DEVICE, 2.0),), next=[2])
-    late = Work("late", (("node", 1.0),), next=[3])
-    after_early = Work("after early", ((DEVICE, 1.0),), waits=1)
-    after_late = Work("after late", ((DEVICE, 1.0),), waits=1)
-    spans = simulate([early, late, after_early, after_late])
-    assert [s.name for s in sorted(spans, key=lambda s: s.start_s) if s.resource == DEVICE] == [
-        "early",
-        "after late",
-        "after early",
+def rows(found: Works) -> list[SimulatedWork]:
+    """The works one by one."""
+    graph = found.graph
+    each = list(zip(graph.resource.tolist(), graph.seconds.tolist(), strict=True))
+    parts = [
+        tuple((found.resources[r], s) for r, s in each[a:b])
+        for a, b in pairwise(graph.begin.tolist())
     ]
+    later = [graph.later[a:b].tolist() for a, b in pairwise(graph.first.tolist())]
+    columns = found.names, parts, graph.waits.tolist(), later
+    return [SimulatedWork(*row) for row in zip(*columns, strict=True)]
 
 
-@st.composite
-def graphs(draw: st.DrawFn) -> list[Work]:
-    found: list[Work] = []
-    for index in range(draw(st.integers(1, 12))):
-        before = draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set()
-        parts = draw(
-            st.lists(
-                st.tuples(st.sampled_from([DEVICE, "node", "gpu"]), st.integers(1, 9)), max_size=2
-            )
-        )
-        found.append(Work(str(index), tuple((r, float(s)) for r, s in parts), len(before)))
-        for earlier in before:
-            found[earlier].next.append(index)
+def one_by_one(layout: Layout, mesh: Mesh, cost: StepCost) -> list[SimulatedWork]:
+    """The works of a step as their names say: each op, then the boxings of what it makes."""
+    program, before = layout.program, dict[str, list[str]]()
+    parts: dict[str, ResourceParts] = {}
+    boxings: dict[str, list[str]] = {}  # by the op that makes the tensor, "" for what is stored
+    prices = iter(cost.boxings.rows())
+    for op, price in zip(program.ops, cost.ops.rows(), strict=True):
+        parts[op.name] = ((DEVICE, price.seconds),) if price.seconds else ()
+        before[op.name] = [
+            program.producer[t].name if t in program.producer else "" for _, t in op.inputs
+        ]
+    items = [(item, [next(prices) for _ in item.path]) for item in layout.redistributions]
+    order = {
+        name: number for number, name in enumerate([t for o in program.ops for _, t in o.outputs])
+    }
+    first = {item.tensor: number for number, (item, _) in reversed([*enumerate(items)])}
+    items.sort(key=lambda pair: (order.get(pair[0].tensor, -1), first[pair[0].tensor]))
+    for number, (item, path) in enumerate(items):
+        last = program.producer[item.tensor].name if item.tensor in program.producer else ""
+        mine = boxings.setdefault(last, [])
+        for step, price in enumerate(path):
+            name = f"{item.tensor} {number} {step}"
+            assert price.boxing is not None
+            level = mesh.axes[price.boxing.axes[0]].level if price.boxing.axes else DEVICE
+            free = PROFILE.overlapped(level) if level != DEVICE else 0.0
+            shares = ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
+            parts[name] = tuple((r, s) for r, s in shares if s > 0)
+            before[name], last = [last], name
+            mine.append(name)
+        for op, operand in item.readers:
+            if op in program.op:
+                before[op][[o for o, _ in program.op[op].inputs].index(operand)] = last
+    turn = [*boxings.get("", ())]
+    for op in program.ops:
+        turn += [op.name, *boxings.get(op.name, ())]
+    place = {name: number for number, name in enumerate(turn)}
+    found = [SimulatedWork(name, parts[name], len({*before[name]} - {""})) for name in turn]
+    for name in turn:
+        for earlier in {*before[name]} - {""}:
+            found[place[earlier]].next.append(place[name])
     return found
 
 
-@given(graphs())
-def test_any_graph(found: list[Work]) -> None:
-    spans = simulate(found)
-    total = {str(i): sum(s for _, s in w.parts) for i, w in enumerate(found)}
-    assert sum(s.end_s - s.start_s for s in spans) == sum(total.values())
-    loads = {r: [s for s in spans if s.resource == r] for r in {s.resource for s in spans}}
-    for mine in loads.values():  # one at a time
-        ordered = sorted(mine, key=lambda s: s.start_s)
-        assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered))
-    starts = {
-        name: min((s.start_s for s in spans if s.name == name), default=0.0) for name in total
-    }
-    ends = {name: max((s.end_s for s in spans if s.name == name), default=0.0) for name in total}
-    for work in found:  # nothing starts before what it waits for has ended
-        for later in work.next:
-            if total[str(later)]:
-                assert starts[str(later)] >= ends[work.name]
-    last = max((s.end_s for s in spans), default=0.0)
-    assert last <= sum(total.values())
-
-
-@given(graphs())
-def test_any_graph_runs_as_a_plain_loop_has_it(found: list[Work]) -> None:
-    spans = [(s.name, s.resource, s.start_s, s.end_s) for s in simulate(found)]
-    assert sorted(spans) == sorted(plainly(found))
-    assert [start for _, _, start, _ in spans] == sorted(start for _, _, start, _ in spans)
-
-
-def plainly(found: list[Work]) -> list[tuple[str, str, float, float]]:
-    """Let every resource that is free take what has been ready longest, of equal ones the first."""
-    waits, parts = [work.waits for work in found], [list(work.parts) for work in found]
-    ready = {n: 0.0 for n, count in enumerate(waits) if count == 0}
-    running: dict[str, tuple[float, int]] = {}
-    spans, now = [], 0.0
-    while ready or running:
-        for number in [n for n in ready if not parts[n]]:
-            del ready[number]
-            for later in found[number].next:
-                waits[later] -= 1
-                if waits[later] == 0:
-                    ready[later] = now
-        if any(not parts[n] for n in ready):
-            continue
-        for _, number in sorted((since, n) for n, since in ready.items()):
-            resource, seconds = parts[number][0]
-            if resource not in running:
-                del ready[number]
-                running[resource] = now + seconds, number
-                spans.append((found[number].name, resource, now, now + seconds))
-        now = min((end_s for end_s, _ in running.values()), default=now)
-        for resource, (end_s, number) in list(running.items()):
-            if end_s == now:
-                del running[resource], parts[number][0]
-                ready[number] = now
-    return spans
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("mesh", ["4", "2x2", "2x2x2"])
+@pytest.mark.parametrize("make", [mlp, transformer, tied])
+def test_the_works_of_a_step_are_those_of_its_names(make, mesh: str, kept: bool) -> None:  # type: ignore[no-untyped-def]
+    problem = builder.build(make(), Mesh.parse(mesh), PROFILE)
+    problem = with_saved(problem) if kept else problem
+    for seed in range(3):
+        layout = assigned_layout(problem, random_assignment(problem, seed))
+        cost = step_cost(problem.mesh, PROFILE, layout)
+        found = StepTimeline(problem.mesh, PROFILE, layout, cost)
+        expected = one_by_one(layout, problem.mesh, cost)
+        mine = rows(found.works)
+        assert [work.parts for work in mine] == [work.parts for work in expected]
+        assert [work.waits for work in mine] == [work.waits for work in expected]
+        assert [sorted(work.next) for work in mine] == [sorted(work.next) for work in expected]
+        assert found.least_s <= found.works.end_s == Works.of(expected).end_s
 
 
 @pytest.mark.parametrize("make", [mlp, transformer])
@@ -133,18 +103,18 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
     for seed in range(4):
         assignment = random_assignment(problem, seed)
         layout = assigned_layout(problem, assignment)
-        prices = step_cost(program, mesh, PROFILE, layout)
+        prices = step_cost(mesh, PROFILE, layout)
         cost = prices.totals
         none = replace(PROFILE, overlap={"node": 0.0, "gpu": 0.0})
         all_of_it = replace(PROFILE, overlap={"node": 1.0, "gpu": 1.0})
-        plain = predict(program, mesh, none, layout)
+        plain = predict(mesh, none, layout)
         assert plain.step_s == pytest.approx(cost.step_s)
         assert plain.overlap_s == 0
         assert plain.uncertainty_s > max(cost.uncertainty_s, MODEL_ERROR * plain.step_s)
-        hidden = predict(program, mesh, all_of_it, layout)
+        hidden = predict(mesh, all_of_it, layout)
         assert max(cost.compute_s, cost.communication_s / 2) <= hidden.step_s <= cost.step_s
         assert hidden.overlap_s == pytest.approx(cost.step_s - hidden.step_s)
-        found = works(program, mesh, PROFILE, layout, prices)
+        found = rows(StepTimeline(mesh, PROFILE, layout, prices).works)
         made = {name for op in program.ops for _, name in op.outputs}
         held = dict.fromkeys(r.tensor for r in layout.redistributions if r.tensor not in made)
         first = [w.name for w in found if w.name in held]
@@ -158,8 +128,8 @@ def test_an_op_waits_for_what_makes_and_moves_its_inputs(make) -> None:  # type:
     program = problem.program
     for seed in range(4):
         layout = assigned_layout(problem, random_assignment(problem, seed))
-        cost = step_cost(program, problem.mesh, PROFILE, layout)
-        found = works(program, problem.mesh, PROFILE, layout, cost)
+        cost = step_cost(problem.mesh, PROFILE, layout)
+        found = rows(StepTimeline(problem.mesh, PROFILE, layout, cost).works)
         waited = [[w.name for w in found if i in w.next] for i in range(len(found))]
         for work, names in zip(found, waited, strict=True):
             assert work.waits == len(names)

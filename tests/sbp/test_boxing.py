@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp import boxing as boxing_module
-from autoddl.sbp import numeric
 from autoddl.sbp.boxing import Boxing, boxing
+from autoddl.sbp.numpy_oracle import simulated_tensors
+from autoddl.sbp.numpy_oracle.simulated_tensors import assemble, run_boxing, shard
 from autoddl.sbp.shards import all_states, local_shape
 from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp, axis_states, ordered
 
@@ -41,9 +42,9 @@ def outcome(src: NdSbp, dst: NdSbp, shape: tuple[int, ...], mesh: tuple[int, ...
     """Run the boxing and tell whether the result is the same tensor in the state `dst`."""
     rng = np.random.default_rng(8)
     array = rng.normal(size=shape)
-    locals_ = numeric.run_boxing(numeric.shard(array, src, mesh, rng), src, dst, shape, mesh)
+    locals_ = run_boxing(shard(array, src, mesh, rng), src, dst, shape, mesh)
     try:
-        return np.allclose(numeric.assemble(locals_, dst, mesh, shape), array)
+        return np.allclose(assemble(locals_, dst, mesh, shape), array)
     except AutoDDLError:
         return False
 
@@ -61,7 +62,7 @@ def test_legal_primitives_are_right_and_illegal_ones_wrong(
     for src, dst, axis in illegal:
         primitive = boxing_module._PRIMITIVES[src[axis].kind, dst[axis].kind]
         forced = Boxing(primitive, (axis,), 0)
-        monkeypatch.setattr(numeric, "boxing", lambda *_, forced=forced, **__: forced)
+        monkeypatch.setattr(simulated_tensors, "boxing", lambda *_, forced=forced, **__: forced)
         assert not outcome(src, dst, shape, mesh), (src, dst)
     assert bool(illegal) == (len(mesh) > 1)
 
@@ -85,7 +86,7 @@ def test_no_single_primitive(src: str, dst: str) -> None:
     states = NdSbp.parse(src), NdSbp.parse(dst)
     assert boxing(*states, (16, 8), (2, 4)) is None
     with pytest.raises(AutoDDLError, match="no single primitive"):
-        numeric.run_boxing([np.zeros(1)] * 8, *states, (16, 8), (2, 4))
+        run_boxing([np.zeros(1)] * 8, *states, (16, 8), (2, 4))
 
 
 @pytest.mark.parametrize(
@@ -228,12 +229,3 @@ def test_uneven_axes_are_not_merged() -> None:
     assert boxing(b, s, (8,), (2, 2), uneven=True) == Boxing("local", (0, 1), 2)
     assert boxing(b, NdSbp.parse("S0, B"), (7,), (2, 2), uneven=True) == Boxing("local", (0,), 4)
     assert boxing(b, NdSbp.parse("S0, B"), (1,), (2, 2), uneven=True) is None
-
-
-@pytest.mark.parametrize("p", [2, 3, 8])
-def test_moved_elements(p: int) -> None:
-    for primitive, share in (("all_reduce", 2.0), ("all_gather", 1.0), ("all_to_all", 1.0)):
-        assert Boxing(primitive, (0,), 24).moved_elements(p) == pytest.approx(
-            share * 24 * (p - 1) / p
-        )
-    assert Boxing("local", (0,), 24).moved_elements(p) == 0

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.canonical import canonical
-from autoddl.sbp.shards import shard_indices
 from autoddl.sbp.state import B, NdSbp, P, S, ordered
+from tests.sbp.shard_indices import shard_indices
 
 
 def layout(state: NdSbp, shape: tuple[int, ...], mesh: tuple[int, ...]) -> tuple[object, ...]:

@@ -131,10 +131,6 @@ def test_a_mesh_lies_on_its_cluster() -> None:
     assert str(Mesh.parse("2x2x2").cluster) == "[node 2][gpu 4]"
     assert Cluster.parse("2x4") == Mesh.parse("2x4").cluster
     assert Cluster.parse("[rack 3][node 2][gpu 8]").size == 48
-    assert str(Cluster.parse("12").prime_mesh()) == "2x2x3"
-    assert Cluster.parse("2x4").prime_mesh().describe() == "[node 2][gpu 2][gpu 2]"
-    assert Cluster.parse("1x4").flat_mesh().describe() == "[gpu 4]"
-    assert Cluster.parse("1x1").prime_mesh().describe() == "[gpu 1]"
 
 
 def test_meshes_by_hand() -> None:

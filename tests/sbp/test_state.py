@@ -17,11 +17,11 @@ from autoddl.sbp.shards import (
     all_states,
     check_state,
     local_shape,
-    shard_indices,
     shard_shape,
     shard_slices,
 )
 from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp, axis_states, broadcast, ordered
+from tests.sbp.shard_indices import shard_indices
 
 sbps = st.one_of(st.just(B), st.just(P), st.integers(0, 12).map(S))
 nd_sbps = st.lists(sbps, min_size=1, max_size=4).map(NdSbp)

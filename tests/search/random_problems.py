@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from autoddl.perfmodel.redistribute import RedistributionTable
+from autoddl.perfmodel.redistribution import RedistributionTable
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import all_states
 from autoddl.sbp.state import broadcast
-from autoddl.search.problem import Edge, Floats, Ints, Node, Problem
+from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, Setting
 from tests.clusters import cluster
+from tests.search.objects import Edge, Node, edges_of, network_of, nodes_of
 
 MESH = Mesh.parse("2x2")
 SHAPE = (8, 8)
@@ -52,7 +53,7 @@ class Wiring:
         return sum(reads.count(tensor) for reads in self.reads)
 
 
-def tree(seed: int, size: int = 6) -> Problem:
+def tree(seed: int, size: int = 6) -> CostNetwork:
     """Return a problem whose nodes and tensors form a tree."""
     rng, w = np.random.default_rng((1, seed)), Wiring()
     parts: list[list[int]] = []  # the nodes that hang together
@@ -65,7 +66,7 @@ def tree(seed: int, size: int = 6) -> Problem:
     return _problem(rng, w)
 
 
-def graph(seed: int, size: int = 6, readers: int = 4) -> Problem:
+def graph(seed: int, size: int = 6, readers: int = 4) -> CostNetwork:
     """Return a problem with cycles; a node may read a tensor twice."""
     rng, w = np.random.default_rng((2, seed)), Wiring()
     for number in range(size):
@@ -76,7 +77,7 @@ def graph(seed: int, size: int = 6, readers: int = 4) -> Problem:
     return _problem(rng, w)
 
 
-def hub(seed: int, size: int = 6) -> Problem:
+def hub(seed: int, size: int = 6) -> CostNetwork:
     """Return a problem with one tensor that all other nodes read, which also read one another."""
     rng, w = np.random.default_rng((3, seed)), Wiring()
     hub = w.tensor(w.node([]))
@@ -86,7 +87,7 @@ def hub(seed: int, size: int = 6) -> Problem:
     return _problem(rng, w)
 
 
-def chain(seed: int, blocks: int = 3, size: int = 2) -> Problem:
+def chain(seed: int, blocks: int = 3, size: int = 2) -> CostNetwork:
     """Return a problem of equal blocks in a row, which share tables and arrays, between two ends."""
     rng, w = np.random.default_rng((4, seed)), Wiring()
     inner = [sorted(set(rng.integers(0, j, 2).tolist())) for j in range(1, size)]
@@ -104,25 +105,26 @@ def chain(seed: int, blocks: int = 3, size: int = 2) -> Problem:
     return _problem(rng, w)
 
 
-def layers(seed: int, blocks: int = 5, size: int = 1) -> Problem:
+def layers(seed: int, blocks: int = 5, size: int = 1) -> CostNetwork:
     """Return a chain whose program says which block is which layer of a model."""
     p = chain(seed, blocks, size)
     ops = tuple(
         replace(op, module=f"blocks.{(i - 1) // size}") if 0 < i <= blocks * size else op
         for i, op in enumerate(p.program.ops)
     )
-    return replace(p, program=replace(p.program, ops=ops))
+    setting = Setting(replace(p.program, ops=ops), MESH, p.profile)
+    return network_of(setting, nodes_of(p), edges_of(p))
 
 
-def every_cost(problem: Problem) -> tuple[Floats, Ints]:
+def every_cost(problem: CostNetwork) -> tuple[Floats, Ints]:
     """Return (seconds, bytes) of all assignments, one axis per node."""
-    counts = [len(node.choices) for node in problem.nodes]
+    counts = problem.variables.sizes.tolist()
     points = np.indices(counts).reshape(len(counts), -1)
     seconds, memory = np.zeros(points.shape[1]), np.zeros(points.shape[1], dtype=np.int64)
-    for node, choice in zip(problem.nodes, points, strict=True):
+    for node, choice in zip(nodes_of(problem), points, strict=True):
         seconds += node.compute_s[choice]
         memory += node.memory_bytes[choice]
-    for edge in problem.edges:
+    for edge in edges_of(problem):
         rows = edge.table.cost[edge.source[points[edge.producer]]]
         for state in range(len(edge.table.states)):
             wanted = [states[points[node]] == state for node, states in edge.readers]
@@ -138,7 +140,7 @@ def _tensor_of(rng: np.random.Generator, w: Wiring, nodes: range | list[int], mo
     return w.tensor(int(rng.choice(list(nodes))))
 
 
-def _problem(rng: np.random.Generator, w: Wiring) -> Problem:
+def _problem(rng: np.random.Generator, w: Wiring) -> CostNetwork:
     """Draw choices, costs and memory for a wiring; equal kinds get the same objects."""
     operands = [[(f"in_{i}", t) for i, t in enumerate(reads)] for reads in w.reads]
     outputs: list[list[tuple[str, int]]] = [[] for _ in w.kinds]
@@ -173,7 +175,7 @@ def _problem(rng: np.random.Generator, w: Wiring) -> Problem:
         for t in sorted(readers)
     )  # fmt: skip
     program = _program(operands, outputs, len(w.tensors))
-    return Problem(program, MESH, cluster(), tuple(nodes), edges)
+    return network_of(Setting(program, MESH, cluster()), nodes, edges)
 
 
 def _choices(

@@ -6,7 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import autoddl
-from autoddl.plan import Plan
+from autoddl import codegen
+from autoddl.api import Plan
+from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
+from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 
 # What the engine writes into updates; hand-made programs leave it out.
@@ -20,6 +23,11 @@ UPDATES: dict[str, dict[str, Any]] = {
         "weight_decay": 0.0, "amsgrad": False, "do_bias_correction": True,
     },
 }  # fmt: skip
+
+
+def generate(plan: PlanValue, **options: Any) -> str:
+    """Return the script of a plan in OneFlow's dialect."""
+    return codegen.generate(plan, DIALECT, **options)
 
 
 def planned(program: Program, mesh: str, search: str = "SUMMA") -> Plan:

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 import autoddl
-from autoddl.codegen import generate
-from autoddl.codegen.facts import inputs_of
-from autoddl.codegen.order import one_f_one_b
-from autoddl.plan import Plan
-from tests.pipelines import in_stages
+from autoddl.api import Plan
+from autoddl.codegen.script_facts import inputs_of
+from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
+from tests.autoddl.codegen import functional_models
+from tests.autoddl.codegen.plans import generate
+from tests.pipelines import in_stages, recomputing
 
-pytestmark = [pytest.mark.oneflow, pytest.mark.testbed]
+pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
 SCRIPT = Path(__file__).parent / "rank_scripts" / "train.py"
 ROOT = str(Path(__file__).parents[3])
@@ -103,6 +104,9 @@ FOUR = (
     Case("gpt_4x1", "gpt", "1", "coordinate", 4, 4, by_block(4, 4), (("layers", 4),)),
     Case("idle", "mlp", "2", "data parallel", 2, 2, lambda m: int(not m)),
     Case("tied_2x2", "bert", "2", "ZeRO 2", 2, 4, before_the_head),
+    Case("sums", "sums", "2x2", "coordinate"),
+    Case("reused", "reused", "2x2", "Megatron"),
+    Case("constants_2x2", "constants", "2", "data parallel", 2, 4, functional_models.halves),
     Case("unet_4x1", "unet", "1", "coordinate", 4, 6, four_levels),
 )
 EIGHT = (
@@ -116,22 +120,20 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
     """Write script, weights and data of a case and train it in this process; return the ranks' job."""
     import oneflow as flow
 
-    from experiments.models import build
     from experiments.models.training import OPTIMIZERS, seed_weights
 
     sizes = dict(case.sizes)
-    graph, inputs = build(case.model, **sizes)
+    graph, inputs = functional_models.build(case.model, **sizes)
     if case.double:
         graph.model.to(flow.nn.Module).to(flow.float64)
         inputs = tuple(t.to(flow.float64) if t.is_floating_point() else t for t in inputs)
     plan = autoddl.optimize(graph, *inputs, mesh=case.mesh, search=case.search)
     if case.uneven is not None:  # the same states, whose shards are now of different sizes
-        graph, inputs = build(case.model, **sizes, batch=case.uneven)
+        graph, inputs = functional_models.build(case.model, **sizes, batch=case.uneven)
         plan = at_shapes(plan, autoddl.capture(graph, *inputs))
     if case.stages * case.micro_batches > 1:
         plan = in_stages(plan, case.stages, case.micro_batches, case.stage_of)
-        assert plan.pipeline is not None
-        plan = replace(plan, pipeline=replace(plan.pipeline, recomputed=case.recomputed))
+        plan = recomputing(plan, case.recomputed)
     (folder / f"{case.name}.py").write_text(generate(plan, checked=case.checked))
     model = graph.model.to(flow.nn.Module)
     seed_weights(model, 0)
@@ -158,8 +160,7 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
 
 def at_shapes(plan: Plan, program: Any) -> Plan:
     """Return a plan's states for the same graph with other shapes."""
-    inputs = tuple(replace(i, shape=program.tensor[i.name].shape) for i in plan.inputs)
-    return replace(plan, program=program, inputs=inputs, fingerprint=program.fingerprint)
+    return replace(plan, program=program)
 
 
 def trained_alone(
@@ -183,11 +184,11 @@ def trained_alone(
 
 
 def run(cases: tuple[Case, ...], ranks: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    from autoddl.engine.launch import launch
+    from autoddl.launch.launcher import launch
 
     jobs = [prepare(case, folder) for case in cases]
     (folder / "cases.json").write_text(json.dumps(jobs))
-    launch([str(SCRIPT), str(folder)], nproc_per_node=ranks, timeout_s=150, env={}, check=True)
+    launch([str(SCRIPT), str(folder)], nproc_per_node=ranks, timeout_s=300, env={}, check=True)
     return {
         case.name: [
             json.loads((folder / f"{case.name}.rank{rank}.json").read_text())

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import ast
+import math
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import autoddl
-from autoddl.codegen import generate, ops, register_template
-from autoddl.codegen.expression import call
-from autoddl.codegen.values import forward_ops
+from autoddl.api import Plan
+from autoddl.codegen import register_template, templates
+from autoddl.codegen.forward.section import forward_ops
+from autoddl.codegen.source.expression import call
+from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
 from autoddl.errors import AutoDDLError
-from autoddl.plan import Plan
 from autoddl.sbp.state import NdSbp
-from tests.autoddl.codegen.plans import planned, with_updates
-from tests.pipelines import in_stages
-from tests.programs import mlp, transformer
+from tests.autoddl.codegen.plans import generate, planned, with_updates
+from tests.pipelines import in_stages, recomputing
+from tests.programs import Builder, add, linear, mlp, mse, transformer
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[3]
@@ -65,7 +68,7 @@ def test_a_small_script_is_the_golden_one(small: Plan, tmp_path: Path) -> None:
 
 def test_ruff_finds_nothing(small: Plan, attention: Plan, tmp_path: Path) -> None:
     staged = in_stages(attention, 3, 4, lambda m: int(m.split(".")[2]) if "blocks." in m else None)
-    recomputed = replace(staged, pipeline=replace(staged.pipeline, recomputed=(0, 2)))
+    recomputed = recomputing(staged, (0, 2))
     summed = in_stages(small, 1, 4, lambda _: 0)
     plans = [small, attention, staged, recomputed, summed, planned(mlp(), "2x2x2")]
     plans.append(planned(mlp(64, (64, 64, 64)), "4x8"))
@@ -151,27 +154,79 @@ def test_what_the_graph_does_not_tell_becomes_an_option(small: Plan) -> None:
         ast.parse(text)
 
 
-def test_a_plan_without_its_program_is_refused(small: Plan) -> None:
-    with pytest.raises(AutoDDLError, match=r"without its program; plan again"):
-        generate(replace(small, program=None))
-
-
 def test_states_that_oneflow_has_not_are_refused(small: Plan) -> None:
     variables = {**small.variables, "model.fc1.weight": NdSbp.parse("(S0', S0)")}
+    part = replace(small.parts[0], layout=replace(small.layout, variables=variables))
     with pytest.raises(
         AutoDDLError, match=r"model.fc1.weight is in state \(S0', S0\).*engine='oneflow'"
     ):
-        generate(replace(small, variables=variables))
+        generate(replace(small, parts=(part,)))
 
 
 def test_an_unknown_op_is_named_with_the_remedy(
     small: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(ops._TEMPLATES, "gelu")
+    monkeypatch.setattr(templates, "_OWN", {})
+    monkeypatch.delitem(cast(dict, DIALECT.templates), "gelu")
     with pytest.raises(AutoDDLError, match=r"op .*gelu.* has type 'gelu'.*register_template"):
         generate(small)
     register_template("gelu", lambda op: call("flow.nn.functional.gelu", op.args["in_0"]))
     assert "flow.nn.functional.gelu(fc1)" in generate(small)
+
+
+def test_a_sum_behind_a_linear_layer_with_bias_is_a_sum(tmp_path: Path) -> None:
+    g = Builder()
+    x, target = g.input((8, 16)), g.input((8, 32))
+    with g.module("model"):
+        y = add(g, linear(g, x, 32), g.parameter("shift", (32,)))
+    plan = planned(g.program(mse(g, y, target), "sgd"), "2", "data parallel")
+    text = generate(plan)
+    assert 'F.linear(x, params["weight"], params["bias"]) + params["shift"]' in text
+    (tmp_path / "script.py").write_text(text)
+    assert ruff(tmp_path / "script.py") == ""
+
+
+def test_constants_are_made_on_the_devices_of_their_stage(tmp_path: Path) -> None:
+    g = Builder()
+    x, target = g.input((8, 16)), g.input((8, 32))
+    with g.module("model"):
+        with g.module("fc"):
+            y = linear(g, x, 32)
+        with g.module("last"):
+            value = {"is_floating_value": True, "floating_value": 0.5, "integer_value": 0}
+            half = g.op("constant", "-> out_0", [], (32,), shape=(32,), **value)
+            y = linear(g, add(g, y, half), 32)
+    plan = planned(g.program(mse(g, y, target), "sgd"), "2", "data parallel")
+    staged = in_stages(plan, 2, 2, lambda module: int(module.endswith("last")))
+    for name, each in (("PLACEMENT", plan), ("PLACEMENTS[STAGE]", staged)):
+        text = generate(each)
+        assert f"flow.full((32,), 0.5, dtype=flow.float32, placement={name}, sbp=[" in text
+        (tmp_path / "script.py").write_text(text)
+        assert ruff(tmp_path / "script.py") == ""
+
+
+def test_learning_rates_have_their_scales(tmp_path: Path) -> None:
+    program = with_updates(mlp(), learning_rate_scale=0.25)
+    text = generate(autoddl.optimize(program, mesh="2", search="data parallel"))
+    assert '    scales = {  # of the learning rate\n        "fc1.weight": 0.25,\n' in text
+    (tmp_path / "script.py").write_text(text)
+    assert ruff(tmp_path / "script.py") == ""
+
+
+def test_scripts_that_can_not_be_written_are_refused(small: Plan, tmp_path: Path) -> None:
+    with pytest.raises(AutoDDLError, match=r"codegen: .*none.*: No such file.*; give a path"):
+        small.codegen(tmp_path / "none" / "script.py")
+    for rate in (math.nan, math.inf):
+        with pytest.raises(AutoDDLError, match=r"codegen: learning rate (nan|inf)"):
+            small.codegen(tmp_path / "script.py", learning_rate=rate)
+    with pytest.raises(AutoDDLError, match="codegen: the graph has no loss"):
+        generate(replace(small, program=replace(small.program, loss=None)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_learning_rate_is_the_default_of_an_option(small: Plan) -> None:
+    line = '"--learning-rate", type=float, default=0.025)'
+    assert line in generate(small, learning_rate=0.025)
 
 
 def test_the_command_writes_the_script(small: Plan, tmp_path: Path) -> None:
@@ -196,7 +251,7 @@ def test_stages_send_what_later_ones_read(attention: Plan) -> None:
         ['    ("blocks_1"', "1", "2"],
     ]
     assert text.count("\ndef block(") == 1  # shared by all stages
-    assert "def one_f_one_b(stage, stages, micro_batches):" in text
+    assert "def one_f_one_b(stage: int, stages: int, micro_batches: int)" in text
 
 
 def test_a_recomputed_stage_must_do_the_same_again(small: Plan) -> None:
@@ -204,10 +259,6 @@ def test_a_recomputed_stage_must_do_the_same_again(small: Plan) -> None:
     assert program is not None
     staged = in_stages(small, 2, 2, lambda m: int(m.endswith("2")))
     changed = tuple(replace(op, type="dropout") if op.type == "gelu" else op for op in program.ops)
-    plan = replace(
-        staged,
-        program=replace(program, ops=changed),
-        pipeline=replace(staged.pipeline, recomputed=(0,)),
-    )
+    plan = recomputing(replace(staged, program=replace(program, ops=changed)), (0,))
     with pytest.raises(AutoDDLError, match="stage 0 is computed twice"):
         generate(plan)

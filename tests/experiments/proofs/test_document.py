@@ -5,7 +5,7 @@ from __future__ import annotations
 from experiments.proofs import oracle
 from experiments.proofs.document import document
 from experiments.proofs.engine import EngineReport, Instance, TypeReport
-from experiments.proofs.execution import ExecutionReport, PlanRun
+from experiments.proofs.execution import ExecutionReport, plan_row
 
 
 def test_every_op_type_and_model_has_a_row() -> None:
@@ -15,7 +15,7 @@ def test_every_op_type_and_model_has_a_row() -> None:
         Instance("relu", "x_0: 4 8", 4, ("B",), (), ("P -> P",)),
     )
     engine = EngineReport("e 1", (TypeReport("relu", asked),), {"relu": frozenset({"cut d1"})})
-    runs = (PlanRun("mlp", "2x2", 0, loss=1e-7, weights=2e-8, moved=0.1, redistributions=7),)
+    runs = [plan_row("mlp", "2x2", 0, loss=1e-7, weights=2e-8, moved=0.1, redistributions=7)]
     lines = document(proven, engine, ExecutionReport(runs)).splitlines()
     (relu,) = (line for line in lines if line.startswith("| `relu` "))
     cells = [cell.strip() for cell in relu.strip("|").split(" | ")]

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autoddl.engine.signature_list import SignatureList
+from autoddl.engine.oneflow.signatures.signature_list import SignatureList
 from autoddl.sbp.state import B, P, S
+from experiments.lib import cli
 from experiments.proofs import engine
 from experiments.proofs.engine import EngineReport, Instance, TypeReport, compare
 from experiments.rule_cases import case
@@ -88,14 +89,13 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     from experiments import check_rules
 
     file = tmp_path / "seen.json"
-    options = ["--engine", "--models", "mlp", "--only", "relu", "cast", "--json", str(file)]
-    assert check_rules.main(options) == 0
+    options = ["--engine", "--models", "mlp", "--only", "relu,cast", "--json", str(file)]
+    assert cli.run(check_rules.command, "check_rules", options) == 0
     out = capsys.readouterr().out
     assert "relu" in out and "2 op types, oneflow 0.9.0" in out
     assert {i["op_type"] for i in json.loads(file.read_text())["engine"]["instances"]} == {
         "relu",
         "cast",
     }
-    with pytest.raises(SystemExit):
-        check_rules.main(["--engine", "--only", "nosuch"])
-    assert "no rule for nosuch" in capsys.readouterr().err
+    assert cli.run(check_rules.command, "check_rules", ["--engine", "--only", "nosuch"]) == 2
+    assert capsys.readouterr().err == "check_rules: --only: no rule for nosuch\n"

@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from autoddl.errors import AutoDDLError
+from experiments.lib.frames import Row
 from experiments.models import ZOO
 from experiments.proofs import execution
-from experiments.proofs.execution import TOLERANCE, ExecutionReport, PlanRun
+from experiments.proofs.execution import (
+    TOLERANCE,
+    ExecutionReport,
+    plan_row,
+    reference_of,
+    rows_of,
+)
 
 SEED = 1000  # not among those of the full proof
 RUNS = tuple((model, execution.MESHES[i % 2]) for i, model in enumerate(ZOO))
 
 
+@pytest.fixture(scope="module")
+def parity(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ExecutionReport]:
+    """Return what gives the random plans on a mesh; those of all its models run in one launch."""
+
+    @cache
+    def run_on(mesh: str) -> ExecutionReport:
+        models, folder = [m for m, where in RUNS if where == mesh], tmp_path_factory.mktemp("plans")
+        return execution.run(folder, seed=SEED, plans=1, models=models, meshes=[mesh])
+
+    return run_on
+
+
 @pytest.mark.oneflow
+@pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "mesh"), RUNS)
-def test_a_random_plan_of_every_model_is_in_parity(model: str, mesh: str, tmp_path: Path) -> None:
-    report = execution.run(tmp_path, seed=SEED, plans=1, models=[model], meshes=[mesh])
-    assert report.faults == ()
-    (result,) = report.runs
-    assert result.redistributions > 0
-    assert result.moved > 10 * TOLERANCE  # else parity would say little
+def test_a_random_plan_of_every_model_is_in_parity(
+    model: str, mesh: str, parity: Callable[[str], ExecutionReport]
+) -> None:
+    (result,) = (run for run in parity(mesh).runs if run["model"] == model)
+    assert ExecutionReport([result]).faults == ()
+    assert result["redistributions"] > 0
+    assert result["moved"] > 10 * TOLERANCE  # else parity would say little
 
 
-def plan_run(seed: int, **changes: Any) -> PlanRun:
+def plan_run(seed: int, **changes: Any) -> Row:
     good = {"loss": 1e-7, "weights": 1e-8, "moved": 0.1, "redistributions": 9}
-    return PlanRun("mlp", "4", seed, **{**good, **changes})
+    return plan_row("mlp", "4", seed, **{**good, **changes})
 
 
 class Ranks:
@@ -40,18 +62,20 @@ class Ranks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, crashes_at: int | None = None) -> None:
         self.started: list[list[str]] = []
         self.crashes_at = crashes_at
-        monkeypatch.setattr(execution, "launch", self.launch)
+        monkeypatch.setattr(execution, "started", self.start)
 
-    def launch(self, command: list[str], **options: Any) -> Any:
-        self.started.append(command)
-        if command[2] == "reference":
-            Path(command[4]).touch()
-            return SimpleNamespace(ok=True)
-        for seed in map(int, command[-1].split(",")):
-            if seed == self.crashes_at:
-                return SimpleNamespace(ok=False, message="rank 2 failed", tail=["Check failed"])
-            execution.append(Path(command[-2]), plan_run(seed))
-        return SimpleNamespace(ok=True)
+    def start(self, module: str, arguments: list[str], ranks: int, limit_s: float) -> str:
+        self.started.append(arguments)
+        folder = Path(arguments[1])
+        if arguments[0] == "reference":
+            for model in arguments[2:]:
+                reference_of(folder, model).touch()
+            return ""
+        for model, seed in (job.split(":") for job in arguments[3:]):
+            if int(seed) == self.crashes_at:
+                return "rank 2 failed: Check failed"
+            rows_of(folder, model, arguments[2]).add({**plan_run(int(seed)), "model": model})
+        return ""
 
 
 def run(folder: Path, plans: int = 4) -> ExecutionReport:
@@ -67,8 +91,8 @@ def test_a_run_goes_on_where_it_was_cut_off(
     file.write_text(file.read_text() + '{"model": "mlp", "me')  # cut off while it wrote
     ranks.started.clear()
     report = run(tmp_path)
-    assert [r.seed for r in report.runs] == [0, 1, 2, 3]
-    assert [command[-1] for command in ranks.started] == ["2,3"]
+    assert [r["seed"] for r in report.runs] == [0, 1, 2, 3]
+    assert [command[3:] for command in ranks.started] == [["mlp:2", "mlp:3"]]
     ranks.started.clear()
     assert run(tmp_path) == report
     assert ranks.started == []
@@ -79,10 +103,25 @@ def test_a_plan_that_crashes_is_a_fault_and_the_others_run(
 ) -> None:
     ranks = Ranks(monkeypatch, crashes_at=1)
     report = run(tmp_path)
-    assert sorted(r.seed for r in report.runs) == [0, 1, 2, 3]
+    assert sorted(r["seed"] for r in report.runs) == [0, 1, 2, 3]
     assert report.faults == ("mlp on [4], seed 1: rank 2 failed: Check failed",)
-    assert [command[-1] for command in ranks.started[1:]] == ["0,1,2,3", "2,3"]
+    assert [command[3:] for command in ranks.started[1:]] == [
+        ["mlp:0", "mlp:1", "mlp:2", "mlp:3"], ["mlp:2", "mlp:3"]
+    ]  # fmt: skip
     assert "3 in parity" in report.summary()
+
+
+def test_plans_of_several_models_share_launches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "PLANS_AT_ONCE", 3)
+    ranks = Ranks(monkeypatch)
+    report = execution.run(tmp_path, plans=2, models=["mlp", "gpt"], meshes=["4", "2x2"])
+    assert len(report.runs) == 8
+    assert [command[0] for command in ranks.started] == ["reference", *["plans"] * 4]
+    assert [command[2:] for command in ranks.started[1:3]] == [
+        ["4", "mlp:0", "mlp:1", "gpt:0"], ["4", "gpt:1"]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -95,7 +134,7 @@ def test_a_plan_that_crashes_is_a_fault_and_the_others_run(
     ],
 )
 def test_what_is_not_parity(change: dict[str, Any], words: str) -> None:
-    report = ExecutionReport((plan_run(0), plan_run(1, **change)))
+    report = ExecutionReport([plan_run(0), plan_run(1, **change)])
     (fault,) = report.faults
     assert "seed 1" in fault and words in fault
     (row,) = report.rows()

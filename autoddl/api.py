@@ -1,0 +1,190 @@
+"""What users call: `optimize` returns a `Plan`, whose methods run, draw, write and keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from autoddl.codegen import write
+from autoddl.collector import uncollected
+from autoddl.engine import engines
+from autoddl.engine.interface import TrainingStep
+from autoddl.engine.limits import ONEFLOW
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import Profile
+from autoddl.plan import codec
+from autoddl.plan.value import PlanValue
+from autoddl.sbp.mesh import Cluster, Mesh
+from autoddl.sbp.program import Program
+
+TIME, AUTO = "time", "auto"
+
+
+class Plan(PlanValue):
+    """A plan and what can be done with it; see PlanValue for what it says."""
+
+    @classmethod
+    def of(cls, value: PlanValue) -> Plan:
+        """Return a plan that the planner has made, with the methods that users call."""
+        return cls(**{f.name: getattr(value, f.name) for f in fields(value)})
+
+    def apply(self, graph: Any) -> TrainingStep:
+        """Return a callable with the graph's signature that runs this plan on all ranks.
+
+        Call it on every rank, before the first step. The model's parameters become global tensors.
+
+        Raises:
+            AutoDDLError: the plan is for another graph, device type or number of ranks, or no engine.
+        """
+        return engines.load(self.check_runnable()).apply(self, graph)
+
+    def codegen(self, path: str | Path, *, learning_rate: float | None = None) -> None:
+        """Write this plan as a standalone Python script that needs only OneFlow and NumPy.
+
+        It runs eagerly with global tensors, on meshes of any number of axes, and loads the state dict
+        of the single-device model. `learning_rate` is the default of its option.
+
+        Raises:
+            AutoDDLError: the plan has states that OneFlow has not, or ops without a template; the
+                file can't be written.
+        """
+        dialect = engines.load(self.engine or ONEFLOW).dialect
+        write(self, path, dialect, learning_rate=learning_rate)
+
+    def trace(self, path: str | Path, *, profile: str | Path | Profile | None = None) -> None:
+        """Write the predicted course of a step in the format of chrome://tracing and Perfetto.
+
+        `profile` prices a plan without stages, by default the bundled one that the plan names.
+
+        Raises:
+            AutoDDLError: no seconds or profile to predict from, or the file can't be written.
+        """
+        from autoddl.report import perfetto
+
+        perfetto.write(self, path, profile=profile)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as versioned JSON."""
+        codec.save(self, path)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the versioned JSON form."""
+        return codec.to_json(self)
+
+    def __str__(self) -> str:
+        from autoddl.report.plan_text import plan_table
+
+        return plan_table(self)
+
+
+def load(path: str | Path) -> Plan:
+    """Read a plan that `Plan.save` wrote.
+
+    Raises:
+        AutoDDLError: the file is missing, truncated, no plan, or of another version.
+    """
+    return Plan.of(codec.load(path))
+
+
+def optimize(
+    graph: Any,
+    *inputs: Any,
+    mesh: str | Sequence[int] | Mesh | None = None,
+    cluster: str | Sequence[int] | Cluster | None = None,
+    profile: str | Path | Profile | None = None,
+    memory: str | float | None = None,
+    search: str = "exact",
+    objective: str = TIME,
+    engine: str | None = ONEFLOW,
+    budget: float = 20.0,
+    stop_gap: float = 0.0,
+    seed: int = 0,
+    pin: Mapping[str, str] | None = None,
+    strict: bool = False,
+    allow_local_batchnorm: bool = False,
+    pipeline: int | str | None = None,
+    micro_batches: int | None = None,
+    compute_stream: bool | str = AUTO,
+    progress: Callable[[float, float], None] | None = None,
+    **kwargs: Any,
+) -> Plan:
+    """Plan how to split a training step over a mesh of devices.
+
+    Args:
+        graph: an oneflow.nn.Graph with its optimizer added, or a Program, or the path of a saved one.
+        inputs, kwargs: what the graph is called with (whole logical batches); not needed for a graph
+            that has been built and for programs.
+        mesh: "2x4", "4", (2, 4) or a Mesh; without it all meshes of the cluster are candidates
+            and the best plan is kept, with the gap on its mesh (`plan.search.outcomes` has the others).
+        cluster: nodes x devices, "8x8" or (8, 8), for `mesh=None`; the running ranks if not given, on
+            which OneFlow executes one or two axes. All factorisations of both numbers are meshes
+            of a cluster, up to those of prime axes.
+        profile: a file of `python -m autoddl fit-network`, a bundled name, or the bundled default.
+        memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
+        search: "exact" (the best plan, and the proof that there is no better one), "fast" (within
+            1 % of it), "coordinate" (the paper's), "ilp" (slow), "metropolis", "random", "exhaustive"
+            (small problems only), or the name of a baseline to get that as a plan: "data parallel",
+            "ZeRO 2", "hybrid ZeRO 2", "Megatron", "SUMMA" or "expert parallel", as far as it applies
+            to program and mesh.
+        objective: "time" of a step, or only the "communication" in it (AutoDDL's): then compute counts
+            for nothing, and devices share every matrix product and convolution whatever that brings.
+        engine: "oneflow" plans what OneFlow can execute; None in the whole space, as papers do: with
+            nothing that it refuses left out, and axes that cut one dim in any order. Such plans can
+            be studied, not applied, and take longer to find.
+        budget: seconds for the search; baselines are always finished.
+        stop_gap: (cost − lower bound) / cost at which the search may end, 0 to below 1.
+        seed: a number >= 0 that makes the search repeatable.
+        pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.
+        strict: raise for op types without a rule, instead of taking the engine's word for how they
+            may be split (without OneFlow they are planned all-broadcast).
+        allow_local_batchnorm: let a BatchNorm in training use the statistics of each device's part of
+            the batch, as data-parallel training usually does: faster, and other numbers than one
+            device's. Otherwise every device normalises the whole batch.
+        pipeline: the number of stages, each on an equal part of the devices; with a number `mesh` is
+            that of each stage. "auto" chooses it, 1 included, and the mesh of each stage. Without it
+            there is one stage, and more only where memory demands it.
+        micro_batches: in so many equal parts the batch goes through the stages, and gradients are
+            summed up; chosen if not given. BatchNorm uses the statistics of each part.
+        compute_stream: whether boxings are ops of the compute stream of CUDA devices (what OneFlow
+            calls nccl_use_compute_stream), so that they take less memory and overlap with nothing.
+            "auto" does so where plans don't fit into memory, or only slower ones, without.
+        progress: called with (elapsed seconds, best cost in seconds).
+
+    Inside launched ranks rank 0 plans and all ranks get the same plan.
+
+    Raises:
+        AutoDDLError: in one line, what is wrong and what to do.
+    """
+    oneflow = engines.load(ONEFLOW)
+    if isinstance(graph, Program | str | Path):
+        program = graph if isinstance(graph, Program) else Program.load(graph)
+        ranks, share = None, _same_process
+    elif not oneflow.installed():
+        raise AutoDDLError(
+            f"optimize: got {type(graph).__name__}, and OneFlow is not installed; give a Program or "
+            "the path of a saved one, or pip install 'autoddl[oneflow]'"
+        )
+    else:
+        program = oneflow.capture(graph, *inputs, **kwargs)
+        ranks, share = oneflow.cluster(), oneflow.agree
+
+    def make() -> PlanValue:
+        from autoddl.planner import choose, request
+
+        with uncollected():
+            asked = request.read(
+                program, ranks, mesh=mesh, cluster=cluster, profile=profile, memory=memory,
+                search=search, objective=objective, engine=engine, budget=budget, stop_gap=stop_gap,
+                seed=seed, pin=pin, strict=strict, allow_local_batchnorm=allow_local_batchnorm,
+                pipeline=pipeline, micro_batches=micro_batches, compute_stream=compute_stream,
+                progress=progress,
+            )  # fmt: skip
+            return choose.choose(asked)
+
+    return Plan.of(share(make))
+
+
+def _same_process(make: Callable[[], PlanValue]) -> PlanValue:
+    return make()

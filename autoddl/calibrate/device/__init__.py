@@ -1,0 +1,1 @@
+"""Devices: ops timed inside training steps, fitted per kernel."""

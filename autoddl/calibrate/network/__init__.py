@@ -1,0 +1,1 @@
+"""Links: collectives over every kind of group, fitted to α + βn."""

@@ -1,0 +1,1 @@
+"""The command line, `python -m autoddl COMMAND`: one file per command."""

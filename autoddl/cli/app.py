@@ -1,0 +1,90 @@
+"""`python -m autoddl`: the table of commands; bad input is one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+
+import click
+
+from autoddl.errors import AutoDDLError
+from autoddl.launch.job import LaunchError
+
+PROG = "python -m autoddl"
+BAD_INPUT = 2
+COMMANDS: Mapping[str, str] = {
+    "codegen": "write a saved plan as a Python script that needs only OneFlow",
+    "run": "start the ranks of a training script on this node",
+    "fit-network": "measure the links and devices of this cluster",
+    "fit-device": "time the ops of this machine's devices",
+    "trace": "write the predicted timeline of a plan for Perfetto",
+}
+
+
+class _Commands(click.Group):
+    """Load a command when it is called, so that none waits for what another imports."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = import_module(f"autoddl.cli.{name.replace('-', '_')}_command")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+_GROUP = _Commands(
+    help="Plan and run distributed training of OneFlow graphs.",
+    no_args_is_help=False,
+    epilog=f"`{PROG} COMMAND --help` tells the options of a command.",
+    context_settings={
+        "token_normalize_func": lambda word: word.replace(
+            "_", "-"
+        ),  # as torchrun: --nproc_per_node
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Exit codes: 0; 2 for bad input, a full disk and the like; 124 after a time limit; 130 after Ctrl-C;
+    else that of the rank that failed first (128 + signal if a signal killed it).
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = words[0].replace("_", "-") if words else ""
+    prefix = f"autoddl {name}" if name in COMMANDS else "autoddl"
+    logging.basicConfig(format=f"{prefix}: %(levelname)s: %(message)s", force=True)
+    try:
+        return _GROUP.main(words, prog_name=PROG, standalone_mode=False) or 0
+    except click.ClickException as error:
+        path = PROG if name not in COMMANDS else f"{PROG} {name}"
+        message = error.format_message().replace("\n", " ").rstrip(".")
+        tell(prefix, f"{message}; see `{path} --help`")
+    except LaunchError as error:
+        tell(prefix, "\n".join([str(error), *error.tail]))
+        tell(prefix, f"logs of all ranks: {error.result.log_dir}")
+        return error.result.exit_code or 1
+    except AutoDDLError as error:
+        tell(prefix, str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        tell(prefix, f"{where}{error.strerror}")
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    return BAD_INPUT
+
+
+def tell(prefix: str, text: str) -> None:
+    """Write a line to stderr."""
+    print(f"{prefix}: {text}", file=sys.stderr, flush=True)

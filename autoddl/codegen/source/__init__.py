@@ -1,0 +1,1 @@
+"""Python as text: expressions, identifiers, lines, tables. Nothing here knows plans or engines."""

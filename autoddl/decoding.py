@@ -1,0 +1,127 @@
+"""Read versioned JSON files into values: every refusal is one line with the path inside the file.
+
+msgspec checks types and unknown fields; what it says is completed here with the key of a mapping, which
+it leaves out, and with the value that it found:
+
+    network.json: $.links[1].alpha_s: expected `float`, got `str`: '1'; measure again with …
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from autoddl.errors import AutoDDLError
+
+T = TypeVar("T")
+
+MOST_SHOWN = 200  # characters of a value that an error repeats
+
+
+class FieldError(AutoDDLError, ValueError):
+    """Report a value that can't be, from the `__post_init__` of what holds it; decoders add the path."""
+
+
+def decode(
+    text: bytes | str, kind: type[T], *, form: tuple[str, int], where: str, remedy: str
+) -> T:
+    """Return the value of type `kind` that a file of the format and version `form` holds.
+
+    `where` names the file in errors, `remedy` says how to make it again.
+
+    Raises:
+        AutoDDLError: the text is no JSON, of another format or version, or not such a value.
+    """
+    try:
+        data = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise AutoDDLError(f"{where}: not JSON ({_line(str(error))}); {remedy}") from None
+    name, version = form
+    if not isinstance(data, dict) or data.pop("format", None) != name:
+        raise AutoDDLError(f"{where}: not a {name.removeprefix('autoddl.')}; {remedy}")
+    found = data.pop("version", None)
+    if type(found) is not int or found != version:
+        raise AutoDDLError(
+            f"{where}: version {shown(found)}, this autoddl reads {version}; {remedy}"
+        )
+    try:
+        return msgspec.convert(data, kind, dec_hook=parsed)
+    except msgspec.ValidationError as error:
+        raise AutoDDLError(f"{where}: {_explained(error, data, kind)}; {remedy}") from None
+    except RecursionError:
+        raise AutoDDLError(f"{where}: nested too deeply; {remedy}") from None
+
+
+def parsed(kind: Any, value: Any) -> Any:
+    """Read a value of a type that is written as text: what its `parse` reads."""
+    if not isinstance(value, str):
+        raise FieldError(f"got {shown(value)}, allowed is text that {kind.__name__}.parse reads")
+    try:
+        return _parsed(kind, value)
+    except AutoDDLError as error:
+        raise FieldError(f"{shown(value)}: {str(error)[:MOST_SHOWN]}") from None
+
+
+@lru_cache(maxsize=1 << 12)
+def _parsed(kind: Any, text: str) -> Any:
+    return kind.parse(text)
+
+
+def shown(value: object) -> str:
+    """Return a value as an error repeats it: the first 200 characters."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+
+
+def _line(text: str) -> str:
+    """Return one line of an error's text, which may repeat names of fields from the file."""
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text[:MOST_SHOWN]
+
+
+def _explained(error: msgspec.ValidationError, data: Any, kind: type[Any]) -> str:
+    """Return the path, what is wrong there, and, where msgspec found it, the value."""
+    what, at, path = str(error).rpartition(" - at ")  # a field may be called "a - at b"
+    what, path = (what, path.strip("`")) if at else (path, "$")
+    where, value = _located(path, str(error), data, kind)
+    if error.__cause__ is not None:  # said by the value itself
+        return f"{where}: {_line(str(error.__cause__))}"
+    return f"{where}: {_line(what[:1].lower() + what[1:])}: {shown(value)}"
+
+
+def _located(path: str, message: str, data: Any, kind: type[Any]) -> tuple[str, Any]:
+    """Return a path with the keys of mappings, for which msgspec writes "[...]", and what is there."""
+    where, value = "$", data
+    for step in re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", path):
+        field, index = step
+        if index == "...":
+            key = _culprit(value, message, data, kind) if isinstance(value, dict) else None
+            if key is None:
+                return f"{where}[…]", value
+            where, value = f"{where}[{shown(key)}]", value[key]
+        elif index:
+            where, value = f"{where}[{index}]", value[int(index)]
+        else:
+            where, value = f"{where}.{field}", value[field]
+    return where, value
+
+
+def _culprit(mapping: dict[Any, Any], message: str, data: Any, kind: type[Any]) -> Any:
+    """Return the key of a mapping inside `data` that alone brings about the same message."""
+    items = dict(mapping)
+    try:
+        for key, value in items.items():
+            mapping.clear()
+            mapping[key] = value
+            try:
+                msgspec.convert(data, kind, dec_hook=parsed)
+            except msgspec.ValidationError as error:
+                if str(error) == message:
+                    return key
+    finally:
+        mapping.clear()
+        mapping.update(items)
+    return None

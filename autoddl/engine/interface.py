@@ -1,0 +1,97 @@
+"""What the planner and the tools need of an engine; each engine lies in `autoddl.engine.<name>`.
+
+`engines.load("oneflow")` gives one. What an engine can execute is data in limits.py, so that plans can
+be made where no engine is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+from autoddl.codegen.dialect import Dialect
+from autoddl.engine.limits import Limits
+from autoddl.perfmodel.oneflow.memory import MemoryEstimate
+from autoddl.plan.value import PlanValue
+from autoddl.sbp.layout import Layout
+from autoddl.sbp.program import Op, Program
+from autoddl.sbp.rules.registry import Signature
+
+
+class MemoryModel(Protocol):
+    """How an engine lays out memory."""
+
+    def estimate(
+        self,
+        mesh: tuple[int, ...],
+        layout: Layout,
+        *,
+        compute_stream: bool = False,
+    ) -> MemoryEstimate:
+        """Return the memory of the device that needs most."""
+
+
+class OwnSignatures(Protocol):
+    """An engine's own lists of how ops can be split whose rules did not come with autoddl."""
+
+    @property
+    def whole(self) -> Mapping[str, str]:
+        """Return the op types that stay all-broadcast, with the reason."""
+
+    def signatures(self, op: Op, devices: int) -> tuple[Signature, ...]:
+        """Return the one-axis signatures of an op; () where there are none."""
+
+
+class TrainingStep(Protocol):
+    """A step of training under a plan, called as the user's graph is."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step on whole batches, the same on every rank."""
+
+    def from_local(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step on this rank's parts of the batches."""
+
+    @property
+    def changed_signatures(self) -> list[tuple[str, str]]:
+        """Return the (op, operand) pairs that the engine did not execute as planned."""
+
+
+class Probes(NamedTuple):
+    """Modules that `python -m` runs on every rank to measure; `calibrate` says what they read, write."""
+
+    links: str
+    """Times collectives over groups of ranks (calibrate.network)."""
+    ops: str
+    """Times the ops of small training steps (calibrate.device)."""
+
+
+class Engine(Protocol):
+    """An engine that runs plans. Making one imports nothing of it."""
+
+    name: str
+    limits: Limits
+    memory: MemoryModel
+    dialect: Dialect
+    probes: Probes
+
+    def installed(self) -> bool:
+        """Tell whether the engine can be imported."""
+
+    def capture(self, graph: Any, *inputs: Any, **kwargs: Any) -> Program:
+        """Return the program of a user's graph on one device."""
+
+    def abstract_parameters(self) -> AbstractContextManager[None]:
+        """Build modules inside that take no memory, to be captured only."""
+
+    def cluster(self) -> tuple[int, int]:
+        """Count the nodes of the running ranks, and the ranks of each."""
+
+    def agree(self, make: Callable[[], PlanValue]) -> PlanValue:
+        """Make a plan on rank 0 and return it on every rank."""
+
+    def signatures(self, program: Program, sizes: Collection[int]) -> OwnSignatures:
+        """Ask about ops without a rule of autoddl's, on mesh axes of these sizes."""
+
+    def apply(self, plan: PlanValue, graph: Any) -> TrainingStep:
+        """Return a callable with the graph's signature that runs a plan on all ranks."""

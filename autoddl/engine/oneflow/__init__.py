@@ -1,0 +1,1 @@
+"""OneFlow 0.9; the only package that imports it."""

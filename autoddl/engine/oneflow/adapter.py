@@ -1,0 +1,71 @@
+"""OneFlow behind `autoddl.engine.interface`; what needs OneFlow itself is imported when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from typing import Any
+
+from autoddl.codegen.dialect import Dialect
+from autoddl.engine.interface import Engine, MemoryModel, Probes, TrainingStep
+from autoddl.engine.limits import ONEFLOW, ONEFLOW_LIMITS
+from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
+from autoddl.engine.oneflow.signatures import unknown_ops
+from autoddl.perfmodel.oneflow import memory
+from autoddl.plan.value import PlanValue
+from autoddl.sbp.program import Program
+
+
+class OneFlow:
+    """OneFlow 0.9."""
+
+    name = ONEFLOW
+    limits = ONEFLOW_LIMITS
+    memory: MemoryModel = memory
+    dialect: Dialect = DIALECT
+    probes = Probes(
+        links="autoddl.engine.oneflow.probes.link_probe",
+        ops="autoddl.engine.oneflow.probes.device_probe",
+    )
+
+    def installed(self) -> bool:
+        """See `Engine.installed`."""
+        return find_spec("oneflow") is not None
+
+    def capture(self, graph: Any, *inputs: Any, **kwargs: Any) -> Program:
+        """See `reader.capture`."""
+        from autoddl.engine.oneflow.capture import reader
+
+        return reader.capture(graph, *inputs, **kwargs)
+
+    def abstract_parameters(self) -> AbstractContextManager[None]:
+        """See `abstract.abstract_parameters`."""
+        from autoddl.engine.oneflow.capture import abstract
+
+        return abstract.abstract_parameters()
+
+    def cluster(self) -> tuple[int, int]:
+        """See `agree.cluster`."""
+        from autoddl.engine.oneflow.run import agree
+
+        return agree.cluster()
+
+    def agree(self, make: Callable[[], PlanValue]) -> PlanValue:
+        """See `agree.from_rank_0`."""
+        from autoddl.engine.oneflow.run import agree
+
+        return agree.from_rank_0(make)
+
+    def signatures(self, program: Program, sizes: Collection[int]) -> unknown_ops.EngineLists:
+        """See `unknown_ops.ask`: a process of its own asks OneFlow."""
+        return unknown_ops.ask(program, sizes)
+
+    def apply(self, plan: PlanValue, graph: Any) -> TrainingStep:
+        """See `training_step.OneFlowStep`."""
+        from autoddl.engine.oneflow.run.training_step import OneFlowStep
+
+        return OneFlowStep(plan, graph)
+
+
+ENGINE: Engine = OneFlow()

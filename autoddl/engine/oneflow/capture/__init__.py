@@ -1,0 +1,1 @@
+"""Read a user's nn.Graph into a Program."""

@@ -1,0 +1,276 @@
+"""nn.Graph → Program: trace the graph and read its complete job (forward, backward, optimizer)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import oneflow as flow
+from oneflow.core.common import data_type_pb2
+
+from autoddl.engine.oneflow.capture import abstract
+from autoddl.engine.oneflow.capture.shadow import kept_gradients, shadow
+from autoddl.errors import AutoDDLError
+from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
+from autoddl.sbp.program.ops_and_tensors import Interner
+
+SYSTEM_PREFIX = "System-"
+_ATTRIBUTE_SKIP = frozenset({"cudnn_conv_algo"})
+
+
+def capture(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> Program:
+    """Return the Program of a single-device training graph; graph and model stay as they were.
+
+    Without inputs the graph must have been built (or run) before; then its own job is read. Inputs
+    are what the graph is called with: tensors of the whole logical batch.
+
+    Raises:
+        AutoDDLError: not an nn.Graph; not built and no inputs given; the engine can't trace it.
+    """
+    if not isinstance(graph, flow.nn.Graph):
+        raise AutoDDLError(
+            f"capture: got {type(graph).__name__}; give an oneflow.nn.Graph with its optimizer added"
+        )
+    if not inputs and not kwargs:
+        if graph._full_job_proto is None:
+            raise AutoDDLError(
+                f"graph {graph.name}: not built and no inputs given; pass example inputs "
+                "(autoddl.optimize(graph, x, y, …)) or call graph.build_graph(x, y) first"
+            )
+        return program_of(graph._full_job_proto, graph.name)
+    twin = traced(graph, *inputs, **kwargs)
+    return program_of(twin._full_job_proto, twin.name)
+
+
+def traced(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> flow.nn.Graph:
+    """Return a built (not compiled) copy of `graph`."""
+    twin = shadow(graph)
+    try:
+        with kept_gradients(graph), abstract.unmaterialised_states(graph):
+            twin.build_graph(*inputs, **kwargs)
+    except AutoDDLError:
+        raise
+    except Exception as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), repr(error))
+        raise AutoDDLError(
+            f"graph {graph.name}: OneFlow can't trace it on these inputs: {reason.strip()}; "
+            "run the graph once on one device to see the whole error"
+        ) from error
+    return twin
+
+
+def program_of(job: Any, graph_name: str) -> Program:
+    """Return the Program of a full job proto; names that contain the graph's own are made neutral."""
+    reader = _JobReader(job, graph_name)
+    return reader.program()
+
+
+def neutral_name(name: str, graph_name: str) -> str:
+    """Return an op name without the graph's own: "_G_0_input.0.1_3" becomes "input.0.1"."""
+    match = re.fullmatch(rf"_{re.escape(graph_name)}_(input|output)\.(.*)_\d+", name)
+    return f"{match[1]}.{match[2]}" if match else name
+
+
+class _JobReader:
+    """Turn one job proto into the parts of a Program."""
+
+    def __init__(self, job: Any, graph_name: str) -> None:
+        self.job = job
+        self.graph_name = graph_name
+        self.descs = job.helper.lbn2logical_blob_desc
+        train = job.job_conf.train_conf
+        self.loss = train.loss_lbn[0] if job.job_conf.HasField("train_conf") else None
+        self.trained = {v for conf in train.optimizer_conf for v in conf.variable_op_names}
+        self.module_of = {
+            op: "" if name == graph_name else name
+            for name, conf in job.module_name2module_conf.items()
+            for op in conf.ops
+        }
+        kinds = [(op, op.WhichOneof("op_type")) for op in job.net.op]
+        self.user_ops = _planned([op for op, kind in kinds if kind == "user_conf"])
+        self.variables = [
+            op.name
+            for op, kind in kinds
+            if kind == "variable_conf" and not op.name.startswith(SYSTEM_PREFIX)
+        ]
+        self.input_ops = [op for op, kind in kinds if kind == "input_conf"]
+        self.output_ops = [op for op, kind in kinds if kind == "output_conf"]
+        self.rename = {
+            f"{op.name}/out": neutral_name(op.name, graph_name) for op in self.input_ops
+        } | {f"{name}/out": name for name in self.variables}
+        self.counted: Counter[str] = Counter()
+        self.once = Interner()
+
+    def program(self) -> Program:
+        ops = [self._op(op) for op in self.user_ops]
+        updates = {dict(op.inputs)["model_0"]: op for op in ops if _is_update(op)}
+        outputs = tuple(self._tensor_name(getattr(op.output_conf, "in")) for op in self.output_ops)
+        loss = self._tensor_name(self.loss) if self.loss else None
+        forward = _ancestors(ops, {*outputs, *([loss] if loss else [])})
+        ops = [self._with_phase(op, forward) for op in ops]
+        parameters: list[Parameter] = []
+        states: set[str] = set()
+        for name in self.variables:
+            if name in updates:
+                parameters.append(_parameter(name, updates[name], set(self.variables)))
+                states.update(parameters[-1].states)
+        parameters += [
+            Parameter(name) for name in self.variables if name not in updates and name not in states
+        ]
+        ordered = _topological(ops)
+        return Program(
+            ops=tuple(ordered),
+            tensors=tuple(self._tensors(ordered, parameters, states, loss)),
+            inputs=tuple(self.rename[f"{op.name}/out"] for op in self.input_ops),
+            outputs=outputs,
+            parameters=tuple(parameters),
+            loss=loss,
+            device=_device(self.user_ops),
+        )
+
+    def _op(self, op: Any) -> Op:
+        conf = op.user_conf
+        attrs = {k: _attribute(v) for k, v in conf.attr.items() if k not in _ATTRIBUTE_SKIP}
+        return Op(
+            name=op.name,
+            type=conf.op_type_name,
+            inputs=tuple(self._operands(conf.input)),
+            outputs=tuple(self._operands(conf.output)),
+            attrs=self.once(tuple(sorted(attrs.items()))),
+            module=self.module_of.get(op.name, ""),
+        )
+
+    def _operands(self, ports: Any) -> Iterator[tuple[str, str]]:
+        for port in sorted(ports):
+            for index, lbn in enumerate(ports[port].s):
+                yield f"{port}_{index}", self._tensor_name(lbn)
+
+    def _tensor_name(self, lbn: str) -> str:
+        if lbn.startswith(SYSTEM_PREFIX) and lbn not in self.rename:
+            self.rename[lbn] = self._neutral_system_name(lbn)
+        return self.rename.get(lbn, lbn)
+
+    def _neutral_system_name(self, lbn: str) -> str:
+        """Return the name of what the engine's scheduler makes, the same in all traces of a graph.
+
+        Its numbers go on from trace to trace: the scheduler's own is left out, clipped gradients are
+        counted from 0 in the order in which they are read.
+        """
+        name, number, blob = re.fullmatch(r"(.*?)([-_]\d+)?(/.*)", lbn).groups()  # type: ignore[union-attr]
+        if number is None or number[0] == "_":
+            return f"{name}{blob}"
+        self.counted[name] += 1
+        return f"{name}-{self.counted[name] - 1}{blob}"
+
+    def _with_phase(self, op: Op, forward: set[str]) -> Op:
+        if _is_update(op):
+            phase = "optimizer"
+        else:
+            phase = "forward" if op.name in forward else "backward"
+        return Op(op.name, op.type, op.inputs, op.outputs, op.attrs, phase, op.module)
+
+    def _tensors(
+        self, ops: list[Op], parameters: list[Parameter], states: set[str], loss: str | None
+    ) -> Iterator[Tensor]:
+        lbn_of = {name: lbn for lbn, name in self.rename.items()}
+        roles = {p.tensor: "parameter" if p.update else "buffer" for p in parameters}
+        roles |= dict.fromkeys(states, "state")
+        roles |= {self.rename[f"{op.name}/out"]: "input" for op in self.input_ops}
+        made = {"forward": "activation", "backward": "gradient", "optimizer": "system"}
+        for op in ops:
+            roles |= {name: made[op.phase] for _, name in op.outputs}
+        if loss:
+            roles[loss] = "loss"
+        for op in ops:
+            for _, name in op.inputs:
+                roles.setdefault(name, "system")
+        for name, role in roles.items():
+            desc = self.descs[lbn_of.get(name, name)]
+            yield Tensor(name, tuple(desc.shape.dim), _dtype(desc.data_type), role)
+
+
+def _planned(ops: list[Any]) -> list[Any]:
+    """Leave out the engine's own scheduler: ops that read nothing but the train step.
+
+    They run on one device (learning rate, Adam's bias correction) and reach the updates as broadcast.
+    """
+    system: set[str] = set()
+    for op in ops:
+        sources = [lbn.split("/")[0] for port in op.user_conf.input.values() for lbn in port.s]
+        scheduled = sources and all(s in system or s.startswith(SYSTEM_PREFIX) for s in sources)
+        if scheduled or op.name.startswith(SYSTEM_PREFIX):
+            system.add(op.name)
+    return [op for op in ops if op.name not in system]
+
+
+def _is_update(op: Op) -> bool:
+    """Tell whether an op is an optimizer's (others end in _update, too: scatters, slices)."""
+    return op.type.endswith("_update") and "model_0" in dict(op.inputs)
+
+
+def _parameter(name: str, update: Op, variables: set[str]) -> Parameter:
+    operands = dict(update.inputs)
+    states = tuple(t for t in operands.values() if t in variables and t != name)
+    return Parameter(name, operands["model_diff_0"], states, update.name)
+
+
+def _ancestors(ops: list[Op], targets: set[str]) -> set[str]:
+    """Return the names of the ops on which the target tensors depend (the forward pass)."""
+    producer = {name: op for op in ops for _, name in op.outputs}
+    found: set[str] = set()
+    stack = [producer[t] for t in targets if t in producer]
+    while stack:
+        op = stack.pop()
+        if op.name not in found:
+            found.add(op.name)
+            stack += [producer[t] for _, t in op.inputs if t in producer]
+    return found
+
+
+def _topological(ops: list[Op]) -> list[Op]:
+    """Order ops so that producers come first; ties keep the order of the job."""
+    producer = {name: op for op in ops for _, name in op.outputs}
+    order: list[Op] = []
+    state: dict[str, int] = {}
+    for root in ops:
+        stack = [(root, False)]
+        while stack:
+            op, expanded = stack.pop()
+            if expanded:
+                order.append(op)
+            elif op.name not in state:
+                state[op.name] = 1
+                stack.append((op, True))
+                before = [producer[t] for _, t in op.inputs if t in producer]
+                stack += [(b, False) for b in reversed(before) if b.name not in state]
+    return order
+
+
+def _dtype(number: int) -> str:
+    name = data_type_pb2.DataType.Name(number)
+    return _DTYPES.get(name, name)
+
+
+_DTYPES = {
+    "kFloat": "float32", "kDouble": "float64", "kFloat16": "float16", "kBFloat16": "bfloat16",
+    "kInt8": "int8", "kUInt8": "uint8", "kBool": "bool", "kInt32": "int32", "kInt64": "int64",
+}  # fmt: skip
+DTYPE_NUMBERS = {name: data_type_pb2.DataType.Value(kind) for kind, name in _DTYPES.items()}
+"""The engine's number of every dtype name."""
+
+
+def _attribute(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    content = getattr(value, kind)
+    if kind in ("at_shape", "at_stride"):
+        return tuple(content.dim)
+    if kind.startswith("at_list"):
+        return tuple(tuple(e.dim) if hasattr(e, "dim") else freeze(e) for e in content.val)
+    return content if isinstance(content, bool | int | float | str) else str(content)
+
+
+def _device(ops: list[Any]) -> str:
+    tags = {op.device_tag for op in ops}
+    return "cuda" if "cuda" in tags else "cpu"

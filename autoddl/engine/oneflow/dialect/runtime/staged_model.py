@@ -1,0 +1,185 @@
+"""A script with stages: strict 1F1B with sends and receives between ranks, checkpoints, batches."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Any
+
+import numpy as np
+import oneflow as flow
+
+from autoddl.codegen.rendezvous import rendezvous_order
+
+B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split
+DEVICE = "cpu"
+STAGES = 1
+MICRO_BATCHES = 1
+RANKS_PER_STAGE = 1
+PLACEMENTS = [flow.placement(DEVICE, [0])]
+STAGE = 0
+WHOLE = [B]
+PARAMETERS: dict[str, Any] = {}
+BUFFERS: dict[str, Any] = {}
+INPUTS: dict[str, Any] = {}
+TRANSFERS: list[Any] = []
+ARGUMENTS: list[list[str]] = [[]]
+RESULTS = [["loss"]]
+FORWARD = [lambda params: flow.zeros(())]
+ORDER = rendezvous_order(STAGES, MICRO_BATCHES, [])
+DONE: list[str] = []
+
+
+def update(params, optimizer):
+    """Stand for the update of the plan's optimizer."""
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def as_global(array, sbp, stage):
+    """Return an array that every rank has as a global tensor on a stage. All ranks must call this."""
+    tensor = flow.tensor(array, device=DEVICE)
+    return tensor.to_global(placement=PLACEMENTS[stage], sbp=WHOLE).to_global(sbp=sbp)
+
+
+def as_whole(tensor):
+    """Return the whole of a global tensor as an array, on the ranks of its stage."""
+    return tensor.to_global(sbp=WHOLE).to_local().numpy().copy()
+
+
+def whole_where_partial(sbp):
+    """Return the state of the gradient of a tensor in a state: that of a summand is the whole."""
+    return [B if each == P else each for each in sbp]
+
+
+def send(tensor, stage):
+    """Send this rank's part of a tensor to the rank at the same place of another stage."""
+    peer = flow.env.get_rank() + (stage - STAGE) * RANKS_PER_STAGE
+    flow.comm.send(tensor.detach().to_local().contiguous(), peer, send_meta=False)
+
+
+def receive(shape, dtype, sbp, stage):
+    """Return a global tensor on this stage whose parts come from the ranks of another one."""
+    peer = flow.env.get_rank() + (stage - STAGE) * RANKS_PER_STAGE
+    tensor = flow.empty(shape, dtype=dtype, placement=PLACEMENTS[STAGE], sbp=sbp)
+    local = tensor.to_local()
+    flow.comm.recv(peer, tuple(local.shape), local.dtype, local.device, out=local)
+    return tensor
+
+
+def exchange(kind, source, target, values, gradients):
+    """Send or receive all that goes from one stage to another in one direction for a micro-batch."""
+    for name, maker, reader, shape, dtype, sbp in TRANSFERS:
+        if kind == "F" and (maker, reader) == (source, target):
+            if source == STAGE:
+                send(values[name], target)
+            else:
+                values[name] = receive(shape, dtype, sbp, source)
+                values[name].requires_grad = dtype.is_floating_point
+        elif kind == "B" and (reader, maker) == (source, target) and dtype.is_floating_point:
+            sbp = whole_where_partial(sbp)
+            if source == STAGE:
+                gradient = values.pop(name)
+                if gradient is None:  # the loss does not depend on it
+                    gradient = flow.zeros(shape, dtype=dtype, placement=PLACEMENTS[STAGE], sbp=sbp)
+                send(gradient.to_global(sbp=sbp), target)
+            else:
+                gradient = receive(shape, dtype, sbp, source)
+                before = gradients.get(name)
+                gradients[name] = gradient if before is None else before + gradient
+
+
+def run_forward(params, values):
+    """Compute this stage on one micro-batch: `values` get its results."""
+    results = FORWARD[STAGE](params, *(values[name] for name in ARGUMENTS[STAGE]))
+    results = (results,) if isinstance(results, flow.Tensor) else results
+    values.update(zip(RESULTS[STAGE], results, strict=True))
+
+
+def run_backward(params, values, gradients):
+    """Go back through this stage from its loss, or from the gradients of its results."""
+    if "loss" in values:
+        (values["loss"] / MICRO_BATCHES).backward()
+    else:
+        trained = [name for name in gradients if values[name].requires_grad]
+        flow.autograd.backward([values[n] for n in trained], [gradients[n] for n in trained])
+
+
+def train_step(params, optimizer, micro_batches):
+    """Run all micro-batches through the stages and update; return the mean loss on the last stage.
+
+    `micro_batches` are dicts of this stage's inputs. The gradient is the mean over micro-batches.
+    """
+    DONE.clear()
+    losses, gradients = [], {}
+    values = {n: dict(inputs) for n, inputs in enumerate(micro_batches)}
+    for kind, n, *message in ORDER[STAGE]:
+        if message:
+            exchange(kind, *message, values[n], gradients.setdefault(n, {}))
+        elif kind == "F":
+            run_forward(params, values[n])
+            losses += [values[n]["loss"].detach()] if "loss" in values[n] else []
+            DONE.append(f"F{n}")
+        else:
+            run_backward(params, values[n], gradients.pop(n, {}))
+            values[n] = {name: values[n][name].grad for name in ARGUMENTS[STAGE]}
+            DONE.append(f"B{n}")
+    logging.debug("stage %d did %s", STAGE, " ".join(DONE))
+    update(params, optimizer)
+    return sum(losses) / MICRO_BATCHES if losses else None
+
+
+def load_parameters(path):
+    """Return this stage's tensors of the single-device model's state dict, in their states.
+
+    All ranks must call this: each stage's tensors are made with the help of all.
+    """
+    stored, params = flow.load(path), {}
+    for name, (stage, sbp) in {**PARAMETERS, **BUFFERS}.items():
+        if name not in stored:
+            raise SystemExit(f"{path}: no {name} in it; save the planned model's state_dict()")
+        tensor = as_global(stored[name].numpy(), sbp, stage)
+        if stage == STAGE:
+            params[name] = flow.nn.Parameter(tensor) if name in PARAMETERS else tensor
+    return params
+
+
+def save_checkpoint(path, params, loaded=None):
+    """Write a state dict that the single-device model and this script can load. All ranks call this.
+
+    `loaded` is the state dict that was loaded: what else it holds is saved again.
+    """
+    state = dict(loaded or {})
+    for name, (stage, _) in {**PARAMETERS, **BUFFERS}.items():
+        first = stage * RANKS_PER_STAGE  # the rank that sends what its stage has
+        if stage == STAGE:
+            whole = flow.tensor(as_whole(params[name]))
+        if flow.env.get_rank() == first != 0:
+            flow.comm.send(whole, 0)
+        elif flow.env.get_rank() == 0:
+            state[name] = whole if first == 0 else flow.comm.recv(first)
+    if flow.env.get_rank() == 0:
+        flow.save(state, path)
+
+
+def batches(path):
+    """Yield lists of micro-batches: the arrays of an .npz file cut up, or random numbers.
+
+    Each is a dict of this stage's inputs. All ranks make the inputs of all stages together.
+    """
+    arrays = dict(np.load(path)) if path else {}
+    for step in itertools.count():
+        rng, micro_batches = np.random.default_rng(step), []
+        for n in range(step * MICRO_BATCHES, (step + 1) * MICRO_BATCHES):
+            values = {}
+            for name, (stage, shape, dtype, sbp, below) in INPUTS.items():
+                if path:
+                    first = n % max(len(arrays[name]) // shape[0], 1) * shape[0]
+                    array = arrays[name][first : first + shape[0]]
+                else:
+                    array = rng.integers(0, below, shape) if below else rng.normal(size=shape)
+                tensor = as_global(array.astype(dtype), sbp, stage)
+                if stage == STAGE:
+                    values[name] = tensor
+            micro_batches.append(values)
+        yield micro_batches

@@ -1,0 +1,120 @@
+"""OneFlow's scripts put together: tables of states, the model's functions, the loop around them.
+
+What does not depend on the plan are functions of the modules in `runtime`, copied from their source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from autoddl.codegen.dialect import Dialect, ScriptContent
+from autoddl.codegen.source.expression import Expr, quoted
+from autoddl.codegen.templates import Template
+from autoddl.engine.oneflow.dialect import main_function, script_tables, terms
+from autoddl.engine.oneflow.dialect.op_templates import TEMPLATES
+from autoddl.engine.oneflow.dialect.optimizer_text import optimizer_text
+from autoddl.engine.oneflow.dialect.runtime_source import functions_of
+from autoddl.engine.oneflow.dialect.script_globals import GLOBALS
+from autoddl.engine.oneflow.dialect.script_header import header
+from autoddl.errors import AutoDDLError
+from autoddl.plan.value import PlanValue
+from autoddl.sbp.state import NdSbp
+
+
+class OneFlowDialect:
+    """See Dialect."""
+
+    templates: Mapping[str, Template] = TEMPLATES
+    globals: frozenset[str] = GLOBALS
+
+    def check(self, plan: PlanValue) -> None:
+        """Raise AutoDDLError where a plan has states that OneFlow has not."""
+        states = [*plan.variables.items(), *((i.name, i.state) for i in plan.inputs)]
+        for op, signature in plan.signatures.items():
+            states += [(f"{operand} of {op}", state) for operand, state in signature.items()]
+        for where, state in states:
+            if any(s.turn or s.stride for s in state) or any(
+                s.is_partial and s.reduction != "sum" for s in state
+            ):
+                raise AutoDDLError(
+                    f"codegen: {where} is in state {state}; OneFlow has S(dim) in the mesh's order, "
+                    "B and P(sum) only: plan with engine='oneflow'"
+                )
+
+    def placement(self, *, staged: bool) -> Expr:
+        """Return the devices of the script, or of the stage."""
+        return Expr("PLACEMENTS[STAGE]" if staged else "PLACEMENT")
+
+    def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
+        """Return `value.to_global(…)`."""
+        return terms.boxed(value, before, after, trained=trained)
+
+    def pinned(self, value: Expr, state: NdSbp) -> Expr:
+        """Return `value.to_global(…)` with the same state for the gradient."""
+        goal = terms.sbp_text(state)
+        return Expr(f"{value.atom}.to_global(sbp={goal}, grad_sbp={goal})")
+
+    def expected(self, value: Expr, state: NdSbp, op: str) -> Expr:
+        """Return a call of the function that notes unplanned states."""
+        return Expr(f"expect({value.text}, {terms.sbp_text(state)}, {quoted(op)})")
+
+    def script(self, content: ScriptContent) -> str:
+        """Return the text of a whole script."""
+        staged = content.stages is not None
+        model = "staged_model" if staged else "whole_model"
+        parts = [
+            script_tables.tables(content),
+            functions_of(model, "as_global", "as_whole"),
+            *_helpers(content),
+            *content.functions,
+            optimizer_text(content.optimizer, content.top, stages=staged, idle=_has_idle(content)),
+            *_step(content),
+            functions_of(model, "load_parameters", "save_checkpoint"),
+            functions_of(model, "batches"),
+            main_function.main_function(content),
+        ]
+        body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+        return header(content.plan, body, content.top) + body
+
+
+def _helpers(content: ScriptContent) -> list[str]:
+    """Return the functions that only some models' functions call."""
+    found = []
+    if any("part(p" in function for function in content.functions):
+        found.append(functions_of("module_parameters", "part"))
+    if content.checked:
+        found += ["UNPLANNED = []", functions_of("state_tests", "expect")]
+    return found
+
+
+def _step(content: ScriptContent) -> list[str]:
+    """Return what runs a step: all at once, micro-batch by micro-batch, or in stages."""
+    if content.stages is None:
+        module = "accumulated_step" if content.plan.micro_batches > 1 else "whole_model"
+        return [functions_of(module, "train_step")]
+    again = any(part.recomputed for part in content.plan.parts)
+    passes = (
+        functions_of("recomputed_stages", "compute", "run_forward", "run_backward")
+        if again
+        else functions_of("staged_model", "run_forward", "run_backward")
+    )
+    return [
+        functions_of("autoddl.perfmodel.pipeline.one_f_one_b", "one_f_one_b"),
+        functions_of("autoddl.codegen.rendezvous", "rendezvous_order"),
+        script_tables.orders(content.stages),
+        functions_of("staged_model", "whole_where_partial", "send", "receive", "exchange"),
+        passes,
+        functions_of("staged_model", "train_step"),
+    ]
+
+
+def _has_idle(content: ScriptContent) -> bool:
+    """Tell whether some stage trains no parameter."""
+    plan = content.plan
+    if not plan.pipelined:
+        return False
+    trained = {plan.stage_of[p.tensor] for p in plan.program.parameters if p.update is not None}
+    return len(trained) < len(plan.parts)
+
+
+DIALECT: Dialect = OneFlowDialect()

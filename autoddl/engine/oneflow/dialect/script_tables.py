@@ -1,0 +1,144 @@
+"""Tables of a script: devices, states of parameters and inputs, what goes between stages."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoddl.codegen.dialect import ScriptContent
+from autoddl.codegen.source import folded_tables
+from autoddl.codegen.source import source_lines as layout
+from autoddl.codegen.source.expression import literal, quoted
+from autoddl.codegen.stage_sections import StageSections
+from autoddl.engine.oneflow.dialect.script_globals import GLOBALS
+from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
+
+MAX_LISTED_RANKS = 16
+_NAMES = "B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split"
+
+
+def tables(content: ScriptContent) -> str:
+    """Return all tables of a script."""
+    lines = _whole(content) if content.stages is None else _staged(content, content.stages)
+    return "\n".join(lines)
+
+
+def orders(stages: StageSections) -> str:
+    """Return the functions of the stages, in which order each works, and where it notes that."""
+    names = [f"stage_{number}" for number in range(len(stages.stages))]
+    table = layout.entry("FORWARD = ", f"[{', '.join(names)}]", indent=0)
+    return "\n".join(
+        [
+            *table[:-1],
+            table[-1].rstrip(","),
+            "ORDER = rendezvous_order(STAGES, MICRO_BATCHES, sorted({row[1:3] for row in TRANSFERS}))",
+            "DONE = []  # what this stage computed in the last step, in order: F0, F1, B0, …",
+        ]
+    )
+
+
+def _whole(content: ScriptContent) -> list[str]:
+    """Return the tables of a script without stages."""
+    plan, mesh = content.plan, content.plan.mesh
+    ranks = str(np.arange(mesh.size).reshape(mesh.shape).tolist())
+    if mesh.size > MAX_LISTED_RANKS:
+        ranks = f"np.arange({mesh.size}).reshape({', '.join(map(str, mesh.shape))}).tolist()"
+    return [
+        _NAMES,
+        f"DEVICE = {quoted(plan.device)}",
+        f"RANKS = {ranks}  # mesh {layout.prose(mesh.describe())}",
+        "PLACEMENT = flow.placement(DEVICE, RANKS)",
+        *([f"MICRO_BATCHES = {plan.micro_batches}  # of a step"] if plan.pipelined else []),
+        f"WHOLE = [{', '.join('B' * mesh.ndim)}]  # every device has the whole tensor",
+        *_variables(
+            content,
+            "Parameters by their names in the model: state, # shape.",
+            "What is not trained: buffers and frozen parameters.",
+        ),
+        *_inputs(content, "Inputs: shape, dtype, state, and what whole numbers are below."),
+    ]
+
+
+def _staged(content: ScriptContent, stages: StageSections) -> list[str]:
+    """Return the tables of a script with stages."""
+    plan, count = content.plan, len(stages.stages)
+    shape = ", ".join(map(str, (count, *plan.mesh.shape)))
+    mesh = layout.prose(plan.mesh.describe())
+    again = [number for number, part in enumerate(plan.parts) if part.recomputed]
+    note = "  # stages that keep no activations: they compute them twice"
+    return [
+        _NAMES,
+        f"DEVICE = {quoted(plan.device)}",
+        f"STAGES = {count}",
+        f"MICRO_BATCHES = {plan.micro_batches}  # of a step",
+        f"RANKS_PER_STAGE = {plan.mesh.size}",
+        f"RANKS = np.arange({plan.devices}).reshape({shape})  # mesh {mesh}",
+        "PLACEMENTS = [flow.placement(DEVICE, ranks.tolist()) for ranks in RANKS]",
+        "STAGE = flow.env.get_rank() // RANKS_PER_STAGE  # of this rank",
+        f"WHOLE = [{', '.join('B' * plan.mesh.ndim)}]  # every device has the whole tensor",
+        *([f"RECOMPUTED = {again}{note}"] if again else []),
+        *_variables(
+            content,
+            "Parameters by their names in the model: (stage, state), # shape.",
+            "What is not trained, likewise.",
+        ),
+        *_inputs(
+            content,
+            "Inputs of a micro-batch: stage, shape, dtype, state, what whole numbers are below.",
+        ),
+        "",
+        "# What goes from stage to stage: name, from, to, shape, dtype, state.",
+        *_list("TRANSFERS", _transfers(stages)),
+        "",
+        "# Arguments and results of the stages' functions.",
+        *_list("ARGUMENTS", [literal([*stage.arguments.values()]) for stage in stages.stages]),
+        *_list("RESULTS", [literal([*stage.results]) for stage in stages.stages]),
+    ]
+
+
+def _variables(content: ScriptContent, trained: str, others: str) -> list[str]:
+    """Return the tables of what is trained and what is not, with these comments."""
+    plan, program, stages = content.plan, content.plan.program, content.stages
+    prefix = f"{content.top}." if content.top else ""
+    lines: list[str] = []
+    for name, note in (("PARAMETERS", trained), ("BUFFERS", others)):
+        rows = [
+            folded_tables.VariableRow(
+                tensor[len(prefix) :],
+                sbp_text(plan.variables[tensor]),
+                literal(program.tensor[tensor].shape),
+                None if stages is None else stages.stage_of(tensor),
+            )
+            for tensor in (p.tensor for p in program.parameters)
+            if (program.parameter[tensor].update is not None) == (name == "PARAMETERS")
+        ]
+        rows.sort(key=lambda row: row.stage or 0)
+        lines += folded_tables.variables(name, note, rows, GLOBALS)
+    return lines
+
+
+def _inputs(content: ScriptContent, note: str) -> list[str]:
+    """Return the table of inputs."""
+    state = {item.name: item.state for item in content.plan.inputs}
+    rows = []
+    for item in content.inputs:
+        where = [] if content.stages is None else [literal(content.stages.stage_of(item.tensor))]
+        facts = [literal(item.shape), quoted(item.dtype), sbp_text(state[item.tensor])]
+        value = f"({', '.join([*where, *facts, literal(item.below)])})"
+        rows += layout.entry(f"{quoted(item.name)}: ", value)
+    return layout.table("INPUTS", note, rows)
+
+
+def _transfers(stages: StageSections) -> list[str]:
+    """Return a row for each tensor that goes from one stage to another."""
+    rows = []
+    for sent in stages.sent:
+        tensor = stages.program.tensor[sent.transfer.tensor]
+        ends = [literal(sent.source), literal(sent.transfer.target)]
+        kind = [literal(tensor.shape), dtype_text(tensor.dtype).text, sbp_text(sent.state)]
+        rows.append(f"({', '.join([quoted(sent.name), *ends, *kind])})")
+    return rows
+
+
+def _list(name: str, rows: list[str]) -> list[str]:
+    """Return a list of lists or tuples."""
+    return [f"{name} = [", *(line for row in rows for line in layout.entry("", row)), "]"]

@@ -1,0 +1,1 @@
+"""Programs that ranks run to measure links, ops and compiled memory."""

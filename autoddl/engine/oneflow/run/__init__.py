@@ -1,0 +1,1 @@
+"""Run a plan: write it into the job that OneFlow compiles."""

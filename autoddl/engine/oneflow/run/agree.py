@@ -1,0 +1,64 @@
+"""Let all ranks have the same plan: rank 0 makes it, the others receive it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import oneflow as flow
+
+from autoddl.errors import AutoDDLError
+from autoddl.plan import codec
+from autoddl.plan.value import PlanValue
+
+
+def world_size() -> int:
+    """Return the number of ranks that run this program."""
+    return int(flow.env.get_world_size())
+
+
+def cluster() -> tuple[int, int]:
+    """Return the number of nodes, and of ranks on each."""
+    nodes = int(flow.env.get_node_size())
+    return nodes, world_size() // nodes
+
+
+def from_rank_0(make: Callable[[], PlanValue]) -> PlanValue:
+    """Return the plan that `make` gives on rank 0; its error is raised on every rank.
+
+    Raises:
+        AutoDDLError: what `make` raised on rank 0.
+    """
+    if world_size() == 1:
+        return make()
+    text = ""
+    failure: AutoDDLError | None = None
+    plan: PlanValue | None = None
+    if flow.env.get_rank() == 0:
+        try:
+            plan = make()
+            text = json.dumps({"plan": codec.encode(plan).decode()})
+        except AutoDDLError as error:
+            failure = error
+            text = json.dumps({"error": str(error)})
+        except Exception as error:  # the others wait: tell them before this rank goes down
+            text_of_rank_0(json.dumps({"error": f"rank 0 failed: {error!r}"}))
+            raise
+    answer = json.loads(text_of_rank_0(text))
+    if failure is not None:
+        raise failure
+    if "error" in answer:
+        raise AutoDDLError(answer["error"])
+    return plan if plan is not None else codec.decode(answer["plan"], "plan of rank 0")
+
+
+def text_of_rank_0(text: str) -> str:
+    """Return rank 0's text on every rank."""
+    data = np.frombuffer(text.encode(), dtype=np.uint8)
+    size = flow.tensor([len(data)], dtype=flow.int64)
+    flow.comm.broadcast(size, 0)
+    count = int(size.numpy()[0])
+    body = flow.tensor(data.copy()) if len(data) == count else flow.zeros(count, dtype=flow.uint8)
+    flow.comm.broadcast(body, 0)
+    return bytes(body.numpy().tobytes()).decode()

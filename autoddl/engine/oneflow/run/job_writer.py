@@ -1,0 +1,218 @@
+"""Edit a job: states of variables and ops, and identity ops for the steps of redistributions.
+
+Names R1–R4 below are the rules under which OneFlow 0.9 executes any plan exactly:
+R1 a variable is read through an identity op in its own state, R2 every step changes one mesh axis,
+R3 shards are even (the planner knows no others), R4 old signature entries are cleared, and on
+one-axis meshes the legacy map gets the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autoddl.engine.oneflow.capture.reader import neutral_name
+from autoddl.engine.oneflow.run import accumulation
+from autoddl.errors import AutoDDLError
+from autoddl.plan.value import PlanValue
+from autoddl.sbp.layout import OUTPUT, Reader, Redistribution
+from autoddl.sbp.state import NdSbp, Sbp, broadcast
+
+
+def read_state(message: Any) -> NdSbp:
+    """Return the state that an NdSbp message of the engine holds."""
+    kinds = {"broadcast_parallel": "B", "partial_sum_parallel": "P"}
+    states = []
+    for entry in message.sbp_parallel:
+        which = entry.WhichOneof("parallel_type")
+        split = which == "split_parallel"
+        states.append(Sbp("S", entry.split_parallel.axis) if split else Sbp(kinds[which]))
+    return NdSbp(states)
+
+
+def write_signature(job: Any, name: str, signature: Mapping[str, NdSbp]) -> None:
+    """Replace what a job says of the states of an op's operands."""
+    view = job.job_parallel_view_conf
+    conf = view.op_name2nd_sbp_signature_conf[name]
+    conf.Clear()
+    if name in view.op_name2sbp_signature_conf:
+        del view.op_name2sbp_signature_conf[name]
+    for operand, state in signature.items():
+        message = conf.bn_in_op2nd_sbp[operand]
+        _set_state(message, state)
+        if len(state) == 1:
+            legacy = view.op_name2sbp_signature_conf[name].bn_in_op2sbp_parallel[operand]
+            legacy.CopyFrom(message.sbp_parallel[0])
+
+
+def write_input(job: Any, op: Any, state: NdSbp) -> None:
+    """Set the state of one of the graph's inputs (the tracer does so for global tensors)."""
+    _set_state(op.input_conf.blob_conf.nd_sbp, state)
+    write_signature(job, op.name, {"out": state})
+
+
+def write_output(job: Any, op: Any, state: NdSbp) -> None:
+    """Set the state in which the graph returns one of its outputs."""
+    _set_state(op.output_conf.blob_conf.nd_sbp, state)
+    write_signature(job, op.name, {"in": state, "out": state})
+
+
+class JobWriter:
+    """Edit one job proto; looks ops up by name and keeps what it adds findable."""
+
+    def __init__(self, job: Any, graph_name: str) -> None:
+        self.job, self.graph_name = job, graph_name
+        self.ops = {op.name: op for op in job.net.op}
+        self.lbn = {
+            neutral_name(op.name, graph_name): f"{op.name}/out"
+            for op in job.net.op
+            if op.WhichOneof("op_type") in ("input_conf", "variable_conf")
+        }
+        self.group = {
+            name: group for group in job.placement.placement_group for name in group.op_set.op_name
+        }
+
+    def set_variable(self, name: str, state: NdSbp) -> None:
+        conf = self._op(name).variable_conf
+        del conf.nd_sbp[:]
+        conf.nd_sbp.extend(f"S({sbp.dim})" if sbp.is_split else sbp.kind for sbp in state)
+        write_signature(self.job, name, {"out": state})
+
+    def set_signature(self, name: str, signature: Mapping[str, NdSbp]) -> None:
+        self._op(name)
+        write_signature(self.job, name, signature)
+
+    def set_inserted(self, plan: PlanValue) -> None:
+        """Give inputs, outputs and the ops of gradient accumulation their states."""
+        held = {item.name: item.state for item in plan.inputs} | dict(plan.variables)
+        whole = broadcast(plan.mesh.ndim)
+        for op in self.job.net.op:
+            if op.WhichOneof("op_type") == "input_conf":
+                write_input(self.job, op, held[neutral_name(op.name, self.graph_name)])
+            elif op.WhichOneof("op_type") == "output_conf":
+                write_output(self.job, op, whole)
+        made = {self.lbn[name]: state for name, state in held.items() if name in self.lbn}
+        for name, signature in plan.signatures.items():
+            made |= {f"{name}/{operand}": state for operand, state in signature.items()}
+        for op in self.job.net.op:
+            if accumulation.is_inserted(op) and accumulation.source(op) in made:
+                state = made[accumulation.source(op)]
+                made[f"{op.name}/out_0"] = state
+                write_signature(self.job, op.name, {"in_0": state, "out_0": state})
+
+    def source(self, lbn: str) -> str:
+        """Return the blob that the ops of gradient accumulation hand on as `lbn`."""
+        while accumulation.is_inserted(self.ops[lbn.split("/")[0]]):
+            lbn = accumulation.source(self.ops[lbn.split("/")[0]])
+        return lbn
+
+    def reads(self, tensor: str, reader: Reader) -> list[str]:
+        """Return the blobs in which a reader gets a tensor: one, but of outputs any number."""
+        op_name, operand = reader
+        if op_name == OUTPUT:
+            goal = self.lbn.get(tensor, tensor)
+            read = [
+                getattr(op.output_conf, "in")
+                for op in self.job.net.op
+                if op.WhichOneof("op_type") == "output_conf"
+            ]
+            return [lbn for lbn in dict.fromkeys(read) if self.source(lbn) == goal]
+        port, _, position = operand.rpartition("_")
+        return [self._op(op_name).user_conf.input[port].s[int(position)]]
+
+    def rewire(self, reader: Reader, old: str, new: str) -> None:
+        """Let a reader that reads the blob `old` read `new`."""
+        op_name, operand = reader
+        if op_name != OUTPUT:
+            port, _, position = operand.rpartition("_")
+            self._op(op_name).user_conf.input[port].s[int(position)] = new
+            return
+        for op in self.job.net.op:
+            if op.WhichOneof("op_type") == "output_conf" and getattr(op.output_conf, "in") == old:
+                setattr(op.output_conf, "in", new)
+
+    def redistribute(self, redistribution: Redistribution, number: int, own: NdSbp | None) -> None:
+        """Chain one identity per step behind a tensor and let its readers read the last one.
+
+        The first one is in the tensor's `own` state, if that is given.
+        """
+        steps = redistribution.path if own is None else (own, *redistribution.path)
+        shift = 0 if own is None or not redistribution.early else 1
+        done: dict[str, str] = {}
+        for reader in redistribution.readers:
+            for lbn in self.reads(redistribution.tensor, reader):
+                if lbn not in done:
+                    name = f"autoddl-boxing-{number}" + (f"-{len(done)}" if done else "")
+                    done[lbn] = self.chain(name, lbn, steps)
+                    if redistribution.after:
+                        waiting = self.ops[f"{name}-{redistribution.early + shift}"]
+                        waiting.ctrl_in_op_name.append(self._op(redistribution.after).name)
+                self.rewire(reader, lbn, done[lbn])
+
+    def chain(self, name: str, lbn: str, steps: Iterable[NdSbp]) -> str:
+        """Return the last of a chain of identities behind a blob, one for each state."""
+        for index, state in enumerate(steps):
+            lbn = self.identity(f"{name}-{index}", lbn, state)
+        return lbn
+
+    def identity(
+        self, name: str, lbn: str, state: NdSbp, *, group: Any = None, buffer_size: int = 0
+    ) -> str:
+        """Add an op that hands a blob on in a state, on the devices of `group` or of its producer.
+
+        With a `buffer_size` it keeps so many micro-batches.
+        """
+        producer = self.ops[lbn.split("/")[0]]
+        op = self.job.net.op.add()
+        op.name, op.device_tag = name, producer.device_tag
+        op.scope_symbol_id = producer.scope_symbol_id
+        conf = op.user_conf
+        conf.op_type_name = "identity_buffer" if buffer_size else "identity"
+        if buffer_size:
+            conf.attr["buffer_size"].at_int64 = buffer_size
+        conf.input["in"].s.append(lbn)
+        conf.output["out"].s.append(f"{name}/out_0")
+        conf.input_order.append("in")
+        conf.output_order.append("out")
+        self.added(op, group or self.group[producer.name])
+        descs = self.job.helper.lbn2logical_blob_desc
+        descs[f"{name}/out_0"].CopyFrom(descs[lbn])
+        write_signature(self.job, name, {"in_0": state, "out_0": state})
+        return f"{name}/out_0"
+
+    def added(self, op: Any, group: Any) -> None:
+        """Keep track of an op that was added, and put it on the devices of a group."""
+        self.ops[op.name], self.group[op.name] = op, group
+        group.op_set.op_name.append(op.name)
+        self.job.job_parallel_view_conf.op_name2is_local_parallel_view[op.name] = False
+
+    def copy_signature(self, name: str, other: str) -> None:
+        """Give the op `other` the states of an op's operands."""
+        table = self.job.job_parallel_view_conf.op_name2nd_sbp_signature_conf
+        known = table[name].bn_in_op2nd_sbp
+        write_signature(self.job, other, {key: read_state(known[key]) for key in known})
+
+    def state(self, lbn: str) -> NdSbp:
+        """Return the state in which a blob is made."""
+        name, _, blob = lbn.partition("/")
+        table = self.job.job_parallel_view_conf.op_name2nd_sbp_signature_conf
+        return read_state(table[name].bn_in_op2nd_sbp[blob])
+
+    def _op(self, name: str) -> Any:
+        if name not in self.ops:
+            raise AutoDDLError(
+                f"plan: op {name} is not in this graph; plan again with autoddl.optimize"
+            )
+        return self.ops[name]
+
+
+def _set_state(message: Any, state: Iterable[Sbp]) -> None:
+    message.Clear()
+    for sbp in state:
+        entry = message.sbp_parallel.add()
+        if sbp.is_split:
+            entry.split_parallel.axis = sbp.dim
+        elif sbp.kind == "B":
+            entry.broadcast_parallel.SetInParent()
+        else:
+            entry.partial_sum_parallel.SetInParent()

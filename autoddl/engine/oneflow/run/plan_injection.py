@@ -1,0 +1,59 @@
+"""Write a plan into a job: signatures of all ops, and identity ops for every redistribution step.
+
+The job is rewritten between nn.Graph's build and its compilation; with gradient accumulation after
+its ops have got the names of the plan (accumulation.py). How single things are written is in
+job_writer.py, with the rules under which OneFlow executes any plan; stages are in stage_writer.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoddl.engine.oneflow.run.job_writer import JobWriter, read_state
+from autoddl.engine.oneflow.run.stage_writer import StageWriter
+from autoddl.plan.value import PlanValue
+from autoddl.sbp.program import Program
+
+
+def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> None:
+    """Rewrite `job` (the full job proto of a graph built on global tensors) to follow `plan`.
+
+    `program` is the job's: that of one micro-batch, where the job accumulates gradients.
+    """
+    writer = JobWriter(job, graph_name)
+    staged = StageWriter(writer, plan, program) if plan.pipelined else None
+    if staged is not None:
+        staged.place()
+    for name, state in plan.variables.items():
+        writer.set_variable(name, state)
+    for name, signature in plan.signatures.items():
+        writer.set_signature(name, signature)
+    if staged is not None:
+        writer.set_inserted(plan)
+        staged.transfer()
+    for number, redistribution in enumerate(plan.redistributions):
+        if staged is not None:
+            staged.buffer_source(redistribution)
+        own = plan.variables.get(redistribution.tensor)
+        if own is None and redistribution.comes_alone:
+            own = plan.layout.made.get(redistribution.tensor)
+        writer.redistribute(redistribution, number, own)
+    if staged is not None:
+        staged.buffer_rest()
+        staged.order_updates()
+
+
+def changed_signatures(job: Any, plan: PlanValue) -> list[tuple[str, str]]:
+    """Return the (op, operand) pairs whose state in a compiled job is not the planned one."""
+    table = job.job_parallel_view_conf.op_name2nd_sbp_signature_conf
+    changed = []
+    for name, signature in plan.signatures.items():
+        if name not in table:
+            continue  # fused or removed by the compiler
+        compiled = table[name].bn_in_op2nd_sbp
+        changed += [
+            (name, operand)
+            for operand, state in signature.items()
+            if operand not in compiled or read_state(compiled[operand]) != state.executed
+        ]
+    return changed

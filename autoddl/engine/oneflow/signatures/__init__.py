@@ -1,0 +1,1 @@
+"""Ask OneFlow for the SBP signatures of ops that no rule knows."""

@@ -1,0 +1,83 @@
+"""Op types without a rule, or with a user's: let the engine say how they may be split."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from autoddl.engine.oneflow.signatures.signature_cache import SignatureCache
+from autoddl.engine.oneflow.signatures.signature_list import Query, SignatureList, signature_lists
+from autoddl.sbp.program import Op, Program
+from autoddl.sbp.rules.registry import OpView, Signature, find, is_built_in
+
+# The engine lists signatures for these, too, but they give other numbers than one device. So does P
+# where an op makes integers of it, which search.choices leaves out.
+_SAME_SEED = "each shard would draw the same random numbers"
+_STATISTICS = "each shard would use its own statistics"
+_NORMS = "each shard would use its own norm"
+NEVER_ASKED: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "bernoulli", "coin_flip", "distributed_partial_fc_sample", "dropout", "exponential",
+            "fused_matmul_bias_add_relu_dropout", "generate_random_batch_permutation_indices",
+            "image_random_crop", "multinomial_with_replacement", "normal", "random_mask_like",
+            "randperm", "uniform", "uniform_int",
+        ),
+        _SAME_SEED,
+    ),
+    **dict.fromkeys(
+        (
+            "batch_norm_stats", "cudnn_fused_normalization_add_relu",
+            "cudnn_fused_normalization_add_relu_grad", "fake_quantization", "min_max_observer",
+            "moving_average_min_max_observer", "normalization", "normalization_add_relu",
+            "normalization_add_relu_grad", "normalization_grad",
+        ),
+        _STATISTICS,
+    ),
+    "lamb_update": _NORMS,
+    "lars_update": _NORMS,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class EngineLists:
+    """The engine's own signatures for the ops of a program whose rules did not come with autoddl.
+
+    `answers` are by op name and number of devices; `whole` are the op types without a rule that stay
+    all-broadcast, with the reason.
+    """
+
+    answers: Mapping[tuple[str, int], SignatureList]
+    whole: Mapping[str, str]
+
+    def signatures(self, op: Op, devices: int) -> tuple[Signature, ...]:
+        """Return the one-axis signatures of an op; () where the engine has none."""
+        answer = self.answers.get((op.name, devices))
+        return (answer.signatures if answer else None) or ()
+
+
+def ask(
+    program: Program, sizes: Collection[int], cache: SignatureCache | None = None
+) -> EngineLists:
+    """Ask the engine about ops without a built-in rule, on mesh axes of these sizes.
+
+    Answers come from `cache` (the default folder's if None) where it has them.
+    """
+    foreign = [op for op in program.ops if not is_built_in(op.type)]
+    unknown = [op for op in foreign if find(op.type) is None]
+    axes = sorted({size for size in sizes if size > 1})
+    asked = [(op, size) for op in foreign if op.type not in NEVER_ASKED for size in axes]
+    queries = [_query(program, op, size) for op, size in asked]
+    found = signature_lists(queries, cache=cache or SignatureCache())
+    answers = {(op.name, n): answer for (op, n), answer in zip(asked, found, strict=True)}
+    whole = {op.type: NEVER_ASKED[op.type] for op in unknown if op.type in NEVER_ASKED}
+    listed = {op.type for op, size in asked if answers[op.name, size].signatures is not None}
+    for op, size in asked:
+        if op.type not in listed and find(op.type) is None:
+            whole.setdefault(op.type, answers[op.name, size].reason)
+    return EngineLists(answers, whole)
+
+
+def _query(program: Program, op: Op, size: int) -> Query:
+    dtypes = {operand: program.tensor[name].dtype for operand, name in op.inputs}
+    return Query.of(OpView.of(op, program.shapes(op)), dtypes, size)

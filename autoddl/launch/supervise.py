@@ -1,0 +1,214 @@
+"""Run a launch from its first rank to its result; stdlib only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoddl.launch import ports
+from autoddl.launch.job import LaunchArgumentError, LaunchJob, LaunchResult, describe
+from autoddl.launch.output import LineFilter, last_lines
+from autoddl.launch.processes import RankProcesses
+from autoddl.launch.signals import caught_signals
+
+_RANK_MAIN = Path(__file__).with_name("main.py")
+_TAIL_LINES = 20
+_LOG_BYTES = 1 << 20  # of each rank's output kept in a result
+_EXIT_TIMED_OUT = 124  # as the shell's `timeout` has it
+# OneFlow's ranks retry only every 10 s if rank 0 does not listen yet, so they start after it. A
+# script that never opens the port must not wait long; rank 0 of another node may be started later.
+_START_WAIT_S = 3.0
+_START_WAIT_OTHER_NODE_S = 60.0
+_POLL_S = 0.05
+_POLL_PORT_S = 0.02
+
+OnText = Callable[[str, str], None]
+"""Called with "stdout" or "stderr" and text that rank 0 wrote there."""
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """Say why a launch is over; by default because every rank ended with 0."""
+
+    failed: int | None = None  # local rank
+    failed_at_s: float | None = None
+    timed_out: bool = False
+    interrupted_by: int | None = None
+    still_running: tuple[int, ...] = ()  # local ranks
+
+
+def supervise(job: LaunchJob, on_text: OnText | None) -> LaunchResult:
+    """Start the ranks of a checked job and wait for them; end them all as soon as one fails.
+
+    Args:
+        job: what to start, with its master port.
+        on_text: gets rank 0's output, without the engine's noise.
+    """
+    begin_s = time.monotonic()
+    log_dir = make_log_dir(job.log_dir)
+    echo = _Echo(on_text)
+    with caught_signals() as caught, RankProcesses(echo.feed) as ranks:
+        verdict = _Watch(job, ranks, log_dir, caught).until_over(begin_s, echo.flush)
+        if verdict.failed not in (None, 0):
+            echo.stop()
+        ranks.end(job.grace_s, hurry=lambda: len(caught) > 1)
+        echo.flush()
+    return _result(job, verdict, ranks, log_dir, time.monotonic() - begin_s)
+
+
+class _Echo:
+    """Pass rank 0's output on as text."""
+
+    def __init__(self, on_text: OnText | None) -> None:
+        self._on_text = on_text
+        self._filters = {"stdout": LineFilter(), "stderr": LineFilter()}
+
+    def feed(self, local_rank: int, stream: str, data: bytes) -> None:
+        if local_rank == 0 and self._on_text is not None:
+            self._on_text(stream, self._filters[stream].feed(data))
+
+    def stop(self) -> None:
+        """Pass nothing more on: rank 0 only complains that it lost the rank that failed."""
+        self.flush()
+        self._on_text = None
+
+    def flush(self) -> None:
+        """Show unfinished lines too, such as progress bars; nothing has come for a while."""
+        for stream, line_filter in self._filters.items():
+            text = line_filter.flush()
+            if text and self._on_text is not None:
+                self._on_text(stream, text)
+
+
+class _Watch:
+    """Start the ranks in order and follow them."""
+
+    def __init__(
+        self, job: LaunchJob, ranks: RankProcesses, log_dir: Path, caught: list[int]
+    ) -> None:
+        self._job = job
+        self._ranks = ranks
+        self._log_dir = log_dir
+        self._caught = caught
+        self._waiting = list(range(job.nproc_per_node))
+
+    def until_over(self, begin_s: float, on_idle: Callable[[], None]) -> _Verdict:
+        """Return when every rank has ended or there is a reason to end them."""
+        if self._job.node_rank == 0:
+            self._start_next()
+        while True:
+            waited_s = time.monotonic() - begin_s
+            if self._waiting and self._may_start_others(waited_s):
+                while self._waiting:
+                    self._start_next()
+            if not self._ranks.turn(_POLL_PORT_S if self._waiting else _POLL_S):
+                on_idle()
+            verdict = self._verdict(waited_s)
+            if verdict is not None:
+                return verdict
+
+    def _verdict(self, waited_s: float) -> _Verdict | None:
+        running = self._ranks.running
+        if self._caught:
+            return _Verdict(interrupted_by=self._caught[0], still_running=running)
+        failed = next((rank for rank, code in self._ranks.ended.items() if code != 0), None)
+        if failed is not None:
+            return _Verdict(failed, time.monotonic(), still_running=running)
+        if not self._waiting and not running:
+            return _Verdict()
+        if self._job.timeout_s is not None and waited_s >= self._job.timeout_s:
+            return _Verdict(timed_out=True, still_running=running)
+        return None
+
+    def _may_start_others(self, waited_s: float) -> bool:
+        port = self._job.master_port
+        assert port is not None
+        if self._job.node_rank > 0:
+            return waited_s >= _START_WAIT_OTHER_NODE_S or ports.accepts(
+                self._job.master_addr, port
+            )
+        return 0 in self._ranks.ended or waited_s >= _START_WAIT_S or ports.listens_here(port)
+
+    def _start_next(self) -> None:
+        local_rank = self._waiting.pop(0)
+        core = self._job.core(local_rank)
+        where = "any" if core is None else str(core)
+        argv = [sys.executable, str(_RANK_MAIN), str(os.getpid()), where, *self._job.command]
+        environment = self._job.environment(local_rank, os.environ)
+        log = self._job.log_path(self._log_dir, local_rank)
+        self._ranks.start(local_rank, argv, env=environment, log=log)
+
+
+def make_log_dir(wanted: Path | None) -> Path:
+    """Make the folder for logs, a temporary one if none is wanted.
+
+    Raises:
+        LaunchArgumentError: nothing can be written there.
+    """
+    if wanted is None:
+        return Path(tempfile.mkdtemp(prefix="autoddl-run-"))
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=wanted).close()
+    except OSError as error:
+        raise LaunchArgumentError(
+            f"log_dir: cannot write to {str(wanted)!r} ({error.strerror}); give another folder"
+        ) from error
+    return wanted
+
+
+def _result(
+    job: LaunchJob, verdict: _Verdict, ranks: RankProcesses, log_dir: Path, wall_s: float
+) -> LaunchResult:
+    local_ranks = range(job.nproc_per_node)
+    logs = tuple(
+        last_text(job.log_path(log_dir, rank)) if rank in ranks.started else ""
+        for rank in local_ranks
+    )
+    message, exit_code = _explain(job, verdict, ranks.ended)
+    keep = job.log_dir is not None or exit_code != 0
+    if not keep:
+        shutil.rmtree(log_dir, ignore_errors=True)
+    return LaunchResult(
+        returncodes=tuple(ranks.ended.get(rank) for rank in local_ranks),
+        failed_rank=None if verdict.failed is None else job.rank(verdict.failed),
+        failed_at_s=verdict.failed_at_s,
+        timed_out=verdict.timed_out,
+        interrupted_by=verdict.interrupted_by,
+        wall_s=wall_s,
+        logs=logs,
+        log_dir=log_dir if keep else None,
+        tail=() if verdict.failed is None else last_lines(logs[verdict.failed], _TAIL_LINES),
+        message=message,
+        exit_code=exit_code,
+    )
+
+
+def _explain(job: LaunchJob, verdict: _Verdict, ended: dict[int, int]) -> tuple[str, int]:
+    """Give the one-line message and the exit code of a launch."""
+    ranks = ", ".join(str(job.rank(rank)) for rank in verdict.still_running)
+    also = f"; ended the ranks still running: {ranks}" if ranks else ""
+    if verdict.failed is not None:
+        code = ended[verdict.failed]
+        rank = f"rank {job.rank(verdict.failed)} of {job.world_size}"
+        return f"{rank} {describe(code)}{also}", code if code > 0 else 128 - code
+    if verdict.timed_out:
+        return f"time limit of {job.timeout_s:g} s reached{also}", _EXIT_TIMED_OUT
+    if verdict.interrupted_by is not None:
+        name = signal.Signals(verdict.interrupted_by).name
+        return f"interrupted by {name}{also}", 128 + verdict.interrupted_by
+    return "", 0
+
+
+def last_text(log: Path) -> str:
+    """Give the last MiB of a log."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_BYTES))
+        return file.read().decode("utf-8", errors="replace")

@@ -1,0 +1,1 @@
+"""Plans as values: what they say, and the file that keeps them."""

@@ -1,0 +1,216 @@
+"""The file of a plan: versioned JSON with states as "(S0, B)", meshes as "[gpu 4]"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from autoddl.decoding import decode as decode_file
+from autoddl.decoding import parsed, shown
+from autoddl.engine.limits import ENGINES
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.pipeline.pipeline_step import StageWork
+from autoddl.plan.value import Estimate, ModuleCost, Part, PlanValue, SearchReport, Transfer
+from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.sbp.program.allowed import check_name
+from autoddl.sbp.state import NdSbp
+
+FORMAT, FORMAT_VERSION = "autoddl.plan", 2
+AGAIN = "plan again with autoddl.optimize"
+
+_Json = TypeVar("_Json")
+
+
+class _LayoutFile(msgspec.Struct, forbid_unknown_fields=True):
+    signatures: dict[str, dict[str, NdSbp]]
+    variables: dict[str, NdSbp]
+    inputs: dict[str, NdSbp]
+    redistributions: tuple[Redistribution, ...]
+
+
+class _PartFile(msgspec.Struct, forbid_unknown_fields=True):
+    mesh: str
+    layout: _LayoutFile
+    first_rank: int
+    arrivals: tuple[Transfer, ...]
+    recomputed: bool
+    in_flight: int
+    work: StageWork | None
+    memory_bytes: int
+    rows: tuple[ModuleCost, ...]
+
+
+class _Body(msgspec.Struct, Generic[_Json], forbid_unknown_fields=True):
+    program: _Json
+    profile: str
+    parts: tuple[_PartFile, ...]
+    estimate: Estimate
+    search: SearchReport
+    baselines: tuple[Estimate, ...]
+    micro_batches: int
+    memory_limit_bytes: int | None
+    engine: str | None
+    compute_stream: bool
+
+
+class _File(_Body[_Json], Generic[_Json], forbid_unknown_fields=True):
+    format: str
+    version: int
+
+
+def to_json(plan: PlanValue) -> dict[str, Any]:
+    """Return a plan as JSON values."""
+    head = {"format": FORMAT, "version": FORMAT_VERSION}
+    return head | {f.name: _plain(getattr(plan, f.name)) for f in fields(PlanValue)}
+
+
+def encode(plan: PlanValue) -> bytes:
+    """Return a plan as the text of its file."""
+    return msgspec.json.encode(to_json(plan))
+
+
+def save(plan: PlanValue, path: str | Path) -> None:
+    """Write the file of a plan."""
+    Path(path).write_bytes(msgspec.json.format(encode(plan), indent=1) + b"\n")
+
+
+_text = lru_cache(maxsize=1 << 12)(str)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, NdSbp):
+        return _text(value)
+    if isinstance(value, Mesh):
+        return value.describe()
+    if isinstance(value, Program):
+        return value.to_json()
+    if is_dataclass(value):
+        layout = isinstance(value, Layout)  # which has columns where its file has names
+        names = _LayoutFile.__struct_fields__ if layout else [f.name for f in fields(value)]
+        return {name: _plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value
+
+
+def load(path: str | Path) -> PlanValue:
+    """Read the file of a plan.
+
+    Raises:
+        AutoDDLError: the file is missing, truncated, no plan, or of another version.
+    """
+    try:
+        text = Path(path).read_bytes()
+    except (OSError, TypeError, ValueError) as error:
+        raise AutoDDLError(f"plan file {path}: {error}; {AGAIN}") from None
+    return decode(text, f"plan file {path}")
+
+
+def decode(text: bytes | str, where: str) -> PlanValue:
+    """Return the plan of a file's text; `where` names the file in errors.
+
+    Raises:
+        AutoDDLError: not a plan, another version, or damaged; says where in the file.
+    """
+    file, program = _read(text, where)
+    try:
+        plan = PlanValue(
+            program=program,
+            parts=tuple([_part(program, file, number) for number in range(len(file.parts))]),
+            **{f.name: getattr(file, f.name) for f in fields(PlanValue) if f.name not in _OWN},
+        )
+        _check(plan)
+    except AutoDDLError as error:
+        raise AutoDDLError(f"{where}: {error}; {AGAIN}") from None
+    return plan
+
+
+_OWN = ("program", "parts")
+
+
+def _read(text: bytes | str, where: str) -> tuple[_Body[Any], Program]:
+    """Return the values of a file, and its program; if that fails slowly, which tells what is wrong."""
+    inside = f"{where}: $.program"
+    try:
+        file = msgspec.json.decode(text, type=_File[msgspec.Raw], dec_hook=parsed)
+        if (file.format, file.version) == (FORMAT, FORMAT_VERSION):
+            return file, Program.decode(file.program, inside)
+    except (ValueError, RecursionError):
+        pass
+    form = FORMAT, FORMAT_VERSION
+    body = decode_file(text, _Body[dict[str, Any]], form=form, where=where, remedy=AGAIN)
+    return body, Program.from_json(body.program, inside)
+
+
+def _part(program: Program, body: _Body[Any], number: int) -> Part:
+    file, at = body.parts[number], f"$.parts[{number}]"
+    if file.first_rank < 0 or file.in_flight < 1:
+        raise AutoDDLError(f"{at}: rank {file.first_rank}, {file.in_flight} in flight")
+    try:
+        mesh = Mesh.parse(file.mesh)
+    except AutoDDLError:
+        raise AutoDDLError(f"{at}.mesh: {shown(file.mesh)} is no mesh such as '[gpu 4]'") from None
+    for sent in file.arrivals:
+        if sent.target != number or sent.source not in range(len(body.parts)):
+            raise AutoDDLError(f"{at}.arrivals: from part {sent.source} to {sent.target}")
+    _check_names(program, file, at)
+    kept = file.layout
+    states = [*kept.variables.values(), *kept.inputs.values()]
+    states += [state for each in kept.signatures.values() for state in each.values()]
+    states += [state for item in kept.redistributions for state in item.path]
+    states += [state for item in file.arrivals for state in item.path]
+    for state in states:
+        if len(state) != mesh.ndim:
+            raise AutoDDLError(f"{at}.layout: state {state} on mesh {mesh}")
+    layout = Layout.of(program, kept.signatures, kept.variables, kept.inputs, kept.redistributions)
+    own = {name: getattr(file, name) for name in file.__struct_fields__}
+    return Part(**own | {"mesh": mesh, "layout": layout})
+
+
+def _check_names(program: Program, part: _PartFile, at: str) -> None:
+    """Raise where a part names what is not in the program."""
+    layout, known = part.layout, program.columns.number
+    for op, signature in layout.signatures.items():
+        if op not in program.op or signature.keys() != dict(program.op[op].operands).keys():
+            raise AutoDDLError(f"{at}.layout.signatures: {shown(op)} is no op of the program")
+    moved = [item.tensor for item in layout.redistributions]
+    moved += [item.tensor for item in part.arrivals]
+    for name in (*layout.variables, *layout.inputs, *moved):
+        if name not in known:
+            raise AutoDDLError(f"{at}: {shown(name)} is no tensor of the program")
+    for name in layout.inputs:
+        if name not in program.inputs:
+            raise AutoDDLError(f"{at}.layout.inputs: {shown(name)} is no input of the program")
+    for item in layout.redistributions:
+        for op in (item.after, *(op for op, _ in item.readers)):
+            if op not in program.op and op not in ("", OUTPUT):
+                raise AutoDDLError(f"{at}.layout.redistributions: {shown(op)} is no op")
+
+
+def _check(plan: PlanValue) -> None:
+    """Raise where values don't fit each other, or are no text for one line."""
+    if not plan.parts or plan.micro_batches < 1:
+        raise AutoDDLError(f"$: {len(plan.parts)} parts, {plan.micro_batches} micro-batches")
+    if len({part.mesh.shape for part in plan.parts}) > 1:
+        raise AutoDDLError("$.parts: meshes of several shapes")
+    if plan.engine is not None and plan.engine not in ENGINES:
+        raise AutoDDLError(f"$.engine: {shown(plan.engine)}; known are {', '.join(ENGINES)}, null")
+    texts = [text for row in plan.rows for text in (row.module, row.signature)]
+    texts += [plan.search.solver, plan.search.objective, *(o.note for o in plan.search.outcomes)]
+    for text in (plan.profile, plan.estimate.name, *(b.name for b in plan.baselines), *texts):
+        check_name(text)
+    missing = set(plan.program.op) - set(plan.signatures)
+    if missing:
+        raise AutoDDLError(f"$.parts: no states for op {shown(min(missing))}")
+    for item in plan.inputs:
+        item.local_slice(0)

@@ -1,0 +1,350 @@
+"""A plan: which state every tensor has on the devices that hold it, and what a step costs.
+
+Plans are frozen values. They can look things up in themselves, and nothing else: what runs, prints,
+saves or writes them gets them as an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from autoddl.engine.limits import ONEFLOW, ONEFLOW_LIMITS
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
+from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, simulate
+from autoddl.sbp.layout import Layout, Path, Redistribution
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.shards import shard_slices
+from autoddl.sbp.state import NdSbp
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A tensor that goes from the devices of the part that makes it to those of another part.
+
+    Every device sends its shard to the device at the same place of the other part's mesh. `path` are
+    the states after boxings that come before, in the part that makes it; the last one is the state in
+    which it arrives, without any the one in which it is made. It takes `seconds` for each micro-batch;
+    None is for what goes once per step, or in plans made by hand.
+    """
+
+    tensor: str
+    source: int
+    target: int
+    path: Path = ()
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class ModuleCost:
+    """What a module takes of a step on each device, and the signature of its main op.
+
+    `memory_bytes` are those of parameters, their states and gradients, and of what the backward pass
+    reads, of all micro-batches in flight.
+    """
+
+    module: str
+    signature: str
+    compute_s: float
+    communication_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a group of devices does: all of a step, or one stage of it.
+
+    Its devices are a mesh, on the ranks from `first_rank` on. `layout` has the states of what is made
+    or kept here; where a tensor is one of the `arrivals` from other parts, its redistributions begin
+    in the state in which it arrives. If the part is `recomputed` its backward pass makes activations
+    again (activation checkpointing). Forward results of `in_flight` micro-batches are kept at once: with
+    one-forward-one-backward the number of stages from this one on. `work` are the seconds of a
+    micro-batch by pass, `rows` what each module takes of a step, `memory_bytes` all that the device
+    needs that needs most.
+    """
+
+    mesh: Mesh
+    layout: Layout
+    first_rank: int = 0
+    arrivals: tuple[Transfer, ...] = ()
+    recomputed: bool = False
+    in_flight: int = 1
+    work: StageWork | None = None
+    memory_bytes: int = 0
+    rows: tuple[ModuleCost, ...] = ()
+
+    @property
+    def ranks(self) -> range:
+        """Return the ranks of its devices."""
+        return range(self.first_rank, self.first_rank + self.mesh.size)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one assignment costs per step and device, under the plan's profile.
+
+    `overlap_s` are the seconds in which ops and boxings go on at once (perfmodel.timeline).
+    `memory_bytes` is all that OneFlow allocates on the device that needs most; `uncertainty_s` is how
+    far the step time may be off by what the profile's own fits and the model miss. With stages compute
+    and communication are those of the busiest stage, which waits `idle_s` for others.
+    """
+
+    name: str
+    compute_s: float
+    communication_s: float
+    memory_bytes: int
+    uncertainty_s: float = 0.0
+    overlap_s: float = 0.0
+    idle_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Return the seconds of a step: compute plus communication, less what overlaps, and waiting."""
+        return self.compute_s + self.communication_s - self.overlap_s + self.idle_s
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one candidate: a number of stages and micro-batches, and the mesh of each stage.
+
+    `lower_bound_s` is None where not even a bound was computed, `step_s` without a plan; `note` says
+    why there is none.
+    """
+
+    stages: int
+    micro_batches: int
+    mesh: str
+    lower_bound_s: float | None = None
+    step_s: float | None = None
+    memory_bytes: int | None = None
+    note: str = ""
+    compute_stream: bool = False
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """How a plan was found: by which solver, in how many seconds, how far from the best it may be.
+
+    `gap` is (cost - lower bound) / cost of the assignment, before what overlaps is taken off;
+    `searches` how many it took until the whole memory fitted. `outcomes` are those of all candidates
+    (meshes, stages, micro-batches) if there were several; for `untried` ones no time was left.
+    """
+
+    solver: str
+    objective: str
+    seed: int
+    seconds: float
+    lower_bound_s: float
+    gap: float
+    searches: int = 1
+    outcomes: tuple[Outcome, ...] = ()
+    untried: int = 0
+
+
+@dataclass(frozen=True)
+class InputPlan:
+    """One input of the graph: its logical shape and its state on the mesh."""
+
+    name: str
+    shape: tuple[int, ...]
+    state: NdSbp
+    mesh: Mesh
+
+    def local_slice(self, rank: int) -> tuple[slice, ...]:
+        """Return which part of the logical batch a rank needs, one slice per dim."""
+        return shard_slices(self.shape, self.state, self.mesh.shape, self.mesh.coords(rank))
+
+
+@dataclass(frozen=True)
+class PlanValue:
+    """States for all tensors of a program, and the predicted costs of a step.
+
+    `parts` are the stages, each on devices of its own; one without stages. Of a batch that goes
+    through them in several `micro_batches` the program is that of one; gradients are summed up over
+    all, and updates come once. A plan for no `engine` may have states that none executes. With
+    `compute_stream` OneFlow runs boxings as ops of its compute stream, on CUDA devices. `baselines`
+    that did not decide on the plan are estimated when they are first read.
+    """
+
+    program: Program = field(repr=False)
+    profile: str
+    parts: tuple[Part, ...]
+    estimate: Estimate
+    search: SearchReport
+    baselines: Sequence[Estimate] = ()
+    micro_batches: int = 1
+    memory_limit_bytes: int | None = None
+    engine: str | None = ONEFLOW
+    compute_stream: bool = False
+
+    @property
+    def pipelined(self) -> bool:
+        """Tell whether micro-batches go through it, or several parts."""
+        return len(self.parts) > 1 or self.micro_batches > 1
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what tells its program from others; of micro-batches, whatever their size."""
+        return self.program.structure if self.pipelined else self.program.fingerprint
+
+    @property
+    def device(self) -> str:
+        """Return the type of the devices."""
+        return self.program.device
+
+    @property
+    def mesh(self) -> Mesh:
+        """Return the mesh of each part."""
+        return self.parts[0].mesh
+
+    @property
+    def devices(self) -> int:
+        """Return the number of devices, those of all parts."""
+        return sum(part.mesh.size for part in self.parts)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Return the states of all parts, with their redistributions in the order of their tensors."""
+        if len(self.parts) == 1:
+            return self.parts[0].layout
+        layouts = [part.layout for part in self.parts]
+        whole = Layout.of(
+            self.program,
+            {op: states for each in layouts for op, states in each.signatures.items()},
+            {name: state for each in layouts for name, state in each.variables.items()},
+            {name: state for each in layouts for name, state in each.inputs.items()},
+        )
+        turn = {tensor: number for number, tensor in enumerate(whole.made)}
+        moved = [item for each in layouts for item in each.redistributions]
+        moved.sort(key=lambda item: turn[item.tensor])
+        return whole.with_redistributions(moved)
+
+    @property
+    def signatures(self) -> Mapping[str, NdSignature]:
+        """Return the states of the operands of every op."""
+        return self.layout.signatures
+
+    @property
+    def variables(self) -> Mapping[str, NdSbp]:
+        """Return the states of parameters, buffers and optimizer states."""
+        return self.layout.variables
+
+    @property
+    def redistributions(self) -> Sequence[Redistribution]:
+        """Return what readers want in another state."""
+        return self.layout.redistributions
+
+    @cached_property
+    def inputs(self) -> tuple[InputPlan, ...]:
+        """Return the graph's inputs, with the shapes of one micro-batch."""
+        turn = {name: number for number, name in enumerate(self.program.inputs)}
+        found = [
+            InputPlan(name, self.program.tensor[name].shape, state, part.mesh)
+            for part in self.parts
+            for name, state in part.layout.inputs.items()
+        ]
+        return tuple(sorted(found, key=lambda item: turn[item.name]))
+
+    @cached_property
+    def stage_of(self) -> Mapping[str, int]:
+        """Return which part has each op, variable and input."""
+        return {
+            name: number
+            for number, part in enumerate(self.parts)
+            for names in (part.layout.signatures, part.layout.variables, part.layout.inputs)
+            for name in names
+        }
+
+    @cached_property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Return what goes between parts, in the order in which it is made."""
+        turn = {tensor: number for number, tensor in enumerate(self.layout.made)}
+        found = [item for part in self.parts for item in part.arrivals]
+        return tuple(sorted(found, key=lambda item: turn[item.tensor]))
+
+    @property
+    def rows(self) -> tuple[ModuleCost, ...]:
+        """Return what each module takes, part by part."""
+        return tuple(row for part in self.parts for row in part.rows)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Return the predicted course of a step through its parts.
+
+        Raises:
+            AutoDDLError: the plan was made by hand, without seconds, or has no stages.
+        """
+        works = [part.work for part in self.parts if part.work is not None]
+        if len(works) < len(self.parts):
+            raise AutoDDLError("pipeline: no seconds to simulate; plan with autoddl.optimize")
+        credits = [part.in_flight for part in self.parts]
+        return simulate(pipeline_step(works, self.micro_batches, self.transfers, credits))
+
+    def check_runnable(self) -> str:
+        """Return the engine that runs the plan.
+
+        Raises:
+            AutoDDLError: there is none, whatever the graph.
+        """
+        if self.engine is None:
+            raise AutoDDLError(
+                f"plan: made for engine {self.engine}, where axes cut in any order and no signature "
+                "is refused; plan with engine='oneflow' to run it"
+            )
+        if self.compute_stream and self.device != "cuda":
+            raise AutoDDLError(
+                f"plan: made for the compute stream of CUDA devices, on {self.device!r} there is none; "
+                "plan with compute_stream=False"
+            )
+        return self.engine
+
+    def check_graph(self, program: Program) -> None:
+        """Raise AutoDDLError where `program` is not the one that was planned."""
+        if program.device != self.device:
+            raise AutoDDLError(
+                f"plan: made for device type {self.device!r}, the graph is on {program.device!r}, "
+                "whose ops differ; plan again on the cluster, it takes seconds"
+            )
+        found = program.structure if self.pipelined else program.fingerprint
+        if found != self.fingerprint:
+            raise AutoDDLError(
+                f"plan: made for graph {self.fingerprint}, this graph is {found} "
+                f"({_difference(self, program)}); plan again with autoddl.optimize"
+            )
+
+
+def pipeline_step(
+    works: Sequence[StageWork],
+    micro_batches: int,
+    transfers: Sequence[Transfer],
+    in_flight: Sequence[int],
+) -> PipelineStep:
+    """Return what the simulation of a step needs: OneFlow's schedule with our buffers."""
+    sent = tuple(
+        TransferWork(item.source, item.target, item.seconds, item.tensor)
+        for item in transfers
+        if item.seconds is not None
+    )
+    schedule = ONEFLOW_LIMITS.schedules[0]
+    return PipelineStep(
+        tuple(works), micro_batches, sent, schedule=schedule, credits=tuple(in_flight)
+    )
+
+
+def _difference(plan: PlanValue, program: Program) -> str:
+    """Say in a few words how a program differs from the planned one."""
+    for item in plan.inputs:
+        tensor = program.tensor.get(item.name)
+        if tensor is None:
+            return f"it has no input {item.name}"
+        if tensor.shape != item.shape:
+            return f"input {item.name} has shape {tensor.shape}, planned was {item.shape}"
+    ops, planned = set(program.op), set(plan.signatures)
+    if ops != planned:
+        extra, missing = sorted(ops - planned), sorted(planned - ops)
+        return f"op {extra[0]} is new" if extra else f"op {missing[0]} is gone"
+    return "shapes or attributes differ"

@@ -1,0 +1,1 @@
+"""From a program and what the user has fixed to a plan."""

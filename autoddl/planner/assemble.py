@@ -1,0 +1,132 @@
+"""From what a search has found to a plan: the only place where plans are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from autoddl.engine.limits import ONEFLOW
+from autoddl.perfmodel.timeline import MODEL_ERROR
+from autoddl.plan.value import Estimate, ModuleCost, Part, PlanValue, SearchReport
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.module_costs import module_costs, stage_costs
+from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.sbp.layout import Layout
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.objective import TIME
+from autoddl.search.result import SearchResult
+
+
+def plan_of(
+    found: Assigned | Staged,
+    search: SearchReport,
+    *,
+    baselines: Sequence[Estimate] = (),
+    limit: int | None = None,
+    engine: str | None = ONEFLOW,
+) -> PlanValue:
+    """Return the plan of an assignment, or of one that is cut into stages."""
+    assigned = found.assigned if isinstance(found, Staged) else found
+    problem = assigned.problem
+    if isinstance(found, Staged):
+        parts = stages_of(found)
+        row = staged_estimate("plan", found, [part.rows for part in parts])
+    else:
+        parts, row = (_whole(found),), found.estimate("plan")
+    return PlanValue(
+        program=problem.program,
+        profile=problem.profile.name,
+        parts=parts,
+        estimate=row,
+        search=search,
+        baselines=baselines,
+        micro_batches=found.micro_batches if isinstance(found, Staged) else 1,
+        memory_limit_bytes=limit,
+        engine=engine,
+        compute_stream=problem.compute_stream,
+    )
+
+
+def make_plan(problem: CostNetwork, result: SearchResult) -> PlanValue:
+    """Return the plan of a search's result, without baselines."""
+    return plan_of(Assigned(problem, result.assignment), report_of(result))
+
+
+def staged_plan(
+    staged: Staged, result: SearchResult, *, limit: int | None = None, seed: int = 0
+) -> PlanValue:
+    """Return the plan of a search's result that is cut into stages."""
+    report = report_of(result, max(staged.bounded_s, result.lower_bound_s), seed=seed)
+    return plan_of(staged, report, limit=limit)
+
+
+def report_of(result: SearchResult, cost_s: float | None = None, **told: Any) -> SearchReport:
+    """Return how a plan was found; the bound is held against `cost_s`, by default the result's."""
+    bound_s, cost_s = result.lower_bound_s, result.cost_s if cost_s is None else cost_s
+    gap = 1 - bound_s / cost_s if cost_s > 0 else 0.0
+    found = {"objective": TIME, "seed": 0, "seconds": 0.0, "gap": gap, **told}
+    return SearchReport(solver=result.solver, lower_bound_s=bound_s, **found)
+
+
+def _whole(assigned: Assigned) -> Part:
+    """Return the only part of a plan without stages."""
+    return Part(
+        mesh=assigned.problem.mesh,
+        layout=assigned.layout,
+        memory_bytes=assigned.memory_bytes,
+        rows=module_costs(assigned.problem, assigned.assignment),
+    )
+
+
+def stages_of(staged: Staged) -> tuple[Part, ...]:
+    """Return the parts of a pipeline, which lie one behind the other on the devices."""
+    return tuple(
+        Part(
+            mesh=staged.mesh,
+            layout=_layout(staged, stage),
+            first_rank=stage * staged.mesh.size,
+            arrivals=tuple(item for item in staged.transfers if item.target == stage),
+            recomputed=stage in staged.recomputed,
+            in_flight=staged.in_flight[stage],
+            work=staged.step.stages[stage],
+            memory_bytes=staged.memory[stage].total,
+            rows=stage_costs(staged, stage),
+        )
+        for stage in range(staged.stages)
+    )
+
+
+def _layout(staged: Staged, stage: int) -> Layout:
+    """Return what is made and kept in one stage."""
+    whole, stage_of = staged.layout, staged.stage_of
+    return Layout.of(
+        staged.program,
+        {op: states for op, states in whole.signatures.items() if stage_of[op] == stage},
+        {name: state for name, state in whole.variables.items() if stage_of[name] == stage},
+        {name: state for name, state in whole.inputs.items() if stage_of[name] == stage},
+        tuple(item for item in whole.redistributions if staged.stage(item) == stage),
+    )
+
+
+def staged_estimate(
+    name: str, staged: Staged, rows: Sequence[Sequence[ModuleCost]] | None = None
+) -> Estimate:
+    """Return what a step takes on the busiest stage's devices, and what these wait."""
+    if rows is None:
+        rows = [stage_costs(staged, stage) for stage in range(staged.stages)]
+    step_s = staged.timeline.step_s
+    sums = [(sum(r.compute_s for r in each), sum(r.communication_s for r in each)) for each in rows]
+    compute_s, communication_s = max(sums, key=sum)
+    total = compute_s + communication_s
+    relative = staged.assigned.prediction.cost
+    share = relative.uncertainty_s / relative.step_s if relative.step_s else 0.0
+    return Estimate(
+        name,
+        compute_s,
+        communication_s,
+        staged.needed_bytes,
+        uncertainty_s=step_s * math.hypot(MODEL_ERROR, share),
+        overlap_s=max(0.0, total - step_s),
+        idle_s=max(0.0, step_s - total),
+    )

@@ -1,0 +1,108 @@
+"""What may be chosen besides the states of tensors: stages, micro-batches, meshes, streams."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autoddl.engine.limits import ONEFLOW_LIMITS
+from autoddl.planner.request import Request, streams_on
+from autoddl.sbp.mesh import Cluster, Level, Mesh
+from autoddl.sbp.program import Program
+
+MOST_STATES = 700  # of one tensor: tables of all pairs of states grow with the square of it
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A number of stages and micro-batches, the mesh of each stage, and how boxings run."""
+
+    stages: int
+    micro_batches: int
+    mesh: Mesh
+    compute_stream: bool = False
+
+    @property
+    def pipelined(self) -> bool:
+        """Tell whether there are several stages or micro-batches."""
+        return self.stages > 1 or self.micro_batches > 1
+
+
+def whole_steps(request: Request) -> Iterator[Candidate]:
+    """Yield the candidates without stages: meshes of all devices, each with the streams that it has."""
+    if request.mesh is not None:
+        meshes = [request.mesh]
+    else:
+        meshes = list(request.cluster.meshes(request.most_axes))
+    for mesh in meshes:
+        yield from (Candidate(1, 1, mesh, stream) for stream in _streams(request, mesh))
+
+
+def _streams(request: Request, mesh: Mesh) -> tuple[bool, ...]:
+    if request.streams == (True,):
+        return request.streams  # refused where the problem is made
+    return tuple(streams_on(mesh, request.streams))
+
+
+def too_large(program: Program, mesh: Mesh) -> bool:
+    """Tell whether some tensor has too many states on a mesh: B, P or S of any dim for every axis."""
+    most_dims = max((len(t.shape) for t in program.tensors), default=0)
+    return (most_dims + 2) ** mesh.ndim > MOST_STATES
+
+
+def pipelines(request: Request) -> Iterator[Candidate]:
+    """Yield the candidates with equal stages of all the cluster's devices, and micro-batches.
+
+    Where the user has not fixed them: all divisors of the number of devices, and numbers of
+    micro-batches that divide the batch, from that of the stages to eight times it. One stage with
+    one micro-batch is none of them.
+    """
+    program, cluster = request.program, request.cluster
+    counts = [request.stages] if isinstance(request.stages, int) else _divisors(cluster.size)
+    most = sum(op.phase == "forward" for op in program.ops)
+    for count in counts:
+        part = stage_cluster(cluster, count)
+        if count > most or part is None:
+            continue
+        fixed = request.mesh if request.mesh and request.mesh.size == part.size else None
+        most_axes = request.most_axes or ONEFLOW_LIMITS.axes
+        meshes = [fixed] if fixed is not None else list(part.meshes(most_axes))
+        for number in _micro_batches(program, count, request.micro_batches):
+            if (count, number) != (1, 1):
+                yield from (Candidate(count, number, mesh) for mesh in meshes)
+
+
+def stage_cluster(cluster: Cluster, stages: int) -> Cluster | None:
+    """Return the devices of one of so many equal stages, outermost levels cut first; None if none are."""
+    levels = []
+    left = stages
+    for level in cluster.levels:
+        shared = math.gcd(level.size, left)
+        if left > 1 and shared != left and shared != level.size:
+            return None
+        levels.append(Level(level.name, level.size // shared))
+        left //= shared
+    if left > 1:
+        return None
+    kept = [level for level in levels if level.size > 1] or levels[-1:]
+    return Cluster(tuple(kept))
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _micro_batches(program: Program, stages: int, given: int | None) -> list[int]:
+    if given is not None:
+        return [given]
+    shapes = [program.tensor[name].shape for name in program.inputs]
+    batch = math.gcd(*(shape[0] for shape in shapes if shape)) if shapes else 1
+    found = [n for n in _divisors(batch) if stages <= n <= 8 * stages]
+    if not found:
+        return []
+
+    def nearest(wanted: int) -> int:
+        return min(found, key=lambda n: abs(math.log(n / wanted)))
+
+    return sorted({nearest(stages * times) for times in (1, 2, 4, 8)})

@@ -1,0 +1,137 @@
+"""Choose a plan: without stages, or with as many as the user or the memory wants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, partial
+
+from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.plan.value import Outcome, PlanValue
+from autoddl.planner.assemble import plan_of, report_of
+from autoddl.planner.candidate_plans import Candidate, pipelines, too_large, whole_steps
+from autoddl.planner.pipeline_trial import PipelineTrial
+from autoddl.planner.race import Solution, Standing, race
+from autoddl.planner.request import AUTO, Request
+from autoddl.planner.whole_step import OnMesh, WholeStep
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.solvers.named import SOLVERS
+
+TOO_LARGE = "too many states"
+
+
+def choose(request: Request) -> PlanValue:
+    """Return the best plan of those that the user allows.
+
+    Where nothing is asked for and one stage does not fit into memory, it has as many as it takes.
+
+    Raises:
+        AutoDDLError: there is no plan; says what is wrong or missing.
+    """
+    auto, whole = request.stages == AUTO, request.micro_batches in (None, 1)
+    if not auto and (request.stages not in (None, 1) or not whole):
+        return _made(request, _staged(request))
+    single: Standing | None = None
+    try:
+        if whole:
+            single = _unstaged(request, request.budget_s / (2 if auto else 1))
+    except InfeasibleError as error:
+        staged = request.stages != 1 and request.search in SOLVERS and request.timed
+        if not staged or not any(pipelines(request)):
+            raise
+        try:
+            return _made(request, _staged(request, least=_least_stages(error, request)))
+        except AutoDDLError as more:
+            raise InfeasibleError(f"{error}. Stages do not help: {more}") from None
+    if not auto:
+        assert single is not None
+        return _made(request, single)
+    return _made(request, _staged(request, best=single.best if single else None), single)
+
+
+def _least_stages(error: InfeasibleError, request: Request) -> int:
+    """Return how many stages are worth trying first: half as many as would hold one stage's memory.
+
+    Micro-batches need less.
+    """
+    if error.needed_bytes is None or request.limit_bytes is None:
+        return 1
+    return math.ceil(error.needed_bytes / request.limit_bytes / 2)
+
+
+def _unstaged(request: Request, budget_s: float) -> Standing:
+    """Search the candidates without stages: the lowest bounds first, equal ones in the given order."""
+    found = list(whole_steps(request))
+    meshes = list(dict.fromkeys(one.mesh for one in found))
+    wide = {m for m in meshes if len(meshes) > 1 and too_large(request.program, m)}
+
+    def trials() -> Iterator[WholeStep]:
+        for number, mesh in enumerate(meshes):
+            mine = [one for one in found if one.mesh == mesh and mesh not in wide]
+            streams = [one.compute_stream for one in mine]
+            place = OnMesh(request, mesh, number, streams, budget_s / len(meshes))
+            yield from (WholeStep(place, one) for one in mine)
+
+    run = race(trials(), budget_s)
+    if run.best is None:
+        raise run.failure() or InfeasibleError(
+            f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"
+        )
+    told = {m: Outcome(1, 1, m.describe(), note=TOO_LARGE) for m in wide}
+    left_out = {Candidate(1, 1, m): outcome for m, outcome in told.items()}
+    known = left_out | run.outcomes
+    return replace(run, outcomes={one: known[one] for one in found if one in known})
+
+
+def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -> Standing:
+    """Search the candidates with stages; `best` is what they have to be better than.
+
+    Raises:
+        InfeasibleError: nothing fits into memory; says what would.
+        AutoDDLError: no candidate has a plan; what was wrong with the first one.
+    """
+    micro = cache(partial(micro_batch, request.program, allow=request.allow))
+    trials = (PipelineTrial(request, one, micro, least) for one in pipelines(request))
+    run = race(trials, request.budget_s, stop_gap=request.stop_gap, best=best)
+    if run.best is not None:
+        return run
+    tried = [o for o in run.outcomes.values() if o.memory_bytes is not None]
+    if tried:
+        one = min(tried, key=lambda outcome: outcome.memory_bytes or 0)
+        raise InfeasibleError(
+            f"memory {request.limit_bytes:,} B per device: no plan fits on {request.cluster}; the one "
+            f"that needs least, {one.stages} stages of mesh {Mesh.parse(one.mesh)} with "
+            f"{one.micro_batches} micro-batches, needs {one.memory_bytes:,} B; give that, more devices, "
+            "or a smaller batch"
+        )
+    raise run.failure() or AutoDDLError(
+        f"pipeline: the devices of {request.cluster} can't be parted into equal stages that way; "
+        "give a divisor of their number, and micro_batches that divide the batch"
+    )
+
+
+def _made(request: Request, run: Standing, single: Standing | None = None) -> PlanValue:
+    """Return the plan of the best solution; `single` is the race of those without stages before."""
+    best, baselines = run.best, run.best.baselines if run.best else ()
+    assert best is not None
+    outcomes, seconds = list(run.outcomes.values()), run.spent_s()
+    if single is not None:
+        outcomes = [*single.outcomes.values(), *outcomes]
+        if single.best is not None and best.candidate.pipelined:
+            baselines = (replace(single.best.row, name="one stage"), *single.best.baselines)
+    several = len(outcomes) > 1 or best.candidate.pipelined
+    report = report_of(
+        best.result,
+        best.cost_s,
+        objective=request.objective,
+        seed=request.seed,
+        seconds=seconds if several else best.seconds,
+        searches=best.searches,
+        outcomes=tuple(outcomes) if several else (),
+        untried=run.untried,
+    )
+    return plan_of(
+        best.found, report, baselines=baselines, limit=request.limit_bytes, engine=request.engine
+    )

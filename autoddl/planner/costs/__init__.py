@@ -1,0 +1,1 @@
+"""What assignments cost, cut into stages or not: seconds, bytes, rows by module."""

@@ -1,0 +1,76 @@
+"""An assignment of a problem: what it stands for and costs, computed when it is asked for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from autoddl.perfmodel.oneflow.memory import estimate as estimate_memory
+from autoddl.perfmodel.step_cost import StepCost, step_cost
+from autoddl.perfmodel.timeline import Prediction, StepTimeline
+from autoddl.plan.value import Estimate
+from autoddl.sbp.layout import Layout
+from autoddl.search.assigned.assigned_layout import assigned_layout
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.result import Assignment, Point
+
+
+class Assigned:
+    """An assignment of a problem; what it stands for and costs is computed when it is asked for."""
+
+    def __init__(self, problem: CostNetwork, assignment: Point) -> None:
+        self.problem, self.assignment = problem, Assignment.of(assignment)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Return the states of all tensors."""
+        return assigned_layout(self.problem, self.assignment)
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """Return what its step costs, and takes when ops and boxings overlap."""
+        totals = self._cost.totals
+        if self.problem.compute_stream:  # nothing does
+            return Prediction(totals, totals.step_s)
+        return Prediction(totals, self._timeline.works.end_s)
+
+    @cached_property
+    def _cost(self) -> StepCost:
+        problem = self.problem
+        return step_cost(problem.mesh, problem.profile, self.layout, prices=problem.prices)
+
+    @cached_property
+    def _timeline(self) -> StepTimeline:
+        return StepTimeline(self.problem.mesh, self.problem.profile, self.layout, self._cost)
+
+    @cached_property
+    def memory_bytes(self) -> int:
+        """Return the bytes on the device that needs most, whole (CostNetwork sums up a part)."""
+        problem = self.problem
+        return estimate_memory(
+            problem.mesh.shape, self.layout, sizes=problem.sizes,
+            compute_stream=problem.compute_stream,
+        ).total  # fmt: skip
+
+    @cached_property
+    def costs_s(self) -> tuple[float, float]:
+        """Return the seconds of compute and of communication."""
+        problem = self.problem
+        return problem.compute_s(self.assignment), problem.communication_s(self.assignment)
+
+    @property
+    def step_s(self) -> float:
+        """Return the seconds of a step: compute plus communication, less what overlaps."""
+        return sum(self.costs_s) - self.prediction.overlap_s
+
+    @property
+    def least_step_s(self) -> float:
+        """Return a bound on `step_s` that needs no simulation."""
+        return self._timeline.least_s
+
+    def estimate(self, name: str) -> Estimate:
+        """Return a row for the table."""
+        found = self.prediction
+        return Estimate(
+            name, *self.costs_s, self.memory_bytes,
+            uncertainty_s=found.uncertainty_s, overlap_s=found.overlap_s,
+        )  # fmt: skip

@@ -1,0 +1,64 @@
+"""Ops that no rule knows: how the engine would split them, and what is said of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+
+from autoddl.engine import engines
+from autoddl.engine.limits import ONEFLOW
+from autoddl.errors import RuleError
+from autoddl.sbp.program import Program
+from autoddl.sbp.rules.registry import is_built_in
+from autoddl.search.network.choices import SignatureLists, unknown_types
+
+
+def engine_signatures(
+    program: Program, sizes: Collection[int], *, strict: bool, engine: str | None = ONEFLOW
+) -> SignatureLists | None:
+    """Warn once of all op types without a rule and return how the engine would split them.
+
+    `sizes` are those of the mesh axes. Without OneFlow, or any engine, these ops are planned
+    all-broadcast. The engine is asked about ops with a user's rule, too, so that what it refuses can
+    be left out.
+
+    Raises:
+        RuleError: in strict mode, if there are any.
+    """
+    unknown = unknown_types(program)
+    absent = engine is None or not engines.load(engine).installed()
+    if not unknown:
+        return None if absent else _of_own_rules(program, sizes)
+    how = "register rules with autoddl.register_rule(autoddl.OpRule(…))"
+    if strict:
+        raise RuleError(f"op types without a rule: {_counted(unknown)}; {how} to let them be split")
+    if absent:
+        warnings.warn(
+            f"op types without a rule are planned all-broadcast: {_counted(unknown)}; {how} to let "
+            "them be split",
+            stacklevel=6,
+        )
+        return None
+    lists = engines.load(ONEFLOW).signatures(program, sizes)
+    listed = {name: count for name, count in unknown.items() if name not in lists.whole}
+    parts = []
+    if listed:
+        parts.append(f"OneFlow's own signatures, not proven by autoddl, for {_counted(listed)}")
+    for reason in dict.fromkeys(lists.whole.values()):
+        types = {name: n for name, n in unknown.items() if lists.whole.get(name) == reason}
+        parts.append(f"all-broadcast for {_counted(types)} ({reason})")
+    warnings.warn(
+        f"op types without a rule are planned with {'; '.join(parts)}; {how} to have them proven",
+        stacklevel=6,
+    )
+    return lists.signatures
+
+
+def _of_own_rules(program: Program, sizes: Collection[int]) -> SignatureLists | None:
+    if all(map(is_built_in, program.columns.types)):
+        return None
+    return engines.load(ONEFLOW).signatures(program, sizes).signatures
+
+
+def _counted(types: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in types.items())

@@ -1,0 +1,215 @@
+"""Branch and bound over candidates: search the most promising ones, and leave out what can't win.
+
+A candidate's `bound_s` is below every plan that it has. With bounds of 3, 5 and 4 ms and a plan of 4.5 ms
+on the first, the third is searched, the second is not. Searching tightens bounds: a candidate may be
+left out between a search and the work of making a plan of what it found.
+
+Source: A. H. Land, A. G. Doig, An automatic method of solving discrete programming problems, 1960.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.plan.value import Estimate, Outcome
+from autoddl.planner.candidate_plans import Candidate
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.sbp.layout import Layout
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.result import SearchResult
+
+# Relative; a mesh of more axes has to be better by so much. The model does not tell less apart, and
+# what two calibrations of the same machine measure must not decide between two grids.
+WORTH = 1e-3
+PATIENCE = 3  # budgets after which a race ends without a plan
+PRUNED, IMPOSSIBLE, NO_ROOM = "no better plan", "impossible", "does not fit into memory"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What was found for a candidate, and `judged_s`, in which solutions are compared.
+
+    The gap of `result` is that to `cost_s`, of a step in which nothing overlaps. A rough search may
+    have left a `slack` relative to its bound. If it is `settled` other streams are not tried.
+    """
+
+    candidate: Candidate
+    found: Assigned | Staged
+    result: SearchResult
+    cost_s: float
+    judged_s: float
+    row: Estimate
+    baselines: Sequence[Estimate] = ()
+    searches: int = 1
+    seconds: float = 0.0
+    slack: float = 0.0
+    settled: bool = True
+
+
+Known = tuple[float, Mesh, Layout]
+"""What is kept of a solution: how it is judged, its mesh and its states."""
+
+
+class Contender(Protocol):
+    """A candidate that can be searched.
+
+    `share` is the part of the budget that a search gets at least while there is so much left, and
+    `least_s` what it gets in any case. Where the budget is spent `optional` ones are left.
+    """
+
+    candidate: Candidate
+    bound_s: float | None
+    needed_bytes: int | None
+    share: float
+    least_s: float
+    optional: bool
+
+    def turn(self) -> tuple[float, ...]:
+        """Return its place in the order of trials."""
+
+    def prepare(self) -> None:
+        """Compute a first bound."""
+
+    def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
+        """Search, from what was found before, best first; roughly if there are other candidates."""
+
+    def solution(self) -> Solution | None:
+        """Return what the search has found; None if it does not fit into memory."""
+
+
+@dataclass
+class Standing:
+    """How a race has gone: the best solution, and what came of each trial."""
+
+    best: Solution | None
+    outcomes: dict[Candidate, Outcome]
+    failures: list[tuple[Candidate, AutoDDLError]]
+    begin: float
+    untried: int = 0
+
+    def spent_s(self) -> float:
+        """Return the seconds since the race began."""
+        return time.perf_counter() - self.begin
+
+    def can_win(self, candidate: Candidate, judged_s: float) -> bool:
+        """Tell whether a solution is better than the best so far; axes of a mesh must be worth it."""
+        if self.best is None:
+            return True
+        more, other = 0, self.best.candidate
+        if not candidate.pipelined and not other.pipelined:
+            more = candidate.mesh.ndim - other.mesh.ndim
+        return judged_s < self.best.judged_s * (1 - WORTH * (more > 0) + WORTH * (more < 0))
+
+    def failure(self) -> AutoDDLError | None:
+        """Return what was wrong with the first candidate; of its streams with that which needs least."""
+        if not self.failures:
+            return None
+        first = replace(self.failures[0][0], compute_stream=False)
+        same = [e for c, e in self.failures if replace(c, compute_stream=False) == first]
+        short = [error for error in same if isinstance(error, InfeasibleError)]
+        return min(short, key=lambda error: error.needed_bytes or 0) if short else same[0]
+
+    def note(self, trial: Contender, note: str = "", solution: Solution | None = None) -> None:
+        """Keep what came of a trial."""
+        one = trial.candidate
+        self.outcomes[one] = Outcome(
+            stages=one.stages,
+            micro_batches=one.micro_batches,
+            mesh=one.mesh.describe(),
+            compute_stream=one.compute_stream,
+            lower_bound_s=trial.bound_s if solution is None else solution.result.lower_bound_s,
+            step_s=None if solution is None else solution.row.step_s,
+            memory_bytes=trial.needed_bytes,
+            note=note,
+        )
+
+    def failed(self, trial: Contender, error: AutoDDLError) -> None:
+        """Keep why there is no plan."""
+        self.failures.append((trial.candidate, error))
+        self.note(trial, str(error) if trial.candidate.pipelined else IMPOSSIBLE)
+
+
+def race(
+    trials: Iterable[Contender],
+    budget_s: float,
+    *,
+    stop_gap: float = 0.0,
+    best: Solution | None = None,
+) -> Standing:
+    """Return the best solution of some trials, if it is better than `best`.
+
+    Each gets an equal part of the seconds that are left; while there are several, rough searches will
+    do, and the winner's is made better at the end. When the budget is spent and there is a plan,
+    optional trials are left; without one those that need least memory come next.
+    """
+    run = Standing(best, {}, [], time.perf_counter())
+    waiting, known = _in_order(trials, run), list[Known]()
+    winner: Contender | None = None
+    while waiting:
+        if run.spent_s() >= budget_s and waiting[0].optional:
+            if run.best is not None or run.spent_s() > PATIENCE * budget_s:
+                break
+            waiting.sort(key=lambda t: (-t.candidate.stages, -t.candidate.micro_batches))
+        trial = waiting.pop(0)
+        others = len({_place(t.candidate) for t in waiting} - {_place(trial.candidate)})
+        solution = _tried(trial, run, known, budget_s, 1 + others)
+        if solution is None:
+            continue
+        if solution.settled:
+            waiting = [t for t in waiting if _place(t.candidate) != _place(trial.candidate)]
+        if run.can_win(trial.candidate, solution.judged_s):
+            run.best, winner = solution, trial
+    run.untried = len(waiting)
+    last = run.best
+    if winner is not None and last and last.slack > stop_gap and run.spent_s() < budget_s:
+        finer = _tried(winner, Standing(None, {}, [], run.begin), known, budget_s, 1)
+        if finer is not None and finer.judged_s <= last.judged_s * (1 + 1e-9):
+            run.best = finer
+    return run
+
+
+def _place(candidate: Candidate) -> tuple[object, ...]:
+    """Return what candidates have in common that differ in their streams."""
+    return candidate.stages, candidate.micro_batches, candidate.mesh
+
+
+def _in_order(trials: Iterable[Contender], run: Standing) -> list[Contender]:
+    ready: list[tuple[tuple[float, ...], Contender]] = []
+    for trial in trials:
+        try:
+            ready.append((trial.turn(), trial))
+        except AutoDDLError as error:
+            run.failed(trial, error)
+    return [trial for _, trial in sorted(ready, key=lambda pair: pair[0])]
+
+
+def _tried(
+    trial: Contender, run: Standing, known: list[Known], budget_s: float, rest: int
+) -> Solution | None:
+    """Return the solution of one trial of `rest`, if it can win."""
+    left_s = max(0.0, budget_s - run.spent_s())
+    seconds = max(min(left_s, max(left_s / rest, trial.share * budget_s)), trial.least_s)
+    try:
+        trial.prepare()
+        if not run.can_win(trial.candidate, trial.bound_s or 0.0):
+            run.note(trial, PRUNED)
+            return None
+        before = sorted(known, key=lambda item: item[0])
+        trial.search(seconds, before, rough=rest > 1)
+        solution = None
+        if run.can_win(trial.candidate, trial.bound_s or 0.0):
+            solution = trial.solution()
+    except AutoDDLError as error:
+        run.failed(trial, error)
+        return None
+    if solution is not None:
+        known.append((solution.judged_s, trial.candidate.mesh, solution.found.layout))
+        run.note(trial, "", solution)
+    else:
+        run.note(trial, PRUNED if trial.needed_bytes is None else NO_ROOM)
+    return solution

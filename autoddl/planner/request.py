@@ -1,0 +1,274 @@
+"""What `optimize` is called with: read once, or refused in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoddl.engine.limits import COMPUTE_STREAM, ONEFLOW, ONEFLOW_LIMITS, limits_of
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.profile import Profile
+from autoddl.planner.missing_rules import engine_signatures
+from autoddl.sbp.mesh import Cluster, Level, Mesh
+from autoddl.sbp.program import Program
+from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
+from autoddl.search.baselines import BASELINES
+from autoddl.search.network.builder import build
+from autoddl.search.network.choices import SignatureLists
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.objective import OBJECTIVES, TIME
+from autoddl.search.solvers.named import SOLVERS
+from autoddl.units import BYTES, quantity
+
+AUTO = "auto"  # let the planner choose the number of stages
+SEARCHES = (*SOLVERS, *BASELINES)
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that the user has fixed, and what it is planned for.
+
+    `cluster` are all devices; `mesh` that of each stage, if it is fixed; `most_axes` bounds the meshes
+    that the planner chooses by itself. `stages` is a number, "auto", or None: more than one only where
+    memory demands it. `streams` are the ways to run boxings, on streams of their own (False) or on the
+    compute stream, that to be tried first first. `allow` names approximations of rules, `lists` are the
+    engine's signatures of ops without a rule.
+    """
+
+    program: Program
+    profile: Profile
+    cluster: Cluster
+    mesh: Mesh | None = None
+    limit_bytes: int | None = None
+    search: str = "exact"
+    objective: str = TIME
+    engine: str | None = ONEFLOW
+    budget_s: float = 20.0
+    stop_gap: float = 0.0
+    seed: int = 0
+    pin: Mapping[str, str] | None = None
+    allow: frozenset[str] = frozenset()
+    stages: int | str | None = None
+    micro_batches: int | None = None
+    streams: tuple[bool, ...] = (False,)
+    most_axes: int | None = None
+    lists: SignatureLists | None = None
+    progress: Callable[[float, float], None] | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Tell whether the objective is the time of a step."""
+        return self.objective == TIME
+
+    def problem(self, mesh: Mesh, part: Program | None = None) -> CostNetwork:
+        """Return the problem of the program on a mesh, or of one micro-batch of it.
+
+        Raises:
+            AutoDDLError: there is none, or boxings can't run on such a mesh as the user wants them.
+        """
+        streams_on(mesh, self.streams)
+        return build(
+            self.program if part is None else part,
+            mesh,
+            self.profile,
+            pin=self.pin,
+            lists=self.lists,
+            allow=self.allow,
+            limits=limits_of(self.engine),
+            any_batch=part is not None,
+            compute_stream=self.streams[0],
+        )
+
+
+def read(
+    program: Program,
+    ranks: tuple[int, int] | None = None,
+    *,
+    mesh: Any = None, cluster: Any = None, profile: str | Path | Profile | None = None,
+    memory: str | float | None = None, search: str = "exact", objective: str = TIME,
+    engine: str | None = ONEFLOW, budget: float = 20.0, stop_gap: float = 0.0, seed: int = 0,
+    pin: Mapping[str, str] | None = None, strict: bool = False, allow_local_batchnorm: bool = False,
+    pipeline: int | str | None = None, micro_batches: int | None = None,
+    compute_stream: bool | str = AUTO, progress: Callable[[float, float], None] | None = None,
+) -> Request:  # fmt: skip
+    """Return the request that the arguments of `optimize` make; `ranks` are those that run, if any do.
+
+    Raises:
+        AutoDDLError: in one line, which argument is wrong, and what is allowed.
+    """
+    check_arguments(search=search, budget=budget, stop_gap=stop_gap, seed=seed, pin=pin)
+    check_space(objective=objective, engine=engine)
+    check_pipeline(pipeline, micro_batches, search=search, objective=objective)
+    streams = compute_streams(compute_stream, program.device, pipeline, micro_batches)
+    cluster = ranks if cluster is None else cluster
+    if mesh is None and cluster is None:
+        raise AutoDDLError(
+            "mesh: none given, and a saved program has no running ranks to take it from; "
+            "pass mesh='2x4' (nodes x devices), or cluster='2x4' to search all its meshes"
+        )
+    known = profiles.load(profile, device_type=program.device)
+    limit = known.device.memory_bytes if memory is None else parse_bytes(memory)
+    most_axes = None if ranks is None else ONEFLOW_LIMITS.axes
+    if mesh is not None:
+        given = mesh_of(mesh, known.levels)
+        whole, meshes = _stages_of(given, pipeline), [given]
+    else:
+        given, whole = None, cluster_of(cluster, known.levels)
+        meshes = list(whole.meshes(most_axes))
+    lists = engine_signatures(
+        program, [n for m in meshes for n in m.shape], strict=strict, engine=engine
+    )
+    return Request(
+        program, known, whole, given, limit, search, objective, engine, budget, stop_gap, seed, pin,
+        allow=frozenset({LOCAL_STATISTICS} if allow_local_batchnorm else ()),
+        stages=1 if streams == (True,) else pipeline, micro_batches=micro_batches, streams=streams,
+        most_axes=most_axes, lists=lists, progress=progress,
+    )  # fmt: skip
+
+
+def _stages_of(mesh: Mesh, stages: int | str | None) -> Cluster:
+    """Return all devices: so many times those of a stage's mesh as there are stages."""
+    outer, *inner = mesh.cluster.levels
+    count = stages if isinstance(stages, int) else 1
+    return Cluster((Level(outer.name, outer.size * count), *inner))
+
+
+def cluster_of(given: str | Sequence[int] | Cluster, levels: Sequence[str]) -> Cluster:
+    """Return the cluster that the user means, on the levels of a profile; one node has no level.
+
+    Raises:
+        AutoDDLError: not a cluster, or one of more levels than the profile has.
+    """
+    if isinstance(given, Cluster):
+        return given
+    if not isinstance(given, str | Sequence):
+        raise AutoDDLError(
+            f"cluster: got {given!r}; allowed are counts such as '2x4' (nodes x devices) or (2, 4)"
+        )
+    if not isinstance(given, str) and len(levels) == 1 and len(given) == 2:
+        given = (given[0] * given[1],)  # the profile does not tell nodes apart
+    return Cluster.parse(given, levels)
+
+
+def check_space(*, objective: Any, engine: Any) -> None:
+    """Raise AutoDDLError for what there are no problems of."""
+    if objective not in OBJECTIVES:
+        raise AutoDDLError(f"objective: got {objective!r}; allowed are {', '.join(OBJECTIVES)}")
+    limits_of(engine)
+
+
+def check_arguments(*, search: Any, budget: Any, stop_gap: Any, seed: Any, pin: Any) -> None:
+    """Raise AutoDDLError for what no search accepts."""
+    if search not in SEARCHES:
+        raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SEARCHES)}")
+    if not _is_number(budget) or not budget > 0:
+        raise AutoDDLError(f"budget: got {budget!r}; allowed are seconds > 0")
+    if not _is_number(stop_gap) or not 0 <= stop_gap < 1:
+        raise AutoDDLError(f"stop_gap: got {stop_gap!r}; allowed are 0 (proven best) to below 1")
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise AutoDDLError(f"seed: got {seed!r}; allowed are whole numbers >= 0")
+    if pin is None:
+        return
+    if not isinstance(pin, Mapping):
+        raise AutoDDLError(
+            f"pin: got {pin!r}; give a dict of name patterns and states, {{'*.fc1.weight': 'B,S0'}}"
+        )
+    for pattern, state in pin.items():
+        if not isinstance(pattern, str) or not isinstance(state, str):
+            raise AutoDDLError(
+                f"pin {pattern!r}: got {state!r}; give a name pattern and a state such as 'B,S0'"
+            )
+
+
+def check_pipeline(pipeline: Any, micro_batches: Any, *, search: str, objective: str) -> None:
+    """Raise AutoDDLError for stages and micro-batches that can't be."""
+    for name, value, words in (
+        ("pipeline", pipeline, "'auto' or a number of stages from 1 on"),
+        ("micro_batches", micro_batches, "a whole number from 1 on"),
+    ):
+        if value is None or (name == "pipeline" and value == AUTO):
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise AutoDDLError(f"{name}: got {value!r}; allowed is {words}")
+    staged = pipeline not in (None, 1) or micro_batches not in (None, 1)
+    if staged and (search not in SOLVERS or objective != TIME):
+        raise AutoDDLError(
+            f"pipeline: got search {search!r} and objective {objective!r}; stages are planned for the "
+            f"time of a step, with search one of {', '.join(SOLVERS)}"
+        )
+
+
+def compute_streams(
+    given: Any, device: str, stages: Any = None, micro_batches: Any = None
+) -> tuple[bool, ...]:
+    """Return whether to plan with separate streams (False) or the compute stream, the first first.
+
+    Raises:
+        AutoDDLError: not a choice, or one that a program on these devices, or with stages, has not.
+    """
+    if given not in (AUTO, True, False) or isinstance(given, int | float) != isinstance(
+        given, bool
+    ):
+        raise AutoDDLError(f"compute_stream: got {given!r}; allowed are 'auto', True and False")
+    if given is True and device != "cuda":
+        raise AutoDDLError(
+            f"compute_stream: got True for a program on {device!r}; only CUDA devices have streams"
+        )
+    staged = stages not in (None, 1, AUTO) or micro_batches not in (None, 1)
+    if given is True and (staged or stages == AUTO):
+        raise AutoDDLError(
+            "compute_stream: got True with stages or micro-batches, which have streams of their own; "
+            "plan with pipeline=1"
+        )
+    ways = [way for way in ONEFLOW_LIMITS.ways if way.runs_for(device, staged=staged)]
+    return tuple(way.compute_stream for way in ways if given in (AUTO, way.compute_stream))
+
+
+def streams_on(mesh: Mesh, streams: Sequence[bool]) -> Sequence[bool]:
+    """Return those of the choices of streams that a mesh has.
+
+    Raises:
+        AutoDDLError: it has none.
+    """
+    if COMPUTE_STREAM.runs_on(mesh):
+        return streams
+    left = [stream for stream in streams if not stream]
+    if not left:
+        raise AutoDDLError(
+            f"compute_stream: got True on mesh {mesh}; OneFlow puts boxings on the compute stream on "
+            f"meshes of up to {COMPUTE_STREAM.axes} axes"
+        )
+    return left
+
+
+def parse_bytes(text: str | float) -> int:
+    """Read "16GiB", "512 MB", "1e9" or a number of bytes; KiB is 1024, KB 1000.
+
+    Raises:
+        AutoDDLError: not a size.
+    """
+    size = quantity(text, BYTES)
+    if not 1 <= size < math.inf:
+        raise AutoDDLError(
+            f"memory: got {text!r}; allowed are sizes > 0 such as '16GiB', '500MB' or 16e9 (bytes)"
+        )
+    return int(size)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def mesh_of(given: Any, levels: tuple[str, ...]) -> Mesh:
+    """Return the mesh that the user means."""
+    if isinstance(given, Mesh):
+        return given
+    sizes = (given,) if isinstance(given, int) else given
+    listed = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
+    if not isinstance(sizes, str) and not (listed and not any(isinstance(n, bool) for n in sizes)):
+        raise AutoDDLError(f"mesh: got {given!r}; allowed are sizes such as '4', '2x4' or (2, 4)")
+    return Mesh.parse(sizes, levels)

@@ -1,0 +1,61 @@
+"""Rows of different lengths in two arrays (compressed sparse rows).
+
+Rows (7, 8), () and (9,) are the items 7, 8, 9 and the starts 0, 2, 2, 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+class Ragged(NamedTuple):
+    """Rows of numbers of different lengths, one behind the other: row n begins at `start[n]`."""
+
+    start: Ints
+    items: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+        """Return these rows."""
+        counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        items = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=counts.sum())
+        return cls(_starts(counts), items)
+
+    @classmethod
+    def sorted(cls, rows: Ints, items: Ints, count: int) -> Ragged:
+        """Return so many rows, given the row of each item; items keep their order."""
+        order = rows.argsort(kind="stable")
+        return cls(_starts(np.bincount(rows, minlength=count)), items[order])
+
+    def take(self, numbers: Ints) -> Ragged:
+        """Return the rows of these numbers."""
+        first = self.start[numbers]
+        start = _starts(self.start[numbers + 1] - first)
+        return Ragged(
+            start, self.items[(first - start[:-1]).repeat(np.diff(start)) + _range(start)]
+        )
+
+    @property
+    def row(self) -> Ints:
+        """Return the row of each item."""
+        return np.arange(len(self.start) - 1).repeat(np.diff(self.start))
+
+    def lists(self) -> list[list[int]]:
+        """Return the rows as lists."""
+        start, items = self.start.tolist(), self.items.tolist()
+        return [items[begin:end] for begin, end in pairwise(start)]
+
+
+def _starts(counts: Ints) -> Ints:
+    return np.concatenate((np.zeros(1, dtype=np.int64), counts.cumsum()))
+
+
+def _range(start: Ints) -> Ints:
+    return np.arange(start[-1])

@@ -1,0 +1,1 @@
+"""What is shown of a plan: printed tables, the timeline of a step."""

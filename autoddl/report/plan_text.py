@@ -1,0 +1,145 @@
+"""A plan as text: one row per module, totals, and the baselines beside it."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from autoddl.plan.value import Estimate, ModuleCost, PlanValue
+from autoddl.sbp.program.blocks import pattern
+from autoddl.units import bytes_text, seconds_text
+
+WIDTH = 120
+
+
+def plan_table(plan: PlanValue) -> str:
+    """Return the printable form of a plan."""
+    out = io.StringIO()
+    console = Console(file=out, width=WIDTH, color_system=None, legacy_windows=False)
+    console.print(_modules(plan))
+    if plan.pipelined:
+        console.print(_stages(plan))
+    console.print(comparison(plan))
+    if plan.compute_stream:
+        console.print(
+            "boxings are ops of the compute stream: their results are reused, nothing overlaps"
+        )
+    found = plan.search
+    only = found.objective == "communication"
+    counted = "communication takes" if only else "compute + communication take"
+    console.print(
+        f"searched with {found.solver} (seed {found.seed}) in {found.seconds:.1f} s; "
+        f"{counted} at least {seconds_text(found.lower_bound_s)}"
+    )
+    return out.getvalue().rstrip()
+
+
+def comparison(plan: PlanValue, measured_s: dict[str, float] | None = None) -> Table:
+    """Return the plan beside its baselines; `measured_s` adds measured step times by name."""
+    table = Table(title=f"predicted per step and device, profile {plan.profile}")
+    waits = any(row.idle_s for row in (plan.estimate, *plan.baselines))
+    for name in ("", "step", "compute", "communication", "overlap", "idle", "memory"):
+        if name != "idle" or waits:
+            table.add_column(name, justify="left" if not name else "right")
+    if measured_s is not None:
+        table.add_column("measured step", justify="right")
+    for row in (plan.estimate, *plan.baselines):
+        cells = [
+            row.name,
+            f"{seconds_text(row.step_s)} ± {row.uncertainty_s / max(row.step_s, 1e-12):.0%}",
+            seconds_text(row.compute_s),
+            seconds_text(row.communication_s),
+            seconds_text(row.overlap_s),
+            *([seconds_text(row.idle_s)] if waits else []),
+            _memory_text(row, plan.memory_limit_bytes),
+        ]
+        if measured_s is not None:
+            cells.append(seconds_text(measured_s[row.name]) if row.name in measured_s else "-")
+        table.add_row(*cells)
+    return table
+
+
+def _stages(plan: PlanValue) -> Table:
+    """Return a row per stage: devices, modules, seconds, how long it waits for others."""
+    count, known = len(plan.parts), all(part.work is not None for part in plan.parts)
+    several = f"{count} stages" if count > 1 else "1 stage"
+    table = Table(title=escape(f"{several}, {plan.micro_batches} micro-batches of {_batch(plan)}"))
+    for name in ("stage", "ranks", "modules"):
+        table.add_column(name, overflow="fold")
+    for name in ("forward", "backward", "once per step", "in flight", "idle", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    timeline = plan.timeline if known else None
+    for stage, part in enumerate(plan.parts):
+        cells = ["-"] * 5
+        if part.work is not None and timeline is not None:
+            passes = (part.work.forward, part.work.backward, part.work.once)
+            cells = [
+                *(seconds_text(sum(s for _, s in each)) for each in passes),
+                f"{timeline.in_flight[stage]}",
+                f"{timeline.idle[stage]:.0%}",
+            ]
+        if part.recomputed:
+            cells[1] += " (forward again)"
+        memory = bytes_text(part.memory_bytes) if part.memory_bytes else "-"
+        first, last = part.ranks[0], part.ranks[-1]
+        ranks = f"{first}" if first == last else f"{first}-{last}"
+        table.add_row(str(stage), ranks, escape(_span(plan, stage)), *cells, memory)
+    return table
+
+
+def _batch(plan: PlanValue) -> str:
+    sizes = {item.shape[0] for item in plan.inputs if item.shape}
+    return "/".join(map(str, sorted(sizes))) + " samples"
+
+
+def _span(plan: PlanValue, stage: int) -> str:
+    """Return the first and the last module of a stage, and whether the cut before it is in a module."""
+    modules = [
+        (op.module, plan.stage_of[op.name])
+        for op in plan.program.ops
+        if op.phase == "forward" and (op.module or stage == 0)
+    ]
+    here = [module for module, s in modules if s == stage]
+    if not here:
+        return ""
+    text = here[0] if here[0] == here[-1] else f"{here[0]} … {here[-1]}"
+    before = [module for module, s in modules if s == stage - 1]
+    inside = before and before[-1] == here[0]
+    return f"{text} (cut inside {here[0]})" if inside else text
+
+
+def _modules(plan: PlanValue) -> Table:
+    """Return a row per module, with stages those of one after the other; equal ones of layers once."""
+    staged = len(plan.parts) > 1
+    title = f"plan on mesh {plan.mesh} {plan.mesh.describe()}, costs per module and device"
+    table = Table(title=escape(title))
+    for name in (*(["stage"] if staged else []), "module", "signature of the main op"):
+        table.add_column(name, overflow="fold")
+    for name in ("compute", "communication", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    repeats: dict[tuple[str, ...], list[str]] = {}
+    for stage, part in enumerate(plan.parts):
+        for row in part.rows:
+            key = (str(stage), pattern(row.module), *_cells(row))
+            repeats.setdefault(key, []).append(row.module)
+    for (number, path, *cells), modules in repeats.items():
+        name = modules[0] if len(modules) == 1 else f"{path} ×{len(modules)}"
+        table.add_row(*([number] if staged else []), escape(name), *cells)
+    return table
+
+
+def _cells(row: ModuleCost) -> tuple[str, ...]:
+    return (
+        row.signature,
+        seconds_text(row.compute_s),
+        seconds_text(row.communication_s),
+        bytes_text(row.memory_bytes),
+    )
+
+
+def _memory_text(row: Estimate, limit: int | None) -> str:
+    text = bytes_text(row.memory_bytes)
+    return f"{text} (does not fit)" if limit is not None and row.memory_bytes > limit else text

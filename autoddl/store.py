@@ -1,0 +1,95 @@
+"""Files that survive an interruption: JSON lines that go on after a cut-off one, writes in one piece.
+
+`append(path, {"row": 1})` and a crash in the middle of the next line leave `{"row": 1}` and half a line:
+`read` gives the first and names the second, and the next `append` begins a line of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from autoddl.errors import AutoDDLError
+
+
+def read(path: Path) -> tuple[dict[int, Any], list[int]]:
+    """Return the values of a file of JSON lines by line number, from 1, and which are damaged."""
+    values, damaged = {}, []
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1):
+        try:
+            values[number] = json.loads(line)
+        except ValueError:
+            damaged.append(number)
+    return values, damaged
+
+
+def append(path: Path, value: Any) -> None:
+    """Add a JSON line to a file, on the disk when this returns."""
+    with path.open("ab+") as file:
+        text = json.dumps(value) + "\n"
+        if file.tell() > 0 and path.is_file():
+            file.seek(-1, os.SEEK_END)
+            text = text if file.read(1) == b"\n" else "\n" + text
+        file.write(text.encode())
+        file.flush()
+        if path.is_file():
+            os.fsync(file.fileno())
+
+
+def check_writable(path: Path | None) -> None:
+    """Make sure, before there is anything to write, that a file can be written; leave none behind.
+
+    Raises:
+        AutoDDLError: it can't be.
+    """
+    if path is None:
+        return
+    fresh = not path.exists()
+    try:
+        with path.open("a"):
+            pass
+        if fresh:
+            path.unlink()
+    except OSError as error:
+        raise AutoDDLError(f"output file {path}: {error.strerror}; give another with -o") from None
+
+
+def write(path: Path | None, data: bytes) -> None:
+    """Write a file whole or not at all, so that a full disk does not spoil the old one.
+
+    Raises:
+        AutoDDLError: it can't be written.
+    """
+    if path is None:
+        return
+    try:
+        if path.exists() and not path.is_file():  # such as /dev/stdout
+            path.write_bytes(data)
+            return
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.chmod(temporary, _mode(path))
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise AutoDDLError(
+            f"output file {path}: {error.strerror}; make room or give another with -o"
+        ) from None
+
+
+def _mode(path: Path) -> int:
+    """Return the permissions that an ordinary write would give."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -1,0 +1,1 @@
+"""How long planning takes, and whether it still finds the same."""

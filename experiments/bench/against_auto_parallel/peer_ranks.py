@@ -1,0 +1,111 @@
+"""What the ranks run: OneFlow's auto-parallel on all of them, or autoddl.optimize on one.
+
+Started by experiments.bench.against_auto_parallel through the launcher. Nothing is compiled or executed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oneflow as flow
+
+import autoddl
+from autoddl.engine.oneflow.capture.reader import neutral_name, program_of
+from autoddl.engine.oneflow.capture.shadow import kept_gradients, shadow
+from autoddl.engine.oneflow.run.job_writer import read_state
+from autoddl.engine.oneflow.run.training_step import make_global
+from autoddl.sbp.state import broadcast
+from experiments.bench.against_auto_parallel.peer_plan import PeerPlan, beside
+from experiments.models import gpt
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run `peer SIZES MESH RESULT`, or `ours SIZES MESH RESULT PROFILE SEARCH BUDGET`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("task", choices=("peer", "ours"))
+    parser.add_argument("sizes", help="JSON")
+    parser.add_argument("mesh")
+    parser.add_argument("result", type=Path)
+    parser.add_argument("options", nargs="*")
+    args = parser.parse_args(argv)
+    sizes = json.loads(args.sizes)
+    if args.task == "ours":
+        ours(sizes, args.mesh, args.result, args.options)
+        return
+    found = peer(sizes, tuple(map(int, args.mesh.split("x"))))
+    if flow.env.get_rank() == 0:
+        found.save(args.result)
+    sys.stdout.flush()
+    flow.comm.barrier()
+    if flow.env.get_rank() == 0:
+        time.sleep(1.0)  # it serves the barrier: it goes last
+    os._exit(0)  # graphs that were built and not compiled may hang at the end of the process
+
+
+def ours(sizes: dict[str, Any], mesh: str, result: Path, options: Sequence[str]) -> None:
+    """Plan with autoddl from the graph on; save the plan and the seconds that it took."""
+    profile, search, budget = options
+    graph, inputs = gpt.build(**sizes)
+    begin = time.perf_counter()
+    program = autoddl.capture(graph, *inputs)
+    capture_s = time.perf_counter() - begin
+    plan = autoddl.optimize(
+        program, mesh=mesh, profile=profile, search=search, budget=float(budget)
+    )
+    seconds = time.perf_counter() - begin
+    plan.save(beside(result, "plan"))
+    program.save(beside(result, "program"))
+    result.write_text(json.dumps({"seconds": seconds, "capture_s": capture_s}))
+
+
+def peer(sizes: dict[str, Any], shape: tuple[int, ...]) -> PeerPlan:
+    """Build the graph with auto-parallel, and once without, on tensors that are broadcast."""
+    placement = flow.placement("cpu", np.arange(int(np.prod(shape))).reshape(shape).tolist())
+    graph, inputs = gpt.build(**sizes)
+    make_global(graph, lambda _: placement, broadcast(len(shape)))
+    sbp = [flow.sbp.broadcast] * len(shape)
+    inputs = tuple(x.to_global(placement=placement, sbp=sbp) for x in inputs)
+    plain, tuned = shadow(graph), shadow(graph)
+    trace_s, _ = _build(plain, inputs)
+    tuned.config.enable_auto_parallel(True)
+    tuned.config.enable_auto_parallel_ignore_user_sbp_config(True)
+    build_s, processor_s = _build(tuned, inputs)
+    job = tuned._full_job_proto
+    program = program_of(job, tuned.name)
+    table = job.job_parallel_view_conf.op_name2nd_sbp_signature_conf
+    signatures = {
+        op.name: {o: _text(table[op.name].bn_in_op2nd_sbp[o]) for o, _ in op.operands}
+        for op in program.ops
+    }
+    held = {
+        neutral_name(op.name, tuned.name): _text(table[op.name].bn_in_op2nd_sbp["out"])
+        for op in job.net.op
+        if op.WhichOneof("op_type") in ("input_conf", "variable_conf")
+    }
+    known = {t: s for t, s in held.items() if t in program.tensor}
+    return PeerPlan(program, signatures, known, trace_s, build_s, processor_s)
+
+
+def _build(graph: flow.nn.Graph, inputs: tuple[Any, ...]) -> tuple[float, float]:
+    """Trace a graph; return the seconds and those of this thread's own work."""
+    flow.comm.barrier()
+    begin, own = time.perf_counter(), time.process_time()
+    with kept_gradients(graph):
+        graph.build_graph(*inputs)
+    return time.perf_counter() - begin, time.process_time() - own
+
+
+def _text(message: Any) -> str:
+    return ",".join(map(str, read_state(message)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

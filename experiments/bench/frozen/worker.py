@@ -1,0 +1,274 @@
+"""The cases of one checkout: `PYTHONPATH=CHECKOUT python worker.py FOLDER` reads them line by line.
+
+It is run by its path, so that it also works for checkouts that do not have it: beside the public
+surface (optimize, capture, the fields of a plan) it uses only what stands at its end, where each thing
+is looked for in all places that it has had. A case is a JSON object on stdin, its figures one on
+stdout. Programs are captured once, in a process of their own, and kept in the folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Figures = dict[str, Any]
+"""Numbers and texts by name; what a name means and how it is compared says compare.py."""
+
+_LAYERS, _STAGES, _MICRO_BATCHES = 96, 16, 64  # of cuts into stages
+
+
+def main() -> None:
+    """Answer every line until there is none; with MODEL SIZE OVERRIDES, capture that program only."""
+    folder, *capture = sys.argv[1:]
+    if capture:
+        model, size, overrides = capture
+        file = _file(Path(folder), model, size, overrides)
+        _capture(model, size, json.loads(overrides), file)
+        return
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever else is printed is no answer
+    for line in sys.stdin:
+        case = json.loads(line)
+        try:
+            figures = KINDS[case.pop("kind")](Path(folder), **case)
+        except Exception as error:  # the next case may work
+            figures = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(figures), file=answers, flush=True)
+
+
+@cache
+def _warm(folder: Path) -> None:
+    """Plan a toy, so that no case waits for imports and compiled loops."""
+    for options in ({"mesh": "2x2"}, {"mesh": "2", "pipeline": 2, "micro_batches": 2}):
+        _optimized(_program(folder, "gpt", "toy", {}, None), budget=600.0, **options)
+
+
+def planned(
+    folder: Path,
+    model: str,
+    size: str,
+    overrides: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    baselines: bool = True,
+    **options: Any,
+) -> Figures:
+    """Plan a model of the zoo; `options` are those of `autoddl.optimize`.
+
+    Of a plan with stages the course of a step counts, too, as `Plan.trace` writes it.
+    """
+    _warm(folder)
+    program = _program(folder, model, size, overrides or {}, device)
+    begin = time.perf_counter()
+    plan = _optimized(program, **options)
+    seconds = time.perf_counter() - begin
+    figures = {"fingerprint": program.fingerprint, **_figures(plan), "seconds": seconds}
+    for row in plan.baselines if baselines else ():
+        figures[f"{row.name}: cost_s"] = row.compute_s + row.communication_s
+        figures[f"{row.name}: step_s"] = row.step_s
+        figures[f"{row.name}: memory_bytes"] = row.memory_bytes
+    if "pipeline" in options:
+        plan.trace(folder / "trace.json")
+        events = json.loads((folder / "trace.json").read_text())
+        spans = [e for e in events["traceEvents"] if "dur" in e]
+        figures["spans"] = len(spans)
+        figures["end_s"] = max(e["ts"] + e["dur"] for e in spans) * 1e-6
+    return figures
+
+
+def written(
+    folder: Path, model: str, overrides: Mapping[str, Any] | None = None, **options: Any
+) -> Figures:
+    """Generate the script of a plan of a toy."""
+    plan = _optimized(_program(folder, model, "toy", overrides or {}, None), **options)
+    file = folder / "script.py"
+    plan.codegen(file)
+    text = file.read_text()
+    return {"lines": len(text.splitlines()), "script": _digest(text), "text": text}
+
+
+def cut(folder: Path, units: int, extra: int, equal: bool, variant: str, seed: int) -> Figures:
+    """Cut 96 layers into 16 stages: without a limit, with one of memory, or at preferred places."""
+    chain_type, cut_chain = _stage_partition()
+    rng = np.random.default_rng([seed, units, equal])
+    count = _LAYERS * units + extra
+
+    def draw(scale: float) -> list[float]:
+        found: list[float] = np.resize(
+            scale * (0.1 + rng.random(units if equal else count)), count
+        ).tolist()
+        return found
+
+    chain = chain_type(
+        tuple(draw(1e-3)), tuple(draw(1e-3)), tuple(draw(1e-3)[:-1]),
+        tuple(map(int, draw(1e8))), tuple(map(int, draw(1e7))),
+    )  # fmt: skip
+    options: dict[str, Any] = {}
+    if variant == "limit":
+        free = cut_chain(chain, _STAGES, _MICRO_BATCHES)
+        options["limit_bytes"] = int(0.9 * max(free.memory_bytes))
+    if variant == "preferred":
+        options["preferred"] = range(units, count, units)
+    begin = time.perf_counter()
+    found = cut_chain(chain, _STAGES, _MICRO_BATCHES, **options)
+    seconds = time.perf_counter() - begin
+    return {
+        "step_s": found.seconds, "memory_bytes": max(found.memory_bytes), "seconds": seconds,
+    }  # fmt: skip
+
+
+def memory(folder: Path, model: str, mesh: str, plans: int) -> Figures:
+    """Compare predicted memory with OneFlow's own compilation of as many plans, rank by rank."""
+    out = folder / "memory" / f"{model}-{mesh}"
+    shutil.rmtree(out, ignore_errors=True)
+    options = ["--models", model, "--meshes", mesh, "--plans", str(plans), "--folder", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", _memory_module(), *options], stdout=subprocess.PIPE, text=True
+    )
+    if done.returncode not in (0, 1) or not (out / "memory.csv").exists():
+        raise RuntimeError(f"exit code {done.returncode}: {done.stdout[-300:]}")
+    with (out / "memory.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    errors = [abs(float(row["error"])) for row in rows]
+    drawn = ("refined ", "random ")  # that depend on how choices are numbered
+    fixed = [row for row in rows if not row["plan"].startswith(drawn)]
+    return {
+        "plans": len({row["plan"] for row in rows}),
+        "mean_error": sum(errors) / len(errors),
+        "worst_error": max(errors),
+        **{
+            f"baselines: {name}": sum(int(row[name]) for row in fixed)
+            for name in ("oneflow", "predicted")
+        },
+    }
+
+
+KINDS: Mapping[str, Callable[..., Figures]] = {
+    "plan": planned,
+    "script": written,
+    "cut": cut,
+    "memory": memory,
+}
+
+
+def _figures(plan: Any) -> Figures:
+    """Return what a plan says of itself."""
+    estimate, search = plan.estimate, plan.search
+    bound_s, gap = _of(search, "lower_bound_s"), _of(search, "gap")
+    return {
+        "cost_s": bound_s / (1 - gap),
+        "lower_bound_s": bound_s,
+        "gap": gap,
+        "step_s": estimate.step_s,
+        "idle_s": estimate.idle_s,
+        "memory_bytes": estimate.memory_bytes,
+        "devices": plan.devices,
+        "mesh": str(plan.mesh),
+        "solver": _of(search, "solver"),
+        "states": _digest("\n".join(f"{n} {s}" for n, s in sorted(plan.variables.items()))),
+    }
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _optimized(program: Any, **options: Any) -> Any:
+    import autoddl
+
+    return autoddl.optimize(program, **options)
+
+
+def _program(
+    folder: Path, model: str, size: str, overrides: Mapping[str, Any], device: str | None
+) -> Any:
+    """Return a model's program, captured where the folder lacks it or has it in another format."""
+    import autoddl
+
+    text = json.dumps(overrides)
+    key = model, size, text, device
+    if key in _PROGRAMS:
+        return _PROGRAMS[key]
+    file = _file(folder, model, size, text)
+    for again in (False, True):
+        if again or not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            command = [sys.executable, __file__, str(folder), model, size, text]
+            subprocess.run(command, check=True, stdout=sys.stderr)
+        try:
+            program = autoddl.Program.load(file)
+        except autoddl.AutoDDLError:
+            continue
+        found = program if device is None else replace(program, device=device)
+        _PROGRAMS.clear()  # the largest takes hundreds of megabytes
+        _PROGRAMS[key] = found
+        return found
+    raise RuntimeError(f"{file}: cannot be read by the code that has written it")
+
+
+_PROGRAMS: dict[tuple[Any, ...], Any] = {}
+
+
+def _file(folder: Path, model: str, size: str, overrides: str) -> Path:
+    more = "" if overrides == "{}" else "-" + _digest(overrides)
+    return folder / "programs" / f"{model}-{size}{more}.json"
+
+
+def _capture(model: str, size: str, overrides: Mapping[str, Any], file: Path) -> None:
+    import autoddl
+    from experiments import models
+
+    with autoddl.abstract_parameters():
+        graph, inputs = models.build(model, size, **overrides)
+    part = file.with_name(f"{os.getpid()}.json")
+    autoddl.capture(graph, *inputs).save(part)
+    part.replace(file)
+
+
+# What follows is not public: each thing by the places where it has been.
+
+
+def _first(*names: str) -> Any:
+    """Import the first of these modules that there is."""
+    for name in names:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError as error:
+            if not name.startswith(str(error.name)):
+                raise
+    raise ModuleNotFoundError(", ".join(names))
+
+
+def _stage_partition() -> tuple[Any, Any]:
+    """Return the chain that is cut into stages, and the function that cuts it."""
+    module = _first(
+        "autoddl.perfmodel.pipeline.stage_partition",
+        "autoddl.search.stages",
+    )
+    return getattr(module, "UnitChain", None) or module.Chain, module.cut
+
+
+def _memory_module() -> str:
+    found: str = _first("experiments.fidelity.memory", "experiments.fidelity_memory").__name__
+    return found
+
+
+def _of(search: Any, name: str) -> Any:
+    """Return a field of what a plan says of its search, a mapping or a value."""
+    return search[name] if isinstance(search, Mapping) else getattr(search, name)
+
+
+if __name__ == "__main__":
+    main()

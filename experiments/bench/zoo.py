@@ -1,0 +1,129 @@
+"""Exact search, coordinate descent, baselines on the zoo: `python -m experiments.bench.zoo`.
+
+Every model at a size of its paper, on every mesh: how far the bound of exact search is from its plan,
+how much dearer coordinate descent's is, and how much longer the step of the best baseline takes than
+that of the plan that `autoddl.optimize` chooses. Each finished row is a line of rows.jsonl at once: a
+run that is cut off goes on from there. The exit code is 1 where coordinate descent misses its bar, or
+a baseline is better than the plan.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+
+import autoddl
+from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.profile import Profile
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.search.baselines import assignments
+from autoddl.search.network import builder
+from autoddl.search.solvers import coordinate
+from experiments.bench.frozen.suite import MESHES, ROOMY
+from experiments.bench.frozen.suite import ZOO as SIZES
+from experiments.lib import cli, frames
+from experiments.lib.frames import RowStore
+from experiments.lib.programs import captured
+
+ABOVE = 0.01  # of exact search's cost; coordinate descent may be so much dearer
+LEVEL = 1e-9  # relative; steps within it take equally long
+COLUMNS = {
+    "model": "{}", "mesh": "{}", "ops": "{:,}", "exact_s": "{:.1f}", "gap": "{:.4%}",
+    "coordinate_s": "{:.1f}", "above": "{:+.2%}", "baseline": "{}", "slower": "{:+.2%}",
+}  # fmt: skip
+
+
+@click.command(help=__doc__)
+@cli.listed("--models", SIZES)
+@click.option("--meshes", default=",".join(MESHES), show_default=True)
+@click.option("--profile", default="a100-2x16", show_default=True, help="file or bundled name")
+@click.option("--budget", default=20.0, show_default=True, help="seconds for each search")
+@cli.folder("out/zoo")
+def command(models: list[str], meshes: str, profile: str, budget: float, folder: Path) -> int:
+    """Run what is missing, print the table and write it as CSV."""
+    known, rows = profiles.load(profile), RowStore(folder / "rows.jsonl")
+    found = []
+    for model in models:
+        program = captured(folder / "programs" / f"{model}.json", model, SIZES[model])
+        for mesh in meshes.split(","):
+            where = Mesh.parse(mesh, known.levels)
+            found.append(row(rows, model, program, where, known, budget))
+    return report(pd.DataFrame(found), folder)
+
+
+def row(
+    rows: RowStore, model: str, program: Program, mesh: Mesh, profile: Profile, budget: float
+) -> frames.Row:
+    """Return the row of a model on a mesh, the kept one if there is one."""
+    key = {
+        "model": model, "mesh": str(mesh), "profile": profile.name,
+        "fingerprint": program.fingerprint, "budget_s": budget,
+    }  # fmt: skip
+    known = bool(rows.having(**key))
+    found = rows.once(key, lambda: planned(program, mesh, profile, budget))
+    if not known:
+        gap = 1 - found["lower_bound_s"] / found["cost_s"]
+        print(f"{model} {mesh}: {found['exact_s']:.1f} s, gap {gap:.2e}", flush=True)
+    return found
+
+
+def planned(program: Program, mesh: Mesh, profile: Profile, budget: float) -> dict[str, Any]:
+    """Plan a program, and search it again by coordinate descent; seconds, and costs in seconds.
+
+    `cost_s` is the sum that searches minimise, `step_s` what a step takes with what overlaps in it.
+    """
+    begin = time.perf_counter()
+    plan = autoddl.optimize(program, mesh=mesh, profile=profile, memory=ROOMY, budget=budget)
+    exact_s = time.perf_counter() - begin
+    problem = builder.build(program, mesh, profile)
+    begin = time.perf_counter()
+    descended = coordinate.search(problem, budget=budget, starts=assignments(problem).values())
+    coordinate_s = time.perf_counter() - begin
+    bound_s = plan.search.lower_bound_s
+    best = min(plan.baselines, key=lambda estimate: estimate.step_s)
+    return {
+        "ops": len(program.ops),
+        "exact_s": exact_s,
+        "cost_s": bound_s / (1 - plan.search.gap),
+        "lower_bound_s": bound_s,
+        "coordinate_s": coordinate_s,
+        "coordinate_cost_s": descended.cost_s,
+        "step_s": plan.estimate.step_s,
+        "baseline": best.name,
+        "baseline_step_s": best.step_s,
+        "solver": plan.search.solver,
+    }
+
+
+def report(frame: pd.DataFrame, folder: Path) -> int:
+    """Print the table and what was missed; write all of it; return the exit code."""
+    frame["gap"] = 1 - frame.lower_bound_s / frame.cost_s
+    frame["above"] = frame.coordinate_cost_s / frame.cost_s - 1
+    frame["slower"] = frame.baseline_step_s / frame.step_s - 1
+    print(frames.text(frame, COLUMNS))
+    print(
+        f"proven: {(frame.gap <= LEVEL).sum()} of {len(frame)}, largest gap {frame.gap.max():.4%}"
+    )
+    worst, least = frame.loc[frame.above.idxmax()], frame.loc[frame.slower.idxmin()]
+    met = worst.above <= ABOVE, least.slower >= -LEVEL
+    said = ["met" if each else "MISSED" for each in met]
+    print(
+        f"coordinate descent: {worst.above:+.2%} at most ({worst.model} on {worst.mesh}; at most "
+        f"{ABOVE:+.0%}: {said[0]})"
+    )
+    print(
+        f"best baseline: {least.slower:+.2%} at least ({least.model} on {least.mesh}; never below 0: "
+        f"{said[1]})"
+    )
+    frames.save(frame, folder, "zoo")
+    return 0 if all(met) else cli.MISSED
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run(command, "bench.zoo"))

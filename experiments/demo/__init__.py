@@ -1,0 +1,1 @@
+"""The whole way on one machine: calibrate, plan a GPT, train it, compare."""

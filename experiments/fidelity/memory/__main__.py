@@ -1,0 +1,195 @@
+"""Predicted memory against OneFlow's own plan, compiled for CUDA without a GPU.
+
+`python -m experiments.fidelity.memory [--models gpt,vgg13,bert_moe] [--meshes 4,2x2] [--plans 10]
+[--seed 0] [--folder out/memory] [--compute-stream]` compares, for every rank, the bytes of baseline
+and random plans; half of the random ones are refined by coordinate descent, so that they are of the
+kind that a search returns. With `--compute-stream` boxings are ops of the compute stream, and tensors
+may be redistributed for the forward and again for the backward pass (16 plans have all kinds). Every
+plan is a line of runs.jsonl at once: a run that is cut off goes on from there. The exit code is 1
+where a rank is off by more than 10 %.
+
+Workspaces of convolutions are not part of either side: cuDNN chooses them on the device.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+
+from autoddl.api import Plan
+from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.oneflow.memory import rank_estimate
+from autoddl.planner.assemble import make_plan
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.search.baselines import BASELINES
+from autoddl.search.heuristics.descent import Descent
+from autoddl.search.network import builder
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.saved_states import made_again
+from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.result import Assignment
+from autoddl.search.solvers.random_sampling import random_assignment
+from experiments.fidelity.memory.cuda_memory import cuda_memory
+from experiments.lib import cli, figures, frames
+from experiments.lib.frames import Row, RowStore
+from experiments.lib.programs import captured
+
+BAR = 0.10
+AGAIN = ", made again"  # a baseline whose tensors wait for the backward pass as they were made
+MIB = 2**20
+# Some 100 MB on each rank, so that no fixed part dominates.
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt": {
+        "layers": 4, "width": 512, "heads": 8, "sequence": 128, "vocabulary": 2048, "batch": 8,
+        "optimizer": "adam",
+    },
+    "vgg13": {
+        "image": 64, "classes": 1000, "channel_scale": 1, "dense": 1024, "batch": 16,
+    },
+    "bert_moe": {
+        "layers": 2, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 1024, "batch": 16,
+        "optimizer": "adam",
+    },
+}  # fmt: skip
+
+
+GROUP = ["model", "mesh"]
+COLUMNS: frames.Formats = {
+    "model": "{}", "mesh": "{}", "plans": "{}", "least MiB": "{:.0f}", "most MiB": "{:.0f}",
+    "mean": "{:.2%}", "worst": "{:.2%}",
+}  # fmt: skip
+
+
+@click.command(help=__doc__)
+@cli.listed("--models", SIZES)
+@click.option("--meshes", default="4,2x2", show_default=True)
+@click.option("--plans", default=10, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--compute-stream", is_flag=True)
+@cli.folder("out/memory")
+def command(
+    models: list[str], meshes: str, plans: int, seed: int, compute_stream: bool, folder: Path
+) -> int:
+    """Run what is missing, print the table, write and draw it."""
+    kept, names = (
+        RowStore(folder / "runs.jsonl"),
+        plan_names(plans, seed, compute_stream=compute_stream),
+    )
+    found: list[Row] = []
+    for model in models:
+        program = captured(folder / "programs" / f"{model}.json", model, "toy", **SIZES[model])
+        for mesh in meshes.split(","):
+            found += run(kept, program, model, mesh, names, compute_stream=compute_stream)
+    frame = pd.DataFrame(found)
+    frame["error"] = frame.predicted / frame.oneflow - 1
+    print(frames.text(summary(frame), COLUMNS))
+    frames.save(frame, folder, "memory")
+    draw(folder / "memory", frame)
+    return cli.MISSED if frame.error.abs().max() > BAR else 0
+
+
+def run(
+    kept: RowStore, program: Program, model: str, mesh: str, names: Sequence[str],
+    *, compute_stream: bool = False,
+) -> list[Row]:  # fmt: skip
+    """Return the rows of a model on a mesh, one for each rank of each plan; missing ones are added."""
+    problem = None
+    found: list[Row] = []
+    for name in names:
+        key = {"model": model, "mesh": mesh, "plan": name, "compute_stream": compute_stream}
+        if not kept.having(**key):
+            problem = problem or _problem(program, mesh, compute_stream)
+            begin = time.perf_counter()
+            plan = _plan(problem, name)
+            rows = [] if plan is None else compare(program, plan, model)
+            kept.add({**key, "ranks": rows})
+            for row in sorted(rows, key=lambda row: -abs(row["predicted"] / row["oneflow"] - 1))[
+                :1
+            ]:
+                worst, took = row["predicted"] / row["oneflow"] - 1, time.perf_counter() - begin
+                size = f"{rows[-1]['oneflow'] / MIB:.0f} MiB, error {worst:+.2%} ({took:.1f} s)"
+                print(f"{model} [{mesh}] {name}: {size}", flush=True)
+        found += [{**key, **row} for row in kept.having(**key)[0]["ranks"]]
+    return found
+
+
+def _problem(program: Program, mesh: str, compute_stream: bool) -> CostNetwork:
+    where, profile = Mesh.parse(mesh), profiles.load(None)
+    problem = builder.build(program, where, profile, compute_stream=compute_stream)
+    return with_saved(problem) if compute_stream else problem
+
+
+def plan_names(plans: int, seed: int, *, compute_stream: bool = False) -> list[str]:
+    """Return the names of so many plans: the baselines, then refined and random ones in turn."""
+    drawn = [f"{('refined', 'random')[i % 2]} {seed + i // 2}" for i in range(plans)]
+    again = [f"{name}{AGAIN}" for name in BASELINES] if compute_stream else []
+    return [*BASELINES, *again, *drawn][:plans]
+
+
+def compare(program: Program, plan: Plan, model: str) -> list[Row]:
+    """Compile a plan for CUDA and return each rank's bytes beside the predicted ones."""
+    arguments: dict[str, Any] = {"name": model, **SIZES[model]}
+    rows = []
+    for real in cuda_memory(plan, "experiments.models:build", arguments):
+        memory = rank_estimate(
+            plan.mesh.shape, plan.layout, coords=plan.mesh.coords(real.rank),
+            compute_stream=plan.compute_stream,
+        )  # fmt: skip
+        rows.append({
+            "rank": real.rank,
+            "oneflow_variables": real.variables, "oneflow_reused": real.reused,
+            "oneflow_others": real.others, "oneflow": real.total,
+            "parameters": memory.parameters, "gradients": memory.gradients,
+            "optimizer_states": memory.optimizer_states,
+            "activations_peak": memory.activations_peak, "buffers": memory.buffers,
+            "predicted": memory.total,
+        })  # fmt: skip
+    return rows
+
+
+def _plan(problem: CostNetwork, name: str) -> Plan | None:
+    """Return the plan of a name; None for a baseline that does not apply."""
+    baseline = name.removesuffix(AGAIN)
+    if baseline in BASELINES:
+        assignment = BASELINES[baseline](problem)
+        if assignment is None:
+            return None
+        if name != baseline:
+            assignment = made_again(problem, assignment)
+    else:
+        kind, _, seed = name.partition(" ")
+        assignment = random_assignment(problem, int(seed))
+        if kind == "refined":
+            assignment = Assignment(Descent(problem).refine(assignment))
+    return Plan.of(make_plan(problem, problem.result(name, assignment)))
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per model and mesh: plans, bytes, mean and worst error over plans and ranks."""
+    groups = frame.assign(mib=frame.oneflow / MIB, off=frame.error.abs()).groupby(GROUP, sort=False)
+    named = {
+        "plans": ("plan", "nunique"), "least MiB": ("mib", "min"), "most MiB": ("mib", "max"),
+        "mean": ("off", "mean"), "worst": ("off", "max"),
+    }  # fmt: skip
+    return groups.agg(**named).reset_index()
+
+
+def draw(file: Path, frame: pd.DataFrame) -> None:
+    """Draw predicted against OneFlow's bytes, with the band of the bar."""
+    figure, ((axis,),) = figures.panels(size=(5, 5))
+    sizes = frame.assign(oneflow=frame.oneflow / MIB, predicted=frame.predicted / MIB)
+    figures.against(axis, sizes, "oneflow", "predicted", GROUP, BAR)
+    axis.set(xlabel="OneFlow's CUDA plan, MiB per rank", ylabel="predicted, MiB per rank")
+    axis.set(title="memory of baseline and random plans (band: 10 %)")
+    figures.save(figure, file)
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run(command, "fidelity.memory"))

@@ -1,0 +1,66 @@
+"""Hold predictions against the clock: errors, ranks, the best plan; the figure.
+
+A frame has one row for each plan on a testbed (bed, model, plan, name), in seconds: `predicted_s` of the
+step, less than `compute_s` plus `communication_s` where they overlap, give or take `uncertainty_s`;
+`measured_s`, and `measured_communication_s` of the redistributions by themselves, one after another.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.lib import figures
+from experiments.lib.frames import Row
+
+BAND = 0.15  # what is grey in the figure
+
+
+def with_errors(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add (predicted − measured) / measured of the step and, where there is any, the communication."""
+    sent_s = frame.measured_communication_s.where(frame.measured_communication_s > 0)
+    return frame.assign(
+        error=frame.predicted_s / frame.measured_s - 1,
+        communication_error=frame.communication_s / sent_s - 1,
+    )
+
+
+def score(frame: pd.DataFrame) -> Row:
+    """Return how well these plans are predicted; the best plan is chosen within each model.
+
+    Errors are those of the step, but for `communication_error`, the mean one of the communication.
+    `covered` is the share of plans that took what was predicted ± its uncertainty; `regret` how much
+    slower the plan predicted best ran than the best one, the worst model's.
+    """
+    found = with_errors(frame)
+    off = found.error.abs()
+    chosen = found.loc[found.groupby("model").predicted_s.idxmin()].set_index("model").measured_s
+    return {
+        "plans": len(found),
+        "spearman": found.predicted_s.corr(found.measured_s, method="spearman"),
+        "mean_error": off.mean(),
+        "communication_error": found.communication_error.abs().mean(),  # NaN where there is none
+        "worst_error": off.max(),
+        "bias": found.error.median(),
+        "covered": ((found.predicted_s - found.measured_s).abs() <= found.uncertainty_s).mean(),
+        "regret": (chosen / found.groupby("model").measured_s.min()).max() - 1,
+    }
+
+
+def draw(frame: pd.DataFrame, file: Path) -> None:
+    """Draw predicted against measured times (AutoDDL fig. 4): above steps, below communication.
+
+    One column for each testbed; ±15 % is grey.
+    """
+    beds = frame.groupby("bed", sort=False)
+    figure, axes = figures.panels(2, beds.ngroups)
+    kinds = (
+        ("step", "measured_s", "predicted_s"),
+        ("communication", "measured_communication_s", "communication_s"),
+    )
+    for row, (what, measured, predicted) in zip(axes, kinds, strict=True):
+        for axis, (bed, mine) in zip(row, beds, strict=True):
+            figures.against(axis, mine[mine[measured] > 0], measured, predicted, ["model"], BAND)
+            axis.set(title=bed, xlabel=f"measured {what} (s)", ylabel=f"predicted {what} (s)")
+    figures.save(figure, file)

@@ -1,0 +1,212 @@
+"""How soon each solver finds how good a plan (AutoDDL, figure 7): `python -m experiments.figures.fig07`.
+
+Every model is searched by every solver with several seeds. Relative run time is the cost of the best
+plan so far divided by that of the best one that any solver found; lines are medians over the seeds,
+bands the range. Each finished search is a line of runs.jsonl at once: a run that is cut off goes on
+from there. Solvers for which a model is too large are named and left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pandas as pd
+
+from autoddl.errors import InfeasibleError
+from autoddl.perfmodel import profile as profiles
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.network import builder
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.solvers.named import SOLVERS
+from experiments.lib import cli, figures, frames
+from experiments.lib.frames import Row, RowStore
+from experiments.lib.programs import captured
+
+# Name here: the zoo's model and its size.
+MODELS = {
+    "alexnet": ("alexnet", "alexnet"),
+    "vgg": ("vgg13", "vgg13"),
+    "gpt": ("gpt", "gpt2_small"),
+    "dlrm": ("dlrm", "kaggle"),
+}
+# The paper's searches and exact; the ILP is a check of the others, fast is exact that ends earlier.
+COMPARED = tuple(name for name in SOLVERS if name not in ("fast", "ilp"))
+THIN = 1e-4  # relative; of a trace those improvements are kept that are larger
+WITHIN = 0.03  # of the best cost: the paper's figure for coordinate descent
+POINTS = 200  # of a curve
+COLUMNS: frames.Formats = {
+    "model": "{}", "solver": "{}", "seeds": "{}", "relative": "{:.4f}", "low": "{:.4f}",
+    "high": "{:.4f}", "within_s": lambda s: "never" if s == inf else f"{s:.2f}",
+    "evaluations": "{:,.0f}",
+}  # fmt: skip
+
+
+@click.command(help=__doc__)
+@click.option(
+    "--models", default=",".join(MODELS), show_default=True, help="or MODEL:SIZE of the zoo"
+)
+@click.option("--mesh", default="2x4", show_default=True)
+@click.option("--seconds", default=20.0, show_default=True, help="for each search")
+@click.option("--seeds", default=3, show_default=True, help="0 to N − 1")
+@cli.listed("--solvers", SOLVERS, COMPARED)
+@click.option("--profile", default="v100-8x", show_default=True, help="file or bundled name")
+@cli.folder("out/fig07")
+def command(
+    models: str,
+    mesh: str,
+    seconds: float,
+    seeds: int,
+    solvers: list[str],
+    profile: str,
+    folder: Path,
+) -> None:
+    """Run what is missing, print the table, write and draw it."""
+    kept, runs = RowStore(folder / "runs.jsonl"), []
+    for model in models.split(","):
+        name, _, size = model.partition(":")
+        if not size:
+            name, size = MODELS.get(model, (model, "toy"))
+        program = captured(folder / "programs" / f"{model.replace(':', '-')}.json", name, size)
+        known = profiles.load(profile, device_type=program.device)
+        where = Mesh.parse(mesh, known.levels)
+        setting = {
+            "model": model, "program": program.fingerprint, "mesh": str(where),
+            "profile": known.name, "budget_s": seconds,
+        }  # fmt: skip
+        todo = [(solver, seed) for solver in solvers for seed in range(seeds)]
+        runs += rows(kept, setting, partial(builder.build, program, where, known), todo)
+    report(runs, folder)
+
+
+def rows(
+    kept: RowStore, setting: Row, make: Callable[[], CostNetwork], todo: Sequence[tuple[str, int]]
+) -> list[Row]:
+    """Return the searches of the problem that `make` returns, by solver and seed.
+
+    Those that are not kept are run; what is too large for a solver is so with every seed.
+    """
+    found: list[Row] = []
+    problem = None
+    for solver, seed in todo:
+        if any(r["error"] for r in found if r["solver"] == solver):
+            continue
+        key = {**setting, "solver": solver, "seed": seed}
+        if not kept.having(**key):
+            problem = problem or make()
+            row = kept.add({**key, **_searched(problem, solver, seed, setting["budget_s"])})
+            head = f"{row['model']} [{row['mesh']}] {solver}, seed {seed}"
+            print(f"{head}, {len(problem)} nodes: {_outcome(row)}", flush=True)
+        found += kept.having(**key)
+    return found
+
+
+def _searched(problem: CostNetwork, solver: str, seed: int, budget_s: float) -> Row:
+    """Return one search: its trace has (seconds since start, best cost so far in seconds)."""
+    try:
+        found = SOLVERS[solver](problem, budget=budget_s, seed=seed)
+    except InfeasibleError as error:
+        return {"error": str(error), "evaluations": 0, "trace": []}
+    return {"error": "", "evaluations": found.evaluations, "trace": thinned(found.trace)}
+
+
+def _outcome(row: Row) -> str:
+    if row["error"]:
+        return f"left out: {row['error']}"
+    spent_s, cost_s = row["trace"][-1]
+    return f"{cost_s * 1e3:.4g} ms a step, {row['evaluations']:,} evaluations in {spent_s:.1f} s"
+
+
+def thinned(trace: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Return the first pair, those that improve by more than 0.01 %, and the last one."""
+    kept: list[tuple[float, float]] = []
+    pairs = list(trace)
+    for number, pair in enumerate(pairs):
+        edge = number in (0, len(pairs) - 1)
+        if edge or pair[1] < kept[-1][1] * (1 - THIN):
+            kept.append(pair)
+    return tuple(kept)
+
+
+def searches(runs: Sequence[Row]) -> pd.DataFrame:
+    """Return the searches that ended with a plan; costs are relative to the model's best one."""
+    frame = pd.DataFrame([r for r in runs if not r["error"]])
+    frame["cost_s"] = [trace[-1][1] for trace in frame.trace]
+    frame["best_s"] = frame.groupby("model").cost_s.transform("min")
+    frame["relative"] = frame.cost_s / frame.best_s
+    near = frame.best_s * (1 + WITHIN)
+    frame["within_s"] = [
+        next((t for t, cost in trace if cost <= level), inf)
+        for trace, level in zip(frame.trace, near, strict=True)
+    ]
+    return frame
+
+
+def summaries(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return where each solver's searches of a model ended, and when they were near the best cost."""
+    named = {
+        "seeds": ("seed", "size"), "relative": ("relative", "median"), "low": ("relative", "min"),
+        "high": ("relative", "max"), "within_s": ("within_s", "median"),
+        "evaluations": ("evaluations", "median"),
+    }  # fmt: skip
+    return frame.groupby(["model", "solver"], sort=False).agg(**named).reset_index()
+
+
+def curve(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how one solver gets better, from its first plan on; infinite while nothing is known."""
+    first = max(1e-6, min(trace[0][0] for trace in frame.trace))
+    last = max(*(trace[-1][0] for trace in frame.trace), frame.budget_s.iloc[0])
+    times = np.geomspace(first, last, POINTS)
+    times[-1] = last  # not just below, where the last plan is not known yet
+    values: list[Any] = []
+    for trace, best_s in zip(frame.trace, frame.best_s, strict=True):
+        seconds, costs = np.array(trace).T
+        known = np.concatenate([[inf], costs / best_s])
+        values.append(known[np.searchsorted(seconds, times, side="right")])
+    middle, low, high = (f(values, axis=0) for f in (np.median, np.min, np.max))
+    return pd.DataFrame({"search_s": times, "median": middle, "low": low, "high": high})
+
+
+def report(runs: Sequence[Row], folder: Path) -> None:
+    """Print the table; write fig07_curves.csv, fig07.csv and .json (summaries), and the figure."""
+    frame = searches(runs)
+    refused = [r for r in runs if r["error"]]
+    found = summaries(frame)
+    print(frames.text(found, COLUMNS))
+    for r in refused:
+        print(f"left out: {r['model']}: {r['error']}")
+    groups = frame.groupby(["model", "solver"], sort=False)
+    curves = pd.concat({key: curve(g) for key, g in groups}, names=["model", "solver"])
+    curves = curves.reset_index(level=[0, 1])
+    curves.to_csv(folder / "fig07_curves.csv", index=False, float_format="%.6g")
+    left_out = [[r["model"], r["solver"]] for r in refused]
+    settings = frame[["model", "program", "mesh", "profile", "budget_s"]].drop_duplicates()
+    facts = {"settings": settings.to_dict("records"), "left_out": left_out}
+    frames.save(found, folder, "fig07", **facts)
+    draw(curves, folder / "fig07")
+
+
+def draw(curves: pd.DataFrame, file: Path) -> None:
+    """Draw one panel for each model: relative run time against search time, both logarithmic."""
+    figure, axes = figures.panels(1, curves.model.nunique())
+    colour = dict(zip(SOLVERS, figures.COLOURS * len(SOLVERS), strict=False))
+    known = curves.replace(inf, np.nan)
+    for axis, (model, mine) in zip(axes.flat, known.groupby("model", sort=False), strict=True):
+        for solver, c in mine.groupby("solver", sort=False):
+            axis.plot(c.search_s, c["median"], color=colour[str(solver)], label=solver)
+            axis.fill_between(c.search_s, c.low, c.high, color=colour[str(solver)], alpha=0.2)
+        axis.axhline(1 + WITHIN, color="black", linewidth=0.8, linestyle=":", label="3 % above")
+        axis.set(xscale="log", yscale="log", title=model, xlabel="search time (s)")
+        axis.legend(frameon=False)
+    axes[0, 0].set_ylabel("run time / best found by any solver")
+    figures.save(figure, file)
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run(command, "figures.fig07"))

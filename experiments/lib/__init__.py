@@ -1,0 +1,1 @@
+"""What experiments share: command lines, rows that grow, figures, programs, ranks."""

@@ -1,0 +1,65 @@
+"""Programs of the zoo: traced once, in a process of its own, without memory for parameters.
+
+`python -m experiments.lib.programs FILE MODEL SIZE OVERRIDES` is that process.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import autoddl
+from autoddl.errors import AutoDDLError
+from autoddl.sbp.program import Program
+from experiments import models
+from experiments.lib.ranks import in_child
+
+
+def captured(file: Path, model: str, size: str = "toy", **overrides: Any) -> Program:
+    """Return the program of a model of the zoo, from the file if it is there.
+
+    What tracing took is kept beside it (`capture_facts`).
+
+    Raises:
+        AutoDDLError: no such model, or no such size of it.
+    """
+    if not file.exists():
+        print(f"tracing {model}, size {size}", flush=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        in_child(__name__, [str(file), model, size, json.dumps(overrides)])
+    return Program.load(file)
+
+
+def capture_facts(file: Path) -> dict[str, float]:
+    """Return how many seconds and bytes building a model and tracing it took."""
+    facts: dict[str, float] = json.loads(file.with_suffix(".facts").read_text())
+    return facts
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main(file: str, model: str, size: str, overrides: str) -> None:
+    """Trace a model; write its program and what that took."""
+    begin = time.perf_counter()
+    with autoddl.abstract_parameters():
+        graph, inputs = models.build(model, size, **json.loads(overrides))
+    program = autoddl.capture(graph, *inputs)
+    facts = {"capture_s": time.perf_counter() - begin, "capture_bytes": peak_bytes()}
+    Path(file).with_suffix(".facts").write_text(json.dumps(facts))
+    part = Path(file).with_suffix(".part")
+    program.save(part)
+    part.replace(file)
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except AutoDDLError as error:
+        sys.exit(str(error))

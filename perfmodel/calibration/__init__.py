@@ -1,0 +1,1 @@
+"""Links and kernels of a profile from timed collectives and ops."""

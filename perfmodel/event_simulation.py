@@ -1,0 +1,185 @@
+"""When works run on the resources that they need: an event-driven simulation, compiled.
+
+A resource does one thing at a time, and what was ready first goes first. Works 0 and 1 need the device
+for 3 s each, work 2 needs a link for 2 s once 0 has ended: they run from 0 to 3, 3 to 6 and 3 to 5 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from autoddl.compiled import compiled
+from autoddl.ragged import Ragged
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Graph(NamedTuple):
+    """Works by number: what each consists of, and what waits for it.
+
+    The parts of work n, which it runs in turn, stand from `begin[n]` to `begin[n + 1]`: the `resource`
+    and the seconds on it. `later` has, from `first[n]` to `first[n + 1]`, the works that wait for it;
+    `waits` how many each waits for. Of what has been ready at one time the first goes first.
+    """
+
+    begin: Ints
+    resource: Ints
+    seconds: Floats
+    waits: Ints
+    first: Ints
+    later: Ints
+
+
+ResourceParts = tuple[tuple[str, float], ...]
+"""What a work consists of, in turn: a resource, and the seconds on it."""
+
+
+@dataclass(slots=True)
+class SimulatedWork:
+    """One work: its parts in turn, how many works it waits for, and what waits for it."""
+
+    name: str
+    parts: ResourceParts
+    waits: int = 0
+    next: list[int] = field(default_factory=list)
+
+
+class ResourceSpan(NamedTuple):
+    """A part of some work on a resource, in seconds after the begin."""
+
+    name: str
+    resource: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Works:
+    """Works column by column; the graph has the numbers of `resources`."""
+
+    names: Sequence[str]
+    resources: Sequence[str]
+    graph: Graph
+
+    @classmethod
+    def of(cls, found: Sequence[SimulatedWork]) -> Works:
+        """Return works given one by one; of what is ready at one time the first goes first."""
+        resources: dict[str, int] = {}
+        rows = [[resources.setdefault(r, len(resources)) for r, _ in work.parts] for work in found]
+        resource, later = Ragged.of(rows), Ragged.of([work.next for work in found])
+        seconds = np.array([s for work in found for _, s in work.parts], dtype=np.float64)
+        waits = np.array([work.waits for work in found], dtype=np.int64)
+        graph = Graph(resource.start, resource.items, seconds, waits, *later)
+        return cls([work.name for work in found], tuple(resources), graph)
+
+    def runs(self) -> list[tuple[int, int, float, float]]:
+        """Return (work, part, start, end) of all parts in the order in which they start."""
+        who, when = run(self.graph, len(self.resources))
+        return [(*w, *t) for w, t in zip(who.tolist(), when.tolist(), strict=True)]
+
+    def spans(self) -> list[ResourceSpan]:
+        """Return the same with the names of works and resources."""
+        begin, resource = self.graph.begin.tolist(), self.graph.resource.tolist()
+        return [
+            ResourceSpan(
+                self.names[work], self.resources[resource[begin[work] + part]], start_s, end_s
+            )
+            for work, part, start_s, end_s in self.runs()
+        ]
+
+    @property
+    def end_s(self) -> float:
+        """Return when all has run."""
+        return float(run(self.graph, len(self.resources))[1].max(initial=0.0))
+
+
+@compiled
+def earliest_ends(seconds: Floats, begin: Ints, before: Ints) -> Floats:
+    """Return when works end at the earliest; `before` has those that each waits for."""
+    found = np.zeros(len(seconds))
+    for work in range(len(seconds)):
+        for k in range(begin[work], begin[work + 1]):
+            found[work] = max(found[work], found[before[k]])
+        found[work] += seconds[work]
+    return found
+
+
+@compiled
+def run(graph: Graph, resources: int) -> tuple[Ints, Floats]:
+    """Return all parts in the order in which they start: (work, part), and (start, end) of each.
+
+    On each resource goes first what was ready first.
+    """
+    count, parts = len(graph.waits), len(graph.seconds)
+    who, when = np.empty((parts, 2), np.int64), np.empty((parts, 2))
+    waits, at = graph.waits.copy(), graph.begin.copy()
+    # by resource a heap of (when it was ready, the work)
+    queues = [[(0.0, np.int64(0)) for _ in range(0)] for _ in range(resources)]
+    busy, until = np.full(resources, -1), np.full(resources, np.inf)
+    changed, moving = np.empty(resources, np.int64), np.empty(count, np.int64)
+    done, now, moved = 0, 0.0, 0
+    for work in range(count):
+        if waits[work] == 0:
+            moving[moved] = work
+            moved += 1
+    while True:
+        changes = 0  # of resources whose queue or state changed just now, as they did
+        while True:
+            ended = -1
+            for resource in range(resources):
+                if until[resource] <= now and (
+                    ended < 0 or (until[resource], busy[resource]) < (until[ended], busy[ended])
+                ):
+                    ended = resource
+            if ended < 0:
+                break
+            moving[moved] = busy[ended]
+            moved += 1
+            at[busy[ended]] += 1
+            busy[ended], until[ended] = -1, np.inf
+            changes = _noted(changed, changes, ended)
+        place = 0
+        while place < moved:  # grows while it is walked
+            work = moving[place]
+            place += 1
+            if at[work] < graph.begin[work + 1]:
+                resource = graph.resource[at[work]]
+                heappush(queues[resource], (now, work))
+                changes = _noted(changed, changes, resource)
+                continue
+            for k in range(graph.first[work], graph.first[work + 1]):
+                waits[graph.later[k]] -= 1
+                if waits[graph.later[k]] == 0:
+                    moving[moved] = graph.later[k]
+                    moved += 1
+        moved = 0
+        for k in range(changes):
+            resource = changed[k]
+            if busy[resource] < 0 and len(queues[resource]):
+                work = heappop(queues[resource])[1]
+                busy[resource], until[resource] = work, now + graph.seconds[at[work]]
+                who[done, 0], who[done, 1] = work, at[work] - graph.begin[work]
+                when[done, 0], when[done, 1] = now, until[resource]
+                done += 1
+        now = np.inf
+        for resource in range(resources):
+            now = min(now, until[resource])
+        if now == np.inf:
+            return who[:done], when[:done]
+
+
+@compiled
+def _noted(items: Ints, count: int, item: int) -> int:
+    """Put an item behind so many others if it is not among them; return how many there are now."""
+    for k in range(count):
+        if items[k] == item:
+            return count
+    items[count] = item
+    return count + 1

@@ -1,0 +1,306 @@
+"""Lowering: the tasks and buffers of one rank of OneFlow, from a program and its layout.
+
+Every variable, input, op, boxing and identity behind a boxing becomes an instance of a task template
+(task_templates.py); instances stand in the order of the program, a boxing before its first reader. With
+a (S0) → matmul (B) on a mesh of 2 those are: input a, all-gather, identity, matmul: four tasks, whose
+reads are the buffers of the one before.
+
+Source: OneFlow 0.9, core/graph/boxing and core/graph/task_graph.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from autoddl.perfmodel.oneflow.instances import Chosen, numbered, order_of
+from autoddl.perfmodel.oneflow.sizes import LocalSizes
+from autoddl.perfmodel.oneflow.task_graph import (
+    BITS,
+    MASK,
+    NONE,
+    Flags,
+    Ints,
+    RankTasks,
+    Table,
+)
+from autoddl.perfmodel.oneflow.task_templates import INPUT
+from autoddl.ragged import Ragged
+from autoddl.sbp.layout import Layout, Moves, Path
+from autoddl.sbp.rewrites.gradient_accumulation import SUM
+from autoddl.sbp.state import NdSbp
+
+
+def rank_tasks(
+    mesh: Sequence[int],
+    layout: Layout,
+    coords: Sequence[int] | None = None,
+    *,
+    sizes: LocalSizes | None = None,
+    compute_stream: bool = False,
+) -> RankTasks:
+    """Return the tasks of the rank at mesh coordinates `coords` (all 1 at most, by default).
+
+    Ranks differ only where B becomes P: the first device of an axis keeps the value, others make
+    zeros. So the coordinates count as 0 or not 0. `sizes` are those of another layout of the program.
+    With `compute_stream` boxings are ops of the compute stream, as far as OneFlow can do that.
+    """
+    place = _away(mesh) if coords is None else tuple(coords)
+    known = sizes or LocalSizes(layout.program, mesh)
+    return _Lowering(layout, known, place, compute_stream=compute_stream).tasks()
+
+
+def never_reused_bytes(mesh: Sequence[int], layout: Layout, sizes: LocalSizes) -> int:
+    """Return the bytes on one device that no other buffer ever uses; in less time than `rank_tasks`.
+
+    Those are parameters, their states, inputs, and what collectives on streams of their own return.
+    """
+    lowering = _Lowering(layout, sizes, _away(mesh), compute_stream=False)
+    return lowering.never_reused_bytes()
+
+
+def _away(mesh: Sequence[int]) -> tuple[int, ...]:
+    """Return coordinates that are not 0 where there are others."""
+    return tuple(min(1, size - 1) for size in mesh)
+
+
+class _Wanted(NamedTuple):
+    """What is added: a chain of templates each, for a tensor and before an op, in ascending order.
+
+    One reads the result `source`, or what the chain `behind` makes, where that is not NONE. `order` is
+    that of an identity behind no state. The one behind `late` states waits for the op `after`, if that
+    is not NONE.
+    """
+
+    chain: Ints
+    tensor: Ints
+    op: Ints
+    order: Ints
+    source: Ints
+    behind: Ints
+    after: Ints
+    late: Ints
+
+
+class _Added(NamedTuple):
+    """The instances of chains: template, tensor, what each reads, the op behind it, the task's order.
+
+    `waits` are pairs of instances and ops that they wait for; `result` is what each chain makes.
+    """
+
+    instances: Table
+    waits: Table
+    result: Ints
+
+
+class _Lowering:
+    """The lowering of one layout. Instances are numbered: variables and inputs, ops, what is added.
+
+    A result is one number, `instance << BITS` and which of the instance's buffers it is.
+    """
+
+    def __init__(
+        self, layout: Layout, sizes: LocalSizes, coords: tuple[int, ...], *, compute_stream: bool
+    ) -> None:
+        self.program, self.layout, self.compute_stream = layout.program, layout, compute_stream
+        self.sizes, self.dataflow = sizes, sizes.dataflow
+        self.templates = sizes.templates(coords, compute_stream=compute_stream)
+        columns, held = layout.program.columns, (layout.inputs, layout.variables)
+        self.inputs = len(held[0])  # the first of what is kept
+        self.kept = np.concatenate([states.numbers for states in held])
+        self.states: list[NdSbp] = [state for states in held for state in states.distinct]
+        self.state = np.concatenate((held[0].which, len(held[0].distinct) + held[1].which))
+        is_input = np.arange(len(self.kept)) < self.inputs
+        first, alike = _distinct(self.state, columns.form[self.kept], is_input)
+        sources = [
+            self.templates.source(
+                int(columns.form[self.kept[n]]),
+                self.states[self.state[n]],
+                merged=bool(is_input[n]),
+            )
+            for n in first
+        ]
+        self.source = np.array(sources, dtype=np.int64)[alike]
+        signature = layout.signatures.complete()
+        self.first, self.which = _distinct(signature, columns.kind)
+        self.signature = [layout.signatures.distinct[n] for n in signature[self.first].tolist()]
+        # equal for instances of equal states, not bytes only
+        self.alike = np.concatenate((alike, self.which + len(alike)))
+
+    def tasks(self) -> RankTasks:
+        """Return the tasks and buffers, numbered in the order of the program."""
+        reads, added = self._reads()
+        ops = np.array([self._op(kind) for kind in range(len(self.first))], dtype=np.int64)
+        place, kept = self.program.columns.place, len(self.kept)
+        pairs = [(kept + place[o], place[t]) for o, t in self.layout.after.items() if o in place]
+        waits = np.concatenate((np.array(pairs, np.int64).reshape(-1, 2).T, added.waits), axis=1)
+        templates = np.concatenate((self.source, ops[self.which]))
+        chosen = Chosen(self.kept, templates, reads, added.instances, waits, self.compute_stream)
+        return numbered(self.dataflow, self.templates.columns(), chosen)
+
+    def never_reused_bytes(self) -> int:
+        """Return the bytes of the buffers whose memory nothing reuses; those of ops are sums."""
+        _, added = self._reads()
+        sums = [kind for kind, number in enumerate(self.first) if self._is_sum(number)]
+        counts = np.bincount(self.which, minlength=len(self.first))[sums]
+        ops = np.array([self._op(kind) for kind in sums], dtype=np.int64).repeat(counts)
+        used = np.concatenate((self.source, added.instances[0], ops))
+        return int(self.templates.never_reused_bytes()[used].sum())
+
+    def _op(self, kind: int) -> int:
+        """Return the template of ops of one kind and signature."""
+        number, signature = self.first[kind], self.signature[kind]
+        op, sizes = self.program.ops[number], self.sizes.op(number, signature)
+        operands = tuple([operand for operand, _ in op.inputs])
+        return self.templates.op(sizes, operands, reused=not self._is_sum(number))
+
+    def _is_sum(self, number: int) -> bool:
+        return self.program.ops[number].type == SUM
+
+    def _reads(self) -> tuple[Ints, _Added]:
+        """Return which result each op input reads, NONE where the engine's scheduler makes it.
+
+        Besides, what is added for this.
+        """
+        flow, read, first_op = self.dataflow, self.program.columns.inputs, len(self.kept) << BITS
+        kept = np.full(len(self.program.tensors), NONE)
+        kept[self.kept] = np.arange(len(self.kept)) << BITS
+        found = np.where(flow.made == NONE, kept[read.tensor], flow.made + first_op)
+        given = np.where(flow.result == NONE, kept, flow.result + first_op)
+        moves = self.layout.moves
+        into = moves.slot != NONE
+        wanted = np.full(len(found), NONE)
+        wanted[moves.slot[into]] = moves.item[into]
+        slots = np.flatnonzero((wanted != NONE) & (found != NONE))
+        item, first = np.unique(wanted[slots], return_index=True)
+        turn = first.argsort()
+        item, slot = item[turn], slots[first[turn]]
+        none = np.full(len(item), NONE)
+        columns = np.stack((item, moves.tensor[item], found[slot], read.op[slot], none))
+        more = self._outputs(moves, item.tolist(), given)
+        added = self._added(moves, np.concatenate((columns, more), axis=1))
+        place = np.empty(len(moves.tensor), dtype=np.int64)
+        place[item] = np.arange(len(item))
+        found[slots] = added.result[place[wanted[slots]]]
+        return found, added
+
+    def _outputs(self, moves: Moves, items: Sequence[int], given: Ints) -> Table:
+        """Return what is added for the graph's outputs, behind what is for `items` already.
+
+        Those are redistributions, and, with number NONE, what gives a tensor back.
+        """
+        number, end = self.program.columns.number, len(self.program.ops)
+        out = moves.item[moves.slot == NONE]
+        returned = dict(zip(moves.tensor[out].tolist(), out.tolist(), strict=True))
+        places = {item: place for place, item in enumerate(items)}
+        found: list[tuple[int, ...]] = []
+        for tensor in dict.fromkeys([number[name] for name in self.program.outputs]):
+            item, source = returned.get(tensor, NONE), int(given[tensor])
+            if source == NONE:
+                continue
+            if item != NONE and item not in places:
+                places[item] = len(items) + len(found)
+                found.append((item, tensor, source, end, NONE))
+            found.append((NONE, tensor, source, end, places.get(item, NONE)))
+        return np.array(found, dtype=np.int64).reshape(-1, 5).T
+
+    def _added(self, moves: Moves, columns: Table) -> _Added:
+        """Return the instances of redistributions, and of what gives tensors back (number NONE)."""
+        item, tensor, source, op, behind = columns
+        alone, path, after, early = (
+            np.append(column, NONE)[item]
+            for column in (moves.alone, moves.path, moves.after, moves.early)
+        )
+        variable = np.zeros(len(self.program.tensors), dtype=np.bool_)
+        variable[self.kept[self.inputs :]] = True
+        own = variable[tensor] | (alone == 1)  # begins with an identity of its own
+        where, chain = _distinct(self.alike[source >> BITS], source & MASK, path, own)
+        chains = [
+            self._chain(int(tensor[n]), int(source[n]), moves.paths[path[n]], own=bool(own[n]))
+            if path[n] != NONE
+            else [(self.templates.output(self.program.tensors[tensor[n]].size_bytes), 0, False)]
+            for n in where
+        ]
+        group = np.where(item == NONE, order_of(1, 0), order_of(2, 0))
+        order = group + (np.where(item == NONE, op, item) << BITS)
+        late = np.where(early == 0, 0, own + early)
+        wanted = _Wanted(chain, tensor, op, order, source, behind, after, late)
+        return _chained(chains, wanted, np.array(self.templates.result, np.int64), len(self.alike))
+
+    def _chain(
+        self, tensor: int, source: int, path: Path, *, own: bool
+    ) -> Sequence[tuple[int, int, bool]]:
+        """Return the identities of a redistribution with the boxings between them.
+
+        Those are templates, behind how many states each comes, and whether it is a boxing.
+        """
+        state, form = self._state(source), int(self.program.columns.form[tensor])
+        found = []
+        for step, goal in enumerate((state, *path) if own else path):
+            boxing = self.templates.boxing(form, state, goal)
+            if boxing != NONE:
+                found.append((boxing, step, True))
+            found.append((self.templates.identity(form, goal), step, False))
+            state = goal
+        return found
+
+    def _state(self, source: int) -> NdSbp:
+        """Return the state of a variable, an input or a result of an op."""
+        instance = source >> BITS
+        if instance < len(self.kept):
+            return self.states[int(self.state[instance])]
+        op = self.program.ops[instance - len(self.kept)]
+        return self.layout.signatures[op.name][op.outputs[source & MASK][0]]
+
+
+def _chained(
+    chains: Sequence[Sequence[tuple[int, int, bool]]], wanted: _Wanted, results: Ints, first: int
+) -> _Added:
+    """Return the instances of all chains that are wanted, numbered from `first`.
+
+    `results` are those of all templates. What begins with a boxing of one kind of one result shares it.
+    """
+    links = np.array([link for chain in chains for link in chain], dtype=np.int64).reshape(-1, 3)
+    ends = np.cumsum([0, *map(len, chains)])
+    start, items = Ragged(ends, np.arange(len(links))).take(wanted.chain)
+    template, step, boxing = links[items].T
+    counts = np.diff(start)
+    row, place = np.arange(len(counts)).repeat(counts), np.arange(len(items))
+    begin = start[:-1][counts > 0]
+    boxed = begin[boxing[begin] != 0]
+    keys = (wanted.source[row[boxed]] << BITS) + template[boxed]
+    _, once, known = np.unique(keys, return_index=True, return_inverse=True)
+    original = place.copy()
+    original[boxed] = boxed[once[known]]
+    number = first - 1 + (original == place).cumsum()[original]
+
+    made = (number << BITS) + results[template]
+    reads = _behind(made, begin, wanted.source[row[begin]])
+    kept = results[template] == INPUT  # these devices keep what they have
+    made[kept] = reads[kept]
+    result = np.where(counts > 0, np.append(made, NONE)[start[1:] - 1], wanted.source)
+    source = np.where(wanted.behind == NONE, wanted.source, result[wanted.behind])
+    reads = _behind(made, begin, source[row[begin]])
+    order = np.where(boxing, 0, wanted.order[row] + step)
+    instances = np.stack((template, wanted.tensor[row], reads, wanted.op[row], order))
+    after = wanted.after[row]
+    waits = (boxing == 0) & (after != NONE) & (step == wanted.late[row])
+    return _Added(instances[:, original == place], np.stack((number[waits], after[waits])), result)
+
+
+def _behind(made: Ints, begin: Ints, source: Ints) -> Ints:
+    """Return what links read: what the one before makes, or the source of their chain."""
+    reads = np.roll(made, 1)
+    reads[begin] = source
+    return reads
+
+
+def _distinct(*columns: Ints | Flags) -> tuple[list[int], Ints]:
+    """Return the first of the rows that are equal, and for each row which of those it equals."""
+    keys = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        keys = keys * (int(column.max(initial=0)) + 2) + column + 1
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    return first.tolist(), which

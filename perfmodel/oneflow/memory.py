@@ -1,0 +1,210 @@
+"""Memory of one device in bytes: what OneFlow allocates for a planned program on CUDA devices.
+
+`estimate` follows OneFlow's own algorithms: the tasks of a rank with the buffers of its boxings
+(lowering.py), the order in which they run (execution_order.py), what overlaps in memory (liveness.py,
+allocation.py). Not counted is what no plan tells: the context of the device, the workspaces of cuDNN
+and cuBLAS, buffers of NCCL.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoddl.perfmodel.oneflow.liveness import blocks
+from autoddl.perfmodel.oneflow.lowering import rank_tasks
+from autoddl.perfmodel.oneflow.sizes import LocalSizes
+from autoddl.perfmodel.oneflow.task_graph import BOXING, KINDS, Ints, RankTasks
+from autoddl.sbp.layout import Layout
+from autoddl.sbp.program import Program
+from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, buffered, summed
+from autoddl.sbp.rewrites.recomputation import can_repeat, recomputed
+from autoddl.sbp.rewrites.stage_program import ARRIVAL
+from autoddl.sbp.state import NdSbp
+
+_PARTS = {"parameter": 0, "buffer": 0, "state": 2, "boxing": 4, "workspace": 4, "output": 4}
+_GRADIENTS, _ACTIVATIONS = 1, 3
+_NONE = np.zeros(0, dtype=np.int64)
+_PART = np.array([_PARTS.get(kind, _ACTIVATIONS) for kind in KINDS])
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes on one device. Every part counts what is in memory when the step needs most.
+
+    `parameters` includes the model's buffers (running statistics); `activations_peak` also inputs and
+    the gradients of activations; `buffers` are copies that redistributions make, workspaces, outputs,
+    and gaps between what overlaps in memory. `alive` names what is in memory then, with its bytes,
+    largest first.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+    activations_peak: int
+    buffers: int
+    alive: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Return all bytes."""
+        return (
+            self.parameters
+            + self.gradients
+            + self.optimizer_states
+            + self.activations_peak
+            + self.buffers
+        )
+
+
+def estimate(
+    mesh: Sequence[int],
+    layout: Layout,
+    *,
+    micro_batches: int = 1,
+    in_flight: int = 1,
+    recompute: Collection[str] = (),
+    compute_stream: bool = False,
+    sizes: LocalSizes | None = None,
+) -> MemoryEstimate:
+    """Return the memory of the device that needs most.
+
+    Args:
+        mesh: the axis sizes.
+        layout: the state of every tensor of one training step; with micro-batches, of one of them.
+        micro_batches: so many add up their gradients before the update, and the inputs of all are in
+            memory.
+        in_flight: of so many micro-batches the forward pass is done and the backward pass is not (a
+            stage of a pipeline): buffers hold what the backward pass reads of all but the newest.
+        recompute: names of forward results that are dropped and made again for the backward pass
+            (activation checkpointing); programs that were captured with it do so already.
+        compute_stream: boxings are ops of the compute stream, so that their results are reused.
+        sizes: those of another layout of the program, if there was one.
+    """
+    layout = recomputed(layout, recompute)
+    if micro_batches > 1:
+        layout = summed(layout)
+    if in_flight > 1:
+        layout = buffered(layout)
+    if sizes is None or sizes.program is not layout.program:
+        sizes = LocalSizes(layout.program, mesh)
+    found = [
+        rank_estimate(
+            mesh, layout, coords=place, micro_batches=micro_batches, in_flight=in_flight,
+            compute_stream=compute_stream, sizes=sizes,
+        )
+        for place in _places(mesh, layout)
+    ]  # fmt: skip
+    return max(found, key=lambda memory: memory.total)
+
+
+def stage_memory(
+    mesh: Sequence[int],
+    stage: Layout,
+    *,
+    micro_batches: int,
+    in_flight: int,
+    recompute: bool = False,
+) -> MemoryEstimate:
+    """Return the memory of the device of a stage that needs most; see `estimate`.
+
+    With `recompute` the backward pass makes all forward results of the stage again.
+    """
+    names = [
+        name
+        for op in stage.program.ops
+        if op.phase == "forward" and op.type != ARRIVAL and can_repeat(op)
+        for _, name in op.outputs
+    ]
+    return estimate(
+        mesh, stage, micro_batches=micro_batches, in_flight=in_flight,
+        recompute=names if recompute else (),
+    )  # fmt: skip
+
+
+def rank_estimate(
+    mesh: Sequence[int],
+    layout: Layout,
+    *,
+    coords: Sequence[int],
+    micro_batches: int = 1,
+    in_flight: int = 1,
+    compute_stream: bool = False,
+    sizes: LocalSizes | None = None,
+) -> MemoryEstimate:
+    """Return the memory of the device at mesh coordinates `coords`; see `estimate`."""
+    program = layout.program
+    rank = rank_tasks(mesh, layout, coords, sizes=sizes, compute_stream=compute_stream)
+    found, buffers = blocks(rank), rank.buffers
+    again = np.concatenate((
+        _waiting(rank, program, micro_batches) if micro_batches > 1 else _NONE,
+        _more_in_flight(rank, program, in_flight) if in_flight > 2 else _NONE,
+    ))  # fmt: skip
+    alive = np.concatenate((found.alive.items, again))
+    names, kinds, held = buffers.name[alive], buffers.kind[alive], buffers.size[alive]
+    number, part = program.columns.number, _PART[kinds]
+    gradient = np.zeros(len(number) + len(program.ops), dtype=np.bool_)
+    gradient[[number[p.gradient] for p in program.parameters if p.gradient]] = True
+    part[gradient[names] & (kinds != BOXING)] = _GRADIENTS
+    parts = np.zeros(5, dtype=np.int64)
+    np.add.at(parts, part, held)
+    parts[-1] += found.size.sum() + held[len(alive) - len(again) :].sum() - held.sum()  # gaps
+    by_size = (-held).argsort(kind="stable")
+    total = parts.tolist()
+    name_of = [*number, *program.columns.place]
+    largest_first = zip(
+        [name_of[n] for n in names[by_size].tolist()], held[by_size].tolist(), strict=True
+    )
+    return MemoryEstimate(total[0], total[1], total[2], total[3], total[4], tuple(largest_first))
+
+
+def _places(mesh: Sequence[int], layout: Layout) -> Collection[tuple[int, ...]]:
+    """Return the coordinates of one rank of each kind.
+
+    Ranks differ where B becomes P: the first device of the axes keeps the value (see rank_tasks).
+    """
+    turned = {
+        axes
+        for before, after in _made_partial(layout)
+        if (axes := tuple(i for i, n in enumerate(mesh) if n > 1 and before[i] != after[i]))
+        and all(after[i].is_partial for i in axes)
+    }
+    if not turned:
+        return [tuple(min(1, size - 1) for size in mesh)]
+    kinds: dict[tuple[bool, ...], tuple[int, ...]] = {}
+    for place in itertools.product(*(range(min(2, size)) for size in mesh)):
+        kept = tuple(all(place[axis] == 0 for axis in axes) for axes in turned)
+        kinds.setdefault(kept, place)
+    return kinds.values()
+
+
+def _made_partial(layout: Layout) -> Iterator[tuple[NdSbp, NdSbp]]:
+    """Yield the states before and after each boxing that may make partial sums; equal ones once."""
+    moves = layout.moves
+    partial = [any(sbp.is_partial for state in path for sbp in state) for path in moves.paths]
+    rows = np.flatnonzero(np.array(partial, dtype=np.bool_)[moves.path])
+    pairs = zip(moves.tensor[rows].tolist(), moves.path[rows].tolist(), strict=True)
+    found = [(layout.state(tensor), path) for tensor, path in pairs]
+    once = {(id(state), path): (state, moves.paths[path]) for state, path in found}
+    for state, states in once.values():
+        for before, after in itertools.pairwise((state, *states) if state is not None else ()):
+            yield before.executed, after.executed
+
+
+def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Ints:
+    """Return the inputs of all micro-batches but one."""
+    buffers, number = rank.buffers, program.columns.number
+    inputs = np.isin(buffers.name, [number[name] for name in program.inputs])
+    own = (buffers.origin == np.arange(len(buffers))) & (buffers.kind < BOXING)
+    return np.flatnonzero(inputs & own).repeat(micro_batches - 1)
+
+
+def _more_in_flight(rank: RankTasks, program: Program, in_flight: int) -> Ints:
+    """Return what buffers hold of all micro-batches in flight but the newest, and one more."""
+    buffers, number = rank.buffers, program.columns.number
+    copies = np.isin(buffers.name, [n for t, n in number.items() if t.startswith(f"{BUFFER} ")])
+    held = copies & ~rank.tasks.merged[buffers.producer]
+    return np.flatnonzero(held).repeat(in_flight - 2)

@@ -1,0 +1,113 @@
+"""What of a program is the same for all its layouts: bytes of ops and tensors, and who reads what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from autoddl.perfmodel.oneflow.inplace import shared_input
+from autoddl.perfmodel.oneflow.task_graph import BITS, NONE
+from autoddl.perfmodel.oneflow.task_templates import OpSizes, Templates
+from autoddl.perfmodel.oneflow.workspace import workspace_bytes
+from autoddl.sbp.program import PHASES, ROLES, Op, Program, Tensor
+from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, SUM
+from autoddl.sbp.rewrites.stage_program import ARRIVAL
+from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.shards import local_shape
+from autoddl.sbp.state import NdSbp
+
+_UPDATE = PHASES[-1]
+
+
+class Dataflow:
+    """What the ops of a program read and make, as numbers.
+
+    By tensor, `role` is its place in ROLES and `result` which result of which op it is (see BITS), or
+    NONE; by input of all ops, those of each from `first_input`, `made` is the result that it is.
+    `updates` tells which ops are of the optimizer, and, last, whether what follows them is, `merged`
+    (with and without the compute stream) which can be merged with neighbours. What each op holds does so
+    from `first_held`: its results, and itself (a workspace), by their numbers among tensors, then ops.
+    """
+
+    def __init__(self, program: Program) -> None:
+        columns, ops = program.columns, program.ops
+        role = np.array([ROLES.index(name) for name in columns.roles], dtype=np.int64)
+        self.role = np.concatenate((role[columns.role], np.full(len(ops), NONE)))
+        updates = columns.phase == _UPDATE
+        self.updates = np.append(updates, updates[-1:] if len(ops) else False)
+        outside, sums = (
+            np.array([name in types for name in columns.types], dtype=np.bool_)[columns.type]
+            for types in ((ARRIVAL, BUFFER), (SUM,))
+        )
+        self.merged = {False: ~(outside | updates), True: ~(outside | sums)}
+        self.result = np.where(columns.maker < 0, NONE, (columns.maker << BITS) + columns.output)
+        made = self.result[columns.inputs.tensor]
+        self.made = np.where(made >> BITS < columns.inputs.op, made, NONE)
+        self.first_input = columns.inputs.begin[:-1]
+        results, held = columns.outputs, np.arange(len(ops))
+        self.first_held = results.begin + np.arange(len(ops) + 1)
+        self.held = np.empty(self.first_held[-1], dtype=np.int64)
+        self.held[self.first_held[1:] - 1] = len(columns.form) + held
+        self.held[np.arange(len(results.tensor)) + results.op] = results.tensor
+
+
+class LocalSizes:
+    """What the ops and tensors of one program take on one device of a mesh; equal ones once.
+
+    Keep it where the memory of several layouts of one program is estimated.
+    """
+
+    def __init__(self, program: Program, mesh: Sequence[int]) -> None:
+        self.program, self.mesh = program, tuple(mesh)
+        self._kinds = program.columns.kind.tolist()
+        self._tensors: dict[tuple[int, NdSbp], int] = {}
+        self._ops: dict[tuple[int, tuple[NdSbp, ...]], OpSizes] = {}
+        self._templates: dict[tuple[tuple[int, ...], bool], Templates] = {}
+
+    @cached_property
+    def dataflow(self) -> Dataflow:
+        """Return what the ops read and make."""
+        return Dataflow(self.program)
+
+    def templates(self, coords: tuple[int, ...], *, compute_stream: bool) -> Templates:
+        """Return the task templates of the ranks at these coordinates, as far as they are known."""
+        key = coords, compute_stream
+        if key not in self._templates:
+            found = Templates(self.mesh, coords, self.form, compute_stream=compute_stream)
+            self._templates[key] = found
+        return self._templates[key]
+
+    def form(self, form: int, state: NdSbp) -> int:
+        """Return the bytes of a tensor of this form (see sbp's Columns) in a state."""
+        size = self._tensors.get((form, state))
+        if size is None:
+            tensor = self.program.tensors[int((self.program.columns.form == form).argmax())]
+            size = math.prod(self._shape(tensor, state)) * tensor.item_bytes
+            self._tensors[form, state] = size
+        return size
+
+    def op(self, number: int, signature: NdSignature) -> OpSizes:
+        """Return the sizes of an op under a signature."""
+        op = self.program.ops[number]
+        states = tuple([signature[operand] for operand, _ in op.operands])
+        key = self._kinds[number], states
+        found = self._ops.get(key)
+        if found is None:
+            found = self._ops[key] = self._op(op, signature)
+        return found
+
+    def _op(self, op: Op, signature: NdSignature) -> OpSizes:
+        tensors = {o: self.program.tensor[t] for o, t in op.operands}
+        shapes = {o: self._shape(t, signature[o]) for o, t in tensors.items()}
+        items = {o: t.item_bytes for o, t in tensors.items()}
+        return OpSizes(
+            tuple(math.prod(shapes[o]) * items[o] for o, _ in op.outputs),
+            workspace_bytes(op, shapes, items),
+            shared_input(op, shapes, {o: t.dtype for o, t in tensors.items()}),
+        )
+
+    def _shape(self, tensor: Tensor, state: NdSbp) -> tuple[int, ...]:
+        return local_shape(tensor.shape, state, self.mesh) or tensor.shape

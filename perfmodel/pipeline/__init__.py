@@ -1,0 +1,1 @@
+"""Pipelines of stages: partition, schedules, a step's simulation."""

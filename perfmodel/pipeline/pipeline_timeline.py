@@ -1,0 +1,235 @@
+"""When the stages of a pipeline compute, communicate and wait: a simulation of one step.
+
+Each stage has a compute and a boxing stream, each directed pair of ranks a stream for transfers. A
+stream does one thing at a time; what was ready first goes first. Passes of a rank run one after
+another where the schedule fixes their order (schedules.py). The event loop is event_simulation.run.
+
+Two equal stages, forward 1 s and backward 2 s, with 3 micro-batches under 1F1B take
+(3 − 1)·3 + 2·3 = 12 s.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from autoddl.perfmodel.event_simulation import ResourceParts, SimulatedWork, Works
+from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, TransferWork
+from autoddl.perfmodel.pipeline.schedules import Pass, Route, TransferTurn, order, rendezvous
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a pass ("F3", "B3"), of a transfer or of "once", in seconds after the step began.
+
+    A transfer is on the stream "0→1" and belongs to its source's stage.
+    """
+
+    name: str
+    stage: int
+    stream: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When everything ran; `in_flight` is the peak number of micro-batches by stage.
+
+    A micro-batch is in flight from the begin of its forward pass to the end of its backward pass.
+    """
+
+    spans: tuple[Span, ...]
+    step_s: float
+    in_flight: tuple[int, ...]
+    rank_of: tuple[int, ...]
+
+    @property
+    def idle(self) -> tuple[float, ...]:
+        """Return by rank the share of the step in which it neither computes nor runs boxings."""
+        busy: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for span in self.spans:
+            if span.stream in (COMPUTE, BOXING):
+                busy[self.rank_of[span.stage]].append((span.start_s, span.end_s))
+        count = max(self.rank_of) + 1
+        if self.step_s == 0:
+            return (0.0,) * count
+        return tuple(1 - _covered(busy[rank]) / self.step_s for rank in range(count))
+
+
+def closed_form_s(
+    stage_s: Sequence[float],
+    micro_batches: int,
+    *,
+    transfer_s: Iterable[float] = (),
+    once_s: Sequence[float] = (),
+) -> float:
+    """Return (m − 1) · max t_i + Σ t_i + Σ e_i + max o_i.
+
+    Exact for GPipe and 1F1B of equal stages without transfers, and for one micro-batch; also for GPipe
+    of any stages where one stage has both the longest forward and the longest backward pass and no
+    transfer is longer than these. Always if the first stage has the longest `once_s`, else the step is
+    shorter. 1F1B of uneven stages is at most this long without transfers; with them it may be
+    longer, since its few micro-batches in flight don't hide them.
+
+    Source: AMP, §3.4 and supplement 6.4; formulas.md §7.
+    """
+    steady_s = (micro_batches - 1) * max(stage_s) + sum(stage_s)
+    return steady_s + sum(transfer_s) + max(once_s, default=0.0)
+
+
+def simulate(step: PipelineStep) -> Timeline:
+    """Return when everything of the step runs.
+
+    Raises:
+        AutoDDLError: interleaved micro-batches are no multiple of the ranks.
+    """
+    return _Simulation(step).run()
+
+
+class _Simulation:
+    """The works of a step, and what each of them is."""
+
+    def __init__(self, step: PipelineStep) -> None:
+        self.step, self.rank_of = step, step.rank_of
+        self.found: list[SimulatedWork] = []
+        self.stage_of: list[int] = []
+        self.streams: list[tuple[str, ...]] = []
+        self.number: dict[Pass | TransferTurn, int] = {}
+        self.transfers = (*step.transfers, *_neighbours(step))
+        self.routes = [Route(t.source, t.target) for t in self.transfers]
+
+    def run(self) -> Timeline:
+        self._add_passes()
+        self._add_transfers()
+        if self.step.schedule == "oneflow":
+            self._hold_credits()
+        else:
+            self._fix_order()
+        self._add_once()
+        spans = []
+        for index, part, start_s, end_s in Works.of(self.found).runs():
+            stream = self.streams[index][part]
+            spans.append(Span(self.found[index].name, self.stage_of[index], stream, start_s, end_s))
+        spans = _joined(spans)
+        step_s = max((span.end_s for span in spans), default=0.0)
+        in_flight = _in_flight(spans, len(self.step.stages))
+        return Timeline(tuple(spans), step_s, in_flight, self.rank_of)
+
+    def _add(self, name: str, stage: int, parts: ResourceParts) -> int:
+        """Add a work on the streams of the stage's own rank and on the device of that."""
+        rank = self.rank_of[stage]
+        device = self.step.device_of[rank] if self.step.device_of else rank
+        owner = {COMPUTE: f" {device}", BOXING: f" {rank}"}
+        self.found.append(
+            SimulatedWork(name, tuple((s + owner.get(s, ""), cost) for s, cost in parts))
+        )
+        self.stage_of.append(stage)
+        self.streams.append(tuple(stream for stream, _ in parts))
+        return len(self.found) - 1
+
+    def _after(self, first: int, second: int) -> None:
+        self.found[first].next.append(second)
+        self.found[second].waits += 1
+
+    def _add_passes(self) -> None:
+        for stage, work in enumerate(self.step.stages):
+            for i in range(self.step.micro_batches):
+                forward = self._add(f"F{i}", stage, work.forward)
+                backward = self._add(f"B{i}", stage, work.backward)
+                self._after(forward, backward)
+                self.number[Pass("F", stage, i)] = forward
+                self.number[Pass("B", stage, i)] = backward
+
+    def _add_transfers(self) -> None:
+        for index, (transfer, route) in enumerate(zip(self.transfers, self.routes, strict=True)):
+            stream = f"{self.rank_of[transfer.source]}→{self.rank_of[transfer.target]}"
+            parts = ((stream, transfer.seconds),) if index < len(self.step.transfers) else ()
+            for i in range(self.step.micro_batches):
+                name = f"{route.kind}{i} {transfer.tensor}".strip()
+                number = self._add(name, transfer.source, parts)
+                self.number[TransferTurn(index, i)] = number
+                self._after(self.number[Pass(route.kind, transfer.source, i)], number)
+                self._after(number, self.number[Pass(route.kind, transfer.target, i)])
+
+    def _hold_credits(self) -> None:
+        stages = len(self.step.stages)
+        for stage, credit in enumerate(self.step.credits or (2 * stages,) * stages):
+            for i in range(credit, self.step.micro_batches):
+                earlier = self.number[Pass("B", stage, i - credit)]
+                self._after(earlier, self.number[Pass("F", stage, i)])
+
+    def _fix_order(self) -> None:
+        step = self.step
+        passes = [
+            order(step.schedule, rank, step.ranks, step.micro_batches, step.chunks)
+            for rank in range(step.ranks)
+        ]
+        chains: Sequence[Sequence[Pass | TransferTurn]] = passes
+        if step.blocking:
+            chains = rendezvous(passes, self.routes, self.rank_of)
+        for chain in chains:
+            for first, second in pairwise(chain):
+                self._after(self.number[first], self.number[second])
+
+    def _add_once(self) -> None:
+        for stage, work in enumerate(self.step.stages):
+            if work.once:
+                number = self._add("once", stage, work.once)
+                for i in range(self.step.micro_batches):
+                    self._after(self.number[Pass("B", stage, i)], number)
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans, with those as one that follow each other on a stream under one name."""
+    found: list[Span] = []
+    last: dict[tuple[int, str], int] = {}
+    for span in spans:
+        key = span.stage, span.stream
+        before = last.get(key)
+        if before is not None:
+            same = found[before]
+            if same.name == span.name and span.start_s == same.end_s:
+                found[before] = replace(same, end_s=span.end_s)
+                continue
+        last[key] = len(found)
+        found.append(span)
+    return found
+
+
+def _neighbours(step: PipelineStep) -> list[TransferWork]:
+    """Return what stands for data from the neighbours of stages that no transfer reaches."""
+    reached = {(t.source < t.target, t.target) for t in step.transfers}
+    last = len(step.stages) - 1
+    found = [TransferWork(s - 1, s, 0.0) for s in range(1, last + 1) if (True, s) not in reached]
+    return found + [TransferWork(s + 1, s, 0.0) for s in range(last) if (False, s) not in reached]
+
+
+def _in_flight(spans: Sequence[Span], stages: int) -> tuple[int, ...]:
+    begin: dict[tuple[int, str], float] = {}
+    end: dict[tuple[int, str], float] = {}
+    for span in spans:
+        key = span.stage, span.name[1:]
+        if span.stream not in (COMPUTE, BOXING):
+            continue
+        if span.name[0] == "F":
+            begin[key] = min(span.start_s, begin.get(key, span.start_s))
+        elif span.name[0] == "B":
+            end[key] = max(span.end_s, end.get(key, span.end_s))
+    changes: list[list[tuple[float, int]]] = [[] for _ in range(stages)]
+    for times, change in ((begin, 1), (end, -1)):
+        for (stage, _), at in times.items():
+            changes[stage].append((at, change))
+    # At one time, ends come first.
+    return tuple(max(accumulate(c for _, c in sorted(mine))) for mine in changes)
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """Return the length of the union."""
+    total = until = 0.0
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total

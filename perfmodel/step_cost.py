@@ -1,0 +1,228 @@
+"""What one training step under a planned layout takes, op by op and boxing by boxing, and how sure.
+
+The same prices as those of the search (search.builder, redistribute), for layouts that are given: an
+old plan on a new cluster, a plan to be held against the clock.
+
+What a price is sure of is the mean error of the kernel or link that it comes from. All prices from one
+source err alike, so their errors add up; different sources err independently: two matmuls of 3 ms and
+1 ms ± 10 % and a boxing of 5 ms ± 6 % take 9 ms ± 0.5 ms, the root of 0.4² + 0.3².
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import Kernel, Link, Profile
+from autoddl.perfmodel.redistribution import Redistributor
+from autoddl.perfmodel.roofline import kernel_name, signature_s
+from autoddl.ragged import Ragged
+from autoddl.sbp.boxing import Boxing, boxing
+from autoddl.sbp.layout import NONE, Layout, Path
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Op, Program
+from autoddl.sbp.program.columns import Ints
+from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.state import NdSbp
+
+UNKNOWN_ERROR = 0.3  # relative, of a price that no measurement stands behind
+
+
+class Price(NamedTuple):
+    """The seconds of one op or boxing, what they were computed from, and its mean relative error."""
+
+    seconds: float
+    source: str
+    error: float
+    boxing: Boxing | None = None
+
+
+class Totals(NamedTuple):
+    """The seconds of a step, and by how much they may be off."""
+
+    compute_s: float
+    communication_s: float
+    uncertainty_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Return compute plus communication."""
+        return self.compute_s + self.communication_s
+
+
+class Priced(NamedTuple):
+    """Ops or boxings by number: the n-th has the price `prices[which[n]]`."""
+
+    prices: Sequence[Price]
+    which: Ints
+
+    def rows(self) -> list[Price]:
+        """Return the prices one by one."""
+        return list(map(self.prices.__getitem__, self.which.tolist()))
+
+
+class StepCost(NamedTuple):
+    """The prices of a step: of every op in the program's order, and of every boxing."""
+
+    ops: Priced
+    boxings: Priced
+
+    @property
+    def totals(self) -> Totals:
+        """Return the sums; errors of one source add up, and so do the squares of the sources'."""
+        sources: dict[str, int] = {}
+        sums, numbers, errors = [], [], []
+        for prices, which in self:
+            columns = [
+                (p.seconds, p.error, sources.setdefault(p.source, len(sources))) for p in prices
+            ]
+            seconds, error, source = np.array(columns, dtype=np.float64).reshape(-1, 3)[which].T
+            sums.append(sum(seconds.tolist()))
+            numbers.append(source)
+            errors.append(seconds * error)
+        off = np.bincount(np.concatenate(numbers).astype(np.int64), np.concatenate(errors))
+        return Totals(sums[0], sums[1], math.hypot(*off.tolist()))
+
+
+class StepPrices:
+    """Price the ops and boxings of one program on one mesh, equal ones once.
+
+    Keep it where several layouts of one program are priced.
+    """
+
+    def __init__(self, program: Program, mesh: Mesh, profile: Profile) -> None:
+        self.program, self.mesh, self.profile = program, mesh, profile
+        self._redistributor = Redistributor(mesh, profile)
+        self._ops: dict[tuple[int, tuple[NdSbp, ...]], Price] = {}
+        self._paths: dict[object, tuple[Price, ...]] = {}
+
+    def ops(self, layout: Layout) -> Priced:
+        """Return the price of every op under a layout, in the order of the program.
+
+        Raises:
+            AutoDDLError: an op has no signature.
+        """
+        first, which = self._alike(layout)
+        ops, kinds = self.program.ops, self.program.columns.kind
+        prices = []
+        for number in first.tolist():
+            op, signature = ops[number], layout.signatures[ops[number].name]
+            key = int(kinds[number]), tuple([signature[operand] for operand, _ in op.operands])
+            if key not in self._ops:
+                self._ops[key] = self._op(op, signature)
+            prices.append(self._ops[key])
+        return Priced(prices, which)
+
+    def _alike(self, layout: Layout) -> tuple[Ints, Ints]:
+        """Return ops of distinct kinds and signatures, and for every op which of these it is like."""
+        kind = self.program.columns.kind
+        try:
+            signature = layout.signatures.complete()
+        except KeyError as error:
+            raise AutoDDLError(
+                f"step: op {error.args[0]} has no signature; plan this program with autoddl.optimize"
+            ) from None
+        keys = signature * (len(kind) + 1) + kind
+        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        return first, which
+
+    def boxings(self, layout: Layout) -> Priced:
+        """Return the price of every boxing under a layout, in the order of its redistributions.
+
+        Results of ops that are alike are priced once for each path.
+
+        Raises:
+            AutoDDLError: a tensor has no state, or no boxing leads from one state to the next.
+        """
+        columns, moves = self.program.columns, layout.moves
+        maker, made = columns.maker[moves.tensor], columns.output[moves.tensor]
+        stored = np.flatnonzero(maker < 0)
+        distinct, which = self._alike(layout)
+        source, made[stored] = which[maker], columns.form[moves.tensor[stored]]
+        source[stored] = len(distinct) + 1 + _stored(layout, moves.tensor[stored])
+        keys = source * (int(made.max(initial=0)) + 1) + made
+        keys = keys * len(moves.paths) + moves.path
+        _, first, number = np.unique(keys, return_index=True, return_inverse=True)
+        alike = zip(moves.tensor[first].tolist(), moves.path[first].tolist(), strict=True)
+        known = [self._path(layout, tensor, moves.paths[path]) for tensor, path in alike]
+        start = np.cumsum([0, *map(len, known)])
+        rows = Ragged(start, np.arange(start[-1])).take(number)
+        return Priced(list(chain.from_iterable(known)), rows.items)
+
+    def _path(self, layout: Layout, number: int, path: Path) -> Sequence[Price]:
+        """Return the price of every boxing of a tensor on a path from the state that it has."""
+        state, name = layout.state(number), self.program.tensors[number].name
+        if state is None:
+            raise AutoDDLError(f"step: tensor {name} has no state; the plan is for another program")
+        return self.path(name, state, path)
+
+    def path(self, name: str, start: NdSbp, path: Path) -> Sequence[Price]:
+        """Return the price of every boxing of a tensor on a path, which begins behind `start`.
+
+        Raises:
+            AutoDDLError: no boxing leads from one state to the next.
+        """
+        tensor = self.program.tensor[name]
+        key = tensor.shape, tensor.dtype, start, path
+        known = self._paths.get(key)
+        if known is None:
+            steps = _steps(tensor.shape, start, path, self.mesh)
+            known = tuple([self._boxing(step, tensor.item_bytes) for step in steps])
+            self._paths[key] = known
+        return known
+
+    def _op(self, op: Op, signature: NdSignature) -> Price:
+        device, mesh = self.profile.device, self.mesh.shape
+        source = kernel_name(device, self.program, op, signature, mesh)
+        seconds = signature_s(device, self.program, op, signature, mesh)
+        return Price(seconds, source, _error(device.kernels.get(source)))
+
+    def _boxing(self, step: Boxing, item_bytes: int) -> Price:
+        link = self._redistributor.link(step)
+        source = "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
+        return Price(self._redistributor.step_s(step, item_bytes), source, _error(link), step)
+
+
+def step_cost(
+    mesh: Mesh,
+    profile: Profile,
+    layout: Layout,
+    *,
+    prices: StepPrices | None = None,
+) -> StepCost:
+    """Return what a step costs under `profile`, in seconds; `prices` are those of an earlier layout.
+
+    Raises:
+        AutoDDLError: a tensor or op has no state, or no boxing leads from one state to the next.
+    """
+    known = prices or StepPrices(layout.program, mesh, profile)
+    return StepCost(known.ops(layout), known.boxings(layout))
+
+
+def _stored(layout: Layout, tensors: Ints) -> Ints:
+    """Return equal numbers for tensors that are kept in one state, NONE for those that are not."""
+    first, second = layout.inputs.column[tensors], layout.variables.column[tensors]
+    second = np.where(second == NONE, NONE, len(layout.inputs.distinct) + second)
+    return np.where(first == NONE, second, first)
+
+
+def _error(source: Kernel | Link | None) -> float:
+    known = None if source is None else source.mean_error
+    return UNKNOWN_ERROR if known is None else known
+
+
+def _steps(shape: tuple[int, ...], start: NdSbp, path: Path, mesh: Mesh) -> Iterable[Boxing]:
+    here = start
+    for state in path:
+        step = boxing(here, state, shape, mesh.shape, uneven=True)
+        if step is None:
+            raise AutoDDLError(
+                f"step: no boxing leads from {here} to {state} for shape {shape} on mesh {mesh}"
+            )
+        yield step
+        here = state

@@ -1,0 +1,32 @@
+"""What names, devices and fingerprints in saved files may be: they end in scripts and on terminals.
+
+A name may be any printable text ("model.fc1-matmul-3", also with quotes): who writes it as code or into
+a comment has to quote it. Line ends, control characters and what turns the direction of text are refused.
+"""
+
+from __future__ import annotations
+
+import re
+
+from autoddl.decoding import shown
+from autoddl.errors import AutoDDLError
+
+DEVICES = ("cpu", "cuda")
+
+
+def check_name(text: object, what: str = "name") -> None:
+    """Raise AutoDDLError unless a name is printable text."""
+    if not isinstance(text, str) or not text.isprintable():
+        raise AutoDDLError(f"{what} {shown(text)}; allowed is text without line ends and controls")
+
+
+def check_device(text: object) -> None:
+    """Raise AutoDDLError unless a device type is one that programs are captured on."""
+    if text not in DEVICES:
+        raise AutoDDLError(f"device {shown(text)}; allowed are {', '.join(DEVICES)}")
+
+
+def check_fingerprint(text: object) -> None:
+    """Raise AutoDDLError unless a text is a fingerprint of a program: 16 hex digits."""
+    if not isinstance(text, str) or not re.fullmatch("[0-9a-f]{16}", text):
+        raise AutoDDLError(f"fingerprint {shown(text)}; allowed are 16 hex digits")

@@ -1,0 +1,140 @@
+"""The captured training step: ops, tensors and how parameters, gradients and states hang together.
+
+A Program is a frozen value; it can be saved, compared and planned without the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from autoddl.errors import AutoDDLError
+from autoddl.sbp.program import program_json
+from autoddl.sbp.program.blocks import Blocks
+from autoddl.sbp.program.columns import ProgramColumns
+from autoddl.sbp.program.fingerprint import digest
+from autoddl.sbp.program.ops_and_tensors import Op, Parameter, Tensor
+
+_T = TypeVar("_T")
+
+
+class _Named(Mapping[str, _T]):
+    """Items by name, found by their positions."""
+
+    def __init__(self, place: Mapping[str, int], items: Sequence[_T]) -> None:
+        self._place, self._items = place, items
+
+    def __getitem__(self, name: str) -> _T:
+        return self._items[self._place[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._place)
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A training step: `ops` in topological order over `tensors`."""
+
+    ops: tuple[Op, ...]
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    loss: str | None
+    device: str = "cpu"
+
+    @cached_property
+    def columns(self) -> ProgramColumns:
+        """Return the ops and tensors as numbers."""
+        return ProgramColumns(self.ops, self.tensors)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """Return where ops and tensors lie in repeated layers, and which of these are equal."""
+        return Blocks(self.columns, self.parameters)
+
+    @cached_property
+    def tensor(self) -> Mapping[str, Tensor]:
+        """Return the tensors by name."""
+        return _Named(self.columns.number, self.tensors)
+
+    @cached_property
+    def op(self) -> Mapping[str, Op]:
+        """Return the ops by name."""
+        return _Named(self.columns.place, self.ops)
+
+    @cached_property
+    def parameter(self) -> Mapping[str, Parameter]:
+        """Return the parameters by the name of the tensor that the model reads."""
+        return {p.tensor: p for p in self.parameters}
+
+    @cached_property
+    def producer(self) -> Mapping[str, Op]:
+        """Return the op that makes each tensor; inputs and variables have none."""
+        return {name: op for op in self.ops for _, name in op.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[tuple[Op, str], ...]]:
+        """Return the (op, operand) pairs that read each tensor."""
+        table: dict[str, list[tuple[Op, str]]] = {}
+        for op in self.ops:
+            for operand, name in op.inputs:
+                table.setdefault(name, []).append((op, operand))
+        return {name: tuple(readers) for name, readers in table.items()}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return 16 hex digits, equal for equal graphs (ops, shapes, attributes, device)."""
+        return digest(self.device, self.columns, self.inputs, self.outputs, attributes=True)
+
+    @cached_property
+    def structure(self) -> str:
+        """Return 16 hex digits, equal for graphs that differ in attributes of ops only."""
+        return digest(self.device, self.columns, self.inputs, self.outputs, attributes=False)
+
+    def shapes(self, op: Op) -> dict[str, tuple[int, ...]]:
+        """Return the logical shape of every operand of `op`."""
+        return {operand: self.tensor[name].shape for operand, name in op.operands}
+
+    def save(self, path: str | Path) -> None:
+        """Write the program as versioned JSON."""
+        Path(path).write_bytes(msgspec.json.encode(self.to_json()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the versioned JSON form."""
+        return program_json.encode(**{f.name: getattr(self, f.name) for f in fields(self)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Program:
+        """Read a program that `save` wrote.
+
+        Raises:
+            AutoDDLError: the file is missing, truncated, no program, or of another version.
+        """
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise AutoDDLError(f"program file {path}: {error}; {program_json.AGAIN}") from None
+        return cls.decode(text, where=f"program file {path}")
+
+    @classmethod
+    def decode(cls, text: bytes | str | msgspec.Raw, where: str = "program") -> Program:
+        """Build a program from the text of its JSON form.
+
+        Raises:
+            AutoDDLError: the text is no program, of another version, or damaged; says where in it.
+        """
+        return cls(**program_json.decode(text, where))
+
+    @classmethod
+    def from_json(cls, data: Any, where: str = "program") -> Program:
+        """Build a program from its JSON form."""
+        return cls.decode(msgspec.json.encode(data), where)

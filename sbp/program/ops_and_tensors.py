@@ -1,0 +1,118 @@
+"""What a program is made of: ops, logical tensors, and parameters with what belongs to them."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from autoddl.errors import AutoDDLError
+
+_T = TypeVar("_T")
+
+ROLES = ("parameter", "state", "buffer", "input", "activation", "gradient", "loss", "system")
+PHASES = ("forward", "backward", "optimizer")
+ITEM_BYTES = {
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+    "int8": 1, "uint8": 1, "bool": 1, "int32": 4, "int64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A logical tensor: its whole shape as on one device, its dtype name and its role (ROLES)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements."""
+        total = 1
+        for dim in self.shape:
+            total *= dim
+        return total
+
+    @property
+    def item_bytes(self) -> int:
+        """Return the bytes of one element."""
+        if self.dtype not in ITEM_BYTES:
+            raise AutoDDLError(
+                f"tensor {self.name}: dtype {self.dtype!r}; known are {', '.join(ITEM_BYTES)}"
+            )
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of the whole tensor."""
+        return self.elements * self.item_bytes
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator. Operands are named port_index as the engine does ("a_0", "in_1", "out_0").
+
+    `inputs` and `outputs` pair operand names with tensor names; `attrs` is sorted by name; `module`
+    is the path of the module that emitted the op ("" for the graph itself).
+    """
+
+    name: str
+    type: str
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+    phase: str = "forward"
+    module: str = ""
+
+    @cached_property
+    def attr(self) -> Mapping[str, Any]:
+        """Return the attributes as a mapping."""
+        return dict(self.attrs)
+
+    @property
+    def operands(self) -> tuple[tuple[str, str], ...]:
+        """Return inputs, then outputs."""
+        return self.inputs + self.outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A variable of the model with what belongs to it.
+
+    `tensor` is read by the model; `gradient` is the tensor that the update consumes and `update`
+    the op that does it (None for buffers and frozen parameters); `states` are the optimizer's
+    tensors.
+    """
+
+    tensor: str
+    gradient: str | None = None
+    states: tuple[str, ...] = ()
+    update: str | None = None
+
+
+def freeze(value: Any) -> Any:
+    """Turn lists into tuples: attribute values become hashable and compare equal after JSON."""
+    return tuple(freeze(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def exact(value: Any) -> object:
+    """Return a key that only the same values of the same types share: 1 is not 1.0."""
+    try:
+        return marshal.dumps(value, 2)  # later versions tell equal strings apart
+    except ValueError:
+        return repr(value)
+
+
+class Interner:
+    """Keeps equal values once: thousands of ops and tensors have the same attributes and shapes."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[Any, ...]] = {}
+
+    def __call__(self, value: tuple[_T, ...]) -> tuple[_T, ...]:
+        """Return the first of the values that were the same."""
+        return self._known.setdefault(exact(value), value)

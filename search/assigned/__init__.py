@@ -1,0 +1,1 @@
+"""From an assignment to the layout that it stands for."""

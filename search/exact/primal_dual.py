@@ -1,0 +1,184 @@
+"""Exact search: a lower bound that rises, choices that it removes, and what is left solved.
+
+Of equal layers three are looked at first: dual ascent over them suggests plans and settles messages.
+The quotient by repeated layers (reductions/quotient.py) then bounds all plans of the whole network with
+these messages, and reduced-cost fixing mostly closes the gap; its size does not depend on the depth of
+the model. Otherwise all layers are looked at with the choices that are left, and where few are left in
+the end an integer linear program proves which is the best (milp_finisher.py). A memory limit that binds
+becomes a Lagrangian multiplier first (relaxation/lagrangian.py), on the quotient as well; with layers a
+small gap ends the search then.
+
+    incumbent 12, bound 10 → fix choices with reduced costs above 2 → bound 11.5, incumbent 12 → … → 12
+    = 12.
+
+Why a quotient bounds the whole network: any messages do (relaxation/dual.py), also such as are the same
+for many layers. Then a term of the whole network is one of few, and the sum over all terms and
+variables is that of the few times their multiplicities. No layer is left out of it, and no plan either:
+that layers have equal messages does not make their choices equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from autoddl.errors import InfeasibleError
+from autoddl.search.exact.incumbent import PROVEN, Incumbent
+from autoddl.search.exact.milp_finisher import improved, prove
+from autoddl.search.exact.reduced_cost_fixing import Ascent
+from autoddl.search.heuristics.descent import cheapest, least_memory, replicated
+from autoddl.search.network.cost_network import CostNetwork, Ints
+from autoddl.search.reductions.quotient import Quotient, quotient
+from autoddl.search.reductions.restriction import everything, restricted
+from autoddl.search.relaxation.dual import Dual
+from autoddl.search.relaxation.lagrangian import ENOUGH, Lagrangian
+from autoddl.search.result import Assignment, Progress, SearchResult
+from autoddl.search.warm_up import prepare
+
+
+def search(
+    problem: CostNetwork,
+    *,
+    budget: float = 20.0,
+    seed: int = 0,
+    memory_bytes: int | None = None,
+    stop_gap: float = 0.0,
+    starts: Iterable[Assignment] = (),
+    progress: Progress | None = None,
+    after: SearchResult | None = None,
+) -> SearchResult:
+    """Return the cheapest assignment and a bound that proves it, or the best within `budget` seconds.
+
+    It stops earlier where (cost − bound) / cost is at most `stop_gap`. Nothing in it is random, any
+    `seed` gives the same result unless the budget ends the search. From `after`, a result for the same
+    network under another limit, it takes the Lagrangian multipliers of memory.
+
+    Raises:
+        InfeasibleError: no assignment fits into `memory_bytes`.
+    """
+    del seed
+    problem.check_memory(memory_bytes)
+    prepare()
+    run = Incumbent(problem, budget, stop_gap, memory_bytes, progress)
+    for start in (least_memory(problem), replicated(problem), cheapest(problem), *starts):
+        run.offer(start)
+    known = after.learnt if after is not None else None
+    driver = _Driver(run, known if isinstance(known, Lagrangian) else None)
+    if (problem.variables.sizes == 1).all():
+        run.bound_s = run.best_s
+    else:
+        driver.solve()
+    if run.best is None or not np.isfinite(run.best_s):
+        raise InfeasibleError(
+            f"search='exact' on mesh {problem.mesh}: no assignment that is possible was found in "
+            f"{budget:g} s; give more memory or time"
+        )
+    proven = run.best_s - run.bound_s <= PROVEN * run.best_s
+    return SearchResult(
+        "exact", run.best, run.best_s, run.best_s if proven else run.bound_s,
+        problem.memory_bytes(run.best), run.trace.ended(run.best_s), run.evaluations,
+        driver.lagrangian,
+    )  # fmt: skip
+
+
+class _Driver:
+    """From few layers, and the quotient by repeated ones, to all of them."""
+
+    def __init__(self, run: Incumbent, lagrangian: Lagrangian | None) -> None:
+        self.run, self.network, self.lagrangian = run, run.network, lagrangian
+        self.whole = Quotient.identity(run.network)
+        self.some = quotient(run.network)
+        self.layered = self.some.network is not run.network
+        self.last: Ascent | None = None  # over all layers
+
+    def solve(self) -> None:
+        """Raise the bound and look for plans until the best one is proven, or nothing moves."""
+        self._ascents()
+        if self.last is not None:
+            prove(self.run, self.last)
+            if improved(self.run, self.last):
+                self._go_on(self.last)
+                prove(self.run, self.last)
+
+    def _ascents(self) -> None:
+        known = self.run.limit is not None and self.lagrangian is not None
+        dual = Dual(self.some.network, most_s=self.run.most_s())
+        found = None if known else self._first(dual)
+        if found is None or found.binding:
+            if self.layered:
+                self.run.stop_gap = max(self.run.stop_gap, ENOUGH)
+            self.lagrangian = self.lagrangian or self._multipliers(dual)
+            self.lagrangian.search(self.run)
+            if self._over():
+                return
+            dual.price_memory(self.lagrangian.best(self.run.limit or 0))
+            found = self._first(dual, priced=True)
+        if self.layered:
+            self._layers(found.dual)
+
+    def _layers(self, few: Dual) -> None:
+        """Go on with all layers, from the messages of a few: by the quotient first, if it is exact."""
+        some, domains, dual = self.some, everything(self.network), few
+        if some.exact and not self._over():
+            folded = self._dual(some.network, few, copies=some.multiplicities)
+            found = self._ascend(some, folded)
+            dual, domains = found.dual, some.lifted(found.choices())
+        if not self._over():
+            most = self._dual(restricted(self.network, domains), dual, scopes=some.scopes)
+            self._ascend(self.whole, most, domains)
+
+    def _dual(self, network: CostNetwork, before: Dual, **options: Any) -> Dual:
+        """Return the relaxation of a network that begins with the messages of another one."""
+        most_s = self.run.most_s()
+        return Dual(network, prices=before.prices, most_s=most_s, before=before, **options)
+
+    def _over(self) -> bool:
+        return self.run.late() or self.run.closed()
+
+    def _multipliers(self, before: Dual) -> Lagrangian:
+        """Return multipliers of memory, of which none is known; they are of use for other limits, too."""
+        some = self.some if self.some.exact else self.whole
+        copies = some.multiplicities if some is not self.whole else None
+        scopes = None if some is self.some else self.some.scopes
+        return Lagrangian(
+            self.network, some, self._dual(some.network, before, copies=copies, scopes=scopes)
+        )
+
+    def _first(self, dual: Dual, *, priced: bool = False) -> Ascent:
+        """Solve the network that lacks layers, or all of it where none can be left out."""
+        some = self.some
+        if not self.layered:
+            return self._ascend(self.whole, dual, priced=priced)
+
+        def offer(assignment: Assignment) -> tuple[float, int, bool]:
+            _, _, fits = self.run.offer(some.invert(assignment))
+            return *some.network.costs(assignment), fits
+
+        every = everything(some.network)
+        found = Ascent(dual, every, offer, self.run, limited=False, fixes=False, priced=priced)
+        found.run()
+        return found
+
+    def _ascend(
+        self, some: Quotient, dual: Dual, domains: Sequence[Ints] | None = None, *,
+        priced: bool = True,
+    ) -> Ascent:  # fmt: skip
+        """Raise the bound of the whole network."""
+
+        def offer(assignment: Assignment) -> tuple[float, int, bool]:
+            return self.run.offer(some.invert(assignment))
+
+        found = Ascent(dual, domains or everything(some.network), offer, self.run, priced=priced)
+        if some is self.whole:
+            self.last = found
+        self._go_on(found)
+        return found
+
+    def _go_on(self, ascent: Ascent) -> None:
+        """Raise the bound, with the best plan that is known meanwhile."""
+        if not self.run.closed():
+            ascent.best_s = self.run.best_s
+            ascent.run()
+            self.run.raise_to(ascent.bound_s)

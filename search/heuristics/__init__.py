@@ -1,0 +1,1 @@
+"""Local search: moves of one variable and of blocks of them."""

@@ -1,0 +1,149 @@
+"""Block coordinate descent from a point: moves of blocks, then of single variables, until none improves.
+
+A block is a layer with what follows it (cells.py); single variables are iterated conditional modes
+(evaluator.py). With two variables x, y ∈ {0, 1} that cost 3 at (0, 0), 4 at (0, 1) and (1, 0), 1 at (1,
+1), no single variable improves on (0, 0), but the block {x, y} goes from 3 to 1.
+
+Source: AutoDDL §4.4; Besag 1986 (iterated conditional modes).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from autoddl.search.heuristics.cells import Cells, build, single
+from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
+from autoddl.search.network.evaluator import OUT, WAITING, BlockMove, Queue, block_of, descend
+from autoddl.search.result import Assignment, Point
+
+IMPROVEMENT = 1e-9  # relative; smaller differences are rounding
+TURNS = 256  # variables between two looks at the clock
+NO_LIMIT = 1 << 62  # bytes
+
+Key = tuple[int, float]
+
+
+def replicated(network: CostNetwork) -> Assignment:
+    """Return the assignment in which every device does everything: first choices are all B."""
+    return Assignment(np.zeros(len(network), dtype=np.int64))
+
+
+def cheapest(network: CostNetwork) -> Assignment:
+    """Return the assignment in which every variable has its cheapest compute."""
+    domains = network.variables.domains
+    return _of_domains(network, [int(domain.compute_s.argmin()) for domain in domains])
+
+
+def least_memory(network: CostNetwork) -> Assignment:
+    """Return the assignment in which every variable holds the fewest bytes."""
+    domains = network.variables.domains
+    return _of_domains(network, [int(domain.memory_bytes.argmin()) for domain in domains])
+
+
+def _of_domains(network: CostNetwork, choices: Sequence[int]) -> Assignment:
+    return Assignment(np.array(choices, dtype=np.int64)[network.variables.domain])
+
+
+class Descent:
+    """Descend from given points; `frozen` variables never move."""
+
+    def __init__(
+        self,
+        network: CostNetwork,
+        *,
+        memory_bytes: int | None = None,
+        deadline: float | None = None,
+        frozen: frozenset[int] = frozenset(),
+    ) -> None:
+        self.network = network
+        self.limit = NO_LIMIT if memory_bytes is None else memory_bytes
+        self.deadline = deadline
+        free = np.flatnonzero(network.variables.sizes > 1).tolist()
+        self.free = [node for node in free if node not in frozen]
+        self.evaluations = 0  # alternatives that were priced
+
+    @cached_property
+    def cells(self) -> Cells:
+        """Return the moves of blocks; there are none where some nodes are frozen."""
+        frozen = len(self.free) < (self.network.variables.sizes > 1).sum()
+        return Cells((), ()) if frozen else build(self.network)
+
+    def key(self, assignment: Point) -> Key:
+        """Return what is minimised: bytes over the limit first, then seconds."""
+        seconds, held = self.network.costs(assignment)
+        return max(0, held - self.limit), seconds
+
+    def late(self) -> bool:
+        """Tell whether the time is up."""
+        return self.deadline is not None and time.perf_counter() > self.deadline
+
+    def disturbed(self, assignment: Point, rng: np.random.Generator) -> Ints:
+        """Return a point with one block, or all blocks of one kind, changed at random."""
+        point = as_ints(assignment).copy()
+        moves = (*self.cells.tied, *self.cells.single)
+        moves = moves or tuple([single(self.network, variable) for variable in self.free])
+        if moves:
+            move = moves[int(rng.integers(len(moves)))]
+            point[move.variables] = move.columns[:, int(rng.integers(move.columns.shape[1]))]
+        return point
+
+    def run(self, start: Point) -> Ints:
+        """Return the fixed point below `start`: of all blocks of one kind, of blocks, of variables."""
+        point = as_ints(start).copy()
+        while not self.late():
+            before = self.key(point)
+            for moves in (self.cells.tied, self.cells.single):
+                self._sweep(point, moves)
+            point = self.refine(point)
+            if not _better(self.key(point), before):
+                break
+        return point
+
+    def _sweep(self, point: Ints, moves: Sequence[BlockMove]) -> None:
+        """Take the best alternative of each move in turn until none improves."""
+        idle, turn = 0, 0
+        memory = self.network.memory_bytes(point)
+        while moves and idle < len(moves) and not self.late():
+            move = moves[turn % len(moves)]
+            choice, memory = self.choose(point, memory, move)
+            idle = 0 if choice is not None else idle + 1
+            if choice is not None:
+                point[move.variables] = move.columns[:, choice]
+            turn += 1
+
+    def refine(self, start: Point, within: Collection[int] | None = None) -> Ints:
+        """Descend variable by variable; one is looked at again when a neighbour has changed."""
+        point = as_ints(start).copy()
+        kind = np.full(len(point), OUT)
+        ring = np.array([v for v in self.free if within is None or v in within], dtype=np.int64)
+        kind[ring] = WAITING
+        memory = self.network.memory_bytes(point)
+        queue = Queue(ring, kind, np.array([0, len(ring), memory, 0]))
+        arrays, incidence = self.network.arrays, self.network.incidence
+        while queue.counts[1] and not self.late():
+            descend(arrays, incidence, point, queue, self.limit, IMPROVEMENT, TURNS)
+        self.evaluations += int(queue.counts[3])
+        return point
+
+    def choose(self, point: Ints, memory: int, move: BlockMove) -> tuple[int | None, int]:
+        """Return the best alternative of a move, None where none improves, and the memory then."""
+        stay = np.append(move.columns, point[move.variables][:, None], axis=1)
+        seconds, held = block_of(self.network.arrays, move._replace(columns=stay), point)
+        self.evaluations += len(seconds) - 1
+        after = memory - int(held[-1]) + held
+        excess = np.maximum(0, after - self.limit)
+        candidates = np.flatnonzero(excess == excess.min())
+        choice = int(candidates[seconds[candidates].argmin()])
+        if not _better(
+            (int(excess[choice]), float(seconds[choice])), (int(excess[-1]), float(seconds[-1]))
+        ):
+            return None, memory
+        return choice, int(after[choice])
+
+
+def _better(new: Key, old: Key) -> bool:
+    return new[0] < old[0] or (new[0] == old[0] and new[1] < old[1] * (1 - IMPROVEMENT) - 1e-15)

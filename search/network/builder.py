@@ -1,0 +1,326 @@
+"""Program + mesh + profile → CostNetwork: what every node may choose from, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
+from autoddl.perfmodel.roofline import signature_s
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Op, Parameter, Program, Tensor
+from autoddl.sbp.program.live_across import kept_flags
+from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.rules.registry import find
+from autoddl.sbp.shards import all_states, local_bytes, local_shape
+from autoddl.sbp.state import NdSbp, broadcast
+from autoddl.search.network.choices import SignatureLists, choices, whole_where_single
+from autoddl.search.network.cost_network import (
+    GRADIENT,
+    TENSOR,
+    CostNetwork,
+    Domain,
+    Setting,
+    Variables,
+    ints,
+    shared,
+)
+from autoddl.search.network.pins import Pins
+from autoddl.search.network.scopes import factors_of
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_T = TypeVar("_T")
+
+MOST_RESULTS = 48  # of an op that is looked at with others; they are bits of a float
+
+
+def build(
+    program: Program,
+    mesh: Mesh,
+    profile: Profile,
+    *,
+    pin: Mapping[str, str] | None = None,
+    lists: SignatureLists | None = None,
+    allow: frozenset[str] = frozenset(),
+    limits: Limits = ONEFLOW_LIMITS,
+    any_batch: bool = False,
+    compute_stream: bool = False,
+) -> CostNetwork:
+    """Return the problem of planning `program` on `mesh` under `profile`.
+
+    `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"};
+    `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise; `allow` names
+    the approximations that are permitted ("local_batchnorm"). Choices are those that an engine of these
+    `limits` can execute. With `compute_stream` boxings are ops of the compute stream.
+
+    Raises:
+        AutoDDLError: a pin matches nothing or can't be; no axis of the mesh divides the batch, and
+            not `any_batch`.
+    """
+    builder = _Builder(program, mesh, profile, dict(pin or {}), lists, allow, limits)
+    if compute_stream:
+        builder.use_compute_stream()
+    if not any_batch:
+        builder.pins.check_batch()
+    return builder.network()
+
+
+class _Builder:
+    """Collect nodes and edges; everything that depends on shapes only is computed once per shape."""
+
+    def __init__(
+        self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str],
+        lists: SignatureLists | None, allow: frozenset[str], limits: Limits,
+    ) -> None:  # fmt: skip
+        self.program, self.mesh, self.profile, self.lists = program, mesh, profile, lists
+        self.allow, self.limits = allow, limits
+        self.written, self.shared = _written(program)
+        self.pins = Pins(program, mesh, pin)
+        self.redistributor = Redistributor(mesh, profile, any_order=limits.any_order)
+        self.kept = kept_flags(program)
+        self.cache: dict[Any, Any] = {}
+        self.locals: dict[tuple[tuple[int, ...], NdSbp], tuple[int, ...] | None] = {}
+
+    def network(self) -> CostNetwork:
+        self.pins.check()
+        variables = self._variables(self._planned())
+        factors = factors_of(
+            self.program, variables, self.written, self._table, owned=bool(self.allow)
+        )
+        setting = Setting(self.program, self.mesh, self.profile)
+        compute_stream = self.redistributor.compute_stream
+        return CostNetwork(setting, variables, factors, self.written, compute_stream)
+
+    def _planned(self) -> Ints:
+        """Return the positions of the ops that are nodes: all but the updates of parameters."""
+        program, place = self.program, self.program.columns.place
+        rest = np.ones(len(program.ops), dtype=np.bool_)
+        rest[ints([place[p.update] for p in program.parameters if p.update is not None])] = False
+        return np.flatnonzero(rest)
+
+    def _variables(self, ops: Ints) -> Variables:
+        program = self.program
+        parameters = [p for p in program.parameters if p.tensor not in self.written]
+        returned = list(dict.fromkeys(program.outputs))
+        held = [*[self._held(name, ()) for name in program.inputs], *self._parameters(parameters)]
+        of_ops, which = self._ops(ops)
+        form, forms = shared([*held, *of_ops, *[self._output()] * len(returned)])
+        first, last = len(held), len(held) + len(of_ops)
+        every = list(program.columns.place)  # names of ops
+        planned = [every[i] for i in ops.tolist()]
+        names = [program.inputs, [p.tensor for p in parameters], planned, returned]
+        return Variables(
+            ("input", "parameter", "op", "output"), np.repeat(np.arange(4), list(map(len, names))),
+            list(chain(*names)), forms,
+            np.concatenate([form[:first], form[first:last][which], form[last:]]),
+            np.concatenate([np.full(first, -1), ops, np.full(len(returned), -1)]),
+        )  # fmt: skip
+
+    def use_compute_stream(self) -> None:
+        """Take only the boxings that OneFlow makes ops of the compute stream."""
+        self.redistributor = Redistributor(
+            self.mesh, self.profile, any_order=self.limits.any_order, compute_stream=True
+        )
+
+    def _states(self, name: str) -> tuple[NdSbp, ...]:
+        """Return the states without P of a tensor, or its pinned one."""
+        shape, pinned = self.program.tensor[name].shape, self.pins.of(name)
+        if name in self.shared:
+            return (broadcast(self.mesh.ndim),)
+        if pinned is None:
+            return self._cached(
+                ("states", shape),
+                lambda: tuple(
+                    s
+                    for s in all_states(
+                        shape, self.mesh.shape, partial=False, any_order=self.limits.any_order
+                    )
+                    if whole_where_single(s, self.mesh)
+                ),
+            )
+        if pinned not in tuple(all_states(shape, self.mesh.shape, partial=False)):
+            raise AutoDDLError(
+                f"pin of {name}: state {pinned} does not cut shape {shape} evenly on mesh "
+                f"{self.mesh}; choose dims that the axes divide"
+            )
+        return (pinned,)
+
+    def _held(self, name: str, states: tuple[str, ...]) -> Domain:
+        """Return the form of an input or a parameter with the optimizer states that follow it."""
+        possible = self._states(name)
+        tensors = [self.program.tensor[t] for t in (name, *states)]
+        kinds = tuple((t.shape, t.dtype) for t in tensors)
+
+        def priced() -> Domain:
+            memory = [sum(local_bytes(t, s, self.mesh.shape) for t in tensors) for s in possible]
+            choices = tuple({TENSOR: s, GRADIENT: s} for s in possible)
+            return Domain(choices, np.zeros(len(possible)), ints(memory))
+
+        return self._cached(("held", kinds, possible), priced)
+
+    def _parameters(self, parameters: Sequence[Parameter]) -> Iterator[Domain]:
+        """Yield the forms of parameters, of which many are alike: where none is pinned or shared."""
+        columns, known = self.program.columns, dict[object, Domain]()
+        number, form = columns.number, columns.form.tolist()
+        place, kinds = columns.place, columns.kind.tolist()
+        for parameter in parameters:
+            tensors = (parameter.tensor, *parameter.states)
+            special = parameter.tensor if self.pins.states or self.shared else ""
+            kind = -1 if parameter.update is None else kinds[place[parameter.update]]
+            look = special, kind, tuple([form[number[name]] for name in tensors])
+            if look not in known:
+                known[look] = self._parameter(parameter)
+            yield known[look]
+
+    def _parameter(self, parameter: Parameter) -> Domain:
+        form = self._held(parameter.tensor, parameter.states)
+        if parameter.update is None:
+            return form
+        update = self.program.op[parameter.update]
+        key = ("updated", self._key(update), id(form.choices))
+        return self._cached(key, lambda: self._updated(form, parameter, update))
+
+    def _updated(self, form: Domain, parameter: Parameter, update: Op) -> Domain:
+        """Leave the choices that the optimizer can update, with what that costs."""
+        follows = {parameter.tensor, parameter.gradient, *parameter.states}
+        one = broadcast(self.mesh.ndim)
+        valid = {tuple(c[o] for o, _ in update.inputs) for c in self._choices(update)}
+        kept, seconds = [], []
+        for index, choice in enumerate(form.choices):
+            signature = {o: choice[TENSOR] if t in follows else one for o, t in update.inputs}
+            if tuple(signature.values()) in valid:
+                kept.append(index)
+                seconds.append(self._seconds(update, signature))
+        if not kept:
+            raise AutoDDLError(
+                f"pin of {parameter.tensor}: its optimizer's op type {update.type} can't update it in "
+                f"state {form.choices[0][TENSOR]}; leave the pin out, or pin it to "
+                f"{','.join('B' * self.mesh.ndim)}"
+            )
+        allowed = tuple(form.choices[i] for i in kept)
+        return Domain(allowed, np.array(seconds), form.memory_bytes[kept])
+
+    def _output(self) -> Domain:
+        choice = {TENSOR: broadcast(self.mesh.ndim)}
+        return Domain((choice,), np.zeros(1), np.zeros(1, dtype=np.int64))
+
+    def _ops(self, ops: Ints) -> tuple[list[Domain], Ints]:
+        """Return the forms of ops, of which many are alike, and which of them each has.
+
+        A form depends on the op's kind, on which of its results live across the step, and on variables
+        that are updated in place.
+        """
+        columns, outputs = self.program.columns, self.program.columns.outputs
+        special = np.zeros(len(columns.form), dtype=np.bool_)
+        special[ints([columns.number[name] for name in (*self.written, *self.shared)])] = True
+        alone = np.diff(outputs.begin) > MOST_RESULTS
+        alone[columns.inputs.op[special[columns.inputs.tensor]]] = True
+        place = np.minimum(np.arange(len(outputs.op)) - outputs.begin[outputs.op], MOST_RESULTS)
+        lives = self.kept[outputs.tensor] * 2.0**place
+        sets, live = np.unique(
+            np.bincount(outputs.op, lives, minlength=len(alone)), return_inverse=True
+        )
+        looks = columns.kind * len(sets) + live
+        looks[alone] = -1 - np.flatnonzero(alone)
+        _, first, found = np.unique(looks[ops], return_index=True, return_inverse=True)
+        order = first.argsort()
+        return (
+            [self._op(self.program.ops[op]) for op in ops[first[order]].tolist()],
+            order.argsort()[found],
+        )
+
+    def _op(self, op: Op) -> Domain:
+        number = self.program.columns.number
+        kept = tuple([o for o, t in op.outputs if self.kept[number[t]]])
+        variables = [(o, t) for o, t in op.inputs if t in self.written or t in self.shared]
+        kept += tuple([o for o, t in variables if self.written.get(t) == (op.name, o)])
+        fixed = tuple([(o, self._fixed(t)) for o, t in variables if self._fixed(t) is not None])
+        key = "op", self._key(op), kept, fixed
+        return self._cached(key, lambda: self._priced(op, kept, dict(fixed)))
+
+    def _fixed(self, tensor: str) -> NdSbp | None:
+        """Return the state that a variable must have where it is updated in place, if it is known."""
+        if tensor in self.shared:
+            return broadcast(self.mesh.ndim)
+        return self.pins.of(tensor) if tensor in self.written else None
+
+    def _key(self, op: Op) -> Any:
+        columns = self.program.columns
+        return int(columns.kind[columns.place[op.name]])
+
+    def _priced(self, op: Op, kept: tuple[str, ...], fixed: Mapping[str, NdSbp | None]) -> Domain:
+        found = tuple(c for c in self._choices(op) if all(c[o] == s for o, s in fixed.items()))
+        if not found:
+            wanted = ", ".join(f"{dict(op.inputs)[o]} {s}" for o, s in fixed.items())
+            raise AutoDDLError(
+                f"pin: op {op.name} updates {wanted} in place, and {op.type} has no such signature; "
+                "leave the pin out"
+            )
+        operands = {o: self.program.tensor[t] for o, t in op.operands}
+        memory = [sum(self._bytes(operands[o], c[o]) for o in kept) for c in found]
+        known: dict[tuple[tuple[int, ...] | None, ...], float] = {}  # by local shapes
+        seconds = []
+        for choice in found:
+            local = tuple([self._local(t.shape, choice[o]) for o, t in operands.items()])
+            if local not in known:
+                known[local] = self._seconds(op, choice)
+            seconds.append(known[local])
+        return Domain(found, np.array(seconds), ints(memory))
+
+    def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
+        return math.prod(self._local(tensor.shape, state) or tensor.shape) * tensor.item_bytes
+
+    def _local(self, shape: tuple[int, ...], state: NdSbp) -> tuple[int, ...] | None:
+        key = shape, state
+        if key not in self.locals:
+            self.locals[key] = local_shape(shape, state, self.mesh.shape)
+        return self.locals[key]
+
+    def _choices(self, op: Op) -> tuple[NdSignature, ...]:
+        return self._cached(
+            ("choices", self._key(op)),
+            lambda: choices(
+                self.program, op, self.mesh, self.lists, self.allow, limits=self.limits
+            ),
+        )
+
+    def _seconds(self, op: Op, signature: NdSignature) -> float:
+        return signature_s(self.profile.device, self.program, op, signature, self.mesh.shape)
+
+    def _table(self, tensor: Tensor, own: bool) -> RedistributionTable:
+        return self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)
+
+    def _cached(self, key: Any, make: Callable[[], _T]) -> _T:
+        if key not in self.cache:
+            self.cache[key] = make()
+        found: _T = self.cache[key]
+        return found
+
+
+def _written(program: Program) -> tuple[dict[str, tuple[str, str]], frozenset[str]]:
+    """Return the variables that one op updates in place, with it, and those that several update.
+
+    Of the latter every op has to see all updates, so they stay broadcast.
+    """
+    variables = {p.tensor for p in program.parameters}
+    columns = program.columns
+    rules = [find(name) for name in columns.types]
+    writes = [rule is not None and bool(rule.writes) for rule in rules]
+    writers: dict[str, list[tuple[str, str]]] = {}
+    for index in np.flatnonzero(np.array(writes, dtype=np.bool_)[columns.type]).tolist():
+        op, rule = program.ops[index], rules[columns.type[index]]
+        for operand, tensor in op.inputs:
+            if rule is not None and operand in rule.writes and tensor in variables:
+                writers.setdefault(tensor, []).append((op.name, operand))
+    single = {tensor: ops[0] for tensor, ops in writers.items() if len(ops) == 1}
+    return single, frozenset(writers) - frozenset(single)

@@ -1,0 +1,101 @@
+"""What an op may choose from: its valid signatures on a mesh, by its rule or by the engine's list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
+from autoddl.errors import RuleError
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Op, Program
+from autoddl.sbp.rules.candidates import (
+    NdSignature,
+    in_any_order,
+    nd_products,
+    nd_signatures,
+)
+from autoddl.sbp.rules.registry import OpView, Signature, find, signatures
+from autoddl.sbp.state import B, NdSbp, Sbp
+
+SignatureLists = Callable[[Op, int], tuple[Signature, ...]]
+"""The engine's one-axis signatures of an op over a number of devices; () if unknown or not asked."""
+
+
+def choices(
+    program: Program,
+    op: Op,
+    mesh: Mesh,
+    lists: SignatureLists | None = None,
+    allow: frozenset[str] = frozenset(),
+    *,
+    limits: Limits = ONEFLOW_LIMITS,
+) -> tuple[NdSignature, ...]:
+    """Return the signatures among which the search chooses, all-broadcast first.
+
+    They are those that an engine of these `limits` can execute, in any order of the axes if that can.
+    `lists` knows the engine's own signatures of ops that have no rule (they are all-broadcast where it
+    has none) or a user's (of which those are left out that it lacks). `allow` names the approximations
+    that are permitted.
+
+    Raises:
+        RuleError: the rule of the op's type can't be used on it.
+    """
+    view = OpView.of(op, program.shapes(op))
+    floats = frozenset(
+        o for o, t in op.operands if program.tensor[t].dtype.startswith(("float", "bfloat"))
+    )
+    listed = [lists(op, n) if lists and n > 1 else () for n in mesh.shape]
+    try:
+        if find(op.type) is None:
+            axes = [_merged(view, signatures(view), entries) for entries in listed]
+            found = nd_products(view, mesh.shape, axes, float_operands=floats)
+        elif any(listed):
+            ours = signatures(view, allow=allow)
+            axes = [_common(view, ours, entries) for entries in listed]
+            found = nd_products(view, mesh.shape, axes, float_operands=floats)
+        else:
+            refused = limits.refused.get(op.type, frozenset())
+            found = nd_signatures(
+                view, mesh.shape, float_operands=floats, refused=refused, allow=allow
+            )
+    except (LookupError, TypeError, ValueError) as error:
+        raise RuleError(
+            f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, "
+            "or capture the graph again"
+        ) from error
+    found = tuple(c for c in found if all(whole_where_single(s, mesh) for s in c.values()))
+    return in_any_order(found, mesh.shape) if limits.any_order else found
+
+
+def _states(view: OpView, signature: Signature) -> tuple[Sbp, ...]:
+    return tuple(signature[name] for name in view.inputs + view.outputs)
+
+
+def _merged(
+    view: OpView, ours: tuple[Signature, ...], listed: tuple[Signature, ...]
+) -> tuple[Signature, ...]:
+    """Return both, each signature once."""
+    return tuple({_states(view, s): s for s in (*ours, *listed)}.values())
+
+
+def _common(
+    view: OpView, ours: tuple[Signature, ...], listed: tuple[Signature, ...]
+) -> tuple[Signature, ...]:
+    """Return ours that the engine lists, and all-broadcast; all of ours where it has no list."""
+    known = {_states(view, signature) for signature in listed}
+    return tuple(s for i, s in enumerate(ours) if i == 0 or not known or _states(view, s) in known)
+
+
+def whole_where_single(state: NdSbp, mesh: Mesh) -> bool:
+    """Tell whether a state is B on the axes of one device, where all states are the same."""
+    return all(s == B for s, size in zip(state, mesh.shape, strict=True) if size == 1)
+
+
+def unknown_types(program: Program) -> dict[str, int]:
+    """Return the op types without a rule, with how often each occurs, most frequent first."""
+    columns = program.columns
+    every = zip(columns.types, np.bincount(columns.type).tolist(), strict=True)
+    counts = {name: count for name, count in every if find(name) is None}
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

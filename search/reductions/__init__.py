@@ -1,0 +1,1 @@
+"""From one cost function network to another, and back from its assignments."""

@@ -1,0 +1,225 @@
+"""The factor graph on which messages pass: terms of factors over states, their ends, in arrays.
+
+A term is a factor, or a part of one whose readers are many: it hangs on the states at its ends, which
+are those of the producer and of some readers, and has its part of the prices. Each end has a message.
+
+    a tensor with 10 readers, at most 8 in a term: two terms of 5 readers with half of the prices each.
+
+Source: Kolmogorov 2015 (SRMP: factors, sub-factors and their messages).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autoddl.search.network.cost_network import CostNetwork, Factors
+from autoddl.search.network.evaluator import Flags, Floats, Ints
+from autoddl.search.reductions.quotient import Multiplicities
+from autoddl.search.relaxation.srmp import END, NODE, SLOT, TABLE, TERM, USE, FactorGraph, Records
+
+# Readers of one term at least, if there are so many, and at most. With 6 at most gaps of 0.1 to 0.3 % are
+# left of BERT and MoE-BERT, with 7 T5 on 4x4 has 0.9 % instead of 0.6 %, with 4 only 17 of 24 cases are
+# proven; 16 would be 43 million ways to part them.
+FEW_READERS, MANY_READERS = 4, 8
+MOST_ENTRIES = (
+    400_000  # of a term, over sets of readers and pairs of states; beyond these it is parted
+)
+COMMON = 8.0  # ends of many copies go by the terms that nearly all copies are in
+
+
+class Terms:
+    """The terms of all factors: one for each group of a factor's readers.
+
+    Those of factor f are numbered from `first[f]` on; `sets[set[f]]` are the states that occur there.
+    Term t is of the factor `factor[t]`, has the prices `prices[table[t]]` [s, w], and its ends are
+    numbered from `begin[t]` on: the producer's, then those of (some) readers. An end is that of
+    `variable[end]` in the term `term[end]`, at the `position` 0 of its factor for the producer, 1 + the
+    reader's number; its states by choice, as positions among those that occur, begin at
+    `states_at[end]` of `states`.
+    """
+
+    def __init__(
+        self, network: CostNetwork, *, copies: Multiplicities | None = None, most_s: float = np.inf
+    ) -> None:
+        """Of prices at most `most_s` counts."""
+        factors, count = network.factors, network.variables.sizes[network.factors.variable]
+        self._begin = factors.begin
+        entry_at = starts(count)
+        entries = np.repeat(network.arrays.states_at - entry_at[:-1], count) + np.arange(
+            entry_at[-1]
+        )
+        state = network.arrays.states[entries]
+        factor = np.repeat(factors.factor, count)
+        occurs = np.zeros((len(factors.table), max(map(len, _costs(factors)), default=1)), np.bool_)
+        occurs[factor, state] = True
+        for group in _mixed(copies):
+            occurs[group] = occurs[group].any(axis=0)
+        self.states: Ints = (occurs.cumsum(axis=1) - 1)[factor, state]
+        self.sets, self.set = _distinct(occurs)
+        self._part(factors, np.diff(factors.begin) - 1, most_s)
+        at = factors.begin[self.factor[self.term]] + self.position
+        self.variable, self.states_at = factors.variable[at], entry_at[:-1][at]
+        self.reader = np.zeros(len(factors.variable), dtype=np.int64)  # each reader's end
+        self.reader[at] = np.arange(len(at))
+
+    def _part(self, factors: Factors, readers: Ints, most_s: float) -> None:
+        """Part the readers of factors into groups, a term for each, with their part of the prices."""
+        sizes = np.array([len(states) for states in self.sets], dtype=np.int64)[self.set]
+        kinds, kind = _unique(readers, sizes)
+        groups = [reader_groups(n, many_readers(size)) for n, size in kinds.T.tolist()]
+        lengths, self.first = _rows([[len(group) for group in some] for some in groups], kind)
+        positions = [[i for group in some for i in (0, *[r + 1 for r in group])] for some in groups]
+        self.position, _ = _rows(positions, kind)
+        self.begin = starts(lengths + 1)
+        self.factor = np.repeat(np.arange(len(kind)), np.diff(self.first))
+        self.group = np.arange(len(lengths)) - self.first[self.factor]
+        self.term = np.repeat(np.arange(len(lengths)), lengths + 1)
+        which, self.table = _unique(
+            factors.table[self.factor], self.set[self.factor], lengths, readers[self.factor]
+        )
+        costs, self.prices = _costs(factors), list[Floats]()
+        for table, occurring, length, most in which.T.tolist():
+            states = self.sets[occurring]
+            cost = np.minimum(costs[table][np.ix_(states, states)], most_s)
+            self.prices.append(cost * (length / most))
+
+    def occurrences(self, copies: Multiplicities | None) -> tuple[Ints, Ints, Floats]:
+        """Return the ends of all terms of the whole network, where each begins, and how many occur."""
+        if copies is None:
+            return np.arange(len(self.variable)), self.begin, np.ones(len(self.table))
+        first = copies.factor[copies.begin[:-1]]  # of each pattern; its terms are those of all
+        terms = np.diff(self.first)[first]
+        at = starts(terms)
+        term = np.repeat(self.first[first] - at[:-1], terms) + np.arange(at[-1])
+        pattern = np.repeat(np.arange(len(first)), terms)
+        sizes = np.diff(self.begin)[term]
+        begin = starts(sizes)
+        end = np.repeat(self.begin[term] - begin[:-1], sizes) + np.arange(begin[-1])
+        position = self.position[end]
+        other = copies.factor[np.repeat(copies.begin[:-1][pattern], sizes) + position]
+        member = np.where(position == 0, end, self.reader[self._begin[other] + position])
+        found: dict[bytes, int] = {}
+        data, width = member.tobytes(), member.itemsize
+        rows = [
+            data[width * a : width * b]
+            for a, b in zip(begin.tolist(), begin[1:].tolist(), strict=False)
+        ]
+        which = np.array([found.setdefault(row, len(found)) for row in rows], dtype=np.int64)
+        once = [np.frombuffer(row, np.int64) for row in found]
+        times = np.bincount(which, weights=copies.times[pattern]).astype(np.float64)
+        return np.concatenate(once), starts(lengths_of(once)), times
+
+
+def graph_of(terms: Terms, choices: Ints, copies: Multiplicities | None) -> FactorGraph:
+    """Lay out variables and ends for message passing; `choices` says how many each variable has."""
+    members, place, occur = terms.occurrences(copies)
+    of, count, total = terms.variable, len(choices), len(terms.variable)
+    slots = np.argsort(of, kind="stable")
+    term = np.repeat(np.arange(len(occur)), np.diff(place))
+    order = np.argsort(members, kind="stable")
+    counted = occur[term] ** COMMON
+    all_counted = np.bincount(members, counted)[members]
+    touched = of[members]
+    earlier = _least(np.minimum.reduceat(touched, place[:-1])[term], members, total) < of
+    later = _least(-np.maximum.reduceat(touched, place[:-1])[term], members, total) < -of
+    lends = np.stack([earlier, later], axis=1)
+    there = np.stack([np.bincount(of, side, count) for side in lends.T], axis=1)
+    part = 1.0 / np.maximum(1.0, there.max(axis=1))
+    _, which, same = np.unique(
+        (of * (total + 1) + terms.term)[slots], return_inverse=True, return_counts=True
+    )
+    prices = [table.ravel() for table in terms.prices]
+    return FactorGraph(
+        nodes=_records(
+            NODE, slot=starts(np.bincount(of, minlength=count)), choice=starts(choices),
+            copies=np.ones(count) if copies is None else copies.variable.astype(float),
+            part=part, kept=1.0 - part[:, None] * there,
+        ),
+        slots=_records(
+            SLOT, end=slots, state=np.append(terms.states_at[slots], len(terms.states)),
+            once=1.0 / same[which], lends=lends[slots],
+        ), ends=_records(END, use=starts(np.bincount(members, minlength=total))), uses=_records(USE,
+        term=term[order], weight=(counted / all_counted)[order]), terms=_records(TERM, place=place,
+        table=terms.table[terms.term[members[place[:-1]]]], count=occur), tables=_records(TABLE,
+        price=starts(lengths_of(prices)), size=lengths_of(terms.prices)), members=members,
+        states=terms.states, prices=np.concatenate(prices) if prices else np.zeros(0),
+        turned=np.concatenate([t.T.ravel() for t in terms.prices]) if prices else np.zeros(0),
+    )  # fmt: skip
+
+
+def starts(lengths: Ints) -> Ints:
+    """Return where each of some parts begins, and where the last one ends."""
+    return np.concatenate(([0], np.cumsum(lengths)))
+
+
+def lengths_of(arrays: Iterable[npt.NDArray[Any]]) -> Ints:
+    """Return the length of each array."""
+    return np.array([len(array) for array in arrays], dtype=np.int64)
+
+
+def many_readers(states: int) -> int:
+    """Return how many readers a term may have at most for a tensor of so many states."""
+    fits = (n for n in range(MANY_READERS, FEW_READERS, -1) if states**2 << n <= MOST_ENTRIES)
+    return next(fits, FEW_READERS)
+
+
+@cache
+def reader_groups(readers: int, most: int) -> tuple[tuple[int, ...], ...]:
+    """Part readers into groups of at most so many, which one term can have."""
+    count = -(-readers // most)
+    return tuple(tuple(part.tolist()) for part in np.array_split(np.arange(readers), count))
+
+
+def _costs(factors: Factors) -> list[Floats]:
+    return [table.cost for table in factors.tables]
+
+
+def _mixed(copies: Multiplicities | None) -> list[Ints]:
+    """Return the factors that occur together in some pattern, where they are several."""
+    if copies is None:
+        return []
+    begin, factor = copies.begin, copies.factor
+    least, most = (of.reduceat(factor, begin[:-1]) for of in (np.minimum, np.maximum))
+    return [factor[begin[p] : begin[p + 1]] for p in np.flatnonzero(least < most).tolist()]
+
+
+def _distinct(occurs: Flags) -> tuple[list[Ints], Ints]:
+    """Return the distinct sets of states, and which of them each factor has."""
+    _, first, which = np.unique(
+        np.packbits(occurs, axis=1), axis=0, return_index=True, return_inverse=True
+    )
+    return [np.flatnonzero(occurs[row]) for row in first.tolist()], which.reshape(-1)
+
+
+def _unique(*columns: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct rows of some columns, column by column, and which of them each row is."""
+    found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    return found, which.reshape(-1)
+
+
+def _rows(rows: Sequence[Sequence[int]], numbers: Ints) -> tuple[Ints, Ints]:
+    """Return some of the rows, by number, one behind the other, and where each begins."""
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    found, begin = lengths[numbers], starts(lengths[numbers])
+    at = np.repeat(starts(lengths)[numbers] - begin[:-1], found) + np.arange(begin[-1])
+    return np.array([value for row in rows for value in row], dtype=np.int64)[at], begin
+
+
+def _records(kind: np.dtype[np.void], **fields: npt.NDArray[Any]) -> Records:
+    """Return records with these fields, and one more of zeros where only some have a value for it."""
+    found = np.zeros(max(map(len, fields.values())), dtype=kind)
+    for name, values in fields.items():
+        found[name][: len(values)] = values
+    return found
+
+
+def _least(values: Ints, groups: Ints, count: int) -> Ints:
+    """Return the least value of each group."""
+    found = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(found, groups, values)
+    return found

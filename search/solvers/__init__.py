@@ -1,0 +1,1 @@
+"""All solvers, by name."""

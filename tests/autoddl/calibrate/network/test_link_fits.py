@@ -1,0 +1,112 @@
+"""Fitted links, what concurrent groups share, the raw table and the plot, from made-up times."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+
+from autoddl.calibrate.network import link_plot
+from autoddl.calibrate.network.link_cases import CollectiveCase, RankGrid, Timing, schedule
+from autoddl.calibrate.network.link_fits import (
+    COLUMNS,
+    LinkFits,
+    fits_of,
+    profile_of,
+    raw_table,
+)
+from autoddl.calibrate.network.link_settings import LinkSettings
+from autoddl.perfmodel import collectives
+from autoddl.perfmodel.profile import Device
+
+SIZES = (1 << 12, 1 << 16, 1 << 22)
+SETTINGS = LinkSettings(2, nnodes=2, sizes=SIZES, mode="both")
+DEVICE = Device("d", 1 << 30, {"float32": 1e10}, 1e9, 1e-5)
+
+
+def beta(case: CollectiveCase) -> float:
+    """β in s/byte: every further group over a NIC costs 0.8 more; inside a node nothing."""
+    return 1e-8 * (1 + 0.8 * (case.groups - 1)) if case.level == "node" else 1e-9
+
+
+def rows(settings: LinkSettings) -> list[Timing]:
+    made = []
+    for case in settings.cases():
+        taken = collectives.seconds(
+            case.collective,
+            case.group_size,
+            case.size_bytes,
+            alpha_s=1e-4,
+            beta_s_per_byte=beta(case),
+        )
+        made.append(Timing(case, case.size_bytes, 9, taken, 0.5 * taken, taken, 2 * taken))
+    return made
+
+
+RESULTS = fits_of(rows(SETTINGS), SETTINGS.modes)
+
+
+def test_profile() -> None:
+    profile = profile_of(RESULTS, SETTINGS, name="x", device=DEVICE)
+    assert (profile.name, profile.mode, profile.levels) == ("x", "graph", ("node", "gpu"))
+    assert profile.sharing == pytest.approx({"node": 0.8})
+    assert "2 nodes with 2 CPU ranks each" in profile.source
+    for case in SETTINGS.cases():
+        link = profile.link(
+            case.collective, case.level, case.group_size, inner=case.inner, groups=case.groups
+        )
+        assert (link.inner, link.group_size) == (case.inner, case.group_size)
+        assert link.alpha_s == pytest.approx(1e-4)
+        assert link.beta_s_per_byte == pytest.approx(beta(case))
+
+
+def test_inside_a_node_the_profile_has_groups_that_all_work() -> None:
+    settings = LinkSettings(4, sizes=SIZES)
+    cases = settings.cases()
+    assert {case.groups for case in cases if case.group_size == 2} == {1, 2}
+    made = [
+        replace(row, seconds=2 * row.seconds) if row.case.groups == 2 else row
+        for row in rows(settings)
+    ]
+    profile = profile_of(fits_of(made, ("graph",)), settings, name="x", device=DEVICE)
+    assert {link.groups for link in profile.links} == {1}
+    assert len({(link.collective, link.group_size) for link in profile.links}) == len(profile.links)
+    assert profile.link("all_gather", "gpu", 2).beta_s_per_byte == pytest.approx(2e-9)
+    assert profile.sharing == pytest.approx({"gpu": 1.0})
+
+
+def test_noise_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    made = rows(SETTINGS)
+    made[1] = replace(made[1], seconds=-1e-6)
+    results = fits_of(made, SETTINGS.modes)
+    assert f"{made[1].case.label} of 65536 bytes drowned in noise" in caplog.text
+    assert results.fitted_s(made[1]) == pytest.approx(RESULTS.fitted_s(made[1]))
+
+
+def test_raw_table() -> None:
+    table = list(csv.DictReader(io.StringIO(raw_table(RESULTS))))
+    assert tuple(table[0]) == COLUMNS
+    assert len(table) == len(SETTINGS.cases())
+    for line, row in zip(table, RESULTS.rows, strict=True):
+        assert line["mode"] == row.case.mode
+        assert (int(line["steps"]), int(line["repetitions"])) == (row.case.steps, 9)
+        assert float(line["seconds"]) == pytest.approx(row.seconds)
+        assert float(line["fitted_s"]) == pytest.approx(row.seconds)
+        assert float(line["min_s"]) < float(line["median_s"]) < float(line["max_s"])
+
+
+def test_a_case_without_a_fit_has_no_fitted_time() -> None:
+    case = schedule(RankGrid(1, 2), modes=("graph",), sizes=(64,))[0]
+    results = LinkFits((Timing(case, 64, 1, 1.0, 1.0, 1.0, 1.0),), {"graph": ()})
+    assert raw_table(results).splitlines()[1].endswith(",")
+
+
+def test_plot() -> None:
+    pytest.importorskip("matplotlib")
+    some = [row for row in RESULTS.rows if row.case.collective in ("all_reduce", "send_receive")]
+    png = link_plot.draw(LinkFits(tuple(some), RESULTS.links), "x")
+    assert png.startswith(b"\x89PNG")
+    noisy = [replace(row, seconds=-1.0) for row in some]
+    assert link_plot.draw(LinkFits(tuple(noisy), RESULTS.links), "x") != png

@@ -1,0 +1,392 @@
+"""The command line: outputs, exit codes, one line for every mistake, and real runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from autoddl import store
+from autoddl.calibrate.network import link_plot
+from autoddl.calibrate.network.link_cases import Timing
+from autoddl.calibrate.network.link_fits import COLUMNS
+from autoddl.calibrate.network.link_settings import LinkSettings
+from autoddl.calibrate.network.link_timing import FinishedLinks
+from autoddl.cli import fit_network_command
+from autoddl.cli.app import main
+from autoddl.engine.interface import Engine
+from autoddl.errors import AutoDDLError
+from autoddl.launch.launcher import LaunchError, LaunchResult
+from autoddl.perfmodel import collectives
+from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.profile import Profile
+
+TWO = ["--nproc-per-node", "2", "--collectives", "all-reduce,send-receive", "-b", "16K", "-e", "1M"]
+DEVICE = {
+    name: {"chain_s": [2e-3], "twin_s": [1e-3], "steps": 1, "flops": 1e6, "moved_bytes": 1e6}
+    for name in ("overhead", "bandwidth", "matmul", "conv")
+}
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
+    """Replace the ranks by made-up times; collect the arguments. `stop` ends after that many cases."""
+    seen: list[dict[str, Any]] = []
+
+    def run(engine: Engine, settings: LinkSettings, done: FinishedLinks, **options: Any) -> bool:
+        stop = seen[0].pop("stop", None) if seen and "stop" in seen[0] else None
+        seen.append({"settings": settings, "rows": len(done.timings), **options})
+        if options["node"].rank > 0:
+            return False
+        for count, case in enumerate(c for c in settings.cases() if c not in done.timings):
+            if stop is not None and count == stop[0]:
+                raise stop[1]
+            taken = collectives.seconds(
+                case.collective, case.group_size, case.size_bytes,
+                alpha_s=1.2345e-4, beta_s_per_byte=0.5e-9,
+            )  # fmt: skip
+            row = Timing(case, case.size_bytes, 3, taken, taken, taken, taken)
+            done.file.add({"row": row.to_json()})
+            options["progress"](case.label, 0.5)
+        done.file.add({"device": DEVICE})
+        return True
+
+    monkeypatch.setattr(fit_network_command, "time_links", run)
+    monkeypatch.chdir(tmp_path)
+    return seen
+
+
+def stop_after(runs: list[dict[str, Any]], cases: int, error: BaseException) -> None:
+    runs.append({"stop": (cases, error)})
+
+
+def files() -> list[str]:
+    return sorted(os.listdir())
+
+
+def test_table_and_files(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["fit-network", *TWO, "--timeout", "60"]) == 0
+    assert files() == ["network.csv", "network.json", "network.png"]
+    profile = profiles.load("network.json")
+    assert (profile.name, profile.mode) == ("network", "graph")
+    assert profile.link("all_reduce", "gpu", 2).alpha_s == pytest.approx(1.2345e-4)
+    assert Path("network.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
+    assert Path("network.png").read_bytes().startswith(b"\x89PNG")
+    out, err = capsys.readouterr()
+    for text in ("all-reduce", "send-receive", "123", "2.00", " 0 ", "wrote network.json"):
+        assert text in out
+    assert err.splitlines() == [
+        "autoddl fit-network: all-reduce over 2 ranks (50 %)",
+        "autoddl fit-network: send-receive over 2 ranks (50 %)",
+    ]
+    assert runs[0]["timeout_s"] == 60
+
+
+def test_json(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit-network", *TWO, "--json"]) == 0
+    profile = profiles.from_json(capsys.readouterr().out, "stdout")
+    assert profile.name == "measured"
+    assert files() == []
+    assert main(["fit-network", *TWO, "--json", "-o", "x.json", "--csv", "y.csv"]) == 0
+    assert profiles.load("x.json") == replace(profile, name="x")
+    assert {"x.json", "y.csv"} <= set(files())
+
+
+def test_the_device_of_another_profile(runs: list[dict[str, Any]]) -> None:
+    assert main(["fit-network", *TWO, "--device", "cpu-loopback"]) == 0
+    assert not runs[0]["settings"].device
+    assert profiles.load("network.json").device == profiles.load("cpu-loopback").device
+
+
+def test_other_nodes_write_nothing(runs: list[dict[str, Any]]) -> None:
+    nodes = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--master-port", "99"]
+    assert main(["fit-network", *TWO, *nodes]) == 0
+    assert files() == []
+    assert runs[0]["node"].rank == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Missing option '--nproc-per-node'"),
+        ([*TWO, "-o", "no/such/folder.json"], "No such file or directory; give another with -o"),
+        ([*TWO, "-o", "."], "Is a directory; give another with -o"),
+        ([*TWO, "--csv", "no/such.csv"], "No such file or directory"),
+        ([*TWO, "--plot", "no/such.png"], "No such file or directory"),
+        ([*TWO, "--device", "missing"], "profile 'missing': no such file"),
+    ],
+)
+def test_mistakes_are_found_before_measuring(
+    arguments: list[str],
+    message: str,
+    runs: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(link_plot, "find_spec", lambda name: True)  # matplotlib or not
+    assert main(["fit-network", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("autoddl fit-network: ")
+    assert err.count("\n") == 1
+    assert not runs
+    assert files() == []
+
+
+def test_without_matplotlib(
+    runs: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(link_plot, "find_spec", lambda name: None)
+    assert main(["fit-network", *TWO, "--plot", "x.png"]) == 2
+    assert "pip install 'autoddl[plots]'" in capsys.readouterr().err
+    assert not runs
+    assert main(["fit-network", *TWO]) == 0
+    assert files() == ["network.csv", "network.json"]
+    assert "no plot: matplotlib is not installed" in capsys.readouterr().err
+
+
+DEAD = LaunchResult(
+    **{
+        **{name: None for name in LaunchResult.__dataclass_fields__},
+        "returncodes": (-15, -11), "failed_rank": 1, "timed_out": False, "wall_s": 1.0,
+        "logs": ("", ""), "log_dir": Path("logs"), "tail": ("last words",),
+        "message": "rank 1 died", "exit_code": 139,
+    }
+)  # fmt: skip
+
+
+def test_a_dead_rank(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    stop_after(runs, 2, LaunchError(DEAD))
+    assert main(["fit-network", *TWO]) == 139
+    assert [line for line in capsys.readouterr().err.splitlines() if "%" not in line] == [
+        "autoddl fit-network: the same command goes on: what was measured is in network.json.partial",
+        "autoddl fit-network: rank 1 died",
+        "last words",
+        "autoddl fit-network: logs of all ranks: logs",
+    ]
+    assert files() == ["network.json.partial"]
+
+
+def test_interrupted_it_goes_on(
+    runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_after(runs, 3, KeyboardInterrupt())
+    assert main(["fit-network", *TWO]) == 130
+    assert "interrupted\nautoddl fit-network: the same command goes on" in capsys.readouterr().err
+    assert main(["fit-network", *TWO]) == 0
+    count = len(runs[-1]["settings"].cases())
+    assert runs[-1]["rows"] == 3
+    assert f"going on with network.json.partial: 3 of {count} cases are there" in (
+        capsys.readouterr().err
+    )
+    assert len(Path("network.csv").read_text().splitlines()) == 1 + count
+    assert "network.json.partial" not in files()
+
+
+def test_partial_results_of_other_settings(
+    runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_after(runs, 3, KeyboardInterrupt())
+    assert main(["fit-network", *TWO]) == 130
+    before = Path("network.json.partial").read_text()
+    capsys.readouterr()
+    assert main(["fit-network", *TWO, "--mode", "eager"]) == 2
+    err = capsys.readouterr().err
+    assert "mode 'graph' instead of 'eager'" in err and err.count("\n") == 1
+    assert Path("network.json.partial").read_text() == before
+    assert main(["fit-network", *TWO, "--mode", "eager", "--fresh"]) == 0
+
+
+def test_a_truncated_partial_file_loses_one_case(
+    runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop_after(runs, 3, KeyboardInterrupt())
+    main(["fit-network", *TWO])
+    path = Path("network.json.partial")
+    path.write_text(path.read_text()[:-10])
+    assert main(["fit-network", *TWO]) == 0
+    assert runs[-1]["rows"] == 2
+
+
+def test_a_failure_leaves_the_old_file_alone(
+    runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("network.json").write_text("old")
+    stop_after(runs, 1, AutoDDLError("too noisy"))
+    assert main(["fit-network", *TWO]) == 2
+    assert Path("network.json").read_text() == "old"
+    assert capsys.readouterr().err.splitlines()[-1] == "autoddl fit-network: too noisy"
+
+
+@pytest.mark.parametrize("option", ["-o", "--csv", "--plot"])
+def test_a_full_disk(
+    option: str,
+    runs: list[dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    if option == "--plot":
+        pytest.importorskip("matplotlib")
+    # Beside /dev/full there may be no partial file: a link to it in our own folder.
+    (tmp_path / "full").symlink_to("/dev/full")
+    arguments = [*TWO, option, "full"]
+    assert main(["fit-network", *arguments]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(
+        "autoddl fit-network: output file full: No space left on device; make room"
+    )
+    assert "nothing is measured twice" in last
+    kept = "full.partial" if option == "-o" else "network.json.partial"
+    assert kept in files()
+    (tmp_path / "full").unlink()
+    assert main(["fit-network", *arguments]) == 0
+    assert runs[-1]["rows"] == len(runs[-1]["settings"].cases())
+    assert kept not in files()
+
+
+def test_a_full_disk_before_measuring(
+    runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "network.json.partial").symlink_to("/dev/full")
+    assert main(["fit-network", *TWO, "--fresh"]) == 2
+    err = capsys.readouterr().err
+    assert "partial results network.json.partial: No space left on device" in err
+    assert err.count("\n") == 1
+    assert not runs
+
+
+def test_a_spoilt_write_leaves_the_old_profile(
+    runs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("network.json").write_text("old")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.os, "replace", full)
+    assert main(["fit-network", *TWO]) == 2
+    assert Path("network.json").read_text() == "old"
+    assert [name for name in files() if name.startswith(".")] == []
+
+
+NCCL = """# nccl-tests version 2.13.8
+# nThread 1 nGpus 2 minBytes 1048576 maxBytes 4194304 step: 4(factor) warmup iters: 5 iters: 20
+# Using devices
+#  Rank  0 Group  0 Pid  1 on  host device  0 [0x07] NVIDIA A100-SXM4-40GB
+#  Rank  1 Group  0 Pid  1 on  host device  1 [0x0a] NVIDIA A100-SXM4-40GB
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    30.00   34.95   34.95      0    30.00   34.95   34.95      0
+     4194304       1048576     float     sum      -1    60.00   69.90   69.90      0    60.00   69.90   69.90      0
+# Avg bus bandwidth    : 50.0
+"""  # noqa: E501
+
+
+def test_nccl_tests(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("all_reduce_perf.txt").write_text(NCCL)
+    assert main(["fit-network", "--from-nccl-tests", "all_reduce_perf.txt", "-o", "a100.json"]) == 0
+    profile = profiles.load("a100.json")
+    assert profile.name == "a100"
+    seconds = [profile.collective_s("all_reduce", "gpu", 2, n) for n in (1 << 20, 1 << 22)]
+    assert seconds == pytest.approx([30e-6, 60e-6])
+    assert "wrote a100.json" in capsys.readouterr().out
+    assert not runs
+    assert main(["fit-network", "--from-nccl-tests", "missing.txt"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("autoddl fit-network: nccl-tests file missing.txt: can't be read")
+    assert err.count("\n") == 1
+    assert files() == ["a100.json", "all_reduce_perf.txt"]
+
+
+# ---- real ranks ----------------------------------------------------------------------------------
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "autoddl.fit_network", "--nproc-per-node", "2", *arguments]
+
+
+SHORT = (
+    "--collectives", "all-reduce,send-receive", "-b", "16K", "-e", "4M", "-f", "256",
+    "--budget", "5", "--timeout", "60",
+)  # fmt: skip
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    root = str(Path(store.__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": root}
+
+
+def check(profile: Profile) -> None:
+    for link in profile.links:
+        short, long = (profile.collective_s(link.collective, "gpu", 2, n) for n in (1e4, 4e6))
+        assert 0 < short <= long
+    assert {link.group_size for link in profile.links} == {2}
+    assert profile.device.peak_flops["float32"] > 1e8
+    assert profile.device.memory_bytes_per_s > 1e8
+    assert 0 < profile.device.op_overhead_s < 0.05
+
+
+@pytest.mark.oneflow
+@pytest.mark.ranks
+@pytest.mark.slow
+def test_two_real_ranks_in_both_modes(tmp_path: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        command(*SHORT, "--mode", "both", "-o", "pair.json"),
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=85,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "wrote pair.json" in done.stdout
+    check(profiles.load(tmp_path / "pair.json"))
+    table = (tmp_path / "pair.csv").read_text().splitlines()
+    assert len(table) == 1 + 2 * 2 * 2
+    assert not (tmp_path / "pair.json.partial").exists()
+
+
+def ranks_of(process: subprocess.Popen[str]) -> Iterator[int]:
+    """Return the processes below `process` that run OneFlow ranks."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(") ")[2].split()[1])
+            line = (stat.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == process.pid and b"launch/main.py" in line:
+            yield int(stat.parent.name)
+
+
+@pytest.mark.oneflow
+@pytest.mark.ranks
+@pytest.mark.slow
+def test_a_killed_rank_costs_nothing_but_time(tmp_path: Path, environment: dict[str, str]) -> None:
+    partial = tmp_path / "network.json.partial"
+    with subprocess.Popen(
+        command(*SHORT, "--mode", "eager"),
+        cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        end = time.monotonic() + 60
+        while not partial.exists() or len(partial.read_text().splitlines()) < 2:
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.05)
+        kept = partial.read_text().splitlines()[1]
+        os.kill(next(ranks_of(process)), signal.SIGKILL)
+        _, err = process.communicate(timeout=80)
+    assert process.returncode == 0, err
+    assert "was killed by SIGKILL" in err and "trying once more" in err
+    assert not partial.exists()
+    check(profiles.load(tmp_path / "network.json"))
+    seconds = json.loads(kept)["row"]["seconds"]
+    assert f"{seconds:.9g}" in (tmp_path / "network.csv").read_text()  # not measured again

@@ -1,0 +1,78 @@
+"""A dialect of another engine, made up: what is neutral of a script comes without a word of OneFlow's."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from autoddl import codegen
+from autoddl.codegen.dialect import Dialect, ScriptContent
+from autoddl.codegen.source.expression import Expr, call, quoted
+from autoddl.codegen.templates import Template
+from autoddl.errors import AutoDDLError
+from autoddl.plan.value import PlanValue
+from autoddl.sbp.state import NdSbp
+from tests.autoddl.codegen.plans import planned
+from tests.pipelines import in_stages
+from tests.programs import mlp, transformer
+
+
+class _Anything(defaultdict[str, Template]):
+    """A template for every op type: a call of a function of its name."""
+
+    def get(self, key: str, default: Any = None) -> Template:
+        return Template(lambda op: call(f"eng.{key}", *op.args.values()), "x")
+
+
+class OtherDialect:
+    """Functions only, states as texts."""
+
+    templates: Mapping[str, Template] = _Anything()
+    globals = frozenset({"eng"})
+
+    def check(self, plan: PlanValue) -> None:
+        if plan.mesh.ndim > 2:
+            raise AutoDDLError("codegen: eng has meshes of two axes")
+
+    def placement(self, *, staged: bool) -> Expr:
+        return Expr("eng.devices")
+
+    def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
+        return call("eng.reshard", value, str(before), str(after), trained)
+
+    def pinned(self, value: Expr, state: NdSbp) -> Expr:
+        return value
+
+    def expected(self, value: Expr, state: NdSbp, op: str) -> Expr:
+        return call("eng.check", value, str(state), op)
+
+    def script(self, content: ScriptContent) -> str:
+        names = [quoted(item.name) for item in content.inputs]
+        return "\n\n\n".join(["import eng", *content.functions, f"INPUTS = [{', '.join(names)}]"])
+
+
+DIALECT: Dialect = OtherDialect()
+OWN_WORDS = ("flow", "to_global", "sbp", "PLACEMENT", "oneflow")
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_nothing_neutral_says_oneflow(stages: int, checked: bool) -> None:
+    plan = planned(transformer(layers=2), "2x2")
+    if stages > 1:
+        plan = in_stages(plan, 2, 2, lambda m: int(m.split(".")[2]) if "blocks." in m else None)
+    text = codegen.generate(plan, DIALECT, checked=checked)
+    ast.parse(text)
+    assert not [word for word in OWN_WORDS if word in text]
+    assert ("def stage_1(" if stages > 1 else "def loss_of(params, ids, labels):") in text
+    assert 'eng.reshard(x, "(S' in text
+    assert ('_ = eng.check(x, "(' in text) is checked
+
+
+def test_a_dialect_refuses_what_its_engine_has_not() -> None:
+    with pytest.raises(AutoDDLError, match="eng has meshes of two axes"):
+        codegen.generate(planned(mlp(), "2x2x2"), DIALECT)

@@ -1,0 +1,193 @@
+"""Capture reads the whole training step and leaves graph and model as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoddl.errors import AutoDDLError
+from autoddl.sbp.program import Program
+
+pytestmark = pytest.mark.oneflow
+
+
+def test_roles_phases_and_links_of_an_mlp() -> None:
+    from autoddl.engine.oneflow.capture.reader import capture
+    from experiments.models import mlp
+
+    graph, inputs = mlp.build(widths=(16, 32, 8), batch=8, optimizer="adamw")
+    program = capture(graph, *inputs)
+    assert program.device == "cpu"
+    assert [program.tensor[n].shape for n in program.inputs] == [(8, 16), (8, 8)]
+    assert program.outputs == (program.loss,)
+    assert program.tensor[program.loss].role == "loss"
+    weight = next(p for p in program.parameters if p.tensor == "model.0.weight")
+    assert program.tensor[weight.tensor].role == "parameter"
+    assert weight.states == ("model.0.weight-m", "model.0.weight-v")
+    assert {program.tensor[s].role for s in weight.states} == {"state"}
+    gradient = program.tensor[weight.gradient]
+    assert (gradient.role, gradient.shape) == ("gradient", (32, 16))
+    assert program.op[weight.update].type == "adam_update"
+    assert len(program.parameters) == 4
+    forward = [op for op in program.ops if op.phase == "forward"]
+    assert [op.type for op in forward if op.module == "model.0"] == ["matmul", "broadcast_add"]
+    backward = {op.type for op in program.ops if op.phase == "backward"}
+    assert {"gelu_grad", "matmul", "reduce_sum_like"} <= backward
+    assert {op.phase for op in program.ops if op.type == "adam_update"} == {"optimizer"}
+
+
+def test_ops_come_after_what_they_read() -> None:
+    from autoddl.engine.oneflow.capture.reader import capture
+    from experiments.models import gpt
+
+    program = capture(*_flat(gpt.build(**gpt.SIZES["toy"])))
+    seen: set[str] = set()
+    for op in program.ops:
+        made = {t for _, t in op.inputs if t in program.producer}
+        assert made <= seen
+        seen |= {t for _, t in op.outputs}
+
+
+@pytest.mark.ranks
+def test_capture_leaves_graph_and_model_as_they_were() -> None:
+    import oneflow as flow
+
+    from autoddl.engine.oneflow.capture.reader import capture
+    from experiments.models import mlp
+    from experiments.models.training import seed_weights
+
+    losses = []
+    for captured in (False, True):
+        graph, inputs = mlp.build(optimizer="adam")
+        model = graph.model.to(flow.nn.Module)
+        seed_weights(model, 3)
+        before = {name: p.numpy() for name, p in model.named_parameters()}
+        if captured:
+            capture(graph, *inputs)
+            assert graph._full_job_proto is None
+            assert all(p.grad is None and not p.is_global for p in model.parameters())
+            for name, parameter in model.named_parameters():
+                np.testing.assert_array_equal(parameter.numpy(), before[name])
+        losses.append([float(graph(*inputs).numpy()) for _ in range(3)])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.ranks
+def test_the_same_graph_has_the_same_fingerprint_built_run_saved_or_fresh(tmp_path: Path) -> None:
+    from autoddl.engine.oneflow.capture.reader import capture
+    from experiments.models import vgg
+
+    graph, inputs = vgg.build(**{**vgg.SIZES["toy"], "batch": 2}, optimizer="adam")
+    program = capture(graph, *inputs)
+    assert capture(graph, *inputs).fingerprint == program.fingerprint
+    graph(*inputs).numpy()
+    assert capture(graph).fingerprint == program.fingerprint
+    program.save(tmp_path / "program.json")
+    loaded = Program.load(tmp_path / "program.json")
+    assert loaded == program
+    assert loaded.fingerprint == program.fingerprint
+    wider, inputs = vgg.build(**{**vgg.SIZES["toy"], "batch": 2, "dense": 48}, optimizer="adam")
+    assert capture(wider, *inputs).fingerprint != program.fingerprint
+
+
+def test_clipped_gradients_have_the_same_names_in_every_trace() -> None:
+    import oneflow as flow
+
+    from autoddl.engine.oneflow.capture.reader import capture
+    from experiments.models import mlp
+
+    graph, inputs = mlp.build(widths=(16, 32, 8), batch=8)
+    parameters = graph.model.to(flow.nn.Module).parameters()
+    group = {"params": list(parameters), "clip_grad_max_norm": 1.0, "clip_grad_norm_type": 2.0}
+    graph._opts[0]["optim"] = flow.optim.Adam([group], lr=1e-3)
+    first, second = (capture(graph, *inputs) for _ in range(2))
+    assert second == first
+    assert second.structure == first.structure
+    gradients = [p.gradient for p in first.parameters]
+    assert gradients == [f"System-ClipGradient-GlobalNorm-ScalarMul-{i}/y_0" for i in range(4)]
+    shapes = [first.tensor[p.tensor].shape for p in first.parameters]
+    assert [first.tensor[name].shape for name in gradients] == shapes
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "plain_sgd", "adam", "adamw"])
+@pytest.mark.parametrize("model", ["mlp", "gpt", "vgg"])
+def test_every_op_of_the_models_has_a_rule(model: str, optimizer: str) -> None:
+    from importlib import import_module
+
+    from autoddl.engine.oneflow.capture.reader import capture
+    from autoddl.search.network.choices import unknown_types
+
+    module = import_module(f"experiments.models.{model}")
+    program = capture(*_flat(module.build(**module.SIZES["toy"], optimizer=optimizer)))
+    assert unknown_types(program) == {}
+    assert all(p.update is not None for p in program.parameters)
+
+
+def test_abstract_parameters_trace_the_same_graph_without_memory() -> None:
+    import oneflow as flow
+
+    from autoddl.engine.oneflow.capture.abstract import abstract_parameters
+    from autoddl.engine.oneflow.capture.reader import capture
+    from experiments.models import gpt
+
+    real = capture(*_flat(gpt.build(**gpt.SIZES["toy"], optimizer="adam")))
+    with abstract_parameters():
+        graph, inputs = gpt.build(**gpt.SIZES["toy"], optimizer="adam")
+    abstract = capture(graph, *inputs)
+    assert abstract.fingerprint == real.fingerprint
+    weights = list(graph.model.to(flow.nn.Module).parameters())
+    assert all(set(w.stride()) == {0} for w in weights if w.ndim > 1)
+    linear = flow.nn.Linear(3, 2)  # outside, everything is real again
+    assert linear.weight.stride() == (3, 1)
+    assert np.abs(linear.weight.numpy()).max() > 0
+
+
+def test_a_graph_that_is_not_built_needs_inputs() -> None:
+    from autoddl.engine.oneflow.capture.reader import capture
+    from experiments.models import mlp
+
+    graph, _ = mlp.build()
+    with pytest.raises(AutoDDLError, match=r"not built and no inputs given; pass example inputs"):
+        capture(graph)
+    with pytest.raises(AutoDDLError, match=r"give an oneflow\.nn\.Graph"):
+        capture(object())
+
+
+def test_inputs_that_the_graph_cannot_take_are_one_line() -> None:
+    import oneflow as flow
+
+    from autoddl.engine.oneflow.capture.reader import capture
+    from experiments.models import mlp
+
+    graph, (_, y) = mlp.build()
+    with pytest.raises(AutoDDLError, match=r"can't trace it on these inputs") as caught:
+        capture(graph, flow.ones(8, 7), y)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.ranks
+def test_optimize_on_one_device_is_trivial_and_applies() -> None:
+    import oneflow as flow
+
+    import autoddl
+    from experiments.models import mlp
+    from experiments.models.training import seed_weights
+
+    graph, inputs = mlp.build()
+    seed_weights(graph.model.to(flow.nn.Module), 3)
+    plan = autoddl.optimize(graph, *inputs, mesh="1")
+    assert plan.estimate.communication_s == 0.0
+    step = plan.apply(graph)
+    other, _ = mlp.build()
+    seed_weights(other.model.to(flow.nn.Module), 3)
+    for _ in range(3):
+        assert float(step(*inputs).numpy()) == pytest.approx(
+            float(other(*inputs).numpy()), abs=1e-6
+        )
+
+
+def _flat(built: object) -> tuple[object, ...]:
+    graph, inputs = built  # type: ignore[misc]
+    return (graph, *inputs)

@@ -1,0 +1,42 @@
+"""Dropout in two stages on two ranks, or on one rank with the engine's own accumulation; writes losses.
+
+The engine draws the masks of all micro-batches one after the other, from the seed of each dropout.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import oneflow as flow
+from oneflow import nn
+
+import autoddl
+from experiments.models.training import TrainGraph, mean_squared_error, seed_weights
+
+MICRO_BATCHES = 4
+
+flow.manual_seed(7)
+model = nn.Sequential(
+    nn.Linear(8, 16),
+    nn.Dropout(0.5),
+    nn.ReLU(),
+    nn.Linear(16, 16),
+    nn.Dropout(0.5),
+    nn.Linear(16, 8),
+)
+seed_weights(model, 1, scale=0.3)
+graph = TrainGraph(model, mean_squared_error, "plain_sgd")
+values = np.random.default_rng(0).normal(size=(2, 8, 8)).astype(np.float32)
+x, y = (flow.tensor(value) for value in values)
+stages = {}
+if flow.env.get_world_size() == 1:
+    graph.config.set_gradient_accumulation_steps(MICRO_BATCHES)
+    losses = [float(graph(x, y).numpy().mean()) for _ in range(4)]
+else:
+    plan = autoddl.optimize(graph, x, y, mesh="1", pipeline=2, micro_batches=MICRO_BATCHES)
+    stages = {n: stage for n, stage in plan.stage_of.items() if n.endswith(("-2", "-6"))}
+    step = plan.apply(graph)
+    losses = [float(step(x, y).to_local().numpy()) for _ in range(4)]
+if flow.env.get_rank() == 0:
+    Path(sys.argv[1]).write_text(json.dumps({"losses": losses, "stages": stages}))

@@ -1,0 +1,211 @@
+"""Train models under plans with stages, and on rank 0 in a plain loop over micro-batches.
+
+Arguments: a folder, and the cases as JSON. For every case each rank writes what it saw as JSON, the
+first rank of each stage the weights that are there, rank 0 the reference.
+"""
+
+import json
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import oneflow as flow
+from oneflow import nn
+
+import autoddl
+from autoddl.planner.costs import cut
+from experiments.models import build
+from experiments.models.training import (
+    OPTIMIZERS,
+    TrainGraph,
+    cross_entropy,
+    mean_squared_error,
+    seed_weights,
+)
+
+STEPS = 10
+# Softmax takes no notice of the keys' bias: its gradient is rounding, which Adam would make big steps of.
+OPTIMIZERS["adam"] = lambda parameters: flow.optim.Adam(parameters, lr=1e-2, eps=1e-3)
+
+
+class Tied(nn.Module):
+    """Embedding and head share one parameter, which is read in the first and in the last stage."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Embedding(32, 16)
+        self.inner = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16), nn.GELU())
+        self.head = nn.Linear(16, 32, bias=False)
+        self.head.weight = self.token.weight
+
+    def forward(self, ids):
+        return self.head(self.inner(self.token(ids)))
+
+
+class Scored(TrainGraph):
+    """Returns the loss, the prediction and the sum of its squares: whole, by sample, by micro-batch."""
+
+    def build(self, x, y):
+        made = self.model(x)
+        loss = self.loss(made, y)
+        loss.backward()
+        return {"loss": loss, "made": made, "size": made.square().sum()}
+
+
+class TwoOptimizers(TrainGraph):
+    """Matrices with momentum, vectors with Adam."""
+
+    def __init__(self, model, loss):
+        nn.Graph.__init__(self)
+        self.model, self.loss = model, loss
+        for name, wide in (("sgd", True), ("adam", False)):
+            self.add_optimizer(
+                OPTIMIZERS[name]([p for p in model.parameters() if (p.ndim > 1) is wide])
+            )
+
+
+class Clipped(TrainGraph):
+    """SGD with the norm of all gradients limited."""
+
+    def __init__(self, model, loss):
+        nn.Graph.__init__(self)
+        self.model, self.loss = model, loss
+        group = {"params": list(model.parameters()), "lr": 0.1}
+        limit = {"clip_grad_max_norm": 0.1, "clip_grad_norm_type": 2.0}
+        self.add_optimizer(flow.optim.SGD([{**group, **limit}]))
+
+
+def layers(*extra):
+    return nn.Sequential(
+        nn.Linear(8, 16), *extra, nn.ReLU(), nn.Linear(16, 16), *extra, nn.ReLU(), nn.Linear(16, 8)
+    )
+
+
+def images():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1),
+        nn.BatchNorm2d(8), nn.ReLU(),
+    )  # fmt: skip
+
+
+def numbers(*shape):
+    return flow.tensor(np.random.default_rng(5).normal(size=shape).astype(np.float32))
+
+
+def made(case):
+    """Return (graph, inputs) of a case, with the same weights on every rank."""
+    name, optimizer = case["model"], case.get("optimizer", "sgd")
+    if name == "norm":
+        inputs = numbers(8, 3, 6, 6), numbers(8, 8, 6, 6)
+        graph = TrainGraph(images(), mean_squared_error, optimizer)
+    elif name == "tied":
+        ids = flow.tensor(np.random.default_rng(5).integers(0, 32, (2, 8, 4)))
+        graph, inputs = TrainGraph(Tied(), cross_entropy, optimizer), (ids[0], ids[1])
+    elif name in OWN:
+        graph, inputs = OWN[name](layers(), mean_squared_error), (numbers(8, 8), numbers(8, 8))
+    else:
+        graph, inputs = build(name, "toy", optimizer=optimizer, **case.get("sizes", {}))
+    seed_weights(graph.model.to(nn.Module), 1, scale=case.get("scale", 0.05))
+    return graph, inputs
+
+
+OWN = {
+    "scored": lambda model, loss: Scored(model, loss, "sgd"),
+    "two": TwoOptimizers,
+    "clipped": Clipped,
+}
+
+
+def reference(case, graph, inputs, out):
+    """Accumulate gradients in a plain loop; save the weights, return the losses and last predictions."""
+    model, optimizers = graph.model.to(nn.Module), [entry["optim"] for entry in graph._opts]
+    count, losses = case["micro_batches"], []
+    for _ in range(STEPS):
+        parts, predictions = [], []
+        for part in zip(*(x.chunk(count, dim=0) for x in inputs), strict=True):
+            predictions.append(model(part[0]))
+            loss = graph.loss(predictions[-1], part[1])
+            (loss / count).backward()
+            parts.append(float(loss.numpy()))
+        for optimizer in optimizers:
+            if case["model"] == "clipped":
+                optimizer.clip_grad()
+            optimizer.step()
+            optimizer.zero_grad()
+        losses.append(float(np.mean(parts)))
+    np.savez(out / "reference.npz", **{n: t.numpy() for n, t in held(model)})
+    sizes = [float(p.square().sum().numpy()) for p in predictions]
+    return {"losses": losses, "made": flow.cat(predictions).numpy().tolist(), "size": sizes}
+
+
+def held(model):
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def save_weights(plan, model, out):
+    """Save what a stage has from its first rank."""
+    stage, first = divmod(flow.env.get_rank(), plan.mesh.size)
+    whole, found = [flow.sbp.broadcast] * plan.mesh.ndim, {}
+    for name, tensor in held(model):
+        local = tensor.to_global(placement=tensor.placement, sbp=whole).to_local()
+        if flow.env.get_rank() in tensor.placement.ranks.flatten():
+            found[name] = local.numpy().copy()
+    if first == 0:
+        np.savez(out / f"stage{stage}.npz", **found)
+
+
+@contextmanager
+def cuts(bounds):
+    """Let the stages but the first begin at these positions, wherever the planner would cut."""
+    kind = cut._Cuts
+    kept = kind._bounds, kind._settled
+    if bounds is not None:
+        kind._bounds = lambda *_: tuple(bounds)
+        kind._settled = lambda self, chain, units, **_: units
+    try:
+        yield
+    finally:
+        kind._bounds, kind._settled = kept
+
+
+def run(case, out):
+    out.mkdir(exist_ok=True)
+    rank, seen = flow.env.get_rank(), {}
+    other = made(case)  # on every rank: ranks count graphs, and have to agree on the numbers
+    if rank == 0:
+        seen["reference"] = reference(case, *other, out)
+    graph, inputs = made(case)
+    with cuts(case.get("bounds")):
+        plan = autoddl.optimize(
+            graph, *inputs, mesh=case["mesh"], pipeline=case["pipeline"],
+            micro_batches=case["micro_batches"], **{"budget": 5, **case.get("options", {})},
+        )  # fmt: skip
+    again = case.get("recomputed", ())
+    parts = (replace(part, recomputed=n in again) for n, part in enumerate(plan.parts))
+    plan = replace(plan, parts=tuple(parts))
+    step = plan.apply(graph)
+    found = [step(*inputs) for _ in range(STEPS)]
+    losses = [made["loss"] if isinstance(made, dict) else made for made in found]
+    seen["losses"] = [float(loss.to_local().numpy()) for loss in losses]
+    if isinstance(found[-1], dict):
+        for name in ("made", "size"):
+            output = found[-1][name]
+            if rank in output.placement.ranks.flatten():
+                seen[name] = output.to_local().numpy().tolist()
+    seen["changed"] = step.changed_signatures
+    seen["again"] = [op.name for op in step._running.compiled.net.op if "-again-" in op.name]
+    seen["stages"] = dict(plan.stage_of)
+    producer = plan.program.producer
+    seen["transfers"] = [
+        [producer[t.tensor].name if t.tensor in producer else t.tensor, t.target]
+        for t in plan.transfers
+    ]
+    save_weights(plan, graph.model.to(nn.Module), out)
+    (out / f"rank{rank}.json").write_text(json.dumps(seen))
+
+
+folder = Path(sys.argv[1])
+for name, case in json.loads(sys.argv[2]).items():
+    run(case, folder / name)

@@ -1,0 +1,180 @@
+"""Plans with stages on real ranks: the numbers of one process that accumulates gradients in a loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.on_ranks import on_ranks, seen_by
+
+pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
+
+SCRIPTS = Path(__file__).parent / "rank_scripts"
+
+
+def _case(model: str, pipeline: int, mesh: str, micro_batches: int, **more: Any) -> dict[str, Any]:
+    return {
+        "model": model, "pipeline": pipeline, "mesh": mesh, "micro_batches": micro_batches, **more,
+    }  # fmt: skip
+
+
+# By number of ranks. Bounds are positions in the forward pass; weights have a normal distribution of
+# the given scale, with which the loss falls in ten steps.
+CASES = {
+    2: {
+        "gpt": _case("gpt", 2, "1", 4),
+        "vgg13": _case("vgg13", 2, "1", 2, optimizer="adam"),
+        "norm": _case("norm", 2, "1", 2),
+        "gpt made again": _case("gpt", 2, "1", 4, recomputed=[0]),
+        "norm made again": _case("norm", 2, "1", 2, recomputed=[0]),
+        "tied": _case("tied", 2, "1", 4, scale=0.5, bounds=[4]),
+        "scored": _case("scored", 2, "1", 4, scale=0.2),
+        "two": _case("two", 2, "1", 4, scale=0.2),
+        "clipped": _case("clipped", 2, "1", 4, scale=0.3),
+    },
+    4: {
+        "gpt on 2 x 2": _case("gpt", 2, "2", 4, optimizer="adam"),
+        "gpt in random states": _case(
+            "gpt", 2, "2", 2, bounds=[33], options={"search": "random", "budget": 0.01, "seed": 1}
+        ),
+        "gpt cut anywhere": _case("gpt", 4, "1", 8, bounds=[7, 30, 61]),
+        "gpt in one stage": _case("gpt", 1, "4", 2),
+        "vgg13 on 4 x 1": _case("vgg13", 4, "1", 4, scale=0.1),
+        "unet on 2 x 2": _case("unet", 2, "2", 2, optimizer="adam", scale=0.15),
+        "unet made again": _case("unet", 4, "1", 4, scale=0.2, recomputed=[0, 1, 2]),
+        "unet on 4 x 1": _case("unet", 4, "1", 4, scale=0.2),
+        "norm on 2 x 2": _case("norm", 2, "2", 2, options={"pin": {"input.*": "S0"}}),
+    },
+    8: {"gpt on 2 x 2x2": _case("gpt", 2, "2x2", 2)},
+}  # fmt: skip
+RANKS = {name: ranks for ranks, cases in CASES.items() for name in cases}
+
+
+class Seen:
+    """What the ranks saw of one case, and the weights that its stages and the reference have."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        self.ranks = seen_by(ranks, folder)
+        self.reference = self.ranks[0]["reference"]
+        self.weights: dict[str, Any] = {}
+        for path in sorted(folder.glob("stage*.npz")):
+            found = np.load(path)
+            assert not set(found) & set(self.weights), "a variable in two stages"
+            self.weights |= {name: found[name] for name in found}
+        self.expected = dict(np.load(folder / "reference.npz"))
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seen]:
+    """Return what gives the results of a case; all cases of a number of ranks run together."""
+    folders: dict[int, Path] = {}
+
+    def get(name: str) -> Seen:
+        ranks = RANKS[name]
+        if ranks not in folders:
+            folders[ranks] = tmp_path_factory.mktemp(f"pipelines{ranks}")
+            cases = json.dumps(CASES[ranks])
+            on_ranks(SCRIPTS / "pipelines.py", folders[ranks], cases, ranks=ranks)
+        return Seen(folders[ranks] / name, ranks)
+
+    return get
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_losses_are_those_of_one_process(seen: Callable[[str], Seen], name: str) -> None:
+    found = seen(name)
+    expected = found.reference["losses"]
+    assert expected[0] - expected[-1] > 0.03  # or nothing is learnt, and nothing compared
+    for rank in found.ranks:
+        assert len(rank["losses"]) == 10
+        assert rank["losses"] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_trained_weights_are_those_of_one_process(seen: Callable[[str], Seen], name: str) -> None:
+    found = seen(name)
+    assert set(found.weights) == set(found.expected)
+    for weight, expected in found.expected.items():
+        if not weight.endswith("num_batches_tracked"):  # which graphs of OneFlow leave at 0
+            np.testing.assert_allclose(
+                found.weights[weight], expected, rtol=0, atol=1e-5, err_msg=weight
+            )
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_the_engine_executes_every_planned_signature(
+    seen: Callable[[str], Seen], name: str
+) -> None:
+    assert all(rank["changed"] == [] for rank in seen(name).ranks)
+
+
+def _crossings(found: Seen) -> list[tuple[str, int, int]]:
+    """Return what goes between stages: its op or name, from where, to where."""
+    stages = found.ranks[0]["stages"]
+    return [(name, stages[name], target) for name, target in found.ranks[0]["transfers"]]
+
+
+@pytest.mark.parametrize("name", ["gpt", "unet on 2 x 2", "unet on 4 x 1", "gpt cut anywhere"])
+def test_every_stage_has_ops_and_results_go_on(seen: Callable[[str], Seen], name: str) -> None:
+    found = seen(name)
+    count = CASES[RANKS[name]][name]["pipeline"]
+    assert set(found.ranks[0]["stages"].values()) == set(range(count))
+    pairs = {(source, target) for _, source, target in _crossings(found)}
+    assert {(i, i + 1) for i in range(count - 1)} <= pairs
+    assert {(i + 1, i) for i in range(count - 1)} <= pairs
+
+
+def test_skips_of_a_unet_go_past_stages(seen: Callable[[str], Seen]) -> None:
+    crossings = _crossings(seen("unet on 4 x 1"))
+    assert any(target - source > 1 for _, source, target in crossings)
+
+
+def test_cuts_inside_of_layers_send_several_tensors(seen: Callable[[str], Seen]) -> None:
+    crossings = _crossings(seen("gpt cut anywhere"))
+    assert len([name for name, source, target in crossings if (source, target) == (1, 2)]) > 1
+
+
+def test_a_tied_weight_goes_to_the_stage_that_reads_it_too(seen: Callable[[str], Seen]) -> None:
+    assert ("model.token.weight", 0, 1) in _crossings(seen("tied"))
+
+
+@pytest.mark.parametrize("name", ["gpt made again", "unet made again", "norm made again"])
+def test_forward_results_are_made_again_in_these_stages(
+    seen: Callable[[str], Seen], name: str
+) -> None:
+    from autoddl.engine.oneflow.run.stage_writer import AGAIN
+
+    found = seen(name)
+    wanted = CASES[RANKS[name]][name]["recomputed"]
+    stage = found.ranks[0]["stages"]
+    originals = [op.removeprefix(AGAIN) for op in found.ranks[0]["again"]]
+    assert {stage[op] for op in originals if op in stage} == set(wanted)
+
+
+def test_one_stage_only_accumulates(seen: Callable[[str], Seen]) -> None:
+    assert _crossings(seen("gpt in one stage")) == []
+
+
+def test_what_else_a_graph_returns_is_that_of_all_micro_batches(
+    seen: Callable[[str], Seen],
+) -> None:
+    found = seen("scored")
+    for name in ("made", "size"):  # on the stage that makes them
+        (given,) = (rank[name] for rank in found.ranks if name in rank)
+        np.testing.assert_allclose(given, found.reference[name], rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_draws_the_masks_of_one_device(tmp_path: Path) -> None:
+    found = []
+    for ranks in (1, 2):
+        out = tmp_path / str(ranks)
+        on_ranks(SCRIPTS / "pipeline_dropout.py", out, ranks=ranks)
+        found.append(json.loads(out.read_text()))
+    assert found[1]["stages"] == {"model.1-dropout-2": 0, "model.4-dropout-6": 1}
+    assert len(set(found[0]["losses"])) == 4
+    assert found[1]["losses"] == pytest.approx(found[0]["losses"], abs=1e-6)

@@ -1,0 +1,153 @@
+"""Plans on real ranks: the same numbers as one device, in every way a user may run them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.on_ranks import LIMIT_S, environment, on_ranks, seen_by
+
+pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
+
+SCRIPTS = Path(__file__).parent / "rank_scripts"
+
+
+@pytest.fixture(scope="module", params=["4", "2x2", "stages"])
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return what four ranks saw of a plan that is fed, saved, loaded and misused."""
+    out = tmp_path_factory.mktemp("step")
+    on_ranks(SCRIPTS / "use_plan.py", out, request.param, ranks=4)
+    return seen_by(4, out)
+
+
+def test_every_rank_has_the_same_plan(seen: Any) -> None:
+    assert all(rank["plan"] == seen[0]["plan"] for rank in seen)
+
+
+def test_losses_are_those_of_one_device_however_the_batch_is_fed(seen: Any) -> None:
+    for rank in seen:
+        assert rank["global"] is True
+        assert len(set(rank["reference"])) == 5
+        assert rank["losses"] == pytest.approx(rank["reference"], abs=1e-5)
+        if "late" not in rank:  # with stages, whose inputs are pinned
+            assert rank["inputs"] == ["(S0)", "(S0)"]
+
+
+def test_tensors_may_wait_for_the_backward_pass_in_any_state(seen: Any) -> None:
+    for rank in seen:
+        if "late" not in rank:
+            continue
+        assert rank["waiting"] == pytest.approx(rank["reference"], abs=1e-5)
+        # Of boxings that come in the backward pass, and of some before.
+        assert min(rank["late"]) > 2
+
+
+def test_trained_weights_survive_save_and_load(seen: Any) -> None:
+    for rank in seen:
+        assert rank["trained"] < 1e-5
+        assert rank["loaded"] < 1e-5
+
+
+def test_the_engine_executes_every_planned_signature(seen: Any) -> None:
+    assert all(rank["changed"] == [] for rank in seen)
+
+
+BAD = {
+    "short": ("(4, 8)", "(8, 8)", "whole logical batch"),
+    "wrong part": ("(3, 8)", "local_slice"),
+    "ranks": ("2 devices", "4 ranks", "--nproc-per-node 2"),
+    "another graph": ("no variable model.blocks.1", "plan again"),
+    "abstract": ("abstract_parameters()", "build it outside"),
+    "another graph, same variables": ("made for graph", "plan again"),
+}
+BAD_IN_STAGES = {
+    **BAD,
+    "wrong part": ("(3, 8)", "(4, 8)", "local_slice(rank % 2)", "micro-batch"),
+    "ranks": ("4 stages of mesh 2", "8 devices", "4 ranks", "--nproc-per-node 8"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_gets_one_line_on_every_rank(seen: Any, what: str) -> None:
+    for rank in seen:
+        words = (BAD if "late" in rank else BAD_IN_STAGES)[what]
+        assert "\n" not in rank[what]
+        assert all(word in rank[what] for word in words), rank[what]
+
+
+def test_ops_without_a_rule_are_split_as_the_engine_says(tmp_path: Path) -> None:
+    out = tmp_path / "seen.json"
+    on_ranks(SCRIPTS / "unknown_op.py", out, ranks=2)
+    seen = json.loads(out.read_text())
+    assert seen["losses"] == pytest.approx(seen["reference"], abs=1e-6)
+    assert seen["states"] == {name: ["(S0)"] for name in ("mish", "mish_grad", "celu", "celu_grad")}
+    assert seen["changed"] == []
+    assert len(seen["warnings"]) == 1
+    assert "OneFlow's own signatures" in seen["warnings"][0]
+    for name in ("mish (1)", "mish_grad (1)", "celu (1)", "celu_grad (1)"):
+        assert name in seen["warnings"][0]
+        assert name in seen["strict"]
+    assert "register_rule" in seen["strict"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_users_script_runs_under_both_launchers(ranks: int, tmp_path: Path) -> None:
+    script, losses = str(SCRIPTS / "train_once.py"), []
+    for number, name in enumerate(("autoddl run", "oneflow.distributed.launch")):
+        out = tmp_path / str(number)
+        option = "--nproc-per-node" if number == 0 else "--nproc_per_node"
+        command = [sys.executable, "-m", *name.split(), option, str(ranks), script, str(out)]
+        if number == 1:
+            command[-2:-2] = ["--master_port", str(_free_port())]
+        done = subprocess.run(
+            command, env=environment(), timeout=LIMIT_S, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        mesh, loss = out.read_text().split()
+        assert mesh == str(ranks)
+        losses.append(float(loss))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return what one process and four ranks saw of dropout and of a local BatchNorm."""
+    seen = {}
+    for count in (1, 4):
+        out = tmp_path_factory.mktemp(f"exact{count}")
+        on_ranks(SCRIPTS / "exactness.py", out, ranks=count)
+        seen[count] = seen_by(count, out)
+    return seen
+
+
+def test_dropout_draws_the_mask_of_one_device(exact: Any) -> None:
+    expected = exact[1][0]["dropout"]["losses"]
+    assert len(set(expected)) == 4  # another mask in every step
+    for rank in exact[4]:
+        assert rank["dropout"]["losses"] == pytest.approx(expected, abs=1e-6)
+        (states,) = (
+            s for name, s in rank["dropout"]["states"].items() if name.endswith("dropout-2")
+        )
+        assert set(states.values()) == {"(B, B)"}
+
+
+def test_a_local_batchnorm_is_cut_and_right_where_its_statistics_are(exact: Any) -> None:
+    expected = exact[1][0]["norm"]["losses"]
+    for rank in exact[4]:
+        assert rank["norm"]["losses"] == pytest.approx(expected, abs=1e-5)
+        states = [s for s in rank["norm"]["states"].values() if "inv_variance_0" in s]
+        assert [s["x_0"] for s in states] == ["(S0, S0)"] * 2
+        assert [s["mean_0"] for s in states] == ["(B*, B*)"] * 2
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,39 @@
+"""Engines by name: what is known of them before any is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import autoddl
+from autoddl.engine import engines
+from autoddl.engine.limits import ENGINES, limits_of
+from autoddl.errors import AutoDDLError
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_is_what_its_name_says(name: str) -> None:
+    engine = engines.load(name)
+    assert (engine.name, engine.limits) == (name, limits_of(name))
+    assert engine.installed() is (find_spec(name) is not None)
+    assert all(find_spec(module) is not None for module in engine.probes)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_loading_an_engine_imports_nothing_of_it(name: str) -> None:
+    code = (
+        "import sys; from autoddl.engine import engines\n"
+        f"engines.load({name!r}).installed(); print({name!r} in sys.modules)"
+    )
+    root = Path(autoddl.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_others_are_refused() -> None:
+    with pytest.raises(AutoDDLError, match="engine: got 'jax'; allowed are oneflow or None"):
+        engines.load("jax")

@@ -1,0 +1,146 @@
+"""Files of plans: what they hold, how damaged ones are refused, and that old ones can't be read."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import autoddl
+from autoddl.api import Plan
+from autoddl.errors import AutoDDLError
+from autoddl.plan import codec
+from tests.clusters import cluster
+from tests.programs import mlp
+
+GOLDEN = Path(__file__).parent / "golden_plan.json"
+REMEDY = "plan again with autoddl.optimize"
+
+
+@cache
+def plan() -> Plan:
+    """Return a small plan with stages, the one of the golden file."""
+    program = mlp(8, (16, 32, 8), optimizer="sgd", act="relu")
+    return autoddl.optimize(
+        program, mesh="2", pipeline=2, micro_batches=2, profile=cluster(), budget=60.0
+    )
+
+
+def refusal(text: str | bytes) -> str:
+    with pytest.raises(AutoDDLError) as caught:
+        codec.decode(text, "a.json")
+    said = str(caught.value)
+    assert said.startswith("a.json: ") and said.endswith(f"; {REMEDY}") and "\n" not in said
+    return said
+
+
+def changed(*path: str | int, to: Any) -> str:
+    """Return the golden file's text with another value at a path."""
+    data = json.loads(GOLDEN.read_text())
+    place = data
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = to
+    return json.dumps(data)
+
+
+def test_the_golden_file_is_read_and_written_as_it_is() -> None:
+    """Of this version: who changes what is written raises FORMAT_VERSION, and makes the file again."""
+    read = codec.load(GOLDEN)
+    assert json.loads(codec.encode(read)) == json.loads(GOLDEN.read_text())
+    assert codec.decode(codec.encode(read), "again") == read
+
+
+def test_plans_are_written_so_today() -> None:
+    written, golden = plan().to_json(), json.loads(GOLDEN.read_text())
+    for data in (written, golden):
+        data["search"] |= {"seconds": 0.0}
+    assert written["parts"] == golden["parts"]
+    assert written.keys() == golden.keys() and written["search"].keys() == golden["search"].keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("version",), 1, "version 1, this autoddl reads 2"),
+        (("version",), "2", "version '2'"),
+        (("format",), "other", "not a plan"),
+        (("parts", 0, "mesh"), "[gpu x]", "$.parts[0].mesh: '[gpu x]'"),
+        (("parts", 0, "mesh"), 7, "$.parts[0].mesh: expected `str`, got `int`: 7"),
+        (("parts", 1, "first_rank"), "2", "$.parts[1].first_rank: expected `int`"),
+        (("parts", 1, "in_flight"), 0, "$.parts[1]"),
+        (("parts",), [], "0 parts"),
+        (("micro_batches",), 0, "0 micro-batches"),
+        (("parts", 0, "layout", "variables", "model.fc1.weight"), "(S0, B)", "$.parts[0].layout"),
+        (
+            ("parts", 0, "layout", "variables", "model.fc1.weight"),
+            "what",
+            "$.parts[0].layout.variables['model.fc1.weight']: 'what'",
+        ),
+        (("parts", 0, "layout", "variables", "none"), "(B)", "'none' is no tensor"),
+        (("parts", 0, "layout", "signatures", "none"), {}, "'none' is no op"),
+        (("parts", 0, "layout", "after"), {}, "$.parts[0].layout"),
+        (("parts", 1, "arrivals", 0, "source"), 9, "$.parts[1].arrivals: from part 9 to 1"),
+        (("estimate", "compute_s"), "fast", "$.estimate.compute_s: expected `float`"),
+        (("search", "solver"), "a\nb", "allowed is text without line ends"),
+        (("engine",), "jax", "$.engine: 'jax'"),
+        (("compute_stream",), None, "$.compute_stream"),
+        (("program", "ops"), 3, "$.program"),
+        (("profile",), ["x" * 5000], "$.profile"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_path(
+    path: tuple[str | int, ...], value: Any, words: str
+) -> None:
+    said = refusal_of_any(changed(*path, to=value))
+    assert words in said
+    assert len(said) < 600  # of a value at most 200 characters
+
+
+def refusal_of_any(text: str) -> str:
+    with pytest.raises(AutoDDLError) as caught:
+        codec.decode(text, "a.json")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_plan_of_version_1_says_how_to_make_it_again() -> None:
+    old = {"format": "autoddl.plan", "version": 1, "fingerprint": "0" * 16, "mesh": "[gpu 2]"}
+    assert refusal(json.dumps(old)) == f"a.json: version 1, this autoddl reads 2; {REMEDY}"
+
+
+def test_no_bytes_make_anything_but_a_plan_or_a_line() -> None:
+    """Cut off, changed, doubled and lost bytes of a file."""
+    whole, draw = GOLDEN.read_bytes(), Random(0)
+    compact = json.dumps(json.loads(whole)).encode()
+    read = 0
+    for number in range(600):
+        data = bytearray(compact)
+        for _ in range(draw.randint(1, 3)):
+            at = draw.randrange(len(data))
+            kind = number % 4
+            if kind == 0:
+                del data[at:]
+                data = data or bytearray(b"{")
+            elif kind == 1:
+                data[at] = draw.randrange(256)
+            elif kind == 2:
+                data[at:at] = compact[at : at + draw.randint(1, 40)]
+            else:
+                del data[at : at + draw.randint(1, 40)]
+        try:
+            found = codec.decode(bytes(data), "a.json")
+        except AutoDDLError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1500
+        else:
+            assert found.parts
+            read += 1
+    assert read < 200
+
+
+if __name__ == "__main__":
+    plan().save(GOLDEN)

@@ -1,0 +1,70 @@
+"""What an assignment costs: against the models of layouts, which know no problem."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoddl.perfmodel.oneflow import memory
+from autoddl.perfmodel.step_cost import step_cost
+from autoddl.perfmodel.timeline import predict
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.assigned.assigned_layout import assigned_layout
+from autoddl.search.baselines import assignments
+from autoddl.search.network import builder
+from autoddl.search.solvers.random_sampling import random_assignment
+from tests.clusters import cluster
+from tests.programs import mlp, transformer
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+@pytest.mark.parametrize("make", [mlp, transformer])
+def test_a_step_is_never_below_its_bound(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+    problem = builder.build(make(), Mesh.parse(mesh), cluster())
+    points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(3))]
+    for assignment in points:
+        found = Assigned(problem, assignment)
+        assert 0 < found.least_step_s <= found.step_s
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+@pytest.mark.parametrize("make", [mlp, transformer])
+def test_a_step_takes_what_its_layout_says(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+    problem = builder.build(make(), Mesh.parse(mesh), cluster())
+    points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(5))]
+    for assignment in points:
+        found = Assigned(problem, assignment).prediction
+        layout = assigned_layout(problem, assignment)
+        expected = predict(problem.mesh, problem.profile, layout)
+        assert found.step_s == pytest.approx(expected.step_s, rel=1e-12)
+        assert found.cost == pytest.approx(expected.cost, rel=1e-12)
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+@pytest.mark.parametrize("make", [mlp, transformer])
+def test_an_estimate_is_what_its_layout_costs(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+    """Priced op by op and boxing by boxing, by the model that knows layouts only."""
+    problem = builder.build(make(), Mesh.parse(mesh), cluster())
+    shape = problem.mesh.shape
+    for assignment in assignments(problem).values():
+        row = Assigned(problem, assignment).estimate("row")
+        layout = assigned_layout(problem, assignment)
+        priced = predict(problem.mesh, problem.profile, layout)
+        cost = step_cost(problem.mesh, problem.profile, layout)
+        assert row.compute_s == pytest.approx(sum(p.seconds for p in cost.ops.rows()))
+        assert row.communication_s == pytest.approx(sum(p.seconds for p in cost.boxings.rows()))
+        assert row.step_s == pytest.approx(priced.step_s)
+        assert row.memory_bytes == memory.estimate(shape, layout).total
+
+
+@pytest.mark.parametrize("compute_stream", [False, True])
+def test_memory_is_that_of_the_layout_whatever_was_asked_before(compute_stream: bool) -> None:
+    problem = builder.build(transformer(), Mesh.parse("2x2"), cluster())
+    points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(5))]
+    sizes = problem.sizes
+    for layout in [assigned_layout(problem, assignment) for assignment in points] * 2:
+        alone, shared = (
+            memory.estimate((2, 2), layout, sizes=known, compute_stream=compute_stream)
+            for known in (None, sizes)
+        )
+        assert alone == shared

@@ -1,0 +1,85 @@
+"""Plans of programs drawn at random: valid, bounded, no worse than baselines, the same when read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import Phase, given, settings
+
+import autoddl
+from autoddl.api import Plan
+from autoddl.errors import InfeasibleError
+from autoddl.perfmodel.step_cost import step_cost
+from autoddl.plan import codec
+from autoddl.sbp.program import Program
+from autoddl.sbp.shards import local_shape
+from autoddl.sbp.state import NdSbp
+from tests.clusters import cluster
+from tests.programs import mlp, transformer
+
+PROFILE = cluster()
+ROUNDING = 1 + 1e-9
+PINS: Mapping[int, tuple[dict[str, str] | None, ...]] = {
+    1: (None, {"*fc1.weight": "S0"}, {"*fc1.weight": "B", "input*": "S0"}),
+    2: (None, {"*fc1.weight": "B,S0"}, {"*fc1.weight": "S1,B"}),
+}
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    if draw(st.booleans()):
+        return transformer(layers=1, width=draw(st.sampled_from((16, 32))))
+    sizes = draw(st.lists(st.sampled_from((8, 16, 64)), min_size=2, max_size=4))
+    return mlp(
+        draw(st.sampled_from((8, 32, 256))),
+        tuple(sizes),
+        optimizer=draw(st.sampled_from(("sgd", "momentum", "adam"))),
+        act=draw(st.sampled_from(("relu", "gelu"))),
+        bias=draw(st.booleans()),
+    )
+
+
+def check(plan: Plan, program: Program, pin: Mapping[str, str] | None) -> None:
+    """A plan has a state for everything, which cuts it, and is priced as its layout says."""
+    assert set(plan.signatures) == set(program.op)
+    made = {tensor for op in program.ops for _, tensor in op.outputs}
+    held = {name for p in program.parameters for name in (p.tensor, *p.states)}
+    assert set(plan.layout.made) == made | held | set(program.inputs)
+    for name, state in plan.layout.made.items():
+        assert local_shape(program.tensor[name].shape, state, plan.mesh.shape) is not None
+    for name, state in (pin or {}).items():
+        states = {**plan.variables, **{item.name: item.state for item in plan.inputs}}
+        pinned = [s for n, s in states.items() if n.endswith(name[1:]) or n.startswith(name[:-1])]
+        assert pinned and all(s == NdSbp.parse(state) for s in pinned)
+    cost = step_cost(plan.mesh, PROFILE, plan.layout)
+    assert plan.estimate.compute_s == pytest.approx(sum(p.seconds for p in cost.ops.rows()))
+    boxings = sum(p.seconds for p in cost.boxings.rows())
+    assert plan.estimate.communication_s == pytest.approx(boxings)
+
+
+@settings(max_examples=25, phases=(Phase.explicit, Phase.generate))  # each plans twice
+@given(programs(), st.data())
+def test_plans_of_any_program(program: Program, data: st.DataObject) -> None:
+    mesh = data.draw(st.sampled_from(("2", "4", "2x2")))
+    pin = data.draw(st.sampled_from(PINS[2 if "x" in mesh else 1]))
+    options: dict[str, Any] = {"mesh": mesh, "pin": pin, "profile": PROFILE, "pipeline": 1}
+    plan = autoddl.optimize(program, budget=5.0, **options)
+    share = data.draw(st.sampled_from((None, 1.0, 0.9)))
+    if share is not None:
+        limit = int(plan.estimate.memory_bytes * share)
+        try:
+            plan = autoddl.optimize(program, budget=2.0, memory=limit, **options)
+        except InfeasibleError as error:
+            assert "\n" not in str(error) and share < 1
+            return
+        assert plan.estimate.memory_bytes <= limit
+    check(plan, program, pin)
+    row = plan.estimate
+    assert 0 < plan.search.lower_bound_s <= (row.compute_s + row.communication_s) * ROUNDING
+    limit = plan.memory_limit_bytes or 0
+    fitting = [r.step_s for r in plan.baselines if r.memory_bytes <= limit]
+    assert row.step_s <= min(fitting, default=row.step_s) * ROUNDING
+    assert Plan.of(codec.decode(codec.encode(plan), "plan")) == plan

@@ -1,0 +1,216 @@
+"""`optimize` with its objectives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from autoddl import optimize
+from autoddl.api import Plan, load
+from autoddl.engine.limits import ONEFLOW
+from autoddl.errors import AutoDDLError
+from autoddl.plan.value import Estimate
+from autoddl.planner import solve as solving
+from autoddl.planner.assemble import make_plan
+from autoddl.planner.candidate_plans import Candidate
+from autoddl.planner.request import Request
+from autoddl.planner.solve import solve, within_memory
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.heuristics.descent import replicated
+from autoddl.search.network.builder import build
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.objective import OBJECTIVES, TIME
+from autoddl.search.result import SearchResult
+from autoddl.search.solvers.named import SOLVERS
+from experiments.figures.fig03_08 import counting
+from tests.clusters import GIB, cluster
+from tests.programs import mlp, transformer
+from tests.zoo import ZOO
+
+MESHES = ("2", "8", "2x2", "2x4", "4x2", "2x2x2")
+ROUNDING = 1 + 1e-12
+
+
+def plan(objective: str, **options: object) -> Plan:
+    options = {"mesh": "2x2", "budget": 3.0, **options}
+    return optimize(transformer(), profile=cluster(), objective=objective, **options)  # type: ignore[arg-type]
+
+
+def test_communication_is_least_among_the_baselines() -> None:
+    found = plan("communication")
+    assert found.baselines
+    least = min(row.communication_s for row in found.baselines)
+    assert found.estimate.communication_s <= least * (1 + 1e-12)
+    assert found.estimate.compute_s > 0  # it is reported, though it does not count
+    assert found.search.lower_bound_s <= found.estimate.communication_s
+
+
+def test_devices_share_products_even_where_that_takes_longer() -> None:
+    """A small network is fastest on one device; all of them do the same then, and say nothing."""
+    small = mlp(8, (16, 32, 8))
+    slow = cluster(overhead_s=1e-9)
+    alone = optimize(small, mesh="4", profile=slow, budget=2.0)
+    assert alone.estimate.communication_s == 0
+    shared = optimize(small, mesh="4", profile=slow, budget=2.0, objective="communication")
+    assert shared.estimate.communication_s > 0
+    products = [s for name, s in shared.signatures.items() if "matmul" in name]
+    assert products
+    assert all(any(state[0].is_split for state in s.values()) for s in products)
+
+
+@pytest.mark.parametrize("objective", ["time", "communication"])
+def test_the_plan_says_what_it_is_the_least_of(objective: str, tmp_path: Path) -> None:
+    found = plan(objective, budget=1.0)
+    found.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json").search.objective == objective
+    text = "communication takes at least"
+    assert (text in str(found)) == (objective == "communication")
+
+
+def test_other_objectives_are_refused() -> None:
+    with pytest.raises(
+        AutoDDLError, match="objective: got 'cost'; allowed are time, communication"
+    ):
+        plan("cost")
+
+
+def test_without_an_engine_axes_cut_in_any_order(tmp_path: Path) -> None:
+    """In the mesh's order a gather has to wait for the cuts of inner axes."""
+    program = mlp(128, (1, 25088, 4096, 4096, 1000), optimizer="sgd", act="relu", bias=False)
+    options: dict[str, Any] = {
+        "mesh": "2x2x4", "profile": counting(16), "search": "ilp", "objective": "communication",
+        "budget": 60.0,
+    }  # fmt: skip
+    best, fixed = (optimize(program, engine=engine, **options) for engine in (None, ONEFLOW))
+    assert best.search.gap == fixed.search.gap == pytest.approx(0.0, abs=1e-6)
+    assert best.estimate.communication_s < fixed.estimate.communication_s * 0.98
+    states = [s for signature in best.signatures.values() for s in signature.values()]
+    assert any(sbp.turn for state in states for sbp in state)
+    best.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == best
+    with pytest.raises(AutoDDLError, match="plan with engine='oneflow'"):
+        best.apply(None)
+
+
+def test_other_engines_are_refused() -> None:
+    with pytest.raises(AutoDDLError, match="engine: got 'jax'; allowed are oneflow or None"):
+        plan("time", engine="jax")
+
+
+def seconds(row: Estimate, objective: str) -> float:
+    return row.step_s if objective == TIME else row.communication_s
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("model", ZOO)
+def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
+    """With what overlaps taken off; all of them fit."""
+    problem = build(ZOO[model](), Mesh.parse(mesh), cluster())
+    for objective in OBJECTIVES:
+        request = Request(
+            problem.program,
+            problem.profile,
+            problem.mesh.cluster,
+            search="coordinate",
+            objective=objective,
+            limit_bytes=GIB,
+        )
+        found = solve(problem, request, Candidate(1, 1, problem.mesh), 0.3)
+        assert "data parallel" in {row.name for row in found.baselines}
+        least = min(seconds(row, objective) for row in found.baselines)
+        assert found.judged_s == seconds(found.row, objective) <= least * ROUNDING
+
+
+WIDE = mlp(512, (512, 512, 512))
+
+
+def worse(problem: CostNetwork, **_: object) -> SearchResult:
+    """Search badly: every device does everything; the bound is good."""
+    return replace(problem.result("worse", replicated(problem)), lower_bound_s=1e-9)
+
+
+def planned_badly(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Plan, Plan]:
+    """Return the plan of such a search with that for one device, which it would be."""
+    monkeypatch.setitem(cast(dict[str, object], SOLVERS), "exact", worse)
+    problem = build(WIDE, Mesh.parse("4"), cluster())
+    alone = make_plan(problem, problem.result("", replicated(problem)))
+    return optimize(WIDE, mesh="4", profile=cluster(), **options), alone
+
+
+def test_a_baseline_with_a_shorter_step_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, alone = planned_badly(monkeypatch)
+    best = min(found.baselines, key=lambda row: row.step_s)
+    assert found.estimate.step_s == best.step_s < alone.estimate.step_s
+    assert found.search.solver == f"worse, then {best.name} for its overlap"
+    assert found.search.lower_bound_s == 1e-9  # the search's own, as its gap is
+    assert found.search.gap == pytest.approx(1 - 1e-9 / alone.estimate.compute_s, rel=1e-9)
+
+
+class Row:
+    """A made-up assignment; asking it for more than its bound is counted."""
+
+    def __init__(self, draw: Random, name: str) -> None:
+        self.problem, self.assignment = self, (name,)
+        self.seconds, self.memory_bytes = draw.randint(1, 9), draw.randint(1, 9)
+        self.least_step_s = draw.uniform(0.3, 0.9) * self.seconds
+        self.simulated = False
+
+    @property
+    def step_s(self) -> float:
+        self.simulated = True
+        return self.seconds
+
+    def result(self, label: str, assignment: Any) -> SearchResult:
+        return SearchResult(label, assignment, 1.0, 1.0, 0, ())
+
+
+def test_the_fastest_row_that_fits_is_found_with_few_simulations() -> None:
+    simulated = rows = 0
+    for seed in range(300):
+        draw = Random(seed)
+        made = {name: Row(draw, name) for name in "pabcde"}
+        found = solving.with_overlap(
+            lambda assignment: made[assignment[0]],  # type: ignore[arg-type, index, return-value]  # noqa: B023
+            SearchResult("exact", ("p",), 1.0, 1.0, 0, ()),  # type: ignore[arg-type]
+            {name: (name,) for name in "abcde"},  # type: ignore[dict-item, misc]
+            limit=6,
+        )
+        fits = [row for name, row in made.items() if name == "p" or row.memory_bytes <= 6]
+        chosen = made[found.assignment[0]]  # type: ignore[index]
+        assert chosen in fits and chosen.seconds == min(row.seconds for row in fits)
+        simulated += sum(row.simulated for row in made.values())
+        rows += len(made)
+    assert simulated < 0.7 * rows
+
+
+def test_a_baseline_that_fits_is_the_plan_where_searches_find_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, alone = planned_badly(monkeypatch)
+    limit = min(row.memory_bytes for row in rows.baselines)
+    assert limit < alone.estimate.memory_bytes
+    monkeypatch.setattr(solving, "with_overlap", lambda _, result, *__: result)
+    found, _ = planned_badly(monkeypatch, memory=limit)
+    assert found.search.solver.endswith(" for its memory")
+    assert found.estimate.memory_bytes <= limit
+    fitting = [row.step_s for row in rows.baselines if row.memory_bytes <= limit]
+    assert found.estimate.step_s == min(fitting)
+
+
+def test_the_lower_bound_is_that_of_the_given_memory() -> None:
+    """Searches that are repeated with less memory find higher ones, which bound less."""
+    bounds = iter([1.0, 2.0])
+    sizes: dict[tuple[int, ...], int] = {(0,): 300, (1,): 100}
+
+    def find(_: int | None) -> SearchResult:
+        bound = next(bounds)
+        return SearchResult("some", (int(bound) - 1,), 3.0, bound, 100, ())
+
+    problem = build(mlp(8, (16, 32, 8)), Mesh.parse("2"), cluster())
+    found = within_memory(problem, find, 200, chooses=True, memory=sizes.__getitem__)
+    assert found.assignment == (1,)
+    assert found.lower_bound_s == 1.0

@@ -1,0 +1,153 @@
+"""Plans whose boxings are ops of the compute stream: when they are made, and how they are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoddl import optimize
+from autoddl.api import Plan, load
+from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.perfmodel.oneflow.lowering import never_reused_bytes, rank_tasks
+from autoddl.perfmodel.oneflow.memory import estimate
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.request import Request, compute_streams
+from autoddl.planner.solve import HOPELESS
+from autoddl.planner.whole_step import OnMesh, is_settled
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.baselines import assignments
+from autoddl.search.network.builder import build
+from tests.clusters import cluster
+from tests.programs import transformer
+
+CUDA = replace(transformer(), device="cuda")
+
+
+def plan(**options: Any) -> Plan:
+    options = {"mesh": "2x2", "pipeline": 1, "budget": 2.0, **options}
+    return optimize(CUDA, profile=cluster(), **options)
+
+
+def needs(stream: bool) -> int:
+    """Return the bytes of the plan that a search of one kind of streams finds without a limit."""
+    return plan(compute_stream=stream).estimate.memory_bytes
+
+
+def test_streams_are_apart_where_memory_allows() -> None:
+    found = plan()
+    assert not found.compute_stream
+    assert found.search.searches == 1
+
+
+def test_the_compute_stream_holds_what_else_does_not_fit() -> None:
+    together = plan(compute_stream=True)
+    assert together.compute_stream
+    assert together.estimate.overlap_s == 0
+    limit = together.estimate.memory_bytes
+    assert limit < needs(stream=False)
+    found = plan(memory=limit)
+    assert found.estimate.memory_bytes <= limit
+    choices = [together]
+    with contextlib.suppress(InfeasibleError):
+        choices.append(plan(memory=limit, compute_stream=False))
+    least = min(choice.estimate.step_s for choice in choices)
+    assert found.estimate.step_s == pytest.approx(least)
+    assert found.compute_stream == (least == together.estimate.step_s)
+
+
+def test_a_plan_keeps_its_kind_of_streams(tmp_path: Path) -> None:
+    found = plan(compute_stream=True)
+    found.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == found
+    assert "ops of the compute stream" in str(found)
+    assert "ops of the compute stream" not in str(plan())
+    data = json.loads((tmp_path / "plan.json").read_text())
+    for value in (None, 1, "true"):
+        (tmp_path / "bad.json").write_text(json.dumps({**data, "compute_stream": value}))
+        with pytest.raises(AutoDDLError, match=r"\$\.compute_stream: expected `bool`"):
+            load(tmp_path / "bad.json")
+
+
+def test_other_devices_have_no_compute_stream() -> None:
+    with pytest.raises(AutoDDLError, match="only CUDA devices"):
+        optimize(transformer(), mesh="2x2", profile=cluster(), compute_stream=True)
+    together = plan(compute_stream=True)
+    on_cpu = replace(together, program=replace(together.program, device="cpu"))
+    with pytest.raises(AutoDDLError, match="compute_stream=False"):
+        on_cpu.apply(None)
+
+
+def test_what_can_be_asked_for() -> None:
+    assert compute_streams("auto", "cuda") == (False, True)
+    assert compute_streams("auto", "cuda", "auto") == (False, True)
+    assert compute_streams("auto", "cpu") == compute_streams(False, "cuda") == (False,)
+    assert (
+        compute_streams("auto", "cuda", 2) == compute_streams("auto", "cuda", None, 4) == (False,)
+    )
+    for bad in ("yes", None, 1, 0.0):
+        with pytest.raises(AutoDDLError, match="'auto', True and False"):
+            compute_streams(bad, "cuda")
+    with pytest.raises(AutoDDLError, match="pipeline=1"):
+        plan(compute_stream=True, pipeline=2)
+    with pytest.raises(AutoDDLError, match="up to 2 axes"):
+        plan(compute_stream=True, mesh="2x2x2")
+    assert not plan(mesh="2x2x2").compute_stream
+
+
+def test_the_compute_stream_is_first_where_the_cheapest_baseline_cannot_fit() -> None:
+    mesh, both = Mesh.parse("4"), (False, True)
+    problem = build(CUDA, mesh, cluster())
+    held = problem.memory_bytes(min(assignments(problem).values(), key=problem.cost_s))
+
+    def order(limit: int | None, streams: tuple[bool, ...] = both) -> tuple[bool, ...]:
+        request = Request(CUDA, cluster(), mesh.cluster, limit_bytes=limit, streams=streams)
+        return tuple(OnMesh(request, mesh, 0, streams, 1.0).order)
+
+    assert order(None) == order(held) == both
+    assert order(held - 1) == (True, False)
+    assert order(1, (False,)) == (False,)
+
+
+def test_what_is_never_given_back_is_part_of_the_memory() -> None:
+    """Where it alone, or all by far, exceeds the limit there is no search on streams of their own."""
+    problem = build(CUDA, Mesh.parse("2x2"), cluster())
+    for assignment in assignments(problem).values():
+        found = Assigned(problem, assignment)
+        stays = never_reused_bytes(problem.mesh.shape, found.layout, problem.sizes)
+        assert 0 < stays <= found.memory_bytes
+        rank = rank_tasks(problem.mesh.shape, found.layout)
+        assert stays == rank.buffers.size[~rank.buffers.reused].sum()
+    layout = plan(compute_stream=True).layout
+    stays = never_reused_bytes(problem.mesh.shape, layout, problem.sizes)
+    most = estimate(problem.mesh.shape, layout, sizes=problem.sizes).total
+    assert most > stays
+    assert is_settled(problem, layout, stays - 1)
+    assert is_settled(problem, layout, int(most / HOPELESS) - 1)
+    assert not is_settled(problem, layout, max(stays, int(most / HOPELESS) + 1))
+
+
+def test_what_comes_again_where_memory_is_short(tmp_path: Path) -> None:
+    """Under a limit that a plan with everything kept exceeds; and baselines follow."""
+    roomy = plan(compute_stream=True, mesh="4")
+    tight = plan(
+        compute_stream=True, mesh="4", memory=0.9 * roomy.estimate.memory_bytes, budget=5.0
+    )
+    assert tight.estimate.memory_bytes <= 0.9 * roomy.estimate.memory_bytes
+    assert tight.estimate.step_s >= roomy.estimate.step_s * (1 - 1e-9)
+    assert tight.search.lower_bound_s <= tight.estimate.step_s
+    by_name = {row.name: row for row in plan(compute_stream=True, mesh="4").baselines}
+    limit = by_name["ZeRO 2"].memory_bytes - 1
+    again = plan(compute_stream=True, mesh="4", search="ZeRO 2", memory=limit)
+    assert again.estimate.memory_bytes <= limit
+    assert again.estimate.step_s > by_name["ZeRO 2"].step_s
+    (row,) = [row for row in again.baselines if row.name == "ZeRO 2"]
+    assert row.memory_bytes == again.estimate.memory_bytes
+    waiting = [item for item in again.redistributions if item.after]
+    assert waiting
+    again.save(tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json").redistributions == again.redistributions

@@ -1,0 +1,58 @@
+"""The trace has every span once, in microseconds, on rows that have names and never overlap."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from autoddl.perfmodel.pipeline.pipeline_step import (
+    BOXING,
+    COMPUTE,
+    PipelineStep,
+    StageWork,
+    TransferWork,
+)
+from autoddl.perfmodel.pipeline.pipeline_timeline import simulate
+from autoddl.report.chrome_trace import chrome_trace, write_chrome_trace
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2)])
+def test_trace(schedule: str, chunks: int, tmp_path: Path) -> None:
+    work = StageWork(((COMPUTE, 1.0), (BOXING, 0.5)), ((COMPUTE, 2.0),), ((BOXING, 1.0),))
+    transfers = (TransferWork(0, 1, 0.25, "hidden"), TransferWork(1, 0, 0.25))
+    timeline = simulate(PipelineStep((work,) * 4, 4, transfers, schedule, chunks, device_of=None))
+    write_chrome_trace(timeline, tmp_path / "trace.json")
+    data = json.loads((tmp_path / "trace.json").read_text())
+    assert data == chrome_trace(timeline)
+    spans = [e for e in data["traceEvents"] if e["ph"] == "X"]
+    names = {
+        (e["name"], e["pid"], e["tid"]): e["args"]["name"]
+        for e in data["traceEvents"]
+        if e["name"] in ("process_name", "thread_name")
+    }
+    assert len(spans) == len(timeline.spans)
+    seen = {
+        (
+            e["name"],
+            e["args"]["stage"],
+            names["thread_name", e["pid"], e["tid"]],
+            e["ts"] / 1e6,
+            (e["ts"] + e["dur"]) / 1e6,
+        )
+        for e in spans
+    }
+    assert seen == {(s.name, s.stage, s.stream, s.start_s, s.end_s) for s in timeline.spans}
+    assert all(e["pid"] == timeline.rank_of[e["args"]["stage"]] for e in spans)
+    rows = defaultdict(list)
+    for e in spans:
+        rows[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
+    for row in rows.values():
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(sorted(row)))
+    processes = [name for (kind, _, _), name in sorted(names.items()) if kind == "process_name"]
+    several = ["stages 0, 2", "stages 1, 3"]
+    assert processes == (several if chunks == 2 else [f"stage {i}" for i in range(4)])
+    assert {e["cat"] for e in spans} == {"forward", "backward", "transfer", "once"}

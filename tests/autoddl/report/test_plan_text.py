@@ -1,0 +1,83 @@
+"""Printed plans: what they look like, and that their rows add up to the estimate."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autoddl
+from autoddl.api import Plan
+from tests.clusters import cluster
+from tests.programs import transformer
+
+HERE = Path(__file__).parent
+CASES: dict[str, dict[str, Any]] = {
+    "one_stage": {"mesh": "2x2", "search": "Megatron"},
+    "stages": {"mesh": "2", "pipeline": 2, "micro_batches": 4},
+    "recomputed": {"mesh": "1", "pipeline": 4, "micro_batches": 8, "memory": 200_000},
+    "accumulated": {"mesh": "2", "pipeline": 1, "micro_batches": 4},
+    "compute_stream": {
+        "mesh": "2x2",
+        "search": "Megatron",
+        "compute_stream": True,
+        "device": "cuda",
+    },
+}
+
+
+@cache
+def planned(name: str) -> Plan:
+    options = dict(CASES[name])
+    program = replace(transformer(layers=2), device=options.pop("device", "cpu"))
+    return autoddl.optimize(program, profile=cluster(), budget=60.0, **options)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_text(name: str) -> None:
+    """After a change that is meant: write the files again with `python -m tests.autoddl.report…`."""
+    text = re.sub(r"in \d+\.\d s;", "in SECONDS;", str(planned(name)))
+    assert text == (HERE / f"{name}.txt").read_text().rstrip("\n")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_add_up_to_the_estimate(name: str) -> None:
+    """Of the busiest stage, which the estimate tells of; on streams of their own boxings overlap."""
+    plan = planned(name)
+    sums = [
+        (sum(r.compute_s for r in part.rows), sum(r.communication_s for r in part.rows))
+        for part in plan.parts
+    ]
+    row = plan.estimate
+    assert max(sums, key=sum) == pytest.approx((row.compute_s, row.communication_s))
+    for part, (compute_s, communication_s) in zip(plan.parts, sums, strict=True):
+        assert 0 < sum(r.memory_bytes for r in part.rows) <= part.memory_bytes
+        if plan.pipelined:  # what the simulation of the step is made of
+            assert part.work is not None
+            step_s = plan.micro_batches * part.work.seconds + part.work.once_s
+            assert compute_s + communication_s == pytest.approx(step_s)
+
+
+def test_stages_have_the_rows_of_their_own_modules() -> None:
+    plan = planned("stages")
+    for stage, part in enumerate(plan.parts):
+        ops = [op for op in plan.program.ops if plan.stage_of[op.name] == stage]
+        modules = {op.module for op in ops if op.phase == "forward"}
+        assert modules <= {row.module.replace("(graph)", "") for row in part.rows}
+        assert all(row.compute_s > 0 or row.memory_bytes > 0 for row in part.rows)
+
+
+def test_what_is_run_again_is_told() -> None:
+    plan = planned("recomputed")
+    assert any(part.recomputed for part in plan.parts)
+    assert str(plan).count("(forward again)") == sum(part.recomputed for part in plan.parts)
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        found = re.sub(r"in \d+\.\d s;", "in SECONDS;", str(planned(case)))
+        (HERE / f"{case}.txt").write_text(found + "\n")

@@ -1,0 +1,31 @@
+"""Rows of different lengths against the lists that hold the same."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoddl.ragged import Ragged
+
+ROWS = st.lists(st.lists(st.integers(0, 99), max_size=4), min_size=1, max_size=6)
+
+
+@given(ROWS, st.data())
+def test_rows_are_those_of_lists(rows: list[list[int]], data: st.DataObject) -> None:
+    found = Ragged.of(rows)
+    assert found.lists() == rows
+    assert found.row.tolist() == [n for n, row in enumerate(rows) for _ in row]
+    numbers = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8))
+    taken = found.take(np.array(numbers, dtype=np.int64))
+    assert taken.lists() == [rows[number] for number in numbers]
+
+
+@given(ROWS, st.randoms())
+def test_items_of_a_row_keep_their_order(rows: list[list[int]], rng) -> None:  # type: ignore[no-untyped-def]
+    order = [n for n, row in enumerate(rows) for _ in row]
+    rng.shuffle(order)
+    left = [list(row) for row in rows]
+    items = [left[number].pop(0) for number in order]
+    found = Ragged.sorted(np.array(order, np.int64), np.array(items, np.int64), len(rows))
+    assert found.lists() == rows

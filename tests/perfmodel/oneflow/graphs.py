@@ -1,0 +1,30 @@
+"""Task graphs of random programs, for tests of what comes behind the lowering."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from autoddl.perfmodel.oneflow.lowering import rank_tasks
+from autoddl.perfmodel.oneflow.task_graph import RankTasks
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.assigned.assigned_layout import assigned_layout
+from autoddl.search.network import builder
+from autoddl.search.solvers.random_sampling import random_assignment
+from tests.clusters import cluster
+from tests.programs import mlp, tied
+
+_MESHES = ("2", "2x2")
+_PROBLEMS = [
+    builder.build(program, Mesh.parse(mesh), cluster())
+    for program in (mlp(8, (16, 32, 8), optimizer="adam"), tied())
+    for mesh in _MESHES
+]
+
+
+@st.composite
+def task_graphs(draw: st.DrawFn) -> RankTasks:
+    """Draw the tasks of a rank under a random layout."""
+    problem = draw(st.sampled_from(_PROBLEMS))
+    layout = assigned_layout(problem, random_assignment(problem, draw(st.integers(0, 99))))
+    shape = problem.mesh.shape
+    return rank_tasks(shape, layout, compute_stream=draw(st.booleans()))

@@ -1,0 +1,63 @@
+"""The order of tasks against its rule, taken literally: a list that is searched for every task."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+
+from autoddl.perfmodel.oneflow.execution_order import execution_order
+from autoddl.perfmodel.oneflow.task_graph import RankTasks
+from tests.perfmodel.oneflow.graphs import task_graphs
+
+
+@given(task_graphs())
+def test_the_order_is_that_of_the_rule(rank: RankTasks) -> None:
+    assert execution_order(rank).tolist() == literally(rank)
+
+
+def literally(rank: RankTasks) -> list[int]:
+    """Run at each turn one transfer, if there is one, and its share of the computations."""
+    tasks, before = rank.tasks, rank.before.lists()
+    count = len(tasks)
+    key = list(zip(added_bytes(rank), latest(before), tasks.order.tolist(), strict=True))
+    left, done, order = set(range(count)), set[int](), list[int]()
+    ready = {n for n in left if not before[n]}
+    while ready:
+        moving = sorted((n for n in ready if tasks.transfer[n]), key=key.__getitem__)
+        working = sorted((n for n in ready if not tasks.transfer[n]), key=key.__getitem__)
+        share = 1
+        if moving:
+            transfers = sum(bool(tasks.transfer[n]) for n in left)
+            share = min(len(working) // len(moving), (len(left) - transfers) // transfers)
+        turn = [*moving[:1], *working[:share]]
+        order += turn
+        done.update(turn)
+        left.difference_update(turn)
+        ready = {n for n in left if done.issuperset(before[n])}
+    return order
+
+
+def added_bytes(rank: RankTasks) -> list[int]:
+    """The bytes that each task makes, less its share of those that it is one of the readers of."""
+    added = [0] * len(rank.tasks)
+    sizes = np.where(rank.buffers.reused, rank.buffers.size, 0).tolist()
+    rows = zip(rank.buffers.producer.tolist(), sizes, rank.readers.lists(), strict=True)
+    for producer, size, readers in rows:
+        added[producer] += size
+        for reader in readers:
+            added[reader] -= size // len(readers)
+    return added
+
+
+def latest(before: list[list[int]]) -> list[int]:
+    """The last layer of each task; those in the last five layers are never put off."""
+    layers: list[int] = []
+    for others in before:
+        layers.append(max((layers[other] + 1 for other in others), default=0))
+    last = max(layers)
+    found = [last] * len(before)
+    for task in reversed(range(len(before))):
+        bound = layers[task] - 1 if layers[task] >= last - 4 else found[task]
+        for other in before[task]:
+            found[other] = min(found[other], bound)
+    return found

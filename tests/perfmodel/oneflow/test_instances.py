@@ -1,0 +1,43 @@
+"""Numbers of instances: those of templates, one behind the other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoddl.perfmodel.oneflow.instances import Chosen, numbered, order_of
+from autoddl.perfmodel.oneflow.sizes import Dataflow
+from autoddl.perfmodel.oneflow.task_graph import BITS, NONE
+from autoddl.perfmodel.oneflow.task_templates import Templates
+from autoddl.sbp.state import NdSbp
+from tests.perfmodel.oneflow.test_lowering import program_of
+
+
+def test_two_instances_of_one_template_have_numbers_of_their_own() -> None:
+    program, state = program_of("x", "t1"), NdSbp.parse("S1")
+    templates = Templates((2,), (1,), lambda form, state: 1024, compute_stream=False)
+    source = templates.source(0, state, merged=True)
+    gather = templates.boxing(0, state, NdSbp.parse("B"))  # three tasks, three buffers
+    output = templates.output(2048)
+    # x, then ops 1 and 2 (as if they were outputs), with the same boxing before each of them
+    added = np.array([
+        (gather, 0, 0 << BITS, 0, order_of(2, 0)),
+        (gather, 2, 1 << BITS, 1, order_of(2, 1)),
+    ]).T  # fmt: skip
+    chosen = Chosen(
+        kept=np.array([0]),
+        templates=np.array([source, output, output]),
+        reads=np.array([(3 << BITS) + 2, (4 << BITS) + 2]),
+        added=added,
+        waits=np.array([[4], [0]]),
+        compute_stream=False,
+    )
+    rank = numbered(Dataflow(program), templates.columns(), chosen)
+    assert rank.reads.lists() == [[], [0], [1], [2], [3], [4], [5], [6], [7]]
+    assert rank.tasks.first.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert rank.buffers.origin.tolist() == [0, 0, 0, 0, 4, 4, 4, 4, 8]
+    names = [0, 0, 0, 0, 2, 2, 2, 2, 3]
+    assert rank.buffers.name.tolist() == names
+    after = [[]] * 5 + [[4], [], [], []]  # the second boxing waits for op 0
+    assert rank.tasks.after.lists() == after
+    assert (rank.tasks.shares == NONE).all()
+    assert rank.tasks.order[4] == order_of(1, 0) and rank.tasks.order[8] == order_of(1, 1)

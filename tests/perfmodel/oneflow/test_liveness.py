@@ -1,0 +1,47 @@
+"""Chains of tasks against a walk over buffers; blocks against the buffers that they are for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from autoddl.perfmodel.oneflow.liveness import blocks, merged_chains
+from autoddl.perfmodel.oneflow.task_graph import RankTasks
+from tests.perfmodel.oneflow.graphs import task_graphs
+
+
+@given(task_graphs())
+def test_chains_are_merged_tasks_that_buffers_connect(rank: RankTasks) -> None:
+    tasks, near = rank.tasks, [set[int]() for _ in range(len(rank.tasks))]
+    for producer, readers in zip(rank.buffers.producer.tolist(), rank.readers.lists(), strict=True):
+        for reader in readers:
+            if tasks.merged[producer] and tasks.merged[reader]:
+                near[producer].add(reader)
+                near[reader].add(producer)
+    updates = [n for n in range(len(tasks)) if tasks.updates[n] and tasks.merged[n]]
+    if rank.compute_stream:  # the learning rate connects them
+        for other in updates[1:]:
+            near[updates[0]].add(other)
+            near[other].add(updates[0])
+    chains, seen = merged_chains(rank), set[int]()
+    for task in range(len(tasks)):
+        if task in seen:
+            continue
+        mine, stack = set[int](), [task]
+        while stack:
+            number = stack.pop()
+            if number not in mine:
+                mine.add(number)
+                stack += near[number]
+        seen |= mine
+        assert {n for n in range(len(tasks)) if chains[n] == chains[task]} == mine
+
+
+@given(task_graphs())
+def test_blocks_hold_what_is_alive_at_their_peak(rank: RankTasks) -> None:
+    found, sizes = blocks(rank), rank.buffers.size
+    alone = {n for n in range(len(sizes)) if sizes[n] and not rank.buffers.reused[n]}
+    assert {row[0] for row in found.alive.lists() if row and row[0] in alone} == alone
+    for size, alive in zip(found.size.tolist(), found.alive.lists(), strict=True):
+        assert len(set(alive)) == len(alive)
+        assert sum(sizes[n] for n in alive) <= size
+    assert found.size.sum() <= sizes.sum()

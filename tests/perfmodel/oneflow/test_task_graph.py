@@ -1,0 +1,53 @@
+"""Who reads and waits for what, against plain loops."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from autoddl.perfmodel.oneflow.lowering import rank_tasks
+from autoddl.perfmodel.oneflow.task_graph import NONE, RankTasks
+from autoddl.sbp.layout import Layout
+from autoddl.sbp.program import Op, Program, Tensor
+from autoddl.sbp.state import broadcast
+from tests.perfmodel.oneflow.graphs import task_graphs
+
+
+@given(task_graphs())
+def test_readers_and_what_tasks_wait_for(rank: RankTasks) -> None:
+    reads, after = rank.reads.lists(), rank.tasks.after.lists()
+    readers: list[list[int]] = [[] for _ in range(len(rank.buffers))]
+    for task, mine in enumerate(reads):
+        for buffer in dict.fromkeys(mine):
+            readers[buffer].append(task)
+    assert rank.readers.lists() == readers
+    producer = rank.buffers.producer.tolist()
+    for task, before in enumerate(rank.before.lists()):
+        assert before == list(dict.fromkeys([*(producer[b] for b in reads[task]), *after[task]]))
+        assert all(other < task for other in before)
+
+
+@given(task_graphs())
+def test_the_columns_fit_each_other(rank: RankTasks) -> None:
+    tasks, buffers = rank.tasks, rank.buffers
+    first = tasks.first.tolist()
+    assert len(first) == len(tasks) + 1 and first[-1] == len(buffers)
+    for task in range(len(tasks)):
+        assert buffers.producer[first[task] : first[task + 1]].tolist() == [task] * (
+            first[task + 1] - first[task]
+        )
+    assert (buffers.size % 512 == 0).all() and (buffers.size >= 0).all()
+    shared = tasks.shares != NONE
+    reads = rank.reads.lists()
+    assert all(tasks.shares[n] in reads[n] for n in shared.nonzero()[0])
+    moved = buffers.origin != range(len(buffers))
+    assert tasks.transfer[buffers.producer[moved]].all()  # only boxings make one of another
+
+
+def test_a_task_that_reads_a_buffer_twice_is_its_reader_once() -> None:
+    square = Op("op", "broadcast_mul", (("x_0", "x"), ("y_0", "x")), (("z_0", "t"),))
+    tensors = [Tensor(name, (8, 8), "float32", "activation") for name in ("x", "t")]
+    program, b = Program((square,), tuple(tensors), ("x",), ("t",), (), None), broadcast(1)
+    layout = Layout.of(program, {"op": dict.fromkeys(("x_0", "y_0", "z_0"), b)}, {}, {"x": b})
+    rank = rank_tasks((1,), layout)
+    assert rank.reads.lists() == [[], [0, 0], [1]]
+    assert (rank.readers.lists(), rank.before.lists()) == ([[1], [2], []], [[], [0], [1]])

@@ -1,0 +1,116 @@
+"""The event loop: closed forms by hand, bounds for any graph, a plain loop as oracle."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoddl.perfmodel.event_simulation import SimulatedWork, Works
+from autoddl.perfmodel.timeline import DEVICE
+
+
+def end(*found: SimulatedWork) -> float:
+    return max(span.end_s for span in Works.of(found).spans())
+
+
+def test_a_boxing_hides_behind_an_op_that_does_not_need_it() -> None:
+    first = SimulatedWork("a", ((DEVICE, 1.0),), next=[1, 2])
+    boxing = SimulatedWork("a→B", (("node", 5.0),), waits=1, next=[3])
+    other = SimulatedWork("b", ((DEVICE, 3.0),), waits=1)
+    reader = SimulatedWork("c", ((DEVICE, 1.0),), waits=1)
+    assert end(first, boxing, other, reader) == 1 + 5 + 1
+    copied = SimulatedWork("a→B", ((DEVICE, 5.0),), waits=1, next=[3])
+    assert end(first, copied, other, reader) == 1 + 5 + 3 + 1
+
+
+def test_boxings_of_one_level_queue_and_those_of_two_do_not() -> None:
+    assert end(SimulatedWork("x", (("node", 2.0),)), SimulatedWork("y", (("node", 3.0),))) == 5
+    assert end(SimulatedWork("x", (("node", 2.0),)), SimulatedWork("y", (("gpu", 3.0),))) == 3
+
+
+def test_what_is_ready_first_goes_first() -> None:
+    early = SimulatedWork("early", ((DEVICE, 2.0),), next=[2])
+    late = SimulatedWork("late", (("node", 1.0),), next=[3])
+    after_early = SimulatedWork("after early", ((DEVICE, 1.0),), waits=1)
+    after_late = SimulatedWork("after late", ((DEVICE, 1.0),), waits=1)
+    spans = Works.of([early, late, after_early, after_late]).spans()
+    assert [s.name for s in sorted(spans, key=lambda s: s.start_s) if s.resource == DEVICE] == [
+        "early",
+        "after late",
+        "after early",
+    ]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[SimulatedWork]:
+    found: list[SimulatedWork] = []
+    for index in range(draw(st.integers(1, 12))):
+        before = draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set()
+        parts = draw(
+            st.lists(
+                st.tuples(st.sampled_from([DEVICE, "node", "gpu"]), st.integers(1, 9)), max_size=2
+            )
+        )
+        found.append(SimulatedWork(str(index), tuple((r, float(s)) for r, s in parts), len(before)))
+        for earlier in before:
+            found[earlier].next.append(index)
+    return found
+
+
+@given(graphs())
+def test_any_graph(found: list[SimulatedWork]) -> None:
+    spans = Works.of(found).spans()
+    total = {str(i): sum(s for _, s in w.parts) for i, w in enumerate(found)}
+    assert sum(s.end_s - s.start_s for s in spans) == sum(total.values())
+    loads = {r: [s for s in spans if s.resource == r] for r in {s.resource for s in spans}}
+    for mine in loads.values():  # one at a time
+        ordered = sorted(mine, key=lambda s: s.start_s)
+        assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered))
+    starts = {
+        name: min((s.start_s for s in spans if s.name == name), default=0.0) for name in total
+    }
+    ends = {name: max((s.end_s for s in spans if s.name == name), default=0.0) for name in total}
+    for work in found:  # nothing starts before what it waits for has ended
+        for later in work.next:
+            if total[str(later)]:
+                assert starts[str(later)] >= ends[work.name]
+    last = max((s.end_s for s in spans), default=0.0)
+    assert last <= sum(total.values())
+
+
+@given(graphs())
+def test_any_graph_runs_as_a_plain_loop_has_it(found: list[SimulatedWork]) -> None:
+    spans = [(s.name, s.resource, s.start_s, s.end_s) for s in Works.of(found).spans()]
+    assert sorted(spans) == sorted(plainly(found))
+    assert [start for _, _, start, _ in spans] == sorted(start for _, _, start, _ in spans)
+
+
+def plainly(found: list[SimulatedWork]) -> list[tuple[str, str, float, float]]:
+    """Let every resource that is free take what has been ready longest, of equal ones the first."""
+    waits, parts = [work.waits for work in found], [list(work.parts) for work in found]
+    ready = {n: 0.0 for n, count in enumerate(waits) if count == 0}
+    running: dict[str, tuple[float, int]] = {}
+    spans, now = [], 0.0
+    while ready or running:
+        for number in [n for n in ready if not parts[n]]:
+            del ready[number]
+            for later in found[number].next:
+                waits[later] -= 1
+                if waits[later] == 0:
+                    ready[later] = now
+        if any(not parts[n] for n in ready):
+            continue
+        for _, number in sorted((since, n) for n, since in ready.items()):
+            resource, seconds = parts[number][0]
+            if resource not in running:
+                del ready[number]
+                running[resource] = now + seconds, number
+                spans.append((found[number].name, resource, now, now + seconds))
+        now = min((end_s for end_s, _ in running.values()), default=now)
+        for resource, (end_s, number) in list(running.items()):
+            if end_s == now:
+                del running[resource], parts[number][0]
+                ready[number] = now
+    return spans

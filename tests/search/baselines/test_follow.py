@@ -1,0 +1,77 @@
+"""Ops that follow their producers, against the same node by node in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.sbp.state import B, NdSbp, P
+from autoddl.search.baselines.follow import follow, reads
+from autoddl.search.network import builder
+from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
+from tests.clusters import cluster
+from tests.programs import transformer
+from tests.search.objects import Edge, edges_of, nodes_of
+from tests.zoo import separate_attention
+
+NEAR = 1 + 1e-9
+
+
+def seconds(edge: Edge, node: int, state: int) -> Floats:
+    """Return what a node pays for a tensor in some state, by choice."""
+    row = edge.table.cost[state]
+    return np.add.reduce([row[states] for reader, states in edge.readers if reader == node])
+
+
+def reduced(edge: Edge, state: int) -> int:
+    sbps = edge.table.states[state]
+    return edge.table.index[NdSbp(B if s == P else s for s in sbps)]
+
+
+def followed(
+    p: CostNetwork, given: Sequence[int], allowed: Sequence[Ints], near: bool
+) -> list[int]:
+    point = [0] * len(p)
+    for index, node in enumerate(nodes_of(p)):
+        begin, factor = p.incidence
+        edges = [edges_of(p)[e] for e in factor[begin[index] : begin[index + 1]]]
+        edges = [e for e in edges if index in [reader for reader, _ in e.readers]]
+        made = [int(e.source[point[e.producer]]) for e in edges]
+        if near:
+            cost = np.zeros(len(node.choices))
+            for edge, state in zip(edges, made, strict=True):
+                cost += seconds(edge, index, reduced(edge, state))
+            within = cost <= cost.min() * NEAR
+            cost = np.where(within, node.compute_s, cost + node.compute_s.sum())
+        else:
+            cost = node.compute_s.copy()
+            for edge, state in zip(edges, made, strict=True):
+                cost += seconds(edge, index, state)
+        best = int(allowed[index][cost[allowed[index]].argmin()])
+        point[index] = given[index] if given[index] >= 0 else best
+    return point
+
+
+@pytest.mark.parametrize("program", [transformer(layers=2), separate_attention()])
+@pytest.mark.parametrize("near", [False, True])
+def test_ops_follow_their_producers(program: Program, near: bool) -> None:
+    p = builder.build(program, Mesh.parse("2x2"), cluster())
+    rng = np.random.default_rng(0)
+    found = set()
+    for _ in range(8):
+        counts = [len(node.choices) for node in nodes_of(p)]
+        given = [
+            -1 if node.kind == "op" else int(rng.integers(count))
+            for node, count in zip(nodes_of(p), counts, strict=True)
+        ]
+        allowed = [np.sort(rng.permutation(n)[: 1 + int(rng.integers(n))]) for n in counts]
+        masks = [np.isin(np.arange(n), a) for n, a in zip(counts, allowed, strict=True)]
+        mask = np.concatenate(masks).astype(np.int64)
+        point = follow(reads(p), np.array(given), mask, NEAR, int(near)).tolist()
+        assert point == followed(p, given, allowed, near)
+        found.add(tuple(point))
+    assert len(found) == 8

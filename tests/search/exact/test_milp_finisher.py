@@ -1,0 +1,59 @@
+"""What ascents leave unproven: better plans and proofs from an integer linear program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoddl.perfmodel import profile
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.exact import primal_dual as exact
+from autoddl.search.network import builder
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.result import SearchResult
+from autoddl.search.solvers import coordinate
+from tests.programs import transformer
+from tests.search import random_problems
+from tests.search.random_problems import every_cost
+
+
+def without(
+    problem: CostNetwork, monkeypatch: pytest.MonkeyPatch, limit: int | None = None
+) -> SearchResult:
+    """Search without a program."""
+    with monkeypatch.context() as patch:
+        patch.setattr(exact, "prove", lambda run, ascent: None)
+        patch.setattr(exact, "improved", lambda run, ascent: False)
+        return exact.search(problem, memory_bytes=limit)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_what_is_left_is_proven(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against brute force, where ascents can't look at what they leave."""
+    open_ones = 0
+    for seed in range(60):
+        p = random_problems.graph(seed)
+        seconds, held = every_cost(p)
+        limit = int(np.median(held)) if limited else None
+        least_s = float(seconds[held <= limit].min() if limited else seconds.min())
+        found = exact.search(p, memory_bytes=limit)
+        assert found.cost_s == pytest.approx(least_s, rel=1e-9), seed
+        assert found.lower_bound_s == found.cost_s, seed
+        assert limit is None or found.memory_bytes <= limit
+        open_ones += without(p, monkeypatch, limit).gap > 1e-6
+    assert open_ones > 4
+
+
+def test_many_readers_are_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = random_problems.hub(11, size=20)
+    before, found = without(p, monkeypatch), exact.search(p)
+    assert before.gap > 0.01
+    assert before.lower_bound_s <= found.lower_bound_s == found.cost_s
+    assert found.cost_s <= coordinate.search(p, restarts=8).cost_s
+
+
+def test_a_look_at_what_seems_best_brings_a_better_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    links = profile.load("cpu-loopback", device_type="cpu")
+    p = builder.build(transformer(2, 8, 64, 256, 8, 512), Mesh.parse("2x2"), links)
+    before, found = without(p, monkeypatch), exact.search(p)
+    assert before.lower_bound_s <= found.lower_bound_s == found.cost_s < before.cost_s * 0.995

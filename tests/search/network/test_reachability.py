@@ -1,0 +1,26 @@
+"""Which ops wait for the loss: what the walk over columns tells is what sets of ops tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoddl.sbp.program import Program
+from autoddl.search.network import reachability as walks
+from tests.programs import transformer
+
+PROGRAM = transformer(layers=2, batch=4, length=2, vocabulary=64)
+
+
+@pytest.mark.parametrize("program", [PROGRAM, replace(PROGRAM, loss=None)])
+def test_what_waits_for_the_loss_reads_it_or_what_does(program: Program) -> None:
+    behind = {i for i, op in enumerate(program.ops) if op.phase != "forward"}
+    late, changed = set[int](), {program.loss}
+    for op in sorted(behind):
+        if any(tensor in changed for _, tensor in program.ops[op].inputs):
+            late.add(op)
+            changed.update(tensor for _, tensor in program.ops[op].outputs)
+    wanted = behind if program.loss is None else late
+    assert set(walks.waiting_for_loss(program).nonzero()[0].tolist()) == wanted
+    assert wanted

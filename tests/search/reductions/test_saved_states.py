@@ -1,0 +1,166 @@
+"""Tensors that wait for the backward pass: what that costs and holds, and plans under memory limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.baselines import BASELINES
+from autoddl.search.exact import primal_dual as exact
+from autoddl.search.network import builder
+from autoddl.search.network.cost_network import SAVED, CostNetwork
+from autoddl.search.network.reachability import waiting_for_loss
+from autoddl.search.reductions.quotient import quotient
+from autoddl.search.reductions.saved_states import as_read, made_again
+from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.relaxation.lagrangian import mixed
+from autoddl.search.solvers import ilp
+from autoddl.search.solvers.random_sampling import random_assignment
+from tests.clusters import cluster
+from tests.programs import mlp, transformer
+from tests.search.objects import nodes_of
+
+GPT = replace(transformer(), device="cuda")
+DEEP = replace(transformer(layers=6), device="cuda")
+
+
+def problem(mesh: str, program=GPT) -> CostNetwork:  # type: ignore[no-untyped-def]
+    return with_saved(builder.build(program, Mesh.parse(mesh), cluster(), compute_stream=True))
+
+
+def points(found: CostNetwork, count: int = 4) -> list[tuple[int, ...]]:
+    """Return what baselines, tensors that wait as they were made, and chance do."""
+    drawn = [random_assignment(found, seed) for seed in range(count)]
+    held = [a for make in BASELINES.values() if (a := make(found)) is not None]
+    return [*held, *(made_again(found, a) for a in held), *drawn]
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+def test_the_cost_is_that_of_every_boxing(mesh: str) -> None:
+    """What a tensor waits in is paid once, and what it becomes then for every path of the plan."""
+    found = problem(mesh)
+    for assignment in points(found):
+        one = Assigned(found, assignment)
+        made = one.layout.made
+        seconds: dict[object, float] = {}
+        for number, item in enumerate(one.layout.redistributions):
+            prices = [
+                p.seconds for p in found.prices.path(item.tensor, made[item.tensor], item.path)
+            ]
+            early = item.early if item.after else len(prices)
+            seconds[item.tensor, item.path[:early]] = sum(prices[:early])
+            seconds[number] = sum(prices[early:])
+        assert sum(seconds.values()) == pytest.approx(found.communication_s(assignment))
+        if not any(item.early for item in one.layout.redistributions):
+            assert one.prediction.step_s == pytest.approx(one.step_s)
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+@pytest.mark.parametrize("program", [GPT, replace(mlp(64, (64, 128, 32)), device="cuda")])
+def test_what_waits_is_part_of_the_memory(mesh: str, program) -> None:  # type: ignore[no-untyped-def]
+    found = problem(mesh, program)
+    for assignment in points(found, 8):
+        assert 0 < found.memory_bytes(assignment) <= Assigned(found, assignment).memory_bytes
+
+
+def test_parameters_come_for_each_pass_and_hold_less() -> None:
+    """Weights cut over all devices and gathered to be read; then once for each pass."""
+    found = problem("4")
+    held = BASELINES["ZeRO 2"](found)
+    assert held is not None
+    base = builder.build(GPT, Mesh.parse("4"), cluster(), compute_stream=True)
+    once = BASELINES["ZeRO 2"](base)
+    assert once is not None
+    assert found.cost_s(held) == pytest.approx(base.cost_s(once), rel=1e-3)
+    shared, twice = Assigned(found, held), Assigned(found, made_again(found, held))
+    assert twice.memory_bytes < shared.memory_bytes
+    assert twice.step_s > shared.step_s
+    program, weights = GPT, {p.tensor for p in GPT.parameters}
+    position = {op.name: n for n, op in enumerate(program.ops)}
+    moved = [r for r in twice.layout.redistributions if r.tensor in weights]
+    assert len(moved) > len([r for r in shared.layout.redistributions if r.tensor in weights])
+    for item in twice.layout.redistributions:
+        assert all(position[item.after] < position[name] for name, _ in item.readers if item.after)
+    large = {node.name for node in nodes_of(found) if node.kind == SAVED} & weights
+    again = Counter(r.tensor for r in moved if r.after)
+    assert {again[name] for name in large} <= {1, 2}
+    assert 2 * sum(again[name] == 2 for name in large) > len(large)
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+def test_assignments_carry_over(mesh: str) -> None:
+    """All other choices stay; what is wanted once in both passes is paid once."""
+    found = problem(mesh)
+    base = builder.build(GPT, Mesh.parse(mesh), cluster(), compute_stream=True)
+    for make in BASELINES.values():
+        others = make(base)
+        if others is None:
+            continue
+        assignment = as_read(found, others)
+        pairs = zip(nodes_of(found), assignment, strict=True)
+        assert [choice for node, choice in pairs if node.kind != SAVED] == list(others)
+        assert found.compute_s(assignment) == pytest.approx(base.compute_s(others))
+        assert found.cost_s(assignment) == pytest.approx(base.cost_s(others), rel=0.02)
+        twice = found.cost_s(made_again(found, assignment))
+        assert twice >= base.cost_s(others) * (1 - 1e-9)
+
+
+def test_what_does_not_wait_for_the_loss_runs_at_once() -> None:
+    late = {GPT.ops[i].name for i in waiting_for_loss(GPT).nonzero()[0]}
+    phases = {op.name: op.phase for op in GPT.ops}
+    assert late and all(phases[name] != "forward" for name in late)
+    reads = {name for op in GPT.ops if op.name in late for _, name in op.inputs}
+    assert GPT.loss in reads
+    for op in GPT.ops:
+        if op.phase != "forward" and op.name not in late:
+            makers = [GPT.producer[t].name for _, t in op.inputs if t in GPT.producer]
+            assert not set(makers) & late
+
+
+def test_plans_under_a_limit_are_nearly_those_of_the_ilp() -> None:
+    found = problem("4")
+    roomy = exact.search(found)
+    limit = (7 * roomy.memory_bytes + 3 * found.least_memory_bytes) // 10
+    under, best = (s.search(found, memory_bytes=limit) for s in (exact, ilp))
+    assert under.memory_bytes <= limit < roomy.memory_bytes
+    assert best.gap == pytest.approx(0, abs=1e-9)  # the ILP has proven it
+    assert under.lower_bound_s <= best.cost_s * (1 + 1e-9)
+    assert best.cost_s * (1 - 1e-9) <= under.cost_s <= best.cost_s * 1.01
+
+
+def test_memory_that_is_left_goes_to_some_of_the_layers() -> None:
+    """Between two plans, of which one does not fit, lie such as keep a tensor in some layers only."""
+    found = problem("4", DEEP)
+    assert quotient(found).exact
+    held = BASELINES["ZeRO 2"](found)
+    assert held is not None
+    again = made_again(found, held)
+    least, most = found.memory_bytes(again), found.memory_bytes(held)
+    costs = []
+    for part in np.linspace(0, 1, 9):
+        limit = int(least + part * (most - least))
+        between = mixed(found, again, held, limit)
+        assert found.memory_bytes(between) <= limit
+        costs.append(found.cost_s(between))
+    assert costs == sorted(costs, reverse=True)
+    assert len(set(costs)) > 4
+    assert (costs[0], costs[-1]) == (found.cost_s(again), pytest.approx(found.cost_s(held)))
+
+
+def test_a_limit_that_binds_is_priced_in_all_layers_at_once() -> None:
+    found = problem("4", DEEP)
+    roomy = exact.search(found)
+    limit = (roomy.memory_bytes + found.least_memory_bytes) // 2
+    under = exact.search(found, memory_bytes=limit, budget=60, stop_gap=0.03)
+    assert under.memory_bytes <= limit
+    assert 0 <= under.gap <= 0.03
+    less = limit - (limit - found.least_memory_bytes) // 4
+    tighter = exact.search(found, memory_bytes=less, budget=0, after=under)  # prices are known
+    assert tighter.memory_bytes <= less
+    assert under.lower_bound_s <= tighter.lower_bound_s <= tighter.cost_s
+    assert tighter.gap <= 0.1

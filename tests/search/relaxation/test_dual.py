@@ -1,0 +1,114 @@
+"""The relaxation and what is solved with it, against the costs of all assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.network import builder
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.restriction import restricted
+from autoddl.search.relaxation import factor_graph
+from autoddl.search.relaxation.dual import Dual
+from tests.clusters import cluster
+from tests.programs import transformer
+from tests.search import random_problems
+from tests.search.objects import edges_of, nodes_of
+from tests.search.random_problems import every_cost
+
+KINDS = [random_problems.tree, random_problems.chain, random_problems.graph, random_problems.hub]
+CLOSE = 1e-9  # relative
+
+
+def least_with(costs: np.ndarray, node: int) -> np.ndarray:
+    """Return for each choice of a node the cost of the best assignment that has it."""
+    return costs.min(axis=tuple(i for i in range(costs.ndim) if i != node))
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 20])
+@pytest.mark.parametrize("make", KINDS)
+def test_no_assignment_is_below_the_bound_nor_below_that_of_its_choices(
+    make: Callable[[int], CostNetwork], rounds: int
+) -> None:
+    for seed in range(30):
+        p = make(seed)
+        costs, _ = every_cost(p)
+        dual = Dual(p, most_s=float(2 * costs.min()))
+        bound = dual.ascend(rounds)
+        assert bound <= costs.min() * (1 + CLOSE), seed
+        for node, excess in enumerate(dual.reduced_costs()):
+            least = least_with(costs, node)
+            assert (bound + excess <= least + CLOSE * costs.min()).all(), (seed, node)
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_ascent_never_falls_and_is_tight_on_trees(make: Callable[[int], CostNetwork]) -> None:
+    for seed in range(30):
+        p = make(seed)
+        best = float(every_cost(p)[0].min())
+        dual = Dual(p, most_s=2 * best)
+        bounds = [dual.bound(), *_without_momentum(dual, 30)]
+        assert (np.diff(bounds) >= -CLOSE * best).all(), seed
+        if make is random_problems.tree and all(len(e.readers) == 1 for e in edges_of(p)):
+            assert bounds[-1] == pytest.approx(best, rel=1e-6), seed
+
+
+def _without_momentum(dual: Dual, rounds: int) -> list[float]:
+    """Return the bounds after each of so many rounds."""
+    bounds = []
+    for _ in range(rounds):
+        dual.stop()
+        bounds.append(dual.ascend(1))
+    return bounds
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
+def test_momentum_saves_rounds(mesh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where terms have few readers messages creep."""
+    monkeypatch.setattr(factor_graph, "MANY_READERS", factor_graph.FEW_READERS)
+    program = transformer(2, batch=64, length=512, width=1024, heads=16, vocabulary=8192)
+    problem = builder.build(program, Mesh.parse(mesh), cluster())
+    slow = _without_momentum(Dual(problem, most_s=1e3), 40)
+    fast = Dual(problem, most_s=1e3).ascend(17)
+    assert slow[17] < (1 - 5e-5) * slow[-1] < (1 - 1e-7) * slow[-1] <= fast
+
+
+def test_a_restricted_problem_keeps_shares_and_messages() -> None:
+    for seed in range(20):
+        p = random_problems.graph(seed)
+        costs, _ = every_cost(p)
+        best = np.unravel_index(int(costs.argmin()), costs.shape)
+        dual = Dual(p, most_s=float(2 * costs.min()))
+        bound = dual.ascend(10)
+        domains = [
+            np.unique([int(c), len(n.choices) - 1]) for c, n in zip(best, nodes_of(p), strict=True)
+        ]
+        after = Dual(restricted(p, domains), most_s=float(2 * costs.min()), before=dual)
+        dual.drop(domains)
+        assert after.bound() >= bound * (1 - CLOSE), seed
+        assert dual.bound() >= bound * (1 - CLOSE), seed
+        smaller = costs[np.ix_(*domains)].min()
+        for relaxation in (dual, after):
+            assert relaxation.ascend(5) <= smaller * (1 + CLOSE), seed
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_choices_are_kept_within_the_slack_and_one_at_least(
+    make: Callable[[int], CostNetwork],
+) -> None:
+    dropped = only = 0
+    for seed in range(10):
+        dual = Dual(make(seed), most_s=1.0)
+        dual.ascend(3)
+        excess = dual.reduced_costs()
+        for slack_s in (0.0, float(np.median(np.concatenate(excess)))):
+            for own, kept in zip(excess, dual.kept(slack_s), strict=True):
+                wanted = [i for i, e in enumerate(own) if e <= slack_s or e == own.min()]
+                assert kept.tolist() == wanted
+                dropped += len(kept) < len(own)
+                only += own.min() > slack_s
+    assert dropped
+    assert only or make is random_problems.tree
