@@ -188,7 +188,7 @@ def descend(
         most = max(most, size)
     for size in net.size:
         tables = max(tables, size)
-    seconds, row = np.empty(most), np.empty(tables)
+    seconds, row, by_state = np.empty(most), np.empty(tables), np.empty(tables)
     for _ in range(turns):
         if counts[1] == 0:
             return
@@ -201,9 +201,15 @@ def descend(
         for choice in range(size):
             seconds[choice] = net.compute[net.compute_at[variable] + choice]
         for place in range(incidence.begin[variable], incidence.begin[variable + 1]):
+            factor = incidence.factor[place]
+            end = _only_end(net, factor, variable)
+            by_state[:] = np.nan
             for choice in range(size):
-                point[variable] = choice
-                seconds[choice] += _factor(net, incidence.factor[place], point, row)
+                state = 0 if end < 0 else net.states[net.states_at[end] + choice]
+                if end < 0 or np.isnan(by_state[state]):
+                    point[variable] = choice
+                    by_state[state] = _factor(net, factor, point, row)
+                seconds[choice] += by_state[state]
         point[variable] = now
         base = counts[2] - net.memory[held + now]
         best, excess = 0, max(0, base + net.memory[held] - limit)  # of equal ones the first
@@ -224,6 +230,18 @@ def descend(
                     kind[other] = WAITING
                     variables[(counts[0] + counts[1]) % len(variables)] = other
                     counts[1] += 1
+
+
+@compiled
+def _only_end(net: Arrays, factor: int, variable: int) -> int:
+    """Return the end at which a variable is in a factor; -1 where there are several."""
+    found = -1
+    for end in range(net.begin[factor], net.begin[factor + 1]):
+        if net.variable[end] == variable:
+            if found >= 0:
+                return -1
+            found = end
+    return found
 
 
 @compiled

@@ -91,15 +91,10 @@ class Dual:
             factor, position = scopes.factor[at], scopes.position[at]
         there = np.flatnonzero(factor >= 0)
         told = before._told(factor[there], position[there], terms.term[there], terms)
-        pairs = (
-            terms.set[terms.factor[terms.term[there]]] * len(known.sets) + known.set[factor[there]]
-        )
-        for pair in np.unique(pairs).tolist():
-            mine, theirs = terms.sets[pair // len(known.sets)], known.sets[pair % len(known.sets)]
-            column = np.minimum(np.searchsorted(theirs, mine), len(theirs) - 1)
-            rows = np.flatnonzero(pairs == pair)
-            found = np.where(theirs[column] == mine, told[rows[:, None], column], 0.0)
-            self.messages[there[rows], : len(mine)] = found
+        mine = terms.place[terms.set[terms.factor[terms.term[there]]]]
+        theirs = known.place[known.set[factor[there]]]
+        row, state = np.nonzero((mine[:, : theirs.shape[1]] >= 0) & (theirs[:, : mine.shape[1]] >= 0))
+        self.messages[there[row], mine[row, state]] = told[row, theirs[row, state]]
 
     def _told(self, factor: Ints, position: Ints, term: Ints, wanted: Terms) -> Floats:
         """Return the messages of some ends, which may be those of `wanted` terms with other readers."""

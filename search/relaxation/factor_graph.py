@@ -35,7 +35,8 @@ COMMON = 8.0  # ends of many copies go by the terms that nearly all copies are i
 class Terms:
     """The terms of all factors: one for each group of a factor's readers.
 
-    Those of factor f are numbered from `first[f]` on; `sets[set[f]]` are the states that occur there.
+    Those of factor f are numbered from `first[f]` on; `sets[set[f]]` are the states that occur there,
+    and `place[set[f]]` has for every state its position among these, or -1.
     Term t is of the factor `factor[t]`, has the prices `prices[table[t]]` [s, w], and its ends are
     numbered from `begin[t]` on: the producer's, then those of (some) readers. An end is that of
     `variable[end]` in the term `term[end]`, at the `position` 0 of its factor for the producer, 1 + the
@@ -60,7 +61,9 @@ class Terms:
         for group in _mixed(copies):
             occurs[group] = occurs[group].any(axis=0)
         self.states: Ints = (occurs.cumsum(axis=1) - 1)[factor, state]
-        self.sets, self.set = _distinct(occurs)
+        rows, self.set = _distinct(occurs)
+        self.sets = [np.flatnonzero(row) for row in rows]
+        self.place = np.where(rows, rows.cumsum(axis=1) - 1, -1)
         self._part(factors, np.diff(factors.begin) - 1, most_s)
         at = factors.begin[self.factor[self.term]] + self.position
         self.variable, self.states_at = factors.variable[at], entry_at[:-1][at]
@@ -188,12 +191,12 @@ def _mixed(copies: Multiplicities | None) -> list[Ints]:
     return [factor[begin[p] : begin[p + 1]] for p in np.flatnonzero(least < most).tolist()]
 
 
-def _distinct(occurs: Flags) -> tuple[list[Ints], Ints]:
-    """Return the distinct sets of states, and which of them each factor has."""
+def _distinct(rows: Flags) -> tuple[Flags, Ints]:
+    """Return the distinct rows, and which of them each row is."""
     _, first, which = np.unique(
-        np.packbits(occurs, axis=1), axis=0, return_index=True, return_inverse=True
+        np.packbits(rows, axis=1), axis=0, return_index=True, return_inverse=True
     )
-    return [np.flatnonzero(occurs[row]) for row in first.tolist()], which.reshape(-1)
+    return rows[first], which.reshape(-1)
 
 
 def _unique(*columns: Ints) -> tuple[Ints, Ints]:

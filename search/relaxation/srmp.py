@@ -47,13 +47,12 @@ class FactorGraph(NamedTuple):
             `copies` how often it occurs, `part` of what it costs each tensor that it lends to gets,
             and, by direction, `kept` the rest
     slots   where a node touches a term: the `end`, `state` where its states by choice begin in
-    `states`,
-            `once` one over how many ends of the node are in the same term, and, by direction, whether
-            the node `lends` to that tensor
-    ends    `use` the first of the terms that it is in uses    one of these: the `term`, and by what
-    `weight` what it can give counts terms   `place` the first of its ends in `members` (the producer's,
-    then the readers'), the `table` of
-            its prices, `count` how often it occurs
+            `states`, `once` one over how many ends of the node are in the same term, and, by direction,
+            whether the node `lends` to that tensor
+    ends    `use` the first of the terms that it is in
+    uses    one of these: the `term`, and by what `weight` what it can give counts
+    terms   `place` the first of its ends in `members` (the producer's, then the readers'), the `table`
+            of its prices, `count` how often it occurs
     tables  `price` where its prices begin in `prices` [s, w] and in `turned` [w, s], `size` its states
     """
 
@@ -80,8 +79,10 @@ def sweep(net: FactorGraph, cost: Floats, messages: Floats, lent: Floats, forwar
     nodes = len(net.nodes) - 1
     for turn in range(nodes):
         node = turn if forward else nodes - 1 - turn
+        choices = cost[net.nodes[node].choice : net.nodes[node + 1].choice]
+        moves = (choices < np.inf).sum() > 1  # with one choice only a constant would move
         for slot in range(net.nodes[node].slot, net.nodes[node + 1].slot):
-            if net.slots[slot].lends[1 - forward]:
+            if moves and net.slots[slot].lends[1 - forward]:
                 end = net.slots[slot].end
                 for s in range(_pulled(net, end, lent, messages, room)):
                     messages[end, s] = room[MEAN, 0, s]
@@ -172,9 +173,8 @@ def excess(net: FactorGraph, own: Floats, messages: Floats, lent: Floats) -> Flo
     `own` is in it already.
     """
     room = _room(net, messages.shape[1])
-    slack = np.empty(
-        messages.shape
-    )  # by how much the cheapest term of an end costs more by its state
+    # by how much the cheapest term of an end costs more by its state
+    slack = np.empty(messages.shape)
     for end in range(len(messages)):
         for s in range(messages.shape[1]):
             slack[end, s] = np.inf
@@ -273,7 +273,9 @@ def _seen(
     first, table = net.terms[term].place, net.terms[term].table
     at, producer = net.tables[table].price, net.members[first]
     states: int = net.tables[table].size
-    sums, alone, served, seen, least = room[0], room[1], room[2], room[SEEN, 0], room[MEAN, 1]
+    turned = net.turned[at : at + states * states].reshape(states, states)
+    prices = net.prices[at : at + states * states].reshape(states, states)
+    sums, alone, served, seen = room[0], room[1], room[2], room[SEEN, 0]
     sets = 1
     for s in range(states):
         sums[0, s] = served[0, s] = 0.0
@@ -284,16 +286,9 @@ def _seen(
                 for w in range(states):
                     sums[sets + g, w] = sums[g, w] + (lent[reader, w] - messages[reader, w])
             sets *= 2
-    for g in range(1, sets):  # all of a set want the same
-        for s in range(states):
-            alone[g, s] = np.inf
-        for w in range(states):
-            if sums[g, w] < np.inf:
-                row = net.turned[at + w * states : at + (w + 1) * states]
-                more = sums[g, w]
-                for s in range(states):
-                    value = row[s] + more
-                    alone[g, s] = value if value < alone[g, s] else alone[g, s]
+    if sets > 1:
+        _min_plus(sums, turned, alone, sets)  # all of a set want the same
+    for g in range(1, sets):
         for s in range(states):
             served[g, s] = alone[g, s]
         group = (g - 1) & g
@@ -307,21 +302,40 @@ def _seen(
         for s in range(states):
             seen[s] = served[sets - 1, s]
         return states
+    for g in range(sets):  # they want the same as the reader; the rest is served for its own sake
+        for s in range(states):
+            alone[g, s] = lent[producer, s] - messages[producer, s] + served[sets - 1 - g, s]
+    _min_plus(alone, prices, served, sets)
     for w in range(states):
         seen[w] = np.inf
-    for g in range(
-        sets
-    ):  # those that want the same as the reader; the rest is served for its own sake
+    for g in range(sets):
         for w in range(states):
-            least[w] = np.inf
-        for s in range(states):
-            value = lent[producer, s] - messages[producer, s] + served[sets - 1 - g, s]
-            if value < np.inf:
-                row = net.prices[at + s * states : at + (s + 1) * states]
-                for w in range(states):
-                    total = row[w] + value
-                    least[w] = total if total < least[w] else least[w]
-        for w in range(states):
-            total = least[w] + sums[g, w]
+            total = served[g, w] + sums[g, w]
             seen[w] = total if total < seen[w] else seen[w]
     return states
+
+
+@compiled
+def _min_plus(vectors: Floats, matrix: Floats, out: Floats, sets: int) -> None:
+    """Put the min-plus products of vectors, one for each set, and a square matrix in `out`.
+
+    Two vectors meet four rows at once: numbers are loaded less often, which takes half of the time.
+    Where the last row is read twice the least is the same; a vector that has no second one is joined
+    by one of which nothing is read.
+    """
+    last = len(matrix) - 1
+    for g in range(0, sets, 2):
+        h = g + 1
+        if sets == 1:
+            vectors[h, : last + 1] = np.inf
+        for s in range(last + 1):
+            out[g, s] = out[h, s] = np.inf
+        for i in range(0, last + 1, 4):
+            j, k, n = min(i + 1, last), min(i + 2, last), min(i + 3, last)
+            a, b, c, d = vectors[g, i], vectors[g, j], vectors[g, k], vectors[g, n]
+            e, f, u, v = vectors[h, i], vectors[h, j], vectors[h, k], vectors[h, n]
+            if min(min(a, b, c, d), min(e, f, u, v)) < np.inf:
+                for s in range(last + 1):
+                    p, q, r, t = matrix[i, s], matrix[j, s], matrix[k, s], matrix[n, s]
+                    out[g, s] = min(min(min(p + a, q + b), min(r + c, t + d)), out[g, s])
+                    out[h, s] = min(min(min(p + e, q + f), min(r + u, t + v)), out[h, s])
