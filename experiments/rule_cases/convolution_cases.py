@@ -10,7 +10,7 @@ from experiments.rule_cases.reading import case, each
 
 # Kernel, stride and padding, the same in all dims.
 _SAME, _POINT, _WIDE, _PATCH = (3, 1, 1), (1, 1, 0), (3, 2, 1), (2, 2, 0)
-_LAST = {"data_format": "channels_last"}
+_LAST: dict[str, Any] = {"data_format": "channels_last"}
 
 
 def _spread(text: str, **sizes: int) -> dict[str, tuple[int, ...]]:
