@@ -91,8 +91,8 @@ class TestbedSpec:
 def _parse(what: str, got: str | float, units: Mapping[str, int], example: str) -> int:
     value = quantity(got, units)
     if not math.isfinite(value):
+        known = ", ".join(filter(None, units))
         raise TestbedError(
-            f"{what}: got {got!r}, allowed is a finite number with one of {', '.join(filter(None, units))}; "
-            f"such as {example}"
+            f"{what}: got {got!r}, allowed is a finite number with one of {known}; such as {example}"
         )
     return round(value)
