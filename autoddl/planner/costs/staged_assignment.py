@@ -10,7 +10,7 @@ from autoddl.perfmodel.oneflow.memory import MemoryEstimate, stage_memory
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
 from autoddl.perfmodel.pipeline.stage_partition import strict_in_flight
-from autoddl.perfmodel.roofline import op_s
+from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.step_cost import Price
 from autoddl.plan.value import Transfer, pipeline_step
 from autoddl.planner.costs.assigned import Assigned
@@ -329,10 +329,8 @@ class Staged:
 
     def _moved_s(self, op_type: str, family: str, moved_bytes: int) -> float:
         """Return the seconds of an op that the engine adds to the program."""
-        return op_s(
-            self.links.profile.device, op_type=op_type, family=family, dtype="float32",
-            flops=0.0, moved_bytes=moved_bytes,
-        )  # fmt: skip
+        work = OpWork(op_type, family, "float32", 0.0, moved_bytes)
+        return op_s(self.links.profile.device, work)
 
     def _level(self, price: Price) -> str:
         axes = price.boxing.axes if price.boxing is not None else ()
