@@ -1,39 +1,41 @@
 """What all measurements have in common: launches of a probe until nothing is left, kept as they go.
 
-A probe (engine.interface.Probes) is a module that all ranks run on a folder with task.json. It appends
-a line of JSON for every part of the task that it has done; a part is kept at once, and a launch whose
-ranks die or hang is followed by another that does the parts left. So an interrupted command goes on
-where it ended.
+A probe (engine.interface.Probes) is a module that all ranks run on a folder with task.json. Its rank 0
+appends a line of JSON to results.jsonl for every part of the task that is done; a line is kept at once,
+and a launch whose ranks die or hang is followed by another that does the parts left. So an interrupted
+command goes on where it ended.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import logging
 import os
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
 
 import autoddl
-from autoddl import store
+from autoddl.calibrate.finished import Finished
 from autoddl.engine.interface import Engine
 from autoddl.errors import AutoDDLError
-from autoddl.launch.job import LaunchError, LaunchResult
-from autoddl.launch.launcher import launch
+from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult, checked
+from autoddl.launch.launcher import run
 
 logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, float], None]
 """Called with what is being measured and the share of the whole that is done, 0 to 1."""
 
-ANEW = "--fresh starts anew"
 # OneFlow 0.9 puts a call of an nn.Graph into its queue after having started it. Where the call ends
 # first, the rank crashes or hangs: seen once in some thousand calls of a few ms on crowded cores.
 ATTEMPTS = 3  # for one part, after which it is left out
@@ -43,91 +45,169 @@ _HANG = "Timeout ("  # what faulthandler writes when the ranks' own alarm ends t
 _PORTS = 64  # every launch takes the next port: the last one's may still be in use
 
 
-@dataclass(frozen=True)
-class ClusterNode:
-    """Which node this is, how the nodes find each other, and how its ranks wait (see launch)."""
+class CampaignPart(Protocol):
+    """What is measured at once and kept when it is done: frozen data."""
 
-    rank: int = 0
-    master_addr: str = "127.0.0.1"
-    master_port: int | None = None
-    share_cores: bool | None = None
+    def __hash__(self) -> int: ...
 
+    @property
+    def label(self) -> str:
+        """Return it in words; parts that differ only in size may have the same."""
 
-@dataclass
-class Launches:
-    """The launches of a probe on this node, one after the other, under one time limit."""
+    @property
+    def weight(self) -> float:
+        """Return how long it takes beside others."""
 
-    probe: str
-    nproc_per_node: int
-    timeout_s: float | None = None
-    nnodes: int = 1
-    node: ClusterNode = field(default_factory=ClusterNode)
-    count: int = 0
-    begin_s: float = field(default_factory=time.monotonic)
+    @property
+    def memory_bytes(self) -> int:
+        """Return about how much memory it takes on each rank until the ranks end."""
 
-    def launch(self, folder: Path) -> LaunchResult:
-        """Start this node's ranks with the task in `folder` and wait for them."""
-        port = self.node.master_port
-        left_s = None
-        if self.timeout_s is not None:
-            left_s = max(0.0, self.timeout_s - (time.monotonic() - self.begin_s))
-        result = launch(
-            ["-m", self.probe, str(folder)],
-            nproc_per_node=self.nproc_per_node,
-            nnodes=self.nnodes,
-            node_rank=self.node.rank,
-            master_addr=self.node.master_addr,
-            master_port=None if port is None else port + self.count % _PORTS,
-            timeout_s=left_s,
-            env={"PYTHONPATH": _python_path()},
-            stream_rank0=False,
-            share_cores=self.node.share_cores,
-        )
-        self.count += 1
-        return result
-
-    def carry_out(self, task: Mapping[str, Any], look: Callable[[Path], None]) -> LaunchResult:
-        """Launch a task; `look` is called now and then, and at the end, to take what is done."""
-        with tempfile.TemporaryDirectory(prefix="autoddl-") as name:
-            folder = Path(name)
-            (folder / "task.json").write_text(json.dumps(task))
-            with _looking(lambda: look(folder)):
-                return self.launch(folder)
+    @property
+    def needed(self) -> bool:
+        """Tell that it can't be left out."""
 
 
-def _python_path() -> str:
+P = TypeVar("P", bound=CampaignPart)
+
+
+class Campaign(ABC, Generic[P]):
+    """Parts to measure, and what came of those that are done."""
+
+    kind: ClassVar[str]
+    """Of its partial files."""
+
+    def __init__(
+        self, parts: Sequence[P], settings: Mapping[str, Any], partial: Path | None, *, fresh: bool
+    ) -> None:
+        """Read what the file of partial results has; see `Finished`."""
+        self.parts = parts
+        self.found: dict[P, Any] = {}
+        self.file = Finished(partial, self.kind, settings, self._take, fresh=fresh)
+
+    @abstractmethod
+    def read(self, line: Any) -> tuple[P, Any]:
+        """Return the part that a line of the probe or of the file is of, and what came of it.
+
+        Raises:
+            ValueError, KeyError, TypeError: the line is damaged.
+        """
+
+    @abstractmethod
+    def task(self, batch: Sequence[P], left: Sequence[P]) -> Any:
+        """Return what the ranks are told, as JSON, to measure a batch of the parts that are left."""
+
+    def lines(self, part: P) -> int:
+        """Return how often the ranks report a part, each time with more repetitions."""
+        return 1
+
+    def run(self, job: LaunchJob, progress: OnProgress = lambda text, done: None) -> None:
+        """Launch a probe (`probe_job`) until every part is measured or left out.
+
+        On nodes other than 0, take part in node 0's launches; these learn no results.
+
+        Raises:
+            LaunchError: ranks failed again and again, or the time limit was reached.
+            AutoDDLError: the file of partial results cannot be written.
+        """
+        if job.node_rank > 0:
+            _follow(job)
+            return
+        spent, total = (sum(part.weight for part in parts) for parts in (self.found, self.parts))
+        total = total or 1.0
+
+        def keep(line: Any) -> None:
+            nonlocal spent
+            self.file.add(line)
+            part, _ = self.read(line)
+            spent += part.weight / self.lines(part)
+            progress(part.label, min(1.0, spent / total))
+
+        retries, launches = Retries(), _launches(job)
+        progress("starting the ranks", spent / total)
+        while left := [p for p in self.parts if p not in self.found and p not in retries.left_out]:
+            batch = left[: _fitting(left, job.nproc_per_node)]
+            result = _carry_out(next(launches), self.task(batch, left), keep)
+            if not result.ok:
+                stopped = next((part for part in batch if part not in self.found), None)
+                spare = None if stopped is None or stopped.needed else stopped
+                retries.account(result, spare, any_done=bool(self.found))
+
+    def _take(self, line: Any) -> None:
+        part, value = self.read(line)
+        self.found[part] = value
+
+
+def probe_job(engine: Engine, probe: str, **options: Any) -> LaunchJob:
+    """Return the launch of one of an engine's probes; `options` are fields of LaunchJob.
+
+    Raises:
+        AutoDDLError: it cannot be started so, or the engine is not installed.
+    """
     root = str(Path(autoddl.__file__).parent.parent)
-    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    job = LaunchJob(("-m", probe), env=(("PYTHONPATH", path),), stream_rank0=False, **options)
+    checked(job)
+    if not engine.installed():
+        raise AutoDDLError(
+            "OneFlow is not installed, so nothing can be measured; install it with "
+            "`pip install 'autoddl[oneflow]'` (CPython 3.10)"
+        )
+    return job
 
 
-@contextlib.contextmanager
-def _looking(look: Callable[[], None]) -> Iterator[None]:
-    """Call `look` every 0.2 s and at the end; where it fails, interrupt the launch and raise that."""
-    over = threading.Event()
-    failures: list[AutoDDLError] = []
+def _launches(job: LaunchJob) -> Iterator[LaunchJob]:
+    """Yield one launch after the other, each on the next port and in what is left of the time."""
+    begin_s = time.monotonic()
+    for count in itertools.count():
+        port, limit_s = job.master_port, job.timeout_s
+        if port is not None:
+            port += count % _PORTS
+        if limit_s is not None:
+            limit_s = max(0.0, limit_s - (time.monotonic() - begin_s))
+        yield replace(job, master_port=port, timeout_s=limit_s)
 
-    def follow() -> None:
-        try:
-            while not over.wait(0.2):
+
+def _carry_out(job: LaunchJob, task: Any, keep: Callable[[Any], None]) -> LaunchResult:
+    """Launch a task; `keep` gets each line that rank 0 writes, as soon as it is whole."""
+    with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
+        Path(folder, "task.json").write_bytes(msgspec.json.encode(task))
+        results = Path(folder, "results.jsonl")
+        results.touch()
+        with results.open("rb") as file:
+            cut_off = b""
+
+            def look() -> None:
+                nonlocal cut_off
+                *whole, cut_off = (cut_off + file.read()).split(b"\n")
+                for line in whole:
+                    keep(json.loads(line))
+
+            try:
+                return run(replace(job, command=(*job.command, folder)), look)
+            finally:
                 look()
-        except AutoDDLError as error:
-            failures.append(error)
-            os.kill(os.getpid(), signal.SIGINT)  # ends the ranks
 
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not failures:
-            raise
-    finally:
-        over.set()
-        thread.join()
-        if not failures:
-            look()
-    if failures:
-        raise failures[0]
+
+def _follow(job: LaunchJob) -> None:
+    """Take part in node 0's launches until it says that there are no more."""
+    failures = 0
+    for each in _launches(job):
+        with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
+            result = run(replace(each, command=(*each.command, folder)))
+            if result.ok and not json.loads(Path(folder, "outcome.json").read_text())["more"]:
+                return
+        failures = 0 if result.ok else failures + 1
+        if (failures and not worth_another(result)) or failures == ATTEMPTS * (MOST_LEFT_OUT + 1):
+            raise LaunchError(result)
+
+
+def _fitting(parts: Sequence[CampaignPart], ranks: int) -> int:
+    """Return how many of the first parts fit into memory together, or 1.
+
+    Only ending a process frees what a part took there.
+    """
+    free = memory("MemAvailable") // 2 // ranks
+    return max(1, bisect(list(itertools.accumulate(p.memory_bytes for p in parts)), free))
 
 
 class Retries:
@@ -135,26 +215,24 @@ class Retries:
 
     def __init__(self) -> None:
         self.left_out: list[Hashable] = []
-        self._failures: dict[Hashable, int] = {}
+        self._failures: Counter[Hashable] = Counter()
 
-    def account(
-        self, result: LaunchResult, stopped: Hashable, *, label: str, any_done: bool
-    ) -> None:
-        """Note that a launch failed while doing the part `stopped` (None: it is not known which).
+    def account(self, result: LaunchResult, stopped: Hashable, *, any_done: bool) -> None:
+        """Note that a launch failed while doing the part `stopped` (None: one that can't be left out).
 
         Raises:
             LaunchError: another launch would fail, too.
         """
         if not worth_another(result):
             raise LaunchError(result)
-        count = self._failures[stopped] = self._failures.get(stopped, 0) + 1
-        if count < ATTEMPTS:
+        self._failures[stopped] += 1
+        if self._failures[stopped] < ATTEMPTS:
             logger.warning("%s; trying once more", result.message)
             return
         if stopped is None or not any_done or len(self.left_out) >= MOST_LEFT_OUT:
             raise LaunchError(result)
         self.left_out.append(stopped)
-        logger.warning("%s, %d times in %s, which is left out", result.message, count, label)
+        logger.warning("%s, %d times in %s, which is left out", result.message, ATTEMPTS, stopped)
 
 
 def worth_another(result: LaunchResult) -> bool:
@@ -164,109 +242,27 @@ def worth_another(result: LaunchResult) -> bool:
     return result.exit_code > _TIMED_OUT or any(line.startswith(_HANG) for line in result.tail)
 
 
-class Finished:
-    """The parts of a measurement that are done, kept in a file of JSON lines (or in memory only).
-
-    The first line names the settings, each further one is a part. `take` makes something of a part;
-    it raises ValueError, KeyError or TypeError where the part is damaged, which is then left out.
-    """
-
-    def __init__(
-        self, path: Path | None, kind: str, settings: Mapping[str, Any],
-        take: Callable[[Any], None], *, fresh: bool = False,
-    ) -> None:  # fmt: skip
-        """Read what `path` has, or make it.
-
-        Raises:
-            AutoDDLError: it is of other settings, not such a file, or cannot be written.
-        """
-        self.path, self._take = path, take
-        self.resumed = 0
-        if path is None:
-            return
-        head = {"format": f"autoddl.{kind}.partial", "settings": json.loads(json.dumps(settings))}
-        try:
-            if fresh or not path.exists() or not path.read_bytes().strip():
-                path.write_text(json.dumps(head) + "\n")
-            else:
-                self._read(path, head)
-        except OSError as error:
-            raise self._trouble(error) from None
-
-    def add(self, part: Any) -> None:
-        """Take a part and keep it.
-
-        Raises:
-            AutoDDLError: the file cannot be written.
-        """
-        self._take(part)
-        try:
-            if self.path is not None:
-                store.append(self.path, part)
-        except OSError as error:
-            raise self._trouble(error) from None
-
-    def remove(self) -> None:
-        """Delete the file: all is measured and written."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
-
-    def _read(self, path: Path, head: Mapping[str, Any]) -> None:
-        values, damaged = store.read(path)
-        self._check(values.pop(1, None), head)
-        for number, value in values.items():
-            try:
-                self._take(value)
-                self.resumed += 1
-            except (ValueError, KeyError, TypeError):
-                damaged.append(number)
-        for number in damaged:
-            logger.warning(
-                "%s: line %d is truncated or damaged and is left out; its part is measured again",
-                path, number,
-            )  # fmt: skip
-
-    def _check(self, seen: Any, head: Mapping[str, Any]) -> None:
-        if not isinstance(seen, dict) or seen.get("format") != head["format"]:
-            raise AutoDDLError(f"{self.path}: not a file of partial results; {ANEW}")
-        old, new = seen.get("settings") or {}, head["settings"]
-        other = [f"{k} {old.get(k)!r} instead of {v!r}" for k, v in new.items() if old.get(k) != v]
-        if other:
-            raise AutoDDLError(
-                f"{self.path}: partial results of other settings: {', '.join(other)}; "
-                f"give the same ones to go on, or {ANEW}"
-            )
-
-    def _trouble(self, error: OSError) -> AutoDDLError:
-        return AutoDDLError(
-            f"partial results {self.path}: {error.strerror}; make room there or give another output "
-            "with -o"
-        )
-
-
-def check_measurable(engine: Engine, timeout_s: float | None) -> None:
-    """Raise AutoDDLError where nothing can be measured."""
-    if not engine.installed():
-        raise AutoDDLError(
-            "OneFlow is not installed, so nothing can be measured; install it with "
-            "`pip install 'autoddl[oneflow]'` (CPython 3.10)"
-        )
-    if timeout_s is not None and not timeout_s > 0:
-        raise AutoDDLError(f"timeout: got {timeout_s}; allowed are more than 0 seconds")
-
-
-def cpu_name() -> str:
-    """Return the model of this machine's processor."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return "CPU"
+def one_of(ranks: int) -> dict[str, Any]:
+    """Return name and memory of the device that one of so many ranks of this machine is."""
+    cores = len(os.sched_getaffinity(0))
+    cpu = proc("cpuinfo").get("model name", "CPU")
+    return {
+        "name": f"{cpu}, one of {ranks} ranks on {cores} cores",
+        "memory_bytes": memory("MemTotal") // ranks,
+    }
 
 
 def memory(key: str) -> int:
     """Return a number of /proc/meminfo in bytes."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == key:
-            return int(value.split()[0]) * 1024
-    raise AutoDDLError(f"memory: /proc/meminfo lacks {key}; a Linux machine is needed to measure")
+    found = proc("meminfo")
+    if key not in found:
+        raise AutoDDLError(
+            f"memory: /proc/meminfo lacks {key}; a Linux machine is needed to measure"
+        )
+    return int(found[key].split()[0]) * 1024
+
+
+def proc(name: str) -> dict[str, str]:
+    """Return the entries of a table in /proc, the last of those that are there twice."""
+    lines = (line.partition(":") for line in Path("/proc", name).read_text().splitlines())
+    return {key.strip(): value.strip() for key, _, value in lines}
