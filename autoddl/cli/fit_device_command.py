@@ -74,14 +74,14 @@ def command(
         name=output.stem if output else "device", into=base,
     )  # fmt: skip
     table = store.csv_bytes(list(Timed.__dataclass_fields__), map(asdict, timed))
-    write_all([(output, encoded(profile)), (into, encoded(profile)), (csv, table)], campaign.file)
+    write_all([(output, encoded(profile)), (into, encoded(profile)), (csv, table)], partial)
     show(
         profile,
         as_json=as_json,
         table=lambda: summary(profile.device, timed),
         closing=[f"wrote {path}" for path in (output, into, csv) if path],
     )
-    campaign.file.remove()
+    campaign.forget()
 
 
 def summary(device: Device, ops: Sequence[Timed]) -> Table:

@@ -11,14 +11,14 @@ import click
 from rich.table import Table
 
 from autoddl import store
-from autoddl.calibrate.campaign import probe_job
 from autoddl.calibrate.network import link_cases, link_plot
 from autoddl.calibrate.network.link_campaign import LinkCampaign
 from autoddl.calibrate.network.link_cases import ALL_COLLECTIVES, LinkSettings, sizes_of
 from autoddl.calibrate.network.link_fits import LinkFits, fits_of, profile_of, raw_table
+from autoddl.calibrate.probe_launches import probe_job
 from autoddl.cli.app import tell
 from autoddl.cli.measuring import carry_out, columns, encoded, error_cell, show, write_all
-from autoddl.cli.options import Listed, measuring_options
+from autoddl.cli.options import Listed, fields_of, measuring_options
 from autoddl.cli.run_command import launch_options
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
@@ -143,25 +143,13 @@ def settings_of(options: SimpleNamespace) -> LinkSettings:
     if (options.minbytes, options.maxbytes, options.stepfactor) != (None, None, None):
         least, most = options.minbytes or sizes[0], options.maxbytes or sizes[-1]
         sizes = sizes_of(least, most, options.stepfactor or 4.0)
-    return LinkSettings(
-        nproc_per_node=options.nproc_per_node,
-        nnodes=options.nnodes,
-        mode=options.mode,
-        sizes=sizes,
-        collectives=options.collectives or ALL_COLLECTIVES,
-        group_sizes=options.group_sizes or None,
-        quick=options.quick,
-        iterations=options.iterations,
-        warm_up=options.warm_up,
-        budget_s=options.budget_s,
-        device=options.device is None,
-    )
+    asked = fields_of(LinkSettings, options)
+    return LinkSettings(**asked | {"sizes": sizes, "device": options.device is None})
 
 
 def _measure(settings: LinkSettings, options: SimpleNamespace) -> None:
-    engine, fields = engines.load(ONEFLOW), LaunchJob.__dataclass_fields__
-    asked = {name: value for name, value in vars(options).items() if name in fields}
-    job = probe_job(engine, engine.probes.links, **asked)
+    engine = engines.load(ONEFLOW)
+    job = probe_job(engine, engine.probes.links, **fields_of(LaunchJob, options))
     if job.node_rank > 0:
         LinkCampaign(settings).run(job)
         return
@@ -174,9 +162,9 @@ def _measure(settings: LinkSettings, options: SimpleNamespace) -> None:
     fits = fits_of(campaign.timings, settings.modes)
     name = options.output.stem if options.output else "measured"
     profile = profile_of(fits, settings, name=name, device=device or campaign.device)
-    write_all(_files(profile, fits, options), campaign.file)
+    write_all(_files(profile, fits, options), partial)
     _show(profile, options)
-    campaign.file.remove()
+    campaign.forget()
 
 
 def _files(

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from autoddl import store
 from autoddl.calibrate.campaign import Campaign, OnProgress
-from autoddl.calibrate.finished import Finished
 from autoddl.cli.app import tell
 from autoddl.errors import AutoDDLError
 from autoddl.launch.job import LaunchError, LaunchJob
@@ -23,18 +22,18 @@ from autoddl.perfmodel.profile import Device, Profile
 
 def carry_out(prefix: str, campaign: Campaign[Any], job: LaunchJob) -> None:
     """Run a campaign with progress on stderr; say that the same command goes on after a failure."""
-    file = campaign.file
-    if file.resumed:
+    partial = campaign.partial
+    if campaign.resumed:
         count = f"{len(campaign.found)} of {len(campaign.parts)} parts"
-        tell(prefix, f"going on with {file.path}: {count} are there")
+        tell(prefix, f"going on with {partial}: {count} are there")
     try:
         with _progress_on_stderr(prefix) as progress:
             campaign.run(job, progress)
     except (LaunchError, OSError, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt):
             tell(prefix, "interrupted")
-        if file.path is not None and file.path.exists():
-            tell(prefix, f"the same command goes on: what was measured is in {file.path}")
+        if partial is not None and partial.exists():
+            tell(prefix, f"the same command goes on: what was measured is in {partial}")
         raise
 
 
@@ -58,7 +57,7 @@ def _progress_on_stderr(prefix: str) -> Iterator[OnProgress]:
         yield lambda text, done: bar.update(task, description=text, completed=done)
 
 
-def write_all(files: Iterable[tuple[Path | None, bytes]], partial: Finished) -> None:
+def write_all(files: Iterable[tuple[Path | None, bytes]], partial: Path | None) -> None:
     """Write the results of a measurement, those that have a path.
 
     Raises:
@@ -68,10 +67,10 @@ def write_all(files: Iterable[tuple[Path | None, bytes]], partial: Finished) -> 
         for path, data in files:
             store.write(path, data)
     except AutoDDLError as error:
-        if partial.path is None:
+        if partial is None:
             raise
         raise AutoDDLError(
-            f"{error}; the same command goes on, nothing is measured twice ({partial.path})"
+            f"{error}; the same command goes on, nothing is measured twice ({partial})"
         ) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -40,6 +41,12 @@ def measuring_options(*, quick: str, output: str, table: str) -> Decorator:
             help="end the ranks after this time",
         ),
     )
+
+
+def fields_of(kind: Any, options: SimpleNamespace) -> dict[str, Any]:
+    """Return the options that were given and have the names of fields of a dataclass."""
+    asked = {name: getattr(options, name, None) for name in kind.__dataclass_fields__}
+    return {name: value for name, value in asked.items() if value not in (None, ())}
 
 
 class Listed(click.ParamType):

@@ -33,7 +33,7 @@ def time_ops(file: Path, ranks: int, number: int) -> None:
         campaign = op_timing.OpCampaign(settings, file.with_suffix(".partial"))
         campaign.run(op_timing.job_for(engines.load("oneflow"), settings))
         RowStore(file).add({"ops": [asdict(op) for op in campaign.ops]})
-        campaign.file.remove()
+        campaign.forget()
 
 
 def device(file: Path, ranks: int) -> Device:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from autoddl.calibrate.campaign import one_of
 from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for
+from autoddl.calibrate.probe_launches import one_of
 from autoddl.engine.interface import Engine
 from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
 from autoddl.perfmodel.profile import Device, Profile

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from autoddl.calibrate.campaign import Campaign, probe_job
+from autoddl.calibrate.campaign import Campaign
+from autoddl.calibrate.probe_launches import probe_job
 from autoddl.engine.interface import Engine
 from autoddl.launch.job import LaunchJob
 from autoddl.perfmodel.calibration.kernel_fits import Timed

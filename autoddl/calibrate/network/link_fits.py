@@ -11,7 +11,6 @@ from typing import Any
 from msgspec import structs
 
 from autoddl import store
-from autoddl.calibrate.campaign import one_of, probe_job
 from autoddl.calibrate.network.link_campaign import LinkCampaign
 from autoddl.calibrate.network.link_cases import (
     QUICK_SIZES,
@@ -21,6 +20,7 @@ from autoddl.calibrate.network.link_cases import (
     LinkSettings,
     Timing,
 )
+from autoddl.calibrate.probe_launches import one_of, probe_job
 from autoddl.engine.interface import Engine
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.calibration.alpha_beta import Point

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from autoddl import store
-from autoddl.calibrate import campaign
+from autoddl.calibrate import probe_launches
 from autoddl.calibrate.campaign import OnProgress
 from autoddl.calibrate.device import op_timing
 from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, OpSource, OpTask, job_for
@@ -151,7 +151,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             message="rank 1 failed", exit_code=exit_code,
         )  # fmt: skip
 
-    monkeypatch.setattr(campaign, "run", run)
+    monkeypatch.setattr(probe_launches, "run", run)
     monkeypatch.setattr(op_timing, "SOURCES", FEW)
     monkeypatch.setattr(op_timing, "_BY_NAME", {source.name: source for source in FEW})
     monkeypatch.setattr(type(ONEFLOW), "installed", lambda engine: True)

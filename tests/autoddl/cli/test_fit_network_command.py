@@ -57,9 +57,9 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]
                 alpha_s=1.2345e-4, beta_s_per_byte=0.5e-9,
             )  # fmt: skip
             row = Timing(case, case.size_bytes, 3, taken, taken, taken, taken)
-            self.file.add({"row": msgspec.to_builtins(row)})
+            self.add({"row": msgspec.to_builtins(row)})
             progress(case.label, 0.5)
-        self.file.add({"device": DEVICE})
+        self.add({"device": DEVICE})
 
     monkeypatch.setattr(LinkCampaign, "run", run)
     monkeypatch.setattr(type(engines.load("oneflow")), "installed", lambda engine: True)

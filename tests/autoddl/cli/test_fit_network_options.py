@@ -18,6 +18,8 @@ from autoddl.calibrate.network.link_cases import (
 )
 from autoddl.cli import fit_network_command
 from autoddl.cli.app import main
+from autoddl.cli.options import fields_of
+from autoddl.launch.job import LaunchJob
 
 Parse = Callable[[list[str]], "Asked"]
 ONE = ["--nproc-per-node", "4"]
@@ -92,6 +94,12 @@ def test_all_options(parse: Parse) -> None:
     ]  # fmt: skip
     assert options.as_json and options.fresh
     assert options.timeout_s == 5
+
+
+def test_what_is_zero_or_no_is_asked_for(parse: Parse) -> None:
+    asked = parse([*ONE, "-w", "0", "--share-cores", "no"])
+    assert asked.settings is not None and asked.settings.warm_up == 0
+    assert fields_of(LaunchJob, asked.options)["share_cores"] is False
 
 
 def test_json_alone_writes_nothing(parse: Parse) -> None:

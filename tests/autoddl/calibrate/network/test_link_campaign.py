@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from autoddl.calibrate import campaign
-from autoddl.calibrate.campaign import OnProgress, probe_job
+from autoddl.calibrate import campaign, probe_launches
+from autoddl.calibrate.campaign import OnProgress
 from autoddl.calibrate.network.link_campaign import LinkCampaign
 from autoddl.calibrate.network.link_cases import (
     QUICK_SIZES,
@@ -21,6 +21,7 @@ from autoddl.calibrate.network.link_cases import (
     LinkTask,
     Timing,
 )
+from autoddl.calibrate.probe_launches import probe_job
 from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.launch.job import LaunchArgumentError, LaunchError, LaunchJob, LaunchResult
@@ -87,7 +88,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
 
     def put(*outcomes: tuple[LaunchResult, int | None]) -> Ranks:
         ranks = Ranks(*outcomes)
-        monkeypatch.setattr(campaign, "run", ranks)
+        monkeypatch.setattr(probe_launches, "run", ranks)
         return ranks
 
     monkeypatch.setattr(type(ONEFLOW), "installed", lambda engine: True)
@@ -157,7 +158,7 @@ def test_after_a_crash_or_a_hang_the_next_launch_goes_on(
 
 def test_what_partial_results_have_is_not_measured_again(start: Callable[..., Ranks]) -> None:
     links = LinkCampaign(SMALL)
-    links.file.add(json.loads(line_of(SMALL.cases()[0])))
+    links.add(json.loads(line_of(SMALL.cases()[0])))
     ranks = start()
     measure(links)
     assert [len(task.cases) for task in ranks.tasks] == [3]
@@ -237,9 +238,9 @@ def test_a_disk_that_fills_up_ends_the_ranks(
             on_turn()
             raise AssertionError("not reached")
 
-    monkeypatch.setattr(campaign, "run", Slow((OK, 2)))
+    monkeypatch.setattr(probe_launches, "run", Slow((OK, 2)))
     links = LinkCampaign(SMALL, tmp_path / "x.partial")
-    links.file.path = Path("/dev/full")
+    links.partial = Path("/dev/full")
     with pytest.raises(AutoDDLError, match="/dev/full: No space left on device"):
         measure(links)
 
@@ -254,7 +255,7 @@ def test_ctrl_c_keeps_what_is_done(
             super().__call__(job)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(campaign, "run", Interrupted((OK, 3)))
+    monkeypatch.setattr(probe_launches, "run", Interrupted((OK, 3)))
     links = LinkCampaign(SMALL)
     with pytest.raises(KeyboardInterrupt):
         measure(links)
