@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from msgspec import structs
 
-from autoddl.calibrate.campaign import OnProgress, cpu_name
-from autoddl.calibrate.device.op_timing import OpSettings, time_ops
+from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for
+from autoddl.calibrate.probe_launches import one_of
 from autoddl.engine.interface import Engine
 from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
 from autoddl.perfmodel.profile import Device, Profile
@@ -16,14 +15,7 @@ from autoddl.perfmodel.profile import Device, Profile
 _LEVEL = "gpu"
 
 
-def measured_device(
-    engine: Engine,
-    nproc_per_node: int,
-    *,
-    quick: bool = False,
-    progress: OnProgress | None = None,
-    timeout_s: float | None = None,
-) -> Device:
+def measured_device(engine: Engine, nproc_per_node: int, *, quick: bool = False) -> Device:
     """Time an engine's ops on `nproc_per_node` ranks of this machine at once; return the device.
 
     Raises:
@@ -31,19 +23,14 @@ def measured_device(
         AutoDDLError: bad arguments or no engine.
     """
     settings = OpSettings(nproc_per_node, quick)
-    ops = time_ops(engine, settings, progress=progress, timeout_s=timeout_s)
-    return device_from(ops, nproc_per_node)
+    campaign = OpCampaign(settings)
+    campaign.run(job_for(engine, settings))
+    return device_from(campaign.ops, nproc_per_node)
 
 
 def device_from(ops: Sequence[Timed], ranks: int) -> Device:
     """Return the device on which one of so many ranks of this machine has timed the ops."""
-    cores = len(os.sched_getaffinity(0))
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return device_of(
-        ops,
-        name=f"{cpu_name()}, one of {ranks} ranks on {cores} cores",
-        memory_bytes=memory_bytes // ranks,
-    )
+    return device_of(ops, **one_of(ranks))
 
 
 def profile_with(
