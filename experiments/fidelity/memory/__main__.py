@@ -32,8 +32,7 @@ from autoddl.search.baselines import BASELINES
 from autoddl.search.heuristics.descent import Descent
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.reductions.saved_states import made_again
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
 from autoddl.search.solvers.random_sampling import random_assignment
 from experiments.fidelity.memory.cuda_memory import cuda_memory
@@ -123,7 +122,7 @@ def run(
 def _problem(program: Program, mesh: str, compute_stream: bool) -> CostNetwork:
     where, profile = Mesh.parse(mesh), profiles.load(None)
     problem = builder.build(program, where, profile, compute_stream=compute_stream)
-    return with_saved(problem) if compute_stream else problem
+    return SavedTensors.apply(problem).network if compute_stream else problem
 
 
 def plan_names(plans: int, seed: int, *, compute_stream: bool = False) -> list[str]:
@@ -162,7 +161,8 @@ def _plan(problem: CostNetwork, name: str) -> Plan | None:
         if assignment is None:
             return None
         if name != baseline:
-            assignment = made_again(problem, assignment)
+            saved = SavedTensors(problem)
+            assignment = saved.as_made(saved.invert(assignment))
     else:
         kind, _, seed = name.partition(" ")
         assignment = random_assignment(problem, int(seed))
