@@ -70,8 +70,8 @@ def _unstaged(request: Request, budget_s: float) -> Standing:
     def trials() -> Iterator[WholeStep]:
         for number, mesh in enumerate(meshes):
             mine = [one for one in found if one.mesh == mesh and mesh not in wide]
-            streams = [one.compute_stream for one in mine]
-            place = OnMesh(request, mesh, number, streams, budget_s / len(meshes))
+            ways = [one.way for one in mine]
+            place = OnMesh(request, mesh, number, ways, budget_s / len(meshes))
             yield from (WholeStep(place, one) for one in mine)
 
     run = race(trials(), budget_s)
@@ -79,8 +79,7 @@ def _unstaged(request: Request, budget_s: float) -> Standing:
         raise run.failure() or InfeasibleError(
             f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"
         )
-    told = {m: Outcome(1, 1, m.describe(), note=TOO_LARGE) for m in wide}
-    left_out = {Candidate(1, 1, m): outcome for m, outcome in told.items()}
+    left_out = {Candidate(1, 1, m): Outcome(1, 1, m.describe(), note=TOO_LARGE) for m in wide}
     known = left_out | run.outcomes
     return replace(run, outcomes={one: known[one] for one in found if one in known})
 

@@ -10,9 +10,9 @@ Source: A. H. Land, A. G. Doig, An automatic method of solving discrete programm
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Estimate, Outcome
@@ -55,7 +55,7 @@ Known = tuple[float, Mesh, Layout]
 """What is kept of a solution: how it is judged, its mesh and its states."""
 
 
-class Contender(Protocol):
+class Trial(ABC):
     """A candidate that can be searched.
 
     `share` is the part of the budget that a search gets at least while there is so much left, and
@@ -63,21 +63,25 @@ class Contender(Protocol):
     """
 
     candidate: Candidate
-    bound_s: float | None
-    needed_bytes: int | None
-    share: float
-    least_s: float
-    optional: bool
+    bound_s: float | None = None
+    needed_bytes: int | None = None
+    share: float = 0.0
+    least_s: float = 0.0
+    optional: bool = False
 
+    @abstractmethod
     def turn(self) -> tuple[float, ...]:
         """Return its place in the order of trials."""
 
+    @abstractmethod
     def prepare(self) -> None:
         """Compute a first bound."""
 
+    @abstractmethod
     def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
         """Search, from what was found before, best first; roughly if there are other candidates."""
 
+    @abstractmethod
     def solution(self) -> Solution | None:
         """Return what the search has found; None if it does not fit into memory."""
 
@@ -109,33 +113,32 @@ class Standing:
         """Return what was wrong with the first candidate; of its streams with that which needs least."""
         if not self.failures:
             return None
-        first = replace(self.failures[0][0], compute_stream=False)
-        same = [e for c, e in self.failures if replace(c, compute_stream=False) == first]
+        same = [e for c, e in self.failures if c.place == self.failures[0][0].place]
         short = [error for error in same if isinstance(error, InfeasibleError)]
         return min(short, key=lambda error: error.needed_bytes or 0) if short else same[0]
 
-    def note(self, trial: Contender, note: str = "", solution: Solution | None = None) -> None:
+    def note(self, trial: Trial, note: str = "", solution: Solution | None = None) -> None:
         """Keep what came of a trial."""
         one = trial.candidate
         self.outcomes[one] = Outcome(
             stages=one.stages,
             micro_batches=one.micro_batches,
             mesh=one.mesh.describe(),
-            compute_stream=one.compute_stream,
+            compute_stream=one.way.compute_stream,
             lower_bound_s=trial.bound_s if solution is None else solution.result.lower_bound_s,
             step_s=None if solution is None else solution.row.step_s,
             memory_bytes=trial.needed_bytes,
             note=note,
         )
 
-    def failed(self, trial: Contender, error: AutoDDLError) -> None:
+    def failed(self, trial: Trial, error: AutoDDLError) -> None:
         """Keep why there is no plan."""
         self.failures.append((trial.candidate, error))
         self.note(trial, str(error) if trial.candidate.pipelined else IMPOSSIBLE)
 
 
 def race(
-    trials: Iterable[Contender],
+    trials: Iterable[Trial],
     budget_s: float,
     *,
     stop_gap: float = 0.0,
@@ -149,19 +152,19 @@ def race(
     """
     run = Standing(best, {}, [], time.perf_counter())
     waiting, known = _in_order(trials, run), list[Known]()
-    winner: Contender | None = None
+    winner: Trial | None = None
     while waiting:
         if run.spent_s() >= budget_s and waiting[0].optional:
             if run.best is not None or run.spent_s() > PATIENCE * budget_s:
                 break
             waiting.sort(key=lambda t: (-t.candidate.stages, -t.candidate.micro_batches))
         trial = waiting.pop(0)
-        others = len({_place(t.candidate) for t in waiting} - {_place(trial.candidate)})
+        others = len({t.candidate.place for t in waiting} - {trial.candidate.place})
         solution = _tried(trial, run, known, budget_s, 1 + others)
         if solution is None:
             continue
         if solution.settled:
-            waiting = [t for t in waiting if _place(t.candidate) != _place(trial.candidate)]
+            waiting = [t for t in waiting if t.candidate.place != trial.candidate.place]
         if run.can_win(trial.candidate, solution.judged_s):
             run.best, winner = solution, trial
     run.untried = len(waiting)
@@ -173,13 +176,8 @@ def race(
     return run
 
 
-def _place(candidate: Candidate) -> tuple[object, ...]:
-    """Return what candidates have in common that differ in their streams."""
-    return candidate.stages, candidate.micro_batches, candidate.mesh
-
-
-def _in_order(trials: Iterable[Contender], run: Standing) -> list[Contender]:
-    ready: list[tuple[tuple[float, ...], Contender]] = []
+def _in_order(trials: Iterable[Trial], run: Standing) -> list[Trial]:
+    ready: list[tuple[tuple[float, ...], Trial]] = []
     for trial in trials:
         try:
             ready.append((trial.turn(), trial))
@@ -189,7 +187,7 @@ def _in_order(trials: Iterable[Contender], run: Standing) -> list[Contender]:
 
 
 def _tried(
-    trial: Contender, run: Standing, known: list[Known], budget_s: float, rest: int
+    trial: Trial, run: Standing, known: list[Known], budget_s: float, rest: int
 ) -> Solution | None:
     """Return the solution of one trial of `rest`, if it can win."""
     left_s = max(0.0, budget_s - run.spent_s())

@@ -17,6 +17,8 @@ from autoddl.search.result import Assignment, Point
 class Assigned:
     """An assignment of a problem; what it stands for and costs is computed when it is asked for."""
 
+    micro_batches = 1
+
     def __init__(self, problem: CostNetwork, assignment: Point) -> None:
         self.problem, self.assignment = problem, Assignment.of(assignment)
 
@@ -51,16 +53,10 @@ class Assigned:
             compute_stream=problem.compute_stream,
         ).total  # fmt: skip
 
-    @cached_property
-    def costs_s(self) -> tuple[float, float]:
-        """Return the seconds of compute and of communication."""
-        problem = self.problem
-        return problem.compute_s(self.assignment), problem.communication_s(self.assignment)
-
     @property
     def step_s(self) -> float:
         """Return the seconds of a step: compute plus communication, less what overlaps."""
-        return sum(self.costs_s) - self.prediction.overlap_s
+        return self.prediction.cost.step_s - self.prediction.overlap_s
 
     @property
     def least_step_s(self) -> float:
@@ -69,8 +65,8 @@ class Assigned:
 
     def estimate(self, name: str) -> Estimate:
         """Return a row for the table."""
-        found = self.prediction
+        found, cost = self.prediction, self.prediction.cost
         return Estimate(
-            name, *self.costs_s, self.memory_bytes,
+            name, cost.compute_s, cost.communication_s, self.memory_bytes,
             uncertainty_s=found.uncertainty_s, overlap_s=found.overlap_s,
         )  # fmt: skip

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from autoddl.engine.limits import ONEFLOW_LIMITS
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.planner.candidate_plans import Candidate
-from autoddl.planner.race import IMPOSSIBLE, NO_ROOM, PRUNED, Contender, Solution, Standing, race
+from autoddl.planner.race import IMPOSSIBLE, NO_ROOM, PRUNED, Solution, Standing, Trial, race
 from autoddl.sbp.mesh import Mesh
 
 
@@ -43,7 +44,9 @@ class Made:
 
     def __post_init__(self) -> None:
         sizes = self.name.replace("x", "][gpu ")
-        self.candidate = Candidate(self.stages, 1, Mesh.parse(f"[gpu {sizes}]"), self.stream)
+        self.candidate = Candidate(
+            self.stages, 1, Mesh.parse(f"[gpu {sizes}]"), ONEFLOW_LIMITS.ways[self.stream]
+        )
 
     def turn(self) -> tuple[float, ...]:
         self.prepare()
@@ -77,7 +80,7 @@ class Made:
 
 
 def run(trials: list[Made], budget_s: float = 60.0, **options: Any) -> Standing:
-    return race(cast(list[Contender], trials), budget_s, **options)
+    return race(cast(list[Trial], trials), budget_s, **options)
 
 
 def notes(found: Standing) -> dict[str, str]:
@@ -130,7 +133,7 @@ def test_streams_of_a_mesh_count_once_and_end_when_settled() -> None:
         ]
         found = run(trials, 30.0)
         assert found.best is not None
-        assert found.best.candidate.compute_stream == (not settled)
+        assert found.best.candidate.way.compute_stream == (not settled)
         assert runs.seconds == pytest.approx([30.0] if settled else [30.0, 30.0], abs=1.0)
 
 
