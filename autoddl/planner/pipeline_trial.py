@@ -47,12 +47,13 @@ class PipelineTrial(Trial):
         stages, count = self.candidate.stages, self.candidate.micro_batches
         return stages < self.least, (stages - 1) / count, stages
 
-    def prepare(self) -> None:
-        """Make the problem of one micro-batch, and compute a bound."""
+    def prepare(self) -> float:
+        """Make the problem of one micro-batch, and return a bound."""
         stages, count = self.candidate.stages, self.candidate.micro_batches
         self.problem = self.request.problem(self.candidate.mesh, self.micro(count))
         self.weighted = repeated(self.problem, stages, count)
         self.bound_s = self.weighted.lower_bound_s()
+        return self.bound_s
 
     def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
         """Search the states of all tensors, whatever memory they take."""

@@ -72,14 +72,10 @@ class WholeStep(Trial):
 
     def turn(self) -> tuple[float, ...]:
         """Return its place: those of low bounds first; rounding must not decide."""
-        self.prepare()
+        self.bound_s = self.place.bound_s
         turn = self.place.order.index(self.candidate.way)
         self.least_s = LEAST_PART * self.place.seconds if turn else 0.0
         return float(f"{self.place.bound_s:.9g}"), self.place.number, turn
-
-    def prepare(self) -> None:
-        """Make the problem, and compute its bound."""
-        self.bound_s = self.place.bound_s
 
     def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
         """Search the states of all tensors."""

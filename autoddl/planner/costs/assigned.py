@@ -53,10 +53,16 @@ class Assigned:
             compute_stream=problem.compute_stream,
         ).total  # fmt: skip
 
+    @cached_property
+    def costs_s(self) -> tuple[float, float]:
+        """Return the seconds of compute and of communication."""
+        problem = self.problem
+        return problem.compute_s(self.assignment), problem.communication_s(self.assignment)
+
     @property
     def step_s(self) -> float:
         """Return the seconds of a step: compute plus communication, less what overlaps."""
-        return self.prediction.cost.step_s - self.prediction.overlap_s
+        return sum(self.costs_s) - self.prediction.overlap_s
 
     @property
     def least_step_s(self) -> float:
@@ -65,8 +71,8 @@ class Assigned:
 
     def estimate(self, name: str) -> Estimate:
         """Return a row for the table."""
-        found, cost = self.prediction, self.prediction.cost
+        found = self.prediction
         return Estimate(
-            name, cost.compute_s, cost.communication_s, self.memory_bytes,
+            name, *self.costs_s, self.memory_bytes,
             uncertainty_s=found.uncertainty_s, overlap_s=found.overlap_s,
         )  # fmt: skip

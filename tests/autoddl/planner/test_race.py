@@ -49,12 +49,12 @@ class Made:
         )
 
     def turn(self) -> tuple[float, ...]:
-        self.prepare()
-        return (self.bound_s or 0.0,)
+        return (self.prepare(),)
 
-    def prepare(self) -> None:
+    def prepare(self) -> float:
         if (self.bound_s or 0.0) < 0:
             raise InfeasibleError(f"nothing fits on {self.name}")
+        return self.bound_s or 0.0
 
     def search(self, seconds: float, before: Any, *, rough: bool) -> None:
         self.runs.order.append(self.name)
