@@ -97,6 +97,11 @@ class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check_number(self.bytes_per_s, "bytes_per_s", least=1.0)
         _check_rates(self.flops_per_s, "flops_per_s")
 
+    def op_s(self, dtype: str, flops: float, moved_bytes: float) -> float:
+        """Return the seconds of an op."""
+        rate = rate_of(self.flops_per_s, dtype)
+        return self.overhead_s + max(flops / rate, moved_bytes / self.bytes_per_s)
+
 
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One device while all its neighbours work as well.
@@ -253,6 +258,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     def to_json(self) -> dict[str, Any]:
         """Return the versioned JSON form."""
         return {"format": FORMAT, "version": FORMAT_VERSION, **msgspec.to_builtins(self)}
+
+
+def rate_of(by_dtype: Mapping[str, float], dtype: str) -> float:
+    """Return the rate of a dtype, of float32 if it is not listed."""
+    return by_dtype.get(dtype) or by_dtype["float32"]
 
 
 def _distance(link: Link, wanted: tuple[int, int, int]) -> tuple[float, ...]:

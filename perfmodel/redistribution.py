@@ -16,11 +16,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse.csgraph import floyd_warshall
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.oneflow.compute_stream import is_converted
 from autoddl.perfmodel.profile import Link, Profile
-from autoddl.perfmodel.roofline import op_s
+from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.topology import Crossing, crossing
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing, counts_result
 from autoddl.sbp.canonical import canonical
@@ -45,7 +46,7 @@ class RedistributionTable:
     shape: tuple[int, ...]
     states: tuple[NdSbp, ...]
     cost: Floats
-    hop: npt.NDArray[np.int64]
+    hop: npt.NDArray[np.int32]
     _paths: dict[tuple[NdSbp, NdSbp], Path] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -59,8 +60,9 @@ class RedistributionTable:
         Raises:
             AutoDDLError: one of the states does not cut the tensor evenly.
         """
-        found = self._paths.get((src, dst))
-        return self._follow(src, dst) if found is None else found
+        if (src, dst) not in self._paths:
+            self._paths[src, dst] = self._follow(src, dst)
+        return self._paths[src, dst]
 
     def _follow(self, src: NdSbp, dst: NdSbp) -> Path:
         for state in (src, dst):
@@ -76,8 +78,7 @@ class RedistributionTable:
         while here != goal:
             here = int(self.hop[here, goal])
             steps.append(self.states[here])
-        self._paths[src, dst] = tuple(steps)
-        return self._paths[src, dst]
+        return tuple(steps)
 
 
 class Redistributor:
@@ -115,10 +116,9 @@ class Redistributor:
         themselves, at infinite cost to any other.
         """
         key = (shape, item_bytes, own)
-        found = self._tables.get(key)
-        if found is None:
-            found = self._tables[key] = self._build(shape, item_bytes, own)
-        return found
+        if key not in self._tables:
+            self._tables[key] = self._build(shape, item_bytes, own)
+        return self._tables[key]
 
     def path(self, shape: tuple[int, ...], item_bytes: int, src: NdSbp, dst: NdSbp) -> Path:
         """Return the cheapest path between any two states: the states after each step.
@@ -151,9 +151,7 @@ class Redistributor:
         size = step.elements * item_bytes
         device = self.profile.device
         if step.primitive == LOCAL:
-            return op_s(
-                device, op_type="boxing", family="memory", dtype="", flops=0.0, moved_bytes=2 * size
-            )
+            return op_s(device, OpWork("boxing", "memory", "", 0.0, 2 * size))
         way = self._way(step)
         if self.link(step) is None:
             return math.inf
@@ -180,7 +178,7 @@ class Redistributor:
     def _goes(self, before: NdSbp, after: NdSbp, primitive: str) -> bool:
         if not self.compute_stream or primitive == LOCAL:
             return True
-        return _converted(before.executed, after.executed, self.mesh.shape)
+        return is_converted(before.executed, after.executed, self.mesh.shape)
 
     def _way(self, step: Boxing) -> Crossing:
         if step.axes not in self._crossings:
@@ -190,20 +188,18 @@ class Redistributor:
     def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
         states = tuple(all_states(shape, self.mesh.shape, own=own, any_order=self.any_order))
         count = len(states)
-        cost = np.full((count, count), np.inf)
-        np.fill_diagonal(cost, 0.0)
+        direct = np.full((count, count), np.inf)
+        np.fill_diagonal(direct, 0.0)
         elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
         steps = self._boxings(len(shape), states)
         looks = [(primitive, axes, elements[counted]) for *_, counted, primitive, axes in steps]
         prices = {look: self.step_s(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
         before, after = [step[0] for step in steps], [step[1] for step in steps]
-        cost[before, after] = [prices[look] for look in looks]
-        hop = np.tile(np.arange(count), (count, 1))
-        for middle in range(count):  # Floyd–Warshall, one vectorised row and column at a time
-            through = cost[:, middle, None] + cost[None, middle, :]
-            shorter = through < cost
-            np.copyto(cost, through, where=shorter)
-            np.copyto(hop, hop[:, middle, None], where=shorter)
+        direct[after, before] = [prices[look] for look in looks]
+        # Backwards, so that the state before the last one is that after the first step.
+        masked = np.ma.masked_invalid(direct)  # type: ignore[no-untyped-call]
+        found = floyd_warshall(masked, return_predecessors=True)
+        cost, hop = (np.ascontiguousarray(array.T) for array in found)
         return RedistributionTable(shape, states, cost, hop)
 
     def _boxings(self, dims: int, states: tuple[NdSbp, ...]) -> Sequence[_Step]:
@@ -298,9 +294,6 @@ def _primitive(src: NdSbp, dst: NdSbp, mesh: tuple[int, ...]) -> tuple[str, tupl
     dims = 1 + max([sbp.dim for sbp in (*src, *dst)], default=-1)
     step = boxing(src, dst, (math.prod(mesh),) * dims, mesh)
     return None if step is None else (step.primitive, step.axes)
-
-
-_converted = lru_cache(maxsize=1 << 14)(is_converted)
 
 
 def _collective(step: Boxing) -> str:

@@ -76,11 +76,14 @@ def _own_cache(
 ) -> Iterator[None]:
     """Keep the user's cache out of tests, and tests out of the user's cache.
 
-    Matplotlib's list of fonts, which takes seconds to make, stays from one run to the next.
+    Matplotlib's list of fonts, which takes seconds to make, stays from one run to the next where
+    pytest keeps anything.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("MPLCONFIGDIR", str(request.config.cache.mkdir("matplotlib")))
+        kept = getattr(request.config, "cache", None)  # not with `-p no:cacheprovider`
+        if kept is not None:
+            patch.setenv("MPLCONFIGDIR", str(kept.mkdir("matplotlib")))
         yield
 
 

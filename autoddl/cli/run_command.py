@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from autoddl.launch.job import LaunchJob, LaunchResult, checked
+from autoddl.launch.job import LaunchJob, checked
 from autoddl.launch.supervise import supervise
 from autoddl.launch.terminal import Terminal
 
@@ -44,7 +44,7 @@ def command(words: tuple[str, ...], share_cores: str | None, **options: object) 
     job = checked(LaunchJob(words, share_cores=share_cores_of(share_cores), **options))  # type: ignore[arg-type]
     result = supervise(job, Terminal().write)
     if not result.ok:
-        sys.stderr.write(f"autoddl run: {_failure_text(job, result)}")
+        sys.stderr.write(f"autoddl run: {result.told(job.rank(0))}")
         sys.stderr.flush()
     _drop_unread_output()
     return result.exit_code
@@ -61,18 +61,3 @@ def _drop_unread_output() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _failure_text(job: LaunchJob, result: LaunchResult) -> str:
-    lines = [result.message]
-    if result.failed_rank is not None:
-        if result.failed_rank == job.rank(0):
-            lines.append(f"rank {result.failed_rank}'s output is above")
-        elif not result.tail:
-            lines.append(f"rank {result.failed_rank} wrote nothing")
-        else:
-            lines.append(f"---- last lines of rank {result.failed_rank} ----")
-            lines.extend(result.tail)
-            lines.append("----")
-    lines.append(f"logs of all ranks: {result.log_dir}")
-    return "\n".join(lines) + "\n"

@@ -13,6 +13,8 @@ from pathlib import Path
 from autoddl.errors import AutoDDLError
 from autoddl.launch import ports
 
+_RANK_MAIN = Path(__file__).with_name("main.py")
+
 
 class LaunchArgumentError(AutoDDLError):
     """Report a launch that cannot be started as asked."""
@@ -56,6 +58,16 @@ class LaunchJob:
     def rank(self, local_rank: int) -> int:
         """Give the global rank of a rank of this node."""
         return self.node_rank * self.nproc_per_node + local_rank
+
+    def described(self, local_rank: int) -> str:
+        """Name a rank in messages."""
+        return f"rank {self.rank(local_rank)} of {self.world_size}"
+
+    def argv(self, local_rank: int) -> list[str]:
+        """Give the words that start a rank; see main.py."""
+        core = self.core(local_rank)
+        where = "any" if core is None else str(core)
+        return [sys.executable, str(_RANK_MAIN), str(os.getpid()), where, *self.command]
 
     def log_path(self, log_dir: Path, local_rank: int) -> Path:
         """Name a rank's log file."""
@@ -106,6 +118,17 @@ class LaunchResult:
     def ok(self) -> bool:
         """Say whether every rank of this node ended with 0 by itself."""
         return self.exit_code == 0
+
+    def told(self, shown_rank: int) -> str:
+        """Tell in some lines what went wrong; the output of ``shown_rank`` has been seen already."""
+        lines = [self.message]
+        if self.failed_rank == shown_rank:
+            lines.append(f"rank {self.failed_rank}'s output is above")
+        elif self.failed_rank is not None and not self.tail:
+            lines.append(f"rank {self.failed_rank} wrote nothing")
+        elif self.failed_rank is not None:
+            lines += [f"---- last lines of rank {self.failed_rank} ----", *self.tail, "----"]
+        return "\n".join([*lines, f"logs of all ranks: {self.log_dir}", ""])
 
 
 class LaunchError(AutoDDLError):

@@ -8,7 +8,7 @@ they started. Across nodes, each launcher ends its own ranks only.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from autoddl.launch.job import (
@@ -21,7 +21,7 @@ from autoddl.launch.job import (
 from autoddl.launch.supervise import supervise
 from autoddl.launch.terminal import Terminal
 
-__all__ = ["LaunchArgumentError", "LaunchError", "LaunchResult", "launch"]
+__all__ = ["LaunchArgumentError", "LaunchError", "LaunchResult", "launch", "run"]
 
 
 def launch(
@@ -81,13 +81,19 @@ def launch(
         grace_s=grace_s,
         share_cores=share_cores,
     )
-    result = _run(job)
-    if result.interrupted_by is not None:
-        signal.raise_signal(result.interrupted_by)
+    result = run(job)
     if check and not result.ok:
         raise LaunchError(result)
     return result
 
 
-def _run(job: LaunchJob) -> LaunchResult:
-    return supervise(checked(job), Terminal().write if job.stream_rank0 else None)
+def run(job: LaunchJob, on_turn: Callable[[], None] = lambda: None) -> LaunchResult:
+    """Run a job as ``launch`` does; for ``on_turn`` see ``supervise``.
+
+    Raises:
+        LaunchArgumentError: it cannot be started.
+    """
+    result = supervise(checked(job), Terminal().write if job.stream_rank0 else None, on_turn)
+    if result.interrupted_by is not None:
+        signal.raise_signal(result.interrupted_by)
+    return result

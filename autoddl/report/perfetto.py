@@ -19,7 +19,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.perfmodel.pipeline.pipeline_timeline import Span, Timeline
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.step_cost import step_cost
+from autoddl.perfmodel.step_cost import StepPrices
 from autoddl.perfmodel.timeline import DEVICE, StepTimeline
 from autoddl.plan.value import PlanValue
 
@@ -54,8 +54,8 @@ def timeline_of(plan: PlanValue, profile: str | Path | Profile | None = None) ->
     if plan.pipelined:
         return plan.timeline
     known, layout = _profile(plan, profile), plan.layout
-    cost = step_cost(plan.mesh, known, layout)
-    found = StepTimeline(plan.mesh, known, layout, cost, overlaps=not plan.compute_stream)
+    prices = StepPrices(plan.program, plan.mesh, known)
+    found = StepTimeline(prices, layout, overlaps=not plan.compute_stream)
     streams = {DEVICE: COMPUTE}
     spans = tuple(
         Span(s.name, 0, streams.get(s.resource, s.resource), s.start_s, s.end_s)

@@ -20,8 +20,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.profile import Device, Kernel
-from autoddl.perfmodel.roofline import rate_of
+from autoddl.perfmodel.profile import Device, Kernel, rate_of
 
 logger = logging.getLogger(__name__)
 
@@ -160,12 +159,7 @@ def _family(family: str, members: Mapping[str, list[Timed]], peak: Peak) -> dict
 
 def _rated(kernel: Kernel, ops: Sequence[Timed]) -> Kernel:
     """Return the kernel with its mean error on `ops`, weighted by their time."""
-    predicted = [
-        kernel.overhead_s
-        + max(op.flops / rate_of(kernel.flops_per_s, op.dtype), op.moved_bytes / kernel.bytes_per_s)
-        for op in ops
-    ]
-    off = sum(abs(p - op.seconds) for p, op in zip(predicted, ops, strict=True))
+    off = sum(abs(kernel.op_s(op.dtype, op.flops, op.moved_bytes) - op.seconds) for op in ops)
     return replace(kernel, mean_error=off / sum(max(op.seconds, _LEAST_S) for op in ops))
 
 

@@ -2,7 +2,7 @@
 
 Each stage has a compute and a boxing stream, each directed pair of ranks a stream for transfers. A
 stream does one thing at a time; what was ready first goes first. Passes of a rank run one after
-another where the schedule fixes their order (schedules.py). The event loop is event_simulation.run.
+another where the schedule fixes their order (schedules.py).
 
 Two equal stages, forward 1 s and backward 2 s, with 3 micro-batches under 1F1B take
 (3 − 1)·3 + 2·3 = 12 s.
@@ -15,7 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from autoddl.perfmodel.event_simulation import ResourceParts, SimulatedWork, Works
+import numpy as np
+
+from autoddl.perfmodel.event_simulation import ResourceParts, Works, by_number
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, TransferWork
 from autoddl.perfmodel.pipeline.schedules import Pass, Route, TransferTurn, order, rendezvous
 
@@ -94,9 +96,10 @@ class _Simulation:
 
     def __init__(self, step: PipelineStep) -> None:
         self.step, self.rank_of = step, step.rank_of
-        self.found: list[SimulatedWork] = []
+        self.names: list[str] = []
         self.stage_of: list[int] = []
-        self.streams: list[tuple[str, ...]] = []
+        self.parts: list[ResourceParts] = []
+        self.waits: list[tuple[int, int]] = []  # pairs; the second waits for the first
         self.number: dict[Pass | TransferTurn, int] = {}
         self.transfers = (*step.transfers, *_neighbours(step))
         self.routes = [Route(t.source, t.target) for t in self.transfers]
@@ -109,11 +112,16 @@ class _Simulation:
         else:
             self._fix_order()
         self._add_once()
-        spans = []
-        for index, part, start_s, end_s in Works.of(self.found).runs():
-            stream = self.streams[index][part]
-            spans.append(Span(self.found[index].name, self.stage_of[index], stream, start_s, end_s))
-        spans = _joined(spans)
+        first, then = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T
+        found = Works.of(self.names, *by_number(self.parts), first, then).spans()
+        spans = _joined(
+            [
+                Span(
+                    s.name, self.stage_of[s.work], s.resource.partition(" ")[0], s.start_s, s.end_s
+                )
+                for s in found
+            ]
+        )
         step_s = max((span.end_s for span in spans), default=0.0)
         in_flight = _in_flight(spans, len(self.step.stages))
         return Timeline(tuple(spans), step_s, in_flight, self.rank_of)
@@ -123,23 +131,17 @@ class _Simulation:
         rank = self.rank_of[stage]
         device = self.step.device_of[rank] if self.step.device_of else rank
         owner = {COMPUTE: f" {device}", BOXING: f" {rank}"}
-        self.found.append(
-            SimulatedWork(name, tuple((s + owner.get(s, ""), cost) for s, cost in parts))
-        )
+        self.parts.append(tuple((s + owner.get(s, ""), seconds) for s, seconds in parts))
+        self.names.append(name)
         self.stage_of.append(stage)
-        self.streams.append(tuple(stream for stream, _ in parts))
-        return len(self.found) - 1
-
-    def _after(self, first: int, second: int) -> None:
-        self.found[first].next.append(second)
-        self.found[second].waits += 1
+        return len(self.names) - 1
 
     def _add_passes(self) -> None:
         for stage, work in enumerate(self.step.stages):
             for i in range(self.step.micro_batches):
                 forward = self._add(f"F{i}", stage, work.forward)
                 backward = self._add(f"B{i}", stage, work.backward)
-                self._after(forward, backward)
+                self.waits.append((forward, backward))
                 self.number[Pass("F", stage, i)] = forward
                 self.number[Pass("B", stage, i)] = backward
 
@@ -151,15 +153,15 @@ class _Simulation:
                 name = f"{route.kind}{i} {transfer.tensor}".strip()
                 number = self._add(name, transfer.source, parts)
                 self.number[TransferTurn(index, i)] = number
-                self._after(self.number[Pass(route.kind, transfer.source, i)], number)
-                self._after(number, self.number[Pass(route.kind, transfer.target, i)])
+                self.waits.append((self.number[Pass(route.kind, transfer.source, i)], number))
+                self.waits.append((number, self.number[Pass(route.kind, transfer.target, i)]))
 
     def _hold_credits(self) -> None:
         stages = len(self.step.stages)
         for stage, credit in enumerate(self.step.credits or (2 * stages,) * stages):
             for i in range(credit, self.step.micro_batches):
                 earlier = self.number[Pass("B", stage, i - credit)]
-                self._after(earlier, self.number[Pass("F", stage, i)])
+                self.waits.append((earlier, self.number[Pass("F", stage, i)]))
 
     def _fix_order(self) -> None:
         step = self.step
@@ -172,14 +174,14 @@ class _Simulation:
             chains = rendezvous(passes, self.routes, self.rank_of)
         for chain in chains:
             for first, second in pairwise(chain):
-                self._after(self.number[first], self.number[second])
+                self.waits.append((self.number[first], self.number[second]))
 
     def _add_once(self) -> None:
         for stage, work in enumerate(self.step.stages):
             if work.once:
                 number = self._add("once", stage, work.once)
                 for i in range(self.step.micro_batches):
-                    self._after(self.number[Pass("B", stage, i)], number)
+                    self.waits.append((self.number[Pass("B", stage, i)], number))
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
@@ -210,18 +212,15 @@ def _neighbours(step: PipelineStep) -> list[TransferWork]:
 def _in_flight(spans: Sequence[Span], stages: int) -> tuple[int, ...]:
     begin: dict[tuple[int, str], float] = {}
     end: dict[tuple[int, str], float] = {}
-    for span in spans:
-        key = span.stage, span.name[1:]
-        if span.stream not in (COMPUTE, BOXING):
-            continue
-        if span.name[0] == "F":
-            begin[key] = min(span.start_s, begin.get(key, span.start_s))
-        elif span.name[0] == "B":
-            end[key] = max(span.end_s, end.get(key, span.end_s))
+    for span in spans:  # of a pass they are in the order in which they run
+        if span.stream in (COMPUTE, BOXING):
+            begin.setdefault((span.stage, span.name), span.start_s)
+            end[span.stage, span.name] = span.end_s
     changes: list[list[tuple[float, int]]] = [[] for _ in range(stages)]
-    for times, change in ((begin, 1), (end, -1)):
-        for (stage, _), at in times.items():
-            changes[stage].append((at, change))
+    for (stage, name), at in begin.items():
+        if name[0] in "FB":
+            change = (at, 1) if name[0] == "F" else (end[stage, name], -1)
+            changes[stage].append(change)
     # At one time, ends come first.
     return tuple(max(accumulate(c for _, c in sorted(mine))) for mine in changes)
 

@@ -13,7 +13,7 @@ from autoddl.perfmodel.oneflow.memory import MemoryEstimate, stage_memory
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
 from autoddl.perfmodel.pipeline.stage_partition import strict_in_flight
-from autoddl.perfmodel.roofline import op_s
+from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.step_cost import Price
 from autoddl.perfmodel.timeline import MODEL_ERROR
 from autoddl.plan.value import Estimate, Transfer, pipeline_step
@@ -308,10 +308,8 @@ class Staged:
     def _moved(self, stage: int, phase: str, tensor: str, op_type: str, moved: int) -> Spent:
         """Return what an op takes that moves so many bytes."""
         family = {"identity": "memory", "add_n": "elementwise"}[op_type]
-        seconds = op_s(
-            self.problem.profile.device, op_type=op_type, family=family, dtype="float32",
-            flops=0.0, moved_bytes=moved,
-        )  # fmt: skip
+        work = OpWork(op_type, family, "float32", 0.0, moved)
+        seconds = op_s(self.problem.profile.device, work)
         return Spent(stage, phase, COMPUTE, (self.maker(tensor),), seconds)
 
     def times(self, phase: str) -> int:

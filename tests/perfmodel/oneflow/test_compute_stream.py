@@ -15,7 +15,7 @@ from autoddl.perfmodel.oneflow.liveness import merged_chains
 from autoddl.perfmodel.oneflow.lowering import rank_tasks
 from autoddl.perfmodel.oneflow.memory import estimate, rank_estimate
 from autoddl.perfmodel.redistribution import Redistributor
-from autoddl.perfmodel.timeline import predict
+from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
@@ -232,7 +232,7 @@ def test_nothing_overlaps() -> None:
     problem = build(transformer(), Mesh.parse("2x2"), cluster())
     planned = assigned_layout(problem, (problem.variables.sizes - 1).tolist())
     apart, together = (
-        predict(problem.mesh, problem.profile, planned, compute_stream=stream)
+        StepTimeline(problem.prices, planned, overlaps=not stream).prediction
         for stream in (False, True)
     )
     assert apart.overlap_s > 0
