@@ -34,7 +34,7 @@ def engine_signatures(
             warnings.warn(
                 f"op types without a rule are planned all-broadcast: {_counted(unknown)}; {how} to "
                 "let them be split",
-                stacklevel=6,
+                stacklevel=5,
             )
         return None
     if not unknown and all(map(is_built_in, program.columns.types)):
@@ -50,7 +50,7 @@ def engine_signatures(
     if unknown:
         warnings.warn(
             f"op types without a rule are planned with {'; '.join(parts)}; {how} to have them proven",
-            stacklevel=6,
+            stacklevel=5,
         )
     return lists.signatures
 

@@ -14,7 +14,7 @@ from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.costs.cut import cut_into_stages
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.planner.race import Known, Solution, Trial
+from autoddl.planner.race import Contender, Known, Solution
 from autoddl.planner.request import Request
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
@@ -26,7 +26,7 @@ from autoddl.search.solvers.named import SOLVERS
 ROUGH_GAP = 0.01  # of searches for states of less memory, and of candidates among many
 
 
-class PipelineTrial(Trial):
+class PipelineTrial(Contender):
     """A candidate with stages or micro-batches, to be searched.
 
     `micro` makes the program of one of so many micro-batches. Those with less than `least` stages come

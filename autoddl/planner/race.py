@@ -55,7 +55,7 @@ Known = tuple[float, Mesh, Layout]
 """What is kept of a solution: how it is judged, its mesh and its states."""
 
 
-class Trial(ABC):
+class Contender(ABC):
     """A candidate that can be searched.
 
     `share` is the part of the budget that a search gets at least while there is so much left, and
@@ -119,9 +119,9 @@ class Standing:
         short = [error for error in same if isinstance(error, InfeasibleError)]
         return min(short, key=lambda error: error.needed_bytes or 0) if short else same[0]
 
-    def in_order(self, trials: Iterable[Trial]) -> list[Trial]:
+    def in_order(self, trials: Iterable[Contender]) -> list[Contender]:
         """Return trials in the order in which they are to be tried; not those that fail before."""
-        ready: list[tuple[tuple[float, ...], Trial]] = []
+        ready: list[tuple[tuple[float, ...], Contender]] = []
         for trial in trials:
             try:
                 ready.append((trial.turn(), trial))
@@ -129,7 +129,7 @@ class Standing:
                 self._failed(trial, error)
         return [trial for _, trial in sorted(ready, key=lambda pair: pair[0])]
 
-    def tried(self, trial: Trial, rest: int) -> Solution | None:
+    def tried(self, trial: Contender, rest: int) -> Solution | None:
         """Return the solution of one trial of `rest`, if it can win."""
         one, solution = trial.candidate, None
         left_s = max(0.0, self.budget_s - self.spent_s())
@@ -150,7 +150,7 @@ class Standing:
             self._note(trial, PRUNED if trial.needed_bytes is None else NO_ROOM)
         return solution
 
-    def _note(self, trial: Trial, note: str, solution: Solution | None = None) -> None:
+    def _note(self, trial: Contender, note: str, solution: Solution | None = None) -> None:
         """Keep what came of a trial."""
         one = trial.candidate
         self.outcomes[one] = Outcome(
@@ -164,14 +164,14 @@ class Standing:
             note=note,
         )
 
-    def _failed(self, trial: Trial, error: AutoDDLError) -> None:
+    def _failed(self, trial: Contender, error: AutoDDLError) -> None:
         """Keep why there is no plan."""
         self.failures.append((trial.candidate, error))
         self._note(trial, str(error) if trial.candidate.pipelined else IMPOSSIBLE)
 
 
 def race(
-    trials: Iterable[Trial],
+    trials: Iterable[Contender],
     budget_s: float,
     *,
     stop_gap: float = 0.0,

@@ -14,7 +14,7 @@ from autoddl.engine.limits import StreamUse, limits_of
 from autoddl.perfmodel.oneflow.lowering import never_reused_bytes
 from autoddl.perfmodel.oneflow.memory import estimate
 from autoddl.planner.candidate_plans import Candidate
-from autoddl.planner.race import Known, Solution, Trial
+from autoddl.planner.race import Contender, Known, Solution
 from autoddl.planner.request import Request
 from autoddl.planner.solve import HOPELESS, ProblemSearch
 from autoddl.sbp.layout import Layout
@@ -63,7 +63,7 @@ class OnMesh:
         return sorted(self.ways, key=lambda way: way.compute_stream != short)
 
 
-class WholeStep(Trial):
+class WholeStep(Contender):
     """A candidate without stages, to be searched."""
 
     def __init__(self, place: OnMesh, candidate: Candidate) -> None:

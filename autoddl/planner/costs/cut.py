@@ -144,7 +144,7 @@ class _Cuts:
 
     def _chain(self, *, again: bool) -> UnitChain:
         """Return the units between places; with `again` their forward passes are run twice."""
-        spent = [*self.whole.planned, *self.whole.added]
+        spent = self.whole.spent
         if again:
             spent += [item for item in spent if item.phase == "forward"]
         seconds = self._by_unit(item for item in spent if item.phase != ONCE)

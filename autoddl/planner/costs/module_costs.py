@@ -53,7 +53,7 @@ def stage_costs(staged: Staged, stage: int) -> tuple[ModuleCost, ...]:
             return program.op[name].module
         return "" if name in program.inputs or name == OUTPUT else name.rpartition(".")[0]
 
-    mine = [item for item in (*staged.planned, *staged.added) if item.stage == stage]
+    mine = [item for item in staged.spent if item.stage == stage]
     seconds = {stream: defaultdict[str, float](float) for stream in STREAMS}
     for item in mine:
         seconds[item.stream][module(item.of[0])] += staged.times(item.phase) * item.seconds

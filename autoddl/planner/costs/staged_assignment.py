@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -175,25 +175,19 @@ class Staged:
         return simulate(self.step)
 
     @cached_property
-    def _busy(self) -> Mapping[tuple[int, str, str], float]:
-        return _by_phase((*self.planned, *self.added))
-
-    @cached_property
     def bounded_s(self) -> float:
         """Return the seconds of a step in which nothing overlaps: what bounds are compared with."""
-        found = _by_phase(self.planned)
-        return closed_form_s(
-            [sum(found[s, p, k] for p in PASSES for k in STREAMS) for s in range(self.stages)],
-            self.micro_batches,
-            transfer_s=[t.seconds for t in self.step.transfers],
-            once_s=[sum(found[s, ONCE, k] for k in STREAMS) for s in range(self.stages)],
-        )
+        stage_s, once_s = [0.0] * self.stages, [0.0] * self.stages
+        for item in self.planned:
+            (once_s if item.phase == ONCE else stage_s)[item.stage] += item.seconds
+        sent_s = [transfer.seconds for transfer in self.step.transfers]
+        return closed_form_s(stage_s, self.micro_batches, transfer_s=sent_s, once_s=once_s)
 
     def estimate(self, name: str) -> Estimate:
         """Return what a step takes on the busiest stage's devices, and what these wait."""
         step_s, known = self.timeline.step_s, self.assigned.prediction.cost
         sums = [[0.0, 0.0] for _ in range(self.stages)]
-        for item in (*self.planned, *self.added):
+        for item in self.spent:
             sums[item.stage][STREAMS.index(item.stream)] += self.times(item.phase) * item.seconds
         compute_s, communication_s = max(sums, key=sum)
         total = compute_s + communication_s
@@ -244,6 +238,11 @@ class Staged:
             if name in self.made:
                 kind = "gradient" if name in gradients else "activation"
                 yield self.maker(name), self.local(name, self.made[name]), kind
+
+    @property
+    def spent(self) -> list[Spent]:
+        """Return all that takes time in a step, but transfers."""
+        return self.planned + self.added
 
     @cached_property
     def planned(self) -> list[Spent]:
@@ -316,6 +315,15 @@ class Staged:
         """Return how often something comes in a step."""
         return 1 if phase == ONCE else self.micro_batches
 
+    @cached_property
+    def _busy(self) -> Mapping[tuple[int, str, str], float]:
+        """Return the seconds by stage, phase and stream."""
+        found: dict[tuple[int, str, str], float] = defaultdict(float)
+        for item in self.spent:
+            found[item.stage, item.phase, COMPUTE] += (1 - item.free) * item.seconds
+            found[item.stage, item.phase, BOXING] += item.free * item.seconds
+        return found
+
     def _work(self, stage: int) -> StageWork:
         """Return what a stage does, in parts that take turns with those of other passes, as ops do."""
         found = self._busy
@@ -325,15 +333,6 @@ class Staged:
             for phase in PASSES
         )  # fmt: skip
         return StageWork(forward, backward, tuple((k, found[stage, ONCE, k]) for k in STREAMS))
-
-
-def _by_phase(spent: Iterable[Spent]) -> Mapping[tuple[int, str, str], float]:
-    """Return the seconds by stage, phase and stream that is busy."""
-    found: dict[tuple[int, str, str], float] = defaultdict(float)
-    for item in spent:
-        found[item.stage, item.phase, COMPUTE] += (1 - item.free) * item.seconds
-        found[item.stage, item.phase, BOXING] += item.free * item.seconds
-    return found
 
 
 def _grouped(tensor: str, paths: Mapping[Reader, Path]) -> Iterator[Redistribution]:

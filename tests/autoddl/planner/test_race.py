@@ -11,7 +11,7 @@ import pytest
 from autoddl.engine.limits import ONEFLOW_LIMITS
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.planner.candidate_plans import Candidate
-from autoddl.planner.race import IMPOSSIBLE, NO_ROOM, PRUNED, Solution, Standing, Trial, race
+from autoddl.planner.race import IMPOSSIBLE, NO_ROOM, PRUNED, Contender, Solution, Standing, race
 from autoddl.sbp.mesh import Mesh
 
 
@@ -80,7 +80,7 @@ class Made:
 
 
 def run(trials: list[Made], budget_s: float = 60.0, **options: Any) -> Standing:
-    return race(cast(list[Trial], trials), budget_s, **options)
+    return race(cast(list[Contender], trials), budget_s, **options)
 
 
 def notes(found: Standing) -> dict[str, str]:
