@@ -190,7 +190,8 @@ class Staged:
         for item in self.spent:
             sums[item.stage][STREAMS.index(item.stream)] += self.times(item.phase) * item.seconds
         compute_s, communication_s = max(sums, key=sum)
-        total = compute_s + communication_s
+        hidden_s = compute_s + communication_s - step_s
+        hidden_s *= abs(hidden_s) > 1e-9 * step_s  # else it is rounding
         share = known.uncertainty_s / known.step_s if known.step_s else 0.0
         return Estimate(
             name,
@@ -198,8 +199,8 @@ class Staged:
             communication_s,
             self.memory_bytes,
             uncertainty_s=step_s * math.hypot(MODEL_ERROR, share),
-            overlap_s=max(0.0, total - step_s),
-            idle_s=max(0.0, step_s - total),
+            overlap_s=max(0.0, hidden_s),
+            idle_s=max(0.0, -hidden_s),
         )
 
     @cached_property
