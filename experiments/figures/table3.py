@@ -211,7 +211,7 @@ def results(
 def measured(folder: Path, setting: Row, profile: Profile) -> list[Row]:
     """Return the measured row of each method's best plan for a scaled model on local ranks."""
     from experiments.fidelity import measure
-    from experiments.fidelity.workload import bed
+    from experiments.fidelity.workload import BEDS
 
     kept = RowStore(folder / "measured.jsonl")
     if kept.having(**setting):
@@ -236,7 +236,7 @@ def measured(folder: Path, setting: Row, profile: Profile) -> list[Row]:
         file = folder / "plans" / f"{model}-{stages}-{method}.json"
         file.parent.mkdir(exist_ok=True)
         plan.save(file)
-        with measure.running(bed("loopback-4")) as (run, _):
+        with measure.running(BEDS["loopback-4"]) as (run, _):
             seconds = measure.step_s(run, "gpt", SCALED[model], file)
         kept.add({
             **setting, "micro_batches": count, "mesh": str(plan.mesh), "method": method,

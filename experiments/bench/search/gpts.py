@@ -37,13 +37,8 @@ class GptCase:
 
 def cases() -> tuple[GptCase, ...]:
     """Return all cases."""
-    medium = {
-        "total_s": 5.0,
-        "peak_bytes": 1.5e9,
-        "gap": 0.0,
-        "capture_s": 10.0,
-        "capture_bytes": 1.2e9,
-    }
+    medium = {"total_s": 5.0, "peak_bytes": 1.5e9, "gap": 0.0}
+    medium |= {"capture_s": 10.0, "capture_bytes": 1.2e9}
     wide = MEDIUM | {"batch": 64}
     return (
         GptCase("medium", MEDIUM, "4x8", bars=medium),

@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from autoddl import store
+from autoddl.calibrate.campaign import OnProgress
 from autoddl.calibrate.network import link_plot
+from autoddl.calibrate.network.link_campaign import LinkCampaign
 from autoddl.calibrate.network.link_cases import Timing
 from autoddl.calibrate.network.link_fits import COLUMNS
-from autoddl.calibrate.network.link_settings import LinkSettings
-from autoddl.calibrate.network.link_timing import FinishedLinks
-from autoddl.cli import fit_network_command
 from autoddl.cli.app import main
-from autoddl.engine.interface import Engine
+from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
-from autoddl.launch.launcher import LaunchError, LaunchResult
+from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
@@ -42,12 +42,14 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]
     """Replace the ranks by made-up times; collect the arguments. `stop` ends after that many cases."""
     seen: list[dict[str, Any]] = []
 
-    def run(engine: Engine, settings: LinkSettings, done: FinishedLinks, **options: Any) -> bool:
+    def run(
+        self: LinkCampaign, job: LaunchJob, progress: OnProgress = lambda text, done: None
+    ) -> None:
         stop = seen[0].pop("stop", None) if seen and "stop" in seen[0] else None
-        seen.append({"settings": settings, "rows": len(done.timings), **options})
-        if options["node"].rank > 0:
-            return False
-        for count, case in enumerate(c for c in settings.cases() if c not in done.timings):
+        seen.append({"settings": self.settings, "rows": len(self.timings), "job": job})
+        if job.node_rank > 0:
+            return
+        for count, case in enumerate(c for c in self.settings.cases() if c not in self.found):
             if stop is not None and count == stop[0]:
                 raise stop[1]
             taken = collectives.seconds(
@@ -55,12 +57,12 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]
                 alpha_s=1.2345e-4, beta_s_per_byte=0.5e-9,
             )  # fmt: skip
             row = Timing(case, case.size_bytes, 3, taken, taken, taken, taken)
-            done.file.add({"row": row.to_json()})
-            options["progress"](case.label, 0.5)
-        done.file.add({"device": DEVICE})
-        return True
+            self.add({"row": msgspec.to_builtins(row)})
+            progress(case.label, 0.5)
+        self.add({"device": DEVICE})
 
-    monkeypatch.setattr(fit_network_command, "time_links", run)
+    monkeypatch.setattr(LinkCampaign, "run", run)
+    monkeypatch.setattr(type(engines.load("oneflow")), "installed", lambda engine: True)
     monkeypatch.chdir(tmp_path)
     return seen
 
@@ -89,7 +91,7 @@ def test_table_and_files(runs: list[dict[str, Any]], capsys: pytest.CaptureFixtu
         "autoddl fit-network: all-reduce over 2 ranks (50 %)",
         "autoddl fit-network: send-receive over 2 ranks (50 %)",
     ]
-    assert runs[0]["timeout_s"] == 60
+    assert runs[0]["job"].timeout_s == 60
 
 
 def test_json(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +114,7 @@ def test_other_nodes_write_nothing(runs: list[dict[str, Any]]) -> None:
     nodes = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--master-port", "99"]
     assert main(["fit-network", *TWO, *nodes]) == 0
     assert files() == []
-    assert runs[0]["node"].rank == 1
+    assert runs[0]["job"].node_rank == 1
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_interrupted_it_goes_on(
     assert main(["fit-network", *TWO]) == 0
     count = len(runs[-1]["settings"].cases())
     assert runs[-1]["rows"] == 3
-    assert f"going on with network.json.partial: 3 of {count} cases are there" in (
+    assert f"going on with network.json.partial: 3 of {count + 1} parts are there" in (
         capsys.readouterr().err
     )
     assert len(Path("network.csv").read_text().splitlines()) == 1 + count

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autoddl.calibrate.network import link_plot
-from autoddl.calibrate.network.link_cases import CollectiveCase, RankGrid, Timing, schedule
+from autoddl.calibrate.network.link_cases import CollectiveCase, LinkSettings, Timing
 from autoddl.calibrate.network.link_fits import (
     COLUMNS,
     LinkFits,
@@ -17,7 +17,6 @@ from autoddl.calibrate.network.link_fits import (
     profile_of,
     raw_table,
 )
-from autoddl.calibrate.network.link_settings import LinkSettings
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.profile import Device
 
@@ -86,7 +85,7 @@ def test_noise_is_reported(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_raw_table() -> None:
-    table = list(csv.DictReader(io.StringIO(raw_table(RESULTS))))
+    table = list(csv.DictReader(io.StringIO(raw_table(RESULTS).decode())))
     assert tuple(table[0]) == COLUMNS
     assert len(table) == len(SETTINGS.cases())
     for line, row in zip(table, RESULTS.rows, strict=True):
@@ -98,9 +97,9 @@ def test_raw_table() -> None:
 
 
 def test_a_case_without_a_fit_has_no_fitted_time() -> None:
-    case = schedule(RankGrid(1, 2), modes=("graph",), sizes=(64,))[0]
+    case = LinkSettings(2, sizes=(64,)).cases()[0]
     results = LinkFits((Timing(case, 64, 1, 1.0, 1.0, 1.0, 1.0),), {"graph": ()})
-    assert raw_table(results).splitlines()[1].endswith(",")
+    assert raw_table(results).splitlines()[1].endswith(b",")
 
 
 def test_plot() -> None:
