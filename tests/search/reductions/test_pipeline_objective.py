@@ -92,9 +92,7 @@ def test_the_bound_is_reached_where_one_stage_has_it_all(micro_batches: int) -> 
         assignment = tuple(int(rng.integers(len(node.choices))) for node in nodes_of(problem))
         found = staged(problem, assignment, (), micro_batches)
         returned_s = sum(
-            spent.seconds
-            for spent in found.planned
-            if spent.phase == "once" and OUTPUT in spent.of
+            spent.seconds for spent in found.planned if spent.phase == "once" and OUTPUT in spent.of
         )
         cost_s = weighted.cost_s(assignment)
         assert cost_s + returned_s == pytest.approx(found.bounded_s, rel=1e-9)
