@@ -162,8 +162,8 @@ def test_stages_share_all_the_work_of_the_assignment(cuts: list[Staged]) -> None
     for staged in cuts:
         problem, assignment = staged.assigned.problem, staged.assigned.assignment
         seconds = {
-            stream: sum(price.seconds for _, _, price in prices)
-            for stream, prices in staged.prices.items()
+            stream: sum(spent.seconds for spent in staged.planned if spent.stream == stream)
+            for stream in ("compute", "boxing")
         }
         assert seconds["compute"] == pytest.approx(problem.compute_s(assignment))
         dearest = 0.0
@@ -173,7 +173,7 @@ def test_stages_share_all_the_work_of_the_assignment(cuts: list[Staged]) -> None
         assert seconds["boxing"] >= dearest * (1 - 1e-9)
         step = staged.step
         work = sum(w.seconds + w.once_s for w in step.stages)
-        added = sum(staged.copies_s(n) + staged.sums_s[n] for n in range(staged.stages))
+        added = sum(spent.seconds for spent in staged.added)
         assert work == pytest.approx(sum(seconds.values()) + added)
 
 
