@@ -11,10 +11,15 @@ import click
 from rich.table import Table
 
 from autoddl import store
-from autoddl.calibrate.device.device_profile import device_from, profile_with
-from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for
+from autoddl.calibrate.device.op_timing import (
+    OpCampaign,
+    OpSettings,
+    device_from,
+    job_for,
+    profile_with,
+)
 from autoddl.cli.measuring import carry_out, columns, encoded, error_cell, show, write_all
-from autoddl.cli.options import Listed, measuring_options
+from autoddl.cli.options import MEASURING, Listed
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
 from autoddl.errors import AutoDDLError
@@ -44,11 +49,10 @@ def _op_type(name: str) -> str:
     help="these op types only, as matmul,relu",
 )
 @click.option("--into", type=Path, metavar="FILE", help="profile whose device is replaced")
-@measuring_options(
-    quick="under a minute: fewer sizes",
-    output="profile to write: device.json",
-    table="write every timed op, too",
-)
+@click.option("--quick", is_flag=True, help="under a minute: fewer sizes")
+@click.option("-o", "--output", type=Path, metavar="FILE", help="profile to write: device.json")
+@click.option("--csv", type=Path, metavar="FILE", help="write every timed op, too")
+@MEASURING
 def command(
     nproc_per_node: int, ops: tuple[str, ...], into: Path | None, quick: bool, output: Path | None,
     csv: Path | None, as_json: bool, fresh: bool, timeout_s: float | None,
@@ -74,14 +78,13 @@ def command(
         name=output.stem if output else "device", into=base,
     )  # fmt: skip
     table = store.csv_bytes(list(Timed.__dataclass_fields__), map(asdict, timed))
-    write_all([(output, encoded(profile)), (into, encoded(profile)), (csv, table)], partial)
+    write_all(campaign, [(output, encoded(profile)), (into, encoded(profile)), (csv, table)])
     show(
         profile,
         as_json=as_json,
         table=lambda: summary(profile.device, timed),
         closing=[f"wrote {path}" for path in (output, into, csv) if path],
     )
-    campaign.forget()
 
 
 def summary(device: Device, ops: Sequence[Timed]) -> Table:

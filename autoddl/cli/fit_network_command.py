@@ -18,8 +18,7 @@ from autoddl.calibrate.network.link_fits import LinkFits, fits_of, profile_of, r
 from autoddl.calibrate.probe_launches import probe_job
 from autoddl.cli.app import tell
 from autoddl.cli.measuring import carry_out, columns, encoded, error_cell, show, write_all
-from autoddl.cli.options import Listed, fields_of, measuring_options
-from autoddl.cli.run_command import launch_options
+from autoddl.cli.options import MEASURING, NODES, POSITIVE, Listed, fields_of
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
 from autoddl.launch.job import LaunchJob
@@ -40,7 +39,9 @@ def size(text: str) -> int:
 
 
 @click.command("fit-network")
-@launch_options(required=False, port="the first of some free ports there")
+@click.option("--nproc-per-node", type=int, metavar="N", help="ranks on each node")
+@NODES
+@click.option("--master-port", type=int, metavar="PORT", help="the first of some free ports there")
 @click.option("-b", "--minbytes", type=size, help="smallest message, e.g. 8K (16K)")
 @click.option("-e", "--maxbytes", type=size, help="largest message (16M; with --quick 4M)")
 @click.option("-f", "--stepfactor", type=float, metavar="F", help="from one size to the next (4)")
@@ -67,7 +68,7 @@ def size(text: str) -> int:
 @click.option(
     "--budget",
     "budget_s",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     metavar="SECONDS",
     help=f"for all cases ({link_cases.BUDGET_S:.0f} for each mode; with --quick "
     f"{link_cases.QUICK_BUDGET_S:.0f}); a case gets a few repetitions in any event",
@@ -88,11 +89,14 @@ def size(text: str) -> int:
 @click.option(
     "--group-sizes", type=Listed(int), metavar="P,Q", help="some of the possible ones (all)"
 )
-@measuring_options(
-    quick="fewer sizes and groups, under a minute on 4 ranks",
-    output="the profile (network.json; none with --json)",
-    table="the raw table (the output's name with .csv)",
+@click.option("--quick", is_flag=True, help="fewer sizes and groups, under a minute on 4 ranks")
+@click.option(
+    "-o", "--output", type=Path, metavar="FILE", help="the profile (network.json; none with --json)"
 )
+@click.option(
+    "--csv", type=Path, metavar="FILE", help="the raw table (the output's name with .csv)"
+)
+@MEASURING
 @click.option("--plot", type=Path, metavar="FILE", help="PNG of points and lines (… with .png)")
 @click.option("--device", metavar="FILE", help="take the device of this profile, not this one")
 @click.option(
@@ -162,9 +166,8 @@ def _measure(settings: LinkSettings, options: SimpleNamespace) -> None:
     fits = fits_of(campaign.timings, settings.modes)
     name = options.output.stem if options.output else "measured"
     profile = profile_of(fits, settings, name=name, device=device or campaign.device)
-    write_all(_files(profile, fits, options), partial)
+    write_all(campaign, _files(profile, fits, options))
     _show(profile, options)
-    campaign.forget()
 
 
 def _files(

@@ -57,8 +57,8 @@ def _progress_on_stderr(prefix: str) -> Iterator[OnProgress]:
         yield lambda text, done: bar.update(task, description=text, completed=done)
 
 
-def write_all(files: Iterable[tuple[Path | None, bytes]], partial: Path | None) -> None:
-    """Write the results of a measurement, those that have a path.
+def write_all(campaign: Campaign[Any], files: Iterable[tuple[Path | None, bytes]]) -> None:
+    """Write the results of a campaign, those that have a path, and forget the partial ones.
 
     Raises:
         AutoDDLError: one can't be written; says that nothing is lost.
@@ -67,11 +67,12 @@ def write_all(files: Iterable[tuple[Path | None, bytes]], partial: Path | None) 
         for path, data in files:
             store.write(path, data)
     except AutoDDLError as error:
-        if partial is None:
+        if campaign.partial is None:
             raise
         raise AutoDDLError(
-            f"{error}; the same command goes on, nothing is measured twice ({partial})"
+            f"{error}; the same command goes on, nothing is measured twice ({campaign.partial})"
         ) from None
+    campaign.forget()
 
 
 def encoded(profile: Profile) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,33 +14,37 @@ Decorator = Callable[[Any], Any]
 
 def with_options(*options: Decorator) -> Decorator:
     """Return a decorator that gives a command several options, in this order."""
-
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
-def measuring_options(*, quick: str, output: str, table: str) -> Decorator:
-    """Return the options of commands that measure; their own help for some of them."""
-    return with_options(
-        click.option("--quick", is_flag=True, help=quick),
-        click.option("-o", "--output", type=Path, metavar="FILE", help=output),
-        click.option("--csv", type=Path, metavar="FILE", help=table),
-        click.option(
-            "--json", "as_json", is_flag=True, help="print the profile instead of a table"
-        ),
-        click.option("--fresh", is_flag=True, help="forget the results of an interrupted run"),
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=click.FloatRange(0, min_open=True),
-            metavar="SECONDS",
-            help="end the ranks after this time",
-        ),
-    )
+NODES = with_options(
+    click.option("--nnodes", type=int, default=1, metavar="N", help="nodes (1)"),
+    click.option("--node-rank", type=int, default=0, metavar="K", help="this node, from 0"),
+    click.option(
+        "--master-addr", default="127.0.0.1", metavar="HOST", help="where others reach node 0"
+    ),
+    click.option(
+        "--share-cores",
+        type=bool,
+        metavar="[yes|no]",
+        help="bind each rank to a core and wait asleep (yes with < 2 cores a rank)",
+    ),
+)
+"""Of commands that start ranks on several nodes; all are fields of LaunchJob."""
+
+POSITIVE = click.FloatRange(0, min_open=True)
+MEASURING = with_options(
+    click.option("--json", "as_json", is_flag=True, help="print the profile instead of a table"),
+    click.option("--fresh", is_flag=True, help="forget the results of an interrupted run"),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=POSITIVE,
+        metavar="SECONDS",
+        help="end the ranks after this time",
+    ),
+)
+"""Of commands that measure."""
 
 
 def fields_of(kind: Any, options: SimpleNamespace) -> dict[str, Any]:

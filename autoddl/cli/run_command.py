@@ -9,31 +9,9 @@ from typing import Any
 
 import click
 
-from autoddl.cli.options import with_options
+from autoddl.cli.options import NODES
 from autoddl.launch.job import LaunchJob, checked
 from autoddl.launch.supervise import supervise
-from autoddl.launch.terminal import Terminal
-
-
-def launch_options(*, required: bool, port: str) -> Any:
-    """Return the options of commands that start ranks, called as the fields of LaunchJob."""
-    return with_options(
-        click.option(
-            "--nproc-per-node", type=int, required=required, metavar="N", help="ranks on each node"
-        ),
-        click.option("--nnodes", type=int, default=1, metavar="N", help="nodes (1)"),
-        click.option("--node-rank", type=int, default=0, metavar="K", help="this node, from 0"),
-        click.option(
-            "--master-addr", default="127.0.0.1", metavar="HOST", help="where others reach node 0"
-        ),
-        click.option("--master-port", type=int, metavar="PORT", help=port),
-        click.option(
-            "--share-cores",
-            type=bool,
-            metavar="[yes|no]",
-            help="bind each rank to a core and wait asleep (yes with < 2 cores a rank)",
-        ),
-    )
 
 
 @click.command(
@@ -43,7 +21,11 @@ def launch_options(*, required: bool, port: str) -> Any:
     options_metavar="--nproc-per-node N [OPTIONS]",
     help="Start the ranks of a OneFlow job on this node and end them together.",
 )
-@launch_options(required=True, port="where rank 0 listens (one node: any)")
+@click.option("--nproc-per-node", type=int, required=True, metavar="N", help="ranks on each node")
+@NODES
+@click.option(
+    "--master-port", type=int, metavar="PORT", help="where rank 0 listens (one node: any)"
+)
 @click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="end all ranks then")
 @click.option("--log-dir", type=Path, metavar="DIR", help="keep each rank's output here")
 @click.argument(
@@ -54,7 +36,7 @@ def command(words: tuple[str, ...], **options: Any) -> int:
     if words and words[0].startswith("-") and words[0] != "-m":
         raise click.NoSuchOption(words[0])
     job = checked(LaunchJob(words, **options))
-    result = supervise(job, Terminal().write)
+    result = supervise(job)
     if not result.ok:
         sys.stderr.write(f"autoddl run: {result.told(job.rank(0))}")
         sys.stderr.flush()

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.calibrate.device.device_profile import measured_device
+from autoddl.calibrate.device.op_timing import measured_device
 from autoddl.calibrate.network.link_fits import measured_links
 from autoddl.engine import engines
 from autoddl.launch.launcher import launch

@@ -1,4 +1,4 @@
-"""The campaign of fit-device: the ops of small training steps, timed on all ranks of a machine."""
+"""The campaign of fit-device, the ops of small training steps on all ranks, and its device."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec import structs
 
 from autoddl.calibrate.campaign import Campaign
-from autoddl.calibrate.probe_launches import probe_job
+from autoddl.calibrate.probe_launches import one_of, probe_job
 from autoddl.engine.interface import Engine
 from autoddl.launch.job import LaunchJob
-from autoddl.perfmodel.calibration.kernel_fits import Timed
+from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
+from autoddl.perfmodel.profile import Device, Profile
 
 _LIMIT_S = {True: 240.0, False: 900.0}  # quick or not
 
@@ -122,3 +124,40 @@ def job_for(engine: Engine, settings: OpSettings, timeout_s: float | None = None
     """
     limit_s = _LIMIT_S[settings.quick] if timeout_s is None else timeout_s
     return probe_job(engine, engine.probes.ops, nproc_per_node=settings.ranks, timeout_s=limit_s)
+
+
+def measured_device(engine: Engine, nproc_per_node: int, *, quick: bool = False) -> Device:
+    """Time an engine's ops on `nproc_per_node` ranks of this machine at once; return the device.
+
+    Raises:
+        LaunchError: a rank failed, or the time limit was reached.
+        AutoDDLError: bad arguments or no engine.
+    """
+    settings = OpSettings(nproc_per_node, quick)
+    campaign = OpCampaign(settings)
+    campaign.run(job_for(engine, settings))
+    return device_from(campaign.ops, nproc_per_node)
+
+
+def device_from(ops: Sequence[Timed], ranks: int) -> Device:
+    """Return the device on which one of so many ranks of this machine has timed the ops."""
+    return device_of(ops, **one_of(ranks))
+
+
+def profile_with(
+    device: Device, settings: OpSettings, *, name: str, into: Profile | None
+) -> Profile:
+    """Return the profile `into` with the measured device, or one that has only this."""
+    command = f"python -m autoddl fit-device --nproc-per-node {settings.ranks}"
+    command += " --quick" * settings.quick
+    if into is not None:
+        return structs.replace(into, device=device, source=f"{into.source}; device: {command}")
+    return Profile(
+        name=name,
+        source=f"measured with {command}",
+        kind="measured",
+        device_type="cpu",
+        levels=("gpu",),
+        links=(),
+        device=device,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -67,22 +67,18 @@ def _key(of: CollectiveCase | Link) -> tuple[Any, ...]:
     return of.collective, of.level, of.group_size, of.inner, of.groups
 
 
-def _points(rows: Sequence[Timing]) -> list[Point]:
-    """Return the points above the noise; each of the others is reported."""
-    points = []
+def _points(rows: Iterable[Timing]) -> Iterator[Point]:
+    """Yield the points above the noise; each of the others is reported."""
     for row in rows:
         collective, level, size, inner, groups = _key(row.case)
         if row.seconds > 0:
-            points.append(
-                Point(collective, level, size, row.size_bytes, row.seconds, inner, groups)
-            )
+            yield Point(collective, level, size, row.size_bytes, row.seconds, inner, groups)
         else:
             logger.warning(
                 "%s drowned in noise and is left out; measure again when the machine has less to do, "
                 "or with a larger --budget",
                 row.case,
             )
-    return points
 
 
 def fits_of(rows: Sequence[Timing], modes: Sequence[str]) -> LinkFits:
@@ -91,7 +87,7 @@ def fits_of(rows: Sequence[Timing], modes: Sequence[str]) -> LinkFits:
     Raises:
         AutoDDLError: noise hid too much to fit anything.
     """
-    links = {mode: links_of(_points([r for r in rows if r.case.mode == mode])) for mode in modes}
+    links = {mode: links_of(_points(r for r in rows if r.case.mode == mode)) for mode in modes}
     return LinkFits(tuple(rows), links)
 
 
@@ -146,20 +142,10 @@ def raw_table(results: LinkFits) -> bytes:
     """Return the raw measurements as CSV, seconds and bytes."""
     rows = []
     for row in results.rows:
-        taken = {
-            key: f"{getattr(row, key):.9g}" for key in ("seconds", "min_s", "median_s", "max_s")
-        }
-        fitted = results.fitted_s(row)
-        rows.append(
-            {
-                **asdict(row.case),
-                **taken,
-                "size_bytes": round(row.size_bytes),
-                "steps": row.case.steps,
-                "repetitions": row.repetitions,
-                "fitted_s": "" if fitted is None else f"{fitted:.9g}",
-            }
-        )
+        values = asdict(row) | asdict(row.case)
+        values |= {"size_bytes": round(row.size_bytes), "steps": row.case.steps}
+        values["fitted_s"] = results.fitted_s(row)
+        rows.append({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in values.items()})
     return store.csv_bytes(COLUMNS, rows)
 
 

@@ -16,6 +16,8 @@ from autoddl.search.result import Assignment, Point
 class Assigned:
     """An assignment of a problem; what it stands for and costs is computed when it is asked for."""
 
+    micro_batches = 1
+
     def __init__(self, problem: CostNetwork, assignment: Point) -> None:
         self.problem, self.assignment = problem, Assignment.of(assignment)
 

@@ -34,9 +34,9 @@ def moved_s(op_type: str, family: str, size: int) -> float:
 def seconds(found: Staged, stage: int, phase: str) -> float:
     """Return the seconds of a stage's ops alone."""
     return sum(
-        price.seconds
-        for where, kind, price in found.prices["compute"]
-        if (where, kind) == (stage, phase)
+        spent.seconds
+        for spent in found.planned
+        if (spent.stage, spent.phase, spent.stream) == (stage, phase, "compute")
     )
 
 
