@@ -160,7 +160,7 @@ def optimize(
     oneflow = engines.load(ONEFLOW)
     if isinstance(graph, Program | str | Path):
         program = graph if isinstance(graph, Program) else Program.load(graph)
-        ranks, share = None, _same_process
+        ranks = None
     elif not oneflow.installed():
         raise AutoDDLError(
             f"optimize: got {type(graph).__name__}, and OneFlow is not installed; give a Program or "
@@ -168,7 +168,7 @@ def optimize(
         )
     else:
         program = oneflow.capture(graph, *inputs, **kwargs)
-        ranks, share = oneflow.cluster(), oneflow.agree
+        ranks = oneflow.cluster()
 
     def make() -> PlanValue:
         from autoddl.planner import choose, request
@@ -183,8 +183,4 @@ def optimize(
             )  # fmt: skip
             return choose.choose(asked)
 
-    return Plan.of(share(make))
-
-
-def _same_process(make: Callable[[], PlanValue]) -> PlanValue:
-    return make()
+    return Plan.of(make() if ranks is None else oneflow.agree(make))

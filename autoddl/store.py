@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -84,6 +87,15 @@ def write(path: Path | None, data: bytes) -> None:
         raise AutoDDLError(
             f"output file {path}: {error.strerror}; make room or give another with -o"
         ) from None
+
+
+def csv_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return these columns of rows as CSV."""
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().encode()
 
 
 def _mode(path: Path) -> int:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import click
 import pandas as pd
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 import autoddl
 from autoddl.errors import AutoDDLError
@@ -107,13 +107,7 @@ def command(write: bool, document: bool, file: Path | None, op_types: str, **giv
 
 
 def _run(name: str, arguments: dict[str, Any]) -> Report:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=None)
 
         def advance(done: int, total: int) -> None:

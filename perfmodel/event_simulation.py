@@ -7,7 +7,7 @@ for 3 s each, work 2 needs a link for 2 s once 0 has ended: they run from 0 to 3
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -41,23 +41,22 @@ ResourceParts = tuple[tuple[str, float], ...]
 """What a work consists of, in turn: a resource, and the seconds on it."""
 
 
-@dataclass(slots=True)
-class SimulatedWork:
-    """One work: its parts in turn, how many works it waits for, and what waits for it."""
-
-    name: str
-    parts: ResourceParts
-    waits: int = 0
-    next: list[int] = field(default_factory=list)
+def by_number(works: Sequence[ResourceParts]) -> tuple[list[str], Ragged, Floats]:
+    """Return the resources, by number those of each work's parts, and the seconds of all parts."""
+    resources: dict[str, int] = {}
+    rows = [[resources.setdefault(r, len(resources)) for r, _ in parts] for parts in works]
+    seconds = np.array([s for parts in works for _, s in parts], dtype=np.float64)
+    return list(resources), Ragged.of(rows), seconds
 
 
 class ResourceSpan(NamedTuple):
-    """A part of some work on a resource, in seconds after the begin."""
+    """A part of some work, by name and number, on a resource, in seconds after the begin."""
 
     name: str
     resource: str
     start_s: float
     end_s: float
+    work: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,29 +68,26 @@ class Works:
     graph: Graph
 
     @classmethod
-    def of(cls, found: Sequence[SimulatedWork]) -> Works:
-        """Return works given one by one; of what is ready at one time the first goes first."""
-        resources: dict[str, int] = {}
-        rows = [[resources.setdefault(r, len(resources)) for r, _ in work.parts] for work in found]
-        resource, later = Ragged.of(rows), Ragged.of([work.next for work in found])
-        seconds = np.array([s for work in found for _, s in work.parts], dtype=np.float64)
-        waits = np.array([work.waits for work in found], dtype=np.int64)
-        graph = Graph(resource.start, resource.items, seconds, waits, *later)
-        return cls([work.name for work in found], tuple(resources), graph)
-
-    def runs(self) -> list[tuple[int, int, float, float]]:
-        """Return (work, part, start, end) of all parts in the order in which they start."""
-        who, when = run(self.graph, len(self.resources))
-        return [(*w, *t) for w, t in zip(who.tolist(), when.tolist(), strict=True)]
+    def of(
+        cls, names: Sequence[str], resources: Sequence[str], resource: Ragged, seconds: Floats,
+        first: Ints, then: Ints,
+    ) -> Works:  # fmt: skip
+        """Return works; that with the number `then[i]` waits for that with the number `first[i]`."""
+        later, waits = (
+            Ragged.sorted(first, then, len(names)),
+            np.bincount(then, minlength=len(names)),
+        )
+        return cls(names, resources, Graph(*resource, seconds, waits, *later))
 
     def spans(self) -> list[ResourceSpan]:
-        """Return the same with the names of works and resources."""
-        begin, resource = self.graph.begin.tolist(), self.graph.resource.tolist()
+        """Return all parts in the order in which they start."""
+        who, when = run(self.graph, len(self.resources))
+        resource = self.graph.resource[self.graph.begin[who[:, 0]] + who[:, 1]].tolist()
         return [
-            ResourceSpan(
-                self.names[work], self.resources[resource[begin[work] + part]], start_s, end_s
+            ResourceSpan(self.names[work], self.resources[on], start_s, end_s, work)
+            for work, on, (start_s, end_s) in zip(
+                who[:, 0].tolist(), resource, when.tolist(), strict=True
             )
-            for work, part, start_s, end_s in self.runs()
         ]
 
     @property
@@ -121,16 +117,15 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats]:
     who, when = np.empty((parts, 2), np.int64), np.empty((parts, 2))
     waits, at = graph.waits.copy(), graph.begin.copy()
     # by resource a heap of (when it was ready, the work)
-    queues = [[(0.0, np.int64(0)) for _ in range(0)] for _ in range(resources)]
-    busy, until = np.full(resources, -1), np.full(resources, np.inf)
-    changed, moving = np.empty(resources, np.int64), np.empty(count, np.int64)
-    done, now, moved = 0, 0.0, 0
+    queues = [[(0.0, 0) for _ in range(0)] for _ in range(resources)]
+    busy, until = np.full(resources, -1), np.full(resources + 1, np.inf)  # none runs on the last
+    moving, moved = np.empty(count, np.int64), 0
+    done, now = 0, 0.0
     for work in range(count):
         if waits[work] == 0:
             moving[moved] = work
             moved += 1
     while True:
-        changes = 0  # of resources whose queue or state changed just now, as they did
         while True:
             ended = -1
             for resource in range(resources):
@@ -144,15 +139,12 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats]:
             moved += 1
             at[busy[ended]] += 1
             busy[ended], until[ended] = -1, np.inf
-            changes = _noted(changed, changes, ended)
         place = 0
         while place < moved:  # grows while it is walked
             work = moving[place]
             place += 1
             if at[work] < graph.begin[work + 1]:
-                resource = graph.resource[at[work]]
-                heappush(queues[resource], (now, work))
-                changes = _noted(changed, changes, resource)
+                heappush(queues[graph.resource[at[work]]], (now, work))
                 continue
             for k in range(graph.first[work], graph.first[work + 1]):
                 waits[graph.later[k]] -= 1
@@ -160,26 +152,13 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats]:
                     moving[moved] = graph.later[k]
                     moved += 1
         moved = 0
-        for k in range(changes):
-            resource = changed[k]
+        for resource in range(resources):
             if busy[resource] < 0 and len(queues[resource]):
                 work = heappop(queues[resource])[1]
                 busy[resource], until[resource] = work, now + graph.seconds[at[work]]
                 who[done, 0], who[done, 1] = work, at[work] - graph.begin[work]
                 when[done, 0], when[done, 1] = now, until[resource]
                 done += 1
-        now = np.inf
-        for resource in range(resources):
-            now = min(now, until[resource])
+        now = until.min()
         if now == np.inf:
             return who[:done], when[:done]
-
-
-@compiled
-def _noted(items: Ints, count: int, item: int) -> int:
-    """Put an item behind so many others if it is not among them; return how many there are now."""
-    for k in range(count):
-        if items[k] == item:
-            return count
-    items[count] = item
-    return count + 1

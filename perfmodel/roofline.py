@@ -8,10 +8,11 @@ Source: Williams, Waterman, Patterson, Roofline, CACM 52 (4), 2009.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from autoddl.perfmodel.kernel_variants import variant as variant_of
-from autoddl.perfmodel.profile import Device
+from autoddl.perfmodel.kernel_variants import variant
+from autoddl.perfmodel.profile import Device, Kernel, rate_of
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import OpView, find
@@ -20,70 +21,57 @@ from autoddl.sbp.shards import local_shape
 UNKNOWN_EFFICIENCY = 0.5  # of the peak, for ops that the profile knows nothing of
 
 
-def signature_s(
-    device: Device, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]
-) -> float:
-    """Return the seconds of an op on each device of a mesh with these axis sizes.
+class OpWork(NamedTuple):
+    """What an op does on one device: flops, and bytes that it reads or writes."""
 
-    Flops are those of the op type's rule on the local shapes, moved bytes all its local operands.
-    """
-    view, rule = _local(program, op, signature, mesh), find(op.type)
-    tensors = {operand: program.tensor[name] for operand, name in op.operands}
-    first = next(iter(tensors.values()), None)
-    return op_s(
-        device,
-        op_type=op.type,
-        family=rule.family if rule else "elementwise",
-        dtype=first.dtype if first else "float32",
-        flops=rule.flops(view) if rule else 0.0,
-        moved_bytes=sum(math.prod(view.shape[o]) * t.item_bytes for o, t in tensors.items()),
-        variant=variant_of(view),
-    )
+    op_type: str
+    family: str
+    dtype: str
+    flops: float
+    moved_bytes: float
+    variant: str = ""  # kernel_variants.py
 
+    @classmethod
+    def of(cls, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]) -> OpWork:
+        """Return the work of an op on each device of a mesh with these axis sizes.
 
-def local_flops(program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]) -> float:
-    """Return the flops of an op on each device of a mesh; none for an op without a rule."""
-    view, rule = _local(program, op, signature, mesh), find(op.type)
-    return rule.flops(view) if rule else 0.0
+        Flops are those of the op type's rule on the local shapes, none for an op without a rule; moved
+        bytes are all its local operands.
+        """
+        tensors = {operand: program.tensor[name] for operand, name in op.operands}
+        local = {o: local_shape(t.shape, signature[o], mesh) or t.shape for o, t in tensors.items()}
+        view, rule = OpView.of(op, local), find(op.type)
+        first = next(iter(tensors.values()), None)
+        return cls(
+            op.type,
+            rule.family if rule else "elementwise",
+            first.dtype if first else "float32",
+            rule.flops(view) if rule else 0.0,
+            sum(math.prod(view.shape[o]) * t.item_bytes for o, t in tensors.items()),
+            variant(view),
+        )
 
-
-def kernel_name(
-    device: Device, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]
-) -> str:
-    """Return the name of the kernel that prices an op, or its type where there is none."""
-    view, rule = _local(program, op, signature, mesh), find(op.type)
-    candidates = names(op.type, rule.family if rule else "elementwise", variant_of(view))
-    return next((name for name in candidates if name in device.kernels), op.type)
-
-
-def _local(program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]) -> OpView:
-    """Return the op with the shapes that its operands have on one device."""
-    shapes = {operand: program.tensor[name].shape for operand, name in op.operands}
-    return OpView.of(op, {o: local_shape(s, signature[o], mesh) or s for o, s in shapes.items()})
+    def kernel(self, device: Device) -> tuple[str, Kernel | None]:
+        """Return the kernel of an op and its name; the name of its type, and none, if there is none."""
+        for name in names(self.op_type, self.family, self.variant):
+            if name in device.kernels:
+                return name, device.kernels[name]
+        return self.op_type, None
 
 
-def op_s(
-    device: Device,
-    *,
-    op_type: str,
-    family: str,
-    dtype: str,
-    flops: float,
-    moved_bytes: float,
-    variant: str = "",
-) -> float:
+def op_s(device: Device, work: OpWork) -> float:
     """Return overhead + max(flops / rate, bytes / bandwidth), in seconds.
 
-    `flops` and `moved_bytes` (read and written) are those of one device. The numbers are those of
-    the op type (in this variant, kernel_variants.py), else of its family, else the device's bandwidth
-    and half of its peak. A dtype that is not listed runs at the float32 rate.
+    The numbers are those of the op type (in this variant), else of its family, else the device's
+    bandwidth and half of its peak. A dtype that is not listed runs at the float32 rate.
     """
-    kernel = next(filter(None, map(device.kernels.get, names(op_type, family, variant))), None)
-    if kernel is None:
-        rate = UNKNOWN_EFFICIENCY * rate_of(device.peak_flops, dtype)
-        return device.op_overhead_s + max(flops / rate, moved_bytes / device.memory_bytes_per_s)
-    rate = rate_of(kernel.flops_per_s, dtype)
-    return kernel.overhead_s + max(flops / rate, moved_bytes / kernel.bytes_per_s)
+    _, kernel = work.kernel(device)
+    if kernel is not None:
+        return kernel.op_s(work.dtype, work.flops, work.moved_bytes)
+    rate = UNKNOWN_EFFICIENCY * rate_of(device.peak_flops, work.dtype)
+    return device.op_overhead_s + max(
+        work.flops / rate, work.moved_bytes / device.memory_bytes_per_s
+    )
 
 
 def names(op_type: str, family: str, variant: str) -> tuple[str, ...]:
@@ -91,8 +79,3 @@ def names(op_type: str, family: str, variant: str) -> tuple[str, ...]:
     if not variant:
         return op_type, family
     return f"{op_type}:{variant}", f"{family}:{variant}", op_type, family
-
-
-def rate_of(by_dtype: Mapping[str, float], dtype: str) -> float:
-    """Return the rate of a dtype, of float32 if it is not listed."""
-    return by_dtype.get(dtype) or by_dtype["float32"]

@@ -1,6 +1,6 @@
 """What one training step under a planned layout takes, op by op and boxing by boxing, and how sure.
 
-The same prices as those of the search (search.builder, redistribute), for layouts that are given: an
+The same prices as those of the search (search.network.builder), for layouts that are given: an
 old plan on a new cluster, a plan to be held against the clock.
 
 What a price is sure of is the mean error of the kernel or link that it comes from. All prices from one
@@ -11,21 +11,22 @@ source err alike, so their errors add up; different sources err independently: t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from autoddl.errors import AutoDDLError
+from autoddl.grouping import distinct
 from autoddl.perfmodel.profile import Kernel, Link, Profile
 from autoddl.perfmodel.redistribution import Redistributor
-from autoddl.perfmodel.roofline import kernel_name, signature_s
+from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.ragged import Ragged
 from autoddl.sbp.boxing import Boxing, boxing
 from autoddl.sbp.layout import NONE, Layout, Path
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.program import Op, Program
+from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.program.columns import Ints
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
@@ -101,6 +102,14 @@ class StepPrices:
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], Price] = {}
         self._paths: dict[object, tuple[Price, ...]] = {}
 
+    def step(self, layout: Layout) -> StepCost:
+        """Return what a step costs under a layout.
+
+        Raises:
+            AutoDDLError: a tensor or op has no state, or no boxing leads from one state to the next.
+        """
+        return StepCost(self.ops(layout), self._boxings(layout))
+
     def ops(self, layout: Layout) -> Priced:
         """Return the price of every op under a layout, in the order of the program.
 
@@ -120,88 +129,65 @@ class StepPrices:
 
     def _alike(self, layout: Layout) -> tuple[Ints, Ints]:
         """Return ops of distinct kinds and signatures, and for every op which of these it is like."""
-        kind = self.program.columns.kind
         try:
-            signature = layout.signatures.complete()
+            return distinct(layout.signatures.complete(), self.program.columns.kind)
         except KeyError as error:
             raise AutoDDLError(
                 f"step: op {error.args[0]} has no signature; plan this program with autoddl.optimize"
             ) from None
-        keys = signature * (len(kind) + 1) + kind
-        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-        return first, which
 
-    def boxings(self, layout: Layout) -> Priced:
+    def _boxings(self, layout: Layout) -> Priced:
         """Return the price of every boxing under a layout, in the order of its redistributions.
 
         Results of ops that are alike are priced once for each path.
-
-        Raises:
-            AutoDDLError: a tensor has no state, or no boxing leads from one state to the next.
         """
         columns, moves = self.program.columns, layout.moves
         maker, made = columns.maker[moves.tensor], columns.output[moves.tensor]
         stored = np.flatnonzero(maker < 0)
-        distinct, which = self._alike(layout)
-        source, made[stored] = which[maker], columns.form[moves.tensor[stored]]
-        source[stored] = len(distinct) + 1 + _stored(layout, moves.tensor[stored])
-        keys = source * (int(made.max(initial=0)) + 1) + made
-        keys = keys * len(moves.paths) + moves.path
-        _, first, number = np.unique(keys, return_index=True, return_inverse=True)
-        alike = zip(moves.tensor[first].tolist(), moves.path[first].tolist(), strict=True)
-        known = [self._path(layout, tensor, moves.paths[path]) for tensor, path in alike]
+        kept, (alike, which) = moves.tensor[stored], self._alike(layout)
+        source, made[stored] = which[maker], columns.form[kept]
+        source[stored] = len(alike) + 1 + _stored(layout, kept)
+        first, number = distinct(source, made, moves.path)
+        paths = [moves.paths[path] for path in moves.path[first].tolist()]
+        names = [self.program.tensors[tensor].name for tensor in moves.tensor[first].tolist()]
+        states = map(layout.state, moves.tensor[first].tolist())
+        known = list(map(self.path, names, states, paths))
         start = np.cumsum([0, *map(len, known)])
         rows = Ragged(start, np.arange(start[-1])).take(number)
         return Priced(list(chain.from_iterable(known)), rows.items)
 
-    def _path(self, layout: Layout, number: int, path: Path) -> Sequence[Price]:
-        """Return the price of every boxing of a tensor on a path from the state that it has."""
-        state, name = layout.state(number), self.program.tensors[number].name
-        if state is None:
-            raise AutoDDLError(f"step: tensor {name} has no state; the plan is for another program")
-        return self.path(name, state, path)
-
-    def path(self, name: str, start: NdSbp, path: Path) -> Sequence[Price]:
+    def path(self, name: str, start: NdSbp | None, path: Path) -> Sequence[Price]:
         """Return the price of every boxing of a tensor on a path, which begins behind `start`.
 
         Raises:
-            AutoDDLError: no boxing leads from one state to the next.
+            AutoDDLError: the tensor has no state, or no boxing leads from one state to the next.
         """
+        if start is None:
+            raise AutoDDLError(f"step: tensor {name} has no state; the plan is for another program")
         tensor = self.program.tensor[name]
         key = tensor.shape, tensor.dtype, start, path
-        known = self._paths.get(key)
-        if known is None:
-            steps = _steps(tensor.shape, start, path, self.mesh)
-            known = tuple([self._boxing(step, tensor.item_bytes) for step in steps])
-            self._paths[key] = known
-        return known
+        if key not in self._paths:
+            self._paths[key] = tuple(
+                [self._boxing(tensor, *states) for states in pairwise((start, *path))]
+            )
+        return self._paths[key]
 
     def _op(self, op: Op, signature: NdSignature) -> Price:
-        device, mesh = self.profile.device, self.mesh.shape
-        source = kernel_name(device, self.program, op, signature, mesh)
-        seconds = signature_s(device, self.program, op, signature, mesh)
-        return Price(seconds, source, _error(device.kernels.get(source)))
+        work = OpWork.of(self.program, op, signature, self.mesh.shape)
+        source, kernel = work.kernel(self.profile.device)
+        return Price(op_s(self.profile.device, work), source, _error(kernel))
 
-    def _boxing(self, step: Boxing, item_bytes: int) -> Price:
+    def _boxing(self, tensor: Tensor, before: NdSbp, after: NdSbp) -> Price:
+        step = boxing(before, after, tensor.shape, self.mesh.shape, uneven=True)
+        if step is None:
+            raise AutoDDLError(
+                f"step: no boxing leads from {before} to {after} for shape {tensor.shape} on mesh "
+                f"{self.mesh}"
+            )
         link = self._redistributor.link(step)
         source = "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
-        return Price(self._redistributor.step_s(step, item_bytes), source, _error(link), step)
-
-
-def step_cost(
-    mesh: Mesh,
-    profile: Profile,
-    layout: Layout,
-    *,
-    prices: StepPrices | None = None,
-) -> StepCost:
-    """Return what a step costs under `profile`, in seconds; `prices` are those of an earlier layout.
-
-    Raises:
-        AutoDDLError: a tensor or op has no state, or no boxing leads from one state to the next.
-    """
-    known = prices or StepPrices(layout.program, mesh, profile)
-    return StepCost(known.ops(layout), known.boxings(layout))
+        seconds = self._redistributor.step_s(step, tensor.item_bytes)
+        return Price(seconds, source, _error(link), step)
 
 
 def _stored(layout: Layout, tensors: Ints) -> Ints:
@@ -214,15 +200,3 @@ def _stored(layout: Layout, tensors: Ints) -> Ints:
 def _error(source: Kernel | Link | None) -> float:
     known = None if source is None else source.mean_error
     return UNKNOWN_ERROR if known is None else known
-
-
-def _steps(shape: tuple[int, ...], start: NdSbp, path: Path, mesh: Mesh) -> Iterable[Boxing]:
-    here = start
-    for state in path:
-        step = boxing(here, state, shape, mesh.shape, uneven=True)
-        if step is None:
-            raise AutoDDLError(
-                f"step: no boxing leads from {here} to {state} for shape {shape} on mesh {mesh}"
-            )
-        yield step
-        here = state

@@ -11,22 +11,22 @@ after 6 s, since the boxing is over after 5 s; the step takes 7 s where the sum 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from autoddl.grouping import inverse
 from autoddl.perfmodel.event_simulation import (
     Floats,
-    Graph,
     Ints,
     ResourceParts,
     Works,
+    by_number,
     earliest_ends,
 )
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.step_cost import Price, StepCost, StepPrices, Totals, step_cost
+from autoddl.perfmodel.step_cost import Price, StepPrices, Totals
 from autoddl.ragged import Ragged
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
@@ -56,54 +56,42 @@ class Prediction:
         return math.hypot(self.cost.uncertainty_s, MODEL_ERROR * self.step_s)
 
 
-def predict(
-    mesh: Mesh,
-    profile: Profile,
-    layout: Layout,
-    *,
-    prices: StepPrices | None = None,
-    compute_stream: bool = False,
-) -> Prediction:
+def predict(mesh: Mesh, profile: Profile, layout: Layout) -> Prediction:
     """Return what a step takes in which ops and boxings overlap as Profile.overlap says.
 
-    Nothing does where boxings are ops of the compute stream. `prices` are those of another layout of
-    the program, if there was one.
-
     Raises:
-        AutoDDLError: as step_cost.step_cost.
+        AutoDDLError: as StepPrices.step.
     """
-    cost = step_cost(mesh, profile, layout, prices=prices)
-    totals = cost.totals
-    if compute_stream:
-        return Prediction(totals, totals.step_s)
-    return Prediction(totals, StepTimeline(mesh, profile, layout, cost).works.end_s)
+    return StepTimeline(StepPrices(layout.program, mesh, profile), layout).prediction
 
 
 class StepTimeline:
     """The works of a step: the ops in their order, then the boxings by when their tensors are made.
 
     A tensor's boxings start when it has been made, one behind the other; its readers wait for the last.
-    Where nothing `overlaps`, boxings are the device's work.
+    Where nothing `overlaps`, since boxings are ops of the compute stream, they are the device's work.
     """
 
-    def __init__(
-        self, mesh: Mesh, profile: Profile, layout: Layout, cost: StepCost, *, overlaps: bool = True
-    ) -> None:
-        self.mesh, self.profile, self.overlaps = mesh, profile, overlaps
+    def __init__(self, prices: StepPrices, layout: Layout, *, overlaps: bool = True) -> None:
+        self.mesh, self.profile, self.overlaps = prices.mesh, prices.profile, overlaps
         self.layout, self.program, moves = layout, layout.program, layout.moves
+        self.cost = cost = prices.step(layout)
         columns = self.program.columns
         maker, output = columns.maker[moves.tensor], columns.output[moves.tensor]
         _, first, tensor = np.unique(moves.tensor, return_index=True, return_inverse=True)
         order = np.lexsort((first[tensor], output, maker))
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
         self.maker, self.tensor = maker[order], moves.tensor[order]
-        self.move = place[moves.item]  # of each reader of a moved tensor
-        lengths = moves.lengths
-        begin = np.append(0, lengths.cumsum())
+        self.move = inverse(order)[moves.item]  # of each reader of a moved tensor
+        begin = np.append(0, moves.lengths.cumsum())
         self.boxing = Ragged(begin, cost.boxings.which).take(order)
         self.compute_s = np.array([p.seconds for p in cost.ops.prices])[cost.ops.which]
         self.parts = [self._parts_of(price) for price in cost.boxings.prices]
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """Return what the step costs, and takes."""
+        totals = self.cost.totals
+        return Prediction(totals, self.works.end_s if self.overlaps else totals.step_s)
 
     def _parts_of(self, price: Price) -> ResourceParts:
         """Return on which resources a boxing runs for how long."""
@@ -126,34 +114,28 @@ class StepTimeline:
         source[slot[slot >= 0]] = last[self.move[slot >= 0]]
         behind = np.concatenate((np.arange(ops), self.maker[self.boxing.row]))
         order = np.argsort(behind, kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
+        place = inverse(order)
         first, then = np.concatenate((source, before)), np.concatenate((inputs.op, boxings))
         first, then = place[first[first >= 0]], place[then[first >= 0]]
         first, then = np.divmod(np.unique(first * len(order) + then), max(len(order), 1))
-        resources, parts, seconds = self._parts(order)
-        waits = np.bincount(then, minlength=len(order))
-        later = np.searchsorted(first, np.arange(len(order) + 1))
         tensors = [self.program.tensors[n].name for n in self.tensor.tolist()]
         names = [op.name for op in self.program.ops]
         names += [tensors[move] for move in self.boxing.row.tolist()]
-        graph = Graph(parts.start, parts.items, seconds, waits, later, then)
-        return Works([names[work] for work in order.tolist()], resources, graph)
+        names = [names[work] for work in order.tolist()]
+        return Works.of(names, *self._parts(order), first, then)
 
-    def _parts(self, order: Ints) -> tuple[Sequence[str], Ragged, Floats]:
+    def _parts(self, order: Ints) -> tuple[list[str], Ragged, Floats]:
         """Return the resources, and of the parts of works in this order the resource and seconds."""
-        resources = {DEVICE: 0}
-        each = [[resources.setdefault(r, len(resources)) for r, _ in mine] for mine in self.parts]
-        resource, busy = Ragged.of(each), self.compute_s > 0
-        seconds = [s for mine in self.parts for _, s in mine]
-        mine = Ragged(resource.start, np.arange(len(seconds))).take(self.boxing.items)
+        resources, resource, seconds = by_number([((DEVICE, 0.0),), *self.parts])
+        mine = Ragged(resource.start, np.arange(len(seconds))).take(1 + self.boxing.items)
+        busy = self.compute_s > 0
         begin = np.append(0, busy.cumsum())
         start = np.concatenate((begin, begin[-1] + mine.start[1:]))
         found = Ragged(start, np.arange(start[-1])).take(order)
         device = np.zeros(begin[-1], dtype=np.int64)
         on = np.concatenate((device, resource.items[mine.items]))
-        took = np.concatenate((self.compute_s[busy], np.array(seconds)[mine.items]))
-        return tuple(resources), Ragged(found.start, on[found.items]), took[found.items]
+        took = np.concatenate((self.compute_s[busy], seconds[mine.items]))
+        return resources, Ragged(found.start, on[found.items]), took[found.items]
 
     @cached_property
     def least_s(self) -> float:

@@ -21,7 +21,10 @@ def prepare() -> None:
         ints, floats, ints, ints, ints, none, ints, ints, ints, floats, ints, ints
     )
     queue = evaluator.Queue(ints, ints, np.zeros(4, dtype=np.int64))
-    evaluator.costs_of(arrays, ints)
+    frozen = ints.copy()
+    frozen.flags.writeable = False
+    for point in (ints, frozen):  # which numba tells apart
+        evaluator.costs_of(arrays, point)
     evaluator.block_of(arrays, evaluator.BlockMove(ints, np.zeros((0, 1), np.int64), ints), ints)
     evaluator.descend(arrays, evaluator.Incidence(none, ints), ints, queue, 0, 0.0, 0)
     reads = follow.Reads(

@@ -35,6 +35,15 @@ class _NoOneFlow:
 _guard = _NoOneFlow()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cases",
+        type=int,
+        metavar="N",
+        help="of a parametrised test run N cases at most, from the first to the last",
+    )
+
+
 def pytest_collection(session: pytest.Session) -> None:
     sys.meta_path.insert(0, _guard)
 
@@ -44,13 +53,31 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         sys.meta_path.remove(_guard)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    most = config.getoption("--cases")
+    if most is not None:
+        kept = _some_cases(items, most)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+        items[:] = [item for item in items if item.nodeid in kept]
     if HAS_ONEFLOW:
         return
     skip = pytest.mark.skip(reason="OneFlow is not installed; `make test` runs this with it")
     for item in items:
         if any(item.get_closest_marker(name) for name in NEED_ONEFLOW):
             item.add_marker(skip)
+
+
+def _some_cases(items: list[pytest.Item], most: int) -> set[str]:
+    """Return the names of at most so many cases of each test, as far from each other as can be."""
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: set[str] = set()
+    for cases in tests.values():
+        step = max(1.0, (len(cases) - 1) / max(1, most - 1))
+        places = {round(number * step) for number in range(most)}
+        kept.update(cases[place].nodeid for place in places if place < len(cases))
+    return kept
 
 
 @pytest.fixture(autouse=True)
@@ -76,11 +103,14 @@ def _own_cache(
 ) -> Iterator[None]:
     """Keep the user's cache out of tests, and tests out of the user's cache.
 
-    Matplotlib's list of fonts, which takes seconds to make, stays from one run to the next.
+    Matplotlib's list of fonts, which takes seconds to make, stays from one run to the next where
+    pytest keeps anything.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("MPLCONFIGDIR", str(request.config.cache.mkdir("matplotlib")))
+        kept = getattr(request.config, "cache", None)  # not with `-p no:cacheprovider`
+        if kept is not None:
+            patch.setenv("MPLCONFIGDIR", str(kept.mkdir("matplotlib")))
         yield
 
 

@@ -1,32 +1,32 @@
-"""What all measurements have in common: launches of a probe until nothing is left, kept as they go.
+"""What all measurements have in common: parts as data, launches until none is left, kept as they go.
 
-A probe (engine.interface.Probes) is a module that all ranks run on a folder with task.json. It appends
-a line of JSON for every part of the task that it has done; a part is kept at once, and a launch whose
-ranks die or hang is followed by another that does the parts left. So an interrupted command goes on
-where it ended.
+A probe (engine.interface.Probes) is a module that all ranks run on a folder with task.json. Its rank 0
+appends a line of JSON to results.jsonl for every part of the task that is done; a line is kept at once,
+and a launch whose ranks die or hang is followed by another that does the parts left. So an interrupted
+command goes on where it ended.
+
+The file of partial results has the same lines, after a first one that names the settings:
+
+    {"format": "autoddl.fit_device.partial", "settings": {"ranks": 2, "quick": true, "ops": []}}
+    {"source": "rows 256x512", "ops": [{"op_type": "matmul", "seconds": 0.0012, …}]}
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import logging
-import os
-import signal
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from bisect import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-import autoddl
 from autoddl import store
-from autoddl.engine.interface import Engine
+from autoddl.calibrate.probe_launches import Retries, carry_out, follow, launches, memory
 from autoddl.errors import AutoDDLError
-from autoddl.launch.job import LaunchError, LaunchResult
-from autoddl.launch.launcher import launch
+from autoddl.launch.job import LaunchJob
 
 logger = logging.getLogger(__name__)
 
@@ -34,239 +34,168 @@ OnProgress = Callable[[str, float], None]
 """Called with what is being measured and the share of the whole that is done, 0 to 1."""
 
 ANEW = "--fresh starts anew"
-# OneFlow 0.9 puts a call of an nn.Graph into its queue after having started it. Where the call ends
-# first, the rank crashes or hangs: seen once in some thousand calls of a few ms on crowded cores.
-ATTEMPTS = 3  # for one part, after which it is left out
-MOST_LEFT_OUT = 2
-_TIMED_OUT = 124  # exit code of a launch; above are those of ranks that a signal killed
-_HANG = "Timeout ("  # what faulthandler writes when the ranks' own alarm ends them
-_PORTS = 64  # every launch takes the next port: the last one's may still be in use
 
 
-@dataclass(frozen=True)
-class ClusterNode:
-    """Which node this is, how the nodes find each other, and how its ranks wait (see launch)."""
+class CampaignPart(Protocol):
+    """What is measured at once and kept when it is done: frozen data."""
 
-    rank: int = 0
-    master_addr: str = "127.0.0.1"
-    master_port: int | None = None
-    share_cores: bool | None = None
+    def __hash__(self) -> int: ...
 
+    @property
+    def label(self) -> str:
+        """Return it in words; parts that differ only in size may have the same."""
 
-@dataclass
-class Launches:
-    """The launches of a probe on this node, one after the other, under one time limit."""
+    @property
+    def weight(self) -> float:
+        """Return how long it takes beside others."""
 
-    probe: str
-    nproc_per_node: int
-    timeout_s: float | None = None
-    nnodes: int = 1
-    node: ClusterNode = field(default_factory=ClusterNode)
-    count: int = 0
-    begin_s: float = field(default_factory=time.monotonic)
+    @property
+    def memory_bytes(self) -> int:
+        """Return about how much memory it takes on each rank until the ranks end."""
 
-    def launch(self, folder: Path) -> LaunchResult:
-        """Start this node's ranks with the task in `folder` and wait for them."""
-        port = self.node.master_port
-        left_s = None
-        if self.timeout_s is not None:
-            left_s = max(0.0, self.timeout_s - (time.monotonic() - self.begin_s))
-        result = launch(
-            ["-m", self.probe, str(folder)],
-            nproc_per_node=self.nproc_per_node,
-            nnodes=self.nnodes,
-            node_rank=self.node.rank,
-            master_addr=self.node.master_addr,
-            master_port=None if port is None else port + self.count % _PORTS,
-            timeout_s=left_s,
-            env={"PYTHONPATH": _python_path()},
-            stream_rank0=False,
-            share_cores=self.node.share_cores,
-        )
-        self.count += 1
-        return result
-
-    def carry_out(self, task: Mapping[str, Any], look: Callable[[Path], None]) -> LaunchResult:
-        """Launch a task; `look` is called now and then, and at the end, to take what is done."""
-        with tempfile.TemporaryDirectory(prefix="autoddl-") as name:
-            folder = Path(name)
-            (folder / "task.json").write_text(json.dumps(task))
-            with _looking(lambda: look(folder)):
-                return self.launch(folder)
+    @property
+    def needed(self) -> bool:
+        """Tell that it can't be left out."""
 
 
-def _python_path() -> str:
-    root = str(Path(autoddl.__file__).parent.parent)
-    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+P = TypeVar("P", bound=CampaignPart)
 
 
-@contextlib.contextmanager
-def _looking(look: Callable[[], None]) -> Iterator[None]:
-    """Call `look` every 0.2 s and at the end; where it fails, interrupt the launch and raise that."""
-    over = threading.Event()
-    failures: list[AutoDDLError] = []
+class Campaign(ABC, Generic[P]):
+    """Parts to measure, and what came of those that are done: `found`."""
 
-    def follow() -> None:
-        try:
-            while not over.wait(0.2):
-                look()
-        except AutoDDLError as error:
-            failures.append(error)
-            os.kill(os.getpid(), signal.SIGINT)  # ends the ranks
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not failures:
-            raise
-    finally:
-        over.set()
-        thread.join()
-        if not failures:
-            look()
-    if failures:
-        raise failures[0]
-
-
-class Retries:
-    """Decide after failed launches: once more, without the part that stopped them, or an error."""
-
-    def __init__(self) -> None:
-        self.left_out: list[Hashable] = []
-        self._failures: dict[Hashable, int] = {}
-
-    def account(
-        self, result: LaunchResult, stopped: Hashable, *, label: str, any_done: bool
-    ) -> None:
-        """Note that a launch failed while doing the part `stopped` (None: it is not known which).
-
-        Raises:
-            LaunchError: another launch would fail, too.
-        """
-        if not worth_another(result):
-            raise LaunchError(result)
-        count = self._failures[stopped] = self._failures.get(stopped, 0) + 1
-        if count < ATTEMPTS:
-            logger.warning("%s; trying once more", result.message)
-            return
-        if stopped is None or not any_done or len(self.left_out) >= MOST_LEFT_OUT:
-            raise LaunchError(result)
-        self.left_out.append(stopped)
-        logger.warning("%s, %d times in %s, which is left out", result.message, count, label)
-
-
-def worth_another(result: LaunchResult) -> bool:
-    """Tell whether ranks were killed or hung, rather than failing with an error of their own."""
-    if result.timed_out:
-        return False
-    return result.exit_code > _TIMED_OUT or any(line.startswith(_HANG) for line in result.tail)
-
-
-class Finished:
-    """The parts of a measurement that are done, kept in a file of JSON lines (or in memory only).
-
-    The first line names the settings, each further one is a part. `take` makes something of a part;
-    it raises ValueError, KeyError or TypeError where the part is damaged, which is then left out.
-    """
+    kind: ClassVar[str]
+    """Of its partial files."""
 
     def __init__(
-        self, path: Path | None, kind: str, settings: Mapping[str, Any],
-        take: Callable[[Any], None], *, fresh: bool = False,
-    ) -> None:  # fmt: skip
-        """Read what `path` has, or make it.
+        self, parts: Sequence[P], settings: Mapping[str, Any], partial: Path | None, *, fresh: bool
+    ) -> None:
+        """Read what the file of partial results has, or make it; without a path nothing is kept.
 
         Raises:
             AutoDDLError: it is of other settings, not such a file, or cannot be written.
         """
-        self.path, self._take = path, take
+        self.parts, self.partial = parts, partial
+        self.found: dict[P, Any] = {}
         self.resumed = 0
-        if path is None:
-            return
-        head = {"format": f"autoddl.{kind}.partial", "settings": json.loads(json.dumps(settings))}
-        try:
-            if fresh or not path.exists() or not path.read_bytes().strip():
-                path.write_text(json.dumps(head) + "\n")
-            else:
-                self._read(path, head)
-        except OSError as error:
-            raise self._trouble(error) from None
+        """How many lines the file had."""
+        head = {"format": f"autoddl.{self.kind}.partial", "settings": settings}
+        head = json.loads(json.dumps(head))
+        if partial is not None:
+            with _explained(partial):
+                if fresh or not partial.exists() or not partial.read_bytes().strip():
+                    partial.write_text(json.dumps(head) + "\n")
+                else:
+                    self._resume(partial, head)
 
-    def add(self, part: Any) -> None:
-        """Take a part and keep it.
+    @abstractmethod
+    def read(self, line: Any) -> tuple[P, Any]:
+        """Return the part that a line is of, and what came of it.
+
+        Raises:
+            ValueError, KeyError, TypeError: the line is damaged.
+        """
+
+    @abstractmethod
+    def task(self, batch: Sequence[P], left: Sequence[P]) -> Any:
+        """Return what the ranks are told, as JSON, to measure a batch of the parts that are left."""
+
+    def lines(self, part: P) -> int:
+        """Return how often the ranks report a part, each time with more repetitions."""
+        return 1
+
+    def add(self, line: Any) -> P:
+        """Take a line and keep it; return the part that it is of.
 
         Raises:
             AutoDDLError: the file cannot be written.
         """
-        self._take(part)
-        try:
-            if self.path is not None:
-                store.append(self.path, part)
-        except OSError as error:
-            raise self._trouble(error) from None
+        part, value = self.read(line)
+        self.found[part] = value
+        if self.partial is not None:
+            with _explained(self.partial):
+                store.append(self.partial, line)
+        return part
 
-    def remove(self) -> None:
+    def forget(self) -> None:
         """Delete the file: all is measured and written."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+        if self.partial is not None:
+            self.partial.unlink(missing_ok=True)
 
-    def _read(self, path: Path, head: Mapping[str, Any]) -> None:
-        values, damaged = store.read(path)
-        self._check(values.pop(1, None), head)
-        for number, value in values.items():
-            try:
-                self._take(value)
-                self.resumed += 1
-            except (ValueError, KeyError, TypeError):
-                damaged.append(number)
-        for number in damaged:
-            logger.warning(
-                "%s: line %d is truncated or damaged and is left out; its part is measured again",
-                path, number,
-            )  # fmt: skip
+    def run(self, job: LaunchJob, progress: OnProgress = lambda text, done: None) -> None:
+        """Launch a probe (`probe_job`) until every part is measured or left out.
 
-    def _check(self, seen: Any, head: Mapping[str, Any]) -> None:
+        On nodes other than 0, take part in node 0's launches; these learn no results.
+
+        Raises:
+            LaunchError: ranks failed again and again, or the time limit was reached.
+            AutoDDLError: the file of partial results cannot be written.
+        """
+        if job.node_rank > 0:
+            follow(job)
+            return
+        spent, total = (sum(part.weight for part in parts) for parts in (self.found, self.parts))
+        total = total or 1.0
+
+        def keep(line: Any) -> None:
+            nonlocal spent
+            part = self.add(line)
+            spent += part.weight / self.lines(part)
+            progress(part.label, min(1.0, spent / total))
+
+        retries, jobs = Retries(), launches(job)
+        progress("starting the ranks", spent / total)
+        while left := [p for p in self.parts if p not in self.found and p not in retries.left_out]:
+            batch = left[: _fitting(left, job.nproc_per_node)]
+            result = carry_out(next(jobs), self.task(batch, left), keep)
+            if not result.ok:
+                stopped = next((part for part in batch if part not in self.found), None)
+                spare = None if stopped is None or stopped.needed else stopped
+                retries.account(result, spare, any_done=bool(self.found))
+
+    def _resume(self, partial: Path, head: Mapping[str, Any]) -> None:
+        values, damaged = store.read(partial)
+        seen = values.pop(1, None)
         if not isinstance(seen, dict) or seen.get("format") != head["format"]:
-            raise AutoDDLError(f"{self.path}: not a file of partial results; {ANEW}")
+            raise AutoDDLError(f"{partial}: not a file of partial results; {ANEW}")
         old, new = seen.get("settings") or {}, head["settings"]
         other = [f"{k} {old.get(k)!r} instead of {v!r}" for k, v in new.items() if old.get(k) != v]
         if other:
             raise AutoDDLError(
-                f"{self.path}: partial results of other settings: {', '.join(other)}; "
+                f"{partial}: partial results of other settings: {', '.join(other)}; "
                 f"give the same ones to go on, or {ANEW}"
             )
+        for number, value in values.items():
+            try:
+                part, result = self.read(value)
+            except (ValueError, KeyError, TypeError):
+                damaged.append(number)
+            else:
+                self.found[part] = result
+                self.resumed += 1
+        for number in damaged:
+            logger.warning(
+                "%s: line %d is truncated or damaged and is left out; its part is measured again",
+                partial, number,
+            )  # fmt: skip
 
-    def _trouble(self, error: OSError) -> AutoDDLError:
-        return AutoDDLError(
-            f"partial results {self.path}: {error.strerror}; make room there or give another output "
-            "with -o"
-        )
 
-
-def check_measurable(engine: Engine, timeout_s: float | None) -> None:
-    """Raise AutoDDLError where nothing can be measured."""
-    if not engine.installed():
+@contextmanager
+def _explained(partial: Path) -> Iterator[None]:
+    """Say what to do where a file of partial results cannot be read or written."""
+    try:
+        yield
+    except OSError as error:
         raise AutoDDLError(
-            "OneFlow is not installed, so nothing can be measured; install it with "
-            "`pip install 'autoddl[oneflow]'` (CPython 3.10)"
-        )
-    if timeout_s is not None and not timeout_s > 0:
-        raise AutoDDLError(f"timeout: got {timeout_s}; allowed are more than 0 seconds")
+            f"partial results {partial}: {error.strerror}; make room there or give another output "
+            "with -o"
+        ) from None
 
 
-def cpu_name() -> str:
-    """Return the model of this machine's processor."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return "CPU"
+def _fitting(parts: Sequence[CampaignPart], ranks: int) -> int:
+    """Return how many of the first parts fit into memory together, or 1.
 
-
-def memory(key: str) -> int:
-    """Return a number of /proc/meminfo in bytes."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == key:
-            return int(value.split()[0]) * 1024
-    raise AutoDDLError(f"memory: /proc/meminfo lacks {key}; a Linux machine is needed to measure")
+    Only ending a process frees what a part took there.
+    """
+    free = memory("MemAvailable") // 2 // ranks
+    return max(1, bisect(list(itertools.accumulate(p.memory_bytes for p in parts)), free))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,26 +11,17 @@ import click
 from rich.table import Table
 
 from autoddl import store
-from autoddl.calibrate.campaign import ClusterNode
-from autoddl.calibrate.network import link_plot, link_settings
-from autoddl.calibrate.network.link_cases import ALL_COLLECTIVES
+from autoddl.calibrate.network import link_cases, link_plot
+from autoddl.calibrate.network.link_campaign import LinkCampaign
+from autoddl.calibrate.network.link_cases import ALL_COLLECTIVES, LinkSettings, sizes_of
 from autoddl.calibrate.network.link_fits import LinkFits, fits_of, profile_of, raw_table
-from autoddl.calibrate.network.link_settings import LinkSettings, sizes_of
-from autoddl.calibrate.network.link_timing import FinishedLinks, time_links
+from autoddl.calibrate.probe_launches import probe_job
 from autoddl.cli.app import tell
-from autoddl.cli.measuring import (
-    SECONDS,
-    columns,
-    encoded,
-    going_on,
-    listed,
-    progress_on_stderr,
-    show,
-)
-from autoddl.cli.run_command import SHARE_CORES_HELP, share_cores_of
+from autoddl.cli.measuring import carry_out, columns, encoded, error_cell, show, write_all
+from autoddl.cli.options import MEASURING, NODES, POSITIVE, Listed, fields_of
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
-from autoddl.errors import AutoDDLError
+from autoddl.launch.job import LaunchJob
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration import nccl_tests
 from autoddl.perfmodel.profile import Profile
@@ -38,39 +30,27 @@ from autoddl.units import BINARY_BYTES, quantity
 _PREFIX = "autoddl fit-network"
 
 
-class _Size(click.ParamType):
-    """A message size in the notation of nccl-tests: 512, 8K, 4M."""
-
-    name = "SIZE"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        size = quantity(value, BINARY_BYTES)
-        if not size.is_integer():
-            self.fail(f"got {value!r}; allowed are whole bytes such as 512, 8K, 4M, 1G", param, ctx)
-        return int(size)
-
-
-_SIZE = _Size()
+def size(text: str) -> int:
+    """Read a message size in the notation of nccl-tests: 512, 8K, 4M."""
+    value = quantity(text, BINARY_BYTES)
+    if not value.is_integer():
+        raise click.BadParameter(f"got {text!r}; allowed are whole bytes such as 512, 8K, 4M, 1G")
+    return int(value)
 
 
 @click.command("fit-network")
 @click.option("--nproc-per-node", type=int, metavar="N", help="ranks on each node")
-@click.option("--nnodes", type=int, default=1, metavar="N", help="nodes (1)")
-@click.option("--node-rank", type=int, default=0, metavar="K", help="this node, from 0")
-@click.option(
-    "--master-addr", default="127.0.0.1", metavar="HOST", help="where others reach node 0"
-)
+@NODES
 @click.option("--master-port", type=int, metavar="PORT", help="the first of some free ports there")
-@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="end the ranks after this time")
-@click.option("--share-cores", type=click.Choice(["yes", "no"]), help=SHARE_CORES_HELP)
-@click.option("-b", "--minbytes", type=_SIZE, help="smallest message, e.g. 8K (16K)")
-@click.option("-e", "--maxbytes", type=_SIZE, help="largest message (16M; with --quick 4M)")
+@click.option("-b", "--minbytes", type=size, help="smallest message, e.g. 8K (16K)")
+@click.option("-e", "--maxbytes", type=size, help="largest message (16M; with --quick 4M)")
 @click.option("-f", "--stepfactor", type=float, metavar="F", help="from one size to the next (4)")
 @click.option(
     "-n",
     "--iters",
-    type=int,
-    default=link_settings.ITERATIONS,
+    "iterations",
+    type=click.IntRange(1),
+    default=link_cases.ITERATIONS,
     metavar="N",
     show_default=True,
     help="repetitions of a case, as far as the budget allows",
@@ -78,38 +58,46 @@ _SIZE = _Size()
 @click.option(
     "-w",
     "--warmup-iters",
-    type=int,
-    default=link_settings.WARM_UP,
+    "warm_up",
+    type=click.IntRange(0),
+    default=link_cases.WARM_UP,
     metavar="N",
     show_default=True,
     help="repetitions before those",
 )
 @click.option(
     "--budget",
-    type=float,
+    "budget_s",
+    type=POSITIVE,
     metavar="SECONDS",
-    help=f"for all cases ({link_settings.BUDGET_S:.0f} for each mode; with --quick "
-    f"{link_settings.QUICK_BUDGET_S:.0f}); a case gets a few repetitions in any event",
+    help=f"for all cases ({link_cases.BUDGET_S:.0f} for each mode; with --quick "
+    f"{link_cases.QUICK_BUDGET_S:.0f}); a case gets a few repetitions in any event",
 )
-@click.option("--quick", is_flag=True, help="fewer sizes and groups, under a minute on 4 ranks")
 @click.option(
     "--mode",
-    type=click.Choice(link_settings.MODES),
+    type=click.Choice(link_cases.MODES),
     default="graph",
     show_default=True,
     help="boxing in nn.Graph, as plans run it, or of eager tensors",
 )
-@click.option("--collectives", metavar="A,B", help=f"some of {', '.join(ALL_COLLECTIVES)} (all)")
-@click.option("--group-sizes", metavar="P,Q", help="some of the possible ones (all)")
+@click.option(
+    "--collectives",
+    type=Listed(click.Choice(ALL_COLLECTIVES)),
+    metavar="A,B",
+    help=f"some of {', '.join(ALL_COLLECTIVES)} (all)",
+)
+@click.option(
+    "--group-sizes", type=Listed(int), metavar="P,Q", help="some of the possible ones (all)"
+)
+@click.option("--quick", is_flag=True, help="fewer sizes and groups, under a minute on 4 ranks")
 @click.option(
     "-o", "--output", type=Path, metavar="FILE", help="the profile (network.json; none with --json)"
 )
 @click.option(
     "--csv", type=Path, metavar="FILE", help="the raw table (the output's name with .csv)"
 )
+@MEASURING
 @click.option("--plot", type=Path, metavar="FILE", help="PNG of points and lines (… with .png)")
-@click.option("--json", "as_json", is_flag=True, help="print the profile instead of a table")
-@click.option("--fresh", is_flag=True, help="forget the results of an interrupted run")
 @click.option("--device", metavar="FILE", help="take the device of this profile, not this one")
 @click.option(
     "--from-nccl-tests",
@@ -124,7 +112,7 @@ _SIZE = _Size()
     help="the level those were measured in (gpu on one host, node on several)",
 )
 @click.argument("more", nargs=-1, type=Path, metavar="")
-def command(more: tuple[Path, ...], **values: Any) -> None:  # fmt: skip
+def command(more: tuple[Path, ...], **values: Any) -> None:
     """Measure the links and devices of a cluster on real ranks and write a profile.
 
     On several nodes start the same command on each, with its --node-rank; node 0 writes the files.
@@ -136,12 +124,11 @@ def command(more: tuple[Path, ...], **values: Any) -> None:  # fmt: skip
     options.from_nccl_tests += more
     if options.output is None and not options.as_json:
         options.output = Path("network.json")
-    wanted = options.plot is not None
+    if options.plot is not None:
+        link_plot.check_available()
     if options.output is not None and options.output.name:  # no folder, which is refused later
         options.csv = options.csv or options.output.with_suffix(".csv")
         options.plot = options.plot or options.output.with_suffix(".png")
-    if wanted:
-        link_plot.check_available()
     if options.from_nccl_tests:
         _import(options)
     else:
@@ -156,73 +143,46 @@ def settings_of(options: SimpleNamespace) -> LinkSettings:
     """
     if options.nproc_per_node is None:
         raise click.UsageError("Missing option '--nproc-per-node'.")
-    if not 0 <= options.node_rank < max(1, options.nnodes):
-        raise AutoDDLError(
-            f"node_rank: got {options.node_rank}; allowed with --nnodes {options.nnodes} are 0 to "
-            f"{options.nnodes - 1}"
-        )
-    if options.nnodes > 1 and options.master_port is None:
-        raise AutoDDLError(
-            f"master_port: missing with --nnodes {options.nnodes}; give the same on every node, free "
-            "there like those after it"
-        )
-    sizes = link_settings.QUICK_SIZES if options.quick else link_settings.SIZES
+    sizes = link_cases.QUICK_SIZES if options.quick else link_cases.SIZES
     if (options.minbytes, options.maxbytes, options.stepfactor) != (None, None, None):
         least, most = options.minbytes or sizes[0], options.maxbytes or sizes[-1]
         sizes = sizes_of(least, most, options.stepfactor or 4.0)
-    collectives = tuple(word.replace("-", "_") for word in listed(options.collectives))
-    try:
-        group_sizes = tuple(map(int, listed(options.group_sizes)))
-    except ValueError:
-        raise AutoDDLError(
-            f"group sizes: got {options.group_sizes!r}; allowed are numbers such as 2,4"
-        ) from None
-    return LinkSettings(
-        nproc_per_node=options.nproc_per_node,
-        nnodes=options.nnodes,
-        mode=options.mode,
-        sizes=sizes,
-        collectives=collectives or ALL_COLLECTIVES,
-        group_sizes=group_sizes or None,
-        quick=options.quick,
-        iterations=options.iters,
-        warm_up=options.warmup_iters,
-        budget_s=options.budget,
-        device=options.device is None,
-    )
+    asked = fields_of(LinkSettings, options)
+    return LinkSettings(**asked | {"sizes": sizes, "device": options.device is None})
 
 
 def _measure(settings: LinkSettings, options: SimpleNamespace) -> None:
-    engine, memory_only = engines.load(ONEFLOW), FinishedLinks(None, settings)
-    node = ClusterNode(
-        options.node_rank, options.master_addr, options.master_port, share_cores_of(options.share_cores)
-    )  # fmt: skip
-    if node.rank > 0:
-        time_links(engine, settings, memory_only, node=node, timeout_s=options.timeout)
+    engine = engines.load(ONEFLOW)
+    job = probe_job(engine, engine.probes.links, **fields_of(LaunchJob, options))
+    if job.node_rank > 0:
+        LinkCampaign(settings).run(job)
         return
     device = None if options.device is None else profiles.load(options.device).device
     for path in (options.output, options.csv, options.plot):
         store.check_writable(path)
     partial = options.output and options.output.with_name(options.output.name + ".partial")
-    done = FinishedLinks(partial, settings, fresh=options.fresh)
-    cases = {case: index for index, case in enumerate(settings.cases())}
-    if done.file.resumed:
-        tell(
-            _PREFIX, f"going on with {partial}: {len(done.timings)} of {len(cases)} cases are there"
-        )
-    with going_on(_PREFIX, partial), progress_on_stderr(_PREFIX) as progress:
-        time_links(engine, settings, done, node=node, progress=progress, timeout_s=options.timeout)
-    fits = fits_of(sorted(done.timings.values(), key=lambda t: cases[t.case]), settings.modes)
+    campaign = LinkCampaign(settings, partial, fresh=options.fresh)
+    carry_out(_PREFIX, campaign, job)
+    fits = fits_of(campaign.timings, settings.modes)
     name = options.output.stem if options.output else "measured"
-    profile = profile_of(fits, settings, name=name, device=device or done.device or {})
-    try:
-        _write(profile, fits, options)
-    except AutoDDLError as error:
-        kept = (
-            f"; the same command goes on, nothing is measured twice ({partial})" if partial else ""
+    profile = profile_of(fits, settings, name=name, device=device or campaign.device)
+    write_all(campaign, _files(profile, fits, options))
+    _show(profile, options)
+
+
+def _files(
+    profile: Profile, fits: LinkFits, options: SimpleNamespace
+) -> Iterator[tuple[Path | None, bytes]]:
+    """Yield profile, raw table and plot."""
+    yield options.output, encoded(profile)
+    yield options.csv, raw_table(fits)
+    if options.plot is not None and not link_plot.available():
+        tell(
+            _PREFIX,
+            "no plot: matplotlib is not installed; `pip install 'autoddl[plots]'` brings it",
         )
-        raise AutoDDLError(f"{error}{kept}") from None
-    done.file.remove()
+    elif options.plot is not None and fits.rows:
+        yield options.plot, link_plot.draw(fits, profile.name)
 
 
 def _import(options: SimpleNamespace) -> None:
@@ -233,20 +193,6 @@ def _import(options: SimpleNamespace) -> None:
         options.from_nccl_tests, level=options.level, base=base, name=name
     )
     store.write(options.output, encoded(profile))
-    _show(profile, options)
-
-
-def _write(profile: Profile, fits: LinkFits, options: SimpleNamespace) -> None:
-    """Write profile, raw table and plot, and show the profile."""
-    store.write(options.output, encoded(profile))
-    store.write(options.csv, raw_table(fits).encode())
-    if options.plot is not None and not link_plot.available():
-        tell(
-            _PREFIX,
-            "no plot: matplotlib is not installed; `pip install 'autoddl[plots]'` brings it",
-        )
-    elif options.plot is not None and fits.rows:
-        store.write(options.plot, link_plot.draw(fits, profile.name))
     _show(profile, options)
 
 
@@ -264,7 +210,7 @@ def summary(profile: Profile) -> Table:
     """Return a table of the links: α in µs, 1/β in GB/s, mean error of the fit in percent."""
     table = columns("collective", "level", "ranks", "groups", "α µs", "1/β GB/s", "error %", text=2)
     for link in profile.links:
-        beta, error = link.beta_s_per_byte, link.mean_error
+        beta = link.beta_s_per_byte
         inner = f" ({link.group_size // link.inner}×{link.inner})" if link.inner > 1 else ""
         table.add_row(
             link.collective.replace("_", "-"),
@@ -273,6 +219,6 @@ def summary(profile: Profile) -> Table:
             str(link.groups),
             f"{link.alpha_s * 1e6:.0f}",
             f"{1e-9 / beta:.2f}" if beta else "∞",
-            "" if error is None else f"{100 * error:.0f}",
+            error_cell(link.mean_error),
         )
     return table

@@ -1,31 +1,34 @@
-"""What fit-network and fit-device have in common: progress, going on, the lines about a profile."""
+"""What fit-network and fit-device have in common: carry out a campaign, write and show the profile."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from autoddl.calibrate.campaign import OnProgress
+from autoddl import store
+from autoddl.calibrate.campaign import Campaign, OnProgress
 from autoddl.cli.app import tell
-from autoddl.launch.job import LaunchError
+from autoddl.errors import AutoDDLError
+from autoddl.launch.job import LaunchError, LaunchJob
 from autoddl.perfmodel.profile import Device, Profile
 
-SECONDS = click.FloatRange(0, min_open=True)
 
-
-@contextmanager
-def going_on(prefix: str, partial: Path | None) -> Iterator[None]:
-    """Say after a failure that the same command goes on with what is in the file `partial`."""
+def carry_out(prefix: str, campaign: Campaign[Any], job: LaunchJob) -> None:
+    """Run a campaign with progress on stderr; say that the same command goes on after a failure."""
+    partial = campaign.partial
+    if campaign.resumed:
+        count = f"{len(campaign.found)} of {len(campaign.parts)} parts"
+        tell(prefix, f"going on with {partial}: {count} are there")
     try:
-        yield
+        with _progress_on_stderr(prefix) as progress:
+            campaign.run(job, progress)
     except (LaunchError, OSError, KeyboardInterrupt) as error:
         if isinstance(error, KeyboardInterrupt):
             tell(prefix, "interrupted")
@@ -35,7 +38,7 @@ def going_on(prefix: str, partial: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def progress_on_stderr(prefix: str) -> Iterator[OnProgress]:
+def _progress_on_stderr(prefix: str) -> Iterator[OnProgress]:
     """Show a bar with the remaining time on a terminal, else a line whenever the text changes."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -54,9 +57,31 @@ def progress_on_stderr(prefix: str) -> Iterator[OnProgress]:
         yield lambda text, done: bar.update(task, description=text, completed=done)
 
 
+def write_all(campaign: Campaign[Any], files: Iterable[tuple[Path | None, bytes]]) -> None:
+    """Write the results of a campaign, those that have a path, and forget the partial ones.
+
+    Raises:
+        AutoDDLError: one can't be written; says that nothing is lost.
+    """
+    try:
+        for path, data in files:
+            store.write(path, data)
+    except AutoDDLError as error:
+        if campaign.partial is None:
+            raise
+        raise AutoDDLError(
+            f"{error}; the same command goes on, nothing is measured twice ({campaign.partial})"
+        ) from None
+    campaign.forget()
+
+
 def encoded(profile: Profile) -> bytes:
     """Return the file of a profile."""
-    return (json.dumps(profile.to_json(), indent=1) + "\n").encode()
+    return (_text(profile) + "\n").encode()
+
+
+def _text(profile: Profile) -> str:
+    return json.dumps(profile.to_json(), indent=1)
 
 
 def show(
@@ -64,13 +89,13 @@ def show(
 ) -> None:
     """Print a profile as JSON, or a table of it, its device and closing lines."""
     if as_json:
-        print(json.dumps(profile.to_json(), indent=1))
+        print(_text(profile))
         return
     Console().print(table())
-    print(device_line(profile.device), *closing, sep="\n")
+    print(_device_line(profile.device), *closing, sep="\n")
 
 
-def device_line(device: Device) -> str:
+def _device_line(device: Device) -> str:
     """Return the most important numbers of a device."""
     return (
         f"device: {device.name}: {device.peak_flops['float32'] / 1e9:.1f} Gflop/s (float32 matmul), "
@@ -79,15 +104,14 @@ def device_line(device: Device) -> str:
     )
 
 
-def listed(text: str | None) -> list[str]:
-    """Return the words between commas, each once."""
-    words = (word.strip() for word in (text or "").split(","))
-    return list(dict.fromkeys(filter(None, words)))
-
-
-def columns(*headings: str, **right: Any) -> Table:
-    """Return a table whose columns after the first are numbers."""
+def columns(*headings: str, text: int = 1) -> Table:
+    """Return a table whose columns after the first `text` ones are numbers."""
     table = Table()
     for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i >= right.get("text", 1) else "left")
+        table.add_column(heading, justify="right" if i >= text else "left")
     return table
+
+
+def error_cell(mean_error: float | None) -> str:
+    """Return the mean error of a fit in percent, where it is known."""
+    return "" if mean_error is None else f"{100 * mean_error:.0f}"

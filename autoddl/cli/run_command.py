@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from autoddl.launch.job import LaunchJob, LaunchResult, checked
+from autoddl.cli.options import NODES
+from autoddl.launch.job import LaunchJob, checked
 from autoddl.launch.supervise import supervise
-from autoddl.launch.terminal import Terminal
-
-SHARE_CORES_HELP = "bind each rank to a core and wait asleep (yes with < 2 cores a rank)"
 
 
 @click.command(
@@ -23,36 +22,26 @@ SHARE_CORES_HELP = "bind each rank to a core and wait asleep (yes with < 2 cores
     help="Start the ranks of a OneFlow job on this node and end them together.",
 )
 @click.option("--nproc-per-node", type=int, required=True, metavar="N", help="ranks on each node")
-@click.option("--nnodes", type=int, default=1, metavar="N", help="nodes")
-@click.option("--node-rank", type=int, default=0, metavar="K", help="this node, from 0")
-@click.option(
-    "--master-addr", default="127.0.0.1", metavar="HOST", help="where others reach node 0"
-)
+@NODES
 @click.option(
     "--master-port", type=int, metavar="PORT", help="where rank 0 listens (one node: any)"
 )
 @click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="end all ranks then")
 @click.option("--log-dir", type=Path, metavar="DIR", help="keep each rank's output here")
-@click.option("--share-cores", type=click.Choice(["yes", "no"]), help=SHARE_CORES_HELP)
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="(script.py | -m module) [ARGS …]"
 )
-def command(words: tuple[str, ...], share_cores: str | None, **options: object) -> int:
+def command(words: tuple[str, ...], **options: Any) -> int:
     """Run the job; see LaunchJob for the options."""
     if words and words[0].startswith("-") and words[0] != "-m":
         raise click.NoSuchOption(words[0])
-    job = checked(LaunchJob(words, share_cores=share_cores_of(share_cores), **options))  # type: ignore[arg-type]
-    result = supervise(job, Terminal().write)
+    job = checked(LaunchJob(words, **options))
+    result = supervise(job)
     if not result.ok:
-        sys.stderr.write(f"autoddl run: {_failure_text(job, result)}")
+        sys.stderr.write(f"autoddl run: {result.told(job.rank(0))}")
         sys.stderr.flush()
     _drop_unread_output()
     return result.exit_code
-
-
-def share_cores_of(text: str | None) -> bool | None:
-    """Return what the option --share-cores means to `launch`."""
-    return None if text is None else text == "yes"
 
 
 def _drop_unread_output() -> None:
@@ -61,18 +50,3 @@ def _drop_unread_output() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _failure_text(job: LaunchJob, result: LaunchResult) -> str:
-    lines = [result.message]
-    if result.failed_rank is not None:
-        if result.failed_rank == job.rank(0):
-            lines.append(f"rank {result.failed_rank}'s output is above")
-        elif not result.tail:
-            lines.append(f"rank {result.failed_rank} wrote nothing")
-        else:
-            lines.append(f"---- last lines of rank {result.failed_rank} ----")
-            lines.extend(result.tail)
-            lines.append("----")
-    lines.append(f"logs of all ranks: {result.log_dir}")
-    return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
 """What the planner and the tools need of an engine; each engine lies in `autoddl.engine.<name>`.
 
-`engines.load("oneflow")` gives one. What an engine can execute is data in limits.py, so that plans can
-be made where no engine is installed.
+`engines.load("oneflow")` gives one. What an engine can execute is data in limits.py, and how it uses
+memory a model in perfmodel, so that plans can be made where no engine is installed.
 """
 
 from __future__ import annotations
@@ -12,24 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 from autoddl.codegen.dialect import Dialect
 from autoddl.engine.limits import Limits
-from autoddl.perfmodel.oneflow.memory import MemoryEstimate
 from autoddl.plan.value import PlanValue
-from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import Signature
-
-
-class MemoryModel(Protocol):
-    """How an engine lays out memory."""
-
-    def estimate(
-        self,
-        mesh: tuple[int, ...],
-        layout: Layout,
-        *,
-        compute_stream: bool = False,
-    ) -> MemoryEstimate:
-        """Return the memory of the device that needs most."""
 
 
 class OwnSignatures(Protocol):
@@ -71,7 +56,6 @@ class Engine(Protocol):
 
     name: str
     limits: Limits
-    memory: MemoryModel
     dialect: Dialect
     probes: Probes
 

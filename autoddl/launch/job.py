@@ -13,6 +13,8 @@ from pathlib import Path
 from autoddl.errors import AutoDDLError
 from autoddl.launch import ports
 
+_RANK_MAIN = Path(__file__).with_name("main.py")
+
 
 class LaunchArgumentError(AutoDDLError):
     """Report a launch that cannot be started as asked."""
@@ -20,20 +22,29 @@ class LaunchArgumentError(AutoDDLError):
 
 @dataclass(frozen=True)
 class LaunchJob:
-    """Say what to start on this node; see ``launch`` for the meaning of each field."""
+    """Say what to start on this node; see ``launch``."""
 
     command: tuple[str, ...]
     nproc_per_node: int
     nnodes: int = 1
     node_rank: int = 0
+    """This node, from 0."""
     master_addr: str = "127.0.0.1"
+    """Where the other nodes reach node 0."""
     master_port: int | None = None
+    """Where rank 0 listens; None (one node only) picks a free one."""
     timeout_s: float | None = None
+    """Seconds after which all ranks are ended."""
     env: tuple[tuple[str, str], ...] = ()
     log_dir: Path | None = None
+    """Folder for what each rank writes, as rank0.log and so on; by default removed if all goes well."""
     stream_rank0: bool = True
+    """Pass rank 0's output on to our stdout and stderr, without the engine's noise."""
     grace_s: float = 3.0
+    """Seconds between SIGTERM and SIGKILL when ranks are ended."""
     share_cores: bool | None = None
+    """Bind each rank to one core, in turn, and let OneFlow's scheduler thread sleep instead of spin while
+    it waits; None: where there are fewer than two cores a rank."""
 
     def core(self, local_rank: int) -> int | None:
         """Give the core that a rank is bound to where ranks share cores, else None.
@@ -56,6 +67,16 @@ class LaunchJob:
     def rank(self, local_rank: int) -> int:
         """Give the global rank of a rank of this node."""
         return self.node_rank * self.nproc_per_node + local_rank
+
+    def described(self, local_rank: int) -> str:
+        """Name a rank in messages."""
+        return f"rank {self.rank(local_rank)} of {self.world_size}"
+
+    def argv(self, local_rank: int) -> list[str]:
+        """Give the words that start a rank; see main.py."""
+        core = self.core(local_rank)
+        where = "any" if core is None else str(core)
+        return [sys.executable, str(_RANK_MAIN), str(os.getpid()), where, *self.command]
 
     def log_path(self, log_dir: Path, local_rank: int) -> Path:
         """Name a rank's log file."""
@@ -106,6 +127,17 @@ class LaunchResult:
     def ok(self) -> bool:
         """Say whether every rank of this node ended with 0 by itself."""
         return self.exit_code == 0
+
+    def told(self, shown_rank: int) -> str:
+        """Tell in some lines what went wrong; the output of ``shown_rank`` has been seen already."""
+        lines = [self.message]
+        if self.failed_rank == shown_rank:
+            lines.append(f"rank {self.failed_rank}'s output is above")
+        elif self.failed_rank is not None and not self.tail:
+            lines.append(f"rank {self.failed_rank} wrote nothing")
+        elif self.failed_rank is not None:
+            lines += [f"---- last lines of rank {self.failed_rank} ----", *self.tail, "----"]
+        return "\n".join([*lines, f"logs of all ranks: {self.log_dir}", ""])
 
 
 class LaunchError(AutoDDLError):

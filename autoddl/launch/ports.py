@@ -40,11 +40,14 @@ def is_free(port: int) -> bool:
     return True
 
 
-def listens_here(port: int) -> bool:
-    """Say whether a process of this machine listens on ``port``, without connecting; Linux only."""
+def listens(port: int, pid: int) -> bool:
+    """Say whether something listens on ``port`` where a process runs, its network namespace; Linux only.
+
+    Nothing connects: that could disturb who listens.
+    """
     for name in ("tcp", "tcp6"):
         try:
-            rows = Path("/proc/net", name).read_text().splitlines()[1:]
+            rows = Path("/proc", str(pid), "net", name).read_text().splitlines()[1:]
         except OSError:
             continue
         for row in rows:

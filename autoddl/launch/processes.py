@@ -60,6 +60,10 @@ class RankProcesses:
     ) -> None:
         self.end(grace_s=0.0)
 
+    def pid(self, local_rank: int) -> int:
+        """Give the process id of a rank that was started."""
+        return self._processes[local_rank].pid
+
     @property
     def started(self) -> tuple[int, ...]:
         """Name the local ranks that were started."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,11 +13,11 @@ from pathlib import Path
 
 from autoddl.launch import ports
 from autoddl.launch.job import LaunchArgumentError, LaunchJob, LaunchResult, describe
-from autoddl.launch.output import LineFilter, last_lines
+from autoddl.launch.output import last_lines
 from autoddl.launch.processes import RankProcesses
 from autoddl.launch.signals import caught_signals
+from autoddl.launch.terminal import Terminal
 
-_RANK_MAIN = Path(__file__).with_name("main.py")
 _TAIL_LINES = 20
 _LOG_BYTES = 1 << 20  # of each rank's output kept in a result
 _EXIT_TIMED_OUT = 124  # as the shell's `timeout` has it
@@ -28,9 +27,6 @@ _START_WAIT_S = 3.0
 _START_WAIT_OTHER_NODE_S = 60.0
 _POLL_S = 0.05
 _POLL_PORT_S = 0.02
-
-OnText = Callable[[str, str], None]
-"""Called with "stdout" or "stderr" and text that rank 0 wrote there."""
 
 
 @dataclass(frozen=True)
@@ -44,47 +40,21 @@ class _Verdict:
     still_running: tuple[int, ...] = ()  # local ranks
 
 
-def supervise(job: LaunchJob, on_text: OnText | None) -> LaunchResult:
+def supervise(job: LaunchJob, on_turn: Callable[[], None] = lambda: None) -> LaunchResult:
     """Start the ranks of a checked job and wait for them; end them all as soon as one fails.
 
-    Args:
-        job: what to start, with its master port.
-        on_text: gets rank 0's output, without the engine's noise.
+    ``on_turn`` is called many times a second while the ranks run; what it raises ends them.
     """
     begin_s = time.monotonic()
-    log_dir = make_log_dir(job.log_dir)
-    echo = _Echo(on_text)
-    with caught_signals() as caught, RankProcesses(echo.feed) as ranks:
-        verdict = _Watch(job, ranks, log_dir, caught).until_over(begin_s, echo.flush)
+    log_dir = _make_log_dir(job.log_dir)
+    terminal = Terminal(shown=job.stream_rank0)
+    with caught_signals() as caught, RankProcesses(terminal.feed) as ranks:
+        verdict = _Watch(job, ranks, log_dir, caught).until_over(begin_s, terminal.flush, on_turn)
         if verdict.failed not in (None, 0):
-            echo.stop()
+            terminal.stop()
         ranks.end(job.grace_s, hurry=lambda: len(caught) > 1)
-        echo.flush()
+        terminal.flush()
     return _result(job, verdict, ranks, log_dir, time.monotonic() - begin_s)
-
-
-class _Echo:
-    """Pass rank 0's output on as text."""
-
-    def __init__(self, on_text: OnText | None) -> None:
-        self._on_text = on_text
-        self._filters = {"stdout": LineFilter(), "stderr": LineFilter()}
-
-    def feed(self, local_rank: int, stream: str, data: bytes) -> None:
-        if local_rank == 0 and self._on_text is not None:
-            self._on_text(stream, self._filters[stream].feed(data))
-
-    def stop(self) -> None:
-        """Pass nothing more on: rank 0 only complains that it lost the rank that failed."""
-        self.flush()
-        self._on_text = None
-
-    def flush(self) -> None:
-        """Show unfinished lines too, such as progress bars; nothing has come for a while."""
-        for stream, line_filter in self._filters.items():
-            text = line_filter.flush()
-            if text and self._on_text is not None:
-                self._on_text(stream, text)
 
 
 class _Watch:
@@ -99,7 +69,9 @@ class _Watch:
         self._caught = caught
         self._waiting = list(range(job.nproc_per_node))
 
-    def until_over(self, begin_s: float, on_idle: Callable[[], None]) -> _Verdict:
+    def until_over(
+        self, begin_s: float, on_idle: Callable[[], None], on_turn: Callable[[], None]
+    ) -> _Verdict:
         """Return when every rank has ended or there is a reason to end them."""
         if self._job.node_rank == 0:
             self._start_next()
@@ -110,6 +82,7 @@ class _Watch:
                     self._start_next()
             if not self._ranks.turn(_POLL_PORT_S if self._waiting else _POLL_S):
                 on_idle()
+            on_turn()
             verdict = self._verdict(waited_s)
             if verdict is not None:
                 return verdict
@@ -134,19 +107,18 @@ class _Watch:
             return waited_s >= _START_WAIT_OTHER_NODE_S or ports.accepts(
                 self._job.master_addr, port
             )
-        return 0 in self._ranks.ended or waited_s >= _START_WAIT_S or ports.listens_here(port)
+        if 0 in self._ranks.ended or waited_s >= _START_WAIT_S:
+            return True
+        return ports.listens(port, self._ranks.pid(0))
 
     def _start_next(self) -> None:
         local_rank = self._waiting.pop(0)
-        core = self._job.core(local_rank)
-        where = "any" if core is None else str(core)
-        argv = [sys.executable, str(_RANK_MAIN), str(os.getpid()), where, *self._job.command]
         environment = self._job.environment(local_rank, os.environ)
         log = self._job.log_path(self._log_dir, local_rank)
-        self._ranks.start(local_rank, argv, env=environment, log=log)
+        self._ranks.start(local_rank, self._job.argv(local_rank), env=environment, log=log)
 
 
-def make_log_dir(wanted: Path | None) -> Path:
+def _make_log_dir(wanted: Path | None) -> Path:
     """Make the folder for logs, a temporary one if none is wanted.
 
     Raises:
@@ -169,7 +141,7 @@ def _result(
 ) -> LaunchResult:
     local_ranks = range(job.nproc_per_node)
     logs = tuple(
-        last_text(job.log_path(log_dir, rank)) if rank in ranks.started else ""
+        _last_text(job.log_path(log_dir, rank)) if rank in ranks.started else ""
         for rank in local_ranks
     )
     message, exit_code = _explain(job, verdict, ranks.ended)
@@ -197,8 +169,8 @@ def _explain(job: LaunchJob, verdict: _Verdict, ended: dict[int, int]) -> tuple[
     also = f"; ended the ranks still running: {ranks}" if ranks else ""
     if verdict.failed is not None:
         code = ended[verdict.failed]
-        rank = f"rank {job.rank(verdict.failed)} of {job.world_size}"
-        return f"{rank} {describe(code)}{also}", code if code > 0 else 128 - code
+        who = job.described(verdict.failed)
+        return f"{who} {describe(code)}{also}", code if code > 0 else 128 - code
     if verdict.timed_out:
         return f"time limit of {job.timeout_s:g} s reached{also}", _EXIT_TIMED_OUT
     if verdict.interrupted_by is not None:
@@ -207,7 +179,7 @@ def _explain(job: LaunchJob, verdict: _Verdict, ended: dict[int, int]) -> tuple[
     return "", 0
 
 
-def last_text(log: Path) -> str:
+def _last_text(log: Path) -> str:
     """Give the last MiB of a log."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_BYTES))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from autoddl.engine.limits import ONEFLOW
-from autoddl.perfmodel.timeline import MODEL_ERROR
-from autoddl.plan.value import Estimate, ModuleCost, Part, PlanValue, SearchReport
+from autoddl.plan.value import Estimate, Part, PlanValue, SearchReport
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.module_costs import module_costs, stage_costs
 from autoddl.planner.costs.staged_assignment import Staged
@@ -27,21 +25,16 @@ def plan_of(
     engine: str | None = ONEFLOW,
 ) -> PlanValue:
     """Return the plan of an assignment, or of one that is cut into stages."""
-    assigned = found.assigned if isinstance(found, Staged) else found
-    problem = assigned.problem
-    if isinstance(found, Staged):
-        parts = stages_of(found)
-        row = staged_estimate("plan", found, [part.rows for part in parts])
-    else:
-        parts, row = (_whole(found),), found.estimate("plan")
+    problem = found.problem
+    parts = _stages(found) if isinstance(found, Staged) else (_whole(found),)
     return PlanValue(
         program=problem.program,
         profile=problem.profile.name,
         parts=parts,
-        estimate=row,
+        estimate=found.estimate("plan"),
         search=search,
         baselines=baselines,
-        micro_batches=found.micro_batches if isinstance(found, Staged) else 1,
+        micro_batches=found.micro_batches,
         memory_limit_bytes=limit,
         engine=engine,
         compute_stream=problem.compute_stream,
@@ -79,7 +72,7 @@ def _whole(assigned: Assigned) -> Part:
     )
 
 
-def stages_of(staged: Staged) -> tuple[Part, ...]:
+def _stages(staged: Staged) -> tuple[Part, ...]:
     """Return the parts of a pipeline, which lie one behind the other on the devices."""
     return tuple(
         Part(
@@ -106,27 +99,4 @@ def _layout(staged: Staged, stage: int) -> Layout:
         {name: state for name, state in whole.variables.items() if stage_of[name] == stage},
         {name: state for name, state in whole.inputs.items() if stage_of[name] == stage},
         tuple(item for item in whole.redistributions if staged.stage(item) == stage),
-    )
-
-
-def staged_estimate(
-    name: str, staged: Staged, rows: Sequence[Sequence[ModuleCost]] | None = None
-) -> Estimate:
-    """Return what a step takes on the busiest stage's devices, and what these wait."""
-    if rows is None:
-        rows = [stage_costs(staged, stage) for stage in range(staged.stages)]
-    step_s = staged.timeline.step_s
-    sums = [(sum(r.compute_s for r in each), sum(r.communication_s for r in each)) for each in rows]
-    compute_s, communication_s = max(sums, key=sum)
-    total = compute_s + communication_s
-    relative = staged.assigned.prediction.cost
-    share = relative.uncertainty_s / relative.step_s if relative.step_s else 0.0
-    return Estimate(
-        name,
-        compute_s,
-        communication_s,
-        staged.needed_bytes,
-        uncertainty_s=step_s * math.hypot(MODEL_ERROR, share),
-        overlap_s=max(0.0, total - step_s),
-        idle_s=max(0.0, step_s - total),
     )

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autoddl.engine.limits import ONEFLOW_LIMITS
-from autoddl.planner.request import Request, streams_on
+from autoddl.engine.limits import ONEFLOW_LIMITS, SEPARATE_STREAMS, StreamUse
+from autoddl.planner.request import Request
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 
@@ -21,7 +21,12 @@ class Candidate:
     stages: int
     micro_batches: int
     mesh: Mesh
-    compute_stream: bool = False
+    way: StreamUse = SEPARATE_STREAMS
+
+    @property
+    def place(self) -> tuple[int, int, Mesh]:
+        """Return what candidates have in common that differ in how boxings run."""
+        return self.stages, self.micro_batches, self.mesh
 
     @property
     def pipelined(self) -> bool:
@@ -30,19 +35,14 @@ class Candidate:
 
 
 def whole_steps(request: Request) -> Iterator[Candidate]:
-    """Yield the candidates without stages: meshes of all devices, each with the streams that it has."""
-    if request.mesh is not None:
-        meshes = [request.mesh]
-    else:
-        meshes = list(request.cluster.meshes(request.most_axes))
-    for mesh in meshes:
-        yield from (Candidate(1, 1, mesh, stream) for stream in _streams(request, mesh))
+    """Yield the candidates without stages: meshes of all devices, each with the ways that it has.
 
-
-def _streams(request: Request, mesh: Mesh) -> tuple[bool, ...]:
-    if request.streams == (True,):
-        return request.streams  # refused where the problem is made
-    return tuple(streams_on(mesh, request.streams))
+    Where it has none the making of its problem is refused.
+    """
+    given = request.mesh
+    for mesh in [given] if given is not None else request.cluster.meshes(request.most_axes):
+        ways = [way for way in request.ways if way.runs_on(mesh)]
+        yield from (Candidate(1, 1, mesh, way) for way in ways or request.ways)
 
 
 def too_large(program: Program, mesh: Mesh) -> bool:

@@ -15,7 +15,6 @@ from autoddl.planner.pipeline_trial import PipelineTrial
 from autoddl.planner.race import Solution, Standing, race
 from autoddl.planner.request import AUTO, Request
 from autoddl.planner.whole_step import OnMesh, WholeStep
-from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.solvers.named import SOLVERS
 
@@ -70,8 +69,8 @@ def _unstaged(request: Request, budget_s: float) -> Standing:
     def trials() -> Iterator[WholeStep]:
         for number, mesh in enumerate(meshes):
             mine = [one for one in found if one.mesh == mesh and mesh not in wide]
-            streams = [one.compute_stream for one in mine]
-            place = OnMesh(request, mesh, number, streams, budget_s / len(meshes))
+            ways = [one.way for one in mine]
+            place = OnMesh(request, mesh, number, ways, budget_s / len(meshes))
             yield from (WholeStep(place, one) for one in mine)
 
     run = race(trials(), budget_s)
@@ -79,8 +78,7 @@ def _unstaged(request: Request, budget_s: float) -> Standing:
         raise run.failure() or InfeasibleError(
             f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"
         )
-    told = {m: Outcome(1, 1, m.describe(), note=TOO_LARGE) for m in wide}
-    left_out = {Candidate(1, 1, m): outcome for m, outcome in told.items()}
+    left_out = {Candidate(1, 1, m): Outcome(1, 1, m.describe(), note=TOO_LARGE) for m in wide}
     known = left_out | run.outcomes
     return replace(run, outcomes={one: known[one] for one in found if one in known})
 
@@ -97,13 +95,13 @@ def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -
     run = race(trials, request.budget_s, stop_gap=request.stop_gap, best=best)
     if run.best is not None:
         return run
-    tried = [o for o in run.outcomes.values() if o.memory_bytes is not None]
-    if tried:
-        one = min(tried, key=lambda outcome: outcome.memory_bytes or 0)
+    needed = {o.memory_bytes: c for c, o in reversed(run.outcomes.items()) if o.memory_bytes}
+    if needed:
+        least, one = min(needed.items())
         raise InfeasibleError(
             f"memory {request.limit_bytes:,} B per device: no plan fits on {request.cluster}; the one "
-            f"that needs least, {one.stages} stages of mesh {Mesh.parse(one.mesh)} with "
-            f"{one.micro_batches} micro-batches, needs {one.memory_bytes:,} B; give that, more devices, "
+            f"that needs least, {one.stages} stages of mesh {one.mesh} with "
+            f"{one.micro_batches} micro-batches, needs {least:,} B; give that, more devices, "
             "or a smaller batch"
         )
     raise run.failure() or AutoDDLError(

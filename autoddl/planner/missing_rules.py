@@ -26,38 +26,33 @@ def engine_signatures(
         RuleError: in strict mode, if there are any.
     """
     unknown = unknown_types(program)
-    absent = engine is None or not engines.load(engine).installed()
-    if not unknown:
-        return None if absent else _of_own_rules(program, sizes)
     how = "register rules with autoddl.register_rule(autoddl.OpRule(…))"
-    if strict:
+    if unknown and strict:
         raise RuleError(f"op types without a rule: {_counted(unknown)}; {how} to let them be split")
-    if absent:
-        warnings.warn(
-            f"op types without a rule are planned all-broadcast: {_counted(unknown)}; {how} to let "
-            "them be split",
-            stacklevel=6,
-        )
+    if engine is None or not engines.load(engine).installed():
+        if unknown:
+            warnings.warn(
+                f"op types without a rule are planned all-broadcast: {_counted(unknown)}; {how} to "
+                "let them be split",
+                stacklevel=5,
+            )
         return None
-    lists = engines.load(ONEFLOW).signatures(program, sizes)
-    listed = {name: count for name, count in unknown.items() if name not in lists.whole}
+    if not unknown and all(map(is_built_in, program.columns.types)):
+        return None
+    lists = engines.load(engine).signatures(program, sizes)
     parts = []
+    listed = {name: count for name, count in unknown.items() if name not in lists.whole}
     if listed:
         parts.append(f"OneFlow's own signatures, not proven by autoddl, for {_counted(listed)}")
     for reason in dict.fromkeys(lists.whole.values()):
         types = {name: n for name, n in unknown.items() if lists.whole.get(name) == reason}
         parts.append(f"all-broadcast for {_counted(types)} ({reason})")
-    warnings.warn(
-        f"op types without a rule are planned with {'; '.join(parts)}; {how} to have them proven",
-        stacklevel=6,
-    )
+    if unknown:
+        warnings.warn(
+            f"op types without a rule are planned with {'; '.join(parts)}; {how} to have them proven",
+            stacklevel=5,
+        )
     return lists.signatures
-
-
-def _of_own_rules(program: Program, sizes: Collection[int]) -> SignatureLists | None:
-    if all(map(is_built_in, program.columns.types)):
-        return None
-    return engines.load(ONEFLOW).signatures(program, sizes).signatures
 
 
 def _counted(types: Mapping[str, int]) -> str:

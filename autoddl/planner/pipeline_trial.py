@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from autoddl.planner.assemble import staged_estimate
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.costs.cut import cut_into_stages
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.planner.race import Known, Solution
+from autoddl.planner.race import Contender, Known, Solution
 from autoddl.planner.request import Request
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
@@ -27,7 +26,7 @@ from autoddl.search.solvers.named import SOLVERS
 ROUGH_GAP = 0.01  # of searches for states of less memory, and of candidates among many
 
 
-class PipelineTrial:
+class PipelineTrial(Contender):
     """A candidate with stages or micro-batches, to be searched.
 
     `micro` makes the program of one of so many micro-batches. Those with less than `least` stages come
@@ -41,8 +40,6 @@ class PipelineTrial:
         self, request: Request, candidate: Candidate, micro: Callable[[int], Program], least: int
     ) -> None:
         self.request, self.candidate, self.micro, self.least = request, candidate, micro, least
-        self.bound_s: float | None = None
-        self.needed_bytes: int | None = None
         self.problem: CostNetwork | None = None
 
     def turn(self) -> tuple[float, ...]:
@@ -50,12 +47,13 @@ class PipelineTrial:
         stages, count = self.candidate.stages, self.candidate.micro_batches
         return stages < self.least, (stages - 1) / count, stages
 
-    def prepare(self) -> None:
-        """Make the problem of one micro-batch, and compute a bound."""
+    def prepare(self) -> float:
+        """Make the problem of one micro-batch, and return a bound."""
         stages, count = self.candidate.stages, self.candidate.micro_batches
         self.problem = self.request.problem(self.candidate.mesh, self.micro(count))
         self.weighted = repeated(self.problem, stages, count)
         self.bound_s = self.weighted.lower_bound_s()
+        return self.bound_s
 
     def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
         """Search the states of all tensors, whatever memory they take."""
@@ -79,14 +77,14 @@ class PipelineTrial:
         """Cut into stages; where these don't fit, search for states of less memory once more."""
         limit, result = self.request.limit_bytes, self.result
         staged = self._cut(result)
-        needed = staged.needed_bytes
+        needed = staged.memory_bytes
         if limit is not None and needed > limit:
             fits = int(result.memory_bytes * limit / needed)
             result = self._search(max(self.weighted.least_memory_bytes, fits), ROUGH_GAP)
             staged = self._cut(result)
-        self.needed_bytes = min(needed, staged.needed_bytes)
+        self.needed_bytes = min(needed, staged.memory_bytes)
         self.problem = None
-        if limit is not None and staged.needed_bytes > limit:
+        if limit is not None and staged.memory_bytes > limit:
             return None
         bound_s = self.result.lower_bound_s
         return Solution(
@@ -95,7 +93,7 @@ class PipelineTrial:
             replace(result, lower_bound_s=bound_s),
             cost_s=max(staged.bounded_s, bound_s),
             judged_s=staged.timeline.step_s,
-            row=staged_estimate("plan", staged),
+            row=staged.estimate("plan"),
             slack=self.slack,
         )
 

@@ -10,9 +10,9 @@ Source: A. H. Land, A. G. Doig, An automatic method of solving discrete programm
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Estimate, Outcome
@@ -55,7 +55,7 @@ Known = tuple[float, Mesh, Layout]
 """What is kept of a solution: how it is judged, its mesh and its states."""
 
 
-class Contender(Protocol):
+class Contender(ABC):
     """A candidate that can be searched.
 
     `share` is the part of the budget that a search gets at least while there is so much left, and
@@ -63,33 +63,39 @@ class Contender(Protocol):
     """
 
     candidate: Candidate
-    bound_s: float | None
-    needed_bytes: int | None
-    share: float
-    least_s: float
-    optional: bool
+    bound_s: float | None = None
+    needed_bytes: int | None = None
+    share: float = 0.0
+    least_s: float = 0.0
+    optional: bool = False
 
+    @abstractmethod
     def turn(self) -> tuple[float, ...]:
         """Return its place in the order of trials."""
 
-    def prepare(self) -> None:
-        """Compute a first bound."""
+    def prepare(self) -> float:
+        """Return a first bound; by default what its turn has told."""
+        return self.bound_s or 0.0
 
+    @abstractmethod
     def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
         """Search, from what was found before, best first; roughly if there are other candidates."""
 
+    @abstractmethod
     def solution(self) -> Solution | None:
         """Return what the search has found; None if it does not fit into memory."""
 
 
 @dataclass
 class Standing:
-    """How a race has gone: the best solution, and what came of each trial."""
+    """How a race goes: the best solution so far, what came of each trial, and what was found."""
 
     best: Solution | None
-    outcomes: dict[Candidate, Outcome]
-    failures: list[tuple[Candidate, AutoDDLError]]
-    begin: float
+    budget_s: float
+    begin: float = field(default_factory=time.perf_counter)
+    outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
+    failures: list[tuple[Candidate, AutoDDLError]] = field(default_factory=list)
+    known: list[Known] = field(default_factory=list)
     untried: int = 0
 
     def spent_s(self) -> float:
@@ -109,29 +115,59 @@ class Standing:
         """Return what was wrong with the first candidate; of its streams with that which needs least."""
         if not self.failures:
             return None
-        first = replace(self.failures[0][0], compute_stream=False)
-        same = [e for c, e in self.failures if replace(c, compute_stream=False) == first]
+        same = [e for c, e in self.failures if c.place == self.failures[0][0].place]
         short = [error for error in same if isinstance(error, InfeasibleError)]
         return min(short, key=lambda error: error.needed_bytes or 0) if short else same[0]
 
-    def note(self, trial: Contender, note: str = "", solution: Solution | None = None) -> None:
+    def in_order(self, trials: Iterable[Contender]) -> list[Contender]:
+        """Return trials in the order in which they are to be tried; not those that fail before."""
+        ready: list[tuple[tuple[float, ...], Contender]] = []
+        for trial in trials:
+            try:
+                ready.append((trial.turn(), trial))
+            except AutoDDLError as error:
+                self._failed(trial, error)
+        return [trial for _, trial in sorted(ready, key=lambda pair: pair[0])]
+
+    def tried(self, trial: Contender, rest: int) -> Solution | None:
+        """Return the solution of one trial of `rest`, if it can win."""
+        one, solution = trial.candidate, None
+        left_s = max(0.0, self.budget_s - self.spent_s())
+        seconds = max(min(left_s, max(left_s / rest, trial.share * self.budget_s)), trial.least_s)
+        try:
+            if self.can_win(one, trial.prepare()):
+                before = sorted(self.known, key=lambda item: item[0])
+                trial.search(seconds, before, rough=rest > 1)
+                if self.can_win(one, trial.bound_s or 0.0):
+                    solution = trial.solution()
+        except AutoDDLError as error:
+            self._failed(trial, error)
+            return None
+        if solution is not None:
+            self.known.append((solution.judged_s, one.mesh, solution.found.layout))
+            self._note(trial, "", solution)
+        else:
+            self._note(trial, PRUNED if trial.needed_bytes is None else NO_ROOM)
+        return solution
+
+    def _note(self, trial: Contender, note: str, solution: Solution | None = None) -> None:
         """Keep what came of a trial."""
         one = trial.candidate
         self.outcomes[one] = Outcome(
             stages=one.stages,
             micro_batches=one.micro_batches,
             mesh=one.mesh.describe(),
-            compute_stream=one.compute_stream,
+            compute_stream=one.way.compute_stream,
             lower_bound_s=trial.bound_s if solution is None else solution.result.lower_bound_s,
             step_s=None if solution is None else solution.row.step_s,
             memory_bytes=trial.needed_bytes,
             note=note,
         )
 
-    def failed(self, trial: Contender, error: AutoDDLError) -> None:
+    def _failed(self, trial: Contender, error: AutoDDLError) -> None:
         """Keep why there is no plan."""
         self.failures.append((trial.candidate, error))
-        self.note(trial, str(error) if trial.candidate.pipelined else IMPOSSIBLE)
+        self._note(trial, str(error) if trial.candidate.pipelined else IMPOSSIBLE)
 
 
 def race(
@@ -147,69 +183,26 @@ def race(
     do, and the winner's is made better at the end. When the budget is spent and there is a plan,
     optional trials are left; without one those that need least memory come next.
     """
-    run = Standing(best, {}, [], time.perf_counter())
-    waiting, known = _in_order(trials, run), list[Known]()
-    winner: Contender | None = None
+    run, winner = Standing(best, budget_s), None
+    waiting = run.in_order(trials)
     while waiting:
         if run.spent_s() >= budget_s and waiting[0].optional:
             if run.best is not None or run.spent_s() > PATIENCE * budget_s:
                 break
             waiting.sort(key=lambda t: (-t.candidate.stages, -t.candidate.micro_batches))
         trial = waiting.pop(0)
-        others = len({_place(t.candidate) for t in waiting} - {_place(trial.candidate)})
-        solution = _tried(trial, run, known, budget_s, 1 + others)
+        others = [t for t in waiting if t.candidate.place != trial.candidate.place]
+        solution = run.tried(trial, 1 + len({t.candidate.place for t in others}))
         if solution is None:
             continue
         if solution.settled:
-            waiting = [t for t in waiting if _place(t.candidate) != _place(trial.candidate)]
+            waiting = others
         if run.can_win(trial.candidate, solution.judged_s):
             run.best, winner = solution, trial
     run.untried = len(waiting)
     last = run.best
     if winner is not None and last and last.slack > stop_gap and run.spent_s() < budget_s:
-        finer = _tried(winner, Standing(None, {}, [], run.begin), known, budget_s, 1)
+        finer = Standing(None, budget_s, run.begin, known=run.known).tried(winner, 1)
         if finer is not None and finer.judged_s <= last.judged_s * (1 + 1e-9):
             run.best = finer
     return run
-
-
-def _place(candidate: Candidate) -> tuple[object, ...]:
-    """Return what candidates have in common that differ in their streams."""
-    return candidate.stages, candidate.micro_batches, candidate.mesh
-
-
-def _in_order(trials: Iterable[Contender], run: Standing) -> list[Contender]:
-    ready: list[tuple[tuple[float, ...], Contender]] = []
-    for trial in trials:
-        try:
-            ready.append((trial.turn(), trial))
-        except AutoDDLError as error:
-            run.failed(trial, error)
-    return [trial for _, trial in sorted(ready, key=lambda pair: pair[0])]
-
-
-def _tried(
-    trial: Contender, run: Standing, known: list[Known], budget_s: float, rest: int
-) -> Solution | None:
-    """Return the solution of one trial of `rest`, if it can win."""
-    left_s = max(0.0, budget_s - run.spent_s())
-    seconds = max(min(left_s, max(left_s / rest, trial.share * budget_s)), trial.least_s)
-    try:
-        trial.prepare()
-        if not run.can_win(trial.candidate, trial.bound_s or 0.0):
-            run.note(trial, PRUNED)
-            return None
-        before = sorted(known, key=lambda item: item[0])
-        trial.search(seconds, before, rough=rest > 1)
-        solution = None
-        if run.can_win(trial.candidate, trial.bound_s or 0.0):
-            solution = trial.solution()
-    except AutoDDLError as error:
-        run.failed(trial, error)
-        return None
-    if solution is not None:
-        known.append((solution.judged_s, trial.candidate.mesh, solution.found.layout))
-        run.note(trial, "", solution)
-    else:
-        run.note(trial, PRUNED if trial.needed_bytes is None else NO_ROOM)
-    return solution

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoddl.engine.limits import COMPUTE_STREAM, ONEFLOW, ONEFLOW_LIMITS, limits_of
+from autoddl.engine.limits import (
+    COMPUTE_STREAM,
+    ONEFLOW,
+    ONEFLOW_LIMITS,
+    SEPARATE_STREAMS,
+    StreamUse,
+    limits_of,
+)
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
@@ -34,9 +41,8 @@ class Request:
 
     `cluster` are all devices; `mesh` that of each stage, if it is fixed; `most_axes` bounds the meshes
     that the planner chooses by itself. `stages` is a number, "auto", or None: more than one only where
-    memory demands it. `streams` are the ways to run boxings, on streams of their own (False) or on the
-    compute stream, that to be tried first first. `allow` names approximations of rules, `lists` are the
-    engine's signatures of ops without a rule.
+    memory demands it. `ways` are those to run boxings, that to be tried first first. `allow` names
+    approximations of rules, `lists` are the engine's signatures of ops without a rule.
     """
 
     program: Program
@@ -54,7 +60,7 @@ class Request:
     allow: frozenset[str] = frozenset()
     stages: int | str | None = None
     micro_batches: int | None = None
-    streams: tuple[bool, ...] = (False,)
+    ways: tuple[StreamUse, ...] = (SEPARATE_STREAMS,)
     most_axes: int | None = None
     lists: SignatureLists | None = None
     progress: Callable[[float, float], None] | None = None
@@ -70,7 +76,11 @@ class Request:
         Raises:
             AutoDDLError: there is none, or boxings can't run on such a mesh as the user wants them.
         """
-        streams_on(mesh, self.streams)
+        if not any(way.runs_on(mesh) for way in self.ways):
+            raise AutoDDLError(
+                f"compute_stream: got True on mesh {mesh}; OneFlow puts boxings on the compute stream "
+                f"on meshes of up to {COMPUTE_STREAM.axes} axes"
+            )
         return build(
             self.program if part is None else part,
             mesh,
@@ -80,7 +90,7 @@ class Request:
             allow=self.allow,
             limits=limits_of(self.engine),
             any_batch=part is not None,
-            compute_stream=self.streams[0],
+            compute_stream=self.ways[0].compute_stream,
         )
 
 
@@ -100,10 +110,31 @@ def read(
     Raises:
         AutoDDLError: in one line, which argument is wrong, and what is allowed.
     """
-    check_arguments(search=search, budget=budget, stop_gap=stop_gap, seed=seed, pin=pin)
-    check_space(objective=objective, engine=engine)
-    check_pipeline(pipeline, micro_batches, search=search, objective=objective)
-    streams = compute_streams(compute_stream, program.device, pipeline, micro_batches)
+    for name, value, right, allowed in (
+        ("search", search, search in SEARCHES, f"are {', '.join(SEARCHES)}"),
+        ("objective", objective, objective in OBJECTIVES, f"are {', '.join(OBJECTIVES)}"),
+        ("budget", budget, _is_number(budget) and budget > 0, "are seconds > 0"),
+        ("stop_gap", stop_gap, _is_number(stop_gap) and 0 <= stop_gap < 1,
+         "are 0 (proven best) to below 1"),
+        ("seed", seed, _is_whole(seed, 0), "are whole numbers >= 0"),
+        ("pipeline", pipeline, pipeline in (None, AUTO) or _is_whole(pipeline, 1),
+         "is 'auto' or a number of stages from 1 on"),
+        ("micro_batches", micro_batches, micro_batches is None or _is_whole(micro_batches, 1),
+         "is a whole number from 1 on"),
+        ("compute_stream", compute_stream,
+         compute_stream == AUTO or isinstance(compute_stream, bool), "are 'auto', True and False"),
+    ):  # fmt: skip
+        if not right:
+            raise AutoDDLError(f"{name}: got {value!r}; allowed {allowed}")
+    limits_of(engine)
+    _check_pins(pin)
+    staged = pipeline not in (None, 1) or micro_batches not in (None, 1)
+    if staged and (search not in SOLVERS or objective != TIME):
+        raise AutoDDLError(
+            f"pipeline: got search {search!r} and objective {objective!r}; stages are planned for the "
+            f"time of a step, with search one of {', '.join(SOLVERS)}"
+        )
+    ways = _ways(compute_stream, program.device, pipeline, micro_batches)
     cluster = ranks if cluster is None else cluster
     if mesh is None and cluster is None:
         raise AutoDDLError(
@@ -125,7 +156,7 @@ def read(
     return Request(
         program, known, whole, given, limit, search, objective, engine, budget, stop_gap, seed, pin,
         allow=frozenset({LOCAL_STATISTICS} if allow_local_batchnorm else ()),
-        stages=1 if streams == (True,) else pipeline, micro_batches=micro_batches, streams=streams,
+        stages=1 if ways == (COMPUTE_STREAM,) else pipeline, micro_batches=micro_batches, ways=ways,
         most_axes=most_axes, lists=lists, progress=progress,
     )  # fmt: skip
 
@@ -154,95 +185,39 @@ def cluster_of(given: str | Sequence[int] | Cluster, levels: Sequence[str]) -> C
     return Cluster.parse(given, levels)
 
 
-def check_space(*, objective: Any, engine: Any) -> None:
-    """Raise AutoDDLError for what there are no problems of."""
-    if objective not in OBJECTIVES:
-        raise AutoDDLError(f"objective: got {objective!r}; allowed are {', '.join(OBJECTIVES)}")
-    limits_of(engine)
-
-
-def check_arguments(*, search: Any, budget: Any, stop_gap: Any, seed: Any, pin: Any) -> None:
-    """Raise AutoDDLError for what no search accepts."""
-    if search not in SEARCHES:
-        raise AutoDDLError(f"search: got {search!r}; allowed are {', '.join(SEARCHES)}")
-    if not _is_number(budget) or not budget > 0:
-        raise AutoDDLError(f"budget: got {budget!r}; allowed are seconds > 0")
-    if not _is_number(stop_gap) or not 0 <= stop_gap < 1:
-        raise AutoDDLError(f"stop_gap: got {stop_gap!r}; allowed are 0 (proven best) to below 1")
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise AutoDDLError(f"seed: got {seed!r}; allowed are whole numbers >= 0")
-    if pin is None:
-        return
-    if not isinstance(pin, Mapping):
+def _check_pins(pin: Any) -> None:
+    """Raise AutoDDLError for what are no name patterns with states."""
+    if pin is not None and not isinstance(pin, Mapping):
         raise AutoDDLError(
             f"pin: got {pin!r}; give a dict of name patterns and states, {{'*.fc1.weight': 'B,S0'}}"
         )
-    for pattern, state in pin.items():
+    for pattern, state in (pin or {}).items():
         if not isinstance(pattern, str) or not isinstance(state, str):
             raise AutoDDLError(
                 f"pin {pattern!r}: got {state!r}; give a name pattern and a state such as 'B,S0'"
             )
 
 
-def check_pipeline(pipeline: Any, micro_batches: Any, *, search: str, objective: str) -> None:
-    """Raise AutoDDLError for stages and micro-batches that can't be."""
-    for name, value, words in (
-        ("pipeline", pipeline, "'auto' or a number of stages from 1 on"),
-        ("micro_batches", micro_batches, "a whole number from 1 on"),
-    ):
-        if value is None or (name == "pipeline" and value == AUTO):
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise AutoDDLError(f"{name}: got {value!r}; allowed is {words}")
-    staged = pipeline not in (None, 1) or micro_batches not in (None, 1)
-    if staged and (search not in SOLVERS or objective != TIME):
-        raise AutoDDLError(
-            f"pipeline: got search {search!r} and objective {objective!r}; stages are planned for the "
-            f"time of a step, with search one of {', '.join(SOLVERS)}"
-        )
-
-
-def compute_streams(
-    given: Any, device: str, stages: Any = None, micro_batches: Any = None
-) -> tuple[bool, ...]:
-    """Return whether to plan with separate streams (False) or the compute stream, the first first.
+def _ways(
+    compute_stream: bool | str, device: str, stages: int | str | None, micro_batches: int | None
+) -> tuple[StreamUse, ...]:
+    """Return the ways to run boxings that the user leaves, the first first.
 
     Raises:
-        AutoDDLError: not a choice, or one that a program on these devices, or with stages, has not.
+        AutoDDLError: a program on these devices, or with stages, has not the one that is asked for.
     """
-    if given not in (AUTO, True, False) or isinstance(given, int | float) != isinstance(
-        given, bool
-    ):
-        raise AutoDDLError(f"compute_stream: got {given!r}; allowed are 'auto', True and False")
-    if given is True and device != "cuda":
+    staged = stages not in (None, 1, AUTO) or micro_batches not in (None, 1)
+    if compute_stream is True and device != "cuda":
         raise AutoDDLError(
             f"compute_stream: got True for a program on {device!r}; only CUDA devices have streams"
         )
-    staged = stages not in (None, 1, AUTO) or micro_batches not in (None, 1)
-    if given is True and (staged or stages == AUTO):
+    if compute_stream is True and (staged or stages == AUTO):
         raise AutoDDLError(
             "compute_stream: got True with stages or micro-batches, which have streams of their own; "
             "plan with pipeline=1"
         )
-    ways = [way for way in ONEFLOW_LIMITS.ways if way.runs_for(device, staged=staged)]
-    return tuple(way.compute_stream for way in ways if given in (AUTO, way.compute_stream))
-
-
-def streams_on(mesh: Mesh, streams: Sequence[bool]) -> Sequence[bool]:
-    """Return those of the choices of streams that a mesh has.
-
-    Raises:
-        AutoDDLError: it has none.
-    """
-    if COMPUTE_STREAM.runs_on(mesh):
-        return streams
-    left = [stream for stream in streams if not stream]
-    if not left:
-        raise AutoDDLError(
-            f"compute_stream: got True on mesh {mesh}; OneFlow puts boxings on the compute stream on "
-            f"meshes of up to {COMPUTE_STREAM.axes} axes"
-        )
-    return left
+    ways = (way for way in ONEFLOW_LIMITS.ways if way.runs_for(device, staged=staged))
+    return tuple(way for way in ways if compute_stream in (AUTO, way.compute_stream))
 
 
 def parse_bytes(text: str | float) -> int:
@@ -261,6 +236,10 @@ def parse_bytes(text: str | float) -> int:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return _is_number(value) and isinstance(value, int) and value >= least
 
 
 def mesh_of(given: Any, levels: tuple[str, ...]) -> Mesh:

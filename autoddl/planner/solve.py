@@ -20,8 +20,7 @@ from autoddl.sbp.lazy import LazyTuple
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import space
-from autoddl.search.reductions.saved_states import as_read, made_again
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers.named import LEARNING, SOLVERS
 
@@ -30,63 +29,38 @@ _ROUNDS = 5  # searches until the whole memory fits
 HOPELESS = 1.5  # times the limit; of a plan that needs more, where there are other streams to try
 
 
-def solve(
-    problem: CostNetwork,
-    request: Request,
-    candidate: Candidate,
-    seconds: float,
-    *,
-    begin_at: Sequence[Assignment] = (),
-    baselines: Mapping[str, Assignment] | None = None,
-    others: bool = False,
-) -> Solution:
-    """Search a problem for some seconds, with its baselines beside; it may begin at `begin_at`, too.
+class ProblemSearch:
+    """The search of one problem: repeated for less memory until all of it fits.
 
-    `baselines` are those of the same problem on other streams, where they are known. Where there are
-    `others` to try, memory that is far too short for these ends the search.
+    It takes some seconds, and may begin at `begin_at`, too. `baselines` are those of the same problem
+    on other streams, where they are known. Where there are `others` to try, memory that is far too
+    short for these ends the search.
 
     For the time of a step searches minimise compute plus communication. Where a baseline's step takes
     less, because more of it overlaps, that baseline is the solution; the gap stays that of the search.
     """
-    begin = time.perf_counter()
-    run = _Solving(problem, request, begin + seconds, begin_at, baselines or {}, others)
-    result = run.result()
-    found = run.assigned(result.assignment)
-    row = found.estimate("plan")
-    return Solution(
-        candidate,
-        found,
-        result,
-        cost_s=run.costs_s[-1],
-        judged_s=row.step_s if request.timed else row.communication_s,
-        row=row,
-        baselines=LazyTuple(run.rows),
-        searches=max(1, len(run.costs_s)),
-        seconds=time.perf_counter() - begin,
-    )
-
-
-class _Solving:
-    """The search of one problem: repeated for less memory until all of it fits."""
 
     def __init__(
         self,
         problem: CostNetwork,
         request: Request,
-        end: float,
-        begin_at: Sequence[Assignment],
-        baselines: Mapping[str, Assignment],
-        others: bool,
+        seconds: float,
+        *,
+        begin_at: Sequence[Assignment] = (),
+        baselines: Mapping[str, Assignment] | None = None,
+        others: bool = False,
     ) -> None:
-        self.request, self.limit, self.end = request, request.limit_bytes, end
-        starts = _baselines(problem, request.objective, baselines)
+        self.begin, self.seconds = time.perf_counter(), seconds
+        self.request, self.limit = request, request.limit_bytes
+        starts = _baselines(problem, request.objective, baselines or {})
         waits = problem.compute_stream and self.limit is not None
-        self.problem = with_saved(problem) if waits else problem
+        self.problem = SavedTensors.apply(problem).network if waits else problem
         self.begin_at = () if waits else begin_at
         self.space = space(self.problem, request.objective)
         self.inner = self.space.network
         self.inner.check_memory(self.limit)
-        self.starts = {n: as_read(self.inner, a) if waits else a for n, a in starts.items()}
+        self.saved = SavedTensors(self.inner)
+        self.starts = {name: self.saved.as_read(start) for name, start in starts.items()}
         if request.search in BASELINES and request.search not in starts:
             raise AutoDDLError(
                 f"search: {request.search!r} does not apply to this program on mesh {problem.mesh}, it "
@@ -98,27 +72,42 @@ class _Solving:
         self.costs_s: list[float] = []  # what searches find: a baseline that overlaps has its own
         self.learnt: dict[str, Any] = {}  # by a search under another limit, for the next one
 
+    def solution(self, candidate: Candidate) -> Solution:
+        """Return what is found for a candidate within memory.
+
+        Raises:
+            InfeasibleError: nothing is found that fits, or a baseline, which has no choice, does not.
+        """
+        result = self._result()
+        found = self.assigned(result.assignment)
+        row = found.estimate("plan")
+        return Solution(
+            candidate,
+            found,
+            result,
+            cost_s=self.costs_s[-1],
+            judged_s=row.step_s if self.request.timed else row.communication_s,
+            row=row,
+            baselines=LazyTuple(self._rows),
+            searches=max(1, len(self.costs_s)),
+            seconds=time.perf_counter() - self.begin,
+        )
+
     @cached_property
     def again(self) -> dict[str, Assignment]:
         """Return the baselines with as much made again for the backward pass as can be."""
-        return {name: made_again(self.inner, start) for name, start in self.starts.items()}
+        saved = self.saved
+        return {name: saved.as_made(saved.invert(held)) for name, held in self.starts.items()}
 
-    def result(self) -> SearchResult:
+    def _result(self) -> SearchResult:
         """Return what is found within memory; the fastest baseline that fits, if a search finds none."""
         try:
-            return within_memory(
-                self.inner,
-                self.find,
-                self.limit,
-                chooses=self.chooses,
-                memory=self.memory,
-                most=self.most,
-            )
+            return self._within_memory()
         except InfeasibleError as error:
             if error.hopeless or not self.chooses or self.limit is None:
                 raise
-            known = {name: self.space.invert(self.fitting(name)) for name in self.starts}
-            fits = [name for name, start in known.items() if self.memory(start) <= self.limit]
+            known = {name: self.space.invert(self._fitting(name)) for name in self.starts}
+            fits = [name for name, start in known.items() if self._memory(start) <= self.limit]
             if not fits:
                 raise
         name = min(fits, key=lambda n: self.assigned(known[n]).step_s)
@@ -127,15 +116,49 @@ class _Solving:
         self.costs_s.append(result.cost_s)
         return result
 
-    def find(self, bound: int | None) -> SearchResult:
+    def _within_memory(self) -> SearchResult:
+        """Return what a search finds whose whole memory is within the limit.
+
+        Searches are under a limit on the part of the memory that can be summed up op by op. Where the
+        whole is too large the search is repeated with less for that part, down to the least there is;
+        the lower bound stays that of the first search. Where it is far too large for a candidate that
+        is not the only one the search is given up.
+        """
+        limit = self.limit
+        if limit is None:
+            return self._find(None)
+        bound, needed, least_s, given_up = limit, [], math.inf, False
+        least_bytes = self.inner.least_memory_bytes
+        for _ in range(_ROUNDS):
+            result = self._find(bound)
+            least_s = min(least_s, result.lower_bound_s)
+            needed.append(self._memory(result.assignment))
+            if needed[-1] <= limit:
+                return replace(result, lower_bound_s=least_s)
+            given_up = needed[-1] > self.most * limit
+            if given_up or not self.chooses or bound == least_bytes:
+                break
+            tighter = min(bound, result.memory_bytes) - (needed[-1] - limit)
+            last = len(needed) == _ROUNDS - 1
+            bound = least_bytes if last else max(tighter, least_bytes)
+        what = "the plan with the least memory that was found" if self.chooses else result.solver
+        remedy = "or a smaller batch" if self.chooses else "or plan with search='coordinate'"
+        error = InfeasibleError(
+            f"memory {limit:,} B per device on mesh {self.problem.mesh}: {what} needs "
+            f"{min(needed):,} B, {min(needed) - limit:,} B more; give more memory or devices, {remedy}"
+        )
+        error.needed_bytes, error.hopeless = min(needed), given_up
+        raise error
+
+    def _find(self, bound: int | None) -> SearchResult:
         """Search with so many bytes for the part of the memory that can be summed up."""
-        request, limit = self.request, self.limit
+        request = self.request
         if not self.chooses:
-            found = self.inner.result(request.search, self.fitting(request.search))
+            result = self.inner.result(request.search, self._fitting(request.search))
         else:
-            found = SOLVERS[request.search](
+            result = SOLVERS[request.search](
                 self.inner,
-                budget=max(0.0, self.end - time.perf_counter()),
+                budget=max(0.0, self.begin + self.seconds - time.perf_counter()),
                 stop_gap=max(request.stop_gap, AGAIN) if self.costs_s else request.stop_gap,
                 seed=request.seed,
                 memory_bytes=bound,
@@ -144,32 +167,34 @@ class _Solving:
                 **self.learnt,
             )
             if request.search in LEARNING:
-                self.learnt["after"] = found
-        found = replace(found, assignment=self.space.invert(found.assignment))
-        self.costs_s.append(found.cost_s)
+                self.learnt["after"] = result
+        result = replace(result, assignment=self.space.invert(result.assignment))
+        self.costs_s.append(result.cost_s)
         if not self.chooses or not request.timed or self.problem.compute_stream:
-            return found
-        hopeless = self.most * (limit or 0)
-        if limit is not None and self.most < math.inf and self.memory(found.assignment) > hopeless:
-            return found  # given up, whatever a baseline takes
-        return with_overlap(self.assigned, found, self.starts, limit)
+            return result
+        limited = self.limit is not None and self.most < math.inf
+        if limited and self._memory(result.assignment) > self.most * (self.limit or 0):
+            return result  # given up, whatever a baseline takes
+        return with_overlap(self.assigned, result, self.starts, self.limit)
 
-    def memory(self, assignment: Assignment) -> int:
+    def _memory(self, assignment: Assignment) -> int:
         """Return all bytes on the device that needs most."""
         return self.assigned(assignment).memory_bytes
 
-    def fitting(self, name: str) -> Assignment:
+    def _fitting(self, name: str) -> Assignment:
         """Return the assignment of a baseline; the one that holds less where the other does not fit."""
         held, limit = self.starts[name], self.limit
         if limit is None or held == self.again[name]:
             return held
         roomy = self.inner.memory_bytes(held) <= limit
-        return held if roomy and self.memory(self.space.invert(held)) <= limit else self.again[name]
+        return (
+            held if roomy and self._memory(self.space.invert(held)) <= limit else self.again[name]
+        )
 
-    def rows(self) -> tuple[Estimate, ...]:
+    def _rows(self) -> tuple[Estimate, ...]:
         """Return what the baselines cost."""
         with uncollected():
-            chosen = {name: self.space.invert(self.fitting(name)) for name in self.starts}
+            chosen = {name: self.space.invert(self._fitting(name)) for name in self.starts}
             return tuple(self.assigned(start).estimate(name) for name, start in chosen.items())
 
 
@@ -190,72 +215,17 @@ def with_overlap(
 ) -> SearchResult:
     """Return the baseline whose step takes less than that of a search's result, if there is one.
 
-    Of those that a bound shows to be slower than the fastest no step is simulated, unless the fastest
-    does not fit.
+    Steps are simulated in the order of their bounds, until these exceed the fastest one that fits.
     """
-    step_s = assigned(result.assignment).step_s
-    others = {name: assigned(a) for name, a in starts.items()}
-    faster: dict[str, float] = {}
-
-    def simulate(below_s: Callable[[], float]) -> list[str]:
-        for name in sorted(others, key=lambda name: others[name].least_step_s):
-            if others[name].least_step_s < below_s() and others[name].step_s < step_s:
-                faster[name] = others[name].step_s
-        return sorted(faster, key=faster.__getitem__)
-
-    def fits(name: str) -> bool:
-        return limit is None or others[name].memory_bytes <= limit
-
-    names = simulate(lambda: min(faster.values(), default=step_s))[:1]
-    if names and not fits(names[0]):
-        names = [name for name in simulate(lambda: step_s) if fits(name)]
-    if not names:
-        return result
-    name, other = names[0], others[names[0]]
-    label = f"{result.solver}, then {name} for its overlap"
-    found = other.problem.result(label, other.assignment)
-    return replace(found, lower_bound_s=result.lower_bound_s, trace=result.trace)
-
-
-def within_memory(
-    problem: CostNetwork,
-    find: Callable[[int | None], SearchResult],
-    limit: int | None,
-    *,
-    chooses: bool,
-    memory: Callable[[Assignment], int],
-    most: float = math.inf,
-) -> SearchResult:
-    """Return what a search finds whose whole memory is within a limit.
-
-    `find` searches under a limit on the part of the memory that can be summed up op by op. Where the
-    whole is too large the search is repeated with less for that part, down to the least there is; the
-    lower bound stays that of the first search. `memory` returns the whole of an assignment, in bytes;
-    where that is more than `most` times the limit the search is given up.
-
-    Raises:
-        InfeasibleError: nothing is found that fits, or a baseline, which has no choice, does not.
-    """
-    if limit is None:
-        return find(None)
-    bound, needed, least_s, given_up = limit, [], math.inf, False
-    for _ in range(_ROUNDS):
-        result = find(bound)
-        least_s = min(least_s, result.lower_bound_s)
-        needed.append(memory(result.assignment))
-        if needed[-1] <= limit:
-            return replace(result, lower_bound_s=least_s)
-        given_up = needed[-1] > most * limit
-        if given_up or not chooses or bound == problem.least_memory_bytes:
+    best_s, best = assigned(result.assignment).step_s, ""
+    others = {name: assigned(start) for name, start in starts.items()}
+    for name, other in sorted(others.items(), key=lambda item: item[1].least_step_s):
+        if other.least_step_s >= best_s:
             break
-        tighter = min(bound, result.memory_bytes) - (needed[-1] - limit)
-        last = len(needed) == _ROUNDS - 1
-        bound = problem.least_memory_bytes if last else max(tighter, problem.least_memory_bytes)
-    what = "the plan with the least memory that was found" if chooses else result.solver
-    remedy = "or a smaller batch" if chooses else "or plan with search='coordinate'"
-    error = InfeasibleError(
-        f"memory {limit:,} B per device on mesh {problem.mesh}: {what} needs {min(needed):,} B, "
-        f"{min(needed) - limit:,} B more; give more memory or devices, {remedy}"
-    )
-    error.needed_bytes, error.hopeless = min(needed), given_up
-    raise error
+        if other.step_s < best_s and (limit is None or other.memory_bytes <= limit):
+            best_s, best = other.step_s, name
+    if not best:
+        return result
+    label = f"{result.solver}, then {best} for its overlap"
+    found = others[best].problem.result(label, others[best].assignment)
+    return replace(found, lower_bound_s=result.lower_bound_s, trace=result.trace)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from autoddl.engine.limits import limits_of
+from autoddl.engine.limits import StreamUse, limits_of
 from autoddl.perfmodel.oneflow.lowering import never_reused_bytes
 from autoddl.perfmodel.oneflow.memory import estimate
 from autoddl.planner.candidate_plans import Candidate
-from autoddl.planner.race import Known, Solution
+from autoddl.planner.race import Contender, Known, Solution
 from autoddl.planner.request import Request
-from autoddl.planner.solve import HOPELESS, solve
+from autoddl.planner.solve import HOPELESS, ProblemSearch
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rules.candidates import NdSignature
@@ -30,17 +30,17 @@ LEAST_PART = 0.5  # of the seconds for a mesh that its second streams get, whate
 
 
 class OnMesh:
-    """A mesh, and what is the same for all streams on it."""
+    """A mesh, and what is the same for all ways to run boxings on it."""
 
     def __init__(
-        self, request: Request, mesh: Mesh, number: int, streams: Sequence[bool], seconds: float
+        self, request: Request, mesh: Mesh, number: int, ways: Sequence[StreamUse], seconds: float
     ) -> None:
         self.request, self.mesh, self.number = request, mesh, number
-        self.streams, self.seconds = streams, seconds
+        self.ways, self.seconds = ways, seconds
 
     @cached_property
     def problem(self) -> CostNetwork:
-        """Return the problem with the user's first choice of streams."""
+        """Return the problem with the user's first choice of ways."""
         return self.request.problem(self.mesh)
 
     @cached_property
@@ -49,59 +49,50 @@ class OnMesh:
         return self.problem.lower_bound_s() if self.request.timed else 0.0
 
     @cached_property
-    def order(self) -> Sequence[bool]:
-        """Return the kinds of streams in the order in which they are tried.
+    def order(self) -> Sequence[StreamUse]:
+        """Return the ways in the order in which they are tried.
 
         The compute stream is the first where there is so little memory that not even what the cheapest
         baseline keeps fits; it takes less.
         """
         limit, problem = self.request.limit_bytes, self.problem
-        if limit is None or len(self.streams) == 1:
-            return self.streams
+        if limit is None or len(self.ways) == 1:
+            return self.ways
         cheapest = min(assignments(problem).values(), key=problem.cost_s)
-        return sorted(self.streams, reverse=problem.memory_bytes(cheapest) > limit)
+        short = problem.memory_bytes(cheapest) > limit
+        return sorted(self.ways, key=lambda way: way.compute_stream != short)
 
 
-class WholeStep:
+class WholeStep(Contender):
     """A candidate without stages, to be searched."""
-
-    share, optional = 0.0, False
 
     def __init__(self, place: OnMesh, candidate: Candidate) -> None:
         self.place, self.request, self.candidate = place, place.request, candidate
-        self.bound_s: float | None = None
-        self.needed_bytes: int | None = None
-        self.least_s = 0.0
         self.found: Solution | None = None
 
     def turn(self) -> tuple[float, ...]:
         """Return its place: those of low bounds first; rounding must not decide."""
-        self.prepare()
-        turn = self.place.order.index(self.candidate.compute_stream)
+        self.bound_s = self.place.bound_s
+        turn = self.place.order.index(self.candidate.way)
         self.least_s = LEAST_PART * self.place.seconds if turn else 0.0
         return float(f"{self.place.bound_s:.9g}"), self.place.number, turn
 
-    def prepare(self) -> None:
-        """Make the problem, and compute its bound."""
-        self.bound_s = self.place.bound_s
-
     def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
         """Search the states of all tensors."""
-        request, base, stream = self.request, self.place.problem, self.candidate.compute_stream
-        timed, other = request.timed, stream != request.streams[0]
-        first = len(self.place.order) > 1 and stream == self.place.order[0]
+        request, base, ways = self.request, self.place.problem, self.place.order
+        timed, other = request.timed, self.candidate.way != request.ways[0]
+        stream = self.candidate.way.compute_stream
         starts = [carried(m, layout, base) for _, m, layout in before if m != base.mesh]
-        found = solve(
+        found = ProblemSearch(
             on_stream(base, stream, limits=limits_of(request.engine)) if other else base,
             request,
-            self.candidate,
             seconds,
             begin_at=[start for start in starts if start is not None] if timed else (),
             baselines=assignments(base) if other and timed else None,
-            others=not stream and len(self.place.streams) > 1,
-        )
+            others=not stream and len(ways) > 1,
+        ).solution(self.candidate)
         settled = found.searches == 1
-        if stream and first:
+        if stream and len(ways) > 1 and self.candidate.way == ways[0]:
             settled = is_settled(base, found.found.layout, request.limit_bytes or 0)
         self.found = replace(found, settled=settled)
 

@@ -3,8 +3,7 @@
 Every model at a size of its paper, on every mesh: how far the bound of exact search is from its plan,
 how much dearer coordinate descent's is, and how much longer the step of the best baseline takes than
 that of the plan that `autoddl.optimize` chooses. Each finished row is a line of rows.jsonl at once: a
-run that is cut off goes on from there. The exit code is 1 where coordinate descent misses its bar, or
-a baseline is better than the plan.
+run that is cut off goes on from there. The exit code is 1 where a baseline is better than the plan.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from experiments.lib import cli, frames
 from experiments.lib.frames import RowStore
 from experiments.lib.programs import captured
 
-ABOVE = 0.01  # of exact search's cost; coordinate descent may be so much dearer
 LEVEL = 1e-9  # relative; steps within it take equally long
 COLUMNS = {
     "model": "{}", "mesh": "{}", "ops": "{:,}", "exact_s": "{:.1f}", "gap": "{:.4%}",
@@ -65,15 +63,12 @@ def row(
         "model": model, "mesh": str(mesh), "profile": profile.name,
         "fingerprint": program.fingerprint, "budget_s": budget,
     }  # fmt: skip
-    known = bool(rows.having(**key))
-    found = rows.once(key, lambda: planned(program, mesh, profile, budget))
-    if not known:
-        gap = 1 - found["lower_bound_s"] / found["cost_s"]
-        print(f"{model} {mesh}: {found['exact_s']:.1f} s, gap {gap:.2e}", flush=True)
-    return found
+    return rows.once(key, lambda: planned(model, program, mesh, profile, budget))
 
 
-def planned(program: Program, mesh: Mesh, profile: Profile, budget: float) -> dict[str, Any]:
+def planned(
+    model: str, program: Program, mesh: Mesh, profile: Profile, budget: float
+) -> dict[str, Any]:
     """Plan a program, and search it again by coordinate descent; seconds, and costs in seconds.
 
     `cost_s` is the sum that searches minimise, `step_s` what a step takes with what overlaps in it.
@@ -87,6 +82,7 @@ def planned(program: Program, mesh: Mesh, profile: Profile, budget: float) -> di
     coordinate_s = time.perf_counter() - begin
     bound_s = plan.search.lower_bound_s
     best = min(plan.baselines, key=lambda estimate: estimate.step_s)
+    print(f"{model} {mesh}: {exact_s:.1f} s, gap {plan.search.gap:.2e}", flush=True)
     return {
         "ops": len(program.ops),
         "exact_s": exact_s,
@@ -102,7 +98,7 @@ def planned(program: Program, mesh: Mesh, profile: Profile, budget: float) -> di
 
 
 def report(frame: pd.DataFrame, folder: Path) -> int:
-    """Print the table and what was missed; write all of it; return the exit code."""
+    """Print the table and its extremes; write all of it; return the exit code."""
     frame["gap"] = 1 - frame.lower_bound_s / frame.cost_s
     frame["above"] = frame.coordinate_cost_s / frame.cost_s - 1
     frame["slower"] = frame.baseline_step_s / frame.step_s - 1
@@ -111,18 +107,14 @@ def report(frame: pd.DataFrame, folder: Path) -> int:
         f"proven: {(frame.gap <= LEVEL).sum()} of {len(frame)}, largest gap {frame.gap.max():.4%}"
     )
     worst, least = frame.loc[frame.above.idxmax()], frame.loc[frame.slower.idxmin()]
-    met = worst.above <= ABOVE, least.slower >= -LEVEL
-    said = ["met" if each else "MISSED" for each in met]
-    print(
-        f"coordinate descent: {worst.above:+.2%} at most ({worst.model} on {worst.mesh}; at most "
-        f"{ABOVE:+.0%}: {said[0]})"
-    )
+    met = bool(least.slower >= -LEVEL)
+    print(f"coordinate descent: {worst.above:+.2%} at most ({worst.model} on {worst.mesh})")
     print(
         f"best baseline: {least.slower:+.2%} at least ({least.model} on {least.mesh}; never below 0: "
-        f"{said[1]})"
+        f"{'met' if met else 'MISSED'})"
     )
     frames.save(frame, folder, "zoo")
-    return 0 if all(met) else cli.MISSED
+    return 0 if met else cli.MISSED
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from rich.console import Console
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.calibrate.device.device_profile import measured_device
+from autoddl.calibrate.device.op_timing import measured_device
 from autoddl.calibrate.network.link_fits import measured_links
 from autoddl.engine import engines
 from autoddl.launch.launcher import launch
@@ -46,12 +48,12 @@ def command(mesh: str | None, steps: int, profile: str | None, out: Path) -> int
     known = _calibrated(console) if profile is None else profiles.load(profile)
     known.save(out / "network.json")
     plan_names = {"plan": "plan.json", **BASELINES}
-    with _Stage(console, f"capture and plan on {mesh or 'all meshes'}"):
+    with _stage(console, f"capture and plan on {mesh or 'all meshes'}"):
         plan = _make_plans(mesh, known, out, plan_names)
     console.print(str(plan), markup=False, highlight=False)
-    with _Stage(console, f"train {steps} steps in one process"):
+    with _stage(console, f"train {steps} steps in one process"):
         single = _train(1, steps, out / "single.json", [])
-    with _Stage(console, f"train {steps} steps on {RANKS} ranks, then time the baselines"):
+    with _stage(console, f"train {steps} steps on {RANKS} ranks, then time the baselines"):
         files = [str(out / file) for file in plan_names.values()]
         ranks = _train(RANKS, steps, out / "ranks.json", files)
     measured = dict(zip(plan_names, ranks["step_s"], strict=True))
@@ -68,40 +70,32 @@ def command(mesh: str | None, steps: int, profile: str | None, out: Path) -> int
 
 def _calibrated(console: Console) -> Profile:
     engine = engines.load("oneflow")
-    with _Stage(console, f"time the ops of {RANKS} ranks"):
+    with _stage(console, f"time the ops of {RANKS} ranks"):
         device = measured_device(engine, RANKS, quick=True)
-    with _Stage(console, f"time the collectives of {RANKS} ranks"):
+    with _stage(console, f"time the collectives of {RANKS} ranks"):
         return measured_links(engine, RANKS, quick=True, device=device)
 
 
-class _Stage:
+@contextmanager
+def _stage(console: Console, name: str) -> Iterator[None]:
     """Print what starts and how long it took."""
-
-    def __init__(self, console: Console, name: str) -> None:
-        self.console, self.name = console, name
-
-    def __enter__(self) -> None:
-        self.console.print(f"[bold]{self.name} …[/bold]")
-        self.begin = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self.console.print(f"  {self.name}: {time.perf_counter() - self.begin:.1f} s")
+    console.print(f"[bold]{name} …[/bold]")
+    begin = time.perf_counter()
+    yield
+    console.print(f"  {name}: {time.perf_counter() - begin:.1f} s")
 
 
 def _make_plans(mesh: str | None, profile: Profile, out: Path, names: dict[str, str]) -> Plan:
     """Capture the GPT in a process of its own, plan it here (without OneFlow), save all plans."""
     program = out / "program.json"
     _run_ranks(1, ["--capture", str(program)])
-    plans: dict[str, Plan] = {}
-    for name, file in names.items():
-        if name == "plan":
-            cluster = None if mesh else str(RANKS)
-            plan = autoddl.optimize(program, mesh=mesh, cluster=cluster, profile=profile)
-        else:
-            plan = autoddl.optimize(program, mesh=plans["plan"].mesh, profile=profile, search=name)
-        plans[name] = plan
-        plan.save(out / file)
-    return plans["plan"]
+    cluster = None if mesh else str(RANKS)
+    plan = autoddl.optimize(program, mesh=mesh, cluster=cluster, profile=profile)
+    plan.save(out / names["plan"])
+    for name in BASELINES:
+        baseline = autoddl.optimize(program, mesh=plan.mesh, profile=profile, search=name)
+        baseline.save(out / names[name])
+    return plan
 
 
 def _train(ranks: int, steps: int, result: Path, plans: list[str]) -> dict[str, Any]:

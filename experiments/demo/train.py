@@ -18,7 +18,7 @@ import oneflow as flow
 
 import autoddl
 from experiments.models import gpt
-from experiments.models.training import seed_weights
+from experiments.models.training import seed_weights, shifted
 
 TEXT = Path(__file__).parent / "declaration.txt"
 WARM_UP = 2
@@ -69,8 +69,7 @@ def batches(steps: int) -> list[tuple[flow.Tensor, flow.Tensor]]:
     found = []
     for _ in range(steps):
         starts = rng.integers(0, len(text) - length - 1, int(SIZES["batch"]))
-        window = np.stack([text[s : s + length + 1] for s in starts])
-        found.append((flow.tensor(window[:, :-1].copy()), flow.tensor(window[:, 1:].copy())))
+        found.append(shifted(np.stack([text[s : s + length + 1] for s in starts])))
     return found
 
 

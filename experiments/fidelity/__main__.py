@@ -48,7 +48,7 @@ def command(
     files = {model: folder / f"{model}.json" for model in models}
     programs = {m: captured(f, m, "toy", **workload.MODELS[m]) for m, f in files.items()}
     found: list[Row] = []
-    for bed in map(workload.bed, beds):
+    for bed in (workload.BEDS[name] for name in beds):
         if not only_predict:
             _run(bed, folder, programs, files, plans)
         place = folder / bed.name

@@ -80,7 +80,7 @@ def measure(
     `program` is the model's.
     """
     done = place / f"{model}.jsonl"
-    sizes = json.dumps(workload.sizes(model))
+    sizes = json.dumps(workload.MODELS[model])
     for number in range(1, passes + 1):
         for plan in files:  # each in its own processes: OneFlow never frees a graph's buffers
             if len(RowStore(done).having(plan=plan.stem)) < number:

@@ -22,12 +22,13 @@ from msgspec import structs
 
 from autoddl.api import Plan
 from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.pipeline.pipeline_step import COMPUTE
 from autoddl.perfmodel.profile import Profile
-from autoddl.planner.assemble import staged_estimate, staged_plan
+from autoddl.planner.assemble import staged_plan
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.cut import cut_into_stages
 from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.costs.staged_assignment import ONCE, Staged
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
@@ -136,9 +137,9 @@ def _bounds(whole: Staged, shares: Sequence[float]) -> list[int]:
     """Return the positions at which the stages' shares of the seconds of a micro-batch end."""
     found = positions(whole.program)
     seconds = np.zeros(found.count)
-    for (_, phase, price), op in zip(whole.prices["compute"], whole.program.ops, strict=True):
-        if phase != "once":
-            seconds[found.op[op.name]] += price.seconds
+    for spent in whole.planned:
+        if spent.stream == COMPUTE and spent.phase != ONCE:
+            seconds[found.op[spent.of[0]]] += spent.seconds
     ends = np.cumsum(seconds) / seconds.sum()
     return [int(n) for n in np.searchsorted(ends, np.cumsum(shares)[:-1])]
 
@@ -208,7 +209,7 @@ def _timed(case: PipelineCase, folder: Path) -> list[float]:
 def row(case: PipelineCase, folder: Path) -> Row:
     """Return what was simulated and measured of a case."""
     found = staged(case, folder, profile_of(case, folder))
-    cost = staged_estimate(case.name, found)
+    cost = found.estimate(case.name)
     said = shared_cores.step_s(found.step, case.mesh)
     return {
         "bed": case.bed.name, "model": case.model, "plan": case.name, "name": case.name,

@@ -29,10 +29,11 @@ def cores() -> int:
 def time_ops(file: Path, ranks: int, number: int) -> None:
     """Time the ops of fit-device on so many ranks, unless the file has so many lines of it."""
     if len(_passes(file)) < number:
-        settings, partial = op_timing.OpSettings(ranks), file.with_suffix(".partial")
-        timed = op_timing.time_ops(engines.load("oneflow"), settings, partial=partial)
-        RowStore(file).add({"ops": [asdict(op) for op in timed]})
-        file.with_suffix(".partial").unlink(missing_ok=True)
+        settings = op_timing.OpSettings(ranks)
+        campaign = op_timing.OpCampaign(settings, file.with_suffix(".partial"))
+        campaign.run(op_timing.job_for(engines.load("oneflow"), settings))
+        RowStore(file).add({"ops": [asdict(op) for op in campaign.ops]})
+        campaign.forget()
 
 
 def device(file: Path, ranks: int) -> Device:

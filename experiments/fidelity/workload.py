@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
 
 
@@ -47,25 +46,3 @@ MODELS: dict[str, dict[str, Any]] = {
         "experts": 8,
     },
 }  # fmt: skip
-
-
-def bed(name: str) -> Bed:
-    """Return the testbed of this name.
-
-    Raises:
-        AutoDDLError: there is none.
-    """
-    if name not in BEDS:
-        raise AutoDDLError(f"testbed {name!r}: there are {', '.join(BEDS)}")
-    return BEDS[name]
-
-
-def sizes(model: str) -> dict[str, Any]:
-    """Return the arguments of a model.
-
-    Raises:
-        AutoDDLError: the experiment has no such model.
-    """
-    if model not in MODELS:
-        raise AutoDDLError(f"model {model!r}: the experiment has {', '.join(MODELS)}")
-    return MODELS[model]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,8 @@ COLUMNS: frames.Formats = {
 @click.option("--profile", default="v100-8x", show_default=True, help="file or bundled name")
 @cli.folder("out/fig07")
 def command(
-    models: str,
-    mesh: str,
-    seconds: float,
-    seeds: int,
-    solvers: list[str],
-    profile: str,
-    folder: Path,
-) -> None:
+    models: str, mesh: str, seconds: float, seeds: int, solvers: list[str], profile: str, folder: Path
+) -> None:  # fmt: skip
     """Run what is missing, print the table, write and draw it."""
     kept, runs = RowStore(folder / "runs.jsonl"), []
     for model in models.split(","):
@@ -92,18 +86,19 @@ def rows(
 
     Those that are not kept are run; what is too large for a solver is so with every seed.
     """
+    problem = cache(make)
+
+    def searched(solver: str, seed: int) -> Row:
+        row = _searched(problem(), solver, seed, setting["budget_s"])
+        head = f"{setting['model']} [{setting['mesh']}] {solver}, seed {seed}"
+        print(f"{head}, {len(problem())} nodes: {_outcome(row)}", flush=True)
+        return row
+
     found: list[Row] = []
-    problem = None
     for solver, seed in todo:
-        if any(r["error"] for r in found if r["solver"] == solver):
-            continue
-        key = {**setting, "solver": solver, "seed": seed}
-        if not kept.having(**key):
-            problem = problem or make()
-            row = kept.add({**key, **_searched(problem, solver, seed, setting["budget_s"])})
-            head = f"{row['model']} [{row['mesh']}] {solver}, seed {seed}"
-            print(f"{head}, {len(problem)} nodes: {_outcome(row)}", flush=True)
-        found += kept.having(**key)
+        if not any(r["error"] for r in found if r["solver"] == solver):
+            key = {**setting, "solver": solver, "seed": seed}
+            found.append(kept.once(key, partial(searched, solver, seed)))
     return found
 
 

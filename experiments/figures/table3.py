@@ -168,18 +168,18 @@ def _rows(micro: Program, candidate: Candidate, given: Request) -> Iterator[Row]
         staged = _cut(problem, result, candidate, given)
         tried.append(staged)
         if method == OURS and not _fits(staged, given):  # then states of less memory
-            share = int(result.memory_bytes * (given.limit_bytes or 0) / staged.needed_bytes)
+            share = int(result.memory_bytes * (given.limit_bytes or 0) / staged.memory_bytes)
             for memory in (share, 1):
                 less = dict(results(problem, candidate, given, memory))[OURS]
                 tried.append(_cut(problem, less, candidate, given))
             fits = [s for s in tried if _fits(s, given)]
             staged = min(fits, key=lambda s: s.timeline.step_s, default=tried[-1])
         step_s = staged.timeline.step_s if _fits(staged, given) else None
-        yield {"method": method, "step_s": step_s, "memory_bytes": staged.needed_bytes}
+        yield {"method": method, "step_s": step_s, "memory_bytes": staged.memory_bytes}
 
 
 def _fits(staged: Staged, given: Request) -> bool:
-    return given.limit_bytes is None or staged.needed_bytes <= given.limit_bytes
+    return given.limit_bytes is None or staged.memory_bytes <= given.limit_bytes
 
 
 def _cut(
@@ -211,7 +211,7 @@ def results(
 def measured(folder: Path, setting: Row, profile: Profile) -> list[Row]:
     """Return the measured row of each method's best plan for a scaled model on local ranks."""
     from experiments.fidelity import measure
-    from experiments.fidelity.workload import bed
+    from experiments.fidelity.workload import BEDS
 
     kept = RowStore(folder / "measured.jsonl")
     if kept.having(**setting):
@@ -236,7 +236,7 @@ def measured(folder: Path, setting: Row, profile: Profile) -> list[Row]:
         file = folder / "plans" / f"{model}-{stages}-{method}.json"
         file.parent.mkdir(exist_ok=True)
         plan.save(file)
-        with measure.running(bed("loopback-4")) as (run, _):
+        with measure.running(BEDS["loopback-4"]) as (run, _):
             seconds = measure.step_s(run, "gpt", SCALED[model], file)
         kept.add({
             **setting, "micro_batches": count, "mesh": str(plan.mesh), "method": method,

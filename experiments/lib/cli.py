@@ -61,7 +61,7 @@ def listed(
     known = list(allowed)
 
     def split(_: click.Context, __: click.Parameter, value: str) -> list[str]:
-        names = value.split(",")
+        names = value.split(",") if value else []
         for each in names:
             if each not in known:
                 raise AutoDDLError(f"{name}: got {each!r}; there are {', '.join(known)}")

@@ -46,12 +46,12 @@ class RowStore:
         return found[0] if found else self.add({**key, **make()})
 
 
-def text(frame: pd.DataFrame, formats: Formats) -> str:
+def text(frame: pd.DataFrame, formats: Formats, style: str = "simple") -> str:
     """Return the columns that `formats` names as a table; what is missing is left empty."""
     cells = pd.DataFrame({name: _formatted(frame[name], form) for name, form in formats.items()})
     right = [pd.api.types.is_numeric_dtype(frame[name]) for name in formats]
     table: str = cells.to_markdown(
-        index=False, tablefmt="simple", disable_numparse=True,
+        index=False, tablefmt=style, disable_numparse=True,
         colalign=["right" if numbers else "left" for numbers in right],
     )  # fmt: skip
     return table

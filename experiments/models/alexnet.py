@@ -10,8 +10,7 @@ from typing import Any
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.images import labelled_images
-from experiments.models.training import TrainGraph, cross_entropy
+from experiments.models.training import Built, TrainGraph, cross_entropy, labelled_images
 
 # Channels, kernel, stride and padding of a convolution; is it pooled?
 LAYERS = (
@@ -52,20 +51,12 @@ class AlexNet(nn.Module):
         return self.classifier(flow.flatten(self.features(x), 1))
 
 
-def build(
-    *,
-    image: int = 64,
-    classes: int = 16,
-    channel_scale: float = 1 / 8,
-    dense: int = 32,
-    batch: int = 8,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
-    """Return (training graph, (images, labels)).
+def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
+    """Return (training graph, (images, labels)) of these sizes, the toy's where they are not given.
 
     Images are (batch, 3, image, image) float32 with `image` of at least 63, labels (batch,) int64;
     `channel_scale` and `dense` shrink the network for tests.
     """
-    model = AlexNet(image=image, classes=classes, channel_scale=channel_scale, dense=dense)
-    inputs = labelled_images(batch, 3, image, classes)
-    return TrainGraph(model, cross_entropy, optimizer), inputs
+    sizes = SIZES["toy"] | sizes
+    inputs = labelled_images(sizes.pop("batch"), 3, sizes["image"], sizes["classes"])
+    return TrainGraph(AlexNet(**sizes), cross_entropy, optimizer), inputs

@@ -8,7 +8,7 @@ import numpy as np
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.training import cross_entropy
+from experiments.models.training import Built, cross_entropy
 from experiments.models.transformer import MASKED, EncoderBlock, FeedForward, LossGraph
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -67,12 +67,7 @@ class PreTraining(nn.Module):
     The masked-LM head shares its table with the token embedding.
     """
 
-    def __init__(
-        self,
-        encoder: Bert,
-        *,
-        next_sentence: bool,
-    ) -> None:
+    def __init__(self, encoder: Bert, *, next_sentence: bool) -> None:
         super().__init__()
         vocabulary, width = encoder.token.weight.shape
         self.encoder = encoder
@@ -100,36 +95,17 @@ class PreTraining(nn.Module):
         return loss + cross_entropy(self.sentence(pooled), follows)
 
 
-def build(
-    *,
-    layers: int = 1,
-    width: int = 16,
-    heads: int = 4,
-    sequence: int = 8,
-    vocabulary: int = 64,
-    batch: int = 8,
-    next_sentence: bool = False,
-    feed_forward: FeedForward | None = None,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, ...]]:
+def build(*, next_sentence: bool = False, optimizer: str = "sgd", **sizes: Any) -> Built:
     """Return (training graph, (ids, segments, labels[, follows])), all int64.
 
-    The first three have shape (batch, sequence): the last tokens of each row are padding, a seventh
-    of the labels is not IGNORED. `follows` (batch,) comes with `next_sentence`.
+    `sizes` are those of Bert, the toy's where they are not given. The first three inputs have shape
+    (batch, sequence): the last tokens of each row are padding, a seventh of the labels is not
+    IGNORED. `follows` (batch,) comes with `next_sentence`.
     """
-    encoder = Bert(
-        layers=layers,
-        width=width,
-        heads=heads,
-        sequence=sequence,
-        vocabulary=vocabulary,
-        feed_forward=feed_forward,
-    )
-    inputs = examples(batch, sequence, vocabulary)
-    if not next_sentence:
-        inputs = inputs[:3]
-    model = PreTraining(encoder, next_sentence=next_sentence)
-    return LossGraph(model, optimizer), tuple(map(flow.tensor, inputs))
+    sizes = SIZES["toy"] | sizes
+    inputs = examples(sizes.pop("batch"), sizes["sequence"], sizes["vocabulary"])
+    model = PreTraining(Bert(**sizes), next_sentence=next_sentence)
+    return LossGraph(model, optimizer), tuple(map(flow.tensor, inputs[: 4 if next_sentence else 3]))
 
 
 def examples(batch: int, sequence: int, vocabulary: int) -> tuple[np.ndarray, ...]:

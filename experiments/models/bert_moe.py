@@ -9,6 +9,7 @@ from oneflow import nn
 
 from experiments.models import bert
 from experiments.models.moe import add_balance, expert_blocks
+from experiments.models.training import Built
 from experiments.models.transformer import LossGraph
 
 # With this vocabulary no token's choice of experts is so close that rounding could change it.
@@ -33,30 +34,18 @@ class Balanced(nn.Module):
 
 
 def build(
-    *,
-    kind: str = "sgmoe",
-    experts: int = 4,
-    every: int = 1,
-    factor: float = 1.0,
-    balance: float = 0.0,
-    sequence: int = 8,
-    optimizer: str = "sgd",
-    **sizes: Any,
-) -> tuple[nn.Graph, tuple[flow.Tensor, ...]]:
+    *, balance: float = 0.0, sequence: int = 8, optimizer: str = "sgd", kind: str = "sgmoe",
+    experts: int = 4, every: int = 1, factor: float = 1.0, **sizes: Any,
+) -> Built:  # fmt: skip
     """Return (training graph, (ids, segments, labels)); `sizes` are those of bert.build.
 
     Every `every`-th block has `experts` experts, `kind` as in moe.KINDS; a sequence is a group.
     """
-    collected: list[flow.Tensor] = []
+    collected: list[flow.Tensor] | None = [] if balance else None
     layers = expert_blocks(
-        kind,
-        every=every,
-        experts=experts,
-        group=sequence,
-        factor=factor,
-        balance=collected if balance else None,
+        kind, every, experts=experts, group=sequence, factor=factor, balance=collected
     )
     graph, inputs = bert.build(sequence=sequence, feed_forward=layers, optimizer=optimizer, **sizes)
-    if balance:
+    if collected is not None:
         graph = LossGraph(Balanced(graph.model.to(nn.Module), collected, balance), optimizer)
     return graph, inputs

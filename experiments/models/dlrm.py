@@ -13,7 +13,7 @@ import numpy as np
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.training import TrainGraph
+from experiments.models.training import Built, TrainGraph
 
 _KAGGLE = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992,
@@ -91,35 +91,16 @@ def click_loss(logits: flow.Tensor, clicks: flow.Tensor) -> flow.Tensor:
     return nn.functional.binary_cross_entropy_with_logits(logits, clicks, reduction="none").mean()
 
 
-class ClickGraph(TrainGraph):
-    """A training step of dense features, ids and clicks."""
-
-    def build(self, *inputs: flow.Tensor) -> flow.Tensor:
-        loss = self.loss(self.model(*inputs[:-1]), inputs[-1])
-        loss.backward()
-        return loss
-
-
-def build(
-    *,
-    tables: Sequence[int] = (16, 32, 48, 8, 64, 16, 32),
-    look_ups: int = 2,
-    dense: int = 8,
-    bottom: Sequence[int] = (32,),
-    width: int = 16,
-    top: Sequence[int] = (32,),
-    batch: int = 8,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor, flow.Tensor]]:
-    """Return (training graph, (dense features, ids, clicks)).
+def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
+    """Return (training graph, (dense features, ids, clicks)) of these sizes, by default the toy's.
 
     Features are (batch, dense) float32, ids (batch, tables * look_ups) int64, clicks (batch, 1) 0.0
     or 1.0; `tables` lists the rows of every embedding table.
     """
-    model = DLRM(tables, look_ups=look_ups, dense=dense, bottom=bottom, width=width, top=top)
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(batch, dense)).astype(np.float32)
-    ids = np.concatenate([rng.integers(0, rows, (batch, look_ups)) for rows in tables], axis=1)
+    sizes = SIZES["toy"] | sizes
+    batch, bags, rng = sizes.pop("batch"), sizes["look_ups"], np.random.default_rng(0)
+    x = rng.normal(size=(batch, sizes["dense"])).astype(np.float32)
+    ids = [rng.integers(0, rows, (batch, bags)) for rows in sizes["tables"]]
     clicks = rng.integers(0, 2, (batch, 1)).astype(np.float32)
-    graph = ClickGraph(model, click_loss, optimizer)
-    return graph, (flow.tensor(x), flow.tensor(ids), flow.tensor(clicks))
+    graph = TrainGraph(DLRM(**sizes), click_loss, optimizer)
+    return graph, tuple(map(flow.tensor, (x, np.concatenate(ids, axis=1), clicks)))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import oneflow as flow
-from oneflow import nn
-
 from experiments.models import bert
+from experiments.models.training import Built
 
 SPECIAL = 5  # padding, unknown, class, separator, mask
 
@@ -32,26 +30,10 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def build(
-    *,
-    layers: int = 1,
-    width: int = 16,
-    heads: int = 4,
-    sequence: int = 16,
-    vocabulary: int = 72,
-    batch: int = 8,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, ...]]:
+def build(**sizes: Any) -> Built:
     """Return (training graph, (ids, segments, labels)), all int64 of shape (batch, sequence).
 
-    The toy vocabulary is that of 3-mers, filled up to a multiple of 8.
+    `sizes` and options are those of bert.build; the toy vocabulary is that of 3-mers, filled up to a
+    multiple of 8.
     """
-    return bert.build(
-        layers=layers,
-        width=width,
-        heads=heads,
-        sequence=sequence,
-        vocabulary=vocabulary,
-        batch=batch,
-        optimizer=optimizer,
-    )
+    return bert.build(**SIZES["toy"] | sizes)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-import numpy as np
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.training import TrainGraph, cross_entropy
+from experiments.models.training import Built, TrainGraph, cross_entropy, next_tokens
 
 VOCABULARY = 50304  # 50257 byte pairs, filled up to a multiple of 128
 
@@ -92,18 +92,11 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-def build(
-    *,
-    layers: int = 2,
-    width: int = 32,
-    heads: int = 4,
-    sequence: int = 8,
-    vocabulary: int = 64,
-    batch: int = 8,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
-    """Return (training graph, (ids, next ids)); both inputs have shape (batch, sequence), int64."""
-    model = GPT(layers=layers, width=width, heads=heads, sequence=sequence, vocabulary=vocabulary)
-    ids = np.random.default_rng(0).integers(0, vocabulary, (batch, sequence + 1))
-    inputs = (flow.tensor(ids[:, :-1].copy()), flow.tensor(ids[:, 1:].copy()))
-    return TrainGraph(model, cross_entropy, optimizer), inputs
+def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
+    """Return (training graph, (ids, next ids)) of these sizes, the toy's where they are not given.
+
+    Both inputs have shape (batch, sequence), int64.
+    """
+    sizes = SIZES["toy"] | sizes
+    inputs = next_tokens(sizes.pop("batch"), sizes["sequence"], sizes["vocabulary"])
+    return TrainGraph(GPT(**sizes), cross_entropy, optimizer), inputs

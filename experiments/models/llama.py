@@ -9,7 +9,7 @@ import numpy as np
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.training import TrainGraph, cross_entropy
+from experiments.models.training import Built, TrainGraph, cross_entropy, next_tokens
 from experiments.models.transformer import MASKED, join_heads, split_heads
 
 
@@ -155,31 +155,11 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
-def build(
-    *,
-    layers: int = 1,
-    width: int = 32,
-    heads: int = 8,
-    groups: int = 4,
-    inner: int = 64,
-    sequence: int = 8,
-    vocabulary: int = 64,
-    batch: int = 8,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
-    """Return (training graph, (ids, next ids)); both inputs have shape (batch, sequence), int64.
+def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
+    """Return (training graph, (ids, next ids)) of these sizes, the toy's where they are not given.
 
-    `groups` is the number of key and value heads.
+    Both inputs have shape (batch, sequence), int64; `groups` is the number of key and value heads.
     """
-    model = Llama(
-        layers=layers,
-        width=width,
-        heads=heads,
-        groups=groups,
-        inner=inner,
-        sequence=sequence,
-        vocabulary=vocabulary,
-    )
-    ids = np.random.default_rng(0).integers(0, vocabulary, (batch, sequence + 1))
-    inputs = (flow.tensor(ids[:, :-1].copy()), flow.tensor(ids[:, 1:].copy()))
-    return TrainGraph(model, cross_entropy, optimizer), inputs
+    sizes = SIZES["toy"] | sizes
+    inputs = next_tokens(sizes.pop("batch"), sizes["sequence"], sizes["vocabulary"])
+    return TrainGraph(Llama(**sizes), cross_entropy, optimizer), inputs

@@ -8,14 +8,14 @@ import numpy as np
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.training import TrainGraph, mean_squared_error
+from experiments.models.training import Built, TrainGraph, mean_squared_error
 
 SIZES = {"toy": {"widths": (16, 32, 8), "batch": 8}}
 
 
 def build(
     *, widths: tuple[int, ...] = (16, 32, 8), batch: int = 8, optimizer: str = "sgd"
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
+) -> Built:
     """Return (training graph, (x, y)); x is (batch, widths[0]), y is (batch, widths[-1])."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths):

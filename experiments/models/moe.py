@@ -18,7 +18,7 @@ import numpy as np
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.training import TrainGraph, mean_squared_error
+from experiments.models.training import Built, TrainGraph, mean_squared_error
 from experiments.models.transformer import DenseFeedForward, FeedForward
 
 # The toy's seed gives tokens whose choice of experts is clear, so that no rounding changes it.
@@ -130,22 +130,15 @@ class SGMoEFeedForward(SwitchFeedForward):
 KINDS: dict[str, type[SwitchFeedForward]] = {"sgmoe": SGMoEFeedForward, "switch": SwitchFeedForward}
 
 
-def expert_blocks(
-    kind: str,
-    *,
-    every: int,
-    experts: int,
-    group: int,
-    factor: float,
-    balance: list[flow.Tensor] | None,
-) -> FeedForward:
-    """Return what makes the feed-forward layers of successive blocks: every `every`-th has experts."""
+def expert_blocks(kind: str, every: int, **options: Any) -> FeedForward:
+    """Return what makes the feed-forward layers of successive blocks: every `every`-th has experts.
+
+    `kind` is one of KINDS, which take the options.
+    """
     numbers = count(1)
 
     def layer(width: int) -> nn.Module:
-        if next(numbers) % every:
-            return DenseFeedForward(width)
-        return KINDS[kind](width, experts=experts, group=group, factor=factor, balance=balance)
+        return DenseFeedForward(width) if next(numbers) % every else KINDS[kind](width, **options)
 
     return layer
 
@@ -175,26 +168,17 @@ def balanced(loss: Loss, weight: float) -> tuple[Loss, list[flow.Tensor] | None]
 
 
 def build(
-    *,
-    kind: str = "switch",
-    width: int = 16,
-    experts: int = 4,
-    hidden: int = 32,
-    sequence: int = 8,
-    batch: int = 8,
-    factor: float = 1.0,
-    balance: float = 0.0,
-    seed: int = 0,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
+    *, kind: str = "switch", width: int = 16, sequence: int = 8, batch: int = 8,
+    balance: float = 0.0, seed: int = 0, optimizer: str = "sgd", **options: Any,
+) -> Built:  # fmt: skip
     """Return (training graph of one expert layer, (x, y)), both (batch, sequence, width).
 
-    `kind` is one of KINDS, `balance` the weight of the load-balancing loss, `seed` draws x and y.
+    `kind` is one of KINDS, which take the options, by default 4 experts of hidden width 32;
+    `balance` is the weight of the load-balancing loss, `seed` draws x and y.
     """
     loss, collected = balanced(mean_squared_error, balance)
-    layer = KINDS[kind](
-        width, experts=experts, group=sequence, hidden=hidden, factor=factor, balance=collected
-    )
+    options = {"experts": 4, "hidden": 32, **options}
+    layer = KINDS[kind](width, group=sequence, balance=collected, **options)
     rng = np.random.default_rng(seed)
     x, y = (rng.normal(size=(batch, sequence, width)).astype(np.float32) for _ in range(2))
     return TrainGraph(layer, loss, optimizer), (flow.tensor(x), flow.tensor(y))

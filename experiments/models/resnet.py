@@ -11,8 +11,7 @@ from typing import Any
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.images import labelled_images
-from experiments.models.training import TrainGraph, cross_entropy
+from experiments.models.training import Built, TrainGraph, cross_entropy, labelled_images
 
 EXPANSION = 4  # output channels of a block over its channels
 RESNET50: dict[str, Any] = {"blocks": (3, 4, 6, 3), "image": 224, "classes": 1000, "batch": 64}
@@ -80,8 +79,8 @@ class ResNet(nn.Module):
         blocks: tuple[int, ...],
         channels: int,
         classes: int,
-        squeeze_factor: int,
-        width_factor: int,
+        squeeze_factor: int = 1,
+        width_factor: int = 1,
     ) -> None:
         super().__init__()
         self.stem = nn.Sequential(ConvNorm(3, channels, 7, stride=2), nn.MaxPool2d(3, 2, padding=1))
@@ -106,30 +105,14 @@ class ResNet(nn.Module):
         return self.head(flow.flatten(self.pool(self.blocks(self.stem(x))), 1))
 
 
-def build(
-    *,
-    blocks: tuple[int, ...] = (2, 1),
-    image: int = 16,
-    classes: int = 16,
-    channels: int = 8,
-    squeeze_factor: int = 1,
-    width_factor: int = 1,
-    batch: int = 8,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
-    """Return (training graph, (images, labels)).
+def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
+    """Return (training graph, (images, labels)) of these sizes, the toy's where they are not given.
 
     Images are (batch, 3, image, image) float32, labels (batch,) int64. `blocks` counts the blocks of
     each stage; `channels` is the first stage's base width, which doubles from stage to stage;
     `squeeze_factor` widens the outputs of a block's first convolution and `width_factor` those of
     its second.
     """
-    model = ResNet(
-        blocks=blocks,
-        channels=channels,
-        classes=classes,
-        squeeze_factor=squeeze_factor,
-        width_factor=width_factor,
-    )
-    inputs = labelled_images(batch, 3, image, classes)
-    return TrainGraph(model, cross_entropy, optimizer), inputs
+    sizes = SIZES["toy"] | sizes
+    inputs = labelled_images(sizes.pop("batch"), 3, sizes.pop("image"), sizes["classes"])
+    return TrainGraph(ResNet(**sizes), cross_entropy, optimizer), inputs

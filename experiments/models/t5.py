@@ -10,7 +10,7 @@ import oneflow as flow
 from oneflow import nn
 
 from experiments.models.llama import RMSNorm
-from experiments.models.training import cross_entropy
+from experiments.models.training import Built, cross_entropy, shifted
 from experiments.models.transformer import MASKED, Attention, LossGraph
 
 VOCABULARY = 32128
@@ -130,7 +130,7 @@ class T5(nn.Module):
         sequence: int,
         target_sequence: int,
         vocabulary: int,
-        gated: bool,
+        gated: bool = False,
     ) -> None:
         super().__init__()
 
@@ -162,38 +162,14 @@ class T5(nn.Module):
         return cross_entropy(flow.matmul(x, self.token.weight.transpose(0, 1)), labels)
 
 
-def build(
-    *,
-    layers: int = 1,
-    width: int = 16,
-    heads: int = 4,
-    head_size: int = 4,
-    inner: int = 32,
-    sequence: int = 8,
-    target_sequence: int = 4,
-    vocabulary: int = 64,
-    batch: int = 8,
-    gated: bool = False,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor, flow.Tensor]]:
+def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
     """Return (training graph, (source ids, target ids, next target ids)), all int64.
 
-    Shapes are (batch, sequence) and twice (batch, target_sequence); `layers` in each of encoder and
-    decoder.
+    `sizes` are those of T5, the toy's where they are not given. Shapes are (batch, sequence) and
+    twice (batch, target_sequence); `layers` in each of encoder and decoder.
     """
-    model = T5(
-        layers=layers,
-        width=width,
-        heads=heads,
-        head_size=head_size,
-        inner=inner,
-        sequence=sequence,
-        target_sequence=target_sequence,
-        vocabulary=vocabulary,
-        gated=gated,
-    )
-    rng = np.random.default_rng(0)
-    ids = flow.tensor(rng.integers(0, vocabulary, (batch, sequence)))
-    target = rng.integers(0, vocabulary, (batch, target_sequence + 1))
-    shifted = (flow.tensor(target[:, :-1].copy()), flow.tensor(target[:, 1:].copy()))
-    return LossGraph(model, optimizer), (ids, *shifted)
+    sizes = SIZES["toy"] | sizes
+    batch, vocabulary, rng = sizes.pop("batch"), sizes["vocabulary"], np.random.default_rng(0)
+    ids = flow.tensor(rng.integers(0, vocabulary, (batch, sizes["sequence"])))
+    target = rng.integers(0, vocabulary, (batch, sizes["target_sequence"] + 1))
+    return LossGraph(T5(**sizes), optimizer), (ids, *shifted(target))

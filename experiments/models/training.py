@@ -1,4 +1,4 @@
-"""What the models of the zoo share: a training graph, optimizers by name, reproducible weights."""
+"""What the models of the zoo share: training graphs, optimizers, losses, inputs, weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import oneflow as flow
 from oneflow import nn
 
+Built = tuple[nn.Graph, tuple[flow.Tensor, ...]]
+"""A training graph and its inputs: what every model's `build` returns."""
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "sgd": lambda ps: flow.optim.SGD(ps, lr=0.1, momentum=0.9),
     "plain_sgd": lambda ps: flow.optim.SGD(ps, lr=0.1),
@@ -18,7 +20,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 
 
 class TrainGraph(nn.Graph):
-    """One training step: model(x), loss against y, backward, optimizer."""
+    """One training step: the model on all inputs but the last, loss against that, backward, optimizer."""
 
     def __init__(self, model: nn.Module, loss: Callable[[Any, Any], Any], optimizer: str) -> None:
         super().__init__()
@@ -26,8 +28,8 @@ class TrainGraph(nn.Graph):
         self.loss = loss
         self.add_optimizer(OPTIMIZERS[optimizer](model.parameters()))
 
-    def build(self, x: flow.Tensor, y: flow.Tensor) -> flow.Tensor:
-        loss = self.loss(self.model(x), y)
+    def build(self, *inputs: flow.Tensor) -> flow.Tensor:
+        loss = self.loss(self.model(*inputs[:-1]), inputs[-1])
         loss.backward()
         return loss
 
@@ -40,6 +42,29 @@ def cross_entropy(logits: flow.Tensor, target: flow.Tensor) -> flow.Tensor:
 def mean_squared_error(prediction: flow.Tensor, target: flow.Tensor) -> flow.Tensor:
     """Mean squared error over all elements."""
     return (prediction - target).square().mean()
+
+
+def labelled_images(
+    batch: int, channels: int, size: int, classes: int, *, pixelwise: bool = False
+) -> tuple[flow.Tensor, flow.Tensor]:
+    """Return random images (batch, channels, size, size) float32 and labels int64, for every rank.
+
+    Labels have shape (batch,), or (batch, size, size) with `pixelwise`.
+    """
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(batch, channels, size, size)).astype(np.float32)
+    labels = rng.integers(0, classes, (batch, size, size) if pixelwise else batch)
+    return flow.tensor(images), flow.tensor(labels)
+
+
+def shifted(ids: np.ndarray) -> tuple[flow.Tensor, flow.Tensor]:
+    """Return all tokens of each row but the last, and the tokens that follow them."""
+    return flow.tensor(ids[:, :-1].copy()), flow.tensor(ids[:, 1:].copy())
+
+
+def next_tokens(batch: int, sequence: int, vocabulary: int) -> tuple[flow.Tensor, flow.Tensor]:
+    """Return random token ids and the next ones, both (batch, sequence) int64, for every rank."""
+    return shifted(np.random.default_rng(0).integers(0, vocabulary, (batch, sequence + 1)))
 
 
 def seed_weights(model: nn.Module, seed: int, scale: float = 0.05) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.images import labelled_images
-from experiments.models.training import TrainGraph, cross_entropy
+from experiments.models.training import Built, TrainGraph, cross_entropy, labelled_images
 
 SIZES: dict[str, dict[str, Any]] = {
     "toy": {"depth": 2, "image": 16, "colours": 4, "classes": 8, "channels": 8, "batch": 8},
@@ -38,7 +37,7 @@ class UNet(nn.Module):
     """Images (batch, colours, image, image) → logits (batch, image, image, classes)."""
 
     def __init__(
-        self, *, depth: int, colours: int, classes: int, channels: int, norm: bool
+        self, *, depth: int, colours: int, classes: int, channels: int, norm: bool = False
     ) -> None:
         super().__init__()
         widths = [channels * 2**level for level in range(depth + 1)]
@@ -63,22 +62,13 @@ class UNet(nn.Module):
         return self.head(x).permute(0, 2, 3, 1)
 
 
-def build(
-    *,
-    depth: int = 2,
-    image: int = 16,
-    colours: int = 4,
-    classes: int = 8,
-    channels: int = 8,
-    norm: bool = False,
-    batch: int = 8,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
-    """Return (training graph, (images, labels)).
+def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
+    """Return (training graph, (images, labels)) of these sizes, the toy's where they are not given.
 
     Images are (batch, colours, image, image) float32 with `image` a multiple of 2**depth, labels
     (batch, image, image) int64. `depth` counts the poolings; `channels` doubles with each.
     """
-    model = UNet(depth=depth, colours=colours, classes=classes, channels=channels, norm=norm)
-    inputs = labelled_images(batch, colours, image, classes, pixelwise=True)
-    return TrainGraph(model, cross_entropy, optimizer), inputs
+    sizes = SIZES["toy"] | sizes
+    batch, image = sizes.pop("batch"), sizes.pop("image")
+    inputs = labelled_images(batch, sizes["colours"], image, sizes["classes"], pixelwise=True)
+    return TrainGraph(UNet(**sizes), cross_entropy, optimizer), inputs

@@ -7,8 +7,7 @@ from typing import Any
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.images import labelled_images
-from experiments.models.training import TrainGraph, cross_entropy
+from experiments.models.training import Built, TrainGraph, cross_entropy, labelled_images
 
 STACKS = {13: (2, 2, 2, 2, 2), 19: (2, 2, 4, 4, 4)}
 CHANNELS = (64, 128, 256, 512, 512)
@@ -27,7 +26,7 @@ class VGG(nn.Module):
     """Images (batch, 3, image, image) → logits (batch, classes)."""
 
     def __init__(
-        self, depth: int, *, image: int, classes: int, channel_scale: float, dense: int
+        self, *, image: int, classes: int, channel_scale: float, dense: int, depth: int = 13
     ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
@@ -49,21 +48,12 @@ class VGG(nn.Module):
         return self.classifier(flow.flatten(self.features(x), 1))
 
 
-def build(
-    *,
-    depth: int = 13,
-    image: int = 32,
-    classes: int = 16,
-    channel_scale: float = 1 / 16,
-    dense: int = 32,
-    batch: int = 8,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
-    """Return (training graph, (images, labels)).
+def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
+    """Return (training graph, (images, labels)) of these sizes, the toy's where they are not given.
 
     Images are (batch, 3, image, image) float32, labels (batch,) int64; `channel_scale` and `dense`
     shrink the network for tests.
     """
-    model = VGG(depth, image=image, classes=classes, channel_scale=channel_scale, dense=dense)
-    inputs = labelled_images(batch, 3, image, classes)
-    return TrainGraph(model, cross_entropy, optimizer), inputs
+    sizes = SIZES["toy"] | sizes
+    inputs = labelled_images(sizes.pop("batch"), 3, sizes["image"], sizes["classes"])
+    return TrainGraph(VGG(**sizes), cross_entropy, optimizer), inputs

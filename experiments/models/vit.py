@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import oneflow as flow
 from oneflow import nn
 
-from experiments.models.training import TrainGraph, cross_entropy
+from experiments.models.training import Built, TrainGraph, cross_entropy, labelled_images
 from experiments.models.transformer import EncoderBlock, FeedForward
 
 
@@ -68,32 +67,11 @@ class ViT(nn.Module):
         return self.head(self.norm(x)[:, 0])
 
 
-def build(
-    *,
-    layers: int = 1,
-    width: int = 16,
-    heads: int = 4,
-    image: int = 12,
-    patch: int = 4,
-    classes: int = 16,
-    batch: int = 8,
-    feed_forward: FeedForward | None = None,
-    optimizer: str = "sgd",
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
-    """Return (training graph, (images, labels)).
+def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
+    """Return (training graph, (images, labels)) of these sizes, the toy's where they are not given.
 
     Images are (batch, 3, image, image) float32, labels (batch,) int64; `patch` divides `image`.
     """
-    model = ViT(
-        layers=layers,
-        width=width,
-        heads=heads,
-        image=image,
-        patch=patch,
-        classes=classes,
-        feed_forward=feed_forward,
-    )
-    rng = np.random.default_rng(0)
-    x = flow.tensor(rng.normal(size=(batch, CHANNELS, image, image)).astype(np.float32))
-    y = flow.tensor(rng.integers(0, classes, batch))
-    return TrainGraph(model, cross_entropy, optimizer), (x, y)
+    sizes = SIZES["toy"] | sizes
+    inputs = labelled_images(sizes.pop("batch"), CHANNELS, sizes["image"], sizes["classes"])
+    return TrainGraph(ViT(**sizes), cross_entropy, optimizer), inputs

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import oneflow as flow
-from oneflow import nn
-
 from experiments.models import vit
 from experiments.models.moe import balanced, expert_blocks
-from experiments.models.training import cross_entropy
+from experiments.models.training import Built, cross_entropy
 
 SIZES: dict[str, dict[str, Any]] = {
     "toy": {**vit.SIZES["toy"], "experts": 4, "every": 1, "factor": 1.6},
@@ -19,33 +16,19 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def build(
-    *,
-    kind: str = "sgmoe",
-    experts: int = 4,
-    every: int = 1,
-    factor: float = 1.0,
-    balance: float = 0.0,
-    image: int = 12,
-    patch: int = 4,
-    optimizer: str = "sgd",
-    **sizes: Any,
-) -> tuple[nn.Graph, tuple[flow.Tensor, flow.Tensor]]:
+    *, balance: float = 0.0, image: int = 12, patch: int = 4, kind: str = "sgmoe",
+    experts: int = 4, every: int = 1, factor: float = 1.0, **sizes: Any,
+) -> Built:  # fmt: skip
     """Return (training graph, (images, labels)); `sizes` are those of vit.build.
 
     Every `every`-th block has `experts` experts, `kind` as in moe.KINDS; the tokens of an image (its
     patches and the class token) are a group.
     """
     loss, collected = balanced(cross_entropy, balance)
+    group = (image // patch) ** 2 + 1
     layers = expert_blocks(
-        kind,
-        every=every,
-        experts=experts,
-        group=(image // patch) ** 2 + 1,
-        factor=factor,
-        balance=collected,
+        kind, every, experts=experts, group=group, factor=factor, balance=collected
     )
-    graph, inputs = vit.build(
-        image=image, patch=patch, feed_forward=layers, optimizer=optimizer, **sizes
-    )
+    graph, inputs = vit.build(image=image, patch=patch, feed_forward=layers, **sizes)
     graph.loss = loss
     return graph, inputs

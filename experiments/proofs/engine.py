@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from typing import Any
 
@@ -138,15 +138,9 @@ class EngineReport:
             remarks = [f"no list: {reason}" for reason in t.reasons]
             if t.disputed:
                 remarks.append("accepted elsewhere: " + ", ".join(t.disputed))
-            yield (
-                t.op_type,
-                str(len(t.instances) // len(RANKS)),
-                str(len(labels)),
-                str(len(t.accepted)),
-                ", ".join(t.refused),
-                ", ".join(t.engine_only),
-                "; ".join(remarks),
-            )
+            counts = len(t.instances) // len(RANKS), len(labels), len(t.accepted)
+            listed = ", ".join(t.refused), ", ".join(t.engine_only), "; ".join(remarks)
+            yield (t.op_type, *map(str, counts), *listed)
 
     def summary(self) -> str:
         """Sum up in one line."""
@@ -202,23 +196,19 @@ def run(
 
 def compare(view: OpView, ranks: int, answer: SignatureList) -> Instance:
     """Compare the engine's list of one op with the rule's signatures."""
+    made = partial(Instance, view.type, _name(view), ranks)
     found = registry.labelled(view, allow=APPROXIMATIONS)
     ours = {k: s for k, s in found.items() if _is_even(view, s, ranks)}
     if not view.inputs:  # OneFlow takes their state from an attribute, which says B by default
         rest = tuple(label for label in ours if label != registry.BROADCAST)
-        return Instance(view.type, _name(view), ranks, (registry.BROADCAST,), rest, ())
+        return made((registry.BROADCAST,), rest, ())
     if answer.signatures is None:
-        return Instance(view.type, _name(view), ranks, (), (), (), answer.reason)
+        return made((), (), (), answer.reason)
     listed = {_text(view, s) for s in answer.signatures if _is_even(view, s, ranks)}
     texts = {label: _text(view, signature) for label, signature in ours.items()}
-    return Instance(
-        view.type,
-        _name(view),
-        ranks,
-        tuple(label for label, text in texts.items() if text in listed),
-        tuple(label for label, text in texts.items() if text not in listed),
-        tuple(sorted(listed - set(texts.values()))),
-    )
+    accepted = tuple(label for label, text in texts.items() if text in listed)
+    refused = tuple(label for label, text in texts.items() if text not in listed)
+    return made(accepted, refused, tuple(sorted(listed - set(texts.values()))))
 
 
 def written(report: EngineReport) -> str:

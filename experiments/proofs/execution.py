@@ -159,23 +159,14 @@ def reference_of(folder: Path, model: str) -> Path:
 def plan_row(model: str, mesh: str, seed: int, *, error: str = "", **figures: Any) -> Row:
     """Return the row of a plan; of one that did not run all distances are NaN."""
     nothing = {"loss": math.nan, "weights": math.nan, "moved": math.nan, "changed": 0}
-    row = {
-        "model": model,
-        "mesh": mesh,
-        "seed": seed,
-        **nothing,
-        "redistributions": 0,
-        "seconds": 0.0,
-    }
-    return {**row, **figures, "error": error}
+    nothing |= {"redistributions": 0, "seconds": 0.0}
+    return {"model": model, "mesh": mesh, "seed": seed, **nothing, **figures, "error": error}
 
 
 def _make_references(folder: Path, models: Iterable[str]) -> None:
     missing = [model for model in models if not reference_of(folder, model).exists()]
-    if not missing:
-        return
-    limit_s = PLAN_LIMIT_S * len(missing)
-    error = started(_MODULE, ["reference", str(folder), *missing], 1, limit_s)
+    wanted, limit_s = ["reference", str(folder), *missing], PLAN_LIMIT_S * len(missing)
+    error = started(_MODULE, wanted, 1, limit_s) if missing else ""
     if error:
         model = next((m for m in missing if not reference_of(folder, m).exists()), missing[-1])
         raise AutoDDLError(f"model {model}: does not train on one device: {error}")

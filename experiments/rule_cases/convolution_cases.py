@@ -2,318 +2,193 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from autoddl.sbp.rules.registry import OpView
-from experiments.rule_cases.reading import case
+from experiments.rule_cases.reading import case, each
+
+# Kernel, stride and padding, the same in all dims.
+_SAME, _POINT, _WIDE, _PATCH = (3, 1, 1), (1, 1, 0), (3, 2, 1), (2, 2, 0)
+_LAST: dict[str, Any] = {"data_format": "channels_last"}
 
 
-def _windows(ndim: int, *, kernel: int, stride: int, padding: int, **more: Any) -> dict[str, Any]:
-    return {
-        "kernel_size": (kernel,) * ndim, "stride": (stride,) * ndim, "padding": (padding,) * ndim,
-        "ceil_mode": False, "data_format": "channels_first", **more,
-    }  # fmt: skip
+def _spread(text: str, **sizes: int) -> dict[str, tuple[int, ...]]:
+    """Return these sizes for every dim of the images of a case."""
+    view = case("", text)
+    return {name: (n,) * (len(view.shape[view.inputs[0]]) - 2) for name, n in sizes.items()}
 
 
 def _conv(
-    ndim: int, *, kernel: int, stride: int, padding: int, dilation: int = 1, **more: Any
-) -> dict[str, Any]:
-    return {
-        "kernel_size": (kernel,) * ndim, "strides": (stride,) * ndim,
-        "padding_before": (padding,) * ndim, "dilation_rate": (dilation,) * ndim, "groups": 1,
-        "data_format": "channels_first", **more,
-    }  # fmt: skip
+    op_type: str, text: str, window: tuple[int, int, int], *, dilation: int = 1, **more: Any
+) -> OpView:
+    kernel, stride, padding = window
+    sizes = _spread(
+        text, kernel_size=kernel, strides=stride, padding_before=padding, dilation_rate=dilation
+    )
+    attrs = {**sizes, "groups": 1, "data_format": "channels_first", **more}
+    return case(op_type, text, **attrs)
 
 
-def _max_pool(ndim: int, **windows: int) -> dict[str, Any]:
-    return {**_windows(ndim, **windows), "dilation": (1,) * ndim, "return_indices": False}
+def _pool(op_type: str, text: str, window: tuple[int, int, int], **more: Any) -> OpView:
+    kernel, stride, padding = window
+    sizes = _spread(text, kernel_size=kernel, stride=stride, padding=padding)
+    attrs = {**sizes, "ceil_mode": False, "data_format": "channels_first", **more}
+    return case(op_type, text, **attrs)
 
 
-def _avg_pool(ndim: int, *, counts_padding: bool, divisor: int = 0, **windows: int) -> Any:
-    more = {"count_include_pad": counts_padding, "divisor_override": divisor}
-    return _windows(ndim, **windows, **more)
+def _max_pool(op_type: str, text: str, window: tuple[int, int, int], **more: Any) -> OpView:
+    return _pool(op_type, text, window, **_spread(text, dilation=1), **more)
 
 
-def _scales(*scales: float, size: tuple[int, ...] = ()) -> dict[str, Any]:
+def _avg_pool(
+    dims: int, x: str, y: str, window: tuple[int, int, int], *, counts_padding: bool = True,
+    divisor: int = 0, **more: Any,
+) -> Sequence[OpView]:  # fmt: skip
+    """Return the pooling of x to y and its gradient."""
+    more |= {"count_include_pad": counts_padding, "divisor_override": divisor}
+    texts = {"": f"x: {x} -> y: {y}", "_grad": f"dy: {y}, x: {x} -> dx: {x}"}
+    return [_pool(f"avg_pool_{dims}d{end}", text, window, **more) for end, text in texts.items()]
+
+
+def _resampled(kind: str, x: str, y: str, *scales: float, **more: Any) -> Sequence[OpView]:
+    """Return an upsampling and its gradient; all but the nearest one interpolate."""
     names = ("depth_scale", "height_scale", "width_scale")[-len(scales) :]
-    if len(scales) == 1:
-        names = ("scale_factor",)
-    attrs = {"output_size": size, "data_format": "channels_first"}
-    return attrs | dict(zip(names, scales, strict=True))
+    attrs: dict[str, Any] = {"output_size": (), "data_format": "channels_first"}
+    attrs |= zip(names if len(scales) > 1 else ("scale_factor",), scales, strict=True)
+    if not kind.startswith("nearest"):
+        attrs["align_corners"] = False
+    attrs |= more
+    return (
+        case(f"upsample_{kind}", f"x: {x} -> y: {y}", **attrs),
+        case(f"upsample_{kind}_grad", f"dy: {y}, x: {x} -> dx: {x}", **attrs),
+    )
 
-
-def _between(*scales: float) -> dict[str, Any]:
-    """Return the attributes of an upsampling that interpolates."""
-    return {**_scales(*scales), "align_corners": False}
-
-
-_POINT = {"kernel": 1, "stride": 1, "padding": 0}
-_WIDE = {"kernel": 3, "stride": 2, "padding": 1}
-_PATCH = {"kernel": 2, "stride": 2, "padding": 0}
-_LAST = {"data_format": "channels_last"}
 
 CONVOLUTIONS: tuple[OpView, ...] = (
-    case("conv1d", "in_0: 4 8 8, weight_0: 12 8 3 -> out_0: 4 12 4", **_conv(1, **_WIDE)),
-    case(
-        "conv2d", "in_0: 4 8 4 8, weight_0: 12 8 1 1 -> out_0: 4 12 4 8", **_conv(2, **_POINT)
-    ),
-    case(
-        "conv2d", "in_0: 4 4 8 16, weight_0: 8 4 2 2 -> out_0: 4 8 4 8", **_conv(2, **_PATCH)
-    ),
-    case(
-        "conv2d", "in_0: 4 12 5 6, weight_0: 24 4 3 3, bias_0: 24 -> out_0: 4 24 3 3",
-        **_conv(2, **_WIDE, groups=3),
-    ),
-    case(
-        "conv2d", "in_0: 4 4 5 6, weight_0: 8 1 3 3, bias_0: 8 -> out_0: 4 8 3 3",
-        **_conv(2, **_WIDE, groups=4),
-    ),
-    case(
-        "conv2d", "in_0: 4 5 6 8, weight_0: 12 3 3 8 -> out_0: 4 3 3 12",
-        **_conv(2, **_WIDE) | _LAST,
-    ),
-    case(
-        "conv3d", "in_0: 4 4 3 4 5, weight_0: 8 4 3 3 3 -> out_0: 4 8 2 2 3", **_conv(3, **_WIDE)
-    ),
-    case("deconv1d", "in_0: 4 8 4, weight_0: 8 12 3 -> out_0: 4 12 7", **_conv(1, **_WIDE)),
-    case(
-        "deconv2d", "in_0: 4 8 4 4, weight_0: 8 4 2 2 -> out_0: 4 4 8 8",
-        **_conv(2, **_PATCH, output_padding=(0, 0)),
-    ),
-    case(
-        "deconv2d", "in_0: 4 12 3 3, weight_0: 12 8 3 3 -> out_0: 4 24 6 6",
-        **_conv(2, **_WIDE, output_padding=(1, 1), groups=3),
-    ),
-    case(
-        "deconv2d", "in_0: 4 8 3 3, weight_0: 8 1 3 3 -> out_0: 4 4 5 5",
-        **_conv(2, **_WIDE, output_padding=(0, 0), groups=4),
-    ),
-    case(
-        "deconv3d", "in_0: 4 8 2 2 3, weight_0: 8 4 3 3 3 -> out_0: 4 4 3 3 5",
-        **_conv(3, **_WIDE, output_padding=(0, 0, 0)),
-    ),
-    case(
-        "conv_data_grad", "dy_0: 4 12 4, filter_0: 12 8 3, x_like_0: 4 8 8 -> dx_0: 4 8 8",
-        **_conv(1, **_WIDE),
-    ),
-    case(
-        "conv_data_grad",
-        "dy_0: 4 12 4 8, filter_0: 12 8 1 1, x_like_0: 4 8 4 8 -> dx_0: 4 8 4 8",
-        **_conv(2, **_POINT),
-    ),
-    case(
-        "conv_data_grad", "dy_0: 4 8 3 3, filter_0: 8 1 3 3, x_like_0: 4 4 5 6 -> dx_0: 4 4 5 6",
-        **_conv(2, **_WIDE, groups=4),
-    ),
-    case("conv_filter_grad", "dy_0: 4 12 4, x_0: 4 8 8 -> filter_diff_0: 12 8 3", **_conv(1, **_WIDE)),
-    case(
-        "conv_filter_grad", "dy_0: 4 12 4 8, x_0: 4 8 4 8 -> filter_diff_0: 12 8 1 1",
-        **_conv(2, **_POINT),
-    ),
-    case(
-        "conv_filter_grad", "dy_0: 4 8 3 3, x_0: 4 4 5 6 -> filter_diff_0: 8 1 3 3",
-        **_conv(2, **_WIDE, groups=4),
-    ),
+    _conv("conv2d", "in: 4 4 5 6, weight: 8 4 3 3 -> out: 4 8 5 6", _SAME),
+    _conv("conv2d", "in: 4 12 7 8, weight: 24 4 2 2, bias: 24 -> out: 4 24 4 4", (2, 2, 1),
+          dilation=2, groups=3),
+    _conv("conv_data_grad", "dy: 4 24 4 4, filter: 24 4 2 2, x_like: 4 12 7 8 -> dx: 4 12 7 8",
+          (2, 2, 1), dilation=2, groups=3),
+    _conv("conv_filter_grad", "dy: 4 24 4 4, x: 4 12 7 8 -> filter_diff: 24 4 2 2", (2, 2, 1),
+          dilation=2, groups=3),
+    _conv("conv1d", "in: 4 8 8, weight: 12 8 3 -> out: 4 12 4", _WIDE),
+    _conv("conv2d", "in: 4 8 4 8, weight: 12 8 1 1 -> out: 4 12 4 8", _POINT),
+    _conv("conv2d", "in: 4 4 8 16, weight: 8 4 2 2 -> out: 4 8 4 8", _PATCH),
+    _conv("conv2d", "in: 4 12 5 6, weight: 24 4 3 3, bias: 24 -> out: 4 24 3 3", _WIDE, groups=3),
+    _conv("conv2d", "in: 4 4 5 6, weight: 8 1 3 3, bias: 8 -> out: 4 8 3 3", _WIDE, groups=4),
+    _conv("conv2d", "in: 4 5 6 8, weight: 12 3 3 8 -> out: 4 3 3 12", _WIDE, **_LAST),
+    _conv("conv3d", "in: 4 4 3 4 5, weight: 8 4 3 3 3 -> out: 4 8 2 2 3", _WIDE),
+    _conv("deconv1d", "in: 4 8 4, weight: 8 12 3 -> out: 4 12 7", _WIDE),
+    _conv("deconv2d", "in: 4 8 4 4, weight: 8 4 2 2 -> out: 4 4 8 8", _PATCH,
+          output_padding=(0, 0)),
+    _conv("deconv2d", "in: 4 12 3 3, weight: 12 8 3 3 -> out: 4 24 6 6", _WIDE,
+          output_padding=(1, 1), groups=3),
+    _conv("deconv2d", "in: 4 8 3 3, weight: 8 1 3 3 -> out: 4 4 5 5", _WIDE,
+          output_padding=(0, 0), groups=4),
+    _conv("deconv3d", "in: 4 8 2 2 3, weight: 8 4 3 3 3 -> out: 4 4 3 3 5", _WIDE,
+          output_padding=(0, 0, 0)),
+    _conv("conv_data_grad", "dy: 4 12 4, filter: 12 8 3, x_like: 4 8 8 -> dx: 4 8 8", _WIDE),
+    _conv("conv_data_grad", "dy: 4 12 4 8, filter: 12 8 1 1, x_like: 4 8 4 8 -> dx: 4 8 4 8",
+          _POINT),
+    _conv("conv_data_grad", "dy: 4 8 3 3, filter: 8 1 3 3, x_like: 4 4 5 6 -> dx: 4 4 5 6", _WIDE,
+          groups=4),
+    _conv("conv_filter_grad", "dy: 4 12 4, x: 4 8 8 -> filter_diff: 12 8 3", _WIDE),
+    _conv("conv_filter_grad", "dy: 4 12 4 8, x: 4 8 4 8 -> filter_diff: 12 8 1 1", _POINT),
+    _conv("conv_filter_grad", "dy: 4 8 3 3, x: 4 4 5 6 -> filter_diff: 8 1 3 3", _WIDE, groups=4),
 )  # fmt: skip
 
-_ADAPTIVE = (
-    "x_0: 4 8 8 -> y_0: 4 8 4",
-    "x_0: 4 8 4 5 -> y_0: 4 8 2 3",
-    "x_0: 4 8 4 2 5 -> y_0: 4 8 2 4 3",
-)
-_ADAPTIVE_GRAD = (
-    "dy_0: 4 8 4, {}x_0: 4 8 8 -> dx_0: 4 8 8",
-    "dy_0: 4 8 2 3, {}x_0: 4 8 4 5 -> dx_0: 4 8 4 5",
-    "dy_0: 4 8 2 4 3, {}x_0: 4 8 4 2 5 -> dx_0: 4 8 4 2 5",
-)
-_INDEX = ("index_0: 4 8 4, ", "index_0: 4 8 2 3, ", "index_0: 4 8 2 4 3, ")
+_NO_INDEX = {"return_indices": False}
+
+_MAX_POOLINGS: tuple[OpView, ...] = (
+    _max_pool("max_pool_2d", "x: 4 8 4 8 -> y: 4 8 2 4, indice: 4 8 2 4", _PATCH),
+    _max_pool("max_pool_2d", "x: 4 8 5 6 -> y: 4 8 3 3, indice: 4 8 3 3", _WIDE),
+    _max_pool("max_pool_2d_grad", "x: 4 8 5 6, indice: 4 8 3 3, dy: 4 8 3 3 -> dx: 4 8 5 6", _WIDE),
+    _max_pool("max_pool_1d", "x: 4 8 8 -> indice: 4 8 4, y: 4 8 4", _WIDE, **_NO_INDEX),
+    _max_pool("max_pool_2d", "x: 4 5 6 8 -> indice: 4 3 3 8, y: 4 3 3 8", _WIDE, **_NO_INDEX, **_LAST),
+    _max_pool("max_pool_3d", "x: 4 4 3 4 5 -> indice: 4 4 2 2 3, y: 4 4 2 2 3", _WIDE, **_NO_INDEX),
+    _max_pool("max_pool_1d_grad", "dy: 4 8 4, indice: 4 8 4, x: 4 8 8 -> dx: 4 8 8", _WIDE, **_NO_INDEX),
+    _max_pool("max_pool_3d_grad",
+              "dy: 4 4 2 2 3, indice: 4 4 2 2 3, x: 4 4 3 4 5 -> dx: 4 4 3 4 5", _WIDE, **_NO_INDEX),
+)  # fmt: skip
+
+
+def _adaptive(dims: int, x: str, y: str) -> Sequence[OpView]:
+    size = (2, 4, 3)[-dims:]
+    return (
+        case(f"adaptive_max_pool{dims}d", f"x: {x} -> index: {y}, y: {y}", output_size=size),
+        case(f"adaptive_max_pool{dims}d_grad", f"dy: {y}, index: {y}, x: {x} -> dx: {x}"),
+        case(f"adaptive_avg_pool{dims}d", f"x: {x} -> y: {y}", output_size=size),
+        case(f"adaptive_avg_pool{dims}d_grad", f"dy: {y}, x: {x} -> dx: {x}", output_size=()),
+    )
+
 
 POOLINGS: tuple[OpView, ...] = (
-    case("max_pool_1d", "x_0: 4 8 8 -> indice_0: 4 8 4, y_0: 4 8 4", **_max_pool(1, **_WIDE)),
-    case(
-        "max_pool_2d", "x_0: 4 5 6 8 -> indice_0: 4 3 3 8, y_0: 4 3 3 8",
-        **_max_pool(2, **_WIDE) | _LAST,
-    ),
-    case(
-        "max_pool_3d", "x_0: 4 4 3 4 5 -> indice_0: 4 4 2 2 3, y_0: 4 4 2 2 3",
-        **_max_pool(3, **_WIDE),
-    ),
-    case(
-        "max_pool_1d_grad", "dy_0: 4 8 4, indice_0: 4 8 4, x_0: 4 8 8 -> dx_0: 4 8 8",
-        **_max_pool(1, **_WIDE),
-    ),
-    case(
-        "max_pool_3d_grad",
-        "dy_0: 4 4 2 2 3, indice_0: 4 4 2 2 3, x_0: 4 4 3 4 5 -> dx_0: 4 4 3 4 5",
-        **_max_pool(3, **_WIDE),
-    ),
-    *(
-        case(
-            f"adaptive_max_pool{d}d", text.replace("->", f"-> {index}"),
-            output_size=(2, 4, 3)[-d:],
-        )
-        for d, (text, index) in enumerate(zip(_ADAPTIVE, _INDEX, strict=True), 1)
-    ),
-    *(
-        case(f"adaptive_max_pool{d}d_grad", text.format(index))
-        for d, (text, index) in enumerate(zip(_ADAPTIVE_GRAD, _INDEX, strict=True), 1)
-    ),
-    *(
-        case(f"adaptive_avg_pool{d}d", text, output_size=(2, 4, 3)[-d:])
-        for d, text in enumerate(_ADAPTIVE, 1)
-    ),
-    *(
-        case(f"adaptive_avg_pool{d}d_grad", text.format(""), output_size=())
-        for d, text in enumerate(_ADAPTIVE_GRAD, 1)
-    ),
-    case(
-        "avg_pool_1d", "x_0: 4 8 8 -> y_0: 4 8 5",
-        **_avg_pool(1, **_WIDE, counts_padding=False) | {"ceil_mode": True},
-    ),
-    case(
-        "avg_pool_2d", "x_0: 4 8 8 16 -> y_0: 4 8 4 8", **_avg_pool(2, **_PATCH, counts_padding=True)
-    ),
-    case(
-        "avg_pool_2d", "x_0: 4 8 5 6 -> y_0: 4 8 3 3",
-        **_avg_pool(2, **_WIDE, counts_padding=True, divisor=5),
-    ),
-    case(
-        "avg_pool_3d", "x_0: 4 4 3 4 5 -> y_0: 4 4 2 2 3",
-        **_avg_pool(3, **_WIDE, counts_padding=True),
-    ),
-    case(
-        "avg_pool_1d_grad", "dy_0: 4 8 5, x_0: 4 8 8 -> dx_0: 4 8 8",
-        **_avg_pool(1, **_WIDE, counts_padding=False) | {"ceil_mode": True},
-    ),
-    case(
-        "avg_pool_2d_grad", "dy_0: 4 8 4 8, x_0: 4 8 8 16 -> dx_0: 4 8 8 16",
-        **_avg_pool(2, **_PATCH, counts_padding=True),
-    ),
-    case(
-        "avg_pool_3d_grad", "dy_0: 4 4 2 2 3, x_0: 4 4 3 4 5 -> dx_0: 4 4 3 4 5",
-        **_avg_pool(3, **_WIDE, counts_padding=True),
-    ),
-)  # fmt: skip
+    *_MAX_POOLINGS,
+    case("adaptive_avg_pool2d", "x: 4 8 4 5 -> y: 4 8 2 3", output_size=(2, 3)),
+    case("adaptive_avg_pool2d_grad", "x: 4 8 4 5, dy: 4 8 2 3 -> dx: 4 8 4 5", output_size=()),
+    *_adaptive(1, "4 8 8", "4 8 4"),
+    *_adaptive(2, "4 8 4 5", "4 8 2 3"),
+    *_adaptive(3, "4 8 4 2 5", "4 8 2 4 3"),
+    *_avg_pool(1, "4 8 8", "4 8 5", _WIDE, counts_padding=False, ceil_mode=True),
+    *_avg_pool(2, "4 8 8 16", "4 8 4 8", _PATCH),
+    _avg_pool(2, "4 8 5 6", "4 8 3 3", _WIDE, divisor=5)[0],
+    *_avg_pool(3, "4 4 3 4 5", "4 4 2 2 3", _WIDE),
+)
 
 UPSAMPLINGS: tuple[OpView, ...] = (
-    case("upsample_nearest_1d", "x_0: 4 8 4 -> y_0: 4 8 8", **_scales(2.0)),
-    case("upsample_nearest_2d", "x_0: 4 8 4 4 -> y_0: 4 8 8 12", **_scales(2.0, 3.0)),
-    case(
-        "upsample_nearest_2d", "x_0: 4 8 4 8 -> y_0: 4 8 6 4",
-        **_scales(1.5, 0.5, size=(6, 4)),
-    ),
-    case("upsample_nearest_3d", "x_0: 4 4 4 2 3 -> y_0: 4 4 8 4 6", **_scales(2.0, 2.0, 2.0)),
-    case("upsample_linear_1d", "x_0: 4 8 4 -> y_0: 4 8 8", **_between(2.0)),
-    case("upsample_bilinear_2d", "x_0: 4 8 4 12 -> y_0: 4 8 8 4", **_between(2.0, 1 / 3)),
-    case(
-        "upsample_bilinear_2d", "x_0: 4 8 4 8 -> y_0: 4 8 6 4",
-        **_between(1.5, 0.5) | {"align_corners": True},
-    ),
-    case("upsample_bilinear_2d", "x_0: 4 8 12 4 -> y_0: 4 8 8 4", **_between(2 / 3, 1.0)),
-    case("upsample_bicubic_2d", "x_0: 4 8 4 5 -> y_0: 4 8 8 10", **_between(2.0, 2.0)),
-    case("upsample_trilinear_3d", "x_0: 4 4 4 2 3 -> y_0: 4 4 8 4 6", **_between(2.0, 2.0, 2.0)),
-    case("upsample_nearest_1d_grad", "dy_0: 4 8 8, x_0: 4 8 4 -> dx_0: 4 8 4", **_scales(2.0)),
-    case(
-        "upsample_nearest_2d_grad", "dy_0: 4 8 8 12, x_0: 4 8 4 4 -> dx_0: 4 8 4 4",
-        **_scales(2.0, 3.0),
-    ),
-    case(
-        "upsample_nearest_3d_grad", "dy_0: 4 4 8 4 6, x_0: 4 4 4 2 3 -> dx_0: 4 4 4 2 3",
-        **_scales(2.0, 2.0, 2.0),
-    ),
-    case("upsample_linear_1d_grad", "dy_0: 4 8 8, x_0: 4 8 4 -> dx_0: 4 8 4", **_between(2.0)),
-    case(
-        "upsample_bilinear_2d_grad", "dy_0: 4 8 8 4, x_0: 4 8 4 12 -> dx_0: 4 8 4 12",
-        **_between(2.0, 1 / 3),
-    ),
-    case(
-        "upsample_bicubic_2d_grad", "dy_0: 4 8 8 10, x_0: 4 8 4 5 -> dx_0: 4 8 4 5",
-        **_between(2.0, 2.0),
-    ),
-    case(
-        "upsample_trilinear_3d_grad", "dy_0: 4 4 8 4 6, x_0: 4 4 4 2 3 -> dx_0: 4 4 4 2 3",
-        **_between(2.0, 2.0, 2.0),
-    ),
-)  # fmt: skip
+    *_resampled("nearest_1d", "4 8 4", "4 8 8", 2.0),
+    *_resampled("nearest_2d", "4 8 4 4", "4 8 8 12", 2.0, 3.0),
+    _resampled("nearest_2d", "4 8 4 8", "4 8 6 4", 1.5, 0.5, output_size=(6, 4))[0],
+    *_resampled("nearest_3d", "4 4 4 2 3", "4 4 8 4 6", 2.0, 2.0, 2.0),
+    *_resampled("linear_1d", "4 8 4", "4 8 8", 2.0),
+    *_resampled("bilinear_2d", "4 8 4 12", "4 8 8 4", 2.0, 1 / 3),
+    _resampled("bilinear_2d", "4 8 4 8", "4 8 6 4", 1.5, 0.5, align_corners=True)[0],
+    _resampled("bilinear_2d", "4 8 12 4", "4 8 8 4", 2 / 3, 1.0)[0],
+    *_resampled("bicubic_2d", "4 8 4 5", "4 8 8 10", 2.0, 2.0),
+    *_resampled("trilinear_3d", "4 4 4 2 3", "4 4 8 4 6", 2.0, 2.0, 2.0),
+)
 
-_PIXELS = {"padding": (1, 3, 0, 0)}
+_ROW, _IMAGE = {"padding": (1, 3)}, {"padding": (1, 3, 0, 0)}
 
 PADDINGS: tuple[OpView, ...] = (
-    *(
-        view
-        for kind in ("reflection", "replication")
-        for view in (
-            case(f"{kind}_pad1d", "x_0: 4 8 4 -> y_0: 4 8 8", padding=(1, 3)),
-            case(f"{kind}_pad1d_grad", "dy_0: 4 8 8 -> dx_0: 4 8 4", padding=(1, 3)),
-            case(f"{kind}_pad2d", "x_0: 4 8 4 4 -> y_0: 4 8 4 8", **_PIXELS),
-            case(f"{kind}_pad2d_grad", "dy_0: 4 8 4 8 -> dx_0: 4 8 4 4", **_PIXELS),
-        )
-    ),
+    *each("reflection_pad1d replication_pad1d", "x: 4 8 4 -> y: 4 8 8", **_ROW),
+    *each("reflection_pad1d_grad replication_pad1d_grad", "dy: 4 8 8 -> dx: 4 8 4", **_ROW),
+    *each("reflection_pad2d replication_pad2d", "x: 4 8 4 4 -> y: 4 8 4 8", **_IMAGE),
+    *each("reflection_pad2d_grad replication_pad2d_grad", "dy: 4 8 4 8 -> dx: 4 8 4 4", **_IMAGE),
 )
 
 _NORM = {"axis": 1, "epsilon": 0.125, "momentum": 0.75}
+_MOVING = "beta: 8, gamma: 8, moving_mean: 8, moving_variance: 8, x: 4 8 4 3"
 
 NORMALISATIONS: tuple[OpView, ...] = (
-    case(
-        "normalization",
-        "beta_0: 8, gamma_0: 8, moving_mean_0: 8, moving_variance_0: 8, x_0: 4 8 4 3 -> "
-        "inv_variance_0: 8, mean_0: 8, y_0: 4 8 4 3", training=True, **_NORM,
-    ),
-    case(
-        "normalization", "beta_0: 4, gamma_0: 4, x_0: 8 4 -> inv_variance_0: 4, mean_0: 4, y_0: 8 4",
-        training=True, **_NORM,
-    ),
-    case(
-        "normalization",
-        "beta_0: 8, gamma_0: 8, moving_mean_0: 8, moving_variance_0: 8, x_0: 4 8 4 3 -> y_0: 4 8 4 3",
-        training=False, **_NORM,
-    ),
-    case(
-        "normalization_grad",
-        "dy_0: 4 8 4 3, gamma_0: 8, inv_variance_0: 8, mean_0: 8, x_0: 4 8 4 3 -> "
-        "beta_diff_0: 8, dx_0: 4 8 4 3, gamma_diff_0: 8", axis=1, epsilon=0.125,
-    ),
+    case("normalization", f"{_MOVING} -> inv_variance: 8, mean: 8, y: 4 8 4 3",
+         training=True, **_NORM),
+    case("normalization", "beta: 4, gamma: 4, x: 8 4 -> inv_variance: 4, mean: 4, y: 8 4",
+         training=True, **_NORM),
+    case("normalization", f"{_MOVING} -> y: 4 8 4 3", training=False, **_NORM),
+    case("normalization_grad", "dy: 4 8 4 3, gamma: 8, inv_variance: 8, mean: 8, x: 4 8 4 3 -> "
+         "beta_diff: 8, dx: 4 8 4 3, gamma_diff: 8", axis=1, epsilon=0.125),
 )  # fmt: skip
 
+_LONGER = {"padding_before": (0, 0, 1), "padding_after": (0, 0, 2)}
+_SHORTER = {"padding_before": (0, 0, -1), "padding_after": (0, 0, -2)}
 _PADDED = {"floating_constant_value": 0.0, "integral_constant_value": 0, "padding": (1, 2)}
 
 JOINS: tuple[OpView, ...] = (
-    case("concat", "in_0: 4 8 4, in_1: 4 4 4 -> out_0: 4 12 4", axis=1, max_dim_size=12),
-    case("concat", "in_0: 4 4, in_1: 4 8, in_2: 4 4 -> out_0: 4 16", axis=1, max_dim_size=16),
-    case(
-        "split_like", "in_0: 4 12 4, like_0: 4 8 4, like_1: 4 4 4 -> out_0: 4 8 4, out_1: 4 4 4",
-        axis=1,
-    ),
-    case(
-        "split_like", "in_0: 12 4 4, like_0: 8 4, like_1: 4 4 -> out_0: 8 4 4, out_1: 4 4 4",
-        axis=0,
-    ),
-    case("stack", "in_0: 4 8, in_1: 4 8 -> out_0: 4 2 8", axis=1, max_dim_size=2),
-    case(
-        "stack_grad", "in_0: 4 2 8, like_0: 4 8, like_1: 4 8 -> out_0: 4 8, out_1: 4 8", axis=1
-    ),
-    case("narrow", "in_0: 4 8 4 -> out_0: 4 4 4", dim=1, start=2, length=4),
-    case("narrow", "in_0: 4 8 -> out_0: 4 8", dim=1, start=0, length=8),
-    case("narrow_grad", "dy_0: 4 4 4, like_0: 4 8 4 -> dx_0: 4 8 4", dim=1, start=2, length=4),
-    case(
-        "pad", "x_0: 4 8 4 -> y_0: 4 8 7", **_PADDED, padding_before=(0, 0, 1),
-        padding_after=(0, 0, 2),
-    ),
-    case(
-        "pad", "x_0: 4 8 4 -> y_0: 4 8 7", **_PADDED | {"floating_constant_value": 0.5},
-        padding_before=(0, 0, 1), padding_after=(0, 0, 2),
-    ),
-    case(
-        "pad", "x_0: 4 8 7 -> y_0: 4 8 4", **_PADDED, padding_before=(0, 0, -1),
-        padding_after=(0, 0, -2),
-    ),
+    case("concat", "in: 4 8 4, in_1: 4 4 4 -> out: 4 12 4", axis=1, max_dim_size=12),
+    case("concat", "in: 4 4, in_1: 4 8, in_2: 4 4 -> out: 4 16", axis=1, max_dim_size=16),
+    case("split_like", "in: 4 12 4, like: 4 8 4, like_1: 4 4 4 -> out: 4 8 4, out_1: 4 4 4", axis=1),
+    case("split_like", "in: 12 4 4, like: 8 4, like_1: 4 4 -> out: 8 4 4, out_1: 4 4 4", axis=0),
+    case("stack", "in: 4 8, in_1: 4 8 -> out: 4 2 8", axis=1, max_dim_size=2),
+    case("stack_grad", "in: 4 2 8, like: 4 8, like_1: 4 8 -> out: 4 8, out_1: 4 8", axis=1),
+    case("narrow", "in: 4 8 4 -> out: 4 4 4", dim=1, start=2, length=4),
+    case("narrow", "in: 4 8 -> out: 4 8", dim=1, start=0, length=8),
+    case("narrow_grad", "dy: 4 4 4, like: 4 8 4 -> dx: 4 8 4", dim=1, start=2, length=4),
+    case("pad", "x: 4 8 4 -> y: 4 8 7", **_PADDED, **_LONGER),
+    case("pad", "x: 4 8 4 -> y: 4 8 7", **_PADDED | {"floating_constant_value": 0.5}, **_LONGER),
+    case("pad", "x: 4 8 7 -> y: 4 8 4", **_PADDED, **_SHORTER),
 )  # fmt: skip
 
-CASES: tuple[OpView, ...] = (
-    *CONVOLUTIONS,
-    *POOLINGS,
-    *UPSAMPLINGS,
-    *PADDINGS,
-    *NORMALISATIONS,
-    *JOINS,
-)
+CASES = (*CONVOLUTIONS, *POOLINGS, *UPSAMPLINGS, *PADDINGS, *NORMALISATIONS, *JOINS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoddl.sbp.rules.registry import OpView
-from experiments.rule_cases.reading import case
+from experiments.rule_cases.reading import case, each
 
 
 def number(value: float) -> dict[str, Any]:
@@ -19,45 +19,34 @@ def number(value: float) -> dict[str, Any]:
     }
 
 
-_X_TO_Y = "relu tanh sigmoid exp log sqrt rsqrt square abs negative"
-_IN_TO_OUT = "gelu identity copy"
 _FROM_X = "gelu_grad tanh_grad exp_grad log_grad sqrt_grad rsqrt_grad square_grad abs_grad"
-_BROADCASTS = (
-    "x_0: 8 4, y_0: 8 4 -> z_0: 8 4",
-    "x_0: 4 8 12, y_0: 12 -> z_0: 4 8 12",
-    "x_0: 4 8 12, y_0: 8 1 -> z_0: 4 8 12",
-    "x_0: 4 1 12, y_0: 8 12 -> z_0: 4 8 12",
-    "x_0: 1 8, y_0: 4 1 -> z_0: 4 8",
-    "x_0:, y_0: 4 8 -> z_0: 4 8",
-    "x_0:, y_0: -> z_0:",
+PAIRS = (
+    "x: 8 4, y: 8 4 -> z: 8 4",
+    "x: 4 8 12, y: 12 -> z: 4 8 12",
+    "x: 4 8 12, y: 8 1 -> z: 4 8 12",
+    "x: 4 1 12, y: 8 12 -> z: 4 8 12",
+    "x: 1 8, y: 4 1 -> z: 4 8",
+    "x:, y: 4 8 -> z: 4 8",
 )
 
 CASES: tuple[OpView, ...] = (
-    *(case(name, "x_0: 4 8 -> y_0: 4 8") for name in _X_TO_Y.split()),
-    *(case(name, "in_0: 4 8 -> out_0: 4 8") for name in _IN_TO_OUT.split()),
-    *(case(name, "dy_0: 4 8, x_0: 4 8 -> dx_0: 4 8") for name in _FROM_X.split()),
-    case("relu_grad", "y_0: 4 8, dy_0: 4 8 -> dx_0: 4 8"),
-    case("sigmoid_grad", "y_0: 4 8, dy_0: 4 8 -> dx_0: 4 8"),
-    case("scalar_add", "in_0: 4 8 -> out_0: 4 8", **number(1e-5)),
-    case("scalar_mul", "in_0: 4 8 -> out_0: 4 8", **number(0.125)),
-    case("scalar_mul", "in_0: -> out_0:", **number(-1)),
-    case("scalar_div", "in_0: 4 8 -> out_0: 4 8", **number(16.0)),
-    case("scalar_pow", "in_0: 4 8 -> out_0: 4 8", **number(3)),
-    case("scalar_pow_grad", "x_0: 4 8, dy_0: 4 8 -> dx_0: 4 8", **number(3)),
-    case("cast", "in_0: 4 8 -> out_0: 4 8", dtype=2),
-    case("cast", "in_0: 4 8 -> out_0: 4 8", dtype=6),
-    case("cast", "in_0: 4 8 -> out_0: 4 8", dtype=12),
-    case("ones_like", "like_0: 4 8 -> out_0: 4 8"),
-    case("ones_like", "like_0: -> out_0:"),
-    case("zero_like", "like_0: 4 8 -> out_0: 4 8"),
-    case("add_n", "in_0: 4 8, in_1: 4 8 -> out_0: 4 8"),
-    case("add_n", "in_0: 4 8, in_1: 4 8, in_2: 4 8 -> out_0: 4 8"),
-    case("bias_add", "a_0: 4 8 4 4, b_0: 8 -> out_0: 4 8 4 4", axis=1),
-    *(case("broadcast_add", text) for text in _BROADCASTS),
-    *(case("broadcast_sub", text) for text in _BROADCASTS),
-    *(case("broadcast_mul", text) for text in _BROADCASTS),
-    *(case("broadcast_div", text) for text in _BROADCASTS),
-    case("broadcast_div_grad", "z_0:, y_0:, dz_0: -> dy_0:"),
-    case("broadcast_div_grad", "dz_0: 4 8, y_0: 4 8, z_0: 4 8 -> dy_0: 4 8"),
-    case("broadcast_div_grad", "dz_0: 4 8 12, y_0: 8 1, z_0: 4 8 12 -> dy_0: 8 1"),
+    *each("relu tanh sigmoid exp log sqrt rsqrt square abs negative", "x: 4 8 -> y: 4 8"),
+    *each("gelu identity copy", "in: 4 8 -> out: 4 8"),
+    *each(_FROM_X, "dy: 4 8, x: 4 8 -> dx: 4 8"),
+    *each("relu_grad sigmoid_grad", "y: 4 8, dy: 4 8 -> dx: 4 8"),
+    case("scalar_add", "in: 4 8 -> out: 4 8", **number(1e-5)),
+    case("scalar_mul", "in: 4 8 -> out: 4 8", **number(0.125)),
+    case("scalar_mul", "in: -> out:", **number(-1)),
+    case("scalar_div", "in: 4 8 -> out: 4 8", **number(16.0)),
+    case("scalar_pow", "in: 4 8 -> out: 4 8", **number(3)),
+    case("scalar_pow_grad", "x: 4 8, dy: 4 8 -> dx: 4 8", **number(3)),
+    *(case("cast", "in: 4 8 -> out: 4 8", dtype=dtype) for dtype in (2, 6, 12)),
+    *each("ones_like", "like: 4 8 -> out: 4 8", "like: -> out:"),
+    case("zero_like", "like: 4 8 -> out: 4 8"),
+    *each("add_n", "in: 4 8, in_1: 4 8 -> out: 4 8", "in: 4 8, in_1: 4 8, in_2: 4 8 -> out: 4 8"),
+    case("bias_add", "a: 4 8 4 4, b: 8 -> out: 4 8 4 4", axis=1),
+    *each("broadcast_add broadcast_sub broadcast_mul broadcast_div", *PAIRS, "x:, y: -> z:"),
+    case("broadcast_div_grad", "z:, y:, dz: -> dy:"),
+    case("broadcast_div_grad", "dz: 4 8, y: 4 8, z: 4 8 -> dy: 4 8"),
+    case("broadcast_div_grad", "dz: 4 8 12, y: 8 1, z: 4 8 12 -> dy: 8 1"),
 )  # fmt: skip

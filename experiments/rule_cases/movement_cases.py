@@ -21,27 +21,23 @@ _RESHAPES = (
 
 CASES: tuple[OpView, ...] = (
     *(
-        case("reshape", f"in_0: {before} -> out_0: {after}", shape=tuple(map(int, after.split())))
+        case("reshape", f"in: {before} -> out: {after}", shape=tuple(map(int, after.split())))
         for before, after in (text.split(" -> ") for text in _RESHAPES)
     ),
-    case("reshape_like", "in_0: 4 8, like_0: 4 1 8 -> out_0: 4 1 8"),
-    case("expand_dims", "in_0: 4 8 -> out_0: 4 1 8", axis=1),
-    case("squeeze", "in_0: 4 1 8 -> out_0: 4 8", axes=(1,)),
-    case("transpose", "input_0: 4 8 -> output_0: 4 8", perm=(0, 1)),
-    case("transpose", "input_0: 4 8 4 12 -> output_0: 4 4 12 8", perm=(2, 0, 3, 1)),
-    case("slice", "x_0: 12 8 4 -> y_0: 4 8 4", **_slice("4 0 0", "8 8 4", "1 1 1")),
-    case("slice", "x_0: 4 8 -> y_0: 4 4", **_slice("0 0", "4 8", "1 2")),
-    case(
-        "slice_grad", "dy_0: 4 8 4 -> dx_0: 12 8 4",
-        **_slice("4 0 0", "8 8 4", "1 1 1"), like_shape=(12, 8, 4),
-    ),
-    case(
-        "slice_grad", "dy_0: 4 4 -> dx_0: 4 8", **_slice("0 1", "4 8", "1 2"), like_shape=(4, 8)
-    ),
-    case("expand", "in_0: 4 8 -> out_0: 4 4 8", expand_shape=(4, 4, 8)),
-    case("expand", "in_0: 4 1 8 -> out_0: 4 12 8", expand_shape=(4, 12, 8)),
-    case("broadcast_like", "x_0:, like_0: 4 8 -> y_0: 4 8", broadcast_axes=(0, 1)),
-    case("broadcast_like", "x_0: 4 1, like_0: 4 8 -> y_0: 4 8", broadcast_axes=(1,)),
-    case("broadcast_like", "x_0: 4, like_0: 4 8 4 -> y_0: 4 8 4", broadcast_axes=(1, 2)),
-    case("broadcast_like", "x_0: 8 1, like_0: 4 8 4 -> y_0: 4 8 4", broadcast_axes=(0, 2)),
+    case("reshape_like", "in: 4 8, like: 4 1 8 -> out: 4 1 8"),
+    case("expand_dims", "in: 4 8 -> out: 4 1 8", axis=1),
+    case("squeeze", "in: 4 1 8 -> out: 4 8", axes=(1,)),
+    case("transpose", "input: 4 8 -> output: 4 8", perm=(0, 1)),
+    case("transpose", "input: 4 8 4 12 -> output: 4 4 12 8", perm=(2, 0, 3, 1)),
+    case("slice", "x: 12 8 4 -> y: 4 8 4", **_slice("4 0 0", "8 8 4", "1 1 1")),
+    case("slice", "x: 4 8 -> y: 4 4", **_slice("0 0", "4 8", "1 2")),
+    case("slice_grad", "dy: 4 8 4 -> dx: 12 8 4",
+         **_slice("4 0 0", "8 8 4", "1 1 1"), like_shape=(12, 8, 4)),
+    case("slice_grad", "dy: 4 4 -> dx: 4 8", **_slice("0 1", "4 8", "1 2"), like_shape=(4, 8)),
+    case("expand", "in: 4 8 -> out: 4 4 8", expand_shape=(4, 4, 8)),
+    case("expand", "in: 4 1 8 -> out: 4 12 8", expand_shape=(4, 12, 8)),
+    case("broadcast_like", "x:, like: 4 8 -> y: 4 8", broadcast_axes=(0, 1)),
+    case("broadcast_like", "x: 4 1, like: 4 8 -> y: 4 8", broadcast_axes=(1,)),
+    case("broadcast_like", "x: 4, like: 4 8 4 -> y: 4 8 4", broadcast_axes=(1, 2)),
+    case("broadcast_like", "x: 8 1, like: 4 8 4 -> y: 4 8 4", broadcast_axes=(0, 2)),
 )  # fmt: skip

@@ -15,42 +15,24 @@ ADAM = {
 }  # fmt: skip
 MOMENTUM = {**UPDATE, "beta": 0.9, "dampening": 0.1, "nesterov": False, "maximize": False}
 
+_PLAIN = {"l1": 0.0, "l2": 0.0, "weight_decay": 0.0}
+
 CASES: tuple[OpView, ...] = (
-    case("sgd_update", "model_0: 4 8, model_diff_0: 4 8, learning_rate_0: 1 ->", **UPDATE),
-    case(
-        "momentum_update",
-        "model_0: 4 8, model_diff_0: 4 8, momentum_0: 4 8, learning_rate_0: 1 ->", **MOMENTUM,
-    ),
-    case(
-        "momentum_update",
-        "model_0: 8, model_diff_0: 8, momentum_0: 8, learning_rate_0: 1 ->",
-        **MOMENTUM | {"nesterov": True, "maximize": True},
-    ),
-    case(
-        "adam_update",
-        "model_0: 4 8, model_diff_0: 4 8, m_0: 4 8, v_0: 4 8, learning_rate_0: 1, "
-        "bias_correction1_0: 1, bias_correction2_0: 1 ->", **ADAM,
-    ),
-    case(
-        "adam_update",
-        "model_0: 8, model_diff_0: 8, m_0: 8, v_0: 8, max_v_0: 8, learning_rate_0: 1 ->",
-        **ADAM | {"amsgrad": True},
-    ),
+    case("sgd_update", "model: 4 8, model_diff: 4 8, learning_rate: 1 ->", **UPDATE),
+    case("momentum_update", "model: 4 8, model_diff: 4 8, momentum: 4 8, learning_rate: 1 ->",
+         **MOMENTUM),
+    case("momentum_update", "model: 8, model_diff: 8, momentum: 8, learning_rate: 1 ->",
+         **MOMENTUM | {"nesterov": True, "maximize": True}),
+    case("adam_update", "model: 4 8, model_diff: 4 8, m: 4 8, v: 4 8, learning_rate: 1, "
+         "bias_correction1: 1, bias_correction2: 1 ->", **ADAM),
+    case("adam_update", "model: 8, model_diff: 8, m: 8, v: 8, max_v: 8, learning_rate: 1 ->",
+         **ADAM | {"amsgrad": True}),
     *(
-        case(
-            "momentum_update",
-            "model_0: 4, model_diff_0: 4, momentum_0: 4, learning_rate_0: 1 ->",
-            **MOMENTUM | {"l1": 0.0} | decay,
-        )
-        for decay in ({}, {"l2": 0.0, "weight_decay": 0.0})
+        case("momentum_update", "model: 4, model_diff: 4, momentum: 4, learning_rate: 1 ->",
+             **MOMENTUM | decay)
+        for decay in ({"l1": 0.0}, _PLAIN)
     ),
-    case(
-        "sgd_update", "model_0: 4 8, model_diff_0: 4 8, learning_rate_0: 1 ->",
-        **UPDATE | {"l1": 0.0, "l2": 0.0, "weight_decay": 0.0},
-    ),
-    case(
-        "adam_update", "model_0: 8, model_diff_0: 8, m_0: 8, v_0: 8, learning_rate_0: 1 ->",
-        **ADAM | {"l1": 0.0, "l2": 0.0, "weight_decay": 0.0},
-    ),
-    case("adam_bias_correction_factor", "train_step_0: 1 -> out_0: 1", beta=0.9),
+    case("sgd_update", "model: 4 8, model_diff: 4 8, learning_rate: 1 ->", **UPDATE | _PLAIN),
+    case("adam_update", "model: 8, model_diff: 8, m: 8, v: 8, learning_rate: 1 ->", **ADAM | _PLAIN),
+    case("adam_bias_correction_factor", "train_step: 1 -> out: 1", beta=0.9),
 )  # fmt: skip

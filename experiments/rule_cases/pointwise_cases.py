@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from autoddl.sbp.rules.registry import OpView
-from experiments.rule_cases.elementwise_cases import number
-from experiments.rule_cases.reading import case
+from experiments.rule_cases.elementwise_cases import PAIRS, number
+from experiments.rule_cases.reading import case, each
 
 ACTIVATIONS: dict[str, dict[str, Any]] = {
     "silu": {}, "elu": {"alpha": 0.5}, "selu": {}, "softplus": {"beta": 2.0, "threshold": 1.5},
@@ -18,11 +18,10 @@ ACTIVATIONS: dict[str, dict[str, Any]] = {
 FROM_X = {"leaky_relu", "log_sigmoid", "quick_gelu"}  # their operands are called x and y
 FROM_Y = {"hardtanh", "hardshrink", "softshrink"}  # their gradients read the result
 
-SMOOTH = {
-    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
-    "erf", "erfc", "expm1", "log1p", "log2", "log10", "reciprocal", "reciprocal_no_nan",
-}  # fmt: skip
-STEPS = ["floor", "ceil", "round", "rint", "sign", "logical_not"]
+SMOOTH = (
+    "acos acosh asin asinh atan atanh cos cosh erf erfc expm1 log10 log1p log2 reciprocal "
+    "reciprocal_no_nan sin sinh tan"
+)
 CLIPS: dict[str, dict[str, Any]] = {
     "clip_by_scalar": {"floating_min": -0.2, "floating_max": 0.8},
     "clip_by_scalar_min": {"floating_min": 0.2},
@@ -33,15 +32,7 @@ SCALARS = {"scalar_reverse_pow": 2, "scalar_fmod": 0.3, "scalar_floordiv": 0.3}
 COMPARISONS = ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
 LOGIC = ["logical_and", "logical_or", "logical_xor"]
 BROADCAST = ["maximum", "minimum", "pow", "fmod"]
-SAME_SHAPE = ["elementwise_maximum", "elementwise_minimum", "pow", "floordiv", "truncdiv", "atan2"]
-PAIRS = (
-    "x_0: 8 4, y_0: 8 4 -> z_0: 8 4",
-    "x_0: 4 8 12, y_0: 12 -> z_0: 4 8 12",
-    "x_0: 4 8 12, y_0: 8 1 -> z_0: 4 8 12",
-    "x_0: 4 1 12, y_0: 8 12 -> z_0: 4 8 12",
-    "x_0: 1 8, y_0: 4 1 -> z_0: 4 8",
-    "x_0:, y_0: 4 8 -> z_0: 4 8",
-)
+SAME_SHAPE = "elementwise_maximum elementwise_minimum pow floordiv truncdiv atan2"
 
 
 def operand(value: float | bool) -> dict[str, Any]:
@@ -53,37 +44,35 @@ def operand(value: float | bool) -> dict[str, Any]:
 
 
 def _two(x: float, y: int) -> dict[str, Any]:
-    x_side = {k.replace("has_", "has_x_") if k.startswith("has_") else f"x_{k}": v
-              for k, v in operand(x).items()}  # fmt: skip
-    y_side = {k.replace("has_", "has_y_") if k.startswith("has_") else f"y_{k}": v
-              for k, v in operand(y).items()}  # fmt: skip
-    return x_side | y_side
+    return {
+        f"has_{side}_{name.removeprefix('has_')}"
+        if name.startswith("has_")
+        else f"{side}_{name}": n
+        for side, value in (("x", x), ("y", y))
+        for name, n in operand(value).items()
+    }
 
 
 def _activation(name: str) -> tuple[OpView, OpView]:
     before, after = ("x_0", "y_0") if name in FROM_X else ("in_0", "out_0")
     other = "y_0" if name in FROM_Y else "x_0"
-    backward = {
-        k: v for k, v in ACTIVATIONS[name].items() if k != "value"
-    }  # of the forward op only
+    backward = {k: v for k, v in ACTIVATIONS[name].items() if k != "value"}  # the forward op's own
     return (
         case(name, f"{before}: 4 8 -> {after}: 4 8", **ACTIVATIONS[name]),
-        case(f"{name}_grad", f"dy_0: 4 8, {other}: 4 8 -> dx_0: 4 8", **backward),
+        case(f"{name}_grad", f"dy: 4 8, {other}: 4 8 -> dx: 4 8", **backward),
     )
 
 
 def _unary(name: str, **attrs: Any) -> tuple[OpView, OpView]:
     return (
-        case(name, "x_0: 4 8 -> y_0: 4 8", **attrs),
-        case(f"{name}_grad", "dy_0: 4 8, x_0: 4 8 -> dx_0: 4 8", **attrs),
+        case(name, "x: 4 8 -> y: 4 8", **attrs),
+        case(f"{name}_grad", "dy: 4 8, x: 4 8 -> dx: 4 8", **attrs),
     )
 
 
-def _fill(kind: str, **attrs: Any) -> OpView:
-    return case(
-        kind, "-> out_0: 4 8",
-        **{"dtype": 2, "floating_value": 0.0, "integer_value": 0, "shape": (4, 8), **attrs},
-    )  # fmt: skip
+def _constant(**more: Any) -> OpView:
+    attrs = {"dtype": 2, "floating_value": 0.0, "integer_value": 0, "shape": (4, 8), **more}
+    return case("constant", "-> out: 4 8", **attrs)
 
 
 _TRIANGLE = {"floating_fill_value": -9.0, "integer_fill_value": 0}
@@ -94,24 +83,18 @@ _ARANGE = {
 
 CASES: tuple[OpView, ...] = (
     *(view for name in ACTIVATIONS for view in _activation(name)),
-    case("prelu", "alpha_0: 8, x_0: 4 8 12 -> y_0: 4 8 12"),
-    case("prelu", "alpha_0: 1, x_0: 4 8 -> y_0: 4 8"),
-    case("prelu_grad", "alpha_0: 8, dy_0: 4 8 4, x_0: 4 8 4 -> alpha_diff_0: 8, dx_0: 4 8 4"),
-    case("prelu_grad", "alpha_0: 1, dy_0: 4 8, x_0: 4 8 -> alpha_diff_0: 1, dx_0: 4 8"),
-    *(view for name in sorted(SMOOTH) for view in _unary(name)),
+    *each("prelu", "alpha: 8, x: 4 8 12 -> y: 4 8 12", "alpha: 1, x: 4 8 -> y: 4 8"),
+    case("prelu_grad", "alpha: 8, dy: 4 8 4, x: 4 8 4 -> alpha_diff: 8, dx: 4 8 4"),
+    case("prelu_grad", "alpha: 1, dy: 4 8, x: 4 8 -> alpha_diff: 1, dx: 4 8"),
+    *(view for name in SMOOTH.split() for view in _unary(name)),
     *(view for name, attrs in CLIPS.items() for view in _unary(name, **attrs)),
-    *(case(name, "x_0: 4 8 -> y_0: 4 8") for name in STEPS),
-    case("trunc", "in_0: 4 8 -> out_0: 4 8"),
+    *each("floor ceil round rint sign logical_not", "x: 4 8 -> y: 4 8"),
+    case("trunc", "in: 4 8 -> out: 4 8"),
+    *(case(name, "in: 4 8 -> out: 4 8", **number(value)) for name, value in SCALARS.items()),
+    case("scalar_reverse_pow_grad", "dy: 4 8, x: 4 8 -> dx: 4 8", **number(2)),
     *(
-        case(name, "in_0: 4 8 -> out_0: 4 8", **number(value))
-        for name, value in SCALARS.items()
-    ),
-    case("scalar_reverse_pow_grad", "dy_0: 4 8, x_0: 4 8 -> dx_0: 4 8", **number(2)),
-    *(
-        case(
-            f"scalar_logical_{name.removeprefix('logical_')}", "in_0: 4 8 -> out_0: 4 8",
-            **number(1 if name == "logical_and" else 0),
-        )
+        case(f"scalar_logical_{name.removeprefix('logical_')}", "in: 4 8 -> out: 4 8",
+             **number(1 if name == "logical_and" else 0))
         for name in COMPARISONS + LOGIC
     ),
     *(
@@ -119,35 +102,26 @@ CASES: tuple[OpView, ...] = (
         for name in COMPARISONS + LOGIC + BROADCAST
         for text in {"maximum": PAIRS, "less": PAIRS[:5]}.get(name, PAIRS[:3])
     ),
-    *(case(name, PAIRS[0]) for name in SAME_SHAPE),
-    *(
-        case(f"elementwise_{name}_backward", "dz_0: 4 8, x_0: 4 8, y_0: 4 8 -> dx_0: 4 8, dy_0: 4 8")
-        for name in ("maximum", "minimum")
-    ),
-    *(
-        case(f"{name}_{side}_grad", f"dz_0: 4 8, x_0: 4 8, y_0: 4 8 -> d{side}_0: 4 8")
-        for name in ("pow", "atan2")
-        for side in "xy"
-    ),
-    case("where", "condition_0: 4 8, x_0: 4 8, y_0: 4 8 -> out_0: 4 8"),
-    case("where", "condition_0: 8, x_0: 4 8, y_0: 4 1 -> out_0: 4 8"),
-    case("where", "condition_0: 4 8, x_0: 1 8, y_0: 4 1 -> out_0: 4 8"),
-    case("where_scalar_x", "condition_0: 4 8, y_0: 4 8 -> out_0: 4 8", **operand(1.5)),
-    case("where_scalar_x", "condition_0: 8, y_0: 4 8 -> out_0: 4 8", **operand(0.0)),
-    case("where_scalar_y", "condition_0: 4 8, x_0: 4 8 -> out_0: 4 8", **operand(3)),
-    case("where_scalar_y", "condition_0: 4 8, x_0: 4 8 -> out_0: 4 8", **operand(False)),
-    case("where_scalar_xy", "condition_0: 4 8 -> out_0: 4 8", **_two(2.5, 3)),
-    case("masked_fill", "mask_0: 4 8, x_0: 4 8 -> out_0: 4 8", **operand(-1e4)),
-    case("masked_fill", "mask_0: 4 8 4, x_0: 4 8 4 -> out_0: 4 8 4", **operand(0.0)),
-    case(
-        "tril", "in_0: 4 8 12 -> out_0: 4 8 12", diagonal=1, is_floating_fill_value=False,
-        **_TRIANGLE,
-    ),
-    case("tril", "in_0: 4 8 4 -> out_0: 4 8 4", diagonal=-1, is_floating_fill_value=True,
-         **_TRIANGLE),
-    case("triu", "in_0: 4 8 12 -> out_0: 4 8 12", diagonal=-1),
-    case("cast_like", "in_0: 4 8, dtype_like_0: 4 8 -> out_0: 4 8"),
-    _fill("constant", is_floating_value=True, floating_value=2.0),
-    _fill("constant", is_floating_value=False, integer_value=0),
-    case("arange", "-> out_0: 8", **_ARANGE),
+    *each(SAME_SHAPE, PAIRS[0]),
+    *each("elementwise_maximum_backward elementwise_minimum_backward",
+          "dz: 4 8, x: 4 8, y: 4 8 -> dx: 4 8, dy: 4 8"),
+    *each("pow_x_grad atan2_x_grad", "dz: 4 8, x: 4 8, y: 4 8 -> dx: 4 8"),
+    *each("pow_y_grad atan2_y_grad", "dz: 4 8, x: 4 8, y: 4 8 -> dy: 4 8"),
+    *each("where", "condition: 4 8, x: 4 8, y: 4 8 -> out: 4 8",
+          "condition: 8, x: 4 8, y: 4 1 -> out: 4 8", "condition: 4 8, x: 1 8, y: 4 1 -> out: 4 8"),
+    case("where_scalar_x", "condition: 4 8, y: 4 8 -> out: 4 8", **operand(1.5)),
+    case("where_scalar_x", "condition: 8, y: 4 8 -> out: 4 8", **operand(0.0)),
+    case("where_scalar_y", "condition: 4 8, x: 4 8 -> out: 4 8", **operand(3)),
+    case("where_scalar_y", "condition: 4 8, x: 4 8 -> out: 4 8", **operand(False)),
+    case("where_scalar_xy", "condition: 4 8 -> out: 4 8", **_two(2.5, 3)),
+    case("masked_fill", "mask: 4 8, x: 4 8 -> out: 4 8", **operand(-1e4)),
+    case("masked_fill", "mask: 4 8 4, x: 4 8 4 -> out: 4 8 4", **operand(0.0)),
+    case("tril", "in: 4 8 12 -> out: 4 8 12",
+         diagonal=1, is_floating_fill_value=False, **_TRIANGLE),
+    case("tril", "in: 4 8 4 -> out: 4 8 4", diagonal=-1, is_floating_fill_value=True, **_TRIANGLE),
+    case("triu", "in: 4 8 12 -> out: 4 8 12", diagonal=-1),
+    case("cast_like", "in: 4 8, dtype_like: 4 8 -> out: 4 8"),
+    _constant(is_floating_value=True, floating_value=2.0),
+    _constant(is_floating_value=False, integer_value=0),
+    case("arange", "-> out: 8", **_ARANGE),
 )  # fmt: skip

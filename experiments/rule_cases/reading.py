@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from autoddl.sbp.rules.registry import OpView
 
 
 def case(op_type: str, text: str, **attrs: Any) -> OpView:
-    """Read "a_0: 8 4, b_0: 4 12 -> out_0: 8 12" as the shapes of an op."""
+    """Read "a: 8 4, b: 4 12 -> out: 8 12" as the shapes of an op.
+
+    Operands have the engine's names; of the first of a kind the number may be left out: "a" is "a_0".
+    """
     sides = []
     for side in text.split("->"):
         pairs = (part.split(":") for part in side.split(",") if part.strip())
-        sides.append({name.strip(): tuple(map(int, dims.split())) for name, dims in pairs})
+        sides.append({_numbered(name.strip()): _shape(dims) for name, dims in pairs})
     inputs, outputs = sides
     return OpView(op_type, tuple(inputs), tuple(outputs), inputs | outputs, attrs)
+
+
+def each(op_types: str, *texts: str, **attrs: Any) -> Sequence[OpView]:
+    """Return the cases of all these op types, with spaces between them, and all these shapes."""
+    return [case(op_type, text, **attrs) for op_type in op_types.split() for text in texts]
 
 
 def case_id(view: OpView) -> str:
     """Return a short test id: the op type and the input shapes."""
     shapes = "-".join("x".join(map(str, view.shape[name])) or "0d" for name in view.inputs)
     return f"{view.type}[{shapes}]"
+
+
+def _numbered(name: str) -> str:
+    return name if re.search(r"_\d+$", name) else f"{name}_0"
+
+
+def _shape(dims: str) -> tuple[int, ...]:
+    return tuple(map(int, dims.split()))

@@ -4,7 +4,7 @@
 script on it; `with Testbed(nodes=2, ranks=2, rate="500mbit") as bed: bed.run(["train.py"])` too.
 """
 
-from experiments.testbed.bed import Testbed, TestbedResult
+from experiments.testbed.bed import Testbed
 from experiments.testbed.spec import TestbedError, TestbedSpec
 
-__all__ = ["Testbed", "TestbedError", "TestbedResult", "TestbedSpec"]
+__all__ = ["Testbed", "TestbedError", "TestbedSpec"]

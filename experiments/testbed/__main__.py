@@ -11,7 +11,7 @@ import click
 
 from experiments.lib import cli
 from experiments.testbed import network
-from experiments.testbed.bed import Testbed, TestbedResult
+from experiments.testbed.bed import Testbed
 from experiments.testbed.spec import TestbedError
 
 USAGE = (
@@ -54,7 +54,7 @@ def command(
     with Testbed(**shape) as bed:
         result = bed.run(_without_interpreter(words), timeout_s=timeout, log_dir=log_dir)
     if not result.ok:
-        _tell(result)
+        print(f"testbed: {result.told(shown_rank=0)}", end="", file=sys.stderr)
     return result.exit_code
 
 
@@ -88,14 +88,6 @@ def _without_interpreter(command: Sequence[str]) -> list[str]:
     names = ("python", "python3", f"python3.{sys.version_info.minor}")
     skip = bool(command) and (command[0] in names or command[0] == sys.executable)
     return list(command[1:] if skip else command)
-
-
-def _tell(result: TestbedResult) -> None:
-    lines = [f"testbed: {result.message}"]
-    if result.tail and result.failed_rank != 0:
-        lines += ["---- its last lines ----", *result.tail, "----"]
-    lines.append(f"logs of all ranks: {result.log_dir}")
-    print("\n".join(lines), file=sys.stderr)
 
 
 if __name__ == "__main__":

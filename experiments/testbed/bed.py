@@ -2,54 +2,43 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
-import os
-import shutil
 import signal
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from autoddl.launch import ports
-from autoddl.launch.job import LaunchJob, checked, describe
-from autoddl.launch.launcher import LaunchResult
-from autoddl.launch.output import last_lines
-from autoddl.launch.processes import RankProcesses
+from autoddl.launch import launcher, ports
+from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult
 from autoddl.launch.signals import caught_signals
-from autoddl.launch.supervise import last_text, make_log_dir
-from autoddl.launch.terminal import Terminal
-from experiments.testbed import network, node
+from experiments.testbed import network
 from experiments.testbed.spec import TestbedError, TestbedSpec
-
-_GRACE_S = 2.0  # of a node's launcher to its ranks
-_GRACE_NODES_S = 5.0  # ours to the launchers
-_TAIL_LINES = 20
-_EXIT_TIMED_OUT = 124
 
 
 @dataclass(frozen=True)
-class TestbedResult(LaunchResult):
-    """Say how the ranks of all nodes ended: as a launch does, rank by rank over all nodes.
+class _AllNodes(LaunchJob):
+    """The ranks of all nodes as one launch, each started inside its node."""
 
-    `failed_rank` is None also where it was the launcher of `failed_node` that failed.
-    """
+    bed: Testbed | None = None
 
-    __test__ = False
+    def _node(self, local_rank: int) -> tuple[int, int]:
+        """Give a rank's node and its number there."""
+        assert self.bed is not None
+        return divmod(local_rank, self.bed.spec.ranks)
 
-    failed_node: int | None = None
+    def described(self, local_rank: int) -> str:
+        return f"{super().described(local_rank)} on node {self._node(local_rank)[0]}"
 
+    def argv(self, local_rank: int) -> list[str]:
+        assert self.bed is not None
+        return self.bed.inside(self._node(local_rank)[0], super().argv(local_rank))
 
-class TestbedRunError(TestbedError):
-    """Report in one line a run on a testbed that did not succeed."""
-
-    def __init__(self, result: TestbedResult) -> None:
-        super().__init__(result.message)
-        self.result = result
+    def environment(self, local_rank: int, outer: Mapping[str, str]) -> dict[str, str]:
+        own = {"LOCAL_RANK": str(self._node(local_rank)[1])}
+        return super().environment(local_rank, outer) | own
 
 
 class Testbed:
@@ -114,47 +103,31 @@ class Testbed:
         log_dir: Path | None = None,
         stream_rank0: bool = True,
         check: bool = False,
-    ) -> TestbedResult:
+    ) -> LaunchResult:
         """Run a Python script or module on every rank of every node; see ``launch``.
 
         The first rank that fails, the time limit or a signal ends the ranks of all nodes.
 
         Raises:
             LaunchArgumentError: nothing to run, or the script is missing.
-            TestbedRunError: with ``check``, a rank failed or the time limit was reached.
+            LaunchError: with ``check``, a rank failed or the time limit was reached.
         """
         self.inside(0, [])
-        spec, port = self.spec, ports.pick_port()
-        job = LaunchJob(
-            tuple(command), spec.ranks, spec.nodes, master_port=port, timeout_s=timeout_s
+        result = launcher.run(
+            _AllNodes(
+                tuple(command),
+                self.spec.world_size,
+                master_addr=self.spec.address(0),
+                master_port=ports.pick_port(),
+                timeout_s=timeout_s,
+                env=tuple((env or {}).items()),
+                log_dir=log_dir,
+                stream_rank0=stream_rank0,
+                bed=self,
+            )
         )
-        checked(job)
-        folder = make_log_dir(log_dir).resolve()
-        options = {
-            "nproc_per_node": spec.ranks,
-            "nnodes": spec.nodes,
-            "master_addr": spec.address(0),
-            "master_port": port,
-            "env": dict(env or {}),
-            "log_dir": str(folder),
-            "grace_s": _GRACE_S,
-            "share_cores": 2 * spec.nodes * spec.ranks > len(os.sched_getaffinity(0)),
-        }
-        lines = []
-        for k in range(spec.nodes):
-            (folder / f"node{k}.json").unlink(missing_ok=True)
-            for rank in range(k * spec.ranks, (k + 1) * spec.ranks):
-                (folder / f"rank{rank}.log").unlink(missing_ok=True)
-            mine = {**options, "node_rank": k, "stream_rank0": stream_rank0 and k == 0}
-            line = node.command_line(mine, folder / f"node{k}.json", command)
-            lines.append(self.inside(k, line))
-        result = _follow(spec, lines, folder, timeout_s)
-        if result.ok and log_dir is None:
-            shutil.rmtree(folder, ignore_errors=True)
-        if result.interrupted_by is not None:
-            signal.raise_signal(result.interrupted_by)
         if check and not result.ok:
-            raise TestbedRunError(result)
+            raise LaunchError(result)
         return result
 
 
@@ -175,101 +148,3 @@ def _signals_raise() -> Iterator[None]:
 
 def _exit(signum: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + signum)
-
-
-class _Node0Echo:
-    """Pass on what node 0's launcher passes on, which is rank 0's output."""
-
-    def __init__(self) -> None:
-        self._terminal = Terminal()
-        make = codecs.getincrementaldecoder("utf-8")
-        self._decoders = {name: make(errors="replace") for name in ("stdout", "stderr")}
-
-    def feed(self, node: int, stream: str, data: bytes) -> None:
-        if node == 0:
-            self._terminal.write(stream, self._decoders[stream].decode(data))
-
-
-def _follow(
-    spec: TestbedSpec, lines: Sequence[Sequence[str]], folder: Path, timeout_s: float | None
-) -> TestbedResult:
-    """Start the nodes' launchers and wait for them; end them all as soon as one fails."""
-    begin_s = time.monotonic()
-    timed_out = False
-    with caught_signals() as caught, RankProcesses(_Node0Echo().feed) as nodes:
-        for k, line in enumerate(lines):
-            nodes.start(k, line, env=os.environ, log=folder / f"node{k}.log")
-        while nodes.running and not caught and not any(nodes.ended.values()):
-            nodes.turn()
-            if timeout_s is not None and time.monotonic() - begin_s >= timeout_s:
-                timed_out = bool(nodes.running)
-                break
-        failed = not timed_out and not caught and any(nodes.ended.values())
-        own = tuple(nodes.ended) if failed else ()  # those that ended before we ended any
-        nodes.end(_GRACE_NODES_S, hurry=lambda: len(caught) > 1)
-    results = [node.read(folder / f"node{k}.json") for k in range(spec.nodes)]
-    logs = [folder / f"rank{rank}.log" for rank in range(spec.world_size)]
-    codes: list[int | None] = []
-    for result in results:
-        codes.extend(result.returncodes if result else (None,) * spec.ranks)
-    exit_code, message, failed_node, failed_rank = 0, "", None, None
-    tail: tuple[str, ...] = ()
-    if failed:
-        failed_node, failed_rank = _first_failure(results, own, nodes.ended)
-        exit_code, message, tail = _explain(
-            spec, (failed_node, failed_rank), nodes.ended[failed_node], folder, codes
-        )
-    elif timed_out:
-        exit_code, message = _EXIT_TIMED_OUT, f"time limit of {timeout_s:g} s reached"
-    elif caught:
-        exit_code = 128 + caught[0]
-        message = f"interrupted by {signal.Signals(caught[0]).name}"
-    return TestbedResult(
-        exit_code=exit_code,
-        message=message,
-        failed_node=failed_node,
-        failed_rank=failed_rank,
-        timed_out=timed_out,
-        interrupted_by=caught[0] if exit_code and caught and not (failed or timed_out) else None,
-        wall_s=time.monotonic() - begin_s,
-        returncodes=tuple(codes),
-        logs=tuple(last_text(log) if log.exists() else "" for log in logs),
-        tail=tail,
-        log_dir=folder,
-    )
-
-
-def _first_failure(
-    results: Sequence[LaunchResult | None], own: Sequence[int], ended: Mapping[int, int]
-) -> tuple[int, int | None]:
-    """Name the node, and its rank, that failed first; other ranks fail soon after for lack of it."""
-    seen = [
-        (result.failed_at_s, k, result.failed_rank)
-        for k, result in enumerate(results)
-        if result is not None and result.failed_at_s is not None
-    ]
-    if seen:
-        _, k, rank = min(seen)
-        return k, rank
-    return next(k for k in own if ended[k] != 0), None
-
-
-def _explain(
-    spec: TestbedSpec,
-    failed: tuple[int, int | None],
-    launcher_code: int,
-    folder: Path,
-    codes: Sequence[int | None],
-) -> tuple[int, str, tuple[str, ...]]:
-    """Give the exit code, the one-line message and the last lines of what failed."""
-    k, rank = failed
-    if rank is None:
-        code, who, log = launcher_code, f"the launcher of node {k}", folder / f"node{k}.log"
-    else:
-        code = codes[rank] or launcher_code
-        who, log = f"rank {rank} of {spec.world_size} on node {k}", folder / f"rank{rank}.log"
-    tail = last_lines(last_text(log), _TAIL_LINES) if log.exists() else ()
-    message = f"{who} {describe(code)}"
-    if spec.nodes > 1:
-        message += "; ended all nodes"
-    return code if code > 0 else 128 - code, message, tail

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoddl.errors import AutoDDLError
-from autoddl.units import BIT_RATES, quantity
+from autoddl.units import BINARY_BYTES, BIT_RATES, quantity
 
 MAX_NODES = 200  # the nodes share one /24 network
 MTU_BYTES = 9000
 _FRAME_BYTES = MTU_BYTES + 18
-_SIZE_UNITS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20}
 _RATES = (10**6, 40 * 10**9)
 # A link that has been idle passes a burst at once, which an α–β link does not, so it should be small;
 # but the kernel wakes a shaped queue some 50–100 µs late and makes up for it from the burst only.
@@ -70,7 +69,7 @@ class TestbedSpec:
         if burst is None:
             burst_bytes = max(_MIN_BURST_BYTES, math.ceil(rate_bit_s / 8 * _BURST_S))
         else:
-            burst_bytes = _parse("burst", burst, _SIZE_UNITS, "32kb")
+            burst_bytes = _parse("burst", burst, BINARY_BYTES, "32kb")
         return cls(nodes, ranks, rate_bit_s, burst_bytes)
 
     @property
@@ -92,8 +91,8 @@ class TestbedSpec:
 def _parse(what: str, got: str | float, units: Mapping[str, int], example: str) -> int:
     value = quantity(got, units)
     if not math.isfinite(value):
+        known = ", ".join(filter(None, units))
         raise TestbedError(
-            f"{what}: got {got!r}, allowed is a finite number with one of {', '.join(units)}; "
-            f"such as {example}"
+            f"{what}: got {got!r}, allowed is a finite number with one of {known}; such as {example}"
         )
     return round(value)

@@ -11,7 +11,9 @@ Source: OneFlow 0.9, core/job_rewriter/insert_nccl_logical_op_pass.cpp, user/ker
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 
 import numpy as np
@@ -24,7 +26,8 @@ AXES = 2  # OneFlow converts boxings on so many axes, those of equal changes sid
 Change = tuple[int, Sbp, Sbp]
 
 
-def is_converted(before: NdSbp, after: NdSbp, mesh: Sequence[int]) -> bool:
+@lru_cache(maxsize=1 << 14)
+def is_converted(before: NdSbp, after: NdSbp, mesh: tuple[int, ...]) -> bool:
     """Tell whether OneFlow makes an op of the boxing from one state to another."""
     return workspace_bytes((before, after), (0, 0), mesh) is not None
 
@@ -59,13 +62,10 @@ def workspace_bytes(
 def _reduced(states: tuple[NdSbp, NdSbp], mesh: Sequence[int]) -> list[Change]:
     """Return (devices, before, after) of each axis; neighbours with equal states are one."""
     pairs = [(n, old, new) for n, old, new in zip(mesh, *states, strict=True) if n > 1]
-    found = []
-    for (old, new), equal in groupby(pairs, key=lambda axis: axis[1:]):
-        count = 1
-        for axis in equal:
-            count *= axis[0]
-        found.append((count, old, new))
-    return found
+    return [
+        (math.prod(axis[0] for axis in equal), old, new)
+        for (old, new), equal in groupby(pairs, key=lambda axis: axis[1:])
+    ]
 
 
 def _outer_sum(axes: Sequence[Change]) -> bool:
@@ -102,7 +102,9 @@ def stream_order(rank: RankTasks) -> Ints:
     nodes = tasks.order.argsort(kind="stable")
     nodes = nodes[~inner[nodes]]
     variable = (tasks.first[buffers.producer] == buffers.origin) & (buffers.kind == PARAMETER)
-    return _in_turn(*rank.before, *rank.reads, *rank.readers, variable, tasks.updates, inner, nodes)
+    return _in_turn(
+        *rank.before, *tasks.reads, *rank.readers, variable, tasks.updates, inner, nodes
+    )
 
 
 @compiled

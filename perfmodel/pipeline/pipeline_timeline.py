@@ -2,7 +2,7 @@
 
 Each stage has a compute and a boxing stream, each directed pair of ranks a stream for transfers. A
 stream does one thing at a time; what was ready first goes first. Passes of a rank run one after
-another where the schedule fixes their order (schedules.py). The event loop is event_simulation.run.
+another where the schedule fixes their order (schedules.py).
 
 Two equal stages, forward 1 s and backward 2 s, with 3 micro-batches under 1F1B take
 (3 − 1)·3 + 2·3 = 12 s.
@@ -11,13 +11,15 @@ Two equal stages, forward 1 s and backward 2 s, with 3 micro-batches under 1F1B 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from autoddl.perfmodel.event_simulation import ResourceParts, SimulatedWork, Works
+import numpy as np
+
+from autoddl.perfmodel.event_simulation import ResourceParts, Works, by_number
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, TransferWork
-from autoddl.perfmodel.pipeline.schedules import Pass, Route, TransferTurn, order, rendezvous
+from autoddl.perfmodel.pipeline.schedules import Pass, order
 
 
 @dataclass(frozen=True)
@@ -94,92 +96,77 @@ class _Simulation:
 
     def __init__(self, step: PipelineStep) -> None:
         self.step, self.rank_of = step, step.rank_of
-        self.found: list[SimulatedWork] = []
+        self.names: list[str] = []
         self.stage_of: list[int] = []
-        self.streams: list[tuple[str, ...]] = []
-        self.number: dict[Pass | TransferTurn, int] = {}
-        self.transfers = (*step.transfers, *_neighbours(step))
-        self.routes = [Route(t.source, t.target) for t in self.transfers]
+        self.parts: list[ResourceParts] = []
+        self.waits: list[tuple[int, int]] = []  # pairs; the second waits for the first
+        self.number: dict[Pass, int] = {}
 
     def run(self) -> Timeline:
         self._add_passes()
-        self._add_transfers()
-        if self.step.schedule == "oneflow":
-            self._hold_credits()
-        else:
-            self._fix_order()
-        self._add_once()
-        spans = []
-        for index, part, start_s, end_s in Works.of(self.found).runs():
-            stream = self.streams[index][part]
-            spans.append(Span(self.found[index].name, self.stage_of[index], stream, start_s, end_s))
-        spans = _joined(spans)
+        for transfer in self.step.transfers:
+            stream = f"{self.rank_of[transfer.source]}→{self.rank_of[transfer.target]}"
+            self._add_transfer(transfer, ((stream, transfer.seconds),))
+        for transfer in _neighbours(self.step):
+            self._add_transfer(transfer, ())
+        self.waits += [(self.number[a], self.number[b]) for a, b in self._turns()]
+        for stage, work in enumerate(self.step.stages):
+            if work.once:
+                passes = [Pass("B", stage, i) for i in range(self.step.micro_batches)]
+                self._add("once", stage, work.once, after=map(self.number.__getitem__, passes))
+        first, then = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T
+        works = Works.of(self.names, *by_number(self.parts), first, then)
+        spans = _joined([
+            Span(name, self.stage_of[work], resource.partition(" ")[0], start_s, end_s)
+            for name, resource, start_s, end_s, work in works.spans()
+        ])  # fmt: skip
         step_s = max((span.end_s for span in spans), default=0.0)
         in_flight = _in_flight(spans, len(self.step.stages))
         return Timeline(tuple(spans), step_s, in_flight, self.rank_of)
 
-    def _add(self, name: str, stage: int, parts: ResourceParts) -> int:
+    def _add(self, name: str, stage: int, parts: ResourceParts, after: Iterable[int] = ()) -> int:
         """Add a work on the streams of the stage's own rank and on the device of that."""
         rank = self.rank_of[stage]
         device = self.step.device_of[rank] if self.step.device_of else rank
         owner = {COMPUTE: f" {device}", BOXING: f" {rank}"}
-        self.found.append(
-            SimulatedWork(name, tuple((s + owner.get(s, ""), cost) for s, cost in parts))
-        )
+        self.parts.append(tuple((s + owner.get(s, ""), seconds) for s, seconds in parts))
+        self.names.append(name)
         self.stage_of.append(stage)
-        self.streams.append(tuple(stream for stream, _ in parts))
-        return len(self.found) - 1
-
-    def _after(self, first: int, second: int) -> None:
-        self.found[first].next.append(second)
-        self.found[second].waits += 1
+        number = len(self.names) - 1
+        self.waits += [(earlier, number) for earlier in after]
+        return number
 
     def _add_passes(self) -> None:
         for stage, work in enumerate(self.step.stages):
             for i in range(self.step.micro_batches):
                 forward = self._add(f"F{i}", stage, work.forward)
-                backward = self._add(f"B{i}", stage, work.backward)
-                self._after(forward, backward)
                 self.number[Pass("F", stage, i)] = forward
-                self.number[Pass("B", stage, i)] = backward
+                self.number[Pass("B", stage, i)] = self._add(
+                    f"B{i}", stage, work.backward, after=[forward]
+                )
 
-    def _add_transfers(self) -> None:
-        for index, (transfer, route) in enumerate(zip(self.transfers, self.routes, strict=True)):
-            stream = f"{self.rank_of[transfer.source]}→{self.rank_of[transfer.target]}"
-            parts = ((stream, transfer.seconds),) if index < len(self.step.transfers) else ()
-            for i in range(self.step.micro_batches):
-                name = f"{route.kind}{i} {transfer.tensor}".strip()
-                number = self._add(name, transfer.source, parts)
-                self.number[TransferTurn(index, i)] = number
-                self._after(self.number[Pass(route.kind, transfer.source, i)], number)
-                self._after(number, self.number[Pass(route.kind, transfer.target, i)])
+    def _add_transfer(self, transfer: TransferWork, parts: ResourceParts) -> None:
+        for i in range(self.step.micro_batches):
+            name = f"{transfer.kind}{i} {transfer.tensor}".strip()
+            made, read = (
+                self.number[Pass(transfer.kind, stage, i)]
+                for stage in (transfer.source, transfer.target)
+            )
+            number = self._add(name, transfer.source, parts, after=[made])
+            self.waits.append((number, read))
 
-    def _hold_credits(self) -> None:
-        stages = len(self.step.stages)
-        for stage, credit in enumerate(self.step.credits or (2 * stages,) * stages):
-            for i in range(credit, self.step.micro_batches):
-                earlier = self.number[Pass("B", stage, i - credit)]
-                self._after(earlier, self.number[Pass("F", stage, i)])
-
-    def _fix_order(self) -> None:
-        step = self.step
-        passes = [
-            order(step.schedule, rank, step.ranks, step.micro_batches, step.chunks)
-            for rank in range(step.ranks)
-        ]
-        chains: Sequence[Sequence[Pass | TransferTurn]] = passes
-        if step.blocking:
-            chains = rendezvous(passes, self.routes, self.rank_of)
-        for chain in chains:
-            for first, second in pairwise(chain):
-                self._after(self.number[first], self.number[second])
-
-    def _add_once(self) -> None:
-        for stage, work in enumerate(self.step.stages):
-            if work.once:
-                number = self._add("once", stage, work.once)
-                for i in range(self.step.micro_batches):
-                    self._after(self.number[Pass("B", stage, i)], number)
+    def _turns(self) -> Iterator[tuple[Pass, Pass]]:
+        """Yield passes and others that wait for them, as the schedule has it."""
+        step, stages = self.step, len(self.step.stages)
+        if step.schedule == "oneflow":
+            for stage, credit in enumerate(step.credits or (2 * stages,) * stages):
+                for i in range(credit, step.micro_batches):
+                    yield Pass("B", stage, i - credit), Pass("F", stage, i)
+            return
+        for rank in range(step.ranks):
+            yield from pairwise(
+                order(step.schedule, rank, step.ranks, step.micro_batches, step.chunks)
+            )
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
@@ -188,14 +175,12 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
     last: dict[tuple[int, str], int] = {}
     for span in spans:
         key = span.stage, span.stream
-        before = last.get(key)
-        if before is not None:
-            same = found[before]
-            if same.name == span.name and span.start_s == same.end_s:
-                found[before] = replace(same, end_s=span.end_s)
-                continue
-        last[key] = len(found)
-        found.append(span)
+        before = found[last[key]] if key in last else None
+        if before is not None and (before.name, before.end_s) == (span.name, span.start_s):
+            found[last[key]] = replace(before, end_s=span.end_s)
+        else:
+            last[key] = len(found)
+            found.append(span)
     return found
 
 
@@ -210,18 +195,15 @@ def _neighbours(step: PipelineStep) -> list[TransferWork]:
 def _in_flight(spans: Sequence[Span], stages: int) -> tuple[int, ...]:
     begin: dict[tuple[int, str], float] = {}
     end: dict[tuple[int, str], float] = {}
-    for span in spans:
-        key = span.stage, span.name[1:]
-        if span.stream not in (COMPUTE, BOXING):
-            continue
-        if span.name[0] == "F":
-            begin[key] = min(span.start_s, begin.get(key, span.start_s))
-        elif span.name[0] == "B":
-            end[key] = max(span.end_s, end.get(key, span.end_s))
+    for span in spans:  # of a pass they are in the order in which they run
+        if span.stream in (COMPUTE, BOXING):
+            begin.setdefault((span.stage, span.name), span.start_s)
+            end[span.stage, span.name] = span.end_s
     changes: list[list[tuple[float, int]]] = [[] for _ in range(stages)]
-    for times, change in ((begin, 1), (end, -1)):
-        for (stage, _), at in times.items():
-            changes[stage].append((at, change))
+    for (stage, name), at in begin.items():
+        if name[0] in "FB":
+            change = (at, 1) if name[0] == "F" else (end[stage, name], -1)
+            changes[stage].append(change)
     # At one time, ends come first.
     return tuple(max(accumulate(c for _, c in sorted(mine))) for mine in changes)
 

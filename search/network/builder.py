@@ -14,7 +14,7 @@ from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
-from autoddl.perfmodel.roofline import signature_s
+from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.program.live_across import kept_flags
@@ -295,7 +295,8 @@ class _Builder:
         )
 
     def _seconds(self, op: Op, signature: NdSignature) -> float:
-        return signature_s(self.profile.device, self.program, op, signature, self.mesh.shape)
+        work = OpWork.of(self.program, op, signature, self.mesh.shape)
+        return op_s(self.profile.device, work)
 
     def _table(self, tensor: Tensor, own: bool) -> RedistributionTable:
         return self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)

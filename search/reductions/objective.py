@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoddl.perfmodel.roofline import local_flops
+from autoddl.perfmodel.roofline import OpWork
 from autoddl.sbp.rules.registry import find
 from autoddl.search.network.cost_network import CostNetwork, Ints
 from autoddl.search.reductions.prices import COMMUNICATION_ONLY
@@ -52,5 +52,5 @@ def _shared(network: CostNetwork, variable: int) -> Ints:
     rule = find(op.type)
     if rule is None or rule.family not in PRODUCTS:
         return every
-    flops = np.array([local_flops(network.program, op, choice, mesh) for choice in choices])
+    flops = np.array([OpWork.of(network.program, op, choice, mesh).flops for choice in choices])
     return np.flatnonzero(flops <= flops.min() * (1 + ROUNDING))

@@ -7,12 +7,12 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.perfmodel.event_simulation import SimulatedWork, Works
 from autoddl.perfmodel.timeline import DEVICE
+from tests.perfmodel.works import SimulatedWork, works_of
 
 
 def end(*found: SimulatedWork) -> float:
-    return max(span.end_s for span in Works.of(found).spans())
+    return max(span.end_s for span in works_of(found).spans())
 
 
 def test_a_boxing_hides_behind_an_op_that_does_not_need_it() -> None:
@@ -35,7 +35,7 @@ def test_what_is_ready_first_goes_first() -> None:
     late = SimulatedWork("late", (("node", 1.0),), next=[3])
     after_early = SimulatedWork("after early", ((DEVICE, 1.0),), waits=1)
     after_late = SimulatedWork("after late", ((DEVICE, 1.0),), waits=1)
-    spans = Works.of([early, late, after_early, after_late]).spans()
+    spans = works_of([early, late, after_early, after_late]).spans()
     assert [s.name for s in sorted(spans, key=lambda s: s.start_s) if s.resource == DEVICE] == [
         "early",
         "after late",
@@ -61,7 +61,7 @@ def graphs(draw: st.DrawFn) -> list[SimulatedWork]:
 
 @given(graphs())
 def test_any_graph(found: list[SimulatedWork]) -> None:
-    spans = Works.of(found).spans()
+    spans = works_of(found).spans()
     total = {str(i): sum(s for _, s in w.parts) for i, w in enumerate(found)}
     assert sum(s.end_s - s.start_s for s in spans) == sum(total.values())
     loads = {r: [s for s in spans if s.resource == r] for r in {s.resource for s in spans}}
@@ -82,7 +82,7 @@ def test_any_graph(found: list[SimulatedWork]) -> None:
 
 @given(graphs())
 def test_any_graph_runs_as_a_plain_loop_has_it(found: list[SimulatedWork]) -> None:
-    spans = [(s.name, s.resource, s.start_s, s.end_s) for s in Works.of(found).spans()]
+    spans = [(s.name, s.resource, s.start_s, s.end_s) for s in works_of(found).spans()]
     assert sorted(spans) == sorted(plainly(found))
     assert [start for _, _, start, _ in spans] == sorted(start for _, _, start, _ in spans)
 

@@ -7,14 +7,14 @@ import pytest
 
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.step_cost import Price, Priced, StepCost, Totals, step_cost
+from autoddl.perfmodel.step_cost import Price, Priced, StepCost, StepPrices, Totals
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.state import NdSbp
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.solvers.random_sampling import random_assignment
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
@@ -23,7 +23,7 @@ PROFILE = cluster()
 
 
 def cost(plan: Plan) -> Totals:
-    return step_cost(plan.mesh, PROFILE, plan.layout).totals
+    return StepPrices(plan.program, plan.mesh, PROFILE).step(plan.layout).totals
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2", "2x2x2"])
@@ -43,7 +43,8 @@ def test_a_plan_of_another_program_is_refused() -> None:
     plan = make_plan(problem, problem.result("random", random_assignment(problem, 0)))
     held = plan.variables, plan.layout.inputs
     with pytest.raises(AutoDDLError, match="has no signature"):
-        step_cost(plan.mesh, PROFILE, Layout.of(transformer(), plan.signatures, *held))
+        other = Layout.of(transformer(), plan.signatures, *held)
+        StepPrices(other.program, plan.mesh, PROFILE).step(other)
 
 
 def test_a_step_that_no_boxing_makes_is_refused() -> None:
@@ -59,7 +60,7 @@ def test_a_step_that_no_boxing_makes_is_refused() -> None:
             {item.name: item.state for item in plan.inputs},
             (Redistribution(name, (NdSbp.parse("B,S0"),), ()),),
         )
-        step_cost(mesh, PROFILE, layout)
+        problem.prices.step(layout)
 
 
 def test_errors_of_one_source_add_up_and_those_of_two_do_not() -> None:
@@ -77,11 +78,11 @@ def test_errors_of_one_source_add_up_and_those_of_two_do_not() -> None:
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
 @pytest.mark.parametrize("make", [mlp, transformer])
 def test_redistributions_cost_the_same_as_columns_and_one_by_one(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
-    problem = with_saved(builder.build(make(), Mesh.parse(mesh), PROFILE))
+    problem = SavedTensors.apply(builder.build(make(), Mesh.parse(mesh), PROFILE)).network
     prices = problem.prices
     for seed in range(5):
         columns = assigned_layout(problem, random_assignment(problem, seed))
         one_by_one = columns.with_redistributions(columns.redistributions)
-        found = prices.boxings(columns).rows()
-        assert found == prices.boxings(one_by_one).rows()
+        found = prices.step(columns).boxings.rows()
+        assert found == prices.step(one_by_one).boxings.rows()
         assert len(found) == sum(len(r.path) for r in one_by_one.redistributions)

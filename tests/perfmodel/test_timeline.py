@@ -7,16 +7,17 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from autoddl.perfmodel.event_simulation import ResourceParts, SimulatedWork, Works
-from autoddl.perfmodel.step_cost import StepCost, step_cost
+from autoddl.perfmodel.event_simulation import ResourceParts, Works
+from autoddl.perfmodel.step_cost import StepCost, StepPrices
 from autoddl.perfmodel.timeline import DEVICE, MODEL_ERROR, StepTimeline, predict
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.solvers.random_sampling import random_assignment
 from tests.clusters import cluster
+from tests.perfmodel.works import SimulatedWork, works_of
 from tests.programs import mlp, tied, transformer
 
 PROFILE = cluster()
@@ -83,17 +84,16 @@ def one_by_one(layout: Layout, mesh: Mesh, cost: StepCost) -> list[SimulatedWork
 @pytest.mark.parametrize("make", [mlp, transformer, tied])
 def test_the_works_of_a_step_are_those_of_its_names(make, mesh: str, kept: bool) -> None:  # type: ignore[no-untyped-def]
     problem = builder.build(make(), Mesh.parse(mesh), PROFILE)
-    problem = with_saved(problem) if kept else problem
+    problem = SavedTensors.apply(problem).network if kept else problem
     for seed in range(3):
         layout = assigned_layout(problem, random_assignment(problem, seed))
-        cost = step_cost(problem.mesh, PROFILE, layout)
-        found = StepTimeline(problem.mesh, PROFILE, layout, cost)
-        expected = one_by_one(layout, problem.mesh, cost)
+        found = StepTimeline(problem.prices, layout)
+        expected = one_by_one(layout, problem.mesh, found.cost)
         mine = rows(found.works)
         assert [work.parts for work in mine] == [work.parts for work in expected]
         assert [work.waits for work in mine] == [work.waits for work in expected]
         assert [sorted(work.next) for work in mine] == [sorted(work.next) for work in expected]
-        assert found.least_s <= found.works.end_s == Works.of(expected).end_s
+        assert found.least_s <= found.works.end_s == works_of(expected).end_s
 
 
 @pytest.mark.parametrize("make", [mlp, transformer])
@@ -103,8 +103,7 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
     for seed in range(4):
         assignment = random_assignment(problem, seed)
         layout = assigned_layout(problem, assignment)
-        prices = step_cost(mesh, PROFILE, layout)
-        cost = prices.totals
+        cost = StepPrices(program, mesh, PROFILE).step(layout).totals
         none = replace(PROFILE, overlap={"node": 0.0, "gpu": 0.0})
         all_of_it = replace(PROFILE, overlap={"node": 1.0, "gpu": 1.0})
         plain = predict(mesh, none, layout)
@@ -114,7 +113,7 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
         hidden = predict(mesh, all_of_it, layout)
         assert max(cost.compute_s, cost.communication_s / 2) <= hidden.step_s <= cost.step_s
         assert hidden.overlap_s == pytest.approx(cost.step_s - hidden.step_s)
-        found = rows(StepTimeline(mesh, PROFILE, layout, prices).works)
+        found = rows(StepTimeline(problem.prices, layout).works)
         made = {name for op in program.ops for _, name in op.outputs}
         held = dict.fromkeys(r.tensor for r in layout.redistributions if r.tensor not in made)
         first = [w.name for w in found if w.name in held]
@@ -128,8 +127,7 @@ def test_an_op_waits_for_what_makes_and_moves_its_inputs(make) -> None:  # type:
     program = problem.program
     for seed in range(4):
         layout = assigned_layout(problem, random_assignment(problem, seed))
-        cost = step_cost(problem.mesh, PROFILE, layout)
-        found = rows(StepTimeline(problem.mesh, PROFILE, layout, cost).works)
+        found = rows(StepTimeline(problem.prices, layout).works)
         waited = [[w.name for w in found if i in w.next] for i in range(len(found))]
         for work, names in zip(found, waited, strict=True):
             assert work.waits == len(names)

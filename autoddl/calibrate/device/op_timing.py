@@ -1,23 +1,71 @@
-"""Time the ops of small training steps on all ranks of this machine at once.
-
-What one source (of the engine's probe for ops) gave is kept as soon as all ranks have timed it.
-"""
+"""The campaign of fit-device, the ops of small training steps on all ranks, and its device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from autoddl import store
-from autoddl.calibrate.campaign import Finished, Launches, OnProgress, Retries, check_measurable
+import msgspec
+from msgspec import structs
+
+from autoddl.calibrate.campaign import Campaign
+from autoddl.calibrate.probe_launches import one_of, probe_job
 from autoddl.engine.interface import Engine
-from autoddl.perfmodel.calibration.kernel_fits import Timed
+from autoddl.launch.job import LaunchJob
+from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
+from autoddl.perfmodel.profile import Device, Profile
 
-_SOURCES = {True: 5, False: 14}  # of the probe, quick or not; for the progress only
-_SOURCE_S = {True: 1.5, False: 3.0}  # of timed calls for each source
-_LIMIT_S = {True: 240.0, False: 900.0}
+_LIMIT_S = {True: 240.0, False: 900.0}  # quick or not
+
+
+@dataclass(frozen=True)
+class OpSource:
+    """A small training graph whose ops are timed: a kind of model that the engine makes, in one size."""
+
+    kind: str
+    sizes: tuple[int, ...]
+    optimizer: str
+    quick: bool = False
+    """Whether quick runs time it."""
+
+    weight: ClassVar[float] = 1.0
+    memory_bytes: ClassVar[int] = 0
+    needed: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Return the kind and the sizes."""
+        return f"{self.kind} {'x'.join(map(str, self.sizes))}"
+
+    @property
+    def label(self) -> str:
+        """Return what the progress says."""
+        return f"timed {self.name}"
+
+
+SOURCES = (
+    # batch, length, width, heads, vocabulary
+    OpSource("dense", (2, 32, 64, 2, 256), "sgd"),
+    OpSource("dense", (4, 64, 128, 4, 512), "sgd", quick=True),
+    OpSource("dense", (8, 128, 256, 4, 1024), "sgd", quick=True),
+    OpSource("mixed", (2, 32, 64, 2, 256), "adam"),
+    OpSource("mixed", (4, 64, 128, 4, 512), "adam", quick=True),
+    OpSource("mixed", (8, 128, 256, 4, 512), "adam"),
+    # batch, channels, height and width of the image
+    OpSource("images", (4, 8, 16), "sgd"),
+    OpSource("images", (8, 16, 32), "sgd", quick=True),
+    OpSource("images", (16, 64, 8), "sgd"),
+    OpSource("images", (32, 32, 32), "sgd"),
+    # batch, width; the last has few rows and weights that no cache holds, as micro-batches do
+    OpSource("rows", (64, 128), "adam"),
+    OpSource("rows", (256, 512), "adam", quick=True),
+    OpSource("rows", (512, 1024), "adam"),
+    OpSource("rows", (32, 1024), "sgd"),
+)
+"""Each kind in several sizes, so that every op type is met with small and with large operands."""
+_BY_NAME = {source.name: source for source in SOURCES}
 
 
 @dataclass(frozen=True)
@@ -28,83 +76,88 @@ class OpSettings:
     quick: bool = False
     ops: tuple[str, ...] = ()
 
+    @property
+    def seconds_per_source(self) -> float:
+        """Return how long the calls of one source may take."""
+        return 1.5 if self.quick else 3.0
 
-def time_ops(
-    engine: Engine,
-    settings: OpSettings,
-    *,
-    partial: Path | None = None,
-    fresh: bool = False,
-    progress: OnProgress | None = None,
-    timeout_s: float | None = None,
-) -> list[Timed]:
-    """Run `settings.ranks` ranks on this machine and return every op that they timed.
 
-    Args:
-        engine: whose ops are timed.
-        settings: ranks, and what to time.
-        partial: where finished sources are kept, and taken from if there are any.
-        fresh: forget those.
-        progress: is told how far it is, from another thread.
-        timeout_s: seconds for everything; by default several times what it takes.
+@dataclass(frozen=True)
+class OpTask:
+    """What the ranks of one launch are told."""
+
+    settings: OpSettings
+    sources: tuple[OpSource, ...]
+
+
+class OpCampaign(Campaign[OpSource]):
+    """Time the ops of every source."""
+
+    kind = "fit_device"
+
+    def __init__(
+        self, settings: OpSettings, partial: Path | None = None, *, fresh: bool = False
+    ) -> None:
+        self.settings = settings
+        parts = [source for source in SOURCES if source.quick or not settings.quick]
+        super().__init__(parts, asdict(settings), partial, fresh=fresh)
+
+    @property
+    def ops(self) -> list[Timed]:
+        """Return every op that was timed."""
+        return [op for ops in self.found.values() for op in ops]
+
+    def read(self, line: Any) -> tuple[OpSource, list[Timed]]:
+        """See `Campaign.read`."""
+        return _BY_NAME[line["source"]], msgspec.convert(line["ops"], list[Timed])
+
+    def task(self, batch: Sequence[OpSource], left: Sequence[OpSource]) -> OpTask:
+        """See `Campaign.task`."""
+        return OpTask(self.settings, tuple(batch))
+
+
+def job_for(engine: Engine, settings: OpSettings, timeout_s: float | None = None) -> LaunchJob:
+    """Return the launch that times ops; its time limit is by default several times what it takes.
 
     Raises:
-        LaunchError: a rank failed (three times, if the engine's race killed it) or the time is up.
-        AutoDDLError: the engine is not installed, or `partial` is of other settings.
+        AutoDDLError: the engine is not installed, or the number of ranks can't be.
     """
-    check_measurable(engine, timeout_s)
-    found: dict[str, list[Timed]] = {}
-    shown: list[int] = []
-
-    def take(part: Any) -> None:
-        found[part["source"]] = [Timed(**op) for op in part["ops"]]
-
-    def look(folder: Path) -> None:
-        for source, ops in _finished(folder, settings.ranks):
-            if source not in found:
-                done.add({"source": source, "ops": [asdict(op) for op in ops]})
-        if progress is not None and len(found) not in shown[-1:]:
-            shown.append(len(found))
-            text = f"timed {list(found)[-1]}" if found else "starting the ranks"
-            progress(text, min(1.0, len(found) / _SOURCES[settings.quick]))
-
-    done = Finished(partial, "fit_device", asdict(settings), take, fresh=fresh)
-    limit_s = timeout_s or _LIMIT_S[settings.quick]
-    launches = Launches(engine.probes.ops, settings.ranks, limit_s)
-    retries = Retries()
-    while True:
-        task = {
-            "quick": settings.quick,
-            "ops": list(settings.ops),
-            "done": sorted(found),
-            "seconds_per_source": _SOURCE_S[settings.quick],
-        }
-        result = launches.carry_out(task, look)
-        if result.ok:
-            return [op for ops in found.values() for op in ops]
-        retries.account(result, None, label="", any_done=bool(found))
+    limit_s = _LIMIT_S[settings.quick] if timeout_s is None else timeout_s
+    return probe_job(engine, engine.probes.ops, nproc_per_node=settings.ranks, timeout_s=limit_s)
 
 
-def _finished(folder: Path, ranks: int) -> list[tuple[str, list[Timed]]]:
-    """Return the ops of the sources that all ranks have timed."""
-    files = [folder / f"rank{rank}.jsonl" for rank in range(ranks)]
-    if not all(file.exists() for file in files):
-        return []
-    lines = [store.read(file)[0].values() for file in files]
-    return [(ranks[0]["source"], merged(ranks)) for ranks in zip(*lines, strict=False)]
+def measured_device(engine: Engine, nproc_per_node: int, *, quick: bool = False) -> Device:
+    """Time an engine's ops on `nproc_per_node` ranks of this machine at once; return the device.
 
-
-def merged(ranks: Sequence[Mapping[str, Any]]) -> list[Timed]:
-    """Return the ops of one source from what each rank found (device_probe.time_source).
-
-    An op takes the mean of all ranks, times how much longer the slowest rank of a call takes than the
-    mean one: the ranks of a real step wait for each other.
+    Raises:
+        LaunchError: a rank failed, or the time limit was reached.
+        AutoDDLError: bad arguments or no engine.
     """
-    calls_s = list(zip(*(rank["calls_s"] for rank in ranks), strict=True))
-    wait = sum(map(max, calls_s)) * len(ranks) / sum(map(sum, calls_s)) if calls_s else 1.0
-    ops = []
-    for records in zip(*(rank["records"] for rank in ranks), strict=True):
-        values = {key: records[0][key] for key in Timed.__dataclass_fields__}
-        mean_s = sum(r["seconds"] for r in records) / len(records)
-        ops.append(Timed(**values | {"seconds": mean_s * wait}))
-    return ops
+    settings = OpSettings(nproc_per_node, quick)
+    campaign = OpCampaign(settings)
+    campaign.run(job_for(engine, settings))
+    return device_from(campaign.ops, nproc_per_node)
+
+
+def device_from(ops: Sequence[Timed], ranks: int) -> Device:
+    """Return the device on which one of so many ranks of this machine has timed the ops."""
+    return device_of(ops, **one_of(ranks))
+
+
+def profile_with(
+    device: Device, settings: OpSettings, *, name: str, into: Profile | None
+) -> Profile:
+    """Return the profile `into` with the measured device, or one that has only this."""
+    command = f"python -m autoddl fit-device --nproc-per-node {settings.ranks}"
+    command += " --quick" * settings.quick
+    if into is not None:
+        return structs.replace(into, device=device, source=f"{into.source}; device: {command}")
+    return Profile(
+        name=name,
+        source=f"measured with {command}",
+        kind="measured",
+        device_type="cpu",
+        levels=("gpu",),
+        links=(),
+        device=device,
+    )

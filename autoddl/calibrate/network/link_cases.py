@@ -1,52 +1,40 @@
-"""What fit-network measures: cases, which ranks take part in each, and their schedule.
+"""What fit-network measures, as data: settings, the cases that follow from them, what a case took.
 
-No engine here: the parent schedules the cases, the ranks (probes.link_probe) carry them out.
+No engine here: the parent makes the cases, the ranks carry them out (engine.interface.Probes). Three
+ranks on one node give a case for every collective and size over (0, 1, 2), and one for a pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from importlib import metadata
+from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
+import autoddl
+from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.collectives import COLLECTIVES as ALL_COLLECTIVES
 from autoddl.perfmodel.collectives import SEND_RECEIVE
-from autoddl.sbp.boxing import ALL_TO_ALL
-
-Floats = npt.NDArray[np.float64]
 
 INSIDE, BETWEEN = "gpu", "node"
 _CHAIN_BYTES = 16 << 20  # short chains of long messages: OneFlow never frees a graph's buffers
 _BUFFERS_PER_STEP = 8  # messages that one step of a chain and of its twin hold
-MOST_STEPS = 16
+MOST_STEPS, _QUICK_STEPS = 16, 4
 _LONG = 4 << 20  # bytes
 _PAIRED = 2.5
 
-
-@dataclass(frozen=True)
-class RankGrid:
-    """Ranks are numbered node by node."""
-
-    nodes: int
-    ranks_per_node: int
-
-    @property
-    def levels(self) -> tuple[str, ...]:
-        """Return the levels, outermost first."""
-        return (BETWEEN, INSIDE) if self.nodes > 1 else (INSIDE,)
-
-    @property
-    def ranks(self) -> int:
-        """Count the ranks of all nodes."""
-        return self.nodes * self.ranks_per_node
+MODES = ("graph", "eager", "both")
+SIZES = tuple(1 << k for k in (14, 16, 18, 20, 22, 24))
+QUICK_SIZES = (1 << 14, 1 << 19, 1 << 22)
+BUDGET_S, QUICK_BUDGET_S = 300.0, 38.0
+ITERATIONS, WARM_UP = 1000, 2
+_QUICK_PASSES = 3
+_FREE = ("iterations", "warm_up", "budget_s", "device")  # to change when going on
 
 
 @dataclass(frozen=True)
 class CollectiveCase:
-    """One collective in one kind of group, one message size: a chain of probes.boxing_chains.
+    """One collective in one kind of group, one message size: a chain of `steps` boxings.
 
     `level`, `group_size`, `inner` and `groups` are those of perfmodel.profile.Link: the group has
     `inner` members on each of group_size/inner nodes (level "node") or lies inside a node ("gpu");
@@ -61,6 +49,7 @@ class CollectiveCase:
     inner: int = 1
     groups: int = 1
     most_steps: int = MOST_STEPS
+    needed: ClassVar[bool] = False
 
     @property
     def steps(self) -> int:
@@ -71,11 +60,6 @@ class CollectiveCase:
     def paired(self) -> bool:
         """Tell whether single ranks send to single ranks."""
         return self.collective == SEND_RECEIVE
-
-    @property
-    def repeats_x(self) -> bool:
-        """Tell whether each boxing's result is the next one's input."""
-        return self.collective in (ALL_TO_ALL, SEND_RECEIVE)
 
     @property
     def weight(self) -> float:
@@ -99,155 +83,137 @@ class CollectiveCase:
             where += " across nodes" if self.inner > 1 else " between nodes"
         return f"{name} {where}" + (f", {self.groups} groups" if self.groups > 1 else "")
 
-    def mesh(self, cluster: RankGrid) -> list[Any]:
-        """Return the ranks that take part, as nested lists: one or two axes.
+    def __str__(self) -> str:
+        return f"{self.label} of {self.size_bytes} bytes"
 
-        A collective's measured axes are `measured_axes`; the other axis counts groups.
-        """
-        r, p = cluster.ranks_per_node, self.group_size
+    def works_alone(self, ranks_per_node: int) -> bool:
+        """Tell whether other groups could be at work beside these."""
         if self.level == INSIDE:
-            if self.groups == 1 and r > p:
-                return list(range(p))
-            rows = [list(range(k, k + p)) for k in range(0, cluster.ranks, p)]
-            return rows if len(rows) > 1 else rows[0]
-        count = p // self.inner
-        width = self.inner if self.inner > 1 else self.groups
-        rows = [list(range(k * r, k * r + width)) for k in range(count)]
-        return rows if width > 1 else [row[0] for row in rows]
-
-    def measured_axes(self, cluster: RankGrid) -> tuple[bool, ...]:
-        """Tell for each axis of `mesh` whether the collective works along it."""
-        if not isinstance(self.mesh(cluster)[0], list):
-            return (True,)
-        if self.level == INSIDE:
-            return (False, True)
-        return (True, self.inner > 1)
-
-    def groups_at_work(self, cluster: RankGrid) -> int:
-        """Count the groups on all nodes."""
-        return len(self.members(cluster)) // self.group_size
-
-    def pairs(self, cluster: RankGrid) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the senders and their receivers."""
-        r = cluster.ranks_per_node
-        if self.level == BETWEEN:
-            first = tuple(range(self.groups))
-            return first, tuple(r + k for k in first)
-        half = range(r // 2) if self.groups > 1 else range(1)
-        nodes = range(cluster.nodes) if self.groups == r // 2 else range(1)
-        senders = tuple(n * r + k for n in nodes for k in half)
-        return senders, tuple(k + r // 2 for k in senders)
-
-    def members(self, cluster: RankGrid) -> tuple[int, ...]:
-        """Return the ranks that take part, in order."""
-        if self.paired:
-            senders, receivers = self.pairs(cluster)
-            return tuple(sorted((*senders, *receivers)))
-        mesh = self.mesh(cluster)
-        return tuple(k for row in mesh for k in (row if isinstance(row, list) else [row]))
-
-    def workers(self, cluster: RankGrid) -> tuple[int, ...]:
-        """Return the ranks that compute at the same time: all members, or the senders of pairs."""
-        return self.pairs(cluster)[0] if self.paired else self.members(cluster)
-
-    def bystanders(self, cluster: RankGrid) -> tuple[int, ...]:
-        """Return the other ranks; they have to call the programs all the same."""
-        workers = set(self.workers(cluster))
-        return tuple(rank for rank in range(cluster.ranks) if rank not in workers)
-
-
-def schedule(
-    cluster: RankGrid,
-    *,
-    modes: Sequence[str],
-    sizes: Sequence[int],
-    collectives: Sequence[str] = ALL_COLLECTIVES,
-    group_sizes: Sequence[int] | None = None,
-    most_steps: int = MOST_STEPS,
-    shared_only: bool = False,
-) -> list[CollectiveCase]:
-    """Return all cases: every collective in every kind of group in every size.
-
-    Kinds of groups: inside a node every divisor of its ranks, all groups at work at once, and for
-    the largest proper divisor one group alone as well; between nodes every divisor of the nodes,
-    one group alone and one per rank of a node; across, every node with as many ranks of each as
-    divide them, in one group. `shared_only` leaves out the groups that work alone although others
-    could.
-    """
-    return [
-        CollectiveCase(
-            mode,
-            kind.collective,
-            kind.level,
-            kind.group_size,
-            size,
-            inner=kind.inner,
-            groups=kind.groups,
-            most_steps=most_steps,
-        )
-        for mode in modes
-        for kind in _kinds(cluster, collectives)
-        if group_sizes is None or kind.group_size in group_sizes
-        if not (shared_only and kind.alone)
-        for size in sizes
-    ]  # fmt: skip
+            return self.groups < ranks_per_node // self.group_size
+        return max(self.inner, self.groups) < ranks_per_node
 
 
 @dataclass(frozen=True)
-class _GroupKind:
-    collective: str
-    level: str
-    group_size: int
-    inner: int = 1
-    groups: int = 1
-    alone: bool = False  # although other groups could work beside it
+class RankDevice:
+    """The device of a rank, timed roughly: what fit-network measures besides its cases."""
+
+    label: ClassVar[str] = "device"
+    weight: ClassVar[float] = 12.0  # about as long as so many short messages
+    memory_bytes: ClassVar[int] = 0
+    needed: ClassVar[bool] = True
 
 
-def _kinds(cluster: RankGrid, collectives: Sequence[str]) -> Iterator[_GroupKind]:
-    nodes, r = cluster.nodes, cluster.ranks_per_node
-    for collective in collectives:
-        if collective == SEND_RECEIVE:
-            yield from _pair_kinds(cluster)
-            continue
-        for p in _divisors(r):
-            yield _GroupKind(collective, INSIDE, p, groups=r // p)
-        if len(_divisors(r)) > 1:
-            yield _GroupKind(collective, INSIDE, _divisors(r)[1], alone=True)
-        for count in _divisors(nodes):
-            yield _GroupKind(collective, BETWEEN, count, groups=r)
-            if r > 1:
-                yield _GroupKind(collective, BETWEEN, count, alone=True)
-            for inner in _divisors(r):
-                yield _GroupKind(collective, BETWEEN, count * inner, inner=inner, alone=inner < r)
+@dataclass(frozen=True)
+class LinkSettings:
+    """What to measure and how long. Profiles are made of the first of `modes`."""
+
+    nproc_per_node: int
+    nnodes: int = 1
+    mode: str = "graph"
+    sizes: tuple[int, ...] = SIZES
+    collectives: tuple[str, ...] = ALL_COLLECTIVES
+    group_sizes: tuple[int, ...] | None = None
+    quick: bool = False
+    iterations: int = ITERATIONS
+    warm_up: int = WARM_UP
+    budget_s: float | None = None
+    device: bool = True
+
+    def __post_init__(self) -> None:
+        possible = {case.group_size for case in self._cases()}
+        unknown = set(self.group_sizes or ()) - possible
+        if possible and unknown:
+            names = ", ".join(map(str, sorted(possible)))
+            raise AutoDDLError(f"group sizes: got {min(unknown)}; allowed are {names}")
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Return the modes to measure."""
+        return ("graph", "eager") if self.mode == "both" else (self.mode,)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Return the levels of the cluster, outermost first."""
+        return (BETWEEN, INSIDE) if self.nnodes > 1 else (INSIDE,)
+
+    @property
+    def seconds(self) -> float:
+        """Return how long all cases may take."""
+        if self.budget_s is not None:
+            return self.budget_s
+        return (QUICK_BUDGET_S if self.quick else BUDGET_S) * len(self.modes)
+
+    @property
+    def passes(self) -> int:
+        """Return how often the ranks come back to each case.
+
+        A host may be slow for seconds. Of a case that is measured at once, in a second of a quick run,
+        all repetitions are slow then; of one that is measured in passes a third, which the
+        estimate of its time nearly stands.
+        """
+        return _QUICK_PASSES if self.quick else 1
+
+    def cases(self) -> tuple[CollectiveCase, ...]:
+        """Return all cases: every collective in every kind of group in every size.
+
+        Kinds of groups: inside a node every divisor of its ranks, all groups at work at once, and for
+        the largest proper divisor one group alone as well; between nodes every divisor of the nodes,
+        one group alone and one per rank of a node; across, every node with as many ranks of each as
+        divide them, in one group. On one node a quick run leaves out the groups that work alone
+        although others could.
+        """
+        chosen = self.group_sizes
+        return tuple(c for c in self._cases() if chosen is None or c.group_size in chosen)
+
+    def _cases(self) -> Iterator[CollectiveCase]:
+        most_steps = _QUICK_STEPS if self.quick else MOST_STEPS
+        for mode in self.modes:
+            for collective in self.collectives:
+                kinds = self._pairs() if collective == SEND_RECEIVE else self._groups()
+                for level, group_size, inner, groups in kinds:
+                    for size in self.sizes:
+                        case = CollectiveCase(
+                            mode, collective, level, group_size, size, inner, groups, most_steps
+                        )
+                        busy_only = self.quick and self.nnodes == 1
+                        if not (busy_only and case.works_alone(self.nproc_per_node)):
+                            yield case
+
+    def _groups(self) -> Iterator[tuple[str, int, int, int]]:
+        """Yield level, group size, inner, groups."""
+        ranks = self.nproc_per_node
+        inside = _divisors(ranks)
+        yield from ((INSIDE, p, 1, ranks // p) for p in inside)
+        yield from ((INSIDE, p, 1, 1) for p in inside[1:2])
+        for nodes in _divisors(self.nnodes):
+            yield from ((BETWEEN, nodes, 1, groups) for groups in dict.fromkeys((ranks, 1)))
+            yield from ((BETWEEN, nodes * p, p, 1) for p in inside)
+
+    def _pairs(self) -> Iterator[tuple[str, int, int, int]]:
+        most = {INSIDE: self.nproc_per_node // 2, BETWEEN: self.nproc_per_node}
+        for level in reversed(self.levels):
+            both = dict.fromkeys((most[level], 1))
+            yield from ((level, 2, 1, pairs) for pairs in both if 0 < pairs <= most[level])
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what partial results must agree in to belong together."""
+        values = {key: value for key, value in asdict(self).items() if key not in _FREE}
+        try:
+            oneflow = metadata.version("oneflow")
+        except metadata.PackageNotFoundError:  # `probe_job` says so
+            oneflow = "none"
+        return {**values, "autoddl": autoddl.__version__, "oneflow": oneflow}
 
 
-def _pair_kinds(cluster: RankGrid) -> Iterator[_GroupKind]:
-    for level, pairs in ((INSIDE, cluster.ranks_per_node // 2), (BETWEEN, cluster.ranks_per_node)):
-        if pairs and level in cluster.levels:
-            yield _GroupKind(SEND_RECEIVE, level, 2, groups=pairs)
-            if pairs > 1:
-                yield _GroupKind(SEND_RECEIVE, level, 2, alone=True)
+@dataclass(frozen=True)
+class LinkTask:
+    """What the ranks of one launch are told; `more` launches follow it."""
 
-
-def _divisors(count: int) -> list[int]:
-    """Return the divisors above 1, largest first."""
-    return [d for d in range(count, 1, -1) if count % d == 0]
-
-
-def pack(cases: Sequence[CollectiveCase], *, memory_bytes: int) -> list[list[CollectiveCase]]:
-    """Split the cases into batches whose ranks need at most `memory_bytes` each (or one case).
-
-    A batch is one launch: only ending a process frees the buffers of its graphs.
-    """
-    batches: list[list[CollectiveCase]] = [[]]
-    used = 0
-    for case in cases:
-        if batches[-1] and used + case.memory_bytes > memory_bytes:
-            batches.append([])
-            used = 0
-        batches[-1].append(case)
-        used += case.memory_bytes
-    return batches
+    settings: LinkSettings
+    cases: tuple[CollectiveCase, ...]
+    budget_s: float
+    device: bool
+    more: bool
 
 
 @dataclass(frozen=True)
@@ -266,29 +232,32 @@ class Timing:
     median_s: float
     max_s: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
-
-def timing_of(case: CollectiveCase, size_bytes: float, taken: Floats) -> Timing:
-    """Return the row of repeated calls; `taken` is [repetitions, 2], seconds of chain and twin.
-
-    `seconds` is the Hodges–Lehmann estimate of their differences, the median of the means of all
-    pairs of them: a third may be wild, and it repeats nearly as well as the mean. (Of two halves of
-    a measurement on crowded cores, it differed by 17 %, the median by 21 %, quartiles by more.)
-    """
-    each = (taken[:, 0] - taken[:, 1]) / case.steps
-    first, second = np.triu_indices(len(each))
-    typical = float(np.median((each[first] + each[second]) / 2))
-    least, middle, most = (float(x) for x in np.quantile(each, (0, 0.5, 1)))
-    return Timing(case, size_bytes, len(each), typical, least, middle, most)
-
-
-def timing_from_json(data: Any) -> Timing:
-    """Rebuild a row.
+def sizes_of(least: int, most: int, factor: float) -> tuple[int, ...]:
+    """Return least, least·factor, … up to most, whole multiples of 4 bytes.
 
     Raises:
-        KeyError, TypeError: it is not one.
+        AutoDDLError: there is no such sequence.
     """
-    return Timing(**{**data, "case": CollectiveCase(**data["case"])})
+    if not 4 <= least <= most:
+        raise AutoDDLError(
+            f"sizes: got {least} to {most} bytes (-b, -e); allowed are 4 and more, the first not "
+            "above the second"
+        )
+    if not factor > 1:
+        raise AutoDDLError(f"sizes: got a step factor (-f) of {factor:g}; allowed are more than 1")
+    sizes = []
+    size = float(least)
+    while size <= most * (1 + 1e-9):
+        sizes.append(int(size) // 4 * 4)
+        size *= factor
+    if len(set(sizes)) < 2:
+        raise AutoDDLError(
+            f"sizes: only {least} bytes (-b, -e, -f); two sizes and more tell α from β"
+        )
+    return tuple(dict.fromkeys(sizes))
+
+
+def _divisors(count: int) -> list[int]:
+    """Return the divisors above 1, largest first."""
+    return [d for d in range(count, 1, -1) if count % d == 0]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from msgspec import structs
 
-from autoddl.calibrate.campaign import OnProgress, cpu_name, memory
-from autoddl.calibrate.network.link_cases import SEND_RECEIVE, CollectiveCase, Timing
-from autoddl.calibrate.network.link_settings import LinkSettings
-from autoddl.calibrate.network.link_timing import FinishedLinks, time_links
+from autoddl import store
+from autoddl.calibrate.network.link_campaign import LinkCampaign
+from autoddl.calibrate.network.link_cases import (
+    QUICK_SIZES,
+    SEND_RECEIVE,
+    SIZES,
+    CollectiveCase,
+    LinkSettings,
+    Timing,
+)
+from autoddl.calibrate.probe_launches import one_of, probe_job
 from autoddl.engine.interface import Engine
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.calibration.alpha_beta import Point
@@ -58,35 +63,22 @@ def fitted_s(link: Link, size_bytes: float) -> float:
     )
 
 
-def _key(of: CollectiveCase | Link | Point) -> tuple[Any, ...]:
+def _key(of: CollectiveCase | Link) -> tuple[Any, ...]:
     return of.collective, of.level, of.group_size, of.inner, of.groups
 
 
-def _points(rows: Sequence[Timing]) -> list[Point]:
-    """Return the points above the noise; each of the others is reported."""
-    points = []
+def _points(rows: Iterable[Timing]) -> Iterator[Point]:
+    """Yield the points above the noise; each of the others is reported."""
     for row in rows:
-        case = row.case
+        collective, level, size, inner, groups = _key(row.case)
         if row.seconds > 0:
-            points.append(
-                Point(
-                    case.collective,
-                    case.level,
-                    case.group_size,
-                    row.size_bytes,
-                    row.seconds,
-                    inner=case.inner,
-                    groups=case.groups,
-                )
-            )
+            yield Point(collective, level, size, row.size_bytes, row.seconds, inner, groups)
         else:
             logger.warning(
-                "%s of %d bytes drowned in noise and is left out; measure again when the machine "
-                "has less to do, or with a larger --budget",
-                case.label,
-                case.size_bytes,
+                "%s drowned in noise and is left out; measure again when the machine has less to do, "
+                "or with a larger --budget",
+                row.case,
             )
-    return points
 
 
 def fits_of(rows: Sequence[Timing], modes: Sequence[str]) -> LinkFits:
@@ -95,7 +87,7 @@ def fits_of(rows: Sequence[Timing], modes: Sequence[str]) -> LinkFits:
     Raises:
         AutoDDLError: noise hid too much to fit anything.
     """
-    links = {mode: links_of(_points([r for r in rows if r.case.mode == mode])) for mode in modes}
+    links = {mode: links_of(_points(r for r in rows if r.case.mode == mode)) for mode in modes}
     return LinkFits(tuple(rows), links)
 
 
@@ -103,20 +95,18 @@ def profile_of(
     results: LinkFits, settings: LinkSettings, *, name: str, device: Device | dict[str, Any]
 ) -> Profile:
     """Return the profile of the first mode; `device` is one, or what the ranks measured of theirs."""
-    cores = len(os.sched_getaffinity(0))
-    cluster = settings.cluster
+    nodes, ranks = settings.nnodes, settings.nproc_per_node
     where = (
-        f"{cluster.nodes} nodes with {cluster.ranks_per_node} CPU ranks each"
-        if cluster.nodes > 1
-        else f"{cluster.ranks} CPU ranks, {cores} cores, loopback"
+        f"{nodes} nodes with {ranks} CPU ranks each"
+        if nodes > 1
+        else f"{ranks} CPU ranks, {len(os.sched_getaffinity(0))} cores, loopback"
     )
-    mode = settings.modes[0]
+    mode, levels = settings.modes[0], settings.levels
+    links = results.links[mode]
     if not isinstance(device, Device):
-        device = device_of(
-            [device],
-            name=f"{cpu_name()}, one of {cluster.ranks_per_node} ranks on {cores} cores",
-            memory_bytes=memory("MemTotal") // cluster.ranks_per_node,
-        )
+        device = device_of([device], **one_of(ranks))
+    # Nothing ties pairs together, so some send while others receive: they don't tell what is shared.
+    in_step = [link for link in links if link.collective != SEND_RECEIVE]
     return Profile(
         name=name,
         source="measured with python -m autoddl fit-network"
@@ -124,10 +114,10 @@ def profile_of(
         + f" --mode {settings.mode} on {where}",
         kind="measured",
         device_type="cpu",
-        levels=cluster.levels,
-        links=_profile_links(results.links[mode], cluster.levels[-1]),
+        levels=levels,
+        links=_profile_links(links, levels[-1]),
         device=device,
-        sharing=sharing_of(_in_step(results.links[mode]), cluster.levels),
+        sharing=sharing_of(in_step, levels),
         mode=mode,
     )
 
@@ -148,27 +138,15 @@ def _profile_links(links: Sequence[Link], innermost: str) -> tuple[Link, ...]:
     return (*outer, *(structs.replace(link, groups=1) for link in inner.values()))
 
 
-def _in_step(links: Sequence[Link]) -> list[Link]:
-    """Leave out pairs: nothing ties them together, so some send while others receive."""
-    return [link for link in links if link.collective != SEND_RECEIVE]
-
-
-def raw_table(results: LinkFits) -> str:
+def raw_table(results: LinkFits) -> bytes:
     """Return the raw measurements as CSV, seconds and bytes."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    rows = []
     for row in results.rows:
-        case, fitted = row.case, results.fitted_s(row)
-        writer.writerow(
-            [
-                case.mode, case.collective, case.level, case.group_size, case.inner, case.groups,
-                round(row.size_bytes), case.steps, row.repetitions,
-                *(f"{s:.9g}" for s in (row.seconds, row.min_s, row.median_s, row.max_s)),
-                "" if fitted is None else f"{fitted:.9g}",
-            ]
-        )  # fmt: skip
-    return out.getvalue()
+        values = asdict(row) | asdict(row.case)
+        values |= {"size_bytes": round(row.size_bytes), "steps": row.case.steps}
+        values["fitted_s"] = results.fitted_s(row)
+        rows.append({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in values.items()})
+    return store.csv_bytes(COLUMNS, rows)
 
 
 def measured_links(
@@ -178,9 +156,6 @@ def measured_links(
     quick: bool = False,
     mode: str = "graph",
     device: Device | None = None,
-    progress: OnProgress | None = None,
-    timeout_s: float | None = None,
-    name: str = "measured",
 ) -> Profile:
     """Run `nproc_per_node` ranks on this machine's CPU and return their profile.
 
@@ -190,16 +165,17 @@ def measured_links(
         quick: fewer message sizes, groups and repetitions: under a minute on 4 ranks.
         mode: "graph" measures boxing inside nn.Graph, as plans use it, "eager" that of tensors.
         device: of the profile, as measured_device returns it; timed roughly if not given.
-        progress: is told how far it is, from another thread.
-        timeout_s: seconds for everything.
-        name: of the profile.
 
     Raises:
-        LaunchError: ranks failed again and again, or the time limit was reached.
+        LaunchError: ranks failed again and again.
         AutoDDLError: bad arguments, no engine, or too much noise to fit anything.
     """
-    settings = LinkSettings(nproc_per_node, quick=quick, mode=mode, device=device is None)
-    done = FinishedLinks(None, settings)
-    time_links(engine, settings, done, progress=progress, timeout_s=timeout_s)
-    fits = fits_of(list(done.timings.values()), settings.modes)
-    return profile_of(fits, settings, name=name, device=device or done.device or {})
+    job = probe_job(engine, engine.probes.links, nproc_per_node=nproc_per_node)
+    sizes = QUICK_SIZES if quick else SIZES
+    settings = LinkSettings(
+        nproc_per_node, mode=mode, sizes=sizes, quick=quick, device=device is None
+    )
+    campaign = LinkCampaign(settings)
+    campaign.run(job)
+    fits = fits_of(campaign.timings, settings.modes)
+    return profile_of(fits, settings, name="measured", device=device or campaign.device)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+
 from autoddl.calibrate.network.link_cases import BETWEEN, CollectiveCase, Timing
 from autoddl.calibrate.network.link_fits import LinkFits, fitted_s
 from autoddl.errors import AutoDDLError
@@ -79,8 +81,7 @@ def _line(panel: Any, results: LinkFits, rows: Sequence[Timing], index: int, kin
     )  # fmt: skip
     link = results.link(shown[0].case)
     if link is not None:
-        low, high = min(sizes), max(sizes)
-        grid = [low * (high / low) ** (k / 40) for k in range(41)]
+        grid = np.geomspace(min(sizes), max(sizes), 41)
         panel.loglog(grid, [fitted_s(link, n) for n in grid], color=colour, linewidth=1)
     panel.grid(visible=True, which="major", linewidth=0.3)
 

@@ -8,11 +8,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from autoddl.codegen.dialect import Dialect
-from autoddl.engine.interface import Engine, MemoryModel, Probes, TrainingStep
+from autoddl.engine.interface import Engine, Probes, TrainingStep
 from autoddl.engine.limits import ONEFLOW, ONEFLOW_LIMITS
 from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
 from autoddl.engine.oneflow.signatures import unknown_ops
-from autoddl.perfmodel.oneflow import memory
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 
@@ -22,7 +21,6 @@ class OneFlow:
 
     name = ONEFLOW
     limits = ONEFLOW_LIMITS
-    memory: MemoryModel = memory
     dialect: Dialect = DIALECT
     probes = Probes(
         links="autoddl.engine.oneflow.probes.link_probe",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 from autoddl.perfmodel.oneflow.memory import estimate as estimate_memory
-from autoddl.perfmodel.step_cost import StepCost, step_cost
 from autoddl.perfmodel.timeline import Prediction, StepTimeline
 from autoddl.plan.value import Estimate
 from autoddl.sbp.layout import Layout
@@ -17,6 +16,8 @@ from autoddl.search.result import Assignment, Point
 class Assigned:
     """An assignment of a problem; what it stands for and costs is computed when it is asked for."""
 
+    micro_batches = 1
+
     def __init__(self, problem: CostNetwork, assignment: Point) -> None:
         self.problem, self.assignment = problem, Assignment.of(assignment)
 
@@ -25,22 +26,15 @@ class Assigned:
         """Return the states of all tensors."""
         return assigned_layout(self.problem, self.assignment)
 
-    @cached_property
+    @property
     def prediction(self) -> Prediction:
         """Return what its step costs, and takes when ops and boxings overlap."""
-        totals = self._cost.totals
-        if self.problem.compute_stream:  # nothing does
-            return Prediction(totals, totals.step_s)
-        return Prediction(totals, self._timeline.works.end_s)
-
-    @cached_property
-    def _cost(self) -> StepCost:
-        problem = self.problem
-        return step_cost(problem.mesh, problem.profile, self.layout, prices=problem.prices)
+        return self._timeline.prediction
 
     @cached_property
     def _timeline(self) -> StepTimeline:
-        return StepTimeline(self.problem.mesh, self.problem.profile, self.layout, self._cost)
+        problem = self.problem
+        return StepTimeline(problem.prices, self.layout, overlaps=not problem.compute_stream)
 
     @cached_property
     def memory_bytes(self) -> int:

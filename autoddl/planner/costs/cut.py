@@ -1,8 +1,8 @@
-"""Cut an assignment into stages: the fastest cut that fits into memory, and the plan of it."""
+"""Cut an assignment into stages: the fastest cut that fits into memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,10 +14,10 @@ from autoddl.perfmodel.pipeline.pipeline_timeline import closed_form_s
 from autoddl.perfmodel.pipeline.stage_partition import UnitChain, cut, strict_in_flight
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import Memories, Staged
+from autoddl.planner.costs.staged_assignment import ONCE, Memories, Spent, Staged
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.blocks import layer_path
-from autoddl.sbp.program.forward_positions import Positions, positions
+from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment
 
@@ -39,12 +39,12 @@ def cut_into_stages(
     """
     cuts = _Cuts(Assigned(problem, assignment), stages, micro_batches, links, limit)
     tried = list(cuts.tried(again=False))
-    if limit is not None and tried[0].needed_bytes > limit:
+    if limit is not None and tried[0].memory_bytes > limit:
         tried += cuts.tried(again=True)
-    fitting = [t for t in tried if limit is None or t.needed_bytes <= limit]
+    fitting = [t for t in tried if limit is None or t.memory_bytes <= limit]
     if fitting:
         return min(fitting, key=lambda t: t.timeline.step_s)
-    return min(tried, key=lambda t: t.needed_bytes)
+    return min(tried, key=lambda t: t.memory_bytes)
 
 
 class _Cuts:
@@ -58,9 +58,13 @@ class _Cuts:
         self.found = positions(assigned.problem.program)
         self.memories: Memories = {}
         self.whole = self.staged(())
-        self.places = _places(_crossing(self.whole, self.found), self.found.count)
+        self.crossing = self._crossing()
+        self.places = _places(self.crossing, self.found.count)
         begins = _layer_begins(assigned.problem.program)
         self.preferred = [n for n, p in enumerate(self.places[1:-1], 1) if p in begins]
+        # All stages but the last copy forward results into buffers: that is what a unit costs on average.
+        self.copies = self._by_unit(self.whole.copies())
+        self.copied = 1 - 1 / stages if micro_batches > 1 else 0.0
 
     def staged(self, bounds: Sequence[int], recomputed: Sequence[int] = ()) -> Staged:
         return Staged(
@@ -70,9 +74,8 @@ class _Cuts:
 
     def tried(self, *, again: bool) -> Iterator[Staged]:
         """Yield cuts until one fits; with `again` all stages make their forward results again."""
-        stages = self.stages
-        chain = _chain(self.whole, self.found, self.places, stages=stages, again=again)
-        recomputed = range(stages - 1) if again else ()
+        chain = self._chain(again=again)
+        recomputed = range(self.stages - 1) if again else ()
 
         def at(units: Sequence[int]) -> Staged:
             return self.staged([self.places[unit] for unit in units], recomputed)
@@ -82,17 +85,17 @@ class _Cuts:
             units = self._bounds(chain, allowed)
             found = at(self._settled(chain, units, again=again))
             yield found
-            if self.limit is None or found.needed_bytes <= self.limit:
+            if self.limit is None or found.memory_bytes <= self.limit:
                 return
             found = at(units)
             yield found
-            if found.needed_bytes <= self.limit:
+            if found.memory_bytes <= self.limit:
                 return
             flying = found.in_flight
             over = [s for s, m in enumerate(found.memory) if m.total > self.limit and flying[s] > 1]
             if over and not again:
                 yield self.staged(found.bounds, over)
-            allowed = int((allowed or 0) * self.limit / found.needed_bytes)
+            allowed = int((allowed or 0) * self.limit / found.memory_bytes)
 
     def _bounds(self, chain: UnitChain, limit: int | None) -> tuple[int, ...]:
         """Return the units before which the stages but the first begin."""
@@ -112,8 +115,8 @@ class _Cuts:
         In the chain all units copy forward results on average, while in truth the last stage does not;
         with `again` none does.
         """
-        copies = _copies(self.whole, self.found, self.places) * (not again)
-        each = np.array(chain.seconds) - _copied(self.whole, self.stages) * copies
+        copies = self.copies * (not again)
+        each = np.array(chain.seconds) - self.copied * copies
         sums = [np.concatenate([[0.0], np.cumsum(v)]) for v in (each, copies, chain.once_s)]
 
         def step_s(units: tuple[int, ...]) -> float:
@@ -139,75 +142,49 @@ class _Cuts:
                         best_s, units = moved_s, moved
         return units
 
-
-def _copied(whole: Staged, stages: int) -> float:
-    """Return the share of units that copy forward results into buffers: all but the last stage's."""
-    return 1 - 1 / stages if whole.micro_batches > 1 else 0.0
-
-
-def _copies(whole: Staged, found: Positions, places: Sequence[int]) -> Floats:
-    """Return by unit the seconds of copying forward results into buffers."""
-    seconds = np.zeros(found.count)
-    for name, _, price_s in whole.copies():
-        place = (
-            found.held[name] if name in found.held else found.op[whole.program.producer[name].name]
+    def _chain(self, *, again: bool) -> UnitChain:
+        """Return the units between places; with `again` their forward passes are run twice."""
+        spent = self.whole.spent
+        if again:
+            spent += [item for item in spent if item.phase == "forward"]
+        seconds = self._by_unit(item for item in spent if item.phase != ONCE)
+        once = self._by_unit(item for item in spent if item.phase == ONCE)
+        if not again:
+            seconds += self.copied * self.copies
+        held, active = (np.zeros(self.found.count, dtype=np.int64) for _ in range(2))
+        for maker, size, kind in self.whole.sizes():
+            kept = active if kind == "activation" and not again else held
+            twice = kind == "gradient" and self.micro_batches > 1  # of a micro-batch, and of all
+            kept[self._place(maker)] += size * (1 + twice)
+        bytes_of = [np.add.reduceat(values, self.places[:-1]).tolist() for values in (held, active)]
+        crossing_s = [float(self.crossing[place - 1]) for place in self.places[1:-1]]
+        return UnitChain(
+            tuple(seconds.tolist()), tuple(once.tolist()), tuple(crossing_s), *map(tuple, bytes_of)
         )
-        seconds[place] += price_s
-    return np.add.reduceat(seconds, places[:-1])
 
+    def _by_unit(self, spent: Iterable[Spent]) -> Floats:
+        seconds = np.zeros(self.found.count)
+        for item in spent:
+            seconds[min(map(self._place, item.of))] += item.seconds
+        return np.add.reduceat(seconds, self.places[:-1])
 
-def _chain(
-    whole: Staged, found: Positions, places: Sequence[int], *, stages: int, again: bool
-) -> UnitChain:
-    """Return the units between places; with `again` their forward passes are run twice.
+    def _place(self, name: str) -> int:
+        """Return the position of an op, variable or input; the last one for what the graph returns."""
+        held = self.found.held.get(name, self.found.count - 1)
+        return self.found.op.get(name, held)
 
-    All stages but the last copy forward results into buffers: each of them costs that on average.
-    """
-    program, count = whole.program, found.count
-    times = {"forward": 2 if again else 1}
-    seconds, once = np.zeros(count), np.zeros(count)
-    for (_, phase, price), op in zip(whole.prices["compute"], program.ops, strict=True):
-        place = found.op[op.name]
-        (once if phase == "once" else seconds)[place] += price.seconds * times.get(phase, 1)
-    for item, phase, price_s in whole.boxings():
-        place = min((found.op[op] for op, _ in item.readers if op in found.op), default=count - 1)
-        (once if phase == "once" else seconds)[place] += price_s * times.get(phase, 1)
-    for name, price_s in whole.sums():
-        seconds[found.op[program.producer[name].name]] += price_s
-    held, active = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    added = 2 if whole.micro_batches > 1 else 1  # gradients of a micro-batch, and of all
-    for name, size, kind in whole.sizes():
-        place = found.held[name] if name in found.held else found.op[program.producer[name].name]
-        kept = active if kind == "activation" and not again else held
-        kept[place] += size * (added if kind == "gradient" else 1)
-    sums = [np.add.reduceat(values, places[:-1]) for values in (seconds, once, held, active)]
-    if not again:
-        sums[0] += _copied(whole, stages) * _copies(whole, found, places)
-    crossing = _crossing(whole, found)
-    return UnitChain(
-        tuple(sums[0].tolist()), tuple(sums[1].tolist()),
-        tuple(float(crossing[p - 1]) for p in places[1:-1]),
-        tuple(int(v) for v in sums[2]), tuple(int(v) for v in sums[3]),
-    )  # fmt: skip
-
-
-def _crossing(whole: Staged, found: Positions) -> Floats:
-    """Return for every place between positions the seconds of what crosses it, both ways."""
-    change = np.zeros(found.count + 1)
-    for tensor, state in whole.made.items():
-        producer = whole.program.producer.get(tensor)
-        here = found.held[tensor] if producer is None else found.op[producer.name]
-        readers = [
-            found.op[op.name]
-            for op, _ in whole.program.consumers.get(tensor, ())
-            if op.phase != "optimizer"
-        ]
-        low, high = min([here, *readers]), max([here, *readers])
-        if low < high:
-            sent_s = whole.links.seconds(0, 1, whole.local(tensor, state))
-            change[low] += sent_s
-            change[high] -= sent_s
-    return np.cumsum(change)[: found.count - 1]
+    def _crossing(self) -> Floats:
+        """Return for every place between positions the seconds of what crosses it, both ways."""
+        whole, change = self.whole, np.zeros(self.found.count + 1)
+        for tensor, state in whole.made.items():
+            readers = whole.program.consumers.get(tensor, ())
+            names = [op.name for op, _ in readers if op.phase != "optimizer"]
+            places = [self._place(name) for name in (whole.maker(tensor), *names)]
+            if min(places) < max(places):
+                sent_s = whole.links.seconds(0, 1, whole.local(tensor, state))
+                change[min(places)] += sent_s
+                change[max(places)] -= sent_s
+        return np.cumsum(change)[: self.found.count - 1]
 
 
 def _places(crossing: Floats, count: int) -> list[int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
 
 import numpy as np
 
-from autoddl.perfmodel.pipeline.pipeline_step import COMPUTE
+from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.plan.value import ModuleCost
-from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.costs.staged_assignment import STREAMS, Staged
 from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
@@ -43,77 +43,39 @@ def stage_costs(staged: Staged, stage: int) -> tuple[ModuleCost, ...]:
     What is in no op of the program counts, too: the forward pass that is run again, copies into buffers,
     sums of gradients. Boxings before a tensor is sent count for the module that makes it.
     """
-    program = staged.program
-    compute, communication = dict[str, float](), dict[str, float]()
-    main: dict[str, tuple[float, Op]] = {}
-    held: dict[str, int] = {}
-    count, again = staged.micro_batches, stage in staged.recomputed
-    times = {"forward": count * (2 if again else 1), "backward": count, "once": 1}
+    program, signatures = staged.program, staged.layout.signatures
+    updated = {p.update: p.tensor for p in program.parameters}
 
-    def add(seconds: dict[str, float], module: str, spent_s: float) -> None:
-        seconds[module] = seconds.get(module, 0.0) + spent_s
+    def module(name: str) -> str:
+        """Return that of an op, variable or input; of an update that of its parameter."""
+        name = updated.get(name, name)
+        if name in program.op:
+            return program.op[name].module
+        return "" if name in program.inputs or name == OUTPUT else name.rpartition(".")[0]
 
-    modules = _Modules(staged)
-    for op, (where, phase, price) in zip(program.ops, staged.prices[COMPUTE], strict=True):
-        if where != stage:
-            continue
-        module = modules.of_op(op)
-        add(compute, module, times[phase] * price.seconds)
-        if op.phase == "forward" and price.seconds > main.get(module, (-1.0, op))[0]:
-            main[module] = price.seconds, op
-    for where, module, phase, spent_s in modules.boxings():
-        if where == stage:
-            add(communication, module, times[phase] * spent_s)
-    for tensor, spent_s in staged.buffered[stage]:
-        add(compute, modules.of_tensor(tensor), count * spent_s)
-    for tensor, spent_s in staged.sums():
-        if staged.where(tensor) == stage:
-            add(compute, modules.of_tensor(tensor), count * spent_s)
-    for tensor, size, kind in staged.sizes():
-        if staged.where(tensor) == stage:
-            copies = staged.in_flight[stage] if kind == "activation" and not again else 1
-            module = modules.of_tensor(tensor)
-            held[module] = held.get(module, 0) + copies * size
-    signatures = staged.layout.signatures
+    mine = [item for item in staged.spent if item.stage == stage]
+    seconds = {stream: defaultdict[str, float](float) for stream in STREAMS}
+    for item in mine:
+        seconds[item.stream][module(item.of[0])] += staged.times(item.phase) * item.seconds
+    held = defaultdict[str, int](int)
+    for maker, size, kind in staged.sizes():
+        if staged.stage_of[maker] == stage:
+            several = kind == "activation" and stage not in staged.recomputed
+            held[module(maker)] += size * (staged.in_flight[stage] if several else 1)
+    kind_of = stage, "forward", COMPUTE
+    forward = [s for s in staged.planned if (s.stage, s.phase, s.stream) == kind_of]
+    dearest_last = sorted(reversed(forward), key=lambda item: item.seconds)
+    main = {module(item.of[0]): item.of[0] for item in dearest_last}
     return tuple(
         ModuleCost(
-            module or "(graph)",
-            _text(main[module][1], signatures[main[module][1].name]) if module in main else "",
-            compute.get(module, 0.0),
-            communication.get(module, 0.0),
-            held.get(module, 0),
+            name or "(graph)",
+            _text(program.op[main[name]], signatures[main[name]]) if name in main else "",
+            seconds[COMPUTE].get(name, 0.0),
+            seconds[BOXING].get(name, 0.0),
+            held.get(name, 0),
         )
-        for module in dict.fromkeys((*compute, *communication, *held))
+        for name in dict.fromkeys((*seconds[COMPUTE], *seconds[BOXING], *held))
     )
-
-
-class _Modules:
-    """The modules to which the costs of a staged assignment belong."""
-
-    def __init__(self, staged: Staged) -> None:
-        self.staged, self.program = staged, staged.program
-        self.updated = {p.update: p.tensor for p in self.program.parameters}
-
-    def of_op(self, op: Op) -> str:
-        """Return that of an op; of an update that of its parameter."""
-        parameter = self.updated.get(op.name)
-        return op.module if parameter is None else parameter.rpartition(".")[0]
-
-    def of_tensor(self, name: str) -> str:
-        """Return that of what makes a tensor, or stores it."""
-        producer = self.program.producer.get(name)
-        if producer is not None:
-            return self.of_op(producer)
-        return "" if name in self.program.inputs else name.rpartition(".")[0]
-
-    def boxings(self) -> Iterator[tuple[int, str, str, float]]:
-        """Yield the stage, module, phase and seconds of what is redistributed inside stages or sent."""
-        for item, phase, spent_s in self.staged.boxings():
-            reader = item.readers[0][0]
-            module = "" if reader == OUTPUT else self.of_op(self.program.op[reader])
-            yield self.staged.stage(item), module, phase, spent_s
-        for sent, phase, spent_s in self.staged.sendings():
-            yield sent.source, self.of_tensor(sent.tensor), phase, spent_s
 
 
 def _in_turn(problem: CostNetwork) -> tuple[Ints, list[str]]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from autoddl.perfmodel.oneflow.memory import MemoryEstimate, stage_memory
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
 from autoddl.perfmodel.pipeline.stage_partition import strict_in_flight
-from autoddl.perfmodel.roofline import op_s
+from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.step_cost import Price
-from autoddl.plan.value import Transfer, pipeline_step
+from autoddl.perfmodel.timeline import MODEL_ERROR
+from autoddl.plan.value import Estimate, Transfer, pipeline_step
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
 from autoddl.sbp.layout import OUTPUT, Layout, Path, Reader, Redistribution
@@ -25,8 +29,25 @@ from autoddl.sbp.state import NdSbp
 # Ready ops of different passes take turns. So many parts of a pass come close to it (with one the
 # steps of four stages on two cores came out 10 % shorter, experiments.fidelity.pipelines).
 PARTS = 8
+PASSES, ONCE = ("forward", "backward"), "once"
+STREAMS = COMPUTE, BOXING
 
 Memories = dict[tuple[int | None, ...], MemoryEstimate]
+
+
+class Spent(NamedTuple):
+    """Seconds of a stage: in the "forward" or "backward" pass of a micro-batch, or "once" per step.
+
+    `of` are the ops, variables or inputs for which they are spent; their module is that of the first
+    one. Of a boxing the share `free` leaves the device to ops.
+    """
+
+    stage: int
+    phase: str
+    stream: str
+    of: tuple[str, ...]
+    seconds: float
+    free: float = 0.0
 
 
 class Staged:
@@ -39,8 +60,9 @@ class Staged:
         self, assigned: Assigned, found: Positions, bounds: Sequence[int], micro_batches: int,
         links: Links, *, recomputed: Sequence[int] = (), memories: Memories | None = None,
     ) -> None:  # fmt: skip
-        self.assigned, self.program = assigned, assigned.problem.program
-        self.mesh, self.links, self.bounds = assigned.problem.mesh, links, tuple(bounds)
+        self.assigned, self.problem = assigned, assigned.problem
+        self.program, self.mesh = assigned.problem.program, assigned.problem.mesh
+        self.links, self.bounds = links, tuple(bounds)
         self.stages, self.micro_batches = len(bounds) + 1, micro_batches
         self.stage_of = stages(found, bounds)
         self.recomputed = tuple(recomputed)
@@ -83,7 +105,9 @@ class Staged:
     def _transfer(self, tensor: str, target: int, path: Path) -> Transfer:
         source, state = self.where(tensor), path[-1] if path else self.made[tensor]
         seconds = self.links.seconds(source, target, self.local(tensor, state))
-        return Transfer(tensor, source, target, path, None if self._once(tensor) else seconds)
+        readers = self.program.consumers.get(tensor, ())
+        once = bool(readers) and all(op.phase == "optimizer" for op, _ in readers)
+        return Transfer(tensor, source, target, path, None if once else seconds)
 
     def _readers(self, tensor: str, wanted: Mapping[Reader, Path]) -> dict[int, list[Reader]]:
         """Return who reads a tensor, by stage; outputs stay in the stage that makes them."""
@@ -93,10 +117,14 @@ class Staged:
         found.setdefault(self.where(tensor), []).extend(r for r in wanted if r[0] == OUTPUT)
         return found
 
+    def maker(self, tensor: str) -> str:
+        """Return the op that makes a tensor; a variable or input, which none makes, stands for itself."""
+        producer = self.program.producer.get(tensor)
+        return tensor if producer is None else producer.name
+
     def where(self, tensor: str) -> int:
         """Return the stage that makes or keeps a tensor."""
-        producer = self.program.producer.get(tensor)
-        return self.stage_of[tensor if producer is None else producer.name]
+        return self.stage_of[self.maker(tensor)]
 
     def _sent(self, tensor: str, paths: Sequence[Path]) -> Path:
         """Return the part of all readers' paths behind which the fewest bytes have to be sent."""
@@ -117,6 +145,11 @@ class Staged:
     def arrived(self, item: Transfer) -> NdSbp:
         """Return the state in which a tensor arrives."""
         return item.path[-1] if item.path else self.made[item.tensor]
+
+    def stage(self, item: Redistribution) -> int:
+        """Return the stage whose ops read what a redistribution makes."""
+        op = item.readers[0][0]
+        return self.where(item.tensor) if op == OUTPUT else self.stage_of[op]
 
     @cached_property
     def _start(self) -> dict[tuple[str, int], NdSbp]:
@@ -144,12 +177,30 @@ class Staged:
     @cached_property
     def bounded_s(self) -> float:
         """Return the seconds of a step in which nothing overlaps: what bounds are compared with."""
-        totals = self._totals
-        return closed_form_s(
-            [sum(t[p][s] for p in ("forward", "backward") for s in t[p]) for t in totals],
-            self.micro_batches,
-            transfer_s=[t.seconds for t in self.step.transfers],
-            once_s=[sum(t["once"].values()) for t in totals],
+        stage_s, once_s = [0.0] * self.stages, [0.0] * self.stages
+        for item in self.planned:
+            (once_s if item.phase == ONCE else stage_s)[item.stage] += item.seconds
+        sent_s = [transfer.seconds for transfer in self.step.transfers]
+        return closed_form_s(stage_s, self.micro_batches, transfer_s=sent_s, once_s=once_s)
+
+    def estimate(self, name: str) -> Estimate:
+        """Return what a step takes on the busiest stage's devices, and what these wait."""
+        step_s, known = self.timeline.step_s, self.assigned.prediction.cost
+        sums = [[0.0, 0.0] for _ in range(self.stages)]
+        for item in self.spent:
+            sums[item.stage][STREAMS.index(item.stream)] += self.times(item.phase) * item.seconds
+        compute_s, communication_s = max(sums, key=sum)
+        hidden_s = compute_s + communication_s - step_s
+        hidden_s *= abs(hidden_s) > 1e-9 * step_s  # else it is rounding
+        share = known.uncertainty_s / known.step_s if known.step_s else 0.0
+        return Estimate(
+            name,
+            compute_s,
+            communication_s,
+            self.memory_bytes,
+            uncertainty_s=step_s * math.hypot(MODEL_ERROR, share),
+            overlap_s=max(0.0, hidden_s),
+            idle_s=max(0.0, -hidden_s),
         )
 
     @cached_property
@@ -164,19 +215,9 @@ class Staged:
         return tuple(found)
 
     @property
-    def needed_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """Return the memory of the device that needs most."""
         return max(memory.total for memory in self.memory)
-
-    def sizes(self) -> Iterator[tuple[str, int, str]]:
-        """Yield what devices hold: the bytes of variables, gradients and, by micro-batch, activations."""
-        gradients = {p.gradient for p in self.program.parameters}
-        for name in self.layout.variables:
-            yield name, self.local(name, self.made[name]), "variable"
-        for name in kept_tensors(self.program):
-            if name in self.made:
-                kind = "gradient" if name in gradients else "activation"
-                yield name, self.local(name, self.made[name]), kind
 
     def stage_memory(self, stage: int) -> MemoryEstimate:
         """Return the memory of one stage."""
@@ -189,118 +230,72 @@ class Staged:
             recompute=stage in self.recomputed,
         )
 
-    def _once(self, tensor: str) -> bool:
-        """Tell whether a tensor is read once per step: a gradient that only updates read."""
-        readers = self.program.consumers.get(tensor, ())
-        return bool(readers) and all(op.phase == "optimizer" for op, _ in readers)
+    def sizes(self) -> Iterator[tuple[str, int, str]]:
+        """Yield what devices hold, by maker: variables, gradients and, by micro-batch, activations."""
+        gradients = {p.gradient for p in self.program.parameters}
+        for name in self.layout.variables:
+            yield name, self.local(name, self.made[name]), "variable"
+        for name in kept_tensors(self.program):
+            if name in self.made:
+                kind = "gradient" if name in gradients else "activation"
+                yield self.maker(name), self.local(name, self.made[name]), kind
+
+    @property
+    def spent(self) -> list[Spent]:
+        """Return all that takes time in a step, but transfers."""
+        return self.planned + self.added
 
     @cached_property
-    def prices(self) -> dict[str, list[tuple[int, str, Price]]]:
-        """Return (stage, phase, price) of every op and boxing by "compute" and "boxing".
-
-        Phases are "forward", "backward" and "once"; a boxing is in that of its first reader.
-        """
-        known = self.assigned.problem.prices
-        compute = [
-            (self.stage_of[op.name], "once" if op.phase == "optimizer" else op.phase, price)
-            for op, price in zip(self.program.ops, known.ops(self.layout).rows(), strict=True)
+    def planned(self) -> list[Spent]:
+        """Return what ops and boxings take; a boxing is in the pass of its first reader."""
+        prices = self.problem.prices
+        found = [
+            Spent(self.stage_of[op.name], self._phase(op.name), COMPUTE, (op.name,), price.seconds)
+            for op, price in zip(self.program.ops, prices.ops(self.layout).rows(), strict=True)
         ]
-        boxings = []
         for item in self.redistributions:
-            stage, phase = self.stage(item), self._phase(item.readers)
-            boxings += [(stage, phase, price) for price in self._path(item)]
+            stage, readers = self.stage(item), tuple(op for op, _ in item.readers)
+            path = prices.path(item.tensor, self._start[item.tensor, stage], item.path)
+            found += self._boxings(stage, readers, path)
         for sent in self.transfers:
-            boxings += [
-                (sent.source, self._sent_in(sent), price) for price in self._sent_path(sent)
-            ]
-        return {COMPUTE: compute, BOXING: boxings}
+            path = prices.path(sent.tensor, self.made[sent.tensor], sent.path)
+            found += self._boxings(sent.source, (self.maker(sent.tensor),), path)
+        again = [s for s in found if s.phase == "forward" and s.stage in self.recomputed]
+        return found + [spent._replace(phase="backward") for spent in again]
 
-    def boxings(self) -> Iterator[tuple[Redistribution, str, float]]:
-        """Yield the redistributions inside stages with their phases and seconds."""
-        for item in self.redistributions:
-            seconds = sum(price.seconds for price in self._path(item))
-            yield item, self._phase(item.readers), seconds
+    def _boxings(self, stage: int, of: tuple[str, ...], path: Sequence[Price]) -> Iterator[Spent]:
+        phases = {self._phase(name) for name in of}
+        phase = next((each for each in PASSES if each in phases), ONCE)
+        for price in path:
+            axes = price.boxing.axes if price.boxing is not None else ()
+            free = self.problem.profile.overlapped(self.mesh.axes[axes[0]].level if axes else "")
+            yield Spent(stage, phase, BOXING, of, price.seconds, free)
 
-    def sendings(self) -> Iterator[tuple[Transfer, str, float]]:
-        """Yield the transfers, with the phases and seconds of the boxings that come before."""
-        for sent in self.transfers:
-            yield sent, self._sent_in(sent), sum(price.seconds for price in self._sent_path(sent))
-
-    def _sent_in(self, sent: Transfer) -> str:
-        producer = self.program.producer.get(sent.tensor)
-        return producer.phase if producer else "forward"
-
-    def _sent_path(self, sent: Transfer) -> Sequence[Price]:
-        prices = self.assigned.problem.prices
-        return prices.path(sent.tensor, self.made[sent.tensor], sent.path)
-
-    def _path(self, item: Redistribution) -> Sequence[Price]:
-        start = self._start[item.tensor, self.stage(item)]
-        return self.assigned.problem.prices.path(item.tensor, start, item.path)
-
-    def stage(self, item: Redistribution) -> int:
-        """Return the stage whose ops read what a redistribution makes."""
-        op = item.readers[0][0]
-        return self.where(item.tensor) if op == OUTPUT else self.stage_of[op]
-
-    def _phase(self, readers: Sequence[Reader]) -> str:
-        phases = {self.program.op[op].phase if op != OUTPUT else "once" for op, _ in readers}
-        for phase in ("forward", "backward"):
-            if phase in phases:
-                return phase
-        return "once"
-
-    def _work(self, stage: int) -> StageWork:
-        """Return what a stage does, in parts that take turns with those of other passes, as ops do."""
-        totals = {phase: dict(seconds) for phase, seconds in self._totals[stage].items()}
-        totals["forward"][COMPUTE] += self.copies_s(stage)
-        totals["backward"][COMPUTE] += self.sums_s[stage]
-        forward, backward = (
-            tuple(
-                (stream, s / PARTS)
-                for _ in range(PARTS)
-                for stream, s in totals[phase].items()
-                if s or stream == COMPUTE
-            )
-            for phase in ("forward", "backward")
-        )
-        return StageWork(forward, backward, tuple(totals["once"].items()))
+    def _phase(self, name: str) -> str:
+        """Return when an op runs; variables and inputs are there before the forward pass."""
+        if name == OUTPUT:
+            return ONCE
+        phase = self.program.op[name].phase if name in self.program.op else "forward"
+        return ONCE if phase == "optimizer" else phase
 
     @cached_property
-    def _totals(self) -> list[dict[str, dict[str, float]]]:
-        """Return by stage and phase the seconds on each stream that the search knows."""
-        totals: list[dict[str, dict[str, float]]] = [
-            {phase: {COMPUTE: 0.0, BOXING: 0.0} for phase in ("forward", "backward", "once")}
-            for _ in range(self.stages)
-        ]
-        free = self.links.profile.overlapped
-        for stream, prices in self.prices.items():
-            for stage, phase, price in prices:
-                share = 0.0 if stream == COMPUTE else free(self._level(price))
-                totals[stage][phase][COMPUTE] += (1 - share) * price.seconds
-                totals[stage][phase][BOXING] += share * price.seconds
-        for stage in self.recomputed:
-            for stream in (COMPUTE, BOXING):
-                totals[stage]["backward"][stream] += totals[stage]["forward"][stream]
-        return totals
-
-    def copies_s(self, stage: int) -> float:
-        """Return the seconds of copying forward results of a micro-batch into buffers."""
-        return sum(seconds for _, seconds in self.buffered[stage])
-
-    @cached_property
-    def buffered(self) -> list[list[tuple[str, float]]]:
-        """Return by stage what its buffers hold if several are in flight, and what copying takes."""
-        found: list[list[tuple[str, float]]] = [[] for _ in range(self.stages)]
-        for tensor, stage, seconds in self.copies():
-            own = tensor in self.program.producer and self.where(tensor) == stage
-            again = own and stage in self.recomputed  # else it is made again, not kept
-            if self.in_flight[stage] > 1 and not again:
-                found[stage].append((tensor, seconds))
+    def added(self) -> list[Spent]:
+        """Return what the engine adds to the program: copies into buffers, sums of gradients."""
+        found = []
+        for copy in self.copies():
+            own = copy.of[0] in self.program.op and self.stage_of[copy.of[0]] == copy.stage
+            again = own and copy.stage in self.recomputed  # else it is made again, not kept
+            if self.in_flight[copy.stage] > 1 and not again:
+                found.append(copy)
+        if self.micro_batches > 1:
+            gradients = (p.gradient for p in self.program.parameters if p.gradient in self.made)
+            for name in filter(None, gradients):
+                size = 3 * self.local(name, self.made[name])
+                found.append(self._moved(self.where(name), "backward", name, "add_n", size))
         return found
 
-    def copies(self) -> Iterator[tuple[str, int, float]]:
-        """Yield what buffers hold, as (tensor, stage, seconds of copying it)."""
+    def copies(self) -> Iterator[Spent]:
+        """Yield the copies of forward results that keep those of several micro-batches."""
         for (tensor, stage), state in self._start.items():
             producer = self.program.producer.get(tensor)
             forward = producer.phase == "forward" if producer else tensor in self.program.inputs
@@ -308,35 +303,37 @@ class Staged:
             here = (op for op, _ in readers if self.stage_of[op.name] == stage)
             if forward and any(op.phase == "backward" for op in here):
                 size = 2 * self.local(tensor, state)
-                yield tensor, stage, self._moved_s("identity", "memory", size)
+                yield self._moved(stage, "forward", tensor, "identity", size)
+
+    def _moved(self, stage: int, phase: str, tensor: str, op_type: str, moved: int) -> Spent:
+        """Return what an op takes that moves so many bytes."""
+        family = {"identity": "memory", "add_n": "elementwise"}[op_type]
+        work = OpWork(op_type, family, "float32", 0.0, moved)
+        seconds = op_s(self.problem.profile.device, work)
+        return Spent(stage, phase, COMPUTE, (self.maker(tensor),), seconds)
+
+    def times(self, phase: str) -> int:
+        """Return how often something comes in a step."""
+        return 1 if phase == ONCE else self.micro_batches
 
     @cached_property
-    def sums_s(self) -> list[float]:
-        """Return by stage the seconds of adding the gradients of one micro-batch to those before."""
-        found = [0.0] * self.stages
-        for name, seconds in self.sums():
-            found[self.where(name)] += seconds
+    def _busy(self) -> Mapping[tuple[int, str, str], float]:
+        """Return the seconds by stage, phase and stream."""
+        found: dict[tuple[int, str, str], float] = defaultdict(float)
+        for item in self.spent:
+            found[item.stage, item.phase, COMPUTE] += (1 - item.free) * item.seconds
+            found[item.stage, item.phase, BOXING] += item.free * item.seconds
         return found
 
-    def sums(self) -> Iterator[tuple[str, float]]:
-        """Yield the gradients that are added up over micro-batches, and the seconds of each."""
-        if self.micro_batches == 1:
-            return
-        gradients = (p.gradient for p in self.program.parameters if p.gradient in self.made)
-        for name in filter(None, gradients):
-            size = 3 * self.local(name, self.made[name])
-            yield name, self._moved_s("add_n", "elementwise", size)
-
-    def _moved_s(self, op_type: str, family: str, moved_bytes: int) -> float:
-        """Return the seconds of an op that the engine adds to the program."""
-        return op_s(
-            self.links.profile.device, op_type=op_type, family=family, dtype="float32",
-            flops=0.0, moved_bytes=moved_bytes,
+    def _work(self, stage: int) -> StageWork:
+        """Return what a stage does, in parts that take turns with those of other passes, as ops do."""
+        found = self._busy
+        forward, backward = (
+            tuple((k, s / PARTS) for _ in range(PARTS) for k in STREAMS
+                  if (s := found[stage, phase, k]) or k == COMPUTE)
+            for phase in PASSES
         )  # fmt: skip
-
-    def _level(self, price: Price) -> str:
-        axes = price.boxing.axes if price.boxing is not None else ()
-        return self.mesh.axes[axes[0]].level if axes else ""
+        return StageWork(forward, backward, tuple((k, found[stage, ONCE, k]) for k in STREAMS))
 
 
 def _grouped(tensor: str, paths: Mapping[Reader, Path]) -> Iterator[Redistribution]:

@@ -28,19 +28,19 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from experiments.bench.against_auto_parallel.peer_plan import PeerPlan, beside, layout
-from experiments.lib import cli, ranks
+from experiments.lib import cli, frames, ranks
 from experiments.lib.frames import Row
 
 OURS, PEER = "autoddl", "OneFlow"
 # Few tokens for its width, so that data parallelism is not already the best plan.
 SIZES = {
-    "width": 256,
-    "heads": 8,
-    "sequence": 64,
-    "vocabulary": 512,
-    "batch": 8,
-    "optimizer": "sgd",
-}
+    "width": 256, "heads": 8, "sequence": 64, "vocabulary": 512, "batch": 8, "optimizer": "sgd",
+}  # fmt: skip
+COLUMNS: frames.Formats = {
+    "GPT layers": "{:.0f}", "mesh": "{}", "ops": "{:,.0f}", "planner": "{}", "s to plan (graph)": "{}",
+    "own": "{:.1f}", "compute": "{:.1f}", "communication": "{:.1f}", "step": "{:.1f}",
+    "GB per device": "{:.2f}", "ratio": lambda ratio: "1" if ratio == 1 else f"{ratio:.3f}",
+}  # fmt: skip
 _PREFACE = """<!-- Written by `python -m experiments.bench.against_auto_parallel`; do not edit. -->
 
 # autoddl and OneFlow's built-in auto-parallel
@@ -82,7 +82,7 @@ def command(
         for mesh in meshes.split(","):
             mine = folder / f"{count}-{mesh}-{search}.json"
             theirs = folder / f"{count}-{mesh}-oneflow.json"
-            _plan(count, mesh, (mine, theirs), (profile, search, str(budget)), limit)
+            _plan(count, mesh, mine, theirs, (profile, search, str(budget)), limit)
             found += rows(count, mine, theirs, known)
     print(table(found))
     sizes = ", ".join(f"{name} {value}" for name, value in SIZES.items())
@@ -99,10 +99,10 @@ def command(
 
 
 def _plan(
-    layers: int, mesh: str, files: tuple[Path, Path], options: Sequence[str], limit_s: float
+    layers: int, mesh: str, mine: Path, theirs: Path, options: Sequence[str], limit_s: float
 ) -> None:
     """Let both plan one model on one mesh; what the folder has already is not done again."""
-    head, (mine, theirs) = f"GPT of {layers} layers on mesh {mesh}", files
+    head = f"GPT of {layers} layers on mesh {mesh}"
     sizes = json.dumps({"layers": layers, **SIZES})
     if not mine.exists():
         print(f"{head}: autoddl …", flush=True)
@@ -164,31 +164,20 @@ def _costs(mesh: Mesh, profile: Profile, states: Layout) -> Row:
 
 def table(found: Sequence[Row]) -> str:
     """Return the Markdown table: two lines for each model and mesh."""
-    lines = []
-    ours: Row = {}
-    for row in found:
-        head = ["", "", "", PEER]
-        if row["planner"] == OURS:
-            ours = row
-            shown = f"{row['layers']}", row["mesh"], f"{row['ops']:,}"
-            head = [*shown, f"{OURS} (gap {100 * row['gap']:.2g} %)"]
-        if row.get("error"):
-            lines.append([*head, row["error"], *[""] * 6])
-            continue
-        costs = row["compute_s"], row["communication_s"], row["step_s"]
-        ratio = sum(costs[:2]) / (ours["compute_s"] + ours["communication_s"])
-        lines.append([
-            *head, f"{row['seconds']:.1f} ({row['graph_s']:.1f})",
-            f"{row['own_s']:.1f}" if "own_s" in row else "", *(f"{1e3 * s:.1f}" for s in costs),
-            f"{row['memory_bytes'] / 1e9:.2f}", "1" if row is ours else f"{ratio:.3f}",
-        ])  # fmt: skip
-    columns = "GPT layers|mesh|ops|planner|s to plan (graph)|own|compute|communication|step"
-    frame = pd.DataFrame(lines, columns=[*columns.split("|"), "GB per device", "ratio"])
-    sides = ["right", "left", "right", "left", *["right"] * 7]
-    made: str = frame.to_markdown(
-        index=False, tablefmt="pipe", disable_numparse=True, colalign=sides
-    )
-    return made
+    frame = pd.DataFrame(found)
+    ours, cost_s = frame.planner == OURS, frame.compute_s + frame.communication_s
+    shown = pd.DataFrame({
+        "GPT layers": frame.layers.where(ours), "mesh": frame.mesh.where(ours),
+        "ops": frame.ops.where(ours), "planner": frame.planner,
+        "s to plan (graph)": frame.seconds.map("{:.1f}".format) + frame.graph_s.map(" ({:.1f})".format),
+        "own": frame.get("own_s"), "compute": 1e3 * frame.compute_s,
+        "communication": 1e3 * frame.communication_s, "step": 1e3 * frame.step_s,
+        "GB per device": frame.memory_bytes / 1e9, "ratio": cost_s / cost_s.where(ours).ffill(),
+    })  # fmt: skip
+    shown.loc[ours, "planner"] += (100 * frame.gap[ours]).map(" (gap {:.2g} %)".format)
+    if "error" in frame:
+        shown["s to plan (graph)"] = frame.error.fillna(shown["s to plan (graph)"])
+    return frames.text(shown, COLUMNS, "pipe")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Started by experiments.bench.against_auto_parallel through the launcher. Nothing
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -29,20 +28,14 @@ from experiments.models import gpt
 
 def main(argv: Sequence[str]) -> None:
     """Run `peer SIZES MESH RESULT`, or `ours SIZES MESH RESULT PROFILE SEARCH BUDGET`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", choices=("peer", "ours"))
-    parser.add_argument("sizes", help="JSON")
-    parser.add_argument("mesh")
-    parser.add_argument("result", type=Path)
-    parser.add_argument("options", nargs="*")
-    args = parser.parse_args(argv)
-    sizes = json.loads(args.sizes)
-    if args.task == "ours":
-        ours(sizes, args.mesh, args.result, args.options)
+    task, text, mesh, file, *options = argv
+    sizes, result = json.loads(text), Path(file)
+    if task == "ours":
+        ours(sizes, mesh, result, options)
         return
-    found = peer(sizes, tuple(map(int, args.mesh.split("x"))))
+    found = peer(sizes, tuple(map(int, mesh.split("x"))))
     if flow.env.get_rank() == 0:
-        found.save(args.result)
+        found.save(result)
     sys.stdout.flush()
     flow.comm.barrier()
     if flow.env.get_rank() == 0:

@@ -11,27 +11,16 @@ SAME, BETTER, OTHER, WORSE = "same", "better", "other", "DIFFERS"
 LEVEL = 1e-9  # relative; costs within it are equal
 LESS, MORE, EQUAL, NOTED, SECONDS, ERROR = "less", "more", "equal", "noted", "seconds", "error"
 KINDS = {
-    "fingerprint": EQUAL,
-    "devices": EQUAL,
-    "plans": EQUAL,
-    "baselines: oneflow": EQUAL,
-    "baselines: predicted": EQUAL,
-    "memory_bytes": NOTED,
-    "idle_s": NOTED,
-    "mesh": NOTED,
-    "solver": NOTED,
-    "states": NOTED,
-    "spans": NOTED,
-    "lines": NOTED,
-    "script": NOTED,
-    "cost_s": LESS,
-    "step_s": LESS,
-    "end_s": LESS,
-    "gap": LESS,
-    "lower_bound_s": MORE,
-    "mean_error": ERROR,
-    "worst_error": ERROR,
-    "seconds": SECONDS,
+    figure: kind
+    for kind, figures in {
+        EQUAL: "fingerprint,devices,plans,baselines: oneflow,baselines: predicted",
+        NOTED: "memory_bytes,idle_s,mesh,solver,states,spans,lines,script",
+        LESS: "cost_s,step_s,end_s,gap",
+        MORE: "lower_bound_s",
+        ERROR: "mean_error,worst_error",
+        SECONDS: "seconds",
+    }.items()
+    for figure in figures.split(",")
 }
 """What may become of a figure: whether less or more is better; a noted one may change."""
 _TEXTS = ("fingerprint", "mesh", "solver", "states", "script")

@@ -11,39 +11,17 @@ BUDGET_S = 60.0  # of a search; on a machine of its own all but a few are proven
 CUTS = 1e-4  # plans with stages are not proven: what remains of the time decides on the last digits
 ROOMY = "1000TB"  # plans are compared by time alone
 MEDIUM = {
-    "layers": 24,
-    "width": 1024,
-    "heads": 16,
-    "sequence": 1024,
-    "vocabulary": 50304,
-    "batch": 32,
-}
+    "layers": 24, "width": 1024, "heads": 16, "sequence": 1024, "vocabulary": 50304, "batch": 32,
+}  # fmt: skip
 GPT3 = {
-    "layers": 96,
-    "width": 12288,
-    "heads": 96,
-    "sequence": 2048,
-    "vocabulary": 50304,
-    "batch": 128,
-}
+    "layers": 96, "width": 12288, "heads": 96, "sequence": 2048, "vocabulary": 50304, "batch": 128,
+}  # fmt: skip
 ZOO = {
-    "mlp": "toy",
-    "alexnet": "alexnet",
-    "vgg13": "vgg13",
-    "vgg19": "vgg19",
-    "resnet50": "resnet50",
-    "wide_resnet": "wide_resnet_250m",
-    "unet": "unet",
-    "gpt": "gpt2_small",
-    "bert": "bert_base",
-    "dnabert": "dnabert",
-    "vit": "vit_base",
-    "t5": "t5_small",
-    "llama": "llama_7b",
-    "dlrm": "kaggle",
-    "bert_moe": "base",
-    "vit_moe": "base",
-}
+    "mlp": "toy", "alexnet": "alexnet", "vgg13": "vgg13", "vgg19": "vgg19", "resnet50": "resnet50",
+    "wide_resnet": "wide_resnet_250m", "unet": "unet", "gpt": "gpt2_small", "bert": "bert_base",
+    "dnabert": "dnabert", "vit": "vit_base", "t5": "t5_small", "llama": "llama_7b",
+    "dlrm": "kaggle", "bert_moe": "base", "vit_moe": "base",
+}  # fmt: skip
 """Every model of the zoo at a size of its paper."""
 SEARCHED = ("alexnet", "vgg13", "resnet50", "unet", "gpt", "bert", "vit", "t5", "dlrm", "bert_moe")
 MESHES = ("2", "4", "8", "2x2", "2x4", "4x4")

@@ -1,14 +1,13 @@
 """The cases of one checkout: `PYTHONPATH=CHECKOUT python worker.py FOLDER` reads them line by line.
 
-It is run by its path, so that it also works for checkouts that do not have it: beside the public
-surface (optimize, capture, the fields of a plan) it uses only what stands at its end, where each thing
-is looked for in all places that it has had. A case is a JSON object on stdin, its figures one on
-stdout. Programs are captured once, in a process of their own, and kept in the folder.
+It is run by its path, so that it also works for checkouts that do not have it: of what is not public
+it uses little, and looks for that where it has been before, too. A case is a JSON object on stdin, its
+figures one on stdout. Programs are captured once, in a process of their own, and kept in the folder,
+which is one of this state of the code.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -18,12 +17,21 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+
+import autoddl
+from experiments import models
+
+try:  # where cuts into stages are now, and where they have been
+    from autoddl.perfmodel.pipeline import stage_partition
+except ImportError:
+    stage_partition = import_module("autoddl.search.stages")
 
 Figures = dict[str, Any]
 """Numbers and texts by name; what a name means and how it is compared says compare.py."""
@@ -53,7 +61,7 @@ def main() -> None:
 def _warm(folder: Path) -> None:
     """Plan a toy, so that no case waits for imports and compiled loops."""
     for options in ({"mesh": "2x2"}, {"mesh": "2", "pipeline": 2, "micro_batches": 2}):
-        _optimized(_program(folder, "gpt", "toy", {}, None), budget=600.0, **options)
+        autoddl.optimize(_program(folder, "gpt", "toy"), budget=600.0, **options)
 
 
 def planned(
@@ -70,9 +78,9 @@ def planned(
     Of a plan with stages the course of a step counts, too, as `Plan.trace` writes it.
     """
     _warm(folder)
-    program = _program(folder, model, size, overrides or {}, device)
+    program = _program(folder, model, size, overrides, device)
     begin = time.perf_counter()
-    plan = _optimized(program, **options)
+    plan = autoddl.optimize(program, **options)
     seconds = time.perf_counter() - begin
     figures = {"fingerprint": program.fingerprint, **_figures(plan), "seconds": seconds}
     for row in plan.baselines if baselines else ():
@@ -88,11 +96,9 @@ def planned(
     return figures
 
 
-def written(
-    folder: Path, model: str, overrides: Mapping[str, Any] | None = None, **options: Any
-) -> Figures:
+def written(folder: Path, model: str, **options: Any) -> Figures:
     """Generate the script of a plan of a toy."""
-    plan = _optimized(_program(folder, model, "toy", overrides or {}, None), **options)
+    plan = autoddl.optimize(_program(folder, model, "toy"), **options)
     file = folder / "script.py"
     plan.codegen(file)
     text = file.read_text()
@@ -101,15 +107,13 @@ def written(
 
 def cut(folder: Path, units: int, extra: int, equal: bool, variant: str, seed: int) -> Figures:
     """Cut 96 layers into 16 stages: without a limit, with one of memory, or at preferred places."""
-    chain_type, cut_chain = _stage_partition()
+    names = vars(stage_partition)
+    chain_type = names.get("UnitChain") or names["Chain"]
     rng = np.random.default_rng([seed, units, equal])
     count = _LAYERS * units + extra
 
-    def draw(scale: float) -> list[float]:
-        found: list[float] = np.resize(
-            scale * (0.1 + rng.random(units if equal else count)), count
-        ).tolist()
-        return found
+    def draw(scale: float) -> Any:
+        return np.resize(scale * (0.1 + rng.random(units if equal else count)), count).tolist()
 
     chain = chain_type(
         tuple(draw(1e-3)), tuple(draw(1e-3)), tuple(draw(1e-3)[:-1]),
@@ -117,50 +121,41 @@ def cut(folder: Path, units: int, extra: int, equal: bool, variant: str, seed: i
     )  # fmt: skip
     options: dict[str, Any] = {}
     if variant == "limit":
-        free = cut_chain(chain, _STAGES, _MICRO_BATCHES)
+        free = stage_partition.cut(chain, _STAGES, _MICRO_BATCHES)
         options["limit_bytes"] = int(0.9 * max(free.memory_bytes))
     if variant == "preferred":
         options["preferred"] = range(units, count, units)
     begin = time.perf_counter()
-    found = cut_chain(chain, _STAGES, _MICRO_BATCHES, **options)
+    found = stage_partition.cut(chain, _STAGES, _MICRO_BATCHES, **options)
     seconds = time.perf_counter() - begin
-    return {
-        "step_s": found.seconds, "memory_bytes": max(found.memory_bytes), "seconds": seconds,
-    }  # fmt: skip
+    return {"step_s": found.seconds, "memory_bytes": max(found.memory_bytes), "seconds": seconds}
 
 
 def memory(folder: Path, model: str, mesh: str, plans: int) -> Figures:
     """Compare predicted memory with OneFlow's own compilation of as many plans, rank by rank."""
     out = folder / "memory" / f"{model}-{mesh}"
     shutil.rmtree(out, ignore_errors=True)
+    old = Path("experiments/fidelity_memory.py").exists()  # in the checkout, where this runs
+    command = [sys.executable, "-m", f"experiments.fidelity{'_' if old else '.'}memory"]
     options = ["--models", model, "--meshes", mesh, "--plans", str(plans), "--folder", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-m", _memory_module(), *options], stdout=subprocess.PIPE, text=True
-    )
+    done = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 1) or not (out / "memory.csv").exists():
         raise RuntimeError(f"exit code {done.returncode}: {done.stdout[-300:]}")
-    with (out / "memory.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    errors = [abs(float(row["error"])) for row in rows]
-    drawn = ("refined ", "random ")  # that depend on how choices are numbered
-    fixed = [row for row in rows if not row["plan"].startswith(drawn)]
+    frame = pd.read_csv(out / "memory.csv")
+    drawn = frame.plan.str.startswith(
+        ("refined ", "random ")
+    )  # depends on how choices are numbered
+    sums = frame[~drawn][["oneflow", "predicted"]].sum()
     return {
-        "plans": len({row["plan"] for row in rows}),
-        "mean_error": sum(errors) / len(errors),
-        "worst_error": max(errors),
-        **{
-            f"baselines: {name}": sum(int(row[name]) for row in fixed)
-            for name in ("oneflow", "predicted")
-        },
+        "plans": frame.plan.nunique(),
+        "mean_error": frame.error.abs().mean(),
+        "worst_error": frame.error.abs().max(),
+        **{f"baselines: {name}": int(total) for name, total in sums.items()},
     }
 
 
-KINDS: Mapping[str, Callable[..., Figures]] = {
-    "plan": planned,
-    "script": written,
-    "cut": cut,
-    "memory": memory,
-}
+KINDS: Mapping[str, Callable[..., Figures]]
+KINDS = {"plan": planned, "script": written, "cut": cut, "memory": memory}
 
 
 def _figures(plan: Any) -> Figures:
@@ -185,40 +180,24 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _optimized(program: Any, **options: Any) -> Any:
-    import autoddl
-
-    return autoddl.optimize(program, **options)
-
-
 def _program(
-    folder: Path, model: str, size: str, overrides: Mapping[str, Any], device: str | None
-) -> Any:
-    """Return a model's program, captured where the folder lacks it or has it in another format."""
-    import autoddl
-
-    text = json.dumps(overrides)
-    key = model, size, text, device
-    if key in _PROGRAMS:
-        return _PROGRAMS[key]
+    folder: Path, model: str, size: str, overrides: Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> Any:  # fmt: skip
+    """Return a model's program, captured where the folder lacks it."""
+    text = json.dumps(overrides or {})
     file = _file(folder, model, size, text)
-    for again in (False, True):
-        if again or not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            command = [sys.executable, __file__, str(folder), model, size, text]
-            subprocess.run(command, check=True, stdout=sys.stderr)
-        try:
-            program = autoddl.Program.load(file)
-        except autoddl.AutoDDLError:
-            continue
-        found = program if device is None else replace(program, device=device)
-        _PROGRAMS.clear()  # the largest takes hundreds of megabytes
-        _PROGRAMS[key] = found
-        return found
-    raise RuntimeError(f"{file}: cannot be read by the code that has written it")
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, __file__, str(folder), model, size, text]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    return _loaded(file, device)
 
 
-_PROGRAMS: dict[tuple[Any, ...], Any] = {}
+@lru_cache(maxsize=1)  # the largest takes hundreds of megabytes
+def _loaded(file: Path, device: str | None) -> Any:
+    program = autoddl.Program.load(file)
+    return program if device is None else replace(program, device=device)
 
 
 def _file(folder: Path, model: str, size: str, overrides: str) -> Path:
@@ -227,42 +206,11 @@ def _file(folder: Path, model: str, size: str, overrides: str) -> Path:
 
 
 def _capture(model: str, size: str, overrides: Mapping[str, Any], file: Path) -> None:
-    import autoddl
-    from experiments import models
-
     with autoddl.abstract_parameters():
         graph, inputs = models.build(model, size, **overrides)
     part = file.with_name(f"{os.getpid()}.json")
     autoddl.capture(graph, *inputs).save(part)
     part.replace(file)
-
-
-# What follows is not public: each thing by the places where it has been.
-
-
-def _first(*names: str) -> Any:
-    """Import the first of these modules that there is."""
-    for name in names:
-        try:
-            return import_module(name)
-        except ModuleNotFoundError as error:
-            if not name.startswith(str(error.name)):
-                raise
-    raise ModuleNotFoundError(", ".join(names))
-
-
-def _stage_partition() -> tuple[Any, Any]:
-    """Return the chain that is cut into stages, and the function that cuts it."""
-    module = _first(
-        "autoddl.perfmodel.pipeline.stage_partition",
-        "autoddl.search.stages",
-    )
-    return getattr(module, "UnitChain", None) or module.Chain, module.cut
-
-
-def _memory_module() -> str:
-    found: str = _first("experiments.fidelity.memory", "experiments.fidelity_memory").__name__
-    return found
 
 
 def _of(search: Any, name: str) -> Any:

@@ -26,12 +26,6 @@ from experiments.lib.frames import Row, RowStore
 from experiments.lib.programs import capture_facts, captured
 from experiments.lib.ranks import in_child
 
-DEFAULT_SEARCH = "exact"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.2f} s"
-
 
 def _gb(value: float) -> str:
     return f"{value / 1e9:.2f} GB"
@@ -42,10 +36,10 @@ def _percent(value: float) -> str:
 
 
 BARRED = {
-    "total_s": ("program to plan", _seconds),
+    "total_s": ("program to plan", "{:.2f} s".format),
     "peak_bytes": ("peak memory", _gb),
     "gap": ("gap", _percent),
-    "capture_s": ("capture", _seconds),
+    "capture_s": ("capture", "{:.2f} s".format),
     "capture_bytes": ("capture's peak memory", _gb),
 }
 """The figures that may have bars: what is said of them."""
@@ -56,8 +50,9 @@ COLUMNS: frames.Formats = {
 
 
 @click.command(help=__doc__)
-@click.option("--only", help="names of cases or groups of them, comma-separated; default all")
-@click.option("--search", default=DEFAULT_SEARCH, show_default=True, help="as of autoddl.optimize")
+@cli.listed("--only", sorted({name for case in cases() for name in (case.name, case.group) if name}),
+            (), help="cases or groups of them; default all")  # fmt: skip
+@click.option("--search", default="exact", show_default=True, help="as of autoddl.optimize")
 @click.option("--budget", default=20.0, show_default=True, help="seconds for each search")
 @click.option("--seed", default=0)
 @click.option("--memory", default=MEMORY, show_default=True, help="of each device")
@@ -67,28 +62,19 @@ COLUMNS: frames.Formats = {
 @click.option("--again", is_flag=True, help="measure what the folder has already, too")
 @cli.folder("out/bench_search")
 def command(
-    only: str | None, limit: float, repeat: int, again: bool, folder: Path, **search: Any
+    only: list[str], limit: float, repeat: int, again: bool, folder: Path, **search: Any
 ) -> int:
     """Measure what is missing, print the table and the bars."""
-    found = chosen(only.split(",") if only else None)
+    found = chosen(only)
     if again:
         (folder / "runs.jsonl").unlink(missing_ok=True)
     rows = run(found, search, folder, repeat=repeat, limit_s=limit)
     return 0 if report(rows, found, folder) else cli.MISSED
 
 
-def chosen(names: Sequence[str] | None) -> tuple[GptCase, ...]:
-    """Return the cases of these names or groups, all for None.
-
-    Raises:
-        AutoDDLError: there is no such case.
-    """
-    known = cases()
-    allowed = {c.name for c in known} | {c.group for c in known if c.group}
-    for name in names or ():
-        if name not in allowed:
-            raise AutoDDLError(f"--only: got {name!r}; there are {', '.join(sorted(allowed))}")
-    return tuple(c for c in known if names is None or c.name in names or c.group in names)
+def chosen(names: Sequence[str]) -> tuple[GptCase, ...]:
+    """Return the cases of these names or groups; all where there are none."""
+    return tuple(c for c in cases() if not names or {c.name, c.group} & set(names))
 
 
 def run(
@@ -117,13 +103,12 @@ def run(
                 row = kept.add({**key, **measured(case, search, folder, limit_s)})
             except AutoDDLError as error:
                 errors[case.name] = str(error)
-            print(f"  {errors.get(case.name) or _seconds(row['total_s'])}", flush=True)
+            print(f"  {errors.get(case.name) or '{total_s:.2f} s'.format(**row)}", flush=True)
     rows = []
     for name, key in keys.items():
         same = sorted(kept.having(**key)[:repeat], key=lambda row: float(row["total_s"]))
-        rows.append(
-            {**key, "error": errors[name]} if name in errors else same[(len(same) - 1) // 2]
-        )
+        failed = name in errors
+        rows.append({**key, "error": errors[name]} if failed else same[(len(same) - 1) // 2])
     return rows
 
 

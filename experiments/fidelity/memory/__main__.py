@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,7 @@ from autoddl.search.baselines import BASELINES
 from autoddl.search.heuristics.descent import Descent
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.reductions.saved_states import made_again
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
 from autoddl.search.solvers.random_sampling import random_assignment
 from experiments.fidelity.memory.cuda_memory import cuda_memory
@@ -50,16 +50,12 @@ SIZES: dict[str, dict[str, Any]] = {
         "layers": 4, "width": 512, "heads": 8, "sequence": 128, "vocabulary": 2048, "batch": 8,
         "optimizer": "adam",
     },
-    "vgg13": {
-        "image": 64, "classes": 1000, "channel_scale": 1, "dense": 1024, "batch": 16,
-    },
+    "vgg13": {"image": 64, "classes": 1000, "channel_scale": 1, "dense": 1024, "batch": 16},
     "bert_moe": {
         "layers": 2, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 1024, "batch": 16,
         "optimizer": "adam",
     },
 }  # fmt: skip
-
-
 GROUP = ["model", "mesh"]
 COLUMNS: frames.Formats = {
     "model": "{}", "mesh": "{}", "plans": "{}", "least MiB": "{:.0f}", "most MiB": "{:.0f}",
@@ -78,10 +74,8 @@ def command(
     models: list[str], meshes: str, plans: int, seed: int, compute_stream: bool, folder: Path
 ) -> int:
     """Run what is missing, print the table, write and draw it."""
-    kept, names = (
-        RowStore(folder / "runs.jsonl"),
-        plan_names(plans, seed, compute_stream=compute_stream),
-    )
+    kept = RowStore(folder / "runs.jsonl")
+    names = plan_names(plans, seed, compute_stream=compute_stream)
     found: list[Row] = []
     for model in models:
         program = captured(folder / "programs" / f"{model}.json", model, "toy", **SIZES[model])
@@ -100,30 +94,29 @@ def run(
     *, compute_stream: bool = False,
 ) -> list[Row]:  # fmt: skip
     """Return the rows of a model on a mesh, one for each rank of each plan; missing ones are added."""
-    problem = None
+    where, profile = Mesh.parse(mesh), profiles.load(None)
+
+    @cache
+    def problem() -> CostNetwork:
+        built = builder.build(program, where, profile, compute_stream=compute_stream)
+        return SavedTensors.apply(built).network if compute_stream else built
+
+    def compiled(name: str) -> Row:
+        begin = time.perf_counter()
+        plan = _plan(problem(), name)
+        rows = [] if plan is None else compare(plan, model)
+        for worst in sorted((r["predicted"] / r["oneflow"] - 1 for r in rows), key=abs)[-1:]:
+            took, size = time.perf_counter() - begin, rows[-1]["oneflow"] / MIB
+            text = f"{size:.0f} MiB, error {worst:+.2%} ({took:.1f} s)"
+            print(f"{model} [{mesh}] {name}: {text}", flush=True)
+        return {"ranks": rows}
+
     found: list[Row] = []
     for name in names:
         key = {"model": model, "mesh": mesh, "plan": name, "compute_stream": compute_stream}
-        if not kept.having(**key):
-            problem = problem or _problem(program, mesh, compute_stream)
-            begin = time.perf_counter()
-            plan = _plan(problem, name)
-            rows = [] if plan is None else compare(program, plan, model)
-            kept.add({**key, "ranks": rows})
-            for row in sorted(rows, key=lambda row: -abs(row["predicted"] / row["oneflow"] - 1))[
-                :1
-            ]:
-                worst, took = row["predicted"] / row["oneflow"] - 1, time.perf_counter() - begin
-                size = f"{rows[-1]['oneflow'] / MIB:.0f} MiB, error {worst:+.2%} ({took:.1f} s)"
-                print(f"{model} [{mesh}] {name}: {size}", flush=True)
-        found += [{**key, **row} for row in kept.having(**key)[0]["ranks"]]
+        row = kept.once(key, partial(compiled, name))
+        found += [{**key, **rank} for rank in row["ranks"]]
     return found
-
-
-def _problem(program: Program, mesh: str, compute_stream: bool) -> CostNetwork:
-    where, profile = Mesh.parse(mesh), profiles.load(None)
-    problem = builder.build(program, where, profile, compute_stream=compute_stream)
-    return with_saved(problem) if compute_stream else problem
 
 
 def plan_names(plans: int, seed: int, *, compute_stream: bool = False) -> list[str]:
@@ -133,7 +126,7 @@ def plan_names(plans: int, seed: int, *, compute_stream: bool = False) -> list[s
     return [*BASELINES, *again, *drawn][:plans]
 
 
-def compare(program: Program, plan: Plan, model: str) -> list[Row]:
+def compare(plan: Plan, model: str) -> list[Row]:
     """Compile a plan for CUDA and return each rank's bytes beside the predicted ones."""
     arguments: dict[str, Any] = {"name": model, **SIZES[model]}
     rows = []
@@ -162,7 +155,8 @@ def _plan(problem: CostNetwork, name: str) -> Plan | None:
         if assignment is None:
             return None
         if name != baseline:
-            assignment = made_again(problem, assignment)
+            saved = SavedTensors(problem)
+            assignment = saved.as_made(saved.invert(assignment))
     else:
         kind, _, seed = name.partition(" ")
         assignment = random_assignment(problem, int(seed))

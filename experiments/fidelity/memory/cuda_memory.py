@@ -16,13 +16,14 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any
 
 from autoddl.errors import AutoDDLError
-from autoddl.launch.launcher import launch
 from autoddl.plan.codec import save
 from autoddl.plan.value import PlanValue
+from experiments.lib.ranks import started
 
 REQUEST, PLAN, DONE = "request.json", "plan.json", "done"
 
@@ -87,38 +88,23 @@ def cuda_memory(
         AutoDDLError: no C compiler; OneFlow writes no plan (its last lines are in the message).
     """
     with tempfile.TemporaryDirectory(prefix="autoddl-cuda-") as name:
-        return parse(
-            compiled_plan(plan, factory, arguments, folder=Path(name), timeout_s=timeout_s)
-        )
+        return parse(_compiled(plan, factory, arguments, Path(name), timeout_s))
 
 
-def compiled_plan(
-    plan: PlanValue,
-    factory: str,
-    arguments: Mapping[str, Any],
-    *,
-    folder: Path,
-    timeout_s: float = 120.0,
+def _compiled(
+    plan: PlanValue, factory: str, arguments: Mapping[str, Any], folder: Path, timeout_s: float
 ) -> Iterator[str]:
-    """Compile for CUDA in `folder` and return the lines of OneFlow's plan."""
+    """Compile for CUDA in `folder` and yield the lines of OneFlow's plan."""
     save(plan, folder / PLAN)
     (folder / REQUEST).write_text(json.dumps({"factory": factory, "arguments": dict(arguments)}))
-    (folder / DONE).unlink(missing_ok=True)
     preload = os.pathsep.join(filter(None, (str(_stand_in(folder)), os.environ.get("LD_PRELOAD"))))
-    result = launch(
-        ["-m", "experiments.fidelity.memory.cuda_memory_rank", str(folder)],
-        nproc_per_node=plan.devices,
-        timeout_s=timeout_s,
-        env={"LD_PRELOAD": preload},
-        stream_rank0=False,
-    )
-    files = sorted(folder.glob("log/**/job_*_plan"))
-    if not files or not _complete(files[0]):
-        raise AutoDDLError(
-            f"memory of the CUDA plan: OneFlow wrote none: {result.message}: "
-            f"{' | '.join(result.tail[-3:])}"
-        )
-    return _lines(files[0])
+    module, env = "experiments.fidelity.memory.cuda_memory_rank", {"LD_PRELOAD": preload}
+    error = started(module, [str(folder)], plan.devices, timeout_s, env)
+    for picture in sorted(folder.glob("log/**/job_*_plan.dot"))[:1]:  # it comes after the text
+        with picture.with_suffix("").open() as text:
+            yield from text
+        return
+    raise AutoDDLError(f"memory of the CUDA plan: OneFlow wrote none: {error}")
 
 
 def parse(lines: Iterable[str]) -> tuple[PlanMemory, ...]:
@@ -138,53 +124,29 @@ def parse(lines: Iterable[str]) -> tuple[PlanMemory, ...]:
 
 def _blocks(lines: Iterable[str]) -> Iterator[dict[str, str]]:
     """Yield the fields of every mem_block message, those of its memory case among them."""
-    inside, depth = False, 0
+    behind = dropwhile(lambda line: not line.startswith("block_chunk_list {"), lines)
     block: dict[str, str] = {}
-    for line in lines:
-        text = line.strip()
-        inside = inside or line.startswith("block_chunk_list {")
-        if not inside:
-            continue
-        if text.endswith("{"):
-            depth += 1
-            if depth == 2:
-                block, kind = {}, text
-        elif text == "}":
-            depth -= 1
-            if depth == 1 and kind == "mem_block {":
-                yield block
-            if depth == 0:
-                return
+    for line in takewhile(lambda line: not line.startswith("}"), behind):
+        key, _, value = line.strip().partition(": ")
+        if line.startswith("  mem_block {"):
+            block = {}
+        elif line.startswith("  chunk {"):
+            return  # chunks follow all blocks
+        elif line.startswith("  }"):
+            yield block
         else:
-            key, _, value = text.partition(": ")
             block[key] = value.strip('"')
-
-
-def _lines(file: Path) -> Iterator[str]:
-    with file.open() as text:
-        yield from text
-
-
-def _complete(file: Path) -> bool:
-    """Tell whether OneFlow finished writing: the picture of the plan comes after its text."""
-    return file.with_name(file.name + ".dot").exists()
 
 
 def _stand_in(folder: Path) -> Path:
     """Compile the stand-in for cuDNN."""
     source, library = folder / "cudnn.c", folder / "cudnn.so"
     source.write_text(_CUDNN)
-    command = [
-        os.environ.get("CC", "cc"),
-        "-shared",
-        "-fPIC",
-        "-w",
-        "-o",
-        str(library),
-        str(source),
-    ]
+    flags = ["-shared", "-fPIC", "-w", "-o", str(library), str(source)]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True)
+        subprocess.run(
+            [os.environ.get("CC", "cc"), *flags], check=True, capture_output=True, text=True
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         reason = re.sub(r"\s+", " ", str(getattr(error, "stderr", "") or error)).strip()
         raise AutoDDLError(

@@ -71,15 +71,14 @@ def on_cuda(job: Any, plan: PlanValue, graph_name: str) -> Any:
                 del table[name]
     plan_injection.write_plan(job, plan, program_of(job, graph_name), graph_name)
     states = {item.name: item.state for item in plan.inputs}
-    for op in list(job.net.op):
+    for op in job.net.op:
         view.op_name2is_local_parallel_view[op.name] = False
         kind = op.WhichOneof("op_type")
         if kind == "input_conf":
             job_writer.write_input(job, op, states[neutral_name(op.name, graph_name)])
         elif kind == "output_conf":
             job_writer.write_output(job, op, broadcast(plan.mesh.ndim))
-        elif kind == "user_conf" and op.user_conf.op_type_name == "argmax":
-            _replace_argmax(job, op)
+    _replace_argmaxes(job)
     return job
 
 
@@ -94,9 +93,7 @@ def staged_on_cuda(job: Any, plan: PlanValue, program: Program, graph_name: str)
     for group in job.placement.placement_group:
         for name in group.op_set.op_name:
             ops[name].device_tag = group.parallel_conf.device_tag
-    for op in list(job.net.op):
-        if op.WhichOneof("op_type") == "user_conf" and op.user_conf.op_type_name == "argmax":
-            _replace_argmax(job, op)
+    _replace_argmaxes(job)
 
 
 def _on_host(op: Any, planned: set[str]) -> bool:
@@ -117,6 +114,12 @@ def _place(
     for op in job.net.op:
         if op.name in chosen:
             op.device_tag = tag
+
+
+def _replace_argmaxes(job: Any) -> None:
+    for op in list(job.net.op):
+        if op.WhichOneof("op_type") == "user_conf" and op.user_conf.op_type_name == "argmax":
+            _replace_argmax(job, op)
 
 
 def _replace_argmax(job: Any, op: Any) -> None:

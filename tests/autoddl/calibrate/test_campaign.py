@@ -1,56 +1,64 @@
-"""What is kept of an interrupted measurement, and what is made of damaged files and dead ranks."""
+"""What is kept of an interrupted measurement, and what is made of damaged files."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autoddl.calibrate.campaign import Finished, Retries
+from autoddl.calibrate.campaign import Campaign
+from autoddl.calibrate.device.op_timing import OpSource
 from autoddl.errors import AutoDDLError
-from autoddl.launch.job import LaunchError, LaunchResult
 
 SETTINGS = {"ranks": 2, "sizes": (16, 64)}
 
 
-class Parts:
+class Sizes(Campaign[OpSource]):
     """A measurement whose parts are sizes."""
 
-    def __init__(self, path: Path | None, settings: dict[str, Any], *, fresh: bool = False) -> None:
-        self.sizes: list[int] = []
-        self.file = Finished(path, "test", settings, self.take, fresh=fresh)
+    kind = "test"
 
-    def take(self, part: Any) -> None:
-        self.sizes.append(int(part["size"]))
+    def __init__(self, path: Path | None, settings: dict[str, Any], *, fresh: bool = False) -> None:
+        super().__init__([], settings, path, fresh=fresh)
+
+    def read(self, line: Any) -> tuple[OpSource, int]:
+        size = int(line["size"])
+        return OpSource("size", (size,), "sgd"), size
+
+    def task(self, batch: Any, left: Any) -> Any:
+        raise NotImplementedError
+
+    @property
+    def sizes(self) -> list[int]:
+        return list(self.found.values())
 
 
 def sizes(path: Path) -> list[int]:
-    return Parts(path, dict(SETTINGS)).sizes
+    return Sizes(path, dict(SETTINGS)).sizes
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "network.json.partial"
-    parts = Parts(path, SETTINGS)
-    assert not parts.file.resumed
+    parts = Sizes(path, SETTINGS)
+    assert not parts.resumed
     for size in (16, 64, 128):
-        parts.file.add({"size": size})
+        parts.add({"size": size})
     return path
 
 
 def test_it_goes_on(path: Path) -> None:
-    again = Parts(path, dict(SETTINGS))
-    assert again.file.resumed == 3
+    again = Sizes(path, dict(SETTINGS))
+    assert again.resumed == 3
     assert again.sizes == [16, 64, 128]
-    again.file.remove()
+    again.forget()
     assert not path.exists()
 
 
 def test_fresh_forgets(path: Path) -> None:
-    assert not Parts(path, SETTINGS, fresh=True).file.resumed
+    assert not Sizes(path, SETTINGS, fresh=True).resumed
     assert sizes(path) == []
 
 
@@ -59,10 +67,10 @@ def test_a_truncated_line_is_left_out(
     path: Path, cut: int, left: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.write_text(path.read_text()[:-cut])
-    again = Parts(path, SETTINGS)
+    again = Sizes(path, SETTINGS)
     assert again.sizes == [16, 64, 128][:left]
     assert ("truncated" in caplog.text) == (cut not in (1, 15))
-    again.file.add({"size": 256})
+    again.add({"size": 256})
     assert sizes(path) == [*[16, 64, 128][:left], 256]
 
 
@@ -79,77 +87,36 @@ def test_a_damaged_line_in_the_middle(path: Path, caplog: pytest.LogCaptureFixtu
 def test_other_files(path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(AutoDDLError, match="not a file of partial results; --fresh starts anew"):
-        Parts(path, SETTINGS)
+        Sizes(path, SETTINGS)
     assert path.read_text() == text
 
 
 def test_other_settings(path: Path) -> None:
     before = path.read_text()
     with pytest.raises(AutoDDLError, match=r"other settings: ranks 2 instead of 4; give the same"):
-        Parts(path, {**SETTINGS, "ranks": 4})
+        Sizes(path, {**SETTINGS, "ranks": 4})
     assert path.read_text() == before
 
 
 def test_an_empty_file_is_none(tmp_path: Path) -> None:
     path = tmp_path / "x.partial"
     path.touch()
-    assert not Parts(path, SETTINGS).file.resumed
+    assert not Sizes(path, SETTINGS).resumed
     assert json.loads(path.read_text())["settings"] == {"ranks": 2, "sizes": [16, 64]}
 
 
 def test_a_full_disk(path: Path) -> None:
     with pytest.raises(AutoDDLError, match=r"partial results /dev/full: No space left on device"):
-        Parts(Path("/dev/full"), SETTINGS, fresh=True)
-    parts = Parts(path, SETTINGS)
-    parts.file.path = Path("/dev/full")
+        Sizes(Path("/dev/full"), SETTINGS, fresh=True)
+    parts = Sizes(path, SETTINGS)
+    parts.partial = Path("/dev/full")
     with pytest.raises(AutoDDLError, match=r"No space left on device; make room"):
-        parts.file.add({"size": 256})
+        parts.add({"size": 256})
     assert 256 in parts.sizes  # in memory it is
 
 
 def test_without_a_path() -> None:
-    parts = Parts(None, {})
-    parts.file.add({"size": 16})
-    parts.file.remove()
+    parts = Sizes(None, {})
+    parts.add({"size": 16})
+    parts.forget()
     assert parts.sizes == [16]
-
-
-# ---- dead ranks ----------------------------------------------------------------------------------
-
-CRASH = LaunchResult(
-    returncodes=(-15, -11), failed_rank=1, timed_out=False, interrupted_by=None, wall_s=1.0,
-    logs=("", ""), log_dir=None, tail=(), message="rank 1 died", exit_code=139,
-)  # fmt: skip
-
-
-def times(result: LaunchResult, stopped: list[str | None], *, any_done: bool = True) -> Retries:
-    retries = Retries()
-    for part in stopped:
-        retries.account(result, part, label=f"part {part}", any_done=any_done)
-    return retries
-
-
-def test_a_part_that_crashes_three_times_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    assert times(CRASH, ["a", "a", "b"]).left_out == []
-    assert "rank 1 died; trying once more" in caplog.text
-    assert times(CRASH, ["a", "b", "a", "a"]).left_out == ["a"]
-    assert "3 times in part a, which is left out" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("stopped", "any_done"), [([*"aaabbbccc"], True), ([*"aaa"], False), ([None] * 3, True)]
-)
-def test_what_crashes_again_and_again_is_an_error(
-    stopped: list[str | None], any_done: bool
-) -> None:
-    times(CRASH, stopped[:-1], any_done=any_done)
-    with pytest.raises(LaunchError, match="rank 1 died"):
-        times(CRASH, stopped, any_done=any_done)
-
-
-def test_errors_and_time_limits_are_not_repeated() -> None:
-    failed = replace(CRASH, exit_code=1)
-    for result in (failed, replace(CRASH, exit_code=124, timed_out=True)):
-        with pytest.raises(LaunchError):
-            times(result, ["a"])
-    times(replace(failed, tail=("Timeout (0:01:00)!",)), ["a"])

@@ -10,18 +10,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from autoddl import store
-from autoddl.calibrate import campaign
-from autoddl.calibrate.device.op_timing import OpSettings, merged, time_ops
-from autoddl.cli import fit_device_command
+from autoddl.calibrate import probe_launches
+from autoddl.calibrate.campaign import OnProgress
+from autoddl.calibrate.device import op_timing
+from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, OpSource, OpTask, job_for
 from autoddl.cli.app import main
 from autoddl.engine import engines
-from autoddl.engine.interface import Engine
 from autoddl.errors import AutoDDLError
-from autoddl.launch.launcher import LaunchError, LaunchResult
+from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration.kernel_fits import Timed
 from autoddl.perfmodel.profile import Link, Profile
@@ -38,12 +39,13 @@ def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[OpSettings
     """Replace the measuring by made-up ops; collect its settings."""
     seen: list[OpSettings] = []
 
-    def measure(engine: Engine, setting: OpSettings, **options: Any) -> list[Timed]:
-        seen.append(setting)
-        options["progress"]("timed rows", 0.5)
-        return OPS
+    def measure(self: OpCampaign, job: LaunchJob, progress: OnProgress) -> None:
+        seen.append(self.settings)
+        progress("timed rows", 0.5)
+        self.found[self.parts[0]] = OPS
 
-    monkeypatch.setattr(fit_device_command, "time_ops", measure)
+    monkeypatch.setattr(OpCampaign, "run", measure)
+    monkeypatch.setattr(type(ONEFLOW), "installed", lambda engine: True)
     monkeypatch.chdir(tmp_path)
     return seen
 
@@ -99,16 +101,17 @@ def test_a_full_disk_leaves_the_old_profile(
 
     monkeypatch.setattr(store.os, "replace", full)
     assert main(["fit-device", "--nproc-per-node", "2", "--into", "network.json"]) == 2
-    assert "output file network.json: No space left on device" in capsys.readouterr().err
+    assert "output file network.json: No space left on device" in (err := capsys.readouterr().err)
+    assert "nothing is measured twice (network.json.device.partial)" in err
     assert Path("network.json").read_text() == before
-    assert [p.name for p in Path().iterdir()] == ["network.json"]
+    assert sorted(os.listdir()) == ["network.json", "network.json.device.partial"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ("", "Missing option '--nproc-per-node'"),
-        ("--nproc-per-node 0", "got 0; allowed are 1 rank and more"),
+        ("--nproc-per-node 0", "nproc_per_node: got 0, must be 1 or more"),
         ("--nproc-per-node 2 --timeout 0", "0.0 is not in the range x>0"),
         ("--nproc-per-node 2 --ops matmull", "ops: got matmull; allowed are OneFlow's op types"),
         ("--nproc-per-node 2 -o missing/device.json", "missing/device.json: No such file"),
@@ -126,65 +129,68 @@ def test_mistakes_are_one_line(
     assert not settings
 
 
-def launcher(outcomes: list[int], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Replace the launch: each times the first source that is not done, and exits as told."""
-    tasks: list[dict[str, Any]] = []
+FEW = [OpSource("a", (1,), "sgd", quick=True), OpSource("b", (2,), "sgd", quick=True)]
 
-    def launch(command: list[str], *, nproc_per_node: int, **options: Any) -> LaunchResult:
-        folder = Path(command[2])
-        tasks.append(json.loads((folder / "task.json").read_text()))
-        exit_code = outcomes[len(tasks) - 1]
-        name = next(n for n in ("a", "b") if n not in tasks[-1]["done"])
-        for rank in range(nproc_per_node):
-            record = {
-                "op": "x", "op_type": "relu", "family": "elementwise", "dtype": "float32",
-                "flops": 1.0, "moved_bytes": 8.0, "seconds": 1.0 + rank, "variant": "",
-            }  # fmt: skip
-            found = {"source": name, "records": [record], "calls_s": [2.0, 2.0]}
-            lines = [json.dumps(found), '{"source": "half']
-            (folder / f"rank{rank}.jsonl").write_text("\n".join(lines))
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Replace the launch: each times the first of its sources, and exits as told; the tasks are added."""
+    told: list[Any] = []
+
+    def run(job: LaunchJob, on_turn: Any) -> LaunchResult:
+        folder = Path(job.command[-1])
+        task = msgspec.json.decode((folder / "task.json").read_bytes(), type=OpTask)
+        exit_code = told.pop(0)
+        told.append([source.name for source in task.sources])
+        done = {"source": task.sources[0].name, "ops": [OPS[3]]}
+        lines = msgspec.json.encode(done) + b'\n{"source": "half'
+        (folder / "results.jsonl").write_bytes(lines)
         return LaunchResult(
             returncodes=(exit_code, exit_code), failed_rank=1 if exit_code else None,
             timed_out=False, interrupted_by=None, wall_s=1.0, logs=(), log_dir=None, tail=(),
             message="rank 1 failed", exit_code=exit_code,
         )  # fmt: skip
 
-    monkeypatch.setattr(campaign, "launch", launch)
+    monkeypatch.setattr(probe_launches, "run", run)
+    monkeypatch.setattr(op_timing, "SOURCES", FEW)
+    monkeypatch.setattr(op_timing, "_BY_NAME", {source.name: source for source in FEW})
     monkeypatch.setattr(type(ONEFLOW), "installed", lambda engine: True)
-    return tasks
+    return told
 
 
-def test_goes_on_after_the_engines_race(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tasks = launcher([139, 0], monkeypatch)
-    ops = time_ops(ONEFLOW, OpSettings(2), partial=tmp_path / "p")
-    assert [task["done"] for task in tasks] == [[], ["a"]]
-    assert [op.seconds for op in ops] == [1.5, 1.5]
+def timed(settings: OpSettings, partial: Path) -> list[Timed]:
+    ops = OpCampaign(settings, partial)
+    ops.run(job_for(ONEFLOW, settings))
+    return ops.ops
 
 
-def test_resumes_from_the_partial_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    tasks = launcher([1, 0], monkeypatch)
+def test_goes_on_after_the_engines_race(launches: list[Any], tmp_path: Path) -> None:
+    launches += [139, 0]
+    assert timed(OpSettings(2), tmp_path / "p") == [OPS[3]] * 2
+    assert launches == [["a 1", "b 2"], ["b 2"]]
+
+
+def test_resumes_from_the_partial_file(launches: list[Any], tmp_path: Path) -> None:
     partial = tmp_path / "p"
+    launches += [1]
     with pytest.raises(LaunchError):
-        time_ops(ONEFLOW, OpSettings(2), partial=partial)
+        timed(OpSettings(2), partial)
     with partial.open("a") as file:
         file.write('{"source": "trunc')  # a full disk
-    assert len(time_ops(ONEFLOW, OpSettings(2), partial=partial)) == 2
-    assert tasks[1]["done"] == ["a"]
+    launches[:] = [0]
+    assert len(timed(OpSettings(2), partial)) == 2
+    assert launches == [["b 2"]]
     with pytest.raises(AutoDDLError, match="other settings: ranks 2 instead of 3"):
-        time_ops(ONEFLOW, OpSettings(3), partial=partial)
+        timed(OpSettings(3), partial)
 
 
-def test_times_are_means_over_ranks_that_wait_for_the_slowest() -> None:
-    record = {
-        "op": "x", "op_type": "relu", "family": "elementwise", "dtype": "float32",
-        "flops": 1.0, "moved_bytes": 8.0, "seconds": 1.0, "variant": "column",
-    }  # fmt: skip
-    ranks = [
-        {"records": [record], "calls_s": [1.0, 4.0]},
-        {"records": [record | {"seconds": 4.0}], "calls_s": [3.0, 2.0]},
-    ]
-    (op,) = merged(ranks)  # the slowest ranks take 3 + 4 of a mean of 2 + 3 seconds
-    assert op == Timed("relu", "elementwise", "float32", 1.0, 8.0, 2.5 * 7 / 5, "column")
+def test_sources() -> None:
+    names = [source.name for source in op_timing.SOURCES]
+    assert len(set(names)) == len(names) == 14
+    assert [part.name for part in OpCampaign(OpSettings(2, quick=True)).parts] == [
+        "dense 4x64x128x4x512", "dense 8x128x256x4x1024", "mixed 4x64x128x4x512", "images 8x16x32",
+        "rows 256x512",
+    ]  # fmt: skip
 
 
 @pytest.mark.oneflow

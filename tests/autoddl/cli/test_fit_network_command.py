@@ -12,23 +12,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from autoddl import store
+from autoddl.calibrate.campaign import OnProgress
 from autoddl.calibrate.network import link_plot
+from autoddl.calibrate.network.link_campaign import LinkCampaign
 from autoddl.calibrate.network.link_cases import Timing
 from autoddl.calibrate.network.link_fits import COLUMNS
-from autoddl.calibrate.network.link_settings import LinkSettings
-from autoddl.calibrate.network.link_timing import FinishedLinks
-from autoddl.cli import fit_network_command
 from autoddl.cli.app import main
-from autoddl.engine.interface import Engine
+from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
-from autoddl.launch.launcher import LaunchError, LaunchResult
+from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.topology import Crossing
 
 TWO = ["--nproc-per-node", "2", "--collectives", "all-reduce,send-receive", "-b", "16K", "-e", "1M"]
 DEVICE = {
@@ -42,12 +43,14 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]
     """Replace the ranks by made-up times; collect the arguments. `stop` ends after that many cases."""
     seen: list[dict[str, Any]] = []
 
-    def run(engine: Engine, settings: LinkSettings, done: FinishedLinks, **options: Any) -> bool:
+    def run(
+        self: LinkCampaign, job: LaunchJob, progress: OnProgress = lambda text, done: None
+    ) -> None:
         stop = seen[0].pop("stop", None) if seen and "stop" in seen[0] else None
-        seen.append({"settings": settings, "rows": len(done.timings), **options})
-        if options["node"].rank > 0:
-            return False
-        for count, case in enumerate(c for c in settings.cases() if c not in done.timings):
+        seen.append({"settings": self.settings, "rows": len(self.timings), "job": job})
+        if job.node_rank > 0:
+            return
+        for count, case in enumerate(c for c in self.settings.cases() if c not in self.found):
             if stop is not None and count == stop[0]:
                 raise stop[1]
             taken = collectives.seconds(
@@ -55,12 +58,12 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]
                 alpha_s=1.2345e-4, beta_s_per_byte=0.5e-9,
             )  # fmt: skip
             row = Timing(case, case.size_bytes, 3, taken, taken, taken, taken)
-            done.file.add({"row": row.to_json()})
-            options["progress"](case.label, 0.5)
-        done.file.add({"device": DEVICE})
-        return True
+            self.add({"row": msgspec.to_builtins(row)})
+            progress(case.label, 0.5)
+        self.add({"device": DEVICE})
 
-    monkeypatch.setattr(fit_network_command, "time_links", run)
+    monkeypatch.setattr(LinkCampaign, "run", run)
+    monkeypatch.setattr(type(engines.load("oneflow")), "installed", lambda engine: True)
     monkeypatch.chdir(tmp_path)
     return seen
 
@@ -79,7 +82,7 @@ def test_table_and_files(runs: list[dict[str, Any]], capsys: pytest.CaptureFixtu
     assert files() == ["network.csv", "network.json", "network.png"]
     profile = profiles.load("network.json")
     assert (profile.name, profile.mode) == ("network", "graph")
-    assert profile.link("all_reduce", "gpu", 2).alpha_s == pytest.approx(1.2345e-4)
+    assert profile.link("all_reduce", Crossing("gpu", 2)).alpha_s == pytest.approx(1.2345e-4)
     assert Path("network.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
     assert Path("network.png").read_bytes().startswith(b"\x89PNG")
     out, err = capsys.readouterr()
@@ -89,7 +92,7 @@ def test_table_and_files(runs: list[dict[str, Any]], capsys: pytest.CaptureFixtu
         "autoddl fit-network: all-reduce over 2 ranks (50 %)",
         "autoddl fit-network: send-receive over 2 ranks (50 %)",
     ]
-    assert runs[0]["timeout_s"] == 60
+    assert runs[0]["job"].timeout_s == 60
 
 
 def test_json(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +115,7 @@ def test_other_nodes_write_nothing(runs: list[dict[str, Any]]) -> None:
     nodes = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--master-port", "99"]
     assert main(["fit-network", *TWO, *nodes]) == 0
     assert files() == []
-    assert runs[0]["node"].rank == 1
+    assert runs[0]["job"].node_rank == 1
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ def test_interrupted_it_goes_on(
     assert main(["fit-network", *TWO]) == 0
     count = len(runs[-1]["settings"].cases())
     assert runs[-1]["rows"] == 3
-    assert f"going on with network.json.partial: 3 of {count} cases are there" in (
+    assert f"going on with network.json.partial: 3 of {count + 1} parts are there" in (
         capsys.readouterr().err
     )
     assert len(Path("network.csv").read_text().splitlines()) == 1 + count
@@ -300,7 +303,9 @@ def test_nccl_tests(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[st
     assert main(["fit-network", "--from-nccl-tests", "all_reduce_perf.txt", "-o", "a100.json"]) == 0
     profile = profiles.load("a100.json")
     assert profile.name == "a100"
-    seconds = [profile.collective_s("all_reduce", "gpu", 2, n) for n in (1 << 20, 1 << 22)]
+    seconds = [
+        profile.collective_s("all_reduce", Crossing("gpu", 2), n) for n in (1 << 20, 1 << 22)
+    ]
     assert seconds == pytest.approx([30e-6, 60e-6])
     assert "wrote a100.json" in capsys.readouterr().out
     assert not runs
@@ -332,7 +337,9 @@ def environment() -> dict[str, str]:
 
 def check(profile: Profile) -> None:
     for link in profile.links:
-        short, long = (profile.collective_s(link.collective, "gpu", 2, n) for n in (1e4, 4e6))
+        short, long = (
+            profile.collective_s(link.collective, Crossing("gpu", 2), n) for n in (1e4, 4e6)
+        )
         assert 0 < short <= long
     assert {link.group_size for link in profile.links} == {2}
     assert profile.device.peak_flops["float32"] > 1e8

@@ -9,10 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from autoddl.calibrate.network import link_plot
-from autoddl.calibrate.network.link_cases import ALL_COLLECTIVES
-from autoddl.calibrate.network.link_settings import QUICK_SIZES, SIZES, LinkSettings, sizes_of
+from autoddl.calibrate.network.link_cases import (
+    ALL_COLLECTIVES,
+    QUICK_SIZES,
+    SIZES,
+    LinkSettings,
+    sizes_of,
+)
 from autoddl.cli import fit_network_command
 from autoddl.cli.app import main
+from autoddl.cli.options import fields_of
+from autoddl.launch.job import LaunchJob
 
 Parse = Callable[[list[str]], "Asked"]
 ONE = ["--nproc-per-node", "4"]
@@ -86,7 +93,13 @@ def test_all_options(parse: Parse) -> None:
         Path("a/b.json"), Path("c"), Path("d"), "e"
     ]  # fmt: skip
     assert options.as_json and options.fresh
-    assert options.timeout == 5
+    assert options.timeout_s == 5
+
+
+def test_what_is_zero_or_no_is_asked_for(parse: Parse) -> None:
+    asked = parse([*ONE, "-w", "0", "--share-cores", "no"])
+    assert asked.settings is not None and asked.settings.warm_up == 0
+    assert fields_of(LaunchJob, asked.options)["share_cores"] is False
 
 
 def test_json_alone_writes_nothing(parse: Parse) -> None:
@@ -104,23 +117,23 @@ def test_nccl_tests(parse: Parse) -> None:
 MISTAKES = {
     "": "Missing option '--nproc-per-node'",
     "--nproc-per-node two": "'two' is not a valid integer",
-    "--nproc-per-node 0": "nproc_per_node: got 0; allowed are 1 and more",
+    "--nproc-per-node 0": "nproc_per_node: got 0, must be 1 or more",
     "--nproc-per-node 2 --mode lazy": "'lazy' is not one of 'graph', 'eager', 'both'",
     "--nproc-per-node 2 --slow": "No such option '--slow'",
-    "--nproc-per-node 2 --nnodes 0": "nnodes: got 0; allowed are 1 and more",
-    "--nproc-per-node 2 --node-rank 1": "node_rank: got 1; allowed with --nnodes 1 are 0 to 0",
-    "--nproc-per-node 2 --nnodes 2": "master_port: missing with --nnodes 2",
+    "--nproc-per-node 2 --nnodes 0": "nnodes: got 0, must be 1 or more",
+    "--nproc-per-node 2 --node-rank 1": "node_rank: got 1, allowed with nnodes=1 are 0 to 0",
+    "--nproc-per-node 2 --nnodes 2": "master_port: missing with nnodes=2",
     "--nproc-per-node 2 -b 1M -e 8K": "sizes: got 1048576 to 8192 bytes (-b, -e)",
     "--nproc-per-node 2 -b 2": "sizes: got 2 to 16777216 bytes",
     "--nproc-per-node 2 -b 8K -e 8K": "sizes: only 8192 bytes",
     "--nproc-per-node 2 -f 1": "a step factor (-f) of 1; allowed are more than 1",
     "--nproc-per-node 2 -b 8X": "got '8X'; allowed are whole bytes such as 512, 8K, 4M, 1G",
-    "--nproc-per-node 2 -n 0": "repetitions: got 0 after 2 to warm up",
-    "--nproc-per-node 2 -w -1": "repetitions: got 1000 after -1 to warm up",
-    "--nproc-per-node 2 --budget 0": "budget: got 0.0; allowed are more than 0 seconds",
-    "--nproc-per-node 2 --collectives reduce": "collectives: got 'reduce'; allowed are all_reduce",
+    "--nproc-per-node 2 -n 0": "'--iters': 0 is not in the range x>=1",
+    "--nproc-per-node 2 -w -1": "'--warmup-iters': -1 is not in the range x>=0",
+    "--nproc-per-node 2 --budget 0": "'--budget': 0.0 is not in the range x>0",
+    "--nproc-per-node 2 --collectives reduce": "'--collectives': 'reduce' is not one of 'all-reduce'",
     "--nproc-per-node 4 --group-sizes 3": "group sizes: got 3; allowed are 2, 4",
-    "--nproc-per-node 4 --group-sizes x": "group sizes: got 'x'; allowed are numbers",
+    "--nproc-per-node 4 --group-sizes x": "'--group-sizes': 'x' is not a valid integer",
 }
 
 

@@ -20,7 +20,8 @@ import pytest
 import autoddl.launch.launcher
 from autoddl.cli.app import main
 from autoddl.launch import ports, supervise
-from autoddl.launch.launcher import LaunchArgumentError, LaunchError, LaunchResult, launch
+from autoddl.launch.job import LaunchJob
+from autoddl.launch.launcher import LaunchArgumentError, LaunchError, LaunchResult, launch, run
 from autoddl.launch.output import LineFilter, is_noise
 from tests.rank_scripts import PRELUDE, Write
 
@@ -355,6 +356,22 @@ def test_exit_codes_are_those_of_python(write: Write, body: str, code: int, log:
     result = launch([script], nproc_per_node=1)
     assert result.exit_code == code
     assert log is None or result.logs == (log,)
+
+
+def test_what_the_callers_own_turn_raises_ends_the_ranks(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = write(LINGER)
+
+    def on_turn() -> None:
+        if all((tmp_path / f"pids{rank}").exists() for rank in range(2)):
+            raise OSError("full")
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError, match="full"):
+        run(LaunchJob((script,), 2), on_turn)
+    pids = [int(pid) for rank in range(2) for pid in (tmp_path / f"pids{rank}").read_text().split()]
+    assert len(pids) == 4 and not any(alive(pid) for pid in pids)
 
 
 def test_time_limit(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

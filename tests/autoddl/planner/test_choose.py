@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 import autoddl
 from autoddl.api import Plan
 from autoddl.errors import InfeasibleError
-from autoddl.perfmodel.step_cost import step_cost
+from autoddl.perfmodel.step_cost import StepPrices
 from autoddl.plan import codec
 from autoddl.sbp.program import Program
 from autoddl.sbp.shards import local_shape
@@ -54,7 +54,7 @@ def check(plan: Plan, program: Program, pin: Mapping[str, str] | None) -> None:
         states = {**plan.variables, **{item.name: item.state for item in plan.inputs}}
         pinned = [s for n, s in states.items() if n.endswith(name[1:]) or n.startswith(name[:-1])]
         assert pinned and all(s == NdSbp.parse(state) for s in pinned)
-    cost = step_cost(plan.mesh, PROFILE, plan.layout)
+    cost = StepPrices(plan.program, plan.mesh, PROFILE).step(plan.layout)
     assert plan.estimate.compute_s == pytest.approx(sum(p.seconds for p in cost.ops.rows()))
     boxings = sum(p.seconds for p in cost.boxings.rows())
     assert plan.estimate.communication_s == pytest.approx(boxings)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from autoddl.engine.limits import ONEFLOW_LIMITS
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.race import IMPOSSIBLE, NO_ROOM, PRUNED, Contender, Solution, Standing, race
@@ -43,15 +44,17 @@ class Made:
 
     def __post_init__(self) -> None:
         sizes = self.name.replace("x", "][gpu ")
-        self.candidate = Candidate(self.stages, 1, Mesh.parse(f"[gpu {sizes}]"), self.stream)
+        self.candidate = Candidate(
+            self.stages, 1, Mesh.parse(f"[gpu {sizes}]"), ONEFLOW_LIMITS.ways[self.stream]
+        )
 
     def turn(self) -> tuple[float, ...]:
-        self.prepare()
-        return (self.bound_s or 0.0,)
+        return (self.prepare(),)
 
-    def prepare(self) -> None:
+    def prepare(self) -> float:
         if (self.bound_s or 0.0) < 0:
             raise InfeasibleError(f"nothing fits on {self.name}")
+        return self.bound_s or 0.0
 
     def search(self, seconds: float, before: Any, *, rough: bool) -> None:
         self.runs.order.append(self.name)
@@ -130,7 +133,7 @@ def test_streams_of_a_mesh_count_once_and_end_when_settled() -> None:
         ]
         found = run(trials, 30.0)
         assert found.best is not None
-        assert found.best.candidate.compute_stream == (not settled)
+        assert found.best.candidate.way.compute_stream == (not settled)
         assert runs.seconds == pytest.approx([30.0] if settled else [30.0, 30.0], abs=1.0)
 
 

@@ -17,9 +17,11 @@ from autoddl.plan.value import Estimate
 from autoddl.planner import solve as solving
 from autoddl.planner.assemble import make_plan
 from autoddl.planner.candidate_plans import Candidate
+from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.request import Request
-from autoddl.planner.solve import solve, within_memory
+from autoddl.planner.solve import ProblemSearch
 from autoddl.sbp.mesh import Mesh
+from autoddl.search.baselines import assignments
 from autoddl.search.heuristics.descent import replicated
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
@@ -119,7 +121,7 @@ def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
             objective=objective,
             limit_bytes=GIB,
         )
-        found = solve(problem, request, Candidate(1, 1, problem.mesh), 0.3)
+        found = ProblemSearch(problem, request, 0.3).solution(Candidate(1, 1, problem.mesh))
         assert "data parallel" in {row.name for row in found.baselines}
         least = min(seconds(row, objective) for row in found.baselines)
         assert found.judged_s == seconds(found.row, objective) <= least * ROUNDING
@@ -201,16 +203,20 @@ def test_a_baseline_that_fits_is_the_plan_where_searches_find_none(
     assert found.estimate.step_s == min(fitting)
 
 
-def test_the_lower_bound_is_that_of_the_given_memory() -> None:
+def test_the_lower_bound_is_that_of_the_given_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches that are repeated with less memory find higher ones, which bound less."""
-    bounds = iter([1.0, 2.0])
-    sizes: dict[tuple[int, ...], int] = {(0,): 300, (1,): 100}
+    problem = build(WIDE, Mesh.parse("4"), cluster())
+    known = assignments(problem)
+    found = iter([(known["data parallel"], 1e-9), (known["ZeRO 2"], 2e-9)])
 
-    def find(_: int | None) -> SearchResult:
-        bound = next(bounds)
-        return SearchResult("some", (int(bound) - 1,), 3.0, bound, 100, ())
+    def search(problem: CostNetwork, **_: object) -> SearchResult:
+        assignment, bound = next(found)
+        return replace(problem.result("some", assignment), lower_bound_s=bound)
 
-    problem = build(mlp(8, (16, 32, 8)), Mesh.parse("2"), cluster())
-    found = within_memory(problem, find, 200, chooses=True, memory=sizes.__getitem__)
-    assert found.assignment == (1,)
-    assert found.lower_bound_s == 1.0
+    monkeypatch.setitem(cast(dict[str, object], SOLVERS), "exact", search)
+    monkeypatch.setattr(solving, "with_overlap", lambda _, result, *__: result)
+    big, small = (Assigned(problem, known[n]).memory_bytes for n in ("data parallel", "ZeRO 2"))
+    plan = optimize(WIDE, mesh="4", profile=cluster(), memory=(big + small) // 2)
+    assert plan.estimate.memory_bytes == small < big
+    assert plan.search.lower_bound_s == 1e-9
+    assert plan.search.searches == 2

@@ -12,11 +12,12 @@ import pytest
 
 from autoddl import optimize
 from autoddl.api import Plan, load
+from autoddl.engine.limits import COMPUTE_STREAM, SEPARATE_STREAMS, StreamUse
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.perfmodel.oneflow.lowering import never_reused_bytes, rank_tasks
 from autoddl.perfmodel.oneflow.memory import estimate
 from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.request import Request, compute_streams
+from autoddl.planner.request import Request, read
 from autoddl.planner.solve import HOPELESS
 from autoddl.planner.whole_step import OnMesh, is_settled
 from autoddl.sbp.mesh import Mesh
@@ -83,15 +84,16 @@ def test_other_devices_have_no_compute_stream() -> None:
 
 
 def test_what_can_be_asked_for() -> None:
-    assert compute_streams("auto", "cuda") == (False, True)
-    assert compute_streams("auto", "cuda", "auto") == (False, True)
-    assert compute_streams("auto", "cpu") == compute_streams(False, "cuda") == (False,)
-    assert (
-        compute_streams("auto", "cuda", 2) == compute_streams("auto", "cuda", None, 4) == (False,)
-    )
+    def ways(**options: Any) -> tuple[bool, ...]:
+        found = read(options.pop("program", CUDA), mesh="2x2", profile=cluster(), **options)
+        return tuple(way.compute_stream for way in found.ways)
+
+    assert ways() == ways(pipeline="auto") == (False, True)
+    assert ways(program=transformer()) == ways(compute_stream=False) == (False,)
+    assert ways(pipeline=2) == ways(micro_batches=4) == (False,)
     for bad in ("yes", None, 1, 0.0):
         with pytest.raises(AutoDDLError, match="'auto', True and False"):
-            compute_streams(bad, "cuda")
+            ways(compute_stream=bad)
     with pytest.raises(AutoDDLError, match="pipeline=1"):
         plan(compute_stream=True, pipeline=2)
     with pytest.raises(AutoDDLError, match="up to 2 axes"):
@@ -100,17 +102,17 @@ def test_what_can_be_asked_for() -> None:
 
 
 def test_the_compute_stream_is_first_where_the_cheapest_baseline_cannot_fit() -> None:
-    mesh, both = Mesh.parse("4"), (False, True)
+    mesh, both = Mesh.parse("4"), (SEPARATE_STREAMS, COMPUTE_STREAM)
     problem = build(CUDA, mesh, cluster())
     held = problem.memory_bytes(min(assignments(problem).values(), key=problem.cost_s))
 
-    def order(limit: int | None, streams: tuple[bool, ...] = both) -> tuple[bool, ...]:
-        request = Request(CUDA, cluster(), mesh.cluster, limit_bytes=limit, streams=streams)
-        return tuple(OnMesh(request, mesh, 0, streams, 1.0).order)
+    def order(limit: int | None, ways: tuple[StreamUse, ...] = both) -> tuple[StreamUse, ...]:
+        request = Request(CUDA, cluster(), mesh.cluster, limit_bytes=limit, ways=ways)
+        return tuple(OnMesh(request, mesh, 0, ways, 1.0).order)
 
     assert order(None) == order(held) == both
-    assert order(held - 1) == (True, False)
-    assert order(1, (False,)) == (False,)
+    assert order(held - 1) == both[::-1]
+    assert order(1, both[:1]) == both[:1]
 
 
 def test_what_is_never_given_back_is_part_of_the_memory() -> None:

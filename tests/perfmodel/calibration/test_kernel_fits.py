@@ -10,7 +10,7 @@ import pytest
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
-from autoddl.perfmodel.roofline import op_s
+from autoddl.perfmodel.roofline import OpWork, op_s
 
 # op type: family, overhead, flop/s, bytes/s, flops of n elements
 PLANTED: dict[str, tuple[str, float, float, float, Callable[[float], float]]] = {
@@ -54,15 +54,8 @@ def test_the_device_predicts_what_was_timed() -> None:
     ops = list(planted())
     device = device_of(ops, name="d", memory_bytes=1 << 30)
     for op in ops:
-        predicted = op_s(
-            device,
-            op_type=op.op_type,
-            family=op.family,
-            dtype=op.dtype,
-            flops=op.flops,
-            moved_bytes=op.moved_bytes,
-        )
-        assert predicted == pytest.approx(op.seconds, rel=0.05)
+        work = OpWork(op.op_type, op.family, op.dtype, op.flops, op.moved_bytes)
+        assert op_s(device, work) == pytest.approx(op.seconds, rel=0.05)
 
 
 def test_families_serve_types_that_were_not_timed() -> None:

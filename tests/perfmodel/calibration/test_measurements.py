@@ -18,7 +18,7 @@ from autoddl.perfmodel.calibration.measurements import (
     sharing_of,
 )
 from autoddl.perfmodel.profile import Link
-from autoddl.perfmodel.roofline import op_s
+from autoddl.perfmodel.roofline import OpWork, op_s
 
 OVERHEAD_S, PEAK, BANDWIDTH = 1e-5, 1e10, 5e9
 
@@ -154,9 +154,7 @@ def test_the_device_reproduces_the_samples() -> None:
     assert device.op_overhead_s == pytest.approx(OVERHEAD_S)
     assert device.peak_flops == {"float32": pytest.approx(PEAK)}
     assert device.memory_bytes_per_s == pytest.approx(BANDWIDTH)
-    taken = op_s(
-        device, op_type="conv2d", family="conv", dtype="float32", flops=1e7, moved_bytes=0.0
-    )
+    taken = op_s(device, OpWork("conv2d", "conv", "float32", 1e7, 0.0))
     assert taken == pytest.approx(OVERHEAD_S + 1e7 / (PEAK * 0.25))
 
 

@@ -15,7 +15,7 @@ from autoddl.perfmodel.oneflow.liveness import merged_chains
 from autoddl.perfmodel.oneflow.lowering import rank_tasks
 from autoddl.perfmodel.oneflow.memory import estimate, rank_estimate
 from autoddl.perfmodel.redistribution import Redistributor
-from autoddl.perfmodel.timeline import predict
+from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
@@ -159,7 +159,7 @@ def test_tasks_run_once_after_what_they_wait_for(program: Program) -> None:
     assert sorted(order) == list(range(len(rank.tasks)))
     position = {task: i for i, task in enumerate(order)}
     tasks, buffers, reading = rank.tasks, rank.buffers, rank.readers.lists()
-    for number, reads in enumerate(rank.reads.lists()):
+    for number, reads in enumerate(rank.tasks.reads.lists()):
         for buffer in reads:
             assert position[buffers.producer[buffer]] < position[number]
         if tasks.inserted[number]:  # just before what reads it
@@ -167,7 +167,7 @@ def test_tasks_run_once_after_what_they_wait_for(program: Program) -> None:
             assert position[reader] == position[number] + 1
     chains = merged_chains(rank)
     connected = {chains[n] for n, merged in enumerate(tasks.merged) if merged}
-    assert len(connected) <= 1 + sum(not reads for reads in rank.reads.lists())
+    assert len(connected) <= 1 + sum(not reads for reads in rank.tasks.reads.lists())
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
@@ -232,7 +232,7 @@ def test_nothing_overlaps() -> None:
     problem = build(transformer(), Mesh.parse("2x2"), cluster())
     planned = assigned_layout(problem, (problem.variables.sizes - 1).tolist())
     apart, together = (
-        predict(problem.mesh, problem.profile, planned, compute_stream=stream)
+        StepTimeline(problem.prices, planned, overlaps=not stream).prediction
         for stream in (False, True)
     )
     assert apart.overlap_s > 0

@@ -11,6 +11,7 @@ import pytest
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.exact.primal_dual import search
@@ -50,8 +51,7 @@ def small() -> CostNetwork:
     return restricted(problem, {i: min(3, len(nodes_of(problem)[i].choices)) for i in most[:6]})
 
 
-@pytest.mark.parametrize("micro_batches", MICRO_BATCHES)
-@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 1), (2, 8), (3, 2)])
 def test_no_cut_of_any_assignment_takes_less(stages: int, micro_batches: int) -> None:
     problem = small()
     weighted = repeated(problem, stages, micro_batches)
@@ -92,9 +92,7 @@ def test_the_bound_is_reached_where_one_stage_has_it_all(micro_batches: int) -> 
         assignment = tuple(int(rng.integers(len(node.choices))) for node in nodes_of(problem))
         found = staged(problem, assignment, (), micro_batches)
         returned_s = sum(
-            seconds
-            for item, phase, seconds in found.boxings()
-            if phase == "once" and item.tensor in problem.program.outputs
+            spent.seconds for spent in found.planned if spent.phase == "once" and OUTPUT in spent.of
         )
         cost_s = weighted.cost_s(assignment)
         assert cost_s + returned_s == pytest.approx(found.bounded_s, rel=1e-9)

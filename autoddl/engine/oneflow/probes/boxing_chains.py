@@ -34,7 +34,8 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
-from autoddl.calibrate.network.link_cases import CollectiveCase, RankGrid
+from autoddl.calibrate.network.link_cases import CollectiveCase
+from autoddl.engine.oneflow.probes.rank_groups import RankGrid
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 ITEM_BYTES = 4
@@ -97,28 +98,33 @@ def near_square(elements: float, divisor: int) -> tuple[int, int]:
 def chain(case: CollectiveCase, cluster: RankGrid) -> ChainProgram:
     """Return the chain of a case."""
     made = _round_trip(case, cluster) if case.paired else _collective(case, cluster)
-    return _beside_others(made, case.bystanders(cluster))
+    return _beside_others(made, cluster.bystanders(case))
 
 
 def twin_key(case: CollectiveCase, cluster: RankGrid) -> tuple[Any, ...]:
     """Return what two cases must agree in to share one twin."""
-    workers = case.workers(cluster)
-    return (workers, case.repeats_x, round(math.log2(_local_elements(case))), case.steps)
+    workers = cluster.workers(case)
+    return (workers, _repeats_x(case), round(math.log2(_local_elements(case))), case.steps)
 
 
 def twin(case: CollectiveCase, cluster: RankGrid) -> ChainProgram:
     """Return the twin of a case: the kernels that its chain runs in turn, on as many ranks."""
-    mesh = flow.placement("cpu", list(case.workers(cluster)))
+    mesh = flow.placement("cpu", list(cluster.workers(case)))
     rows, columns = near_square(_local_elements(case), 1)
     x = _full((1, rows, columns), 1.0 / rows, mesh, ("B",))
     s, w = _full((1, 1, 1), 1.0, mesh, ("B",)), _padding(mesh)
-    inner = _exchange(case.steps) if case.repeats_x else _relay(case.steps, "B")
+    inner = _exchange(case.steps) if _repeats_x(case) else _relay(case.steps, "B")
 
     def body(x: Any, s: Any, w: Any) -> Any:
         return inner(x, _padded(s, w), lambda tensor, state: tensor)
 
-    made = ChainProgram(body, (x, s, w), x if case.repeats_x else s)
-    return _beside_others(made, case.bystanders(cluster))
+    made = ChainProgram(body, (x, s, w), x if _repeats_x(case) else s)
+    return _beside_others(made, cluster.bystanders(case))
+
+
+def _repeats_x(case: CollectiveCase) -> bool:
+    """Tell whether each boxing's result is the next one's input."""
+    return case.paired or case.collective == ALL_TO_ALL
 
 
 def _beside_others(program: ChainProgram, bystanders: Sequence[int]) -> ChainProgram:
@@ -142,14 +148,15 @@ def _local_elements(case: CollectiveCase) -> int:
 def _collective(case: CollectiveCase, cluster: RankGrid) -> ChainProgram:
     states = _STATES[case.collective]
     rows, columns = shape_of(case)
-    mesh = flow.placement("cpu", case.mesh(cluster))
-    measured = case.measured_axes(cluster)
+    mesh = flow.placement("cpu", cluster.mesh(case).tolist())
+    measured = cluster.measured_axes(case)
+    groups = cluster.mesh(case).size // case.group_size
 
     def nd(state: str) -> tuple[str, ...]:
         return tuple(state if on else "S0" for on in measured)
 
-    x = _full((case.groups_at_work(cluster), rows, columns), 1.0 / rows, mesh, nd(states.x))
-    s = _full((case.groups_at_work(cluster), 1, 1), 1.0, mesh, nd(states.s))
+    x = _full((groups, rows, columns), 1.0 / rows, mesh, nd(states.x))
+    s = _full((groups, 1, 1), 1.0, mesh, nd(states.s))
     inner = (
         _exchange(case.steps)
         if case.collective == ALL_TO_ALL
@@ -167,8 +174,8 @@ def _round_trip(case: CollectiveCase, cluster: RankGrid) -> ChainProgram:
 
     Senders and receivers multiply in turn, hence a twin on the senders alone.
     """
-    senders, receivers = case.pairs(cluster)
-    here, there = (flow.placement("cpu", list(side)) for side in (senders, receivers))
+    senders, receivers = cluster.pairs(case)
+    here, there = (flow.placement("cpu", side.tolist()) for side in (senders, receivers))
     rows, columns = shape_of(case)
     x = _full((len(senders), rows, columns), 1.0 / rows, here, ("S0",))
     ones = [_full((len(senders), 1, 1), 1.0, mesh, ("S0",)) for mesh in (here, there)]

@@ -2,27 +2,32 @@
 
 Each source becomes one nn.Graph on global tensors, everything broadcast, so that all ranks compute
 the same at the same time, share cores and memory bus as in training, and send each other nothing.
+Rank 0 appends a line to results.jsonl for every source that all ranks have timed.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import oneflow as flow
 
+from autoddl.calibrate.device.op_timing import OpSource, OpTask
 from autoddl.engine.oneflow.capture.reader import program_of
 from autoddl.engine.oneflow.capture.shadow import kept_gradients, shadow
 from autoddl.engine.oneflow.probes import stamps
-from autoddl.engine.oneflow.probes.device_sources import Source, sources
+from autoddl.engine.oneflow.probes.device_sources import graph_of
+from autoddl.engine.oneflow.probes.estimates import in_step
+from autoddl.engine.oneflow.probes.stopwatch import of_all_ranks, report
 from autoddl.engine.oneflow.run.training_step import make_global
+from autoddl.perfmodel.calibration.kernel_fits import Timed
 from autoddl.perfmodel.kernel_variants import variant
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import OpView, find
@@ -34,13 +39,9 @@ _FLOPS_PER_S, _BYTES_PER_S = 1e10, 1e9  # about; how many calls fit into a sourc
 _SLOW = 1.5  # calls that take so many times the median were disturbed
 
 
-def time_source(source: Source, *, seconds: float, ops: frozenset[str] | None) -> dict[str, Any]:
-    """Return "records", one for every op of a source (of the types in `ops`), and "calls_s".
-
-    A record has the op's type, family, dtype, flops, moved_bytes and its mean seconds in a call;
-    `calls_s` are the seconds of all ops in each call. Both are empty for a source without such ops.
-    """
-    graph, inputs = source.make()
+def time_source(source: OpSource, *, seconds: float, wanted: Collection[str]) -> list[Timed]:
+    """Return the ops of a source, of the types in `wanted` or all, with what each takes in a step."""
+    graph, inputs = graph_of(source)
     placement = flow.placement("cpu", list(range(flow.env.get_world_size())))
     make_global(graph, lambda _: placement, NdSbp.parse("B"))
     twin = shadow(graph)
@@ -50,42 +51,44 @@ def time_source(source: Source, *, seconds: float, ops: frozenset[str] | None) -
     job = twin._full_job_proto
     program = program_of(job, twin.name)
     order = stamps.sequence(program)
-    if ops is not None and not any(op.type in ops for op in order):
-        return {"records": [], "calls_s": []}
+    if wanted and not any(op.type in wanted for op in order):
+        return []
     stamps.write_stamps(job, order)
     twin._full_graph_proto = job
     twin.finish_complie_and_init_runtime()
-    known = [_record(program, op) for op in order]
+    known = [_untimed(program, op) for op in order]
     calls = _WARM_UP + _calls(known, seconds)
     for _ in range(calls):
         flow.comm.barrier()
         twin(*inputs).to_local().numpy()
         flow._oneflow_internal.eager.Sync()
     spans = stamps.read_stamps(Path.cwd(), calls=calls, ops=len(order))[_WARM_UP:]
-    timed = zip(known, _means(spans).tolist(), strict=True)
-    records = [{**r, "seconds": s} for r, s in timed if ops is None or r["op_type"] in ops]
-    return {"records": records, "calls_s": spans.sum(axis=1).tolist()}
+    everywhere = of_all_ranks([*_means(spans), *spans.sum(axis=1)])
+    taken = in_step(everywhere[:, : len(order)], everywhere[:, len(order) :])
+    timed = [replace(op, seconds=s) for op, s in zip(known, taken.tolist(), strict=True)]
+    return [op for op in timed if not wanted or op.op_type in wanted]
 
 
-def _record(program: Program, op: Op) -> dict[str, Any]:
+def _untimed(program: Program, op: Op) -> Timed:
     """Return what the cost model knows of an op: flops and bytes as search.builder counts them."""
     tensors = {operand: program.tensor[name] for operand, name in op.operands}
     rule = find(op.type)
     view = OpView.of(op, {operand: tensor.shape for operand, tensor in tensors.items()})
-    return {
-        "op_type": op.type,
-        "variant": variant(view),
-        "family": rule.family if rule else "elementwise",
-        "dtype": next(iter(tensors.values())).dtype,
-        "flops": float(rule.flops(view)) if rule else 0.0,
-        "moved_bytes": float(sum(tensor.size_bytes for tensor in tensors.values())),
-    }
+    return Timed(
+        op_type=op.type,
+        family=rule.family if rule else "elementwise",
+        dtype=next(iter(tensors.values())).dtype,
+        flops=float(rule.flops(view)) if rule else 0.0,
+        moved_bytes=float(sum(tensor.size_bytes for tensor in tensors.values())),
+        seconds=0.0,
+        variant=variant(view),
+    )
 
 
-def _calls(records: list[dict[str, Any]], seconds: float) -> int:
+def _calls(ops: Sequence[Timed], seconds: float) -> int:
     """Return how many calls to time: the same on all ranks, which a clock would not give."""
     ranks = flow.env.get_world_size()
-    call_s = sum(r["flops"] / _FLOPS_PER_S + r["moved_bytes"] / _BYTES_PER_S for r in records)
+    call_s = sum(op.flops / _FLOPS_PER_S + op.moved_bytes / _BYTES_PER_S for op in ops)
     return int(np.clip(seconds / (call_s * max(1.0, ranks / (os.cpu_count() or 1))), *_CALLS))
 
 
@@ -101,25 +104,15 @@ def _means(spans: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return means
 
 
-def _todo(task: dict[str, Any]) -> Iterator[Source]:
-    for source in sources(quick=task["quick"]):
-        if source.name not in task["done"]:
-            yield source
-
-
 def main(folder: Path) -> None:
-    """Do the task of folder/task.json; append a line for every source to folder/rank<k>.jsonl."""
-    task = json.loads((folder / "task.json").read_text())
-    ops = frozenset(task["ops"]) if task["ops"] else None
-    with (
-        tempfile.TemporaryDirectory(prefix="autoddl-") as own,
-        (folder / f"rank{flow.env.get_rank()}.jsonl").open("a") as output,
-    ):
+    """Do the task of folder/task.json."""
+    task = msgspec.json.decode((folder / "task.json").read_bytes(), type=OpTask)
+    settings = task.settings
+    with tempfile.TemporaryDirectory(prefix="autoddl-") as own:
         os.chdir(own)
-        for source in _todo(task):
-            timed = time_source(source, seconds=task["seconds_per_source"], ops=ops)
-            output.write(json.dumps({"source": source.name, **timed}) + "\n")
-            output.flush()
+        for source in task.sources:
+            ops = time_source(source, seconds=settings.seconds_per_source, wanted=settings.ops)
+            report(folder, {"source": source.name, "ops": ops})
         os.chdir(folder)
     flow.comm.barrier()
 

@@ -1,19 +1,19 @@
 """Small training graphs that hold the ops of transformers, convolutional networks and experts.
 
-`probes.device_probe` runs them, all broadcast, and times their ops. Each exists in several sizes, so
-that every op type is met with small and with large operands.
+`probes.device_probe` runs them, all broadcast, and times their ops; calibrate.device says in which sizes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import oneflow as flow
 from oneflow import nn
+
+from autoddl.calibrate.device.op_timing import OpSource
 
 Inputs = tuple[flow.Tensor, ...]
 
@@ -209,61 +209,37 @@ class _Perceptron(nn.Module):
         return square + nn.functional.binary_cross_entropy_with_logits(x, flow.sigmoid(target))
 
 
-@dataclass(frozen=True)
-class Source:
-    """A graph to be built on every rank: `make` returns it with its inputs (the whole batch)."""
-
-    name: str
-    make: Callable[[], tuple[nn.Graph, Inputs]]
-
-
-def sources(*, quick: bool) -> list[Source]:
-    """Return the graphs to time, small ones first."""
-    text = [(2, 32, 64, 2, 256), (4, 64, 128, 4, 512), (8, 128, 256, 4, 1024)]
-    mixed = [(2, 32, 64, 2, 256), (4, 64, 128, 4, 512), (8, 128, 256, 4, 512)]
-    images = [(4, 8, 16), (8, 16, 32), (16, 64, 8), (32, 32, 32)]
-    # The last has few rows and weights that no cache holds, as micro-batches do.
-    rows = [(64, 128, "adam"), (256, 512, "adam"), (512, 1024, "adam"), (32, 1024, "sgd")]
-    if quick:
-        text, mixed, images, rows = text[1:], mixed[1:2], images[1:2], rows[1:2]
-    found = [Source(f"dense {_by(s)}", _maker(_text, s, "dense")) for s in text]
-    found += [Source(f"mixed {_by(s)}", _maker(_text, s, "mixed")) for s in mixed]
-    found += [Source(f"images {_by(s)}", _maker(_images, s)) for s in images]
-    return found + [
-        Source(f"rows {_by((batch, width))}", _maker(_rows, (batch, width), optimizer))
-        for batch, width, optimizer in rows
-    ]
-
-
-def _by(sizes: tuple[int, ...]) -> str:
-    return "x".join(map(str, sizes))
-
-
-def _maker(make: Callable[..., Any], sizes: tuple[int, ...], *more: Any) -> Callable[[], Any]:
-    return lambda: make(*sizes, *more)
+def graph_of(source: OpSource) -> tuple[nn.Graph, Inputs]:
+    """Return the graph of a source with its inputs (the whole batch), to be made on every rank."""
+    model, inputs = _MAKERS[source.kind](*source.sizes)
+    return _Step(model, source.optimizer), inputs
 
 
 def _text(
-    batch: int, length: int, width: int, heads: int, vocabulary: int, kind: str
-) -> tuple[nn.Graph, Inputs]:
+    kind: str, batch: int, length: int, width: int, heads: int, vocabulary: int
+) -> tuple[nn.Module, Inputs]:
     rng = np.random.default_rng(0)
     ids = rng.integers(0, vocabulary, (2, batch, length))
     keep = np.tril(np.ones((1, 1, length, length), dtype="f4"))
-    model = _Transformer(width, heads, length, vocabulary, kind)
-    graph = _Step(model, "sgd" if kind == "dense" else "adam")
-    return graph, (flow.tensor(ids[0].copy()), flow.tensor(ids[1].copy()), flow.tensor(keep))
+    inputs = (flow.tensor(ids[0].copy()), flow.tensor(ids[1].copy()), flow.tensor(keep))
+    return _Transformer(width, heads, length, vocabulary, kind), inputs
 
 
-def _images(batch: int, channels: int, image: int) -> tuple[nn.Graph, Inputs]:
+def _images(batch: int, channels: int, image: int) -> tuple[nn.Module, Inputs]:
     rng = np.random.default_rng(0)
     pixels = rng.standard_normal((batch, 3, image, image)).astype("f4")
     target = rng.integers(0, 10, batch)
-    return _Step(_Convolutions(channels, image, 10), "sgd"), (
-        flow.tensor(pixels),
-        flow.tensor(target),
-    )
+    return _Convolutions(channels, image, 10), (flow.tensor(pixels), flow.tensor(target))
 
 
-def _rows(batch: int, width: int, optimizer: str) -> tuple[nn.Graph, Inputs]:
+def _rows(batch: int, width: int) -> tuple[nn.Module, Inputs]:
     x, y = np.random.default_rng(0).standard_normal((2, batch, width)).astype("f4")
-    return _Step(_Perceptron(width), optimizer), (flow.tensor(x.copy()), flow.tensor(y.copy()))
+    return _Perceptron(width), (flow.tensor(x.copy()), flow.tensor(y.copy()))
+
+
+_MAKERS: Mapping[str, Callable[..., tuple[nn.Module, Inputs]]] = {
+    "dense": partial(_text, "dense"),
+    "mixed": partial(_text, "mixed"),
+    "images": _images,
+    "rows": _rows,
+}

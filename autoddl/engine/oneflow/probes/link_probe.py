@@ -11,7 +11,8 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,22 @@ _START_S = 180.0  # for the ranks to find each other
 _HANG_S = 60.0  # a case that takes longer than planned, besides a few slow calls, hangs
 _SLOWEST_BYTES_PER_S = 5e6
 _SLOW_CALLS = 8
+_DEVICE_S, _QUICK_DEVICE_S = 2.0, 0.4  # for each of the device's chains
+_DEVICE_PAIRS = 15
+_DEVICE_HANG_S = 120.0
 
 # Before the engine is loaded: where another node's rank dies, ours wait for ever in C++.
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(_START_S, exit=True)
 
+import msgspec  # noqa: E402
 import numpy as np  # noqa: E402
 import oneflow as flow  # noqa: E402
 
-from autoddl.calibrate.network.link_cases import CollectiveCase, RankGrid, Timing, timing_of  # noqa: E402
+from autoddl.calibrate.network.link_cases import CollectiveCase, LinkTask, Timing  # noqa: E402
 from autoddl.engine.oneflow.probes import boxing_chains, device_chains  # noqa: E402
+from autoddl.engine.oneflow.probes.estimates import timing_of  # noqa: E402
+from autoddl.engine.oneflow.probes.rank_groups import RankGrid  # noqa: E402
 from autoddl.engine.oneflow.probes.stopwatch import (  # noqa: E402
     LEAST_PAIRS,
     Effort,
@@ -38,6 +45,7 @@ from autoddl.engine.oneflow.probes.stopwatch import (  # noqa: E402
     function_of,
     of_all_ranks,
     pairs,
+    report,
 )
 from autoddl.engine.oneflow.run.agree import text_of_rank_0  # noqa: E402
 
@@ -47,40 +55,35 @@ Call = tuple[Function, Sequence[Any]]
 class _Measuring:
     """The cases of one launch, in one or more passes, with a share of the time left for each."""
 
-    def __init__(self, task: dict[str, Any], folder: Path) -> None:
-        self.task = task
-        self.cluster = RankGrid(*task["cluster"])
-        self.cases = [CollectiveCase(**values) for values in task["cases"]]
-        self.least = -(-LEAST_PAIRS // task["passes"])
-        self.chains: dict[CollectiveCase, Call] = {}
-        self.twins: dict[Any, Call] = {}
-        self.devices: dict[str, tuple[Call, Call]] = {}
+    def __init__(self, task: LinkTask, folder: Path) -> None:
+        self.task, self.settings, self.folder = task, task.settings, folder
+        self.cluster = RankGrid(self.settings.nnodes, self.settings.nproc_per_node)
+        self.least = -(-LEAST_PAIRS // self.settings.passes)
+        self.programs: dict[Any, Any] = {}  # made once, by case, twin, or chain of the device
         self.taken: dict[Any, list[Floats]] = defaultdict(list)  # by case, or chain of the device
         self.begin_s = time.perf_counter()
         self.device_s = 0.0  # that the device took, besides the budget
-        self.results = folder / "results.jsonl" if flow.env.get_rank() == 0 else None
 
     def run(self) -> None:
         """Measure everything; where a case hangs, end this process with exit code 1."""
-        passes = self.task["passes"]
-        left = passes * sum(case.weight for case in self.cases)
+        passes = self.settings.passes
+        left = passes * sum(case.weight for case in self.task.cases)
         for number in range(passes):
-            for case in self.cases:
-                spent_s = float(of_all_ranks([time.perf_counter() - self.begin_s]).max())
-                spent_s -= self.device_s
-                limit_s = max(0.0, self.task["budget_s"] - spent_s) * case.weight / left
+            for case in self.task.cases:
+                spent_s = _longest_s(self.begin_s) - self.device_s
+                limit_s = max(0.0, self.task.budget_s - spent_s) * case.weight / left
                 left -= case.weight
                 moved = case.steps * case.size_bytes * case.group_size * case.groups
                 slow_s = _SLOW_CALLS * moved / _SLOWEST_BYTES_PER_S
                 faulthandler.dump_traceback_later(_HANG_S + limit_s + slow_s, exit=True)
-                self.tell({"row": self.row(case, limit_s).to_json()})
-            if self.task["device"]:
-                faulthandler.dump_traceback_later(_HANG_S + 120.0, exit=True)
+                report(self.folder, {"row": self.row(case, limit_s)})
+            if self.task.device:
+                faulthandler.dump_traceback_later(_HANG_S + _DEVICE_HANG_S, exit=True)
                 begin_s = time.perf_counter()
                 found = self.device()
-                self.device_s += float(of_all_ranks([time.perf_counter() - begin_s]).max())
+                self.device_s += _longest_s(begin_s)
                 if number == passes - 1:
-                    self.tell({"device": found})
+                    report(self.folder, {"device": found})
 
     def row(self, case: CollectiveCase, limit_s: float) -> Timing:
         """Measure one case in about `limit_s` seconds, building its programs included.
@@ -88,40 +91,43 @@ class _Measuring:
         The row has the repetitions of earlier passes, too.
         """
         begin_s = time.perf_counter()
-        known = case in self.chains
-        if not known:
-            made = boxing_chains.chain(case, self.cluster)
-            self.chains[case] = self.built(case.collective, case.mode, made)
+        known = case in self.programs
+        chain = self.made(case, partial(self.chain, case))
         key = (case.mode, *boxing_chains.twin_key(case, self.cluster))
-        if key not in self.twins:
-            made = boxing_chains.twin(case, self.cluster)
-            self.twins[key] = self.built("nothing", case.mode, made)
-        used_s = float(of_all_ranks([time.perf_counter() - begin_s]).max())
-        warm_up = min(1, self.task["warm_up"]) if known else self.task["warm_up"]
+        twin = self.made(key, partial(self.twin, case))
+        used_s = _longest_s(begin_s)
+        warm_up = min(1, self.settings.warm_up) if known else self.settings.warm_up
         so_far = sum(map(len, self.taken[case]))
-        most = max(1, self.task["iterations"] - so_far)
-        effort = Effort(most, warm_up, limit_s - used_s, self.least)
-        self.taken[case].append(pairs(self.chains[case], self.twins[key], effort))
-        taken = np.concatenate(self.taken[case])
+        most = max(1, self.settings.iterations - so_far)
+        taken = self.timed(case, chain, twin, Effort(most, warm_up, limit_s - used_s, self.least))
         return timing_of(case, boxing_chains.true_size_bytes(case), taken)
 
-    def built(self, what: str, mode: str, program: boxing_chains.ChainProgram) -> Call:
-        """Call a program once, which compiles a graph, and check what it returns."""
-        function = function_of(program.body, mode)
-        _, result = call(function, program.inputs)
-        boxing_chains.check_unchanged(what, result, program.expected)
-        return function, program.inputs
+    def made(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what has been made under a key, or make it."""
+        if key not in self.programs:
+            self.programs[key] = make()
+        return self.programs[key]
+
+    def timed(self, key: Any, chain: Call, twin: Call, effort: Effort) -> Floats:
+        """Return the seconds of chain and twin, [repetitions, 2], those of earlier passes too."""
+        self.taken[key].append(pairs(chain, twin, effort))
+        return np.concatenate(self.taken[key])
+
+    def chain(self, case: CollectiveCase) -> Call:
+        made = boxing_chains.chain(case, self.cluster)
+        return _built(case.collective, case.mode, made)
+
+    def twin(self, case: CollectiveCase) -> Call:
+        return _built("nothing", case.mode, boxing_chains.twin(case, self.cluster))
 
     def device(self) -> dict[str, Any]:
         """Measure the device's chains, all ranks at work; with the repetitions of earlier passes."""
-        passes = self.task["passes"]
-        effort = Effort(15, 1, self.task["device_s"] / passes, self.least)
+        limit_s = (_QUICK_DEVICE_S if self.settings.quick else _DEVICE_S) / self.settings.passes
+        effort = Effort(_DEVICE_PAIRS, 1, limit_s, self.least)
         found = {}
         for name, chain in device_chains.chains().items():
-            if name not in self.devices:
-                self.devices[name] = self.of_device(chain)
-            self.taken[name].append(pairs(*self.devices[name], effort))
-            taken = np.concatenate(self.taken[name])
+            first, second = self.made(name, partial(self.of_device, chain))
+            taken = self.timed(name, first, second, effort)
             found[name] = {
                 "chain_s": taken[:, 0].tolist(),
                 "twin_s": taken[:, 1].tolist(),
@@ -133,27 +139,34 @@ class _Measuring:
 
     def of_device(self, chain: device_chains.OpChain) -> tuple[Call, Call]:
         """Return the programs of a chain of the device, called once."""
-        mesh = flow.placement("cpu", list(range(self.cluster.ranks)))
+        mesh = flow.placement("cpu", self.cluster.ranks.ravel().tolist())
         inputs = [boxing_chains.replicated(array, mesh) for array in chain.inputs]
-        mode = self.task["device_mode"]
+        mode = self.settings.modes[0]
         first, second = ((function_of(body, mode), inputs) for body in chain.bodies())
         for program in (first, second):
             call(*program)
         return first, second
 
-    def tell(self, line: dict[str, Any]) -> None:
-        """Let the parent know, on rank 0."""
-        if self.results is not None:
-            with self.results.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+
+def _built(what: str, mode: str, program: boxing_chains.ChainProgram) -> Call:
+    """Call a program once, which compiles a graph, and check what it returns."""
+    function = function_of(program.body, mode)
+    _, result = call(function, program.inputs)
+    boxing_chains.check_unchanged(what, result, program.expected)
+    return function, program.inputs
+
+
+def _longest_s(begin_s: float) -> float:
+    """Return the time since a rank's own `begin_s`, of the rank for which it is longest."""
+    return float(of_all_ranks([time.perf_counter() - begin_s]).max())
 
 
 def main(folder: Path) -> None:
     """Carry out folder/task.json of rank 0; outcome.json tells each node whether more is to come."""
     text = (folder / "task.json").read_text() if flow.env.get_rank() == 0 else ""
-    task = json.loads(text_of_rank_0(text))
+    task = msgspec.json.decode(text_of_rank_0(text), type=LinkTask)
     _Measuring(task, folder).run()
-    (folder / "outcome.json").write_text(json.dumps({"more": task["more"]}))
+    (folder / "outcome.json").write_text(json.dumps({"more": task.more}))
     flow.comm.barrier()
 
 

@@ -19,8 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.engine.oneflow.capture.reader import DTYPE_NUMBERS
+from autoddl.engine.oneflow.run.job_writer import JobWriter, write_signature
 from autoddl.sbp.program import Op, Program
+from autoddl.sbp.state import NdSbp
 
+_BROADCAST = NdSbp.parse("B")
 _PREFIX = "autoddl-stamp-"
 _OPERANDS = {"in": "float32", "step": "int64", "tag": "int8"}  # of the stamping op; all one element
 _WALL_TIME = 0x09  # tag of the first field of an Event message: a double
@@ -92,14 +95,12 @@ def _wall_times(content: bytes) -> list[float]:
     return times[1:]  # the first says which version of the format it is
 
 
-class _StampWriter:
-    """Add ops to one job proto, beside the op `like`: on its devices, in its scope."""
+class _StampWriter(JobWriter):
+    """Add ops beside the op `like`: on its devices, in its scope."""
 
     def __init__(self, job: Any, like: str) -> None:
-        self.job = job
-        self.ops = {op.name: op for op in job.net.op}
-        self.like = self.ops[like]
-        self.group = next(g for g in job.placement.placement_group if like in g.op_set.op_name)
+        super().__init__(job, graph_name="")
+        self.like = like
         self.count = 0
         self.sources: dict[str, str] = {}
 
@@ -122,17 +123,14 @@ class _StampWriter:
         return name
 
     def add(self, op_type: str, *, after: str | None = None) -> str:
-        op = self.job.net.op.add()
-        op.name = f"{_PREFIX}{self.count}"
+        like, op = self.ops[self.like], self.job.net.op.add()
+        name = f"{_PREFIX}{self.count}"
         self.count += 1
-        op.device_tag, op.scope_symbol_id = self.like.device_tag, self.like.scope_symbol_id
+        op.name, op.device_tag, op.scope_symbol_id = name, like.device_tag, like.scope_symbol_id
         op.user_conf.op_type_name = op_type
         if after is not None:
             op.ctrl_in_op_name.append(after)
-        self.group.op_set.op_name.append(op.name)
-        self.job.job_parallel_view_conf.op_name2is_local_parallel_view[op.name] = False
-        self.ops[op.name] = op
-        name: str = op.name
+        self.added(op, self.group[self.like])
         return name
 
     def _constant(self, dtype: str) -> str:
@@ -156,12 +154,4 @@ class _StampWriter:
 
     def broadcast(self, name: str, operands: Sequence[str]) -> None:
         """Make an op all-broadcast (the mesh has one axis)."""
-        view = self.job.job_parallel_view_conf
-        conf = view.op_name2nd_sbp_signature_conf[name]
-        conf.Clear()
-        if name in view.op_name2sbp_signature_conf:
-            del view.op_name2sbp_signature_conf[name]
-        for operand in operands:
-            conf.bn_in_op2nd_sbp[operand].sbp_parallel.add().broadcast_parallel.SetInParent()
-            legacy = view.op_name2sbp_signature_conf[name].bn_in_op2sbp_parallel[operand]
-            legacy.broadcast_parallel.SetInParent()
+        write_signature(self.job, name, dict.fromkeys(operands, _BROADCAST))

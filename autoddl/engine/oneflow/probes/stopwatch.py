@@ -1,12 +1,14 @@
-"""Time calls of functions of global tensors, on all ranks at once."""
+"""Time calls of functions of global tensors, on all ranks at once, and report what they took."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import oneflow as flow
@@ -82,6 +84,13 @@ def pairs(
         count = max(min(fitting, _MOST_BETWEEN_LOOKS, 2 * len(done)), effort.least - len(done))
         count = min(count, effort.iterations - len(done))
     return done
+
+
+def report(folder: Path, line: Any) -> None:
+    """Append a line to results.jsonl, on rank 0: what a crash ends later is not lost."""
+    if flow.env.get_rank() == 0:
+        with (folder / "results.jsonl").open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
 
 
 def of_all_ranks(values: Sequence[float]) -> Floats:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autoddl.calibrate.network import link_plot
-from autoddl.calibrate.network.link_cases import CollectiveCase, RankGrid, Timing, schedule
+from autoddl.calibrate.network.link_cases import CollectiveCase, LinkSettings, Timing
 from autoddl.calibrate.network.link_fits import (
     COLUMNS,
     LinkFits,
@@ -17,9 +17,9 @@ from autoddl.calibrate.network.link_fits import (
     profile_of,
     raw_table,
 )
-from autoddl.calibrate.network.link_settings import LinkSettings
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.profile import Device
+from autoddl.perfmodel.topology import Crossing
 
 SIZES = (1 << 12, 1 << 16, 1 << 22)
 SETTINGS = LinkSettings(2, nnodes=2, sizes=SIZES, mode="both")
@@ -54,9 +54,8 @@ def test_profile() -> None:
     assert profile.sharing == pytest.approx({"node": 0.8})
     assert "2 nodes with 2 CPU ranks each" in profile.source
     for case in SETTINGS.cases():
-        link = profile.link(
-            case.collective, case.level, case.group_size, inner=case.inner, groups=case.groups
-        )
+        way = Crossing(case.level, case.group_size, case.inner, case.groups)
+        link = profile.link(case.collective, way)
         assert (link.inner, link.group_size) == (case.inner, case.group_size)
         assert link.alpha_s == pytest.approx(1e-4)
         assert link.beta_s_per_byte == pytest.approx(beta(case))
@@ -73,7 +72,7 @@ def test_inside_a_node_the_profile_has_groups_that_all_work() -> None:
     profile = profile_of(fits_of(made, ("graph",)), settings, name="x", device=DEVICE)
     assert {link.groups for link in profile.links} == {1}
     assert len({(link.collective, link.group_size) for link in profile.links}) == len(profile.links)
-    assert profile.link("all_gather", "gpu", 2).beta_s_per_byte == pytest.approx(2e-9)
+    assert profile.link("all_gather", Crossing("gpu", 2)).beta_s_per_byte == pytest.approx(2e-9)
     assert profile.sharing == pytest.approx({"gpu": 1.0})
 
 
@@ -86,7 +85,7 @@ def test_noise_is_reported(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_raw_table() -> None:
-    table = list(csv.DictReader(io.StringIO(raw_table(RESULTS))))
+    table = list(csv.DictReader(io.StringIO(raw_table(RESULTS).decode())))
     assert tuple(table[0]) == COLUMNS
     assert len(table) == len(SETTINGS.cases())
     for line, row in zip(table, RESULTS.rows, strict=True):
@@ -98,9 +97,9 @@ def test_raw_table() -> None:
 
 
 def test_a_case_without_a_fit_has_no_fitted_time() -> None:
-    case = schedule(RankGrid(1, 2), modes=("graph",), sizes=(64,))[0]
+    case = LinkSettings(2, sizes=(64,)).cases()[0]
     results = LinkFits((Timing(case, 64, 1, 1.0, 1.0, 1.0, 1.0),), {"graph": ()})
-    assert raw_table(results).splitlines()[1].endswith(",")
+    assert raw_table(results).splitlines()[1].endswith(b",")
 
 
 def test_plot() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from autoddl.perfmodel.oneflow import memory
-from autoddl.perfmodel.step_cost import step_cost
 from autoddl.perfmodel.timeline import predict
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
@@ -50,7 +49,7 @@ def test_an_estimate_is_what_its_layout_costs(make, mesh: str) -> None:  # type:
         row = Assigned(problem, assignment).estimate("row")
         layout = assigned_layout(problem, assignment)
         priced = predict(problem.mesh, problem.profile, layout)
-        cost = step_cost(problem.mesh, problem.profile, layout)
+        cost = problem.prices.step(layout)
         assert row.compute_s == pytest.approx(sum(p.seconds for p in cost.ops.rows()))
         assert row.communication_s == pytest.approx(sum(p.seconds for p in cost.boxings.rows()))
         assert row.step_s == pytest.approx(priced.step_s)

@@ -6,7 +6,7 @@ import pytest
 
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.pipeline.pipeline_step import StageWork
-from autoddl.perfmodel.roofline import op_s
+from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import PARTS, Staged
@@ -28,17 +28,15 @@ def staged(micro_batches: int, bounds: tuple[int, ...]) -> Staged:
 
 
 def moved_s(op_type: str, family: str, size: int) -> float:
-    return op_s(
-        PROFILE.device, op_type=op_type, family=family, dtype="float32", flops=0.0, moved_bytes=size
-    )
+    return op_s(PROFILE.device, OpWork(op_type, family, "float32", 0.0, size))
 
 
 def seconds(found: Staged, stage: int, phase: str) -> float:
     """Return the seconds of a stage's ops alone."""
     return sum(
-        price.seconds
-        for where, kind, price in found.prices["compute"]
-        if (where, kind) == (stage, phase)
+        spent.seconds
+        for spent in found.planned
+        if (spent.stage, spent.phase, spent.stream) == (stage, phase, "compute")
     )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autoddl.calibrate.device.op_timing import OpSource
+
 
 def event(seconds: float, rest: bytes = b"\x10\x00") -> bytes:
     """Encode an Event as TensorFlow's record format has it: length, checksum, data, checksum."""
@@ -45,7 +47,7 @@ def test_a_stamped_step_is_the_same_step(tmp_path: Path) -> None:
     from autoddl.engine.oneflow.capture.reader import program_of
     from autoddl.engine.oneflow.capture.shadow import kept_gradients, shadow
     from autoddl.engine.oneflow.probes import stamps
-    from autoddl.engine.oneflow.probes.device_sources import sources
+    from autoddl.engine.oneflow.probes.device_sources import graph_of
     from autoddl.engine.oneflow.run.training_step import make_global
     from autoddl.sbp.state import NdSbp
 
@@ -55,7 +57,7 @@ def test_a_stamped_step_is_the_same_step(tmp_path: Path) -> None:
     try:
         for stamped in (False, True):
             flow.manual_seed(0)
-            graph, inputs = sources(quick=True)[-1].make()
+            graph, inputs = graph_of(OpSource("rows", (256, 512), "adam"))
             mesh = flow.placement("cpu", [0])
             make_global(graph, lambda _, mesh=mesh: mesh, NdSbp.parse("B"))
             given = [x.to_global(placement=mesh, sbp=flow.sbp.broadcast) for x in inputs]

@@ -18,8 +18,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import BASELINES
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import SAVED
-from autoddl.search.reductions.saved_states import made_again
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.solvers.random_sampling import random_assignment
 from experiments.models import gpt
 from experiments.models.training import OPTIMIZERS, seed_weights
@@ -97,8 +96,9 @@ def distance(plan, model, weights):
 
 def waiting_plan(program, mesh):
     """Return a plan whose tensors wait for the backward pass in states drawn at random."""
-    problem = with_saved(build(program, Mesh.parse(mesh), profiles.load(None)))
-    assignment = list(made_again(problem, BASELINES["ZeRO 2"](problem)))
+    saved = SavedTensors.apply(build(program, Mesh.parse(mesh), profiles.load(None)))
+    problem = saved.network
+    assignment = list(saved.as_made(saved.invert(BASELINES["ZeRO 2"](problem))))
     drawn, factors = random_assignment(problem, 3), problem.factors
     saved = problem.variables.of_kind(SAVED)
     for factor, number in enumerate(factors.table):

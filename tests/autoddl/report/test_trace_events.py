@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -17,17 +16,16 @@ from autoddl.perfmodel.pipeline.pipeline_step import (
     TransferWork,
 )
 from autoddl.perfmodel.pipeline.pipeline_timeline import simulate
-from autoddl.report.chrome_trace import chrome_trace, write_chrome_trace
+from autoddl.report.perfetto import chrome_trace
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2)])
-def test_trace(schedule: str, chunks: int, tmp_path: Path) -> None:
+def test_trace(schedule: str, chunks: int) -> None:
     work = StageWork(((COMPUTE, 1.0), (BOXING, 0.5)), ((COMPUTE, 2.0),), ((BOXING, 1.0),))
     transfers = (TransferWork(0, 1, 0.25, "hidden"), TransferWork(1, 0, 0.25))
     timeline = simulate(PipelineStep((work,) * 4, 4, transfers, schedule, chunks, device_of=None))
-    write_chrome_trace(timeline, tmp_path / "trace.json")
-    data = json.loads((tmp_path / "trace.json").read_text())
-    assert data == chrome_trace(timeline)
+    data = chrome_trace(timeline)
+    assert json.loads(json.dumps(data)) == data
     spans = [e for e in data["traceEvents"] if e["ph"] == "X"]
     names = {
         (e["name"], e["pid"], e["tid"]): e["args"]["name"]

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from autoddl.calibrate import campaign
-from autoddl.calibrate.campaign import ClusterNode
-from autoddl.calibrate.network import link_timing
-from autoddl.calibrate.network.link_cases import CollectiveCase, Timing
-from autoddl.calibrate.network.link_settings import QUICK_SIZES, LinkSettings
-from autoddl.calibrate.network.link_timing import FinishedLinks, time_links
+from autoddl.calibrate import campaign, probe_launches
+from autoddl.calibrate.campaign import OnProgress
+from autoddl.calibrate.network.link_campaign import LinkCampaign
+from autoddl.calibrate.network.link_cases import (
+    QUICK_SIZES,
+    CollectiveCase,
+    LinkSettings,
+    LinkTask,
+    Timing,
+)
+from autoddl.calibrate.probe_launches import probe_job
 from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
-from autoddl.launch.launcher import LaunchError, LaunchResult
+from autoddl.launch.job import LaunchArgumentError, LaunchError, LaunchJob, LaunchResult
 from autoddl.perfmodel import collectives
 
-Job = dict[str, Any]
 ONEFLOW = engines.load("oneflow")
 
 
@@ -47,32 +51,31 @@ def line_of(case: CollectiveCase) -> str:
     taken = collectives.seconds(
         case.collective, case.group_size, case.size_bytes, alpha_s=1e-4, beta_s_per_byte=1e-9
     )
-    return json.dumps(
-        {"row": Timing(case, case.size_bytes, 5, taken, taken, taken, taken).to_json()}
-    )
+    row = Timing(case, case.size_bytes, 5, taken, taken, taken, taken)
+    return msgspec.json.encode({"row": row}).decode()
 
 
 class Ranks:
-    """Stand in for `launch`: carry out `done` of the cases, then end as told."""
+    """Stand in for `launcher.run`: carry out `done` of the cases, then end as told."""
 
     def __init__(self, *outcomes: tuple[LaunchResult, int | None]) -> None:
         self.outcomes = list(outcomes)
-        self.tasks: list[dict[str, Any]] = []
-        self.jobs: list[Job] = []
+        self.tasks: list[LinkTask] = []
+        self.jobs: list[LaunchJob] = []
 
-    def __call__(self, command: list[str], **job: Any) -> LaunchResult:
-        folder = Path(command[-1])
+    def __call__(self, job: LaunchJob, on_turn: Callable[[], None] = lambda: None) -> LaunchResult:
+        folder = Path(job.command[-1])
         outcome, done = self.outcomes.pop(0) if self.outcomes else (OK, None)
         self.jobs.append(job)
-        if job["node_rank"] > 0:
+        if job.node_rank > 0:
             (folder / "outcome.json").write_text(json.dumps({"more": bool(self.outcomes)}))
             return outcome
-        task = json.loads((folder / "task.json").read_text())
+        task = msgspec.json.decode((folder / "task.json").read_bytes(), type=LinkTask)
         self.tasks.append(task)
         with (folder / "results.jsonl").open("a") as file:
-            for values in task["cases"][:done]:
-                file.write(line_of(CollectiveCase(**values)) + "\n")
-            if task["device"] and done is None:
+            for case in task.cases[:done]:
+                file.write(line_of(case) + "\n")
+            if task.device and done is None:
                 file.write(json.dumps({"device": {"matmul": {}}}) + "\n")
             if done is not None:
                 file.write('{"row": {"ca')  # what a killed rank may leave
@@ -85,26 +88,33 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ranks]:
 
     def put(*outcomes: tuple[LaunchResult, int | None]) -> Ranks:
         ranks = Ranks(*outcomes)
-        monkeypatch.setattr(campaign, "launch", ranks)
+        monkeypatch.setattr(probe_launches, "run", ranks)
         return ranks
 
     monkeypatch.setattr(type(ONEFLOW), "installed", lambda engine: True)
     return put
 
 
-def memory_only() -> FinishedLinks:
-    return FinishedLinks(None, SMALL)
+def measure(
+    links: LinkCampaign, progress: OnProgress = lambda text, done: None, **options: Any
+) -> None:
+    settings = links.settings
+    fields = {"nproc_per_node": settings.nproc_per_node, "nnodes": settings.nnodes, **options}
+    links.run(probe_job(ONEFLOW, ONEFLOW.probes.links, **fields), progress)
+
+
+def measured(links: LinkCampaign) -> set[CollectiveCase]:
+    return {timing.case for timing in links.timings}
 
 
 def test_one_launch_measures_all(start: Callable[..., Ranks]) -> None:
-    ranks, partial, seen = start(), memory_only(), []
-    assert time_links(
-        ONEFLOW, SMALL, partial, progress=lambda text, done: seen.append((text, done))
-    )
-    assert list(partial.timings) == SMALL.cases()
-    assert partial.device is not None
+    ranks, links = start(), LinkCampaign(SMALL)
+    seen: list[tuple[str, float]] = []
+    measure(links, lambda text, done: seen.append((text, done)))
+    assert tuple(timing.case for timing in links.timings) == SMALL.cases()
+    assert links.device == {"matmul": {}}
     (task,) = ranks.tasks
-    assert (task["iterations"], task["warm_up"], task["more"]) == (1000, 2, False)
+    assert (task.settings, task.more) == (SMALL, False)
     assert seen[0] == ("starting the ranks", 0.0)
     assert seen[-1] == ("device", 1.0)
     assert [done for _, done in seen] == sorted(done for _, done in seen)
@@ -112,19 +122,25 @@ def test_one_launch_measures_all(start: Callable[..., Ranks]) -> None:
 
 def test_one_rank_has_no_cases(start: Callable[..., Ranks]) -> None:
     ranks = start()
-    time_links(ONEFLOW, LinkSettings(1), memory_only())
-    assert [(task["cases"], task["device"]) for task in ranks.tasks] == [([], True)]
+    measure(LinkCampaign(LinkSettings(1)))
+    assert [(task.cases, task.device) for task in ranks.tasks] == [((), True)]
+    measure(LinkCampaign(LinkSettings(1, device=False)))
+    assert len(ranks.tasks) == 1
 
 
 def test_little_memory_makes_several_launches(
     start: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_timing, "memory", lambda key: 1 << 26)
-    ranks, partial = start(), memory_only()
-    time_links(ONEFLOW, SMALL, partial)
-    assert set(partial.timings) == set(SMALL.cases())
+    free = 1 << 27
+    monkeypatch.setattr(campaign, "memory", lambda key: 4 * free)
+    settings = LinkSettings(2, sizes=tuple(1 << k for k in range(14, 26, 2)))
+    ranks, links = start(), LinkCampaign(settings)
+    measure(links)
+    assert tuple(case for task in ranks.tasks for case in task.cases) == settings.cases()
+    for task in ranks.tasks:
+        assert len(task.cases) == 1 or sum(c.memory_bytes for c in task.cases) <= free
     assert len(ranks.tasks) > 1
-    assert [(task["device"], task["more"]) for task in ranks.tasks] == [
+    assert [(task.device, task.more) for task in ranks.tasks] == [
         *[(False, True)] * (len(ranks.tasks) - 1), (True, False)
     ]  # fmt: skip
 
@@ -133,20 +149,20 @@ def test_little_memory_makes_several_launches(
 def test_after_a_crash_or_a_hang_the_next_launch_goes_on(
     outcome: LaunchResult, start: Callable[..., Ranks], caplog: pytest.LogCaptureFixture
 ) -> None:
-    ranks, partial = start((outcome, 1)), memory_only()
-    time_links(ONEFLOW, SMALL, partial)
-    assert set(partial.timings) == set(SMALL.cases())
-    assert [len(task["cases"]) for task in ranks.tasks] == [4, 3]
+    ranks, links = start((outcome, 1)), LinkCampaign(SMALL)
+    measure(links)
+    assert measured(links) == set(SMALL.cases())
+    assert [len(task.cases) for task in ranks.tasks] == [4, 3]
     assert f"{outcome.message}; trying once more" in caplog.text
 
 
 def test_what_partial_results_have_is_not_measured_again(start: Callable[..., Ranks]) -> None:
-    partial = memory_only()
-    partial.file.add(json.loads(line_of(SMALL.cases()[0])))
+    links = LinkCampaign(SMALL)
+    links.add(json.loads(line_of(SMALL.cases()[0])))
     ranks = start()
-    time_links(ONEFLOW, SMALL, partial)
-    assert [len(task["cases"]) for task in ranks.tasks] == [3]
-    time_links(ONEFLOW, SMALL, partial)
+    measure(links)
+    assert [len(task.cases) for task in ranks.tasks] == [3]
+    measure(links)
     assert len(ranks.tasks) == 1
 
 
@@ -154,10 +170,10 @@ def test_a_case_that_always_crashes_is_left_out(
     start: Callable[..., Ranks], caplog: pytest.LogCaptureFixture
 ) -> None:
     start((CRASH, 1), (CRASH, 0), (CRASH, 0))
-    partial = memory_only()
-    time_links(ONEFLOW, SMALL, partial)
+    links = LinkCampaign(SMALL)
+    measure(links)
     bad = SMALL.cases()[1]
-    assert set(SMALL.cases()) - set(partial.timings) == {bad}
+    assert set(SMALL.cases()) - measured(links) == {bad}
     assert f"3 times in {bad.label} of {bad.size_bytes} bytes, which is left out" in caplog.text
 
 
@@ -173,35 +189,41 @@ def test_a_case_that_always_crashes_is_left_out(
 def test_other_failures_are_errors(
     outcomes: list[tuple[LaunchResult, int]], launches: int, start: Callable[..., Ranks]
 ) -> None:
-    ranks, partial = start(*outcomes), memory_only()
+    ranks, links = start(*outcomes), LinkCampaign(SMALL)
     with pytest.raises(LaunchError, match=outcomes[-1][0].message):
-        time_links(ONEFLOW, SMALL, partial)
+        measure(links)
     assert len(ranks.tasks) == launches
-    assert len(partial.timings) == outcomes[0][1]
+    assert len(links.timings) == outcomes[0][1]
+
+
+def test_the_device_is_not_left_out(start: Callable[..., Ranks]) -> None:
+    ranks, links = start(*[(CRASH, 4)] * 20), LinkCampaign(SMALL)
+    with pytest.raises(LaunchError):
+        measure(links)
+    assert len(ranks.tasks) == 3 and not links.device
 
 
 def test_time_limit_and_ports(start: Callable[..., Ranks]) -> None:
     ranks = start((CRASH, 1), (CRASH, 1))
-    node = ClusterNode(0, "10.0.0.1", 5000)
-    time_links(ONEFLOW, replace(SMALL, nnodes=2), memory_only(), node=node, timeout_s=100.0)
-    assert [job["master_port"] for job in ranks.jobs] == [5000, 5001, 5002]
-    assert {job["master_addr"] for job in ranks.jobs} == {"10.0.0.1"}
-    assert {job["nnodes"] for job in ranks.jobs} == {2}
-    assert 99 < ranks.jobs[-1]["timeout_s"] <= 100
+    links = LinkCampaign(replace(SMALL, nnodes=2))
+    measure(links, master_addr="10.0.0.1", master_port=5000, timeout_s=100.0)
+    assert [job.master_port for job in ranks.jobs] == [5000, 5001, 5002]
+    assert {(job.nnodes, job.master_addr) for job in ranks.jobs} == {(2, "10.0.0.1")}
+    last_s = ranks.jobs[-1].timeout_s
+    assert last_s is not None and 99 < last_s <= 100
 
 
 def test_other_nodes_follow(start: Callable[..., Ranks]) -> None:
-    ranks, partial = start((OK, None), (CRASH, None), (OK, None)), memory_only()
-    assert not time_links(
-        ONEFLOW, replace(SMALL, nnodes=2), partial, node=ClusterNode(1, "10.0.0.1", 5000)
+    ranks, links = (
+        start((OK, None), (CRASH, None), (OK, None)),
+        LinkCampaign(replace(SMALL, nnodes=2)),
     )
-    assert [job["master_port"] for job in ranks.jobs] == [5000, 5001, 5002]
-    assert not partial.timings
+    measure(links, node_rank=1, master_port=5000)
+    assert [job.master_port for job in ranks.jobs] == [5000, 5001, 5002]
+    assert not links.timings
     ranks = start(*[(CRASH, None)] * 20)
     with pytest.raises(LaunchError, match="SIGSEGV"):
-        time_links(
-            ONEFLOW, replace(SMALL, nnodes=2), partial, node=ClusterNode(1, "10.0.0.1", 5000)
-        )
+        measure(links, node_rank=1, master_port=5000)
     assert len(ranks.jobs) == 9
 
 
@@ -209,42 +231,43 @@ def test_a_disk_that_fills_up_ends_the_ranks(
     start: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Slow(Ranks):
-        def __call__(self, command: list[str], **job: Any) -> LaunchResult:
-            ended = super().__call__(command, **job)
-            time.sleep(30)  # until the interrupt comes
-            return ended
+        def __call__(
+            self, job: LaunchJob, on_turn: Callable[[], None] = lambda: None
+        ) -> LaunchResult:
+            super().__call__(job)
+            on_turn()
+            raise AssertionError("not reached")
 
-    monkeypatch.setattr(campaign, "launch", Slow((OK, 2)))
-    partial = FinishedLinks(tmp_path / "x.partial", SMALL)
-    partial.file.path = Path("/dev/full")
+    monkeypatch.setattr(probe_launches, "run", Slow((OK, 2)))
+    links = LinkCampaign(SMALL, tmp_path / "x.partial")
+    links.partial = Path("/dev/full")
     with pytest.raises(AutoDDLError, match="/dev/full: No space left on device"):
-        time_links(ONEFLOW, SMALL, partial)
+        measure(links)
 
 
 def test_ctrl_c_keeps_what_is_done(
     start: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(Ranks):
-        def __call__(self, command: list[str], **job: Any) -> LaunchResult:
-            super().__call__(command, **job)
+        def __call__(
+            self, job: LaunchJob, on_turn: Callable[[], None] = lambda: None
+        ) -> LaunchResult:
+            super().__call__(job)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(campaign, "launch", Interrupted((OK, 3)))
-    partial = memory_only()
+    monkeypatch.setattr(probe_launches, "run", Interrupted((OK, 3)))
+    links = LinkCampaign(SMALL)
     with pytest.raises(KeyboardInterrupt):
-        time_links(ONEFLOW, SMALL, partial)
-    assert len(partial.timings) == 3
+        measure(links)
+    assert len(links.timings) == 3
 
 
-def test_without_oneflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LaunchArgumentError, match="nproc_per_node: got 0"):
+        measure(LinkCampaign(LinkSettings(0)))
     monkeypatch.setattr(type(ONEFLOW), "installed", lambda engine: False)
     with pytest.raises(AutoDDLError, match=r"pip install 'autoddl\[oneflow\]'"):
-        time_links(ONEFLOW, SMALL, memory_only())
-
-
-def test_bad_time_limit(start: Callable[..., Ranks]) -> None:
-    with pytest.raises(AutoDDLError, match=r"timeout: got 0\.0; allowed are more than 0 seconds"):
-        time_links(ONEFLOW, SMALL, memory_only(), timeout_s=0.0)
+        measure(LinkCampaign(SMALL))
 
 
 def test_quick_measures_less() -> None:

@@ -1,0 +1,70 @@
+"""The campaign of fit-network: the cases of its settings, and the device of a rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autoddl.calibrate.campaign import Campaign
+from autoddl.calibrate.network.link_cases import (
+    CollectiveCase,
+    LinkSettings,
+    LinkTask,
+    RankDevice,
+    Timing,
+)
+
+DEVICE = RankDevice()
+
+
+class LinkCampaign(Campaign[CollectiveCase | RankDevice]):
+    """Time every case, and the device last; the budget counts from the making of this."""
+
+    kind = "fit_network"
+
+    def __init__(
+        self, settings: LinkSettings, partial: Path | None = None, *, fresh: bool = False
+    ) -> None:
+        self.settings = settings
+        self._end_s = time.monotonic() + settings.seconds
+        device = (DEVICE,) if settings.device else ()
+        parts: tuple[CollectiveCase | RankDevice, ...] = (*settings.cases(), *device)
+        super().__init__(parts, settings.fingerprint(), partial, fresh=fresh)
+
+    @property
+    def timings(self) -> list[Timing]:
+        """Return what the cases took, in their order."""
+        return [self.found[c] for c in self.parts if c is not DEVICE and c in self.found]
+
+    @property
+    def device(self) -> dict[str, Any]:
+        """Return what the ranks measured of their device; empty where they did not."""
+        found: dict[str, Any] = self.found.get(DEVICE, {})
+        return found
+
+    def read(self, line: Any) -> tuple[CollectiveCase | RankDevice, Any]:
+        """See `Campaign.read`."""
+        if "device" in line:
+            return DEVICE, dict(line["device"])
+        timing = msgspec.convert(line["row"], Timing)
+        return timing.case, timing
+
+    def task(self, batch: Sequence[CollectiveCase | RankDevice], left: Sequence[Any]) -> LinkTask:
+        """Give a batch its share of the time that is left."""
+        here, ahead = ([p for p in of if isinstance(p, CollectiveCase)] for of in (batch, left))
+        share = sum(c.weight for c in here) / (sum(c.weight for c in ahead) or 1.0)
+        return LinkTask(
+            self.settings,
+            tuple(here),
+            budget_s=max(0.0, self._end_s - time.monotonic()) * share,
+            device=DEVICE in batch,
+            more=len(batch) < len(left),
+        )
+
+    def lines(self, part: CollectiveCase | RankDevice) -> int:
+        """Return how often the ranks report a part: a case in every pass."""
+        return 1 if part is DEVICE else self.settings.passes

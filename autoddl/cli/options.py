@@ -1,0 +1,66 @@
+"""Options that several commands share, and types of options that click does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from types import SimpleNamespace
+from typing import Any
+
+import click
+
+Decorator = Callable[[Any], Any]
+
+
+def with_options(*options: Decorator) -> Decorator:
+    """Return a decorator that gives a command several options, in this order."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
+NODES = with_options(
+    click.option("--nnodes", type=int, default=1, metavar="N", help="nodes (1)"),
+    click.option("--node-rank", type=int, default=0, metavar="K", help="this node, from 0"),
+    click.option(
+        "--master-addr", default="127.0.0.1", metavar="HOST", help="where others reach node 0"
+    ),
+    click.option(
+        "--share-cores",
+        type=bool,
+        metavar="[yes|no]",
+        help="bind each rank to a core and wait asleep (yes with < 2 cores a rank)",
+    ),
+)
+"""Of commands that start ranks on several nodes; all are fields of LaunchJob."""
+
+POSITIVE = click.FloatRange(0, min_open=True)
+MEASURING = with_options(
+    click.option("--json", "as_json", is_flag=True, help="print the profile instead of a table"),
+    click.option("--fresh", is_flag=True, help="forget the results of an interrupted run"),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=POSITIVE,
+        metavar="SECONDS",
+        help="end the ranks after this time",
+    ),
+)
+"""Of commands that measure."""
+
+
+def fields_of(kind: Any, options: SimpleNamespace) -> dict[str, Any]:
+    """Return the options that were given and have the names of fields of a dataclass."""
+    asked = {name: getattr(options, name, None) for name in kind.__dataclass_fields__}
+    return {name: value for name, value in asked.items() if value not in (None, ())}
+
+
+class Listed(click.ParamType):
+    """Words between commas, each once and of another type: `Listed(int)` reads "2,4" as (2, 4)."""
+
+    name = "list"
+
+    def __init__(self, each: Any) -> None:
+        self.each = click.types.convert_type(each)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        words = (word.strip() for word in value.split(","))
+        return tuple(dict.fromkeys(self.each.convert(w, param, ctx) for w in words if w))

@@ -1,0 +1,27 @@
+"""Works one by one, as tests write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoddl.perfmodel.event_simulation import ResourceParts, Works, by_number
+
+
+@dataclass(slots=True)
+class SimulatedWork:
+    """One work: its parts in turn, how many works it waits for, and what waits for it."""
+
+    name: str
+    parts: ResourceParts
+    waits: int = 0
+    next: list[int] = field(default_factory=list)
+
+
+def works_of(found: Sequence[SimulatedWork]) -> Works:
+    pairs = [(number, later) for number, work in enumerate(found) for later in work.next]
+    first, then = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    parts = by_number([work.parts for work in found])
+    return Works.of([work.name for work in found], *parts, first, then)
