@@ -8,12 +8,12 @@ Source: Williams, Waterman, Patterson, Roofline, CACM 52 (4), 2009.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from autoddl.perfmodel.kernel_variants import variant
 from autoddl.perfmodel.profile import Device, Kernel, rate_of
-from autoddl.sbp.program import Op, Program
+from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import OpView, find
 from autoddl.sbp.shards import local_shape
@@ -33,14 +33,21 @@ class OpWork(NamedTuple):
 
     @classmethod
     def of(cls, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]) -> OpWork:
-        """Return the work of an op on each device of a mesh with these axis sizes.
-
-        Flops are those of the op type's rule on the local shapes, none for an op without a rule; moved
-        bytes are all its local operands.
-        """
+        """Return the work of an op on each device of a mesh with these axis sizes."""
         tensors = {operand: program.tensor[name] for operand, name in op.operands}
-        local = {o: local_shape(t.shape, signature[o], mesh) or t.shape for o, t in tensors.items()}
-        view, rule = OpView.of(op, local), find(op.type)
+        local = [local_shape(t.shape, signature[o], mesh) or t.shape for o, t in tensors.items()]
+        return cls.local(op, tensors, local)
+
+    @classmethod
+    def local(
+        cls, op: Op, tensors: Mapping[str, Tensor], shapes: Sequence[tuple[int, ...]]
+    ) -> OpWork:
+        """Return the work of an op whose operands have these shapes on each device.
+
+        Flops are those of the op type's rule on them, none for an op without a rule; moved bytes are
+        all its operands.
+        """
+        view, rule = OpView.of(op, dict(zip(tensors, shapes, strict=True))), find(op.type)
         first = next(iter(tensors.values()), None)
         return cls(
             op.type,

@@ -200,7 +200,8 @@ class _Builder:
             signature = {o: choice[TENSOR] if t in follows else one for o, t in update.inputs}
             if tuple(signature.values()) in valid:
                 kept.append(index)
-                seconds.append(self._seconds(update, signature))
+                work = OpWork.of(self.program, update, signature, self.mesh.shape)
+                seconds.append(op_s(self.profile.device, work))
         if not kept:
             raise AutoDDLError(
                 f"pin of {parameter.tensor}: its optimizer's op type {update.type} can't update it in "
@@ -268,12 +269,12 @@ class _Builder:
             )
         operands = {o: self.program.tensor[t] for o, t in op.operands}
         memory = [sum(self._bytes(operands[o], c[o]) for o in kept) for c in found]
-        known: dict[tuple[tuple[int, ...] | None, ...], float] = {}  # by local shapes
+        known: dict[tuple[tuple[int, ...], ...], float] = {}  # by local shapes
         seconds = []
         for choice in found:
-            local = tuple([self._local(t.shape, choice[o]) for o, t in operands.items()])
+            local = tuple([self._local(t.shape, choice[o]) or t.shape for o, t in operands.items()])
             if local not in known:
-                known[local] = self._seconds(op, choice)
+                known[local] = op_s(self.profile.device, OpWork.local(op, operands, local))
             seconds.append(known[local])
         return Domain(found, np.array(seconds), ints(memory))
 
@@ -293,10 +294,6 @@ class _Builder:
                 self.program, op, self.mesh, self.lists, self.allow, limits=self.limits
             ),
         )
-
-    def _seconds(self, op: Op, signature: NdSignature) -> float:
-        work = OpWork.of(self.program, op, signature, self.mesh.shape)
-        return op_s(self.profile.device, work)
 
     def _table(self, tensor: Tensor, own: bool) -> RedistributionTable:
         return self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)

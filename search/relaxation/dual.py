@@ -93,7 +93,9 @@ class Dual:
         told = before._told(factor[there], position[there], terms.term[there], terms)
         mine = terms.place[terms.set[terms.factor[terms.term[there]]]]
         theirs = known.place[known.set[factor[there]]]
-        row, state = np.nonzero((mine[:, : theirs.shape[1]] >= 0) & (theirs[:, : mine.shape[1]] >= 0))
+        row, state = np.nonzero(
+            (mine[:, : theirs.shape[1]] >= 0) & (theirs[:, : mine.shape[1]] >= 0)
+        )
         self.messages[there[row], mine[row, state]] = told[row, theirs[row, state]]
 
     def _told(self, factor: Ints, position: Ints, term: Ints, wanted: Terms) -> Floats:
