@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 from autoddl.perfmodel.collectives import SEND_RECEIVE
 from autoddl.perfmodel.profile import Profile
@@ -11,31 +10,21 @@ from autoddl.sbp.boxing import ALL_GATHER
 from autoddl.sbp.mesh import Cluster
 
 
-@dataclass(frozen=True)
 class Links:
     """The links between stages, which lie one behind the other on the devices of a cluster."""
 
-    profile: Profile
-    cluster: Cluster
-    stage_size: int
+    def __init__(self, profile: Profile, cluster: Cluster, stage_size: int) -> None:
+        self.profile, self.cluster, self.stage_size = profile, cluster, stage_size
+        self._crossed = cache(self._level)
+        # An all-gather of two sends as much, where the profile does not know send/receive.
+        measured = any(link.collective == SEND_RECEIVE for link in profile.links)
+        self._collective, self._shares = (SEND_RECEIVE, 1) if measured else (ALL_GATHER, 2)
 
     def seconds(self, source: int, target: int, size_bytes: int) -> float:
         """Return the seconds in which every device of a stage sends so many bytes to another stage."""
-        if (source, target) not in self._levels:
-            self._levels[source, target] = self._level(source, target)
-        level, groups = self._levels[source, target]
-        if self._measured:
-            return self.profile.collective_s(SEND_RECEIVE, level, 2, size_bytes, groups=groups)
-        return self.profile.collective_s(ALL_GATHER, level, 2, 2 * size_bytes, groups=groups)
-
-    @cached_property
-    def _levels(self) -> dict[tuple[int, int], tuple[str, int]]:
-        return {}
-
-    @cached_property
-    def _measured(self) -> bool:
-        """Tell whether the profile knows send/receive; an all-gather of two sends as much else."""
-        return any(link.collective == SEND_RECEIVE for link in self.profile.links)
+        level, groups = self._crossed(source, target)
+        size_bytes *= self._shares
+        return self.profile.collective_s(self._collective, level, 2, size_bytes, groups=groups)
 
     def _level(self, source: int, target: int) -> tuple[str, int]:
         """Return the outermost level that is crossed, and how many devices of a unit cross it."""
