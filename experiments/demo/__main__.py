@@ -100,7 +100,8 @@ def _make_plans(mesh: str | None, profile: Profile, out: Path, names: dict[str, 
 
 def _train(ranks: int, steps: int, result: Path, plans: list[str]) -> dict[str, Any]:
     """Train in `ranks` processes and return what rank 0 wrote."""
-    options = ["--steps", str(steps), "--timed", str(TIMED_STEPS), "--result", str(result)]
+    timed = str(min(steps, TIMED_STEPS))
+    options = ["--steps", str(steps), "--timed", timed, "--result", str(result)]
     _run_ranks(ranks, [*options, *plans])
     found: dict[str, Any] = json.loads(result.read_text())
     return found

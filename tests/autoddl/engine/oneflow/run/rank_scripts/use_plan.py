@@ -25,7 +25,6 @@ from experiments.models.training import OPTIMIZERS, seed_weights
 
 RANKS = 4
 SETTINGS = {
-    "4": {"mesh": "4"},
     "2x2": {"mesh": "2x2"},
     "stages": {"mesh": "2", "pipeline": 2, "micro_batches": 2, "pin": {"input.*": "S0"}},
 }
