@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 def test_demo_plans_trains_and_ends_in_parity(tmp_path: Path) -> None:
     """With a bundled profile: calibration has tests of its own."""
-    options = ["--profile", "cpu-loopback", "--steps", "4", "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "experiments.demo", *options]
+    options = ["--profile", "cpu-loopback", "--layers", "1", "--steps", "4"]
+    command = [sys.executable, "-m", "experiments.demo", *options, "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, timeout=400, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     last = done.stdout.strip().splitlines()[-1]

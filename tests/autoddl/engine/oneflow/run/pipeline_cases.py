@@ -15,9 +15,9 @@ def _case(model: str, pipeline: int, mesh: str, micro_batches: int, **more: Any)
 # the given scale, with which the loss falls in five steps.
 CASES = {
     2: {
-        "gpt in one stage": _case("gpt", 1, "2", 2),
+        "gpt in one stage": _case("gpt", 1, "2", 2, sizes={"layers": 1}),
         "vgg13": _case("vgg13", 2, "1", 2, optimizer="adam"),
-        "gpt made again": _case("gpt", 2, "1", 4, recomputed=[0]),
+        "gpt made again": _case("gpt", 2, "1", 4, recomputed=[0], sizes={"layers": 1}),
         "norm made again": _case("norm", 2, "1", 2, recomputed=[0]),
         "tied": _case("tied", 2, "1", 4, scale=0.5, bounds=[4]),
         "scored": _case("scored", 2, "1", 4, scale=0.2),
@@ -25,7 +25,7 @@ CASES = {
         "clipped": _case("clipped", 2, "1", 4, scale=0.3),
     },
     4: {
-        "gpt on 2 x 2": _case("gpt", 2, "2", 4, optimizer="adam"),
+        "gpt on 2 x 2": _case("gpt", 2, "2", 4, optimizer="adam", sizes={"layers": 1}),
         "gpt in random states": _case(
             "gpt", 2, "2", 2, bounds=[33], options={"search": "random", "budget": 0.01, "seed": 1}
         ),
