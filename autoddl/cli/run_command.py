@@ -12,7 +12,6 @@ import click
 from autoddl.cli.options import NODES
 from autoddl.launch.job import LaunchJob, checked
 from autoddl.launch.supervise import supervise
-from autoddl.launch.terminal import Terminal
 
 
 @click.command(
@@ -37,7 +36,7 @@ def command(words: tuple[str, ...], **options: Any) -> int:
     if words and words[0].startswith("-") and words[0] != "-m":
         raise click.NoSuchOption(words[0])
     job = checked(LaunchJob(words, **options))
-    result = supervise(job, Terminal().write)
+    result = supervise(job)
     if not result.ok:
         sys.stderr.write(f"autoddl run: {result.told(job.rank(0))}")
         sys.stderr.flush()

@@ -22,20 +22,29 @@ class LaunchArgumentError(AutoDDLError):
 
 @dataclass(frozen=True)
 class LaunchJob:
-    """Say what to start on this node; see ``launch`` for the meaning of each field."""
+    """Say what to start on this node; see ``launch``."""
 
     command: tuple[str, ...]
     nproc_per_node: int
     nnodes: int = 1
     node_rank: int = 0
+    """This node, from 0."""
     master_addr: str = "127.0.0.1"
+    """Where the other nodes reach node 0."""
     master_port: int | None = None
+    """Where rank 0 listens; None (one node only) picks a free one."""
     timeout_s: float | None = None
+    """Seconds after which all ranks are ended."""
     env: tuple[tuple[str, str], ...] = ()
     log_dir: Path | None = None
+    """Folder for what each rank writes, as rank0.log and so on; by default removed if all goes well."""
     stream_rank0: bool = True
+    """Pass rank 0's output on to our stdout and stderr, without the engine's noise."""
     grace_s: float = 3.0
+    """Seconds between SIGTERM and SIGKILL when ranks are ended."""
     share_cores: bool | None = None
+    """Bind each rank to one core, in turn, and let OneFlow's scheduler thread sleep instead of spin while
+    it waits; None: where there are fewer than two cores a rank."""
 
     def core(self, local_rank: int) -> int | None:
         """Give the core that a rank is bound to where ranks share cores, else None.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 from autoddl.launch.job import (
     LaunchArgumentError,
@@ -19,7 +19,6 @@ from autoddl.launch.job import (
     checked,
 )
 from autoddl.launch.supervise import supervise
-from autoddl.launch.terminal import Terminal
 
 __all__ = ["LaunchArgumentError", "LaunchError", "LaunchResult", "launch", "run"]
 
@@ -28,17 +27,9 @@ def launch(
     command: Sequence[str],
     *,
     nproc_per_node: int,
-    nnodes: int = 1,
-    node_rank: int = 0,
-    master_addr: str = "127.0.0.1",
-    master_port: int | None = None,
-    timeout_s: float | None = None,
     env: Mapping[str, str] | None = None,
-    log_dir: Path | None = None,
-    stream_rank0: bool = True,
-    grace_s: float = 3.0,
-    share_cores: bool | None = None,
     check: bool = False,
+    **fields: Any,
 ) -> LaunchResult:
     """Run a Python script or module on every rank of this node and wait until all have ended.
 
@@ -49,39 +40,16 @@ def launch(
     Args:
         command: a script, or "-m" and a module, then its arguments; without the Python interpreter.
         nproc_per_node: ranks on each node.
-        nnodes: nodes.
-        node_rank: this node, from 0.
-        master_addr: where the other nodes reach node 0.
-        master_port: where rank 0 listens; None (one node only) picks a free one.
-        timeout_s: seconds after which all ranks are ended.
         env: variables for the ranks, added to our own environment.
-        log_dir: folder for what each rank writes, as rank0.log and so on. By default a temporary
-            one, removed if all goes well.
-        stream_rank0: pass rank 0's output on to our stdout and stderr, without the engine's noise.
-        grace_s: seconds between SIGTERM and SIGKILL when ranks are ended.
-        share_cores: bind each rank to one core, in turn, and let OneFlow's scheduler thread sleep
-            instead of spin while it waits; None: where there are fewer than two cores a rank.
         check: raise if anything goes wrong.
+        fields: the others of LaunchJob, such as `timeout_s`.
 
     Raises:
         LaunchArgumentError: an argument is out of range, the script is missing, the port is in use.
         LaunchError: with ``check``, a rank failed or the time limit was reached.
     """
-    job = LaunchJob(
-        command=tuple(command),
-        nproc_per_node=nproc_per_node,
-        nnodes=nnodes,
-        node_rank=node_rank,
-        master_addr=master_addr,
-        master_port=master_port,
-        timeout_s=timeout_s,
-        env=tuple((env or {}).items()),
-        log_dir=log_dir,
-        stream_rank0=stream_rank0,
-        grace_s=grace_s,
-        share_cores=share_cores,
-    )
-    result = run(job)
+    variables = tuple((env or {}).items())
+    result = run(LaunchJob(tuple(command), nproc_per_node, env=variables, **fields))
     if check and not result.ok:
         raise LaunchError(result)
     return result
@@ -93,7 +61,7 @@ def run(job: LaunchJob, on_turn: Callable[[], None] = lambda: None) -> LaunchRes
     Raises:
         LaunchArgumentError: it cannot be started.
     """
-    result = supervise(checked(job), Terminal().write if job.stream_rank0 else None, on_turn)
+    result = supervise(checked(job), on_turn)
     if result.interrupted_by is not None:
         signal.raise_signal(result.interrupted_by)
     return result

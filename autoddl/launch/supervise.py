@@ -13,9 +13,10 @@ from pathlib import Path
 
 from autoddl.launch import ports
 from autoddl.launch.job import LaunchArgumentError, LaunchJob, LaunchResult, describe
-from autoddl.launch.output import LineFilter, last_lines
+from autoddl.launch.output import last_lines
 from autoddl.launch.processes import RankProcesses
 from autoddl.launch.signals import caught_signals
+from autoddl.launch.terminal import Terminal
 
 _TAIL_LINES = 20
 _LOG_BYTES = 1 << 20  # of each rank's output kept in a result
@@ -26,9 +27,6 @@ _START_WAIT_S = 3.0
 _START_WAIT_OTHER_NODE_S = 60.0
 _POLL_S = 0.05
 _POLL_PORT_S = 0.02
-
-OnText = Callable[[str, str], None]
-"""Called with "stdout" or "stderr" and text that rank 0 wrote there."""
 
 
 @dataclass(frozen=True)
@@ -42,50 +40,21 @@ class _Verdict:
     still_running: tuple[int, ...] = ()  # local ranks
 
 
-def supervise(
-    job: LaunchJob, on_text: OnText | None, on_turn: Callable[[], None] = lambda: None
-) -> LaunchResult:
+def supervise(job: LaunchJob, on_turn: Callable[[], None] = lambda: None) -> LaunchResult:
     """Start the ranks of a checked job and wait for them; end them all as soon as one fails.
 
-    Args:
-        job: what to start, with its master port.
-        on_text: gets rank 0's output, without the engine's noise.
-        on_turn: is called many times a second while the ranks run; what it raises ends them.
+    ``on_turn`` is called many times a second while the ranks run; what it raises ends them.
     """
     begin_s = time.monotonic()
     log_dir = _make_log_dir(job.log_dir)
-    echo = _Echo(on_text)
-    with caught_signals() as caught, RankProcesses(echo.feed) as ranks:
-        verdict = _Watch(job, ranks, log_dir, caught).until_over(begin_s, echo.flush, on_turn)
+    terminal = Terminal(shown=job.stream_rank0)
+    with caught_signals() as caught, RankProcesses(terminal.feed) as ranks:
+        verdict = _Watch(job, ranks, log_dir, caught).until_over(begin_s, terminal.flush, on_turn)
         if verdict.failed not in (None, 0):
-            echo.stop()
+            terminal.stop()
         ranks.end(job.grace_s, hurry=lambda: len(caught) > 1)
-        echo.flush()
+        terminal.flush()
     return _result(job, verdict, ranks, log_dir, time.monotonic() - begin_s)
-
-
-class _Echo:
-    """Pass rank 0's output on as text."""
-
-    def __init__(self, on_text: OnText | None) -> None:
-        self._on_text = on_text
-        self._filters = {"stdout": LineFilter(), "stderr": LineFilter()}
-
-    def feed(self, local_rank: int, stream: str, data: bytes) -> None:
-        if local_rank == 0 and self._on_text is not None:
-            self._on_text(stream, self._filters[stream].feed(data))
-
-    def stop(self) -> None:
-        """Pass nothing more on: rank 0 only complains that it lost the rank that failed."""
-        self.flush()
-        self._on_text = None
-
-    def flush(self) -> None:
-        """Show unfinished lines too, such as progress bars; nothing has come for a while."""
-        for stream, line_filter in self._filters.items():
-            text = line_filter.flush()
-            if text and self._on_text is not None:
-                self._on_text(stream, text)
 
 
 class _Watch:
