@@ -117,16 +117,15 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats]:
     who, when = np.empty((parts, 2), np.int64), np.empty((parts, 2))
     waits, at = graph.waits.copy(), graph.begin.copy()
     # by resource a heap of (when it was ready, the work)
-    queues = [[(0.0, np.int64(0)) for _ in range(0)] for _ in range(resources)]
-    busy, until = np.full(resources, -1), np.full(resources, np.inf)
-    changed, moving = np.empty(resources, np.int64), np.empty(count, np.int64)
-    done, now, moved = 0, 0.0, 0
+    queues = [[(0.0, 0) for _ in range(0)] for _ in range(resources)]
+    busy, until = np.full(resources, -1), np.full(resources + 1, np.inf)  # none runs on the last
+    moving, moved = np.empty(count, np.int64), 0
+    done, now = 0, 0.0
     for work in range(count):
         if waits[work] == 0:
             moving[moved] = work
             moved += 1
     while True:
-        changes = 0  # of resources whose queue or state changed just now, as they did
         while True:
             ended = -1
             for resource in range(resources):
@@ -140,15 +139,12 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats]:
             moved += 1
             at[busy[ended]] += 1
             busy[ended], until[ended] = -1, np.inf
-            changes = _noted(changed, changes, ended)
         place = 0
         while place < moved:  # grows while it is walked
             work = moving[place]
             place += 1
             if at[work] < graph.begin[work + 1]:
-                resource = graph.resource[at[work]]
-                heappush(queues[resource], (now, work))
-                changes = _noted(changed, changes, resource)
+                heappush(queues[graph.resource[at[work]]], (now, work))
                 continue
             for k in range(graph.first[work], graph.first[work + 1]):
                 waits[graph.later[k]] -= 1
@@ -156,26 +152,13 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats]:
                     moving[moved] = graph.later[k]
                     moved += 1
         moved = 0
-        for k in range(changes):
-            resource = changed[k]
+        for resource in range(resources):
             if busy[resource] < 0 and len(queues[resource]):
                 work = heappop(queues[resource])[1]
                 busy[resource], until[resource] = work, now + graph.seconds[at[work]]
                 who[done, 0], who[done, 1] = work, at[work] - graph.begin[work]
                 when[done, 0], when[done, 1] = now, until[resource]
                 done += 1
-        now = np.inf
-        for resource in range(resources):
-            now = min(now, until[resource])
+        now = until.min()
         if now == np.inf:
             return who[:done], when[:done]
-
-
-@compiled
-def _noted(items: Ints, count: int, item: int) -> int:
-    """Put an item behind so many others if it is not among them; return how many there are now."""
-    for k in range(count):
-        if items[k] == item:
-            return count
-    items[count] = item
-    return count + 1

@@ -27,9 +27,8 @@ _CONVOLUTIONS = {
     "conv_data_grad": DATA_GRAD,
     "conv_filter_grad": FILTER_GRAD,
 }
-_PIXEL = (
-    4  # channels that copy as much as a pixel more saves: a filter lies in the cache, columns don't
-)
+# Channels that copy as much as a pixel more saves: a filter lies in the cache, columns don't.
+_PIXEL = 4
 _REDUCTIONS = ("reduce_sum", "reduce_sum_like", "reduce_max", "reduce_min", "reduce_prod")
 
 

@@ -19,6 +19,7 @@ import msgspec
 from autoddl.decoding import FieldError, decode
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
+from autoddl.perfmodel.topology import Crossing
 
 FORMAT = "autoddl.profile"
 FORMAT_VERSION = 2
@@ -178,13 +179,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return table
 
     @cached_property
-    def _found(self) -> dict[tuple[str, str, int, int, int], Link]:
+    def _found(self) -> dict[tuple[str, Crossing], Link]:
         return {}
 
-    def link(
-        self, collective: str, level: str, group_size: int, *, inner: int = 1, groups: int = 1
-    ) -> Link:
-        """Return the link for a group: the measured one, else the nearest of that level.
+    def link(self, collective: str, way: Crossing) -> Link:
+        """Return the link for a kind of group: the measured one, else the nearest of that level.
 
         Nearest is by ratio: of the members inside each unit first, then of the group size, then of the
         concurrent groups. A level without measurements uses the outermost level that has some.
@@ -192,26 +191,24 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         Raises:
             AutoDDLError: the profile has no measurement of this collective at all.
         """
-        key = (collective, level, group_size, inner, groups)
-        if key not in self._found:
-            wanted = (inner, group_size, groups)
-            for name in (level, *self.levels):
-                links = self._by_level.get((collective, name))
-                if links:
-                    self._found[key] = min(links, key=lambda link: _distance(link, wanted))
-                    break
-            else:
+        if (collective, way) not in self._found:
+            levels = (
+                self._by_level.get((collective, level)) for level in (way.level, *self.levels)
+            )
+            links = next(filter(None, levels), None)
+            if links is None:
                 raise AutoDDLError(
                     f"profile {self.name}: no measurement of {collective}; "
                     "measure with `python -m autoddl fit-network`"
                 )
-        return self._found[key]
+            self._found[collective, way] = min(links, key=lambda link: _distance(link, way))
+        return self._found[collective, way]
 
-    def measured(self, collective: str, level: str, group_size: int, *, inner: int = 1) -> bool:
-        """Tell whether the profile has this very collective, level and kind of group."""
+    def measured(self, collective: str, way: Crossing) -> bool:
+        """Tell whether the profile has this very collective and kind of group, however many at once."""
         return any(
-            (link.group_size, link.inner) == (group_size, inner)
-            for link in self._by_level.get((collective, level), ())
+            (link.group_size, link.inner) == (way.group_size, way.inner)
+            for link in self._by_level.get((collective, way.level), ())
         )
 
     def shared(self, level: str) -> float:
@@ -223,32 +220,21 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         copies = self.device_type == "cpu" and level == self.levels[-1]
         return self.overlap.get(level, 0.0 if copies else 1.0)
 
-    def collective_s(
-        self,
-        collective: str,
-        level: str,
-        group_size: int,
-        size_bytes: float,
-        *,
-        inner: int = 1,
-        groups: int = 1,
-    ) -> float:
-        """Return the seconds of one collective while `groups` groups share each link of `level`.
+    def collective_s(self, collective: str, way: Crossing, size_bytes: float) -> float:
+        """Return the seconds of one collective of groups of a kind, all of them at work at once.
 
         `size_bytes` as in collectives.coefficients. Where that many groups were not measured, β is
         scaled by how much groups share; α is not, since messages of different groups overlap.
         """
-        if group_size == 1:
+        if way.group_size == 1:
             return 0.0
-        link = self.link(collective, level, group_size, inner=inner, groups=groups)
+        link = self.link(collective, way)
         share = self.shared(link.level)
-        slower = (1 + share * (groups - 1)) / (1 + share * (link.groups - 1))
+        beta = link.beta_s_per_byte * (
+            (1 + share * (way.groups - 1)) / (1 + share * (link.groups - 1))
+        )
         return collectives.seconds(
-            collective,
-            group_size,
-            size_bytes,
-            alpha_s=link.alpha_s,
-            beta_s_per_byte=link.beta_s_per_byte * slower,
+            collective, way.group_size, size_bytes, alpha_s=link.alpha_s, beta_s_per_byte=beta
         )
 
     def save(self, path: str | Path) -> None:
@@ -265,9 +251,9 @@ def rate_of(by_dtype: Mapping[str, float], dtype: str) -> float:
     return by_dtype.get(dtype) or by_dtype["float32"]
 
 
-def _distance(link: Link, wanted: tuple[int, int, int]) -> tuple[float, ...]:
-    """Return how far a link is from (inner, group_size, groups), by ratio; equally far: the smaller."""
-    has = (link.inner, link.group_size, link.groups)
+def _distance(link: Link, way: Crossing) -> tuple[float, ...]:
+    """Return how far a link is from a kind of group, by ratio; equally far: the smaller."""
+    has, wanted = ((of.inner, of.group_size, of.groups) for of in (link, way))
     off = (abs(math.log(a / b)) for a, b in zip(has, wanted, strict=True))
     return tuple(x for pair in zip(off, has, strict=True) for x in pair)
 

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.oneflow.compute_stream import is_converted
 from autoddl.perfmodel.profile import Link, Profile
 from autoddl.perfmodel.roofline import OpWork, op_s
-from autoddl.perfmodel.topology import Crossing, crossing
+from autoddl.perfmodel.topology import crossing
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing, counts_result
 from autoddl.sbp.canonical import canonical
 from autoddl.sbp.layout import Path
@@ -60,11 +60,8 @@ class RedistributionTable:
         Raises:
             AutoDDLError: one of the states does not cut the tensor evenly.
         """
-        if (src, dst) not in self._paths:
-            self._paths[src, dst] = self._follow(src, dst)
-        return self._paths[src, dst]
-
-    def _follow(self, src: NdSbp, dst: NdSbp) -> Path:
+        if (src, dst) in self._paths:
+            return self._paths[src, dst]
         for state in (src, dst):
             if state not in self.index:
                 raise AutoDDLError(f"state {state} does not cut shape {self.shape} evenly")
@@ -78,7 +75,8 @@ class RedistributionTable:
         while here != goal:
             here = int(self.hop[here, goal])
             steps.append(self.states[here])
-        return tuple(steps)
+        self._paths[src, dst] = tuple(steps)
+        return self._paths[src, dst]
 
 
 class Redistributor:
@@ -99,10 +97,9 @@ class Redistributor:
         self.mesh = mesh
         self.any_order, self.compute_stream = any_order, compute_stream
         self.profile = profile
-        self._crossings: dict[tuple[int, ...], Crossing] = {}
+        self._way = cache(partial(crossing, mesh, innermost=profile.levels[-1]))
         self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
         self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
-        self._steps_between: dict[tuple[NdSbp, ...], Sequence[_Step]] = {}
         self._known_steps: dict[
             tuple[tuple[int, ...], int, NdSbp, bool], list[tuple[NdSbp, float]]
         ] = {}
@@ -152,12 +149,10 @@ class Redistributor:
         device = self.profile.device
         if step.primitive == LOCAL:
             return op_s(device, OpWork("boxing", "memory", "", 0.0, 2 * size))
-        way = self._way(step)
         if self.link(step) is None:
             return math.inf
-        return device.op_overhead_s + self.profile.collective_s(
-            _collective(step), way.level, way.group_size, size, inner=way.inner, groups=way.groups
-        )
+        seconds = self.profile.collective_s(_collective(step), self._way(step.axes), size)
+        return device.op_overhead_s + seconds
 
     def link(self, step: Boxing) -> Link | None:
         """Return the link that prices a boxing; None for a local one and where there is no price.
@@ -166,24 +161,10 @@ class Redistributor:
         """
         if step.primitive == LOCAL:
             return None
-        collective, way = _collective(step), self._way(step)
-        if way.inner > 1 and not self.profile.measured(
-            collective, way.level, way.group_size, inner=way.inner
-        ):
+        collective, way = _collective(step), self._way(step.axes)
+        if way.inner > 1 and not self.profile.measured(collective, way):
             return None
-        return self.profile.link(
-            collective, way.level, way.group_size, inner=way.inner, groups=way.groups
-        )
-
-    def _goes(self, before: NdSbp, after: NdSbp, primitive: str) -> bool:
-        if not self.compute_stream or primitive == LOCAL:
-            return True
-        return is_converted(before.executed, after.executed, self.mesh.shape)
-
-    def _way(self, step: Boxing) -> Crossing:
-        if step.axes not in self._crossings:
-            self._crossings[step.axes] = crossing(self.mesh, step.axes, self.profile.levels[-1])
-        return self._crossings[step.axes]
+        return self.profile.link(collective, way)
 
     def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
         states = tuple(all_states(shape, self.mesh.shape, own=own, any_order=self.any_order))
@@ -191,7 +172,8 @@ class Redistributor:
         direct = np.full((count, count), np.inf)
         np.fill_diagonal(direct, 0.0)
         elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
-        steps = self._boxings(len(shape), states)
+        boxings = _on_compute_stream if self.compute_stream else _steps_between
+        steps = boxings(states, len(shape), self.mesh.shape)
         looks = [(primitive, axes, elements[counted]) for *_, counted, primitive, axes in steps]
         prices = {look: self.step_s(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
         before, after = [step[0] for step in steps], [step[1] for step in steps]
@@ -202,21 +184,15 @@ class Redistributor:
         cost, hop = (np.ascontiguousarray(array.T) for array in found)
         return RedistributionTable(shape, states, cost, hop)
 
-    def _boxings(self, dims: int, states: tuple[NdSbp, ...]) -> Sequence[_Step]:
-        """Return all boxings between the states that cut a shape of so many dims evenly."""
-        if states not in self._steps_between:
-            self._steps_between[states] = [
-                step
-                for step in _steps_between(states, dims, self.mesh.shape)
-                if self._goes(states[step[0]], states[step[1]], step[3])
-            ]
-        return self._steps_between[states]
-
     def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
         """Find a path with Dijkstra's algorithm over the states that the two need."""
         uneven = any(local_shape(shape, state, self.mesh.shape) is None for state in (start, goal))
         extra = [
-            dict.fromkeys(sbp.later(0) if sbp.is_split else sbp for sbp in pair if _is_special(sbp))
+            dict.fromkeys(
+                sbp.later(0) if sbp.is_split else sbp
+                for sbp in pair
+                if sbp.is_partial or sbp.stride is not None
+            )
             for pair in zip(start, goal, strict=True)
         ]
         best: dict[NdSbp, float] = {start: 0.0}
@@ -267,8 +243,11 @@ class Redistributor:
         found = []
         for after in _neighbours(state, entries):
             step = boxing(state, after, shape, self.mesh.shape, uneven=uneven)
-            if step is not None and self._goes(state, after, step.primitive):
-                found.append((after, self.step_s(step, item_bytes)))
+            if step is None or (
+                self.compute_stream and not _goes(state, after, step.primitive, self.mesh.shape)
+            ):
+                continue
+            found.append((after, self.step_s(step, item_bytes)))
         return found
 
 
@@ -286,6 +265,19 @@ def _steps_between(
                 counted = dst if counts_result(step[0]) else src
                 found.append((index[src], index[dst], index[counted], *step))
     return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def _on_compute_stream(
+    states: tuple[NdSbp, ...], dims: int, mesh: tuple[int, ...]
+) -> tuple[_Step, ...]:
+    """Return those of them that OneFlow does not send through the host on its compute stream."""
+    steps = _steps_between(states, dims, mesh)
+    return tuple([s for s in steps if _goes(states[s[0]], states[s[1]], s[3], mesh)])
+
+
+def _goes(before: NdSbp, after: NdSbp, primitive: str, mesh: tuple[int, ...]) -> bool:
+    return primitive == LOCAL or is_converted(before.executed, after.executed, mesh)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -314,10 +306,6 @@ def _neighbours(state: NdSbp, entries: Sequence[Collection[Sbp]]) -> Iterator[Nd
                 new = entry if entry.kind != "S" else entry.later(_last_turn(state, run, entry.dim))
                 if new is not state[first] and not _mixes(state, run, new):
                     yield NdSbp(new if i in run else s for i, s in enumerate(state))
-
-
-def _is_special(sbp: Sbp) -> bool:
-    return sbp.is_partial or sbp.stride is not None
 
 
 def _last_turn(state: NdSbp, run: range, dim: int) -> int:

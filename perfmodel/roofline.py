@@ -32,9 +32,7 @@ class OpWork(NamedTuple):
     variant: str = ""  # kernel_variants.py
 
     @classmethod
-    def of(
-        cls, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]
-    ) -> OpWork:  # fmt: skip
+    def of(cls, program: Program, op: Op, signature: NdSignature, mesh: Sequence[int]) -> OpWork:
         """Return the work of an op on each device of a mesh with these axis sizes.
 
         Flops are those of the op type's rule on the local shapes, none for an op without a rule; moved

@@ -26,8 +26,8 @@ class Crossing:
 
     level: str
     group_size: int
-    inner: int
-    groups: int
+    inner: int = 1
+    groups: int = 1
 
 
 def crossing(mesh: Mesh, axes: Sequence[int], innermost: str) -> Crossing:

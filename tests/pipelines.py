@@ -6,10 +6,21 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from autoddl.api import Plan
+from autoddl.perfmodel.pipeline.pipeline_step import StageWork
 from autoddl.perfmodel.pipeline.stage_partition import strict_in_flight
 from autoddl.plan.value import Part, Transfer
 from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.program import Program
+
+
+def pass_s(work: StageWork) -> float:
+    """Return the seconds of one micro-batch."""
+    return sum(seconds for _, seconds in work.forward + work.backward)
+
+
+def once_s(work: StageWork) -> float:
+    """Return the seconds that come once per step."""
+    return sum(seconds for _, seconds in work.once)
 
 
 def in_stages(

@@ -20,8 +20,7 @@ from autoddl.sbp.lazy import LazyTuple
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import space
-from autoddl.search.reductions.saved_states import as_read, made_again
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment, SearchResult
 from autoddl.search.solvers.named import LEARNING, SOLVERS
 
@@ -55,12 +54,13 @@ class ProblemSearch:
         self.request, self.limit = request, request.limit_bytes
         starts = _baselines(problem, request.objective, baselines or {})
         waits = problem.compute_stream and self.limit is not None
-        self.problem = with_saved(problem) if waits else problem
+        self.problem = SavedTensors.apply(problem).network if waits else problem
         self.begin_at = () if waits else begin_at
         self.space = space(self.problem, request.objective)
         self.inner = self.space.network
         self.inner.check_memory(self.limit)
-        self.starts = {n: as_read(self.inner, a) if waits else a for n, a in starts.items()}
+        self.saved = SavedTensors(self.inner)
+        self.starts = {name: self.saved.as_read(start) for name, start in starts.items()}
         if request.search in BASELINES and request.search not in starts:
             raise AutoDDLError(
                 f"search: {request.search!r} does not apply to this program on mesh {problem.mesh}, it "
@@ -96,7 +96,8 @@ class ProblemSearch:
     @cached_property
     def again(self) -> dict[str, Assignment]:
         """Return the baselines with as much made again for the backward pass as can be."""
-        return {name: made_again(self.inner, start) for name, start in self.starts.items()}
+        saved = self.saved
+        return {name: saved.as_made(saved.invert(held)) for name, held in self.starts.items()}
 
     def _result(self) -> SearchResult:
         """Return what is found within memory; the fastest baseline that fits, if a search finds none."""

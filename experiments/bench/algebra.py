@@ -140,14 +140,13 @@ def candidates(folder: Path) -> tuple[int, int, float]:
     mesh = Mesh.parse("4x8")
     start = time.perf_counter()
     known: dict[Any, int] = {}
-    total = 0
+    total, refused = 0, limits_of(ONEFLOW).refused
     for op in program.ops:
-        tensors = tuple((operand, program.tensor[name]) for operand, name in op.operands)
-        key = op.type, op.attrs, tuple((operand, t.shape, t.dtype) for operand, t in tensors)
+        shapes = program.shapes(op)
+        key = op.type, op.attrs, tuple(shapes.items())
         if key not in known:
-            view = OpView.of(op, program.shapes(op))
-            refused = limits_of(ONEFLOW).refused.get(op.type, frozenset())
-            known[key] = len(nd_signatures(view, mesh.shape, refused=refused))
+            view, masked = OpView.of(op, shapes), refused.get(op.type, frozenset())
+            known[key] = len(nd_signatures(view, mesh.shape, refused=masked))
         total += known[key]
     return len(program.ops), total, time.perf_counter() - start
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
@@ -66,7 +67,6 @@ class AlphaBeta:
     dropped: int = 0
     alpha_interval_s: Interval | None = None
     beta_interval_s_per_byte: Interval | None = None
-    shared: bool = False  # β is that of all group sizes
     warnings: tuple[str, ...] = ()
 
 
@@ -109,35 +109,22 @@ def fit_sharing(points: Mapping[int, Sequence[Point]], *, seed: int = 0) -> dict
     if len(points) < 2:
         return own
     tables = {size: _table(members) for size, members in points.items()}
-    rows = np.concatenate(
-        [_joint(t.kept[0], i, len(tables)) for i, t in enumerate(tables.values())]
-    )
-    seconds = np.concatenate([t.kept[1] for t in tables.values()])
+    kept = [table.kept for table in tables.values()]
+    alphas = block_diag(*(rows[:, :1] for rows, _ in kept))  # one of each size
+    rows = np.hstack((alphas, np.vstack([rows[:, 1:] for rows, _ in kept])))
+    seconds = np.concatenate([seconds for _, seconds in kept])
     solution = least_squares.solve(rows, seconds)
+    draws = least_squares.bootstrap(rows, seconds, draws=DRAWS, seed=seed)
     joint = {
-        size: _judged(table, solution[[i, -1]], None)
+        size: _judged(table, solution[[i, -1]], None if draws is None else draws[:, [i, -1]])
         for i, (size, table) in enumerate(tables.items())
     }
     if any(
-        joint[size].mean_error > own[size].mean_error + max(SHARED_RISE, 0.1 * own[size].mean_error)
-        for size in points
+        joint[size].mean_error > fit.mean_error + max(SHARED_RISE, 0.1 * fit.mean_error)
+        for size, fit in own.items()
     ):
         return own
-    draws = least_squares.bootstrap(rows, seconds, draws=DRAWS, seed=seed)
-    return {
-        size: replace(
-            _judged(table, solution[[i, -1]], None if draws is None else draws[:, [i, -1]]),
-            shared=True,
-        )
-        for i, (size, table) in enumerate(tables.items())
-    }
-
-
-def _joint(rows: Floats, index: int, count: int) -> Floats:
-    """Return rows over `count` α's and one β for the points of the α at `index`."""
-    wide = np.zeros((len(rows), count + 1))
-    wide[:, index], wide[:, -1] = rows.T
-    return wide
+    return joint
 
 
 def _table(points: Sequence[Point]) -> _Table:
@@ -165,10 +152,9 @@ def _row(point: Point) -> tuple[float, float]:
 def _judged(table: _Table, solution: Floats, draws: Floats | None) -> AlphaBeta:
     """Return the line with its errors, intervals and what is doubtful of it."""
     predicted = table.rows @ solution
-    intervals: list[Interval | None] = [None, None]
+    intervals: list[Interval] | list[None] = [None, None]
     if draws is not None:
-        low, high = np.quantile(draws, _QUANTILES, axis=0)
-        intervals = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+        intervals = [(low, high) for low, high in np.quantile(draws, _QUANTILES, axis=0).T.tolist()]
     fit = AlphaBeta(
         alpha_s=float(solution[0]),
         beta_s_per_byte=float(solution[1]),
@@ -191,13 +177,13 @@ def _warnings(fit: AlphaBeta, table: _Table, predicted: Floats) -> list[str]:
         found.append(f"α and β miss the measured times by {100 * fit.mean_error:.0f} % on average")
     if fit.r2 < BAD_R2:
         found.append(f"R² is {fit.r2:.2f}")
-    names = (("α", "µs", 1e6), ("β", "ns/byte", 1e9))
     values = (fit.alpha_s, fit.beta_s_per_byte)
-    intervals = (fit.alpha_interval_s, fit.beta_interval_s_per_byte)
+    rows = (
+        ("α", "µs", 1e6, fit.alpha_interval_s),
+        ("β", "ns/byte", 1e9, fit.beta_interval_s_per_byte),
+    )
     shares = np.max(table.rows * values / np.maximum(predicted, 1e-300)[:, None], axis=0)
-    for (name, unit, factor), value, interval, share in zip(
-        names, values, intervals, shares, strict=True
-    ):
+    for (name, unit, factor, interval), value, share in zip(rows, values, shares, strict=True):
         if interval is not None and share > _COUNTS_FROM and interval[1] - interval[0] > value:
             low, high = (factor * bound for bound in interval)
             found.append(f"{name} is uncertain: {low:.3g} to {high:.3g} {unit}")

@@ -50,22 +50,14 @@ class Timed:
     variant: str = ""
 
 
-@dataclass(frozen=True)
-class Peak:
-    """What no kernel exceeds by much, flop/s by dtype and bytes/s; and the time of a tiny op."""
+def peak_of(ops: Sequence[Timed]) -> Kernel:
+    """Return what no kernel exceeds by much, the highest rates of ops that are long enough to tell one.
 
-    flops_per_s: Mapping[str, float]
-    bytes_per_s: float
-    overhead_s: float
-
-
-def peak_of(ops: Iterable[Timed]) -> Peak:
-    """Return the highest rates of ops that are long enough to tell one, and the median tiny op.
+    The overhead is the time of the median tiny op.
 
     Raises:
         AutoDDLError: no float32 op among them.
     """
-    ops = tuple(ops)
     flops: dict[str, float] = {}
     bytes_per_s = 1.0
     for op in ops:
@@ -77,7 +69,8 @@ def peak_of(ops: Iterable[Timed]) -> Peak:
             f"fit-device: no float32 op took {_TELLING_S * 1e6:.0f} µs; leave --ops out, or add matmul"
         )
     tiny = [op.seconds for op in ops if op.moved_bytes < _TINY_BYTES]
-    return Peak(dict(sorted(flops.items())), bytes_per_s, max(0.0, median(tiny)) if tiny else 0.0)
+    overhead_s = max(0.0, median(tiny)) if tiny else 0.0
+    return Kernel(overhead_s, bytes_per_s, dict(sorted(flops.items())))
 
 
 def device_of(ops: Iterable[Timed], *, name: str, memory_bytes: int) -> Device:
@@ -104,14 +97,13 @@ def device_of(ops: Iterable[Timed], *, name: str, memory_bytes: int) -> Device:
     )
 
 
-def kernels_of(ops: Iterable[Timed], peak: Peak) -> dict[str, Kernel]:
+def kernels_of(ops: Sequence[Timed], peak: Kernel) -> dict[str, Kernel]:
     """Return a kernel for every op type, family and variant of them among `ops`, by name.
 
     The kernel of a plain name is that of its ops without a variant, if there are such. A family has
     the median overhead and the median rates of its op types; op types of which only short ops were
     timed have its rates. Kernels that miss their ops by much are logged.
     """
-    ops = tuple(ops)
     total_s = sum(op.seconds for op in ops)
     groups = _groups(ops)
     kernels: dict[str, Kernel] = {}
@@ -140,7 +132,7 @@ def _groups(ops: Sequence[Timed]) -> dict[tuple[str, str], list[Timed]]:
     return groups
 
 
-def _family(family: str, members: Mapping[str, list[Timed]], peak: Peak) -> dict[str, Kernel]:
+def _family(family: str, members: Mapping[str, list[Timed]], peak: Kernel) -> dict[str, Kernel]:
     """Return the kernels of a family's op types, and its own where no type has its name."""
     telling = [n for n, ops in members.items() if max(o.moved_bytes for o in ops) >= _TELLING_BYTES]
     kernels = {name: fit_kernel(members[name], peak) for name in telling or members}
@@ -163,7 +155,7 @@ def _rated(kernel: Kernel, ops: Sequence[Timed]) -> Kernel:
     return replace(kernel, mean_error=off / sum(max(op.seconds, _LEAST_S) for op in ops))
 
 
-def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:
+def fit_kernel(ops: Sequence[Timed], peak: Kernel) -> Kernel:
     """Return the kernel that comes closest to `ops`; what does not bound them is from `peak`.
 
     Ops of about one size do not tell overhead from rate: they have the overhead of tiny ops.
@@ -174,8 +166,8 @@ def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:
     flops = np.array([op.flops for op in main])
     moved = np.array([op.moved_bytes for op in main])
     alike = moved.max() < _ALIKE * moved.min()
-    given_s = min([peak.overhead_s, *(op.seconds / 2 for op in main)]) if alike else 0.0
-    given_s = max(0.0, given_s)
+    least_s = min([peak.overhead_s, *(op.seconds / 2 for op in main)])
+    given_s = max(0.0, least_s) if alike else 0.0
     seconds = np.array([op.seconds for op in main]) - given_s
     scale_s = np.maximum(seconds, _LEAST_S)
     candidates = [
@@ -187,8 +179,9 @@ def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:
     )
     overhead_s += given_s
     fastest = max(peak.flops_per_s.values())
-    rate = 1 / per_flop if per_flop else _BOUND * max(fastest, _most(flops, scale_s))
-    bandwidth = 1 / per_byte if per_byte else _BOUND * max(peak.bytes_per_s, _most(moved, scale_s))
+    rate = 1 / per_flop if per_flop else _BOUND * max(fastest, float(np.max(flops / scale_s)))
+    widest = max(peak.bytes_per_s, float(np.max(moved / scale_s)))
+    bandwidth = 1 / per_byte if per_byte else _BOUND * widest
     rates = {"float32": rate}
     for dtype, others in by_dtype.items():
         ratios = [o.seconds - overhead_s for o in others if o.flops and o.seconds > overhead_s]
@@ -196,10 +189,6 @@ def fit_kernel(ops: Sequence[Timed], peak: Peak) -> Kernel:
             work = sum(o.flops for o in others if o.seconds > overhead_s)
             rates[dtype] = work / sum(ratios)
     return _rated(Kernel(overhead_s, bandwidth, rates), ops)
-
-
-def _most(work: Floats, scale_s: Floats) -> float:
-    return float(np.max(work / scale_s))
 
 
 def _model(x: Sequence[float], flops: Floats, moved: Floats) -> Floats:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.calibration.alpha_beta import AlphaBeta, Point, fit_sharing
+from autoddl.perfmodel.calibration.alpha_beta import Point, fit_sharing
 from autoddl.perfmodel.profile import Device, Kernel, Link
 
 logger = logging.getLogger(__name__)
@@ -60,18 +60,14 @@ def links_of(points: Iterable[Point]) -> tuple[Link, ...]:
         for size, fit in fit_sharing(enough).items():
             if fit.warnings:
                 logger.warning("%s: %s; %s", _label(kind, size), ", ".join(fit.warnings), _QUIETER)
-            links.append(_link(kind, size, fit))
+            collective, level, inner, groups = kind
+            links.append(Link(
+                collective, level, size, fit.alpha_s, fit.beta_s_per_byte, inner, groups,
+                fit.mean_error, fit.r2, fit.alpha_interval_s, fit.beta_interval_s_per_byte,
+            ))  # fmt: skip
     if kinds and not links:
         raise AutoDDLError(f"no link has two message sizes above the noise; {_QUIETER}")
     return tuple(links)
-
-
-def _link(kind: tuple[str, str, int, int], group_size: int, fit: AlphaBeta) -> Link:
-    collective, level, inner, groups = kind
-    return Link(
-        collective, level, group_size, fit.alpha_s, fit.beta_s_per_byte, inner, groups, fit.mean_error,
-        fit.r2, fit.alpha_interval_s, fit.beta_interval_s_per_byte,
-    )  # fmt: skip
 
 
 def _label(kind: tuple[str, str, int, int], group_size: int) -> str:
@@ -112,25 +108,21 @@ def device_of(ranks: Sequence[Mapping[str, Sample]], *, name: str, memory_bytes:
     Raises:
         AutoDDLError: noise hid an operation altogether.
     """
-    taken_s, rate = {}, {}
-    for chain in ranks[0]:
-        taken_s[chain] = seconds_of([rank[chain] for rank in ranks])
+    taken_s = {chain: seconds_of([rank[chain] for rank in ranks]) for chain in ranks[0]}
     overhead_s = taken_s["overhead"]
     if overhead_s <= 0:  # then the whole call of the twin, shared out, bounds it
         logger.warning("device: the overhead probe drowned in noise; %s", _QUIETER)
         twins = [rank["overhead"] for rank in ranks]
         overhead_s = min(min(t["twin_s"]) / t["steps"] for t in twins)
+    rate = {}
     for chain, sample in ranks[0].items():
         net_s = max(taken_s[chain] - overhead_s, 0.1 * taken_s[chain])
-        if net_s <= 0 and chain in ("matmul", "bandwidth"):
+        if net_s > 0:
+            rate[chain] = sample["moved_bytes" if chain == "bandwidth" else "flops"] / net_s
+        elif chain in ("matmul", "bandwidth"):
             raise AutoDDLError(f"device: the {chain} probe drowned in noise; {_QUIETER}")
-        if net_s <= 0 and chain == "overhead":
-            continue
-        if net_s <= 0:
+        elif chain != "overhead":
             logger.warning("device: the %s probe drowned in noise; %s", chain, _QUIETER)
-            continue
-        work = sample["moved_bytes"] if chain == "bandwidth" else sample["flops"]
-        rate[chain] = work / net_s
     return Device(
         name=name,
         memory_bytes=memory_bytes,

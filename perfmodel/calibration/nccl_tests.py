@@ -12,7 +12,6 @@ Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md ("S is the size in bytes of the to
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -65,17 +64,6 @@ class _TestRun:
     ranks: list[tuple[int, int, str]] = field(default_factory=list)  # number, group, host
     columns: list[str] = field(default_factory=list)
     unit_s: float = 1e-6
-    gpu: str = ""
-
-
-@dataclass(frozen=True)
-class _Grouping:
-    """How the groups of a run lie on the nodes."""
-
-    group_size: int
-    inner: int
-    groups: int
-    hosts: int
 
 
 def points_of_text(
@@ -93,15 +81,12 @@ def points_of_text(
     """
     run, points, left_out = _TestRun(collective=_collective(where)), [], 0
     for number, line in enumerate(text.splitlines(), 1):
-        place = f"{where}, line {number}"
+        _heed(run, line, where)
         words = line.split()
-        if _heeded(run, line, where):
-            continue
-        if not run.columns or not words or not all(word.isdigit() for word in words[:2]):
-            continue
-        found = _row(run, words, level, place)
-        points += found
-        left_out += not found
+        if run.columns and words and all(word.isdigit() for word in words[:2]):
+            found = _row(run, words, level, f"{where}, line {number}")
+            points += found
+            left_out += not found
     if left_out:
         logger.warning("%s: %d rows without a usable time are left out", where, left_out)
     if not points:
@@ -170,33 +155,23 @@ def _collective(text: str) -> str | None:
     return names[-1] if names else None
 
 
-def _heeded(run: _TestRun, line: str, where: str) -> bool:
-    """Take up what a line says of the run; tell whether it was such a line."""
-    rank = _RANK.search(line)
-    if rank:
+def _heed(run: _TestRun, line: str, where: str) -> None:
+    """Take up what a line says of the run."""
+    words = line.lstrip("# ").split()
+    if rank := _RANK.search(line):
         run.ranks.append((int(rank[1]), int(rank[2] or 0), rank[3]))
-        return True
-    start = _START.search(line)
-    if start:  # a new run; its name stood before, in the command or in "Collective test starting"
+    elif start := _START.search(line):
+        # a new run; its name stood before, in the command or in "Collective test starting"
         run.devices = int(start[1]) * int(start[2])
         run.ranks, run.columns = [], []
-        return True
-    if line.startswith("# Avg bus bandwidth"):  # the end of a run
+    elif line.startswith("# Avg bus bandwidth"):  # the end of a run
         run.collective, run.columns = _collective(where), []
-        return True
-    name = _collective(line)
-    if name is not None:
-        if "concluded" not in line:
-            run.collective = name
-        return True
-    words = line.lstrip("# ").split()
-    if line.startswith("#") and words[:2] == ["size", "count"] and "time" in words:
+    elif name := _collective(line):
+        run.collective = run.collective if "concluded" in line else name
+    elif line.startswith("#") and words[:2] == ["size", "count"] and "time" in words:
         run.columns = words
-        return True
-    if line.startswith("#") and words[:1] == ["(B)"]:
+    elif line.startswith("#") and words[:1] == ["(B)"]:
         run.unit_s = next((_UNITS[word] for word in words if word in _UNITS), 1e-6)
-        return True
-    return False
 
 
 def _row(run: _TestRun, words: Sequence[str], level: str | None, place: str) -> list[Point]:
@@ -206,79 +181,49 @@ def _row(run: _TestRun, words: Sequence[str], level: str | None, place: str) -> 
             f"{place}: the table does not say its collective; name the file after it, one of "
             f"{', '.join(_COLLECTIVES)}"
         )
-    unnamed = len(words) == len(run.columns) - 1 and _is_number(words[3])  # an empty redop
-    if len(words) != len(run.columns) and not unnamed:
+    missing = len(run.columns) - len(words)
+    unnamed = missing == 1 and words[3].lstrip("-").isdigit()  # an empty redop
+    if missing and not unnamed:
         raise AutoDDLError(
             f"{place}: {len(words)} values in {len(run.columns)} columns, truncated perhaps; "
             "run the test again or delete the line"
         )
-    column = len(words) - len(run.columns) + run.columns.index("time")
+    column = run.columns.index("time") - missing
     try:
-        size, taken = int(words[0]), _number(words[column])
-        wrong = _number(words[column + 3])
+        taken, wrong = (float(words[c].replace("N/A", "nan")) for c in (column, column + 3))
     except ValueError:
         raise AutoDDLError(
             f"{place}: {' '.join(words[column : column + 4])!r} are not numbers; run the test again "
             "or delete the line"
         ) from None
-    seconds = math.nan if taken is None else taken * run.unit_s
-    if size == 0 or not 0 < seconds < MISSING_S or ("#wrong" in run.columns and wrong):
+    size, seconds = int(words[0]), taken * run.unit_s
+    if size == 0 or not 0 < seconds < MISSING_S or ("#wrong" in run.columns and wrong > 0):
         return []
-    kind = _kind(run, place)
-    if level is None:
-        level = LEVELS[0] if kind.hosts > 1 else LEVELS[1]
+    group_size, inner, groups, spread = _grouped(run, place)
+    level = level or LEVELS[0 if spread else 1]
     if run.collective == SEND_RECEIVE:  # a ring: one message each way over the link of every unit
-        groups = 1 if kind.hosts > 1 else max(1, kind.group_size // 2)
-        return [Point(SEND_RECEIVE, level, 2, size, seconds, groups=groups)]
-    return [
-        Point(
-            run.collective,
-            level,
-            kind.group_size,
-            size,
-            seconds,
-            inner=kind.inner,
-            groups=kind.groups,
-        )
-    ]
+        group_size, inner, groups = 2, 1, 1 if spread else max(1, group_size // 2)
+    return [Point(run.collective, level, group_size, size, seconds, inner, groups)]
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
-def _number(word: str) -> float | None:
-    return None if word == "N/A" else float(word)
-
-
-def _kind(run: _TestRun, place: str) -> _Grouping:
-    """Return how the ranks of a run are grouped, from its list of ranks."""
-    numbers = [number for number, _, _ in run.ranks] or list(range(run.devices))
-    if len(set(numbers)) < len(numbers):
+def _grouped(run: _TestRun, place: str) -> tuple[int, int, int, bool]:
+    """Return the size, the inner size and the number of a run's groups; and if they cross hosts."""
+    ranks = run.ranks or [(number, 0, "") for number in range(run.devices)]
+    rank, times = Counter(number for number, _, _ in ranks).most_common(1)[0] if ranks else (0, 1)
+    if times > 1:
         raise AutoDDLError(
-            f"{place}: rank {Counter(numbers).most_common(1)[0][0]} is listed twice, so the processes "
-            "did not work together; build nccl-tests with MPI=1"
+            f"{place}: rank {rank} is listed twice, so the processes did not work together; build "
+            "nccl-tests with MPI=1"
         )
-    members = Counter(group for _, group, _ in run.ranks) or Counter({0: run.devices})
-    inside = Counter((group, host) for _, group, host in run.ranks) or Counter(
-        {(0, ""): run.devices}
-    )
-    hosts = {group: sum(g == group for g, _ in inside) for group in members}
+    members = Counter(group for _, group, _ in ranks)
+    inside = Counter((group, host) for _, group, host in ranks)
     if len(set(members.values())) > 1 or len(set(inside.values())) > 1:
         raise AutoDDLError(
             f"{place}: groups of {sorted(members.values())} ranks, {sorted(inside.values())} on each "
             "host; give runs in which all are equal"
         )
-    group_size, per_host, spread = members[min(members)], max(inside.values()), max(hosts.values())
+    group_size = max(members.values(), default=0)
     if group_size < 2:
         raise AutoDDLError(f"{place}: one rank alone communicates with no other; use two and more")
-    return _Grouping(
-        group_size=group_size,
-        inner=per_host if spread > 1 else 1,
-        groups=max(Counter(host for _, host in inside).values()),
-        hosts=spread,
-    )
+    spread, groups = len(inside) > len(members), Counter(host for _, host in inside)
+    return group_size, max(inside.values()) if spread else 1, max(groups.values()), spread

@@ -102,7 +102,9 @@ def stream_order(rank: RankTasks) -> Ints:
     nodes = tasks.order.argsort(kind="stable")
     nodes = nodes[~inner[nodes]]
     variable = (tasks.first[buffers.producer] == buffers.origin) & (buffers.kind == PARAMETER)
-    return _in_turn(*rank.before, *rank.reads, *rank.readers, variable, tasks.updates, inner, nodes)
+    return _in_turn(
+        *rank.before, *tasks.reads, *rank.readers, variable, tasks.updates, inner, nodes
+    )
 
 
 @compiled

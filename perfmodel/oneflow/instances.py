@@ -6,10 +6,9 @@ where the second one reads INPUT, which is what the first one makes, it reads bu
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
+from autoddl.grouping import inverse
 from autoddl.perfmodel.oneflow.sizes import Dataflow
 from autoddl.perfmodel.oneflow.task_graph import (
     BITS,
@@ -21,25 +20,8 @@ from autoddl.perfmodel.oneflow.task_graph import (
     Table,
     Tasks,
 )
-from autoddl.perfmodel.oneflow.task_templates import GIVEN, INPUT, ROLE, Columns
+from autoddl.perfmodel.oneflow.task_templates import GIVEN, INPUT, ROLE, Templates
 from autoddl.ragged import Ragged
-
-
-class Chosen(NamedTuple):
-    """The instances of a rank by number: what is kept, the ops, then what was added.
-
-    `kept` are the tensors of the first, `templates` those of the first and of the ops, `reads` which
-    result each input of an op is. Rows of `added` tell of those the template, the tensor, what one reads,
-    before which op it comes, and the order of its task, where the template gives none. `waits` are
-    instances with the ops that they wait for without reading from them.
-    """
-
-    kept: Ints
-    templates: Ints
-    reads: Ints
-    added: Table
-    waits: Table
-    compute_stream: bool
 
 
 def order_of(group: int, number: int) -> int:
@@ -47,39 +29,44 @@ def order_of(group: int, number: int) -> int:
     return (group << 60) + (number << BITS)
 
 
-def numbered(flow: Dataflow, templates: Columns, chosen: Chosen) -> RankTasks:
-    """Return the tasks and buffers of the chosen instances; an added one stands before its op."""
-    return _Numbering(flow, templates, chosen).tasks()
+class Instances:
+    """Chosen instances of templates by number: what is kept, the ops, then what was added.
 
+    `kept` are the tensors of the first, `chosen` the templates of the first and of the ops, `reads`
+    which result each input of an op is. Rows of `added` tell of those the template, the tensor, what one
+    reads, before which op it comes, and the order of its task, where the template gives none. `waits`
+    are instances with the ops that they wait for without reading from them. The other arrays are by
+    place in the sequence of all, in which an added one stands before its op.
+    """
 
-class _Numbering:
-    """Tasks and buffers of all instances, one behind the other; arrays are by place in this sequence."""
-
-    def __init__(self, flow: Dataflow, templates: Columns, chosen: Chosen) -> None:
-        self.flow, self.templates, self.chosen = flow, templates, chosen
-        template, self.tensor, source, before, order = chosen.added
-        counts = len(chosen.kept), len(flow.first_input), len(template)
-        kept, numbers, more = (np.arange(count) for count in counts)
+    def __init__(
+        self, flow: Dataflow, templates: Templates, *,
+        kept: Ints, chosen: Ints, reads: Ints, added: Table, waits: Table,
+    ) -> None:  # fmt: skip
+        self.flow, self.kept, self.waits = flow, kept, waits
+        self.templates, self.compute_stream = templates.columns, templates.compute_stream
+        template, self.tensor, source, before, order = added
+        counts = len(kept), len(flow.first_input), len(template)
+        first, numbers, more = (np.arange(count) for count in counts)
         end = np.full(len(kept), -1), numbers, before  # the op each stands before, or is
         is_op = np.repeat((0, 1, 0), counts)
         turn = np.lexsort((is_op, np.concatenate(end)))
-        self.place = np.empty_like(turn)
-        self.place[turn] = np.arange(len(turn))
+        self.place = inverse(turn)
         self.ops = self.place[len(kept) : len(kept) + len(numbers)]
-        template = np.concatenate((chosen.templates, template))[turn]
+        template = np.concatenate((chosen, template))[turn]
         self.tasks_of, self.buffers_of = (
-            Ragged(first, np.arange(first[-1])).take(template)
-            for first in (self.templates.first_task, self.templates.first_buffer)
+            Ragged(begin, np.arange(begin[-1])).take(template)
+            for begin in (self.templates.first_task, self.templates.first_buffer)
         )
-        inputs = np.concatenate((chosen.reads, source))
+        inputs = np.concatenate((reads, source))
         self.inputs = self.buffers_of.start[self.place[inputs >> BITS]] + (inputs & MASK)
         self.inputs[inputs == NONE] = NONE
-        none = np.zeros(len(kept), dtype=np.int64)
-        first_input = none, flow.first_input, len(chosen.reads) + more
+        none = np.zeros_like(first)
+        first_input = none, flow.first_input, len(reads) + more
         self.first_input = np.concatenate(first_input)[turn]
         self.order = np.concatenate((none, order_of(1, 0) + (numbers << BITS), order))[turn]
         self.updates = np.concatenate((none != 0, flow.updates[:-1], flow.updates[before]))[turn]
-        names = kept, len(kept) + flow.first_held[:-1], len(kept) + len(flow.held) + more
+        names = first, len(kept) + flow.first_held[:-1], len(kept) + len(flow.held) + more
         self.first_name = np.concatenate(names)[turn]
 
     def tasks(self) -> RankTasks:
@@ -90,7 +77,7 @@ class _Numbering:
         reads = self._resolved(instance[given.row], given.items, begin, self.inputs)
         made = reads != NONE
         merged = task["merged"].copy()
-        merged[self.tasks_of.start[self.ops]] = self.flow.merged[self.chosen.compute_stream]
+        merged[self.tasks_of.start[self.ops]] = self.flow.merged[self.compute_stream]
         own = (task["group"] << 60) + (np.arange(len(rows)) << BITS)
         shares = task["shared"].copy()
         sharing = shares != NONE
@@ -109,7 +96,7 @@ class _Numbering:
                 task["inserted"],
             ),
             buffers,
-            self.chosen.compute_stream,
+            self.compute_stream,
         )
 
     def _resolved(self, instance: Ints, local: Ints, begin: Ints, inputs: Ints) -> Ints:
@@ -124,17 +111,16 @@ class _Numbering:
         others = self._resolved(
             self.tasks_of.row[given.row], given.items, begin, producer[self.inputs]
         )
-        late = self.chosen.waits
         return Ragged.sorted(
-            np.concatenate((given.row, begin[self.place[late[0]]])),
-            np.concatenate((others, begin[self.ops[late[1]]])),
+            np.concatenate((given.row, begin[self.place[self.waits[0]]])),
+            np.concatenate((others, begin[self.ops[self.waits[1]]])),
             len(self.tasks_of.items),
         )
 
     def _buffers(self) -> Buffers:
         flow, instance = self.flow, self.buffers_of.row
         buffer = self.templates.buffers[self.buffers_of.items]
-        names = np.concatenate((self.chosen.kept, flow.held, self.tensor))
+        names = np.concatenate((self.kept, flow.held, self.tensor))
         name = names[self.first_name[instance] + buffer["name"]]
         return Buffers(
             name,

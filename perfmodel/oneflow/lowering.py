@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoddl.perfmodel.oneflow.instances import Chosen, numbered, order_of
+from autoddl.grouping import distinct
+from autoddl.perfmodel.oneflow.instances import Instances, order_of
 from autoddl.perfmodel.oneflow.sizes import LocalSizes
 from autoddl.perfmodel.oneflow.task_graph import (
     BITS,
     MASK,
     NONE,
-    Flags,
     Ints,
     RankTasks,
     Table,
@@ -66,24 +66,6 @@ def _away(mesh: Sequence[int]) -> tuple[int, ...]:
     return tuple(min(1, size - 1) for size in mesh)
 
 
-class _Wanted(NamedTuple):
-    """What is added: a chain of templates each, for a tensor and before an op, in ascending order.
-
-    One reads the result `source`, or what the chain `behind` makes, where that is not NONE. `order` is
-    that of an identity behind no state. The one behind `late` states waits for the op `after`, if that
-    is not NONE.
-    """
-
-    chain: Ints
-    tensor: Ints
-    op: Ints
-    order: Ints
-    source: Ints
-    behind: Ints
-    after: Ints
-    late: Ints
-
-
 class _Added(NamedTuple):
     """The instances of chains: template, tensor, what each reads, the op behind it, the task's order.
 
@@ -104,7 +86,7 @@ class _Lowering:
     def __init__(
         self, layout: Layout, sizes: LocalSizes, coords: tuple[int, ...], *, compute_stream: bool
     ) -> None:
-        self.program, self.layout, self.compute_stream = layout.program, layout, compute_stream
+        self.program, self.layout = layout.program, layout
         self.sizes, self.dataflow = sizes, sizes.dataflow
         self.templates = sizes.templates(coords, compute_stream=compute_stream)
         columns, held = layout.program.columns, (layout.inputs, layout.variables)
@@ -113,19 +95,17 @@ class _Lowering:
         self.states: list[NdSbp] = [state for states in held for state in states.distinct]
         self.state = np.concatenate((held[0].which, len(held[0].distinct) + held[1].which))
         is_input = np.arange(len(self.kept)) < self.inputs
-        first, alike = _distinct(self.state, columns.form[self.kept], is_input)
+        first, alike = distinct(self.state, columns.form[self.kept], is_input)
+        rows = zip(columns.form[self.kept[first]].tolist(), self.state[first], strict=True)
         sources = [
-            self.templates.source(
-                int(columns.form[self.kept[n]]),
-                self.states[self.state[n]],
-                merged=bool(is_input[n]),
-            )
-            for n in first
+            self.templates.source(form, self.states[state], merged=bool(merged))
+            for (form, state), merged in zip(rows, is_input[first], strict=True)
         ]
         self.source = np.array(sources, dtype=np.int64)[alike]
         signature = layout.signatures.complete()
-        self.first, self.which = _distinct(signature, columns.kind)
-        self.signature = [layout.signatures.distinct[n] for n in signature[self.first].tolist()]
+        first, self.which = distinct(signature, columns.kind)
+        self.first = first.tolist()
+        self.signature = [layout.signatures.distinct[n] for n in signature[first].tolist()]
         # equal for instances of equal states, not bytes only
         self.alike = np.concatenate((alike, self.which + len(alike)))
 
@@ -137,16 +117,19 @@ class _Lowering:
         pairs = [(kept + place[o], place[t]) for o, t in self.layout.after.items() if o in place]
         waits = np.concatenate((np.array(pairs, np.int64).reshape(-1, 2).T, added.waits), axis=1)
         templates = np.concatenate((self.source, ops[self.which]))
-        chosen = Chosen(self.kept, templates, reads, added.instances, waits, self.compute_stream)
-        return numbered(self.dataflow, self.templates.columns(), chosen)
+        return Instances(
+            self.dataflow, self.templates, kept=self.kept, chosen=templates, reads=reads,
+            added=added.instances, waits=waits,
+        ).tasks()  # fmt: skip
 
     def never_reused_bytes(self) -> int:
         """Return the bytes of the buffers whose memory nothing reuses; those of ops are sums."""
         _, added = self._reads()
-        sums = [kind for kind, number in enumerate(self.first) if self._is_sum(number)]
+        ops = self.program.ops
+        sums = [kind for kind, number in enumerate(self.first) if ops[number].type == SUM]
         counts = np.bincount(self.which, minlength=len(self.first))[sums]
-        ops = np.array([self._op(kind) for kind in sums], dtype=np.int64).repeat(counts)
-        used = np.concatenate((self.source, added.instances[0], ops))
+        own = np.array([self._op(kind) for kind in sums], dtype=np.int64).repeat(counts)
+        used = np.concatenate((self.source, added.instances[0], own))
         return int(self.templates.never_reused_bytes()[used].sum())
 
     def _op(self, kind: int) -> int:
@@ -154,10 +137,7 @@ class _Lowering:
         number, signature = self.first[kind], self.signature[kind]
         op, sizes = self.program.ops[number], self.sizes.op(number, signature)
         operands = tuple([operand for operand, _ in op.inputs])
-        return self.templates.op(sizes, operands, reused=not self._is_sum(number))
-
-    def _is_sum(self, number: int) -> bool:
-        return self.program.ops[number].type == SUM
+        return self.templates.op(sizes, operands, reused=op.type != SUM)
 
     def _reads(self) -> tuple[Ints, _Added]:
         """Return which result each op input reads, NONE where the engine's scheduler makes it.
@@ -216,17 +196,17 @@ class _Lowering:
         variable = np.zeros(len(self.program.tensors), dtype=np.bool_)
         variable[self.kept[self.inputs :]] = True
         own = variable[tensor] | (alone == 1)  # begins with an identity of its own
-        where, chain = _distinct(self.alike[source >> BITS], source & MASK, path, own)
+        where, chain = distinct(self.alike[source >> BITS], source & MASK, path, own)
         chains = [
             self._chain(int(tensor[n]), int(source[n]), moves.paths[path[n]], own=bool(own[n]))
             if path[n] != NONE
             else [(self.templates.output(self.program.tensors[tensor[n]].size_bytes), 0, False)]
-            for n in where
+            for n in where.tolist()
         ]
         group = np.where(item == NONE, order_of(1, 0), order_of(2, 0))
         order = group + (np.where(item == NONE, op, item) << BITS)
         late = np.where(early == 0, 0, own + early)
-        wanted = _Wanted(chain, tensor, op, order, source, behind, after, late)
+        wanted = np.stack((chain, tensor, op, order, source, behind, after, late))
         return _chained(chains, wanted, np.array(self.templates.result, np.int64), len(self.alike))
 
     def _chain(
@@ -256,38 +236,42 @@ class _Lowering:
 
 
 def _chained(
-    chains: Sequence[Sequence[tuple[int, int, bool]]], wanted: _Wanted, results: Ints, first: int
+    chains: Sequence[Sequence[tuple[int, int, bool]]], wanted: Table, results: Ints, first: int
 ) -> _Added:
     """Return the instances of all chains that are wanted, numbered from `first`.
 
-    `results` are those of all templates. What begins with a boxing of one kind of one result shares it.
+    Each is for a `tensor` and before an `op`, in ascending order. It reads the result `source`, or what
+    the chain `behind` makes, where that is not NONE. `order` is that of an identity behind no state. The
+    one behind `late` states waits for the op `after`, if that is not NONE. `results` are those of all
+    templates. What begins with a boxing of one kind of one result shares it.
     """
+    chain, tensor, op, order, source, behind, after, late = wanted
     links = np.array([link for chain in chains for link in chain], dtype=np.int64).reshape(-1, 3)
     ends = np.cumsum([0, *map(len, chains)])
-    start, items = Ragged(ends, np.arange(len(links))).take(wanted.chain)
+    start, items = Ragged(ends, np.arange(len(links))).take(chain)
     template, step, boxing = links[items].T
     counts = np.diff(start)
     row, place = np.arange(len(counts)).repeat(counts), np.arange(len(items))
     begin = start[:-1][counts > 0]
     boxed = begin[boxing[begin] != 0]
-    keys = (wanted.source[row[boxed]] << BITS) + template[boxed]
+    keys = (source[row[boxed]] << BITS) + template[boxed]
     _, once, known = np.unique(keys, return_index=True, return_inverse=True)
     original = place.copy()
     original[boxed] = boxed[once[known]]
     number = first - 1 + (original == place).cumsum()[original]
 
     made = (number << BITS) + results[template]
-    reads = _behind(made, begin, wanted.source[row[begin]])
+    reads = _behind(made, begin, source[row[begin]])
     kept = results[template] == INPUT  # these devices keep what they have
     made[kept] = reads[kept]
-    result = np.where(counts > 0, np.append(made, NONE)[start[1:] - 1], wanted.source)
-    source = np.where(wanted.behind == NONE, wanted.source, result[wanted.behind])
-    reads = _behind(made, begin, source[row[begin]])
-    order = np.where(boxing, 0, wanted.order[row] + step)
-    instances = np.stack((template, wanted.tensor[row], reads, wanted.op[row], order))
-    after = wanted.after[row]
-    waits = (boxing == 0) & (after != NONE) & (step == wanted.late[row])
-    return _Added(instances[:, original == place], np.stack((number[waits], after[waits])), result)
+    result = np.where(counts > 0, np.append(made, NONE)[start[1:] - 1], source)
+    begun = np.where(behind == NONE, source, result[behind])
+    reads = _behind(made, begin, begun[row[begin]])
+    turn = np.where(boxing, 0, order[row] + step)
+    instances = np.stack((template, tensor[row], reads, op[row], turn))
+    waits = (boxing == 0) & (after[row] != NONE) & (step == late[row])
+    late_ones = np.stack((number[waits], after[row[waits]]))
+    return _Added(instances[:, original == place], late_ones, result)
 
 
 def _behind(made: Ints, begin: Ints, source: Ints) -> Ints:
@@ -295,12 +279,3 @@ def _behind(made: Ints, begin: Ints, source: Ints) -> Ints:
     reads = np.roll(made, 1)
     reads[begin] = source
     return reads
-
-
-def _distinct(*columns: Ints | Flags) -> tuple[list[int], Ints]:
-    """Return the first of the rows that are equal, and for each row which of those it equals."""
-    keys = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        keys = keys * (int(column.max(initial=0)) + 2) + column + 1
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-    return first.tolist(), which

@@ -51,13 +51,8 @@ class MemoryEstimate:
     @property
     def total(self) -> int:
         """Return all bytes."""
-        return (
-            self.parameters
-            + self.gradients
-            + self.optimizer_states
-            + self.activations_peak
-            + self.buffers
-        )
+        variables = self.parameters + self.gradients + self.optimizer_states
+        return variables + self.activations_peak + self.buffers
 
 
 def estimate(
@@ -149,8 +144,7 @@ def rank_estimate(
     gradient = np.zeros(len(number) + len(program.ops), dtype=np.bool_)
     gradient[[number[p.gradient] for p in program.parameters if p.gradient]] = True
     part[gradient[names] & (kinds != BOXING)] = _GRADIENTS
-    parts = np.zeros(5, dtype=np.int64)
-    np.add.at(parts, part, held)
+    parts = np.bincount(part, held, minlength=5).astype(np.int64)
     parts[-1] += found.size.sum() + held[len(alive) - len(again) :].sum() - held.sum()  # gaps
     by_size = (-held).argsort(kind="stable")
     total = parts.tolist()

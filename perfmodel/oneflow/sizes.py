@@ -8,18 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
-from autoddl.perfmodel.oneflow.inplace import shared_input
+from autoddl.perfmodel.oneflow.kernel_memory import shared_input, workspace_bytes
 from autoddl.perfmodel.oneflow.task_graph import BITS, NONE
 from autoddl.perfmodel.oneflow.task_templates import OpSizes, Templates
-from autoddl.perfmodel.oneflow.workspace import workspace_bytes
 from autoddl.sbp.program import PHASES, ROLES, Op, Program, Tensor
 from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, SUM
 from autoddl.sbp.rewrites.stage_program import ARRIVAL
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp
-
-_UPDATE = PHASES[-1]
 
 
 class Dataflow:
@@ -36,7 +33,7 @@ class Dataflow:
         columns, ops = program.columns, program.ops
         role = np.array([ROLES.index(name) for name in columns.roles], dtype=np.int64)
         self.role = np.concatenate((role[columns.role], np.full(len(ops), NONE)))
-        updates = columns.phase == _UPDATE
+        updates = columns.phase == PHASES[-1]
         self.updates = np.append(updates, updates[-1:] if len(ops) else False)
         outside, sums = (
             np.array([name in types for name in columns.types], dtype=np.bool_)[columns.type]

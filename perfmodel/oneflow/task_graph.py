@@ -86,15 +86,10 @@ class RankTasks:
     buffers: Buffers
     compute_stream: bool = False
 
-    @property
-    def reads(self) -> Ragged:
-        """Return for every task the buffers that it reads."""
-        return self.tasks.reads
-
     @cached_property
     def readers(self) -> Ragged:
         """Return for every buffer the tasks that read it, once each."""
-        reads = self.reads
+        reads = self.tasks.reads
         found = Ragged.sorted(reads.items, reads.row, len(self.buffers))
         row, task = found.row, found.items
         once = np.ones(len(task), dtype=np.bool_)
@@ -104,7 +99,7 @@ class RankTasks:
     @cached_property
     def before(self) -> Ragged:
         """Return for every task those that it waits for, once each."""
-        return Ragged(*_before(*self.reads, self.buffers.producer, *self.tasks.after))
+        return Ragged(*_before(*self.tasks.reads, self.buffers.producer, *self.tasks.after))
 
 
 @compiled

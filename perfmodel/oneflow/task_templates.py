@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -33,7 +34,7 @@ GIVEN = NONE  # the order of a task that is no matter of its number
 
 
 class OpSizes(NamedTuple):
-    """Bytes of an op's results and its workspace, and what it shares memory with (inplace.py)."""
+    """Bytes of an op's results and its workspace, and what it shares memory with (kernel_memory.py)."""
 
     results: tuple[int, ...]
     workspace: int
@@ -75,10 +76,8 @@ class Columns:
 
     def __init__(self, templates: Templates) -> None:
         self.first_task, self.first_buffer = np.array(templates.starts, dtype=np.int64).T
-        self.tasks, self.buffers = (
-            _records(_Task, templates.tasks),
-            _records(_Buffer, templates.buffers),
-        )
+        self.tasks = _records(_Task, templates.tasks)
+        self.buffers = _records(_Buffer, templates.buffers)
         self.reads, self.after = Ragged.of(templates.reads), Ragged.of(templates.after)
 
 
@@ -113,7 +112,6 @@ class Templates:
         self._known: dict[object, int] = {}
         self._boxings: dict[tuple[int, NdSbp, NdSbp], int] = {}
         self._moved = INPUT  # the buffer that the newest template redistributes
-        self._columns: Columns | None = None
 
     def source(self, form: int, state: NdSbp, *, merged: bool) -> int:
         """Return the template of a variable or an input."""
@@ -163,23 +161,23 @@ class Templates:
         if found is None:
             states = state.executed, goal.executed
             executed = "boxing", form, states
-            axes = self._changed(states)
+            pairs = enumerate(zip(self.mesh, *states, strict=True))
+            axes = [axis for axis, (n, old, new) in pairs if n > 1 and old != new]
             if axes and executed not in self._known:
                 self._end(executed, self._boxed(INPUT, form, states, axes))
             found = self._boxings[key] = self._known[executed] if axes else NONE
         return found
 
+    @cached_property
     def columns(self) -> Columns:
         """Return all templates that have been asked for."""
-        if self._columns is None:
-            self._columns = Columns(self)
-        return self._columns
+        return Columns(self)
 
     def never_reused_bytes(self) -> Ints:
         """Return the bytes of each template whose memory nothing reuses."""
-        columns = self.columns()
-        own = np.where(columns.buffers["reused"], 0, columns.buffers["size"])
-        return np.diff(np.append(0, own.cumsum())[columns.first_buffer])
+        buffers = self.columns.buffers
+        own = np.where(buffers["reused"], 0, buffers["size"])
+        return np.diff(np.append(0, own.cumsum())[self.columns.first_buffer])
 
     def _end(self, key: object, result: int) -> None:
         """Finish the newest template."""
@@ -187,7 +185,7 @@ class Templates:
         self._moved = INPUT
         self.result.append(result)
         self.starts.append((len(self.tasks), len(self.buffers)))
-        self._columns = None
+        self.__dict__.pop("columns", None)
 
     def _task(
         self, group: int, reads: tuple[int, ...] = (), after: tuple[int, ...] = (), *,
@@ -218,18 +216,17 @@ class Templates:
         self._task(group, (source,), merged=True, shared=0)
         return self._buffer(BOXING, size)
 
-    def _changed(self, states: _States) -> list[int]:
-        """Return the axes on which something changes."""
-        pairs = enumerate(zip(self.mesh, *states, strict=True))
-        return [i for i, (n, old, new) in pairs if n > 1 and old != new]
-
     def _boxed(self, source: int, form: int, states: _States, axes: Sequence[int]) -> int:
         before, after = (self.size(form, state) for state in states)
         workspace = None
         if self.compute_stream:
             workspace = workspace_bytes(states, (before, after), self.mesh)
-        if workspace is not None:
-            return self._inserted(source, after, workspace)
+        if workspace is not None:  # an op of the compute stream replaces it
+            self._task(4, (source,), merged=True, inserted=True)
+            made = self._buffer(BOXING, after)
+            if workspace:
+                self._buffer(WORKSPACE, workspace)
+            return made
         pairs = {(states[0][i], states[1][i]) for i in axes}
         if len(pairs) > 1:  # OneFlow sends pieces from any to any
             self._transfer((source,))
@@ -240,14 +237,6 @@ class Templates:
             return self._to_partial(source, form, states, axes)
         group = math.prod(self.mesh[i] for i in axes)
         return self._primitive(source, pair, (before, after, group))
-
-    def _inserted(self, source: int, size: int, workspace: int) -> int:
-        """Add the op that replaces a boxing on the compute stream."""
-        self._task(4, (source,), merged=True, inserted=True)
-        made = self._buffer(BOXING, size)
-        if workspace:
-            self._buffer(WORKSPACE, workspace)
-        return made
 
     def _primitive(self, source: int, pair: tuple[Sbp, Sbp], sizes: tuple[int, int, int]) -> int:
         """Make one boxing in groups of devices; `sizes` are bytes before and after, devices."""

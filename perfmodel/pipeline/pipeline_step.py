@@ -23,16 +23,6 @@ class StageWork:
     backward: ResourceParts
     once: ResourceParts = ()
 
-    @property
-    def seconds(self) -> float:
-        """Return the seconds of one micro-batch."""
-        return sum(seconds for _, seconds in self.forward + self.backward)
-
-    @property
-    def once_s(self) -> float:
-        """Return the seconds that come once per step."""
-        return sum(seconds for _, seconds in self.once)
-
 
 @dataclass(frozen=True)
 class TransferWork:
@@ -43,6 +33,11 @@ class TransferWork:
     seconds: float
     tensor: str = ""
 
+    @property
+    def kind(self) -> str:
+        """Return which passes make and read it: "F" or "B"."""
+        return "F" if self.source < self.target else "B"
+
 
 @dataclass(frozen=True)
 class PipelineStep:
@@ -51,8 +46,7 @@ class PipelineStep:
     `schedule` is one of "gpipe", "1f1b", "interleaved", "oneflow". Interleaved has `chunks` stages per
     rank, stage s on rank s % ranks; else each stage has a rank of its own. OneFlow's begins a forward
     pass while less than `credits[stage]` micro-batches are in flight, by default 2 · stages
-    everywhere. `device_of` gives by rank the device that computes, if ranks share one. With `blocking`
-    both ranks of a transfer wait for each other and do nothing else meanwhile. A stage that no
+    everywhere. `device_of` gives by rank the device that computes, if ranks share one. A stage that no
     transfer reaches waits for its neighbour.
     """
 
@@ -63,10 +57,48 @@ class PipelineStep:
     chunks: int = 1
     credits: tuple[int, ...] | None = None
     device_of: tuple[int, ...] | None = None
-    blocking: bool = False
 
     def __post_init__(self) -> None:
-        _check(self)
+        stages = len(self.stages)
+        if self.schedule not in SCHEDULES:
+            raise AutoDDLError(
+                f"pipeline: schedule {self.schedule!r}; allowed: {', '.join(SCHEDULES)}"
+            )
+        if stages == 0 or self.micro_batches < 1:
+            raise AutoDDLError(
+                f"pipeline of {stages} stages, {self.micro_batches} micro-batches; give one or more of "
+                "each"
+            )
+        if (
+            self.chunks < 1
+            or stages % self.chunks
+            or (self.chunks > 1) > (self.schedule == "interleaved")
+        ):
+            raise AutoDDLError(
+                f"pipeline: {self.chunks} chunks per rank of {stages} stages, schedule "
+                f"{self.schedule!r}; give a divisor of the stages, above 1 for 'interleaved' only"
+            )
+        for name, count in (("credits", stages), ("device_of", self.ranks)):
+            values = getattr(self, name)
+            if values is not None and (len(values) != count or min(values) < (name == "credits")):
+                raise AutoDDLError(f"pipeline: {name} is {values}; give {count} numbers")
+        for transfer in self.transfers:
+            ends = {transfer.source, transfer.target}
+            if len(ends) < 2 or not ends <= set(range(stages)) or not transfer.seconds >= 0:
+                raise AutoDDLError(
+                    f"pipeline: {transfer}; give two stages from 0 to {stages - 1} and seconds from 0 on"
+                )
+        for stage, work in enumerate(self.stages):
+            for stream, seconds in work.forward + work.backward + work.once:
+                if stream not in (COMPUTE, BOXING) or not seconds >= 0:
+                    raise AutoDDLError(
+                        f"pipeline: stage {stage} has {seconds} s on {stream!r}; give seconds from 0 on, "
+                        f"on {COMPUTE!r} or {BOXING!r}"
+                    )
+            if not work.forward or not work.backward:
+                raise AutoDDLError(
+                    f"pipeline: stage {stage} lacks a forward or backward pass; give at least one part"
+                )
 
     @property
     def ranks(self) -> int:
@@ -77,47 +109,3 @@ class PipelineStep:
     def rank_of(self) -> tuple[int, ...]:
         """Return the rank of each stage."""
         return tuple(stage % self.ranks for stage in range(len(self.stages)))
-
-
-def _check(step: PipelineStep) -> None:
-    stages = len(step.stages)
-    if step.schedule not in SCHEDULES:
-        raise AutoDDLError(f"pipeline: schedule {step.schedule!r}; allowed: {', '.join(SCHEDULES)}")
-    if stages == 0 or step.micro_batches < 1:
-        raise AutoDDLError(
-            f"pipeline of {stages} stages, {step.micro_batches} micro-batches; give one or more of each"
-        )
-    if (
-        step.chunks < 1
-        or stages % step.chunks
-        or (step.chunks > 1) > (step.schedule == "interleaved")
-    ):
-        raise AutoDDLError(
-            f"pipeline: {step.chunks} chunks per rank of {stages} stages, schedule {step.schedule!r}; "
-            "give a divisor of the stages, above 1 for 'interleaved' only"
-        )
-    if step.blocking and step.schedule == "oneflow":
-        raise AutoDDLError(
-            "pipeline: transfers of OneFlow's graphs don't block; set blocking=False"
-        )
-    for name, count in (("credits", stages), ("device_of", step.ranks)):
-        values = getattr(step, name)
-        if values is not None and (len(values) != count or min(values) < (name == "credits")):
-            raise AutoDDLError(f"pipeline: {name} is {values}; give {count} numbers")
-    for transfer in step.transfers:
-        ends = {transfer.source, transfer.target}
-        if len(ends) < 2 or not ends <= set(range(stages)) or not transfer.seconds >= 0:
-            raise AutoDDLError(
-                f"pipeline: {transfer}; give two stages from 0 to {stages - 1} and seconds from 0 on"
-            )
-    for stage, work in enumerate(step.stages):
-        for stream, seconds in work.forward + work.backward + work.once:
-            if stream not in (COMPUTE, BOXING) or not seconds >= 0:
-                raise AutoDDLError(
-                    f"pipeline: stage {stage} has {seconds} s on {stream!r}; give seconds from 0 on, "
-                    f"on {COMPUTE!r} or {BOXING!r}"
-                )
-        if not work.forward or not work.backward:
-            raise AutoDDLError(
-                f"pipeline: stage {stage} lacks a forward or backward pass; give at least one part"
-            )

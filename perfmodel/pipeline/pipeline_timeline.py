@@ -11,7 +11,7 @@ Two equal stages, forward 1 s and backward 2 s, with 3 micro-batches under 1F1B 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from autoddl.perfmodel.event_simulation import ResourceParts, Works, by_number
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, TransferWork
-from autoddl.perfmodel.pipeline.schedules import Pass, Route, TransferTurn, order, rendezvous
+from autoddl.perfmodel.pipeline.schedules import Pass, order
 
 
 @dataclass(frozen=True)
@@ -100,33 +100,31 @@ class _Simulation:
         self.stage_of: list[int] = []
         self.parts: list[ResourceParts] = []
         self.waits: list[tuple[int, int]] = []  # pairs; the second waits for the first
-        self.number: dict[Pass | TransferTurn, int] = {}
-        self.transfers = (*step.transfers, *_neighbours(step))
-        self.routes = [Route(t.source, t.target) for t in self.transfers]
+        self.number: dict[Pass, int] = {}
 
     def run(self) -> Timeline:
         self._add_passes()
-        self._add_transfers()
-        if self.step.schedule == "oneflow":
-            self._hold_credits()
-        else:
-            self._fix_order()
-        self._add_once()
+        for transfer in self.step.transfers:
+            stream = f"{self.rank_of[transfer.source]}→{self.rank_of[transfer.target]}"
+            self._add_transfer(transfer, ((stream, transfer.seconds),))
+        for transfer in _neighbours(self.step):
+            self._add_transfer(transfer, ())
+        self.waits += [(self.number[a], self.number[b]) for a, b in self._turns()]
+        for stage, work in enumerate(self.step.stages):
+            if work.once:
+                passes = [Pass("B", stage, i) for i in range(self.step.micro_batches)]
+                self._add("once", stage, work.once, after=map(self.number.__getitem__, passes))
         first, then = np.array(self.waits, dtype=np.int64).reshape(-1, 2).T
-        found = Works.of(self.names, *by_number(self.parts), first, then).spans()
-        spans = _joined(
-            [
-                Span(
-                    s.name, self.stage_of[s.work], s.resource.partition(" ")[0], s.start_s, s.end_s
-                )
-                for s in found
-            ]
-        )
+        works = Works.of(self.names, *by_number(self.parts), first, then)
+        spans = _joined([
+            Span(name, self.stage_of[work], resource.partition(" ")[0], start_s, end_s)
+            for name, resource, start_s, end_s, work in works.spans()
+        ])  # fmt: skip
         step_s = max((span.end_s for span in spans), default=0.0)
         in_flight = _in_flight(spans, len(self.step.stages))
         return Timeline(tuple(spans), step_s, in_flight, self.rank_of)
 
-    def _add(self, name: str, stage: int, parts: ResourceParts) -> int:
+    def _add(self, name: str, stage: int, parts: ResourceParts, after: Iterable[int] = ()) -> int:
         """Add a work on the streams of the stage's own rank and on the device of that."""
         rank = self.rank_of[stage]
         device = self.step.device_of[rank] if self.step.device_of else rank
@@ -134,54 +132,41 @@ class _Simulation:
         self.parts.append(tuple((s + owner.get(s, ""), seconds) for s, seconds in parts))
         self.names.append(name)
         self.stage_of.append(stage)
-        return len(self.names) - 1
+        number = len(self.names) - 1
+        self.waits += [(earlier, number) for earlier in after]
+        return number
 
     def _add_passes(self) -> None:
         for stage, work in enumerate(self.step.stages):
             for i in range(self.step.micro_batches):
                 forward = self._add(f"F{i}", stage, work.forward)
-                backward = self._add(f"B{i}", stage, work.backward)
-                self.waits.append((forward, backward))
                 self.number[Pass("F", stage, i)] = forward
-                self.number[Pass("B", stage, i)] = backward
+                self.number[Pass("B", stage, i)] = self._add(
+                    f"B{i}", stage, work.backward, after=[forward]
+                )
 
-    def _add_transfers(self) -> None:
-        for index, (transfer, route) in enumerate(zip(self.transfers, self.routes, strict=True)):
-            stream = f"{self.rank_of[transfer.source]}→{self.rank_of[transfer.target]}"
-            parts = ((stream, transfer.seconds),) if index < len(self.step.transfers) else ()
-            for i in range(self.step.micro_batches):
-                name = f"{route.kind}{i} {transfer.tensor}".strip()
-                number = self._add(name, transfer.source, parts)
-                self.number[TransferTurn(index, i)] = number
-                self.waits.append((self.number[Pass(route.kind, transfer.source, i)], number))
-                self.waits.append((number, self.number[Pass(route.kind, transfer.target, i)]))
+    def _add_transfer(self, transfer: TransferWork, parts: ResourceParts) -> None:
+        for i in range(self.step.micro_batches):
+            name = f"{transfer.kind}{i} {transfer.tensor}".strip()
+            made, read = (
+                self.number[Pass(transfer.kind, stage, i)]
+                for stage in (transfer.source, transfer.target)
+            )
+            number = self._add(name, transfer.source, parts, after=[made])
+            self.waits.append((number, read))
 
-    def _hold_credits(self) -> None:
-        stages = len(self.step.stages)
-        for stage, credit in enumerate(self.step.credits or (2 * stages,) * stages):
-            for i in range(credit, self.step.micro_batches):
-                earlier = self.number[Pass("B", stage, i - credit)]
-                self.waits.append((earlier, self.number[Pass("F", stage, i)]))
-
-    def _fix_order(self) -> None:
-        step = self.step
-        passes = [
-            order(step.schedule, rank, step.ranks, step.micro_batches, step.chunks)
-            for rank in range(step.ranks)
-        ]
-        chains: Sequence[Sequence[Pass | TransferTurn]] = passes
-        if step.blocking:
-            chains = rendezvous(passes, self.routes, self.rank_of)
-        for chain in chains:
-            for first, second in pairwise(chain):
-                self.waits.append((self.number[first], self.number[second]))
-
-    def _add_once(self) -> None:
-        for stage, work in enumerate(self.step.stages):
-            if work.once:
-                number = self._add("once", stage, work.once)
-                for i in range(self.step.micro_batches):
-                    self.waits.append((self.number[Pass("B", stage, i)], number))
+    def _turns(self) -> Iterator[tuple[Pass, Pass]]:
+        """Yield passes and others that wait for them, as the schedule has it."""
+        step, stages = self.step, len(self.step.stages)
+        if step.schedule == "oneflow":
+            for stage, credit in enumerate(step.credits or (2 * stages,) * stages):
+                for i in range(credit, step.micro_batches):
+                    yield Pass("B", stage, i - credit), Pass("F", stage, i)
+            return
+        for rank in range(step.ranks):
+            yield from pairwise(
+                order(step.schedule, rank, step.ranks, step.micro_batches, step.chunks)
+            )
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
@@ -190,14 +175,12 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
     last: dict[tuple[int, str], int] = {}
     for span in spans:
         key = span.stage, span.stream
-        before = last.get(key)
-        if before is not None:
-            same = found[before]
-            if same.name == span.name and span.start_s == same.end_s:
-                found[before] = replace(same, end_s=span.end_s)
-                continue
-        last[key] = len(found)
-        found.append(span)
+        before = found[last[key]] if key in last else None
+        if before is not None and (before.name, before.end_s) == (span.name, span.start_s):
+            found[last[key]] = replace(before, end_s=span.end_s)
+        else:
+            last[key] = len(found)
+            found.append(span)
     return found
 
 

@@ -52,39 +52,33 @@ class UnitChain:
         if count == 0:
             raise AutoDDLError("chain without units; give at least one")
         for name in ("seconds", "once_s", "transfer_s", "held_bytes", "active_bytes"):
-            values = tuple(getattr(self, name))
+            values, between = tuple(getattr(self, name)), name == "transfer_s"
             object.__setattr__(self, name, values)
-            wanted = count - (name == "transfer_s")
+            wanted = count - between
             if len(values) != wanted:
                 raise AutoDDLError(
                     f"chain of {count} units: {len(values)} {name}; give {wanted}, one per "
-                    f"{'place between units' if name == 'transfer_s' else 'unit'}"
+                    f"{'place between units' if between else 'unit'}"
                 )
+            whole = name.endswith("_bytes")
             for value in values:
-                if not _allowed(name, value):
+                is_kind = not whole or isinstance(value, int | np.integer)
+                if not (is_kind and value >= 0 and (between or value < np.inf)):
                     raise AutoDDLError(
                         f"chain: {value!r} in {name}; give "
-                        f"{'whole numbers' if name.endswith('_bytes') else 'numbers'} from 0 on"
+                        f"{'whole numbers' if whole else 'numbers'} from 0 on"
                     )
-
-
-def _allowed(name: str, value: float) -> bool:
-    if name.endswith("_bytes"):
-        return isinstance(value, (int, np.integer)) and value >= 0
-    return value >= 0 and (value < np.inf or name == "transfer_s")
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Stage i has the units from `bounds[i]` to before `bounds[i + 1]`.
+    """Stage i has the units from `bounds[i]` to before `bounds[i + 1]`, and its `memory_bytes`.
 
-    `seconds` per step; by stage `stage_s` per micro-batch, `once_s` per step and `memory_bytes`.
+    `seconds` are those of a step.
     """
 
     bounds: tuple[int, ...]
     seconds: float
-    stage_s: tuple[float, ...]
-    once_s: tuple[float, ...]
     memory_bytes: tuple[int, ...]
 
 
@@ -115,7 +109,7 @@ def cut(
     if in_flight is None:
         in_flight = strict_in_flight(stages, micro_batches)
     _check(chain, stages, micro_batches, in_flight)
-    bounds = _BranchAndBound(chain, micro_batches, in_flight, limit_bytes).best()
+    bounds = _fastest(chain, micro_batches, in_flight, limit_bytes)
     if bounds is None:
         raise InfeasibleError(_why_not(chain, in_flight, limit_bytes))
     fastest = _cut(chain, bounds, micro_batches, in_flight)
@@ -131,7 +125,7 @@ def cut(
             for place, seconds in enumerate(chain.transfer_s, start=1)
         )
         dearer = replace(chain, transfer_s=transfer_s)
-        bounds = _BranchAndBound(dearer, micro_batches, in_flight, limit_bytes).best()
+        bounds = _fastest(dearer, micro_batches, in_flight, limit_bytes)
         if bounds is not None:
             found = _cut(chain, bounds, micro_batches, in_flight)
             if found.seconds <= fastest.seconds + allowed_s:
@@ -166,7 +160,7 @@ def _cut(
         for (a, b), count in zip(spans, in_flight, strict=True)
     )
     seconds = closed_form_s(stage_s, micro_batches, transfer_s=transfer_s, once_s=once_s)
-    return Cut(bounds, seconds, stage_s, once_s, memory)
+    return Cut(bounds, seconds, memory)
 
 
 def _why_not(chain: UnitChain, in_flight: Sequence[int], limit_bytes: int | None) -> str:
@@ -195,23 +189,13 @@ class _Windows:
     """The cheapest cuts under limits on the stages' seconds, `once_s` and bytes."""
 
     def __init__(self, chain: UnitChain, in_flight: Sequence[int]) -> None:
-        self.seconds, self.once_s = _sums(chain.seconds), _sums(chain.once_s)
+        seconds, once_s = (0.0, *chain.seconds), (0.0, *chain.once_s)
+        self.seconds, self.once_s = np.cumsum(seconds), np.cumsum(once_s)
         self.transfer_s = np.array([np.inf, *chain.transfer_s, np.inf])
-        self.memory = [
-            np.cumsum(
-                [
-                    0,
-                    *(
-                        h + count * a
-                        for h, a in zip(chain.held_bytes, chain.active_bytes, strict=True)
-                    ),
-                ]
-            )
-            for count in in_flight
-        ]
+        held, active = (0, *chain.held_bytes), (0, *chain.active_bytes)
+        self.memory = [np.cumsum(held) + count * np.cumsum(active) for count in in_flight]
         self.ends = np.arange(len(self.seconds))
         self.fits = [np.zeros_like(self.ends)] * len(in_flight)
-        self.logs = np.array([0, *(n.bit_length() - 1 for n in range(1, len(self.ends) + 1))])
 
     def limit(self, limit_bytes: int) -> None:
         """Allow no stage more than that."""
@@ -240,94 +224,63 @@ class _Windows:
 
     def _least(self, values: Floats, begin: Ints) -> Floats:
         """Return for every end j the least of values[begin[j]:j], infinity where that is empty."""
-        length = self.ends - begin
-        some = length > 0
-        log = self.logs[np.maximum(length, 0)]
-        table = [values]
-        for level in range(int(log.max())):
-            last = table[-1]
-            half = 1 << level
-            longer = last.copy()
-            np.minimum(last[:-half], last[half:], out=longer[:-half])
-            table.append(longer)
-        flat = np.concatenate(table)
-        row = log * len(values)
-        least = np.minimum(
-            flat[np.where(some, row + begin, 0)],
-            flat[np.where(some, row + self.ends - (1 << log), 0)],
-        )
-        return np.where(some, least, np.inf)
+        windows = np.stack((begin, self.ends), axis=1).reshape(-1)
+        least = np.minimum.reduceat(np.append(values, np.inf), windows)[::2]
+        return np.where(begin < self.ends, least, np.inf)
 
 
-def _sums(values: Sequence[float]) -> Floats:
-    return np.concatenate([[0.0], np.cumsum(np.array(values, dtype=np.float64))])
+def _fastest(
+    chain: UnitChain, micro_batches: int, in_flight: Sequence[int], limit_bytes: int | None
+) -> tuple[int, ...] | None:
+    """Return the bounds of a fastest cut, None if there is none, by best-first branch and bound.
 
-
-class _BranchAndBound:
-    """Branch and bound over boxes of (max t_i, max o_i)."""
-
-    def __init__(
-        self,
-        chain: UnitChain,
-        micro_batches: int,
-        in_flight: Sequence[int],
-        limit_bytes: int | None,
-    ) -> None:
-        self.chain, self.repeats, self.stages = chain, micro_batches - 1, len(in_flight)
-        self.windows = _Windows(chain, in_flight)
-        if limit_bytes is not None:
-            self.windows.limit(limit_bytes)
-        self.evaluations = 0
-
-    def best(self) -> tuple[int, ...] | None:
-        """Return the bounds of a fastest cut, None if there is none.
-
-        A box has least and greatest max t_i and max o_i. Its greatest ones give the least Σ e_i of
-        all cuts in it, its least ones the least of the rest.
-        """
-        windows, repeats = self.windows, self.repeats
-        least_t, least_o = (
-            max(float(np.diff(sums).max()), sums[-1] / self.stages * (1 - ROUNDING))
-            for sums in (windows.seconds, windows.once_s)
-        )
-        same_t, same_o = (ROUNDING * sums[-1] for sums in (windows.seconds, windows.once_s))
-        best_s, best = np.inf, None
-        boxes = [(0.0, least_t, np.inf, least_o, np.inf, 0.0)]
-        while boxes:
-            bound_s, low_t, high_t, low_o, high_o, transfers_s = heappop(boxes)
-            if bound_s >= best_s * (1 - ROUNDING):
-                break
-            if repeats:
-                high_t = min(high_t, (best_s - transfers_s - low_o) / repeats)
-            high_o = min(high_o, best_s - transfers_s - repeats * low_t)
-            self.evaluations += 1
-            transfers_s, bounds = windows.cheapest(high_t, high_o)
-            if bounds is None:
-                continue
-            at = np.array(bounds)
-            top_t = float(np.diff(windows.seconds[at]).max())
-            top_o = float(np.diff(windows.once_s[at]).max())
-            total_s = repeats * top_t + top_o + transfers_s
-            if total_s < best_s:
-                best_s, best = total_s, bounds
-            # All others in this box have more transfers, so a lesser max t_i or max o_i.
-            gap_t, gap_o = repeats * (top_t - low_t), top_o - low_o
-            if gap_t >= gap_o:
-                middle = (low_t + top_t) / 2
-                parts = [
-                    (low_t, middle, low_o, high_o),
-                    (middle, top_t - same_t, low_o, high_o),
-                    (top_t, high_t, low_o, top_o - same_o),
-                ]
-            else:
-                middle = (low_o + top_o) / 2
-                parts = [
-                    (low_t, high_t, low_o, middle),
-                    (low_t, high_t, middle, top_o - same_o),
-                    (low_t, top_t - same_t, top_o, high_o),
-                ]
-            for a, b, c, d in parts:
-                bound = repeats * a + c + transfers_s
-                if a <= b and c <= d and bound < best_s * (1 - ROUNDING):
-                    heappush(boxes, (bound, a, b, c, d, transfers_s))
-        return best
+    A box has least and greatest max t_i and max o_i. Its greatest ones give the least Σ e_i of
+    all cuts in it, its least ones the least of the rest.
+    """
+    windows, repeats = _Windows(chain, in_flight), micro_batches - 1
+    if limit_bytes is not None:
+        windows.limit(limit_bytes)
+    least_t, least_o = (
+        max(float(np.diff(sums).max()), sums[-1] / len(in_flight) * (1 - ROUNDING))
+        for sums in (windows.seconds, windows.once_s)
+    )
+    same_t, same_o = (ROUNDING * sums[-1] for sums in (windows.seconds, windows.once_s))
+    best_s, best = np.inf, None
+    boxes = [(0.0, least_t, np.inf, least_o, np.inf, 0.0)]
+    while boxes:
+        bound_s, low_t, high_t, low_o, high_o, transfers_s = heappop(boxes)
+        if bound_s >= best_s * (1 - ROUNDING):
+            break
+        if repeats:
+            high_t = min(high_t, (best_s - transfers_s - low_o) / repeats)
+        high_o = min(high_o, best_s - transfers_s - repeats * low_t)
+        transfers_s, bounds = windows.cheapest(high_t, high_o)
+        if bounds is None:
+            continue
+        at = np.array(bounds)
+        top_t = float(np.diff(windows.seconds[at]).max())
+        top_o = float(np.diff(windows.once_s[at]).max())
+        total_s = repeats * top_t + top_o + transfers_s
+        if total_s < best_s:
+            best_s, best = total_s, bounds
+        # All others in this box have more transfers, so a lesser max t_i or max o_i.
+        gap_t, gap_o = repeats * (top_t - low_t), top_o - low_o
+        if gap_t >= gap_o:
+            middle = (low_t + top_t) / 2
+            parts = [
+                (low_t, middle, low_o, high_o),
+                (middle, top_t - same_t, low_o, high_o),
+                (top_t, high_t, low_o, top_o - same_o),
+            ]
+        else:
+            middle = (low_o + top_o) / 2
+            parts = [
+                (low_t, high_t, low_o, middle),
+                (low_t, high_t, middle, top_o - same_o),
+                (low_t, top_t - same_t, top_o, high_o),
+            ]
+        for a, b, c, d in parts:
+            bound = repeats * a + c + transfers_s
+            if a <= b and c <= d and bound < best_s * (1 - ROUNDING):
+                heappush(boxes, (bound, a, b, c, d, transfers_s))
+    return best

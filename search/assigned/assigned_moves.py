@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoddl.grouping import distinct, inverse
 from autoddl.perfmodel.oneflow.task_graph import Flags, Ints, Table
 from autoddl.perfmodel.redistribution import RedistributionTable
 from autoddl.sbp.layout import NONE, Moves, Path
 from autoddl.sbp.program import Program
-from autoddl.search.assigned.ownership import owners_of
+from autoddl.search.assigned.ownership import owners
 from autoddl.search.network.cost_network import SAVED, CostNetwork
 
 HELD = -2  # in place of a slot: nobody reads the tensor there, it waits
@@ -33,10 +34,6 @@ class ReaderSlots(NamedTuple):
 
 def reader_slots(problem: CostNetwork) -> ReaderSlots:
     """Return who reads the tensors of a problem."""
-    return problem.derived(_reader_slots)
-
-
-def _reader_slots(problem: CostNetwork) -> ReaderSlots:
     nodes, edges, columns = problem.variables, problem.factors, problem.program.columns
     inputs = columns.inputs
     producer, reads = edges.producer, edges.reads
@@ -44,7 +41,7 @@ def _reader_slots(problem: CostNetwork) -> ReaderSlots:
     given = np.append(waits[1:], False)[: len(waits)] & ~nodes.of_kind("op")[producer]
     edge, node, operand = edges.factor[reads], edges.variable[reads], edges.operand[reads]
     slot = np.where(nodes.of_kind(SAVED)[node], HELD, NONE)
-    op, place = nodes.of_kind("op")[node], owners_of(problem).place
+    op, place = nodes.of_kind("op")[node], problem.derived(owners).place
     names = {name: index for index, name in enumerate(columns.operands)}
     name = np.array([names.get(name, NONE) for name in edges.operands], dtype=np.int64)
     slot[op] = _found((inputs.op, inputs.name), (place[node[op]], name[operand[op]]))
@@ -68,7 +65,7 @@ def moves_of(problem: CostNetwork, assignment: Sequence[int]) -> Moves:
     Of a tensor that waits for the backward pass (saved_tensors.py) the boxings of that pass come just
     before they are read, and those of the forward pass, too, if nothing in it makes the tensor.
     """
-    ends, tables = reader_slots(problem), problem.factors.table
+    ends, tables = problem.derived(reader_slots), problem.factors.table
     made, want = problem.states(assignment)
     origin = ends.edge - ends.waits[ends.edge]  # the edge of the tensor as it is made
     source, held = made[origin], made[ends.edge]
@@ -76,16 +73,12 @@ def moves_of(problem: CostNetwork, assignment: Sequence[int]) -> Moves:
     origin, held, want, slot = origin[moved], held[moved], want[moved], ends.slot[moved]
     late = ends.waits[ends.edge[moved]] & (want != held)
 
-    most = int(problem.arrays.size.max(initial=1))
-    keys = (2 * origin + late) * most + want
-    _, begin, item = np.unique(keys, return_index=True, return_inverse=True)
+    begin, item = distinct(origin, late, want)
     turn = np.lexsort((begin, late[begin], origin[begin]))
-    place = np.empty_like(turn)
-    place[turn] = np.arange(len(turn))
-    item, begin = place[item], begin[turn]
+    item, begin = inverse(turn)[item], begin[turn]
     edge, goal, late = origin[begin], want[begin], late[begin]
     middle = np.where(late, held[begin], made[edge])
-    paths, path, before = _paths(problem, most, np.stack((tables[edge], made[edge], middle, goal)))
+    paths, path, before = _paths(problem, np.stack((tables[edge], made[edge], middle, goal)))
 
     waits = late | (ends.given[edge] & (goal != np.append(made, NONE)[edge + 1]))
     after = np.where(waits, _last_before(problem.program, item, slot, len(edge)), NONE)
@@ -94,12 +87,9 @@ def moves_of(problem: CostNetwork, assignment: Sequence[int]) -> Moves:
     return Moves(problem.factors.tensor[edge], paths, path, after, early, slot[order], item[order])
 
 
-def _paths(problem: CostNetwork, most: int, columns: Table) -> tuple[Sequence[Path], Ints, Ints]:
+def _paths(problem: CostNetwork, columns: Table) -> tuple[Sequence[Path], Ints, Ints]:
     """Return distinct paths over a middle, which of them each row has, and the length of its begin."""
-    keys = np.zeros(columns.shape[1], dtype=np.int64)
-    for column in columns:
-        keys = keys * most + column
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    first, which = distinct(*columns)
     numbers: dict[Path, int] = {}
     found: list[tuple[int, int]] = []
     for table, source, middle, goal in columns[:, first].T.tolist():

@@ -43,19 +43,15 @@ class Owners(NamedTuple):
     updates: Updates
 
 
-def owners_of(problem: CostNetwork) -> Owners:
+def owners(problem: CostNetwork) -> Owners:
     """Return which nodes decide on what."""
-    return problem.derived(_owners)
-
-
-def _owners(problem: CostNetwork) -> Owners:
     nodes, program, number = problem.variables, problem.program, problem.program.columns.number
     ops, inputs, parameters = (nodes.where(kind) for kind in ("op", "input", "parameter"))
     given, held = ([nodes.name[node] for node in of.tolist()] for of in (inputs, parameters))
-    owners = dict(zip(chain(held, problem.written), count(), strict=False))
-    follow = [(owners[p.tensor], p.states) for p in program.parameters]
-    owners |= {state: place for place, states in follow for state in states}
-    variable, owner = ints([number[name] for name in owners]), ints(list(owners.values()))
+    own = dict(zip(chain(held, problem.written), count(), strict=False))
+    follow = [(own[p.tensor], p.states) for p in program.parameters]
+    own |= {state: place for place, states in follow for state in states}
+    variable, owner = ints([number[name] for name in own]), ints(list(own.values()))
     updates, place = _updates(program, variable, owner), problem.variables.op.copy()
     update = np.full(len(number), NONE)
     update[updates.tensor] = updates.op

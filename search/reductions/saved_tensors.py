@@ -1,6 +1,14 @@
-"""Saved tensors: a variable for each large tensor that waits for the backward pass (saved_states.py).
+"""Saved tensors: a variable for each large tensor of the forward pass that the backward pass reads.
+
+A tensor may wait as it was made, and then be redistributed for either pass, or as some reader wanted
+it, so that the backward pass need not pay again; or as a smaller part of it. Which is best depends on
+what memory is worth. So each such tensor gets a variable, which reads it in the forward pass, holds it,
+and is what the backward pass reads from.
 
 x → (loss), x → dw   becomes   x → saved x, x → (loss);  saved x → dw: the state of "saved x" is chosen.
+
+Of the memory then counts what is there between the two passes, whatever else a plan does: parameters
+with their optimizer's states, and the tensors that wait. What a plan takes is more than that.
 """
 
 from __future__ import annotations
@@ -9,7 +17,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoddl.perfmodel.oneflow.inplace import is_view
+from autoddl.grouping import distinct
+from autoddl.perfmodel.oneflow.kernel_memory import VIEWS
 from autoddl.sbp.program.columns import Flags
 from autoddl.sbp.shards import local_bytes
 from autoddl.search.network.cost_network import (
@@ -20,19 +29,63 @@ from autoddl.search.network.cost_network import (
     Factors,
     Ints,
     Variables,
+    as_ints,
     ints,
 )
 from autoddl.search.network.reachability import waiting_for_loss
+from autoddl.search.result import Assignment, Point
 
 SMALL = 1e-3  # of the largest tensor that waits; smaller ones come once for both passes
 
 
-def with_saved(network: CostNetwork) -> CostNetwork:
-    """Return the network with a variable for each large tensor that waits for the backward pass."""
-    return _Saved(network).make()
+class SavedTensors:
+    """`network` has variables for tensors that wait; what assignments of the rest are in it.
+
+    By saved tensor `variables` are these variables, `makers` the ends (see Factors) of who makes it,
+    `readers` those of who is the first to read it later. `choice[row, s]` is the choice of state s, with
+    the tensor's entry of `rows`.
+    """
+
+    def __init__(self, network: CostNetwork) -> None:
+        self.network, factors = network, network.factors
+        self.saved = network.variables.of_kind(SAVED)
+        factor = np.flatnonzero(self.saved[factors.producer])  # behind each that from its maker
+        begin = factors.begin[factor]
+        self.variables, self.makers = factors.variable[begin], factors.begin[factor - 1]
+        self.readers = begin + 1
+        used, self.rows = np.unique(factors.states[begin], return_inverse=True)
+        size = 1 + max([int(array.max()) for array in factors.arrays], default=0)
+        self.choice = np.full((len(used), size), -1)
+        for row, number in enumerate(used.tolist()):
+            self.choice[row, factors.arrays[number]] = np.arange(len(factors.arrays[number]))
+
+    @classmethod
+    def apply(cls, network: CostNetwork) -> SavedTensors:
+        """Give each large tensor that waits for the backward pass a variable."""
+        return cls(_WithSaved(network).make())
+
+    def invert(self, assignment: Point) -> Assignment:
+        """Return the assignment of the network without these variables."""
+        return Assignment(as_ints(assignment)[~self.saved])
+
+    def as_read(self, others: Point) -> Assignment:
+        """Return the assignment whose tensors wait as their first late reader wants them."""
+        return self._waiting(others, self.readers)
+
+    def as_made(self, others: Point) -> Assignment:
+        """Return the assignment whose tensors wait in the states in which they were made."""
+        return self._waiting(others, self.makers)
+
+    def _waiting(self, others: Point, ends: Ints) -> Assignment:
+        """Return the assignment in which tensors wait in their states at some ends."""
+        found, arrays = np.zeros(len(self.saved), dtype=np.int64), self.network.arrays
+        found[~self.saved] = as_ints(others)
+        states = arrays.states[arrays.states_at[ends] + found[arrays.variable[ends]]]
+        found[self.variables] = self.choice[self.rows, states]
+        return Assignment(found)
 
 
-class _Saved:
+class _WithSaved:
     """Variables and factors of a network, with new ones in between; equal ones share their arrays."""
 
     def __init__(self, network: CostNetwork) -> None:
@@ -58,9 +111,8 @@ class _Saved:
         self.small, self.large = (self._flags(self.tensor[of]) for of in (waits & ~large, large))
         makers = columns.maker[self.tensor[large]]
         makers = makers[makers >= 0]
-        _, first, which = np.unique(columns.type[makers], return_index=True, return_inverse=True)
-        known = [is_view(self.program.ops[op]) for op in makers[first].tolist()]
-        views = makers[np.array(known, dtype=np.bool_)[which]]
+        is_view = np.array([name in VIEWS for name in columns.types], dtype=np.bool_)
+        views = makers[is_view[columns.type[makers]]]
         self.seen = self._flags(columns.inputs.tensor[columns.inputs.begin[views]])  # one memory
 
     def _flags(self, tensors: Ints) -> Flags:
@@ -144,10 +196,7 @@ class _Saved:
 
         What waits in a node of its own does not count here.
         """
-        looks, form = self._looks(), self.nodes.domain
-        _, first, found = np.unique(
-            form * (looks.max(initial=0) + 1) + looks, return_index=True, return_inverse=True
-        )
+        first, found = distinct(self.nodes.domain, self._looks())
         return found, [self._between(index) for index in first.tolist()]
 
     def _looks(self) -> Ints:

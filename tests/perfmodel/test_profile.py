@@ -15,6 +15,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.collectives import SEND_RECEIVE
 from autoddl.perfmodel.profile import Device, Kernel, Link, Profile
+from autoddl.perfmodel.topology import Crossing
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, COLLECTIVES, REDUCE_SCATTER
 
 MATMUL = Kernel(2e-5, 5e9, {"float32": 8e9, "float16": 1e10}, 0.1)
@@ -244,23 +245,23 @@ def test_no_default_for_other_devices() -> None:
     ],
 )
 def test_nearest_group_size(level: str, group_size: int, found: tuple[str, int]) -> None:
-    link = PROFILE.link(ALL_REDUCE, level, group_size)
+    link = PROFILE.link(ALL_REDUCE, Crossing(level, group_size))
     assert (link.level, link.group_size) == found
 
 
 def test_a_level_without_measurements_uses_the_outermost_with_some() -> None:
-    assert PROFILE.link(ALL_GATHER, "gpu", 2).level == "node"
+    assert PROFILE.link(ALL_GATHER, Crossing("gpu", 2)).level == "node"
 
 
 def test_a_collective_without_measurements() -> None:
     with pytest.raises(AutoDDLError, match=r"no measurement of all_to_all; measure with"):
-        PROFILE.link("all_to_all", "gpu", 2)
+        PROFILE.link("all_to_all", Crossing("gpu", 2))
 
 
 def test_seconds_of_a_collective() -> None:
     # Nearest to 4 ranks is the link of 2, used with the formula for 4: 6 α + 1.5 n β.
-    assert PROFILE.collective_s(ALL_REDUCE, "gpu", 4, 1e6) == pytest.approx(6e-4 + 1.5e-3)
-    assert replace(PROFILE, links=()).collective_s(ALL_REDUCE, "gpu", 1, 1e6) == 0
+    assert PROFILE.collective_s(ALL_REDUCE, Crossing("gpu", 4), 1e6) == pytest.approx(6e-4 + 1.5e-3)
+    assert replace(PROFILE, links=()).collective_s(ALL_REDUCE, Crossing("gpu", 1), 1e6) == 0
 
 
 @pytest.mark.parametrize(
@@ -275,16 +276,16 @@ def test_seconds_of_a_collective() -> None:
     ],
 )
 def test_nearest_kind_of_group(group_size: int, inner: int, groups: int, alpha_s: float) -> None:
-    link = PROFILE.link(REDUCE_SCATTER, "node", group_size, inner=inner, groups=groups)
+    link = PROFILE.link(REDUCE_SCATTER, Crossing("node", group_size, inner=inner, groups=groups))
     assert link.alpha_s == alpha_s
 
 
 def test_only_this_very_kind_of_group_counts_as_measured() -> None:
-    assert PROFILE.measured(REDUCE_SCATTER, "node", 4)
-    assert PROFILE.measured(REDUCE_SCATTER, "node", 4, inner=2)
-    assert not PROFILE.measured(REDUCE_SCATTER, "node", 8, inner=2)
-    assert not PROFILE.measured(ALL_REDUCE, "node", 4, inner=2)
-    assert not PROFILE.measured(REDUCE_SCATTER, "gpu", 4)
+    assert PROFILE.measured(REDUCE_SCATTER, Crossing("node", 4))
+    assert PROFILE.measured(REDUCE_SCATTER, Crossing("node", 4, inner=2))
+    assert not PROFILE.measured(REDUCE_SCATTER, Crossing("node", 8, inner=2))
+    assert not PROFILE.measured(ALL_REDUCE, Crossing("node", 4, inner=2))
+    assert not PROFILE.measured(REDUCE_SCATTER, Crossing("gpu", 4))
 
 
 @pytest.mark.parametrize(
@@ -297,16 +298,18 @@ def test_only_this_very_kind_of_group_counts_as_measured() -> None:
     ],
 )
 def test_concurrent_groups_share_a_link(groups: int, seconds: float) -> None:
-    taken = PROFILE.collective_s(REDUCE_SCATTER, "node", 4, 1e6, groups=groups)
+    taken = PROFILE.collective_s(REDUCE_SCATTER, Crossing("node", 4, groups=groups), 1e6)
     assert taken == pytest.approx(seconds)
 
 
 def test_links_are_shared_between_nodes_and_not_within_by_default() -> None:
     plain = replace(PROFILE, sharing={})
-    one, three = (plain.collective_s(ALL_GATHER, "node", 2, 1e6, groups=g) for g in (1, 3))
+    one, three = (
+        plain.collective_s(ALL_GATHER, Crossing("node", 2, groups=g), 1e6) for g in (1, 3)
+    )
     assert one == pytest.approx(2e-3 + 0.5e6 * 2e-8)
     assert three == pytest.approx(2e-3 + 3 * 0.5e6 * 2e-8)
-    inside = [plain.collective_s(ALL_REDUCE, "gpu", 2, 1e6, groups=g) for g in (1, 3)]
+    inside = [plain.collective_s(ALL_REDUCE, Crossing("gpu", 2, groups=g), 1e6) for g in (1, 3)]
     assert inside[0] == inside[1]
 
 
@@ -316,11 +319,13 @@ def test_bundled_profiles_are_sane(name: str) -> None:
     assert profile.name == name
     for collective in COLLECTIVES:
         for level in profile.levels:
-            link = profile.link(collective, level, 2)
+            link = profile.link(collective, Crossing(level, 2))
             assert 0 < link.beta_s_per_byte < 1e-6  # faster than 1 MB/s
             assert 0 <= link.alpha_s < 0.1
             assert link.mean_error is None or link.mean_error < 0.25
-            small, large = (profile.collective_s(collective, level, 4, n) for n in (1e4, 1e7))
+            small, large = (
+                profile.collective_s(collective, Crossing(level, 4), n) for n in (1e4, 1e7)
+            )
             assert 0 < small < large
     assert profile.device.peak_flops["float32"] > 1e8
     assert all(k.flops_per_s["float32"] > 1e7 for k in profile.device.kernels.values())

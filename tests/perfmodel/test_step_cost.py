@@ -14,7 +14,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.state import NdSbp
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.solvers.random_sampling import random_assignment
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
@@ -78,7 +78,7 @@ def test_errors_of_one_source_add_up_and_those_of_two_do_not() -> None:
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
 @pytest.mark.parametrize("make", [mlp, transformer])
 def test_redistributions_cost_the_same_as_columns_and_one_by_one(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
-    problem = with_saved(builder.build(make(), Mesh.parse(mesh), PROFILE))
+    problem = SavedTensors.apply(builder.build(make(), Mesh.parse(mesh), PROFILE)).network
     prices = problem.prices
     for seed in range(5):
         columns = assigned_layout(problem, random_assignment(problem, seed))

@@ -14,7 +14,7 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.solvers.random_sampling import random_assignment
 from tests.clusters import cluster
 from tests.perfmodel.works import SimulatedWork, works_of
@@ -84,7 +84,7 @@ def one_by_one(layout: Layout, mesh: Mesh, cost: StepCost) -> list[SimulatedWork
 @pytest.mark.parametrize("make", [mlp, transformer, tied])
 def test_the_works_of_a_step_are_those_of_its_names(make, mesh: str, kept: bool) -> None:  # type: ignore[no-untyped-def]
     problem = builder.build(make(), Mesh.parse(mesh), PROFILE)
-    problem = with_saved(problem) if kept else problem
+    problem = SavedTensors.apply(problem).network if kept else problem
     for seed in range(3):
         layout = assigned_layout(problem, random_assignment(problem, seed))
         found = StepTimeline(problem.prices, layout)

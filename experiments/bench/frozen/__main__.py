@@ -60,11 +60,11 @@ class Side:
         answer = process.stdout.readline()
         if not answer:
             self._process = None
-        figures = json.loads(answer) if answer else {"error": f"the worker ended: {process.wait()}"}
-        found: dict[str, Any] = figures
-        if "error" not in found:
-            self.rows.add({"case": case.key, "figures": found})
-        return found
+            return {"error": f"the worker ended: {process.wait()}"}
+        figures: dict[str, Any] = json.loads(answer)
+        if "error" not in figures:
+            self.rows.add({"case": case.key, "figures": figures})
+        return figures
 
     def end(self) -> None:
         """End the worker."""

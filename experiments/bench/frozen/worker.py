@@ -154,12 +154,8 @@ def memory(folder: Path, model: str, mesh: str, plans: int) -> Figures:
     }
 
 
-KINDS: Mapping[str, Callable[..., Figures]] = {
-    "plan": planned,
-    "script": written,
-    "cut": cut,
-    "memory": memory,
-}
+KINDS: Mapping[str, Callable[..., Figures]]
+KINDS = {"plan": planned, "script": written, "cut": cut, "memory": memory}
 
 
 def _figures(plan: Any) -> Figures:

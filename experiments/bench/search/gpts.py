@@ -35,34 +35,23 @@ class GptCase:
         return math.prod(map(int, re.findall(r"\d+", self.mesh or self.cluster)))
 
 
-def cases() -> tuple[GptCase, ...]:
-    """Return all cases."""
+def cases() -> Iterator[GptCase]:
+    """Yield all cases.
+
+    GPT-3 of 175 billion parameters, and the same with fewer layers, has one sequence for each node of
+    eight, in float32 and without recomputing activations; the medium GPT on more and more devices has
+    as many sequences as devices.
+    """
     medium = {"total_s": 5.0, "peak_bytes": 1.5e9, "gap": 0.0}
     medium |= {"capture_s": 10.0, "capture_bytes": 1.2e9}
-    wide = MEDIUM | {"batch": 64}
-    return (
-        GptCase("medium", MEDIUM, "4x8", bars=medium),
-        *_layers(),
-        *_devices(),
-        GptCase("three axes", wide, "[node 2][node 4][gpu 8]", bars={"total_s": 20.0, "gap": 0.01}),
-        GptCase("mesh searched", wide, cluster="8x8", bars={"total_s": 60.0}),
-    )
-
-
-def _layers() -> Iterator[GptCase]:
-    """Yield GPT-3 of 175 billion parameters, and the same with fewer layers.
-
-    It has one sequence for each node of eight, in float32 and without recomputing activations.
-    """
+    yield GptCase("medium", MEDIUM, "4x8", bars=medium)
     for layers in (12, 24, 48, 96):
         bars = {"total_s": 10.0, "gap": 0.001} if layers == GPT3["layers"] else {}
         yield GptCase(f"gpt3 {layers} layers", GPT3 | {"layers": layers}, "128x8", "", LAYERS, bars)
-
-
-def _devices() -> Iterator[GptCase]:
-    """Yield the medium GPT on more and more devices, with as many sequences as devices."""
     for devices in (8, 32, 128, 512, 2048, 8192):
-        nodes, inner = (2, 4) if devices == 8 else (devices // 8, 8)
-        yield GptCase(
-            f"{devices} devices", MEDIUM | {"batch": devices}, f"{nodes}x{inner}", "", DEVICES
-        )
+        mesh, sizes = "2x4" if devices == 8 else f"{devices // 8}x8", MEDIUM | {"batch": devices}
+        yield GptCase(f"{devices} devices", sizes, mesh, "", DEVICES)
+    wide = MEDIUM | {"batch": 64}
+    bars = {"total_s": 20.0, "gap": 0.01}
+    yield GptCase("three axes", wide, "[node 2][node 4][gpu 8]", bars=bars)
+    yield GptCase("mesh searched", wide, cluster="8x8", bars={"total_s": 60.0})

@@ -33,8 +33,7 @@ from autoddl.search.baselines import BASELINES
 from autoddl.search.heuristics.descent import Descent
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.reductions.saved_states import made_again
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
 from autoddl.search.solvers.random_sampling import random_assignment
 from experiments.fidelity.memory.cuda_memory import cuda_memory
@@ -100,7 +99,7 @@ def run(
     @cache
     def problem() -> CostNetwork:
         built = builder.build(program, where, profile, compute_stream=compute_stream)
-        return with_saved(built) if compute_stream else built
+        return SavedTensors.apply(built).network if compute_stream else built
 
     def compiled(name: str) -> Row:
         begin = time.perf_counter()
@@ -156,7 +155,8 @@ def _plan(problem: CostNetwork, name: str) -> Plan | None:
         if assignment is None:
             return None
         if name != baseline:
-            assignment = made_again(problem, assignment)
+            saved = SavedTensors(problem)
+            assignment = saved.as_made(saved.invert(assignment))
     else:
         kind, _, seed = name.partition(" ")
         assignment = random_assignment(problem, int(seed))

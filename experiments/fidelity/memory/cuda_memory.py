@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,10 @@ def _compiled(
     preload = os.pathsep.join(filter(None, (str(_stand_in(folder)), os.environ.get("LD_PRELOAD"))))
     module, env = "experiments.fidelity.memory.cuda_memory_rank", {"LD_PRELOAD": preload}
     error = started(module, [str(folder)], plan.devices, timeout_s, env)
-    for file in sorted(folder.glob("log/**/job_*_plan"))[:1]:
-        if file.with_name(
-            file.name + ".dot"
-        ).exists():  # the picture of the plan comes after its text
-            with file.open() as text:
-                yield from text
-            return
+    for picture in sorted(folder.glob("log/**/job_*_plan.dot"))[:1]:  # it comes after the text
+        with picture.with_suffix("").open() as text:
+            yield from text
+        return
     raise AutoDDLError(f"memory of the CUDA plan: OneFlow wrote none: {error}")
 
 
@@ -126,25 +124,17 @@ def parse(lines: Iterable[str]) -> tuple[PlanMemory, ...]:
 
 def _blocks(lines: Iterable[str]) -> Iterator[dict[str, str]]:
     """Yield the fields of every mem_block message, those of its memory case among them."""
-    inside, depth = False, 0
+    behind = dropwhile(lambda line: not line.startswith("block_chunk_list {"), lines)
     block: dict[str, str] = {}
-    for line in lines:
-        text = line.strip()
-        inside = inside or line.startswith("block_chunk_list {")
-        if not inside:
-            continue
-        if text.endswith("{"):
-            depth += 1
-            if depth == 2:
-                block, kind = {}, text
-        elif text == "}":
-            depth -= 1
-            if depth == 1 and kind == "mem_block {":
-                yield block
-            if depth == 0:
-                return
+    for line in takewhile(lambda line: not line.startswith("}"), behind):
+        key, _, value = line.strip().partition(": ")
+        if line.startswith("  mem_block {"):
+            block = {}
+        elif line.startswith("  chunk {"):
+            return  # chunks follow all blocks
+        elif line.startswith("  }"):
+            yield block
         else:
-            key, _, value = text.partition(": ")
             block[key] = value.strip('"')
 
 

@@ -29,6 +29,7 @@ from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.topology import Crossing
 
 TWO = ["--nproc-per-node", "2", "--collectives", "all-reduce,send-receive", "-b", "16K", "-e", "1M"]
 DEVICE = {
@@ -81,7 +82,7 @@ def test_table_and_files(runs: list[dict[str, Any]], capsys: pytest.CaptureFixtu
     assert files() == ["network.csv", "network.json", "network.png"]
     profile = profiles.load("network.json")
     assert (profile.name, profile.mode) == ("network", "graph")
-    assert profile.link("all_reduce", "gpu", 2).alpha_s == pytest.approx(1.2345e-4)
+    assert profile.link("all_reduce", Crossing("gpu", 2)).alpha_s == pytest.approx(1.2345e-4)
     assert Path("network.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
     assert Path("network.png").read_bytes().startswith(b"\x89PNG")
     out, err = capsys.readouterr()
@@ -302,7 +303,9 @@ def test_nccl_tests(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[st
     assert main(["fit-network", "--from-nccl-tests", "all_reduce_perf.txt", "-o", "a100.json"]) == 0
     profile = profiles.load("a100.json")
     assert profile.name == "a100"
-    seconds = [profile.collective_s("all_reduce", "gpu", 2, n) for n in (1 << 20, 1 << 22)]
+    seconds = [
+        profile.collective_s("all_reduce", Crossing("gpu", 2), n) for n in (1 << 20, 1 << 22)
+    ]
     assert seconds == pytest.approx([30e-6, 60e-6])
     assert "wrote a100.json" in capsys.readouterr().out
     assert not runs
@@ -334,7 +337,9 @@ def environment() -> dict[str, str]:
 
 def check(profile: Profile) -> None:
     for link in profile.links:
-        short, long = (profile.collective_s(link.collective, "gpu", 2, n) for n in (1e4, 4e6))
+        short, long = (
+            profile.collective_s(link.collective, Crossing("gpu", 2), n) for n in (1e4, 4e6)
+        )
         assert 0 < short <= long
     assert {link.group_size for link in profile.links} == {2}
     assert profile.device.peak_flops["float32"] > 1e8

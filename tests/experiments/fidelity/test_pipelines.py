@@ -18,6 +18,7 @@ from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.network.builder import build
 from experiments.fidelity import pipelines, shared_cores
+from tests.pipelines import once_s, pass_s
 from tests.programs import transformer
 
 PROFILE = profiles.load(None)
@@ -44,7 +45,7 @@ def test_cuts_have_the_shares_that_were_asked_for() -> None:
 
 def test_stages_that_share_cores_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     found = staged(4)
-    busy = [4 * work.seconds + work.once_s for work in found.step.stages]
+    busy = [4 * pass_s(work) + once_s(work) for work in found.step.stages]
 
     def on(cores: int) -> float:
         monkeypatch.setattr(shared_cores, "cores", lambda: cores)

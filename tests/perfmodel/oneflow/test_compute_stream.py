@@ -159,7 +159,7 @@ def test_tasks_run_once_after_what_they_wait_for(program: Program) -> None:
     assert sorted(order) == list(range(len(rank.tasks)))
     position = {task: i for i, task in enumerate(order)}
     tasks, buffers, reading = rank.tasks, rank.buffers, rank.readers.lists()
-    for number, reads in enumerate(rank.reads.lists()):
+    for number, reads in enumerate(rank.tasks.reads.lists()):
         for buffer in reads:
             assert position[buffers.producer[buffer]] < position[number]
         if tasks.inserted[number]:  # just before what reads it
@@ -167,7 +167,7 @@ def test_tasks_run_once_after_what_they_wait_for(program: Program) -> None:
             assert position[reader] == position[number] + 1
     chains = merged_chains(rank)
     connected = {chains[n] for n, merged in enumerate(tasks.merged) if merged}
-    assert len(connected) <= 1 + sum(not reads for reads in rank.reads.lists())
+    assert len(connected) <= 1 + sum(not reads for reads in rank.tasks.reads.lists())
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])

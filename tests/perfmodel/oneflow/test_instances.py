@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoddl.perfmodel.oneflow.instances import Chosen, numbered, order_of
+from autoddl.perfmodel.oneflow.instances import Instances, order_of
 from autoddl.perfmodel.oneflow.sizes import Dataflow
 from autoddl.perfmodel.oneflow.task_graph import BITS, NONE
 from autoddl.perfmodel.oneflow.task_templates import Templates
@@ -23,16 +23,16 @@ def test_two_instances_of_one_template_have_numbers_of_their_own() -> None:
         (gather, 0, 0 << BITS, 0, order_of(2, 0)),
         (gather, 2, 1 << BITS, 1, order_of(2, 1)),
     ]).T  # fmt: skip
-    chosen = Chosen(
+    rank = Instances(
+        Dataflow(program),
+        templates,
         kept=np.array([0]),
-        templates=np.array([source, output, output]),
+        chosen=np.array([source, output, output]),
         reads=np.array([(3 << BITS) + 2, (4 << BITS) + 2]),
         added=added,
         waits=np.array([[4], [0]]),
-        compute_stream=False,
-    )
-    rank = numbered(Dataflow(program), templates.columns(), chosen)
-    assert rank.reads.lists() == [[], [0], [1], [2], [3], [4], [5], [6], [7]]
+    ).tasks()
+    assert rank.tasks.reads.lists() == [[], [0], [1], [2], [3], [4], [5], [6], [7]]
     assert rank.tasks.first.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert rank.buffers.origin.tolist() == [0, 0, 0, 0, 4, 4, 4, 4, 8]
     names = [0, 0, 0, 0, 2, 2, 2, 2, 3]

@@ -47,7 +47,7 @@ def shown(rank: RankTasks, program: Program) -> list[tuple[str, ...]]:
     first = rank.tasks.first
     return [
         (label[first[n]] if first[n] < first[n + 1] else "-", *(label[b] for b in reads))
-        for n, reads in enumerate(rank.reads.lists())
+        for n, reads in enumerate(rank.tasks.reads.lists())
     ]
 
 

@@ -38,7 +38,7 @@ def test_a_boxing_has_the_tasks_and_buffers_of_the_engine(pair: tuple[str, str])
     found = templates(1)
     number = found.boxing(0, *map(NdSbp.parse, pair))
     tasks, sizes, result = BOXINGS[pair]
-    columns = found.columns()
+    columns = found.columns
     assert (len(columns.tasks), found.result[number]) == (tasks, result)
     buffers = columns.buffers
     assert list(zip(buffers["size"].tolist(), buffers["reused"].tolist(), strict=True)) == sizes
@@ -50,7 +50,7 @@ def test_a_boxing_has_the_tasks_and_buffers_of_the_engine(pair: tuple[str, str])
 def test_the_first_device_keeps_the_value_where_others_make_zeros() -> None:
     found = templates(0)
     number = found.boxing(0, *map(NdSbp.parse, ("B", "P")))
-    assert (found.result[number], len(found.columns().tasks)) == (INPUT, 0)
+    assert (found.result[number], len(found.columns.tasks)) == (INPUT, 0)
 
 
 def test_nothing_changes_along_axes_of_one_device() -> None:
@@ -61,7 +61,7 @@ def test_nothing_changes_along_axes_of_one_device() -> None:
 def test_changes_of_two_kinds_go_from_any_to_any() -> None:
     found = templates(1, 1)
     found.boxing(0, NdSbp.parse("S0,B"), NdSbp.parse("B,S1"))
-    buffers = found.columns().buffers
+    buffers = found.columns.buffers
     assert buffers["kind"].tolist() == [WORKSPACE, BOXING]
     assert buffers["size"].tolist() == [MIB, HALF]
 
@@ -69,7 +69,7 @@ def test_changes_of_two_kinds_go_from_any_to_any() -> None:
 def test_on_the_compute_stream_a_boxing_is_an_op() -> None:
     found = templates(1, stream=True)
     found.boxing(0, NdSbp.parse("S1"), NdSbp.parse("B"))
-    columns = found.columns()
+    columns = found.columns
     assert columns.tasks["inserted"].tolist() == [True]
     assert columns.tasks["merged"].tolist() == [True]
     assert columns.buffers["kind"].tolist() == [BOXING, WORKSPACE]
@@ -82,7 +82,7 @@ def test_equal_templates_are_one() -> None:
     assert numbers == [0, 1, 0]
     assert found.output(100) == found.output(100) == 2
     assert found.identity(0, state) == found.identity(0, state) == 3
-    buffers = found.columns().buffers
+    buffers = found.columns.buffers
     assert buffers["kind"].tolist() == [ROLE, ROLE, OUTPUT, BOXING]
     assert buffers["size"].tolist() == [HALF, HALF, 512, HALF]  # whole multiples of 512
     assert found.never_reused_bytes().tolist() == [HALF, HALF, 512, 0]

@@ -20,6 +20,7 @@ from autoddl.perfmodel.pipeline.pipeline_step import (
     TransferWork,
 )
 from autoddl.perfmodel.pipeline.pipeline_timeline import Span, Timeline, closed_form_s, simulate
+from tests.pipelines import once_s, pass_s
 
 RANDOM = 100
 
@@ -55,11 +56,9 @@ def random_step(seed: int, schedule: str, *, chunks: int = 1, **kw: Any) -> Pipe
 
 CASES = [
     ("gpipe", {}),
-    ("gpipe", {"blocking": True}),
     ("1f1b", {}),
-    ("1f1b", {"blocking": True}),
     ("interleaved", {"chunks": 2}),
-    ("interleaved", {"chunks": 3, "blocking": True}),
+    ("interleaved", {"chunks": 3}),
     ("oneflow", {}),
 ]
 
@@ -104,8 +103,8 @@ def test_any_step(schedule: str, options: dict[str, Any], seed: int) -> None:
             assert ran[transfer.source, f"{kind}{i}"][1] <= span.start_s
             assert span.end_s <= ran[transfer.target, f"{kind}{i}"][0]
     seconds = sum(s.end_s - s.start_s for s in timeline.spans)
-    each = sum(w.seconds for w in step.stages) + sum(t.seconds for t in step.transfers)
-    assert seconds == pytest.approx(step.micro_batches * each + sum(w.once_s for w in step.stages))
+    each = sum(pass_s(w) for w in step.stages) + sum(t.seconds for t in step.transfers)
+    assert seconds == pytest.approx(step.micro_batches * each + sum(once_s(w) for w in step.stages))
     assert timeline.step_s == max(s.end_s for s in timeline.spans)
     assert timeline.in_flight == tuple(
         in_flight(ran, s, step.micro_batches) for s in range(len(step.stages))
@@ -136,18 +135,17 @@ def in_flight(ran: dict[tuple[int, str], tuple[float, float]], s: int, micro_bat
 
 @pytest.mark.parametrize("seed", range(RANDOM))
 def test_fixed_orders_and_what_is_in_flight(seed: int) -> None:
-    for blocking in (False, True):
-        step = random_step(seed, "1f1b", blocking=blocking)
-        timeline = simulate(step)
-        ran = passes(timeline)
-        count = len(step.stages)
-        for s in range(count):
-            names = [n for _, n in sorted((ran[s, n], n) for t, n in ran if t == s and n != "once")]
-            assert names == one_by_one(step.micro_batches, count - s)
-        limit = tuple(min(step.micro_batches, count - s) for s in range(count))
-        assert timeline.in_flight == limit
-        step = replace(step, schedule="gpipe")
-        assert simulate(step).in_flight == (step.micro_batches,) * count
+    step = random_step(seed, "1f1b")
+    timeline = simulate(step)
+    ran = passes(timeline)
+    count = len(step.stages)
+    for s in range(count):
+        names = [n for _, n in sorted((ran[s, n], n) for t, n in ran if t == s and n != "once")]
+        assert names == one_by_one(step.micro_batches, count - s)
+    limit = tuple(min(step.micro_batches, count - s) for s in range(count))
+    assert timeline.in_flight == limit
+    step = replace(step, schedule="gpipe")
+    assert simulate(step).in_flight == (step.micro_batches,) * count
 
 
 def one_by_one(micro_batches: int, most: int) -> list[str]:
@@ -211,7 +209,7 @@ def longest_path(step: PipelineStep) -> float:
                 start[after] = start[before] + seconds[before]
                 changed = True
     ends = [max(start[s, f"B{i}"] + seconds[s, f"B{i}"] for i in range(micro_batches))
-            + w.once_s for s, w in enumerate(step.stages)]  # fmt: skip
+            + once_s(w) for s, w in enumerate(step.stages)]  # fmt: skip
     return max(ends)
 
 
@@ -233,7 +231,7 @@ def test_closed_form_with_transfers() -> None:
     works = (stage(1.0, 2.0, 3.0), stage(1.5, 3.0), stage(0.5, 1.0, 2.0))
     transfers = (TransferWork(0, 1, 0.5), TransferWork(1, 2, 0.25), TransferWork(1, 0, 1.0))
     kw = {"transfer_s": [1.75], "once_s": [3.0, 0.0, 2.0]}
-    seconds = [w.seconds for w in works]
+    seconds = [pass_s(w) for w in works]
     for micro_batches in (1, 2, 9):
         step = PipelineStep(works, micro_batches, transfers, "gpipe")
         assert simulate(step).step_s == pytest.approx(closed_form_s(seconds, micro_batches, **kw))
@@ -245,14 +243,14 @@ def test_uneven_gpipe_has_the_closed_form(seed: int) -> None:
     rng = np.random.default_rng(seed)
     count, micro_batches = int(rng.integers(1, 7)), int(rng.integers(1, 20))
     works = [stage(s, 2 * s) for s in (0.5 + rng.random(count)).tolist()]
-    works[0] = stage(works[0].seconds / 3, 2 * works[0].seconds / 3, 0.7)
+    works[0] = stage(pass_s(works[0]) / 3, 2 * pass_s(works[0]) / 3, 0.7)
     transfers = tuple(
         TransferWork(a, b, 0.5 * float(rng.random()))
         for a, b in itertools.permutations(range(count), 2)
         if abs(a - b) == 1
     )
     form_s = closed_form_s(
-        [w.seconds for w in works],
+        [pass_s(w) for w in works],
         micro_batches,
         transfer_s=[t.seconds for t in transfers],
         once_s=[0.7],
@@ -266,10 +264,10 @@ def test_uneven_1f1b_without_transfers_is_within_the_closed_form(seed: int) -> N
     step = replace(random_step(seed, "1f1b"), transfers=())
     works = step.stages
     form_s = closed_form_s(
-        [w.seconds for w in works], step.micro_batches, once_s=[w.once_s for w in works]
+        [pass_s(w) for w in works], step.micro_batches, once_s=[once_s(w) for w in works]
     )
-    first_and_last = sum(w.seconds for w in works)
-    busiest = max(step.micro_batches * w.seconds for w in works)
+    first_and_last = sum(pass_s(w) for w in works)
+    busiest = max(step.micro_batches * pass_s(w) for w in works)
     assert max(first_and_last, busiest) - 1e-9 <= simulate(step).step_s <= form_s + 1e-9
 
 
@@ -317,43 +315,6 @@ def test_a_skip_and_a_boxing_by_hand() -> None:
     assert timeline.idle == pytest.approx((1 - 4 / 12, 1 - 2 / 12, 1 - 2 / 12))
 
 
-def test_blocking_by_hand() -> None:
-    """Two stages: sends wait until the other side receives, and both sides do nothing else."""
-    works = (stage(1.0, 1.0), stage(1.0, 1.0))
-    transfers = (TransferWork(0, 1, 0.5), TransferWork(1, 0, 0.25))
-    timeline = simulate(PipelineStep(works, 2, transfers, blocking=True))
-    expected = [
-        ("F0", 0, 0.0, 1.0),
-        ("F0", 0, 1.0, 1.5),  # the transfer
-        ("F0", 1, 1.5, 2.5),
-        ("F1", 0, 1.5, 2.5),
-        ("B0", 1, 2.5, 3.5),
-        ("F1", 0, 3.5, 4.0),  # the next input before the gradient
-        ("B0", 1, 4.0, 4.25),
-        ("F1", 1, 4.25, 5.25),
-        ("B0", 0, 4.25, 5.25),
-        ("B1", 1, 5.25, 6.25),
-        ("B1", 1, 6.25, 6.5),
-        ("B1", 0, 6.5, 7.5),
-    ]
-    assert sorted((s.start_s, s.name, s.stage, s.end_s) for s in timeline.spans) == sorted(
-        (start, name, s, end) for name, s, start, end in expected
-    )
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-@pytest.mark.parametrize("seed", range(0, RANDOM, 2))
-def test_blocking_transfers_occupy_both_ranks(schedule: str, seed: int) -> None:
-    timeline = simulate(random_step(seed, schedule, blocking=True))
-    lanes = defaultdict(list)
-    for span in timeline.spans:
-        if span.name != "once":
-            ends = span.stream.split("→") if "→" in span.stream else [str(span.stage)]
-            for rank in ends:
-                lanes[rank].append(span)
-    assert all(no_overlap(spans) for spans in lanes.values())
-
-
 def test_one_line_for_bad_input() -> None:
     works = (stage(1.0, 1.0),) * 4
     for message, kw in (
@@ -361,7 +322,6 @@ def test_one_line_for_bad_input() -> None:
         ("0 micro-batches", {"micro_batches": 0}),
         ("3 chunks per rank of 4 stages", {"chunks": 3, "schedule": "interleaved"}),
         ("2 chunks per rank of 4 stages, schedule '1f1b'", {"chunks": 2}),
-        ("OneFlow's graphs don't block", {"schedule": "oneflow", "blocking": True}),
         (r"credits is \(1,\); give 4 numbers", {"credits": (1,)}),
         ("credits is", {"credits": (0, 1, 1, 1)}),
         (r"device_of is \(0,\); give 4", {"device_of": (0,)}),

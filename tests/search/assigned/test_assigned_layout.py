@@ -14,10 +14,10 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.gradient_accumulation import summed
 from autoddl.search.assigned.assigned_layout import assigned_layout
-from autoddl.search.assigned.ownership import owners_of
+from autoddl.search.assigned.ownership import owners
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.solvers.random_sampling import random_assignment
 from tests.clusters import cluster
 from tests.programs import mlp, tied, transformer
@@ -28,7 +28,7 @@ PROGRAMS = [mlp, lambda: mlp(optimizer="momentum"), transformer, tied]
 
 def problem_of(number: int, *, kept: bool = False) -> CostNetwork:
     found = builder.build(PROGRAMS[number](), Mesh.parse("2x2"), cluster())
-    return with_saved(found) if kept else found
+    return SavedTensors.apply(found).network if kept else found
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -60,7 +60,7 @@ def test_updates_are_told_apart_by_the_operands_that_have_the_state_of_the_param
     first, second, *rest = program.parameters
     fewer = replace(second, states=second.states[:1])  # the other one stays whole
     changed = replace(program, parameters=(first, fewer, *rest))
-    updates = owners_of(builder.build(changed, Mesh.parse("2x2"), cluster())).updates
+    updates = owners(builder.build(changed, Mesh.parse("2x2"), cluster())).updates
     assert updates.pattern.tolist() == [0, 1, *[0] * len(rest)]
     assert [program.ops[op].name for op in updates.op] == [p.update for p in program.parameters]
     assert [program.tensors[t].name for t in updates.tensor] == [
@@ -86,7 +86,7 @@ def test_what_is_never_reused_is_that_of_all_tasks(number: int, micro_batches: i
 
 def test_problems_with_the_same_program_share_what_ops_cost_and_take() -> None:
     problem = problem_of(0)
-    other = with_saved(problem)
+    other = SavedTensors.apply(problem).network
     assert other.prices is problem.prices and other.sizes is problem.sizes
     assert problem_of(0).sizes is not problem.sizes
 

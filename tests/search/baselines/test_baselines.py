@@ -13,6 +13,7 @@ import pytest
 
 from autoddl.api import optimize
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.topology import Crossing
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, S
@@ -88,7 +89,7 @@ def test_data_parallel_reduces_every_gradient_once(mesh: str, devices: int) -> N
 def test_data_parallel_pays_latency_and_bandwidth_of_its_links() -> None:
     profile = cluster()
     p = builder.build(mlp(batch=64, sizes=(64, 128, 32)), Mesh.parse("4"), profile)
-    link, overhead = profile.link("all_reduce", "gpu", 4), profile.device.op_overhead_s
+    link, overhead = profile.link("all_reduce", Crossing("gpu", 4)), profile.device.op_overhead_s
     seconds = elements_by_tensor(p, made(p, "data parallel"))
     for name, gradient in gradients(p).items():
         if name.endswith("weight"):

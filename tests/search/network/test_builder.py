@@ -12,6 +12,7 @@ from autoddl.engine.limits import ONEFLOW_LIMITS, UNLIMITED, Limits
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.redistribution import Redistributor
+from autoddl.perfmodel.topology import Crossing
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules import registry
@@ -148,7 +149,7 @@ def test_a_parameter_cut_and_used_whole_costs_gather_and_reduce_scatter() -> Non
         (weight.gradient, P, B, "all_reduce"),
     ):
         table = edges[tensor].table
-        link = PROFILE.link(collective, "gpu", 4)
+        link = PROFILE.link(collective, Crossing("gpu", 4))
         by_hand = {"all_gather": 3, "reduce_scatter": 3, "all_reduce": 6}[collective]
         expected = by_hand * (link.alpha_s + size / 4 * link.beta_s_per_byte)
         cost = table.cost[table.index[NdSbp((src,))], table.index[NdSbp((dst,))]]

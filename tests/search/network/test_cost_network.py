@@ -12,7 +12,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.search.network import builder
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import GRADIENT, TENSOR, CostNetwork
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
 from tests.clusters import cluster
 from tests.programs import mlp, tied, transformer
@@ -83,7 +83,7 @@ def test_ops_that_are_alike_are_what_each_of_them_is(
 @pytest.mark.parametrize("kept", [False, True])
 def test_ops_and_tensors_are_those_of_the_names(problem: CostNetwork, kept: bool) -> None:
     """Numbers of the program are what looking names up gives."""
-    found = with_saved(problem) if kept else problem
+    found = SavedTensors.apply(problem).network if kept else problem
     place = found.program.columns.place
     ops = [place[node.name] if node.kind == "op" else -1 for node in nodes_of(found)]
     assert found.variables.op.tolist() == ops
@@ -96,7 +96,7 @@ def test_ops_and_tensors_are_those_of_the_names(problem: CostNetwork, kept: bool
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_variables_have_the_factors_that_they_are_in(problem: CostNetwork, kept: bool) -> None:
-    found = with_saved(problem) if kept else problem
+    found = SavedTensors.apply(problem).network if kept else problem
     begin, factor = found.incidence
     of = [set(factor[a:b].tolist()) for a, b in pairwise(begin.tolist())]
     wanted: list[set[int]] = [set() for _ in nodes_of(found)]

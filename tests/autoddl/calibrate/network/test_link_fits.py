@@ -19,6 +19,7 @@ from autoddl.calibrate.network.link_fits import (
 )
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.profile import Device
+from autoddl.perfmodel.topology import Crossing
 
 SIZES = (1 << 12, 1 << 16, 1 << 22)
 SETTINGS = LinkSettings(2, nnodes=2, sizes=SIZES, mode="both")
@@ -53,9 +54,8 @@ def test_profile() -> None:
     assert profile.sharing == pytest.approx({"node": 0.8})
     assert "2 nodes with 2 CPU ranks each" in profile.source
     for case in SETTINGS.cases():
-        link = profile.link(
-            case.collective, case.level, case.group_size, inner=case.inner, groups=case.groups
-        )
+        way = Crossing(case.level, case.group_size, case.inner, case.groups)
+        link = profile.link(case.collective, way)
         assert (link.inner, link.group_size) == (case.inner, case.group_size)
         assert link.alpha_s == pytest.approx(1e-4)
         assert link.beta_s_per_byte == pytest.approx(beta(case))
@@ -72,7 +72,7 @@ def test_inside_a_node_the_profile_has_groups_that_all_work() -> None:
     profile = profile_of(fits_of(made, ("graph",)), settings, name="x", device=DEVICE)
     assert {link.groups for link in profile.links} == {1}
     assert len({(link.collective, link.group_size) for link in profile.links}) == len(profile.links)
-    assert profile.link("all_gather", "gpu", 2).beta_s_per_byte == pytest.approx(2e-9)
+    assert profile.link("all_gather", Crossing("gpu", 2)).beta_s_per_byte == pytest.approx(2e-9)
     assert profile.sharing == pytest.approx({"gpu": 1.0})
 
 

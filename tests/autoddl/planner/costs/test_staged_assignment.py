@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoddl.perfmodel.topology import Crossing
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
@@ -21,6 +22,7 @@ from autoddl.sbp.state import NdSbp
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from tests.clusters import cluster
+from tests.pipelines import once_s, pass_s
 from tests.programs import tied
 from tests.search.objects import edges_of, nodes_of
 from tests.zoo import ZOO
@@ -172,7 +174,7 @@ def test_stages_share_all_the_work_of_the_assignment(cuts: list[Staged]) -> None
             dearest += max(row[i] for i in edge.wanted(assignment))
         assert seconds["boxing"] >= dearest * (1 - 1e-9)
         step = staged.step
-        work = sum(w.seconds + w.once_s for w in step.stages)
+        work = sum(pass_s(w) + once_s(w) for w in step.stages)
         added = sum(spent.seconds for spent in staged.added)
         assert work == pytest.approx(sum(seconds.values()) + added)
 
@@ -236,5 +238,5 @@ def test_a_transfer_goes_over_the_outermost_level_between_two_stages(
     devices = range(size)
     nodes = [((source * size + d) // 4, (target * size + d) // 4) for d in devices]
     assert any(a != b for a, b in nodes) == (level == "node")
-    expected = profile.collective_s(ALL_GATHER, level, 2, 2 * 1000, groups=groups)
+    expected = profile.collective_s(ALL_GATHER, Crossing(level, 2, groups=groups), 2 * 1000)
     assert links.seconds(source, target, 1000) == expected

@@ -16,9 +16,9 @@ from autoddl.search.network import builder
 from autoddl.search.network.cost_network import SAVED, CostNetwork
 from autoddl.search.network.reachability import waiting_for_loss
 from autoddl.search.reductions.quotient import quotient
-from autoddl.search.reductions.saved_states import as_read, made_again
-from autoddl.search.reductions.saved_tensors import with_saved
+from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.relaxation.lagrangian import mixed
+from autoddl.search.result import Assignment, Point
 from autoddl.search.solvers import ilp
 from autoddl.search.solvers.random_sampling import random_assignment
 from tests.clusters import cluster
@@ -30,7 +30,13 @@ DEEP = replace(transformer(layers=6), device="cuda")
 
 
 def problem(mesh: str, program=GPT) -> CostNetwork:  # type: ignore[no-untyped-def]
-    return with_saved(builder.build(program, Mesh.parse(mesh), cluster(), compute_stream=True))
+    base = builder.build(program, Mesh.parse(mesh), cluster(), compute_stream=True)
+    return SavedTensors.apply(base).network
+
+
+def made_again(found: CostNetwork, assignment: Point) -> Assignment:
+    saved = SavedTensors(found)
+    return saved.as_made(saved.invert(assignment))
 
 
 def points(found: CostNetwork, count: int = 4) -> list[tuple[int, ...]]:
@@ -101,9 +107,9 @@ def test_assignments_carry_over(mesh: str) -> None:
         others = make(base)
         if others is None:
             continue
-        assignment = as_read(found, others)
-        pairs = zip(nodes_of(found), assignment, strict=True)
-        assert [choice for node, choice in pairs if node.kind != SAVED] == list(others)
+        saved = SavedTensors(found)
+        assignment = saved.as_read(others)
+        assert list(saved.invert(assignment)) == list(others)
         assert found.compute_s(assignment) == pytest.approx(base.compute_s(others))
         assert found.cost_s(assignment) == pytest.approx(base.cost_s(others), rel=0.02)
         twice = found.cost_s(made_again(found, assignment))
