@@ -6,7 +6,7 @@ Rows (7, 8), () and (9,) are the items 7, 8, 9 and the starts 0, 2, 2, 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -46,11 +46,6 @@ class Ragged(NamedTuple):
     def row(self) -> Ints:
         """Return the row of each item."""
         return np.arange(len(self.start) - 1).repeat(np.diff(self.start))
-
-    def lists(self) -> list[list[int]]:
-        """Return the rows as lists."""
-        start, items = self.start.tolist(), self.items.tolist()
-        return [items[begin:end] for begin, end in pairwise(start)]
 
 
 def _starts(counts: Ints) -> Ints:

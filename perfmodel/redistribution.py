@@ -60,11 +60,8 @@ class RedistributionTable:
         Raises:
             AutoDDLError: one of the states does not cut the tensor evenly.
         """
-        if (src, dst) not in self._paths:
-            self._paths[src, dst] = self._follow(src, dst)
-        return self._paths[src, dst]
-
-    def _follow(self, src: NdSbp, dst: NdSbp) -> Path:
+        if (src, dst) in self._paths:
+            return self._paths[src, dst]
         for state in (src, dst):
             if state not in self.index:
                 raise AutoDDLError(f"state {state} does not cut shape {self.shape} evenly")
@@ -78,7 +75,8 @@ class RedistributionTable:
         while here != goal:
             here = int(self.hop[here, goal])
             steps.append(self.states[here])
-        return tuple(steps)
+        self._paths[src, dst] = tuple(steps)
+        return self._paths[src, dst]
 
 
 class Redistributor:

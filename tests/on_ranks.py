@@ -10,6 +10,7 @@ from typing import Any
 from autoddl.launch.launcher import launch
 
 ROOT = Path(__file__).parents[1]
+IN_TURN = Path(__file__).parent / "in_turn.py"
 LIMIT_S = 400.0  # several times what any script takes on a busy machine
 
 
@@ -23,6 +24,12 @@ def on_ranks(script: Path, *arguments: object, ranks: int) -> None:
     command = [str(script), *map(str, arguments)]
     result = launch(command, nproc_per_node=ranks, timeout_s=LIMIT_S, env=environment())
     assert result.ok, "\n".join([result.message, *result.tail])
+
+
+def in_one_launch(*runs: tuple[object, ...], ranks: int) -> None:
+    """Run scripts with arguments one after the other in the same ranks: to start these takes seconds."""
+    commands = [[str(word) for word in run] for run in runs]
+    on_ranks(IN_TURN, json.dumps(commands), ranks=ranks)
 
 
 def seen_by(ranks: int, folder: Path) -> list[Any]:

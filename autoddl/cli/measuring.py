@@ -77,11 +77,7 @@ def write_all(campaign: Campaign[Any], files: Iterable[tuple[Path | None, bytes]
 
 def encoded(profile: Profile) -> bytes:
     """Return the file of a profile."""
-    return (_text(profile) + "\n").encode()
-
-
-def _text(profile: Profile) -> str:
-    return json.dumps(profile.to_json(), indent=1)
+    return (json.dumps(profile.to_json(), indent=1) + "\n").encode()
 
 
 def show(
@@ -89,7 +85,7 @@ def show(
 ) -> None:
     """Print a profile as JSON, or a table of it, its device and closing lines."""
     if as_json:
-        print(_text(profile))
+        print(encoded(profile).decode(), end="")
         return
     Console().print(table())
     print(_device_line(profile.device), *closing, sep="\n")

@@ -34,15 +34,14 @@ class Candidate:
         return self.stages > 1 or self.micro_batches > 1
 
 
-def whole_steps(request: Request) -> Iterator[Candidate]:
-    """Yield the candidates without stages: meshes of all devices, each with the ways that it has.
+def meshes_and_ways(request: Request) -> Iterator[tuple[Mesh, tuple[StreamUse, ...]]]:
+    """Yield the meshes of plans without stages, each with the ways to run boxings that it has.
 
-    Where it has none the making of its problem is refused.
+    Where it has none of those that are asked for the making of its problem is refused.
     """
     given = request.mesh
     for mesh in [given] if given is not None else request.cluster.meshes(request.most_axes):
-        ways = [way for way in request.ways if way.runs_on(mesh)]
-        yield from (Candidate(1, 1, mesh, way) for way in ways or request.ways)
+        yield mesh, tuple(way for way in request.ways if way.runs_on(mesh)) or request.ways
 
 
 def too_large(program: Program, mesh: Mesh) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Outcome, PlanValue
 from autoddl.planner.assemble import plan_of, report_of
-from autoddl.planner.candidate_plans import Candidate, pipelines, too_large, whole_steps
+from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, pipelines, too_large
 from autoddl.planner.pipeline_trial import PipelineTrial
 from autoddl.planner.race import Solution, Standing, race
 from autoddl.planner.request import AUTO, Request
@@ -62,25 +61,23 @@ def _least_stages(error: InfeasibleError, request: Request) -> int:
 
 def _unstaged(request: Request, budget_s: float) -> Standing:
     """Search the candidates without stages: the lowest bounds first, equal ones in the given order."""
-    found = list(whole_steps(request))
-    meshes = list(dict.fromkeys(one.mesh for one in found))
+    meshes = dict(meshes_and_ways(request))
     wide = {m for m in meshes if len(meshes) > 1 and too_large(request.program, m)}
-
-    def trials() -> Iterator[WholeStep]:
-        for number, mesh in enumerate(meshes):
-            mine = [one for one in found if one.mesh == mesh and mesh not in wide]
-            ways = [one.way for one in mine]
-            place = OnMesh(request, mesh, number, ways, budget_s / len(meshes))
-            yield from (WholeStep(place, one) for one in mine)
-
-    run = race(trials(), budget_s)
+    places = [
+        OnMesh(request, mesh, number, ways, budget_s / len(meshes))
+        for number, (mesh, ways) in enumerate(meshes.items())
+        if mesh not in wide
+    ]
+    run = race((WholeStep(place, way) for place in places for way in place.ways), budget_s)
     if run.best is None:
         raise run.failure() or InfeasibleError(
             f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"
         )
-    left_out = {Candidate(1, 1, m): Outcome(1, 1, m.describe(), note=TOO_LARGE) for m in wide}
-    known = left_out | run.outcomes
-    return replace(run, outcomes={one: known[one] for one in found if one in known})
+    for mesh in wide:
+        run.outcomes[Candidate(1, 1, mesh)] = Outcome(1, 1, mesh.describe(), note=TOO_LARGE)
+    in_turn = [Candidate(1, 1, mesh, way) for mesh, ways in meshes.items() for way in ways]
+    run.outcomes = {one: run.outcomes[one] for one in in_turn if one in run.outcomes}
+    return run
 
 
 def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -> Standing:

@@ -18,7 +18,6 @@ from autoddl.planner.race import Contender, Known, Solution
 from autoddl.planner.request import Request
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
-from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers.named import SOLVERS
@@ -40,7 +39,6 @@ class PipelineTrial(Contender):
         self, request: Request, candidate: Candidate, micro: Callable[[int], Program], least: int
     ) -> None:
         self.request, self.candidate, self.micro, self.least = request, candidate, micro, least
-        self.problem: CostNetwork | None = None
 
     def turn(self) -> tuple[float, ...]:
         """Return its place: first those that wait least for the first and last micro-batch."""
@@ -83,7 +81,6 @@ class PipelineTrial(Contender):
             result = self._search(max(self.weighted.least_memory_bytes, fits), ROUGH_GAP)
             staged = self._cut(result)
         self.needed_bytes = min(needed, staged.memory_bytes)
-        self.problem = None
         if limit is not None and staged.memory_bytes > limit:
             return None
         bound_s = self.result.lower_bound_s
@@ -98,14 +95,7 @@ class PipelineTrial(Contender):
         )
 
     def _cut(self, result: SearchResult) -> Staged:
-        assert self.problem is not None
-        request, mesh = self.request, self.candidate.mesh
-        links = Links(request.profile, request.cluster, mesh.size)
-        return cut_into_stages(
-            self.problem,
-            result.assignment,
-            self.candidate.stages,
-            self.candidate.micro_batches,
-            links,
-            request.limit_bytes,
-        )
+        one, request = self.candidate, self.request
+        links = Links(request.profile, request.cluster, one.mesh.size)
+        counts = one.stages, one.micro_batches
+        return cut_into_stages(self.problem, result.assignment, *counts, links, request.limit_bytes)

@@ -7,7 +7,7 @@ as one. So what was found on the coarser mesh is where the search on the finer o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autoddl.engine.limits import StreamUse, limits_of
@@ -29,14 +29,15 @@ from autoddl.search.result import Assignment
 LEAST_PART = 0.5  # of the seconds for a mesh that its second streams get, whatever the first took
 
 
+@dataclass(frozen=True)
 class OnMesh:
-    """A mesh, and what is the same for all ways to run boxings on it."""
+    """A mesh with its number among all, and what is the same for all ways to run boxings on it."""
 
-    def __init__(
-        self, request: Request, mesh: Mesh, number: int, ways: Sequence[StreamUse], seconds: float
-    ) -> None:
-        self.request, self.mesh, self.number = request, mesh, number
-        self.ways, self.seconds = ways, seconds
+    request: Request
+    mesh: Mesh
+    number: int
+    ways: tuple[StreamUse, ...]
+    seconds: float
 
     @cached_property
     def problem(self) -> CostNetwork:
@@ -66,8 +67,8 @@ class OnMesh:
 class WholeStep(Contender):
     """A candidate without stages, to be searched."""
 
-    def __init__(self, place: OnMesh, candidate: Candidate) -> None:
-        self.place, self.request, self.candidate = place, place.request, candidate
+    def __init__(self, place: OnMesh, way: StreamUse) -> None:
+        self.place, self.candidate = place, Candidate(1, 1, place.mesh, way)
         self.found: Solution | None = None
 
     def turn(self) -> tuple[float, ...]:
@@ -79,7 +80,7 @@ class WholeStep(Contender):
 
     def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
         """Search the states of all tensors."""
-        request, base, ways = self.request, self.place.problem, self.place.order
+        request, base, ways = self.place.request, self.place.problem, self.place.order
         timed, other = request.timed, self.candidate.way != request.ways[0]
         stream = self.candidate.way.compute_stream
         starts = [carried(m, layout, base) for _, m, layout in before if m != base.mesh]

@@ -39,23 +39,27 @@ BASELINES = {"data parallel": "data_parallel.json", "Megatron": "megatron.json"}
 @click.command(help=__doc__)
 @click.option("--mesh", help=f"a mesh of {RANKS} devices; the best one by default")
 @click.option("--steps", default=STEPS, show_default=True)
+@click.option("--layers", type=click.IntRange(1), help="blocks of the GPT, instead of its four")
 @click.option("--profile", help="file or bundled name, instead of one that is measured")
 @click.option("--out", type=click.Path(path_type=Path), default="out/demo", show_default=True)
-def command(mesh: str | None, steps: int, profile: str | None, out: Path) -> int:
+def command(
+    mesh: str | None, steps: int, layers: int | None, profile: str | None, out: Path
+) -> int:
     """Calibrate, plan, train and compare; files go to `out`."""
     out.mkdir(parents=True, exist_ok=True)
     console = Console(width=120)
     known = _calibrated(console) if profile is None else profiles.load(profile)
     known.save(out / "network.json")
     plan_names = {"plan": "plan.json", **BASELINES}
+    model = [] if layers is None else ["--layers", str(layers)]
     with _stage(console, f"capture and plan on {mesh or 'all meshes'}"):
-        plan = _make_plans(mesh, known, out, plan_names)
+        plan = _make_plans(mesh, known, out, plan_names, model)
     console.print(str(plan), markup=False, highlight=False)
     with _stage(console, f"train {steps} steps in one process"):
-        single = _train(1, steps, out / "single.json", [])
+        single = _train(1, steps, out / "single.json", model)
     with _stage(console, f"train {steps} steps on {RANKS} ranks, then time the baselines"):
         files = [str(out / file) for file in plan_names.values()]
-        ranks = _train(RANKS, steps, out / "ranks.json", files)
+        ranks = _train(RANKS, steps, out / "ranks.json", [*model, *files])
     measured = dict(zip(plan_names, ranks["step_s"], strict=True))
     console.print(comparison(plan, measured))
     console.print(f"one process: measured step {single['step_s'][0] * 1e3:.1f} ms")
@@ -85,10 +89,12 @@ def _stage(console: Console, name: str) -> Iterator[None]:
     console.print(f"  {name}: {time.perf_counter() - begin:.1f} s")
 
 
-def _make_plans(mesh: str | None, profile: Profile, out: Path, names: dict[str, str]) -> Plan:
+def _make_plans(
+    mesh: str | None, profile: Profile, out: Path, names: dict[str, str], model: list[str]
+) -> Plan:
     """Capture the GPT in a process of its own, plan it here (without OneFlow), save all plans."""
     program = out / "program.json"
-    _run_ranks(1, ["--capture", str(program)])
+    _run_ranks(1, ["--capture", str(program), *model])
     cluster = None if mesh else str(RANKS)
     plan = autoddl.optimize(program, mesh=mesh, cluster=cluster, profile=profile)
     plan.save(out / names["plan"])
@@ -98,10 +104,11 @@ def _make_plans(mesh: str | None, profile: Profile, out: Path, names: dict[str, 
     return plan
 
 
-def _train(ranks: int, steps: int, result: Path, plans: list[str]) -> dict[str, Any]:
+def _train(ranks: int, steps: int, result: Path, arguments: list[str]) -> dict[str, Any]:
     """Train in `ranks` processes and return what rank 0 wrote."""
-    options = ["--steps", str(steps), "--timed", str(TIMED_STEPS), "--result", str(result)]
-    _run_ranks(ranks, [*options, *plans])
+    timed = str(min(steps, TIMED_STEPS))
+    options = ["--steps", str(steps), "--timed", timed, "--result", str(result)]
+    _run_ranks(ranks, [*options, *arguments])
     found: dict[str, Any] = json.loads(result.read_text())
     return found
 

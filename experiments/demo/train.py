@@ -30,18 +30,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plans", nargs="*")
     parser.add_argument("--capture", type=Path, help="save the program there, train nothing")
+    parser.add_argument("--layers", type=int, default=SIZES["layers"])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--timed", type=int, default=0, help="steps for every further plan")
     parser.add_argument("--result", type=Path, help="rank 0 writes losses and step times there")
     args = parser.parse_args()
+    sizes = {**SIZES, "layers": args.layers}
     if args.capture is not None:
-        graph, inputs = gpt.build(**SIZES, optimizer="adamw")
+        graph, inputs = gpt.build(**sizes, optimizer="adamw")
         autoddl.capture(graph, *inputs).save(args.capture)
         return
     losses: list[float] = []
     seconds = []
     for number, file in enumerate(args.plans or [None]):
-        graph, _ = gpt.build(**SIZES, optimizer="adamw")
+        graph, _ = gpt.build(**sizes, optimizer="adamw")
         seed_weights(graph.model.to(flow.nn.Module), seed=7)
         step = autoddl.load(file).apply(graph) if file else graph
         found, median = train(step, args.steps if number == 0 else args.timed)

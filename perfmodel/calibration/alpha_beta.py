@@ -177,13 +177,13 @@ def _warnings(fit: AlphaBeta, table: _Table, predicted: Floats) -> list[str]:
         found.append(f"α and β miss the measured times by {100 * fit.mean_error:.0f} % on average")
     if fit.r2 < BAD_R2:
         found.append(f"R² is {fit.r2:.2f}")
-    names = (("α", "µs", 1e6), ("β", "ns/byte", 1e9))
     values = (fit.alpha_s, fit.beta_s_per_byte)
-    intervals = (fit.alpha_interval_s, fit.beta_interval_s_per_byte)
+    rows = (
+        ("α", "µs", 1e6, fit.alpha_interval_s),
+        ("β", "ns/byte", 1e9, fit.beta_interval_s_per_byte),
+    )
     shares = np.max(table.rows * values / np.maximum(predicted, 1e-300)[:, None], axis=0)
-    for (name, unit, factor), value, interval, share in zip(
-        names, values, intervals, shares, strict=True
-    ):
+    for (name, unit, factor, interval), value, share in zip(rows, values, shares, strict=True):
         if interval is not None and share > _COUNTS_FROM and interval[1] - interval[0] > value:
             low, high = (factor * bound for bound in interval)
             found.append(f"{name} is uncertain: {low:.3g} to {high:.3g} {unit}")

@@ -166,8 +166,8 @@ def fit_kernel(ops: Sequence[Timed], peak: Kernel) -> Kernel:
     flops = np.array([op.flops for op in main])
     moved = np.array([op.moved_bytes for op in main])
     alike = moved.max() < _ALIKE * moved.min()
-    given_s = min([peak.overhead_s, *(op.seconds / 2 for op in main)]) if alike else 0.0
-    given_s = max(0.0, given_s)
+    least_s = min([peak.overhead_s, *(op.seconds / 2 for op in main)])
+    given_s = max(0.0, least_s) if alike else 0.0
     seconds = np.array([op.seconds for op in main]) - given_s
     scale_s = np.maximum(seconds, _LEAST_S)
     candidates = [

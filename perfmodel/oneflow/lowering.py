@@ -125,10 +125,11 @@ class _Lowering:
     def never_reused_bytes(self) -> int:
         """Return the bytes of the buffers whose memory nothing reuses; those of ops are sums."""
         _, added = self._reads()
-        sums = [kind for kind, number in enumerate(self.first) if self._is_sum(number)]
+        ops = self.program.ops
+        sums = [kind for kind, number in enumerate(self.first) if ops[number].type == SUM]
         counts = np.bincount(self.which, minlength=len(self.first))[sums]
-        ops = np.array([self._op(kind) for kind in sums], dtype=np.int64).repeat(counts)
-        used = np.concatenate((self.source, added.instances[0], ops))
+        own = np.array([self._op(kind) for kind in sums], dtype=np.int64).repeat(counts)
+        used = np.concatenate((self.source, added.instances[0], own))
         return int(self.templates.never_reused_bytes()[used].sum())
 
     def _op(self, kind: int) -> int:
@@ -136,10 +137,7 @@ class _Lowering:
         number, signature = self.first[kind], self.signature[kind]
         op, sizes = self.program.ops[number], self.sizes.op(number, signature)
         operands = tuple([operand for operand, _ in op.inputs])
-        return self.templates.op(sizes, operands, reused=not self._is_sum(number))
-
-    def _is_sum(self, number: int) -> bool:
-        return self.program.ops[number].type == SUM
+        return self.templates.op(sizes, operands, reused=op.type != SUM)
 
     def _reads(self) -> tuple[Ints, _Added]:
         """Return which result each op input reads, NONE where the engine's scheduler makes it.
@@ -242,12 +240,12 @@ def _chained(
 ) -> _Added:
     """Return the instances of all chains that are wanted, numbered from `first`.
 
-    Rows of `wanted` are the chain, for which tensor and before which op it is (in ascending order), the
-    order of an identity behind no state, the result that it reads, or the chain `behind` which it comes;
-    and the op `after` which, if there is one, the identity behind `late` states comes. `results` are
-    those of all templates. What begins with a boxing of one kind of one result shares it.
+    Each is for a `tensor` and before an `op`, in ascending order. It reads the result `source`, or what
+    the chain `behind` makes, where that is not NONE. `order` is that of an identity behind no state. The
+    one behind `late` states waits for the op `after`, if that is not NONE. `results` are those of all
+    templates. What begins with a boxing of one kind of one result shares it.
     """
-    chain, _, _, _, sources, behind, _, _ = wanted
+    chain, tensor, op, order, source, behind, after, late = wanted
     links = np.array([link for chain in chains for link in chain], dtype=np.int64).reshape(-1, 3)
     ends = np.cumsum([0, *map(len, chains)])
     start, items = Ragged(ends, np.arange(len(links))).take(chain)
@@ -256,24 +254,24 @@ def _chained(
     row, place = np.arange(len(counts)).repeat(counts), np.arange(len(items))
     begin = start[:-1][counts > 0]
     boxed = begin[boxing[begin] != 0]
-    keys = (sources[row[boxed]] << BITS) + template[boxed]
+    keys = (source[row[boxed]] << BITS) + template[boxed]
     _, once, known = np.unique(keys, return_index=True, return_inverse=True)
     original = place.copy()
     original[boxed] = boxed[once[known]]
     number = first - 1 + (original == place).cumsum()[original]
 
     made = (number << BITS) + results[template]
-    reads = _behind(made, begin, sources[row[begin]])
+    reads = _behind(made, begin, source[row[begin]])
     kept = results[template] == INPUT  # these devices keep what they have
     made[kept] = reads[kept]
-    result = np.where(counts > 0, np.append(made, NONE)[start[1:] - 1], sources)
-    source = np.where(behind == NONE, sources, result[behind])
-    reads = _behind(made, begin, source[row[begin]])
-    _, tensor, op, order, _, _, after, late = wanted[:, row]
-    order = np.where(boxing, 0, order + step)
-    instances = np.stack((template, tensor, reads, op, order))
-    waits = (boxing == 0) & (after != NONE) & (step == late)
-    return _Added(instances[:, original == place], np.stack((number[waits], after[waits])), result)
+    result = np.where(counts > 0, np.append(made, NONE)[start[1:] - 1], source)
+    begun = np.where(behind == NONE, source, result[behind])
+    reads = _behind(made, begin, begun[row[begin]])
+    turn = np.where(boxing, 0, order[row] + step)
+    instances = np.stack((template, tensor[row], reads, op[row], turn))
+    waits = (boxing == 0) & (after[row] != NONE) & (step == late[row])
+    late_ones = np.stack((number[waits], after[row[waits]]))
+    return _Added(instances[:, original == place], late_ones, result)
 
 
 def _behind(made: Ints, begin: Ints, source: Ints) -> Ints:

@@ -161,7 +161,8 @@ class Templates:
         if found is None:
             states = state.executed, goal.executed
             executed = "boxing", form, states
-            axes = self._changed(states)
+            pairs = enumerate(zip(self.mesh, *states, strict=True))
+            axes = [axis for axis, (n, old, new) in pairs if n > 1 and old != new]
             if axes and executed not in self._known:
                 self._end(executed, self._boxed(INPUT, form, states, axes))
             found = self._boxings[key] = self._known[executed] if axes else NONE
@@ -214,11 +215,6 @@ class Templates:
     def _identity(self, group: int, source: int, size: int) -> int:
         self._task(group, (source,), merged=True, shared=0)
         return self._buffer(BOXING, size)
-
-    def _changed(self, states: _States) -> list[int]:
-        """Return the axes on which something changes."""
-        pairs = enumerate(zip(self.mesh, *states, strict=True))
-        return [i for i, (n, old, new) in pairs if n > 1 and old != new]
 
     def _boxed(self, source: int, form: int, states: _States, axes: Sequence[int]) -> int:
         before, after = (self.size(form, state) for state in states)

@@ -12,6 +12,7 @@ import msgspec
 from autoddl.calibrate.campaign import Campaign
 from autoddl.calibrate.network.link_cases import (
     CollectiveCase,
+    LinkPart,
     LinkSettings,
     LinkTask,
     RankDevice,
@@ -21,7 +22,7 @@ from autoddl.calibrate.network.link_cases import (
 DEVICE = RankDevice()
 
 
-class LinkCampaign(Campaign[CollectiveCase | RankDevice]):
+class LinkCampaign(Campaign[LinkPart]):
     """Time every case, and the device last; the budget counts from the making of this."""
 
     kind = "fit_network"
@@ -32,7 +33,7 @@ class LinkCampaign(Campaign[CollectiveCase | RankDevice]):
         self.settings = settings
         self._end_s = time.monotonic() + settings.seconds
         device = (DEVICE,) if settings.device else ()
-        parts: tuple[CollectiveCase | RankDevice, ...] = (*settings.cases(), *device)
+        parts: tuple[LinkPart, ...] = (*settings.cases(), *device)
         super().__init__(parts, settings.fingerprint(), partial, fresh=fresh)
 
     @property
@@ -46,14 +47,14 @@ class LinkCampaign(Campaign[CollectiveCase | RankDevice]):
         found: dict[str, Any] = self.found.get(DEVICE, {})
         return found
 
-    def read(self, line: Any) -> tuple[CollectiveCase | RankDevice, Any]:
+    def read(self, line: Any) -> tuple[LinkPart, Any]:
         """See `Campaign.read`."""
         if "device" in line:
             return DEVICE, dict(line["device"])
         timing = msgspec.convert(line["row"], Timing)
         return timing.case, timing
 
-    def task(self, batch: Sequence[CollectiveCase | RankDevice], left: Sequence[Any]) -> LinkTask:
+    def task(self, batch: Sequence[LinkPart], left: Sequence[LinkPart]) -> LinkTask:
         """Give a batch its share of the time that is left."""
         here, ahead = ([p for p in of if isinstance(p, CollectiveCase)] for of in (batch, left))
         share = sum(c.weight for c in here) / (sum(c.weight for c in ahead) or 1.0)
@@ -65,6 +66,6 @@ class LinkCampaign(Campaign[CollectiveCase | RankDevice]):
             more=len(batch) < len(left),
         )
 
-    def lines(self, part: CollectiveCase | RankDevice) -> int:
+    def lines(self, part: LinkPart) -> int:
         """Return how often the ranks report a part: a case in every pass."""
         return 1 if part is DEVICE else self.settings.passes

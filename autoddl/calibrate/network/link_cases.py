@@ -103,6 +103,9 @@ class RankDevice:
     needed: ClassVar[bool] = True
 
 
+LinkPart = CollectiveCase | RankDevice
+
+
 @dataclass(frozen=True)
 class LinkSettings:
     """What to measure and how long. Profiles are made of the first of `modes`."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 from autoddl.perfmodel.collectives import SEND_RECEIVE
 from autoddl.perfmodel.profile import Profile
@@ -12,31 +11,20 @@ from autoddl.sbp.boxing import ALL_GATHER
 from autoddl.sbp.mesh import Cluster
 
 
-@dataclass(frozen=True)
 class Links:
     """The links between stages, which lie one behind the other on the devices of a cluster."""
 
-    profile: Profile
-    cluster: Cluster
-    stage_size: int
+    def __init__(self, profile: Profile, cluster: Cluster, stage_size: int) -> None:
+        self.profile, self.cluster, self.stage_size = profile, cluster, stage_size
+        self._crossed = cache(self._way)
+        # An all-gather of two sends as much, where the profile does not know send/receive.
+        measured = any(link.collective == SEND_RECEIVE for link in profile.links)
+        self._collective, self._shares = (SEND_RECEIVE, 1) if measured else (ALL_GATHER, 2)
 
     def seconds(self, source: int, target: int, size_bytes: int) -> float:
         """Return the seconds in which every device of a stage sends so many bytes to another stage."""
-        if (source, target) not in self._ways:
-            self._ways[source, target] = self._way(source, target)
-        way = self._ways[source, target]
-        if self._measured:
-            return self.profile.collective_s(SEND_RECEIVE, way, size_bytes)
-        return self.profile.collective_s(ALL_GATHER, way, 2 * size_bytes)
-
-    @cached_property
-    def _ways(self) -> dict[tuple[int, int], Crossing]:
-        return {}
-
-    @cached_property
-    def _measured(self) -> bool:
-        """Tell whether the profile knows send/receive; an all-gather of two sends as much else."""
-        return any(link.collective == SEND_RECEIVE for link in self.profile.links)
+        crossing = self._crossed(source, target)
+        return self.profile.collective_s(self._collective, crossing, self._shares * size_bytes)
 
     def _way(self, source: int, target: int) -> Crossing:
         """Return how pairs of devices cross the outermost level between two stages."""

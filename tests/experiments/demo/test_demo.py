@@ -18,16 +18,16 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 def test_demo_plans_trains_and_ends_in_parity(tmp_path: Path) -> None:
     """With a bundled profile: calibration has tests of its own."""
-    options = ["--profile", "cpu-loopback", "--steps", "5", "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "experiments.demo", *options]
+    options = ["--profile", "cpu-loopback", "--layers", "1", "--steps", "4"]
+    command = [sys.executable, "-m", "experiments.demo", *options, "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, timeout=400, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     last = done.stdout.strip().splitlines()[-1]
-    found = re.fullmatch(r"parity: max \|Δloss\| = (\S+) over 5 steps", last)
+    found = re.fullmatch(r"parity: max \|Δloss\| = (\S+) over 4 steps", last)
     assert found is not None, last
     assert float(found[1]) <= 1e-4
     losses = json.loads((tmp_path / "losses.json").read_text())
-    assert [len(values) for values in losses.values()] == [5, 5]
+    assert [len(values) for values in losses.values()] == [4, 4]
     assert losses["one process"][0] > losses["one process"][-1]  # it learns
     assert (tmp_path / "losses.png").read_bytes().startswith(b"\x89PNG")
     for name in ("plan", "data parallel", "Megatron"):

@@ -254,8 +254,3 @@ def check_unchanged(collective: str, result: Any, expected: Any) -> None:
             f"a chain of {collective} turned {sent.flat[0]} into {got.flat[0]}: the engine's "
             "boxing is wrong; report it with the versions of OneFlow and autoddl"
         )
-
-
-def replicated(array: Any, mesh: Any) -> Any:
-    """Return an array as a float32 tensor that every rank of a one-axis mesh holds."""
-    return flow.tensor(array.astype(np.float32), placement=mesh, sbp=[flow.sbp.broadcast])

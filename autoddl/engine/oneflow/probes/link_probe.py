@@ -12,7 +12,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,7 @@ from autoddl.engine.oneflow.probes.stopwatch import (  # noqa: E402
 from autoddl.engine.oneflow.run.agree import text_of_rank_0  # noqa: E402
 
 Call = tuple[Function, Sequence[Any]]
+MakeProgram = Callable[[CollectiveCase, RankGrid], boxing_chains.ChainProgram]
 
 
 class _Measuring:
@@ -59,7 +59,8 @@ class _Measuring:
         self.task, self.settings, self.folder = task, task.settings, folder
         self.cluster = RankGrid(self.settings.nnodes, self.settings.nproc_per_node)
         self.least = -(-LEAST_PAIRS // self.settings.passes)
-        self.programs: dict[Any, Any] = {}  # made once, by case, twin, or chain of the device
+        self.programs: dict[Any, Call] = {}  # by case, or what twins have in common
+        self.devices: dict[str, tuple[Call, Call]] = {}
         self.taken: dict[Any, list[Floats]] = defaultdict(list)  # by case, or chain of the device
         self.begin_s = time.perf_counter()
         self.device_s = 0.0  # that the device took, besides the budget
@@ -92,9 +93,9 @@ class _Measuring:
         """
         begin_s = time.perf_counter()
         known = case in self.programs
-        chain = self.made(case, partial(self.chain, case))
+        chain = self.built(case, case, boxing_chains.chain, case.collective)
         key = (case.mode, *boxing_chains.twin_key(case, self.cluster))
-        twin = self.made(key, partial(self.twin, case))
+        twin = self.built(key, case, boxing_chains.twin, "nothing")
         used_s = _longest_s(begin_s)
         warm_up = min(1, self.settings.warm_up) if known else self.settings.warm_up
         so_far = sum(map(len, self.taken[case]))
@@ -102,10 +103,14 @@ class _Measuring:
         taken = self.timed(case, chain, twin, Effort(most, warm_up, limit_s - used_s, self.least))
         return timing_of(case, boxing_chains.true_size_bytes(case), taken)
 
-    def made(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what has been made under a key, or make it."""
+    def built(self, key: Any, case: CollectiveCase, make: MakeProgram, what: str) -> Call:
+        """Return a program of a case; the first time call it, which compiles a graph, and check it."""
         if key not in self.programs:
-            self.programs[key] = make()
+            program = make(case, self.cluster)
+            function = function_of(program.body, case.mode)
+            _, result = call(function, program.inputs)
+            boxing_chains.check_unchanged(what, result, program.expected)
+            self.programs[key] = function, program.inputs
         return self.programs[key]
 
     def timed(self, key: Any, chain: Call, twin: Call, effort: Effort) -> Floats:
@@ -113,21 +118,15 @@ class _Measuring:
         self.taken[key].append(pairs(chain, twin, effort))
         return np.concatenate(self.taken[key])
 
-    def chain(self, case: CollectiveCase) -> Call:
-        made = boxing_chains.chain(case, self.cluster)
-        return _built(case.collective, case.mode, made)
-
-    def twin(self, case: CollectiveCase) -> Call:
-        return _built("nothing", case.mode, boxing_chains.twin(case, self.cluster))
-
     def device(self) -> dict[str, Any]:
         """Measure the device's chains, all ranks at work; with the repetitions of earlier passes."""
         limit_s = (_QUICK_DEVICE_S if self.settings.quick else _DEVICE_S) / self.settings.passes
         effort = Effort(_DEVICE_PAIRS, 1, limit_s, self.least)
         found = {}
         for name, chain in device_chains.chains().items():
-            first, second = self.made(name, partial(self.of_device, chain))
-            taken = self.timed(name, first, second, effort)
+            if name not in self.devices:
+                self.devices[name] = self.of_device(chain)
+            taken = self.timed(name, *self.devices[name], effort)
             found[name] = {
                 "chain_s": taken[:, 0].tolist(),
                 "twin_s": taken[:, 1].tolist(),
@@ -140,20 +139,15 @@ class _Measuring:
     def of_device(self, chain: device_chains.OpChain) -> tuple[Call, Call]:
         """Return the programs of a chain of the device, called once."""
         mesh = flow.placement("cpu", self.cluster.ranks.ravel().tolist())
-        inputs = [boxing_chains.replicated(array, mesh) for array in chain.inputs]
+        inputs = [
+            flow.tensor(array.astype(np.float32), placement=mesh, sbp=flow.sbp.broadcast)
+            for array in chain.inputs
+        ]
         mode = self.settings.modes[0]
         first, second = ((function_of(body, mode), inputs) for body in chain.bodies())
         for program in (first, second):
             call(*program)
         return first, second
-
-
-def _built(what: str, mode: str, program: boxing_chains.ChainProgram) -> Call:
-    """Call a program once, which compiles a graph, and check what it returns."""
-    function = function_of(program.body, mode)
-    _, result = call(function, program.inputs)
-    boxing_chains.check_unchanged(what, result, program.expected)
-    return function, program.inputs
 
 
 def _longest_s(begin_s: float) -> float:

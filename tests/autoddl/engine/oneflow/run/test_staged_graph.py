@@ -10,48 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.on_ranks import on_ranks, seen_by
+from tests.autoddl.engine.oneflow.run.pipeline_cases import CASES
+from tests.on_ranks import seen_by
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
-SCRIPTS = Path(__file__).parent / "rank_scripts"
-
-
-def _case(model: str, pipeline: int, mesh: str, micro_batches: int, **more: Any) -> dict[str, Any]:
-    return {
-        "model": model, "pipeline": pipeline, "mesh": mesh, "micro_batches": micro_batches, **more,
-    }  # fmt: skip
-
-
-# By number of ranks. Bounds are positions in the forward pass; weights have a normal distribution of
-# the given scale, with which the loss falls in ten steps.
-CASES = {
-    2: {
-        "gpt": _case("gpt", 2, "1", 4),
-        "vgg13": _case("vgg13", 2, "1", 2, optimizer="adam"),
-        "norm": _case("norm", 2, "1", 2),
-        "gpt made again": _case("gpt", 2, "1", 4, recomputed=[0]),
-        "norm made again": _case("norm", 2, "1", 2, recomputed=[0]),
-        "tied": _case("tied", 2, "1", 4, scale=0.5, bounds=[4]),
-        "scored": _case("scored", 2, "1", 4, scale=0.2),
-        "two": _case("two", 2, "1", 4, scale=0.2),
-        "clipped": _case("clipped", 2, "1", 4, scale=0.3),
-    },
-    4: {
-        "gpt on 2 x 2": _case("gpt", 2, "2", 4, optimizer="adam"),
-        "gpt in random states": _case(
-            "gpt", 2, "2", 2, bounds=[33], options={"search": "random", "budget": 0.01, "seed": 1}
-        ),
-        "gpt cut anywhere": _case("gpt", 4, "1", 8, bounds=[7, 30, 61]),
-        "gpt in one stage": _case("gpt", 1, "4", 2),
-        "vgg13 on 4 x 1": _case("vgg13", 4, "1", 4, scale=0.1),
-        "unet on 2 x 2": _case("unet", 2, "2", 2, optimizer="adam", scale=0.15),
-        "unet made again": _case("unet", 4, "1", 4, scale=0.2, recomputed=[0, 1, 2]),
-        "unet on 4 x 1": _case("unet", 4, "1", 4, scale=0.2),
-        "norm on 2 x 2": _case("norm", 2, "2", 2, options={"pin": {"input.*": "S0"}}),
-    },
-    8: {"gpt on 2 x 2x2": _case("gpt", 2, "2x2", 2)},
-}  # fmt: skip
 RANKS = {name: ranks for ranks, cases in CASES.items() for name in cases}
 
 
@@ -69,29 +32,19 @@ class Seen:
         self.expected = dict(np.load(folder / "reference.npz"))
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seen]:
-    """Return what gives the results of a case; all cases of a number of ranks run together."""
-    folders: dict[int, Path] = {}
-
-    def get(name: str) -> Seen:
-        ranks = RANKS[name]
-        if ranks not in folders:
-            folders[ranks] = tmp_path_factory.mktemp(f"pipelines{ranks}")
-            cases = json.dumps(CASES[ranks])
-            on_ranks(SCRIPTS / "pipelines.py", folders[ranks], cases, ranks=ranks)
-        return Seen(folders[ranks] / name, ranks)
-
-    return get
+@pytest.fixture
+def seen(launched: Callable[[int], Path]) -> Callable[[str], Seen]:
+    """Return what gives the results of a case."""
+    return lambda name: Seen(launched(RANKS[name]) / "pipelines" / name, RANKS[name])
 
 
 @pytest.mark.parametrize("name", RANKS)
 def test_losses_are_those_of_one_process(seen: Callable[[str], Seen], name: str) -> None:
     found = seen(name)
     expected = found.reference["losses"]
-    assert expected[0] - expected[-1] > 0.03  # or nothing is learnt, and nothing compared
+    assert expected[0] - expected[-1] > 0.01  # or nothing is learnt, and nothing compared
     for rank in found.ranks:
-        assert len(rank["losses"]) == 10
+        assert len(rank["losses"]) == 5
         assert rank["losses"] == pytest.approx(expected, abs=1e-4)
 
 
@@ -119,7 +72,9 @@ def _crossings(found: Seen) -> list[tuple[str, int, int]]:
     return [(name, stages[name], target) for name, target in found.ranks[0]["transfers"]]
 
 
-@pytest.mark.parametrize("name", ["gpt", "unet on 2 x 2", "unet on 4 x 1", "gpt cut anywhere"])
+@pytest.mark.parametrize(
+    "name", ["gpt on 2 x 2", "unet on 2 x 2", "unet made again", "gpt cut anywhere"]
+)
 def test_every_stage_has_ops_and_results_go_on(seen: Callable[[str], Seen], name: str) -> None:
     found = seen(name)
     count = CASES[RANKS[name]][name]["pipeline"]
@@ -130,7 +85,7 @@ def test_every_stage_has_ops_and_results_go_on(seen: Callable[[str], Seen], name
 
 
 def test_skips_of_a_unet_go_past_stages(seen: Callable[[str], Seen]) -> None:
-    crossings = _crossings(seen("unet on 4 x 1"))
+    crossings = _crossings(seen("unet made again"))
     assert any(target - source > 1 for _, source, target in crossings)
 
 
@@ -169,12 +124,8 @@ def test_what_else_a_graph_returns_is_that_of_all_micro_batches(
         np.testing.assert_allclose(given, found.reference[name], rtol=1e-5, atol=1e-5)
 
 
-def test_dropout_draws_the_masks_of_one_device(tmp_path: Path) -> None:
-    found = []
-    for ranks in (1, 2):
-        out = tmp_path / str(ranks)
-        on_ranks(SCRIPTS / "pipeline_dropout.py", out, ranks=ranks)
-        found.append(json.loads(out.read_text()))
+def test_dropout_draws_the_masks_of_one_device(launched: Callable[[int], Path]) -> None:
+    found = [json.loads((launched(ranks) / "dropout.json").read_text()) for ranks in (1, 2)]
     assert found[1]["stages"] == {"model.1-dropout-2": 0, "model.4-dropout-6": 1}
     assert len(set(found[0]["losses"])) == 4
     assert found[1]["losses"] == pytest.approx(found[0]["losses"], abs=1e-6)

@@ -10,7 +10,7 @@ import autoddl
 from autoddl.engine.oneflow.run import agree
 from experiments.models import gpt
 
-graph, inputs = gpt.build(**gpt.SIZES["toy"], optimizer="sgd")
+graph, inputs = gpt.build(**{**gpt.SIZES["toy"], "layers": 1}, optimizer="sgd")
 plan = autoddl.optimize(graph, *inputs, budget=4.0)
 loss = plan.apply(graph)(*inputs)
 seen = {

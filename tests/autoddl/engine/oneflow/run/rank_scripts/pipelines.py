@@ -6,8 +6,8 @@ first rank of each stage the weights that are there, rank 0 the reference.
 
 import json
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,16 @@ import oneflow as flow
 from oneflow import nn
 
 import autoddl
-from autoddl.planner.costs import cut
+from autoddl.engine.oneflow.run import agree
+from autoddl.planner import request
+from autoddl.planner.assemble import staged_plan
+from autoddl.planner.candidate_plans import pipelines
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.stage_links import Links
+from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.pipeline_trial import PipelineTrial
+from autoddl.sbp.program.forward_positions import positions
+from autoddl.sbp.rewrites.micro_batch import micro_batch
 from experiments.models import build
 from experiments.models.training import (
     OPTIMIZERS,
@@ -25,7 +34,7 @@ from experiments.models.training import (
     seed_weights,
 )
 
-STEPS = 10
+STEPS = 5
 # Softmax takes no notice of the keys' bias: its gradient is rounding, which Adam would make big steps of.
 OPTIMIZERS["adam"] = lambda parameters: flow.optim.Adam(parameters, lr=1e-2, eps=1e-3)
 
@@ -156,18 +165,29 @@ def save_weights(plan, model, out):
         np.savez(out / f"stage{stage}.npz", **found)
 
 
-@contextmanager
-def cuts(bounds):
-    """Let the stages but the first begin at these positions, wherever the planner would cut."""
-    kind = cut._Cuts
-    kept = kind._bounds, kind._settled
-    if bounds is not None:
-        kind._bounds = lambda *_: tuple(bounds)
-        kind._settled = lambda self, chain, units, **_: units
-    try:
-        yield
-    finally:
-        kind._bounds, kind._settled = kept
+def planned(case, graph, inputs):
+    """Return the plan of a case: its stages begin at the positions that it gives, or where it is best."""
+    options = {
+        "mesh": case["mesh"], "pipeline": case["pipeline"], "micro_batches": case["micro_batches"],
+        **{"budget": 5, **case.get("options", {})},
+    }  # fmt: skip
+    if "bounds" not in case:
+        return autoddl.optimize(graph, *inputs, **options)
+    program = autoddl.capture(graph, *inputs)
+
+    def make():
+        asked = request.read(program, agree.cluster(), **options)
+        (candidate,) = pipelines(asked)
+        trial = PipelineTrial(asked, candidate, partial(micro_batch, program), 1)
+        trial.prepare()
+        trial.search(asked.budget_s, (), rough=False)
+        assigned = Assigned(trial.problem, trial.result.assignment)
+        links = Links(asked.profile, asked.cluster, candidate.mesh.size)
+        found = positions(trial.problem.program)
+        cut = Staged(assigned, found, case["bounds"], candidate.micro_batches, links)
+        return staged_plan(cut, trial.result)
+
+    return autoddl.Plan.of(agree.from_rank_0(make))
 
 
 def run(case, out):
@@ -177,11 +197,7 @@ def run(case, out):
     if rank == 0:
         seen["reference"] = reference(case, *other, out)
     graph, inputs = made(case)
-    with cuts(case.get("bounds")):
-        plan = autoddl.optimize(
-            graph, *inputs, mesh=case["mesh"], pipeline=case["pipeline"],
-            micro_batches=case["micro_batches"], **{"budget": 5, **case.get("options", {})},
-        )  # fmt: skip
+    plan = planned(case, graph, inputs)
     again = case.get("recomputed", ())
     parts = (replace(part, recomputed=n in again) for n, part in enumerate(plan.parts))
     plan = replace(plan, parts=tuple(parts))

@@ -20,12 +20,12 @@ from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import SAVED
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.solvers.random_sampling import random_assignment
-from experiments.models import gpt
+from experiments.models import gpt, mlp
 from experiments.models.training import OPTIMIZERS, seed_weights
 
 RANKS = 4
+SIZES = {**gpt.SIZES["toy"], "layers": 1}
 SETTINGS = {
-    "4": {"mesh": "4"},
     "2x2": {"mesh": "2x2"},
     "stages": {"mesh": "2", "pipeline": 2, "micro_batches": 2, "pin": {"input.*": "S0"}},
 }
@@ -33,7 +33,7 @@ OTHER = {"mesh": "2"}, {"mesh": "2", "pipeline": 4, "micro_batches": 2}  # of ot
 
 
 def fresh(**sizes):
-    graph, inputs = gpt.build(**{**gpt.SIZES["toy"], **sizes}, optimizer="sgd")
+    graph, inputs = gpt.build(**{**SIZES, **sizes}, optimizer="sgd")
     seed_weights(graph.model.to(nn.Module), 1)
     return graph, inputs
 
@@ -166,11 +166,11 @@ def main(out, setting):
     program = autoddl.capture(fresh()[0], x, y)
     misfit = autoddl.optimize(program, **OTHER[plan.pipelined])
     seen["ranks"] = refusal(lambda: misfit.apply(fresh()[0]))
-    seen["another graph"] = refusal(lambda: plan.apply(fresh(layers=1)[0]))
+    seen["another graph"] = refusal(lambda: plan.apply(mlp.build()[0]))
     wider = fresh(heads=2)[0]
     seen["another graph, same variables"] = refusal(lambda: plan.apply(wider)(x, y))
     with autoddl.abstract_parameters():
-        abstract, _ = gpt.build(**gpt.SIZES["toy"], optimizer="sgd")
+        abstract, _ = gpt.build(**SIZES, optimizer="sgd")
     seen["abstract"] = refusal(lambda: plan.apply(abstract))
     (out / f"rank{rank}.json").write_text(json.dumps(seen))
 

@@ -1,0 +1,38 @@
+"""Models and the stages that they are trained in, for the ranks of test_staged_graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _case(model: str, pipeline: int, mesh: str, micro_batches: int, **more: Any) -> dict[str, Any]:
+    return {
+        "model": model, "pipeline": pipeline, "mesh": mesh, "micro_batches": micro_batches, **more,
+    }  # fmt: skip
+
+
+# By number of ranks. Bounds are positions in the forward pass; weights have a normal distribution of
+# the given scale, with which the loss falls in five steps.
+CASES = {
+    2: {
+        "gpt in one stage": _case("gpt", 1, "2", 2, sizes={"layers": 1}),
+        "vgg13": _case("vgg13", 2, "1", 2, optimizer="adam"),
+        "gpt made again": _case("gpt", 2, "1", 4, recomputed=[0], sizes={"layers": 1}),
+        "norm made again": _case("norm", 2, "1", 2, recomputed=[0]),
+        "tied": _case("tied", 2, "1", 4, scale=0.5, bounds=[4]),
+        "scored": _case("scored", 2, "1", 4, scale=0.2),
+        "two": _case("two", 2, "1", 4, scale=0.2),
+        "clipped": _case("clipped", 2, "1", 4, scale=0.3),
+    },
+    4: {
+        "gpt on 2 x 2": _case("gpt", 2, "2", 4, optimizer="adam", sizes={"layers": 1}),
+        "gpt in random states": _case(
+            "gpt", 2, "2", 2, bounds=[33], options={"search": "random", "budget": 0.01, "seed": 1}
+        ),
+        "gpt cut anywhere": _case("gpt", 4, "1", 8, bounds=[7, 30, 61]),
+        "unet on 2 x 2": _case("unet", 2, "2", 2, optimizer="adam", scale=0.15),
+        "unet made again": _case("unet", 4, "1", 4, scale=0.2, recomputed=[0, 1, 2]),
+        "norm on 2 x 2": _case("norm", 2, "2", 2, options={"pin": {"input.*": "S0"}}),
+    },
+    8: {"gpt on 2 x 2x2": _case("gpt", 2, "2x2", 2, sizes={"layers": 1})},
+}  # fmt: skip
