@@ -18,7 +18,7 @@ import numpy as np
 from autoddl.search.heuristics.cells import Cells, build, single
 from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
 from autoddl.search.network.evaluator import OUT, WAITING, BlockMove, Queue, block_of, descend
-from autoddl.search.result import Assignment, Point
+from autoddl.search.result import Assignment, Point, SearchOptions
 
 IMPROVEMENT = 1e-9  # relative; smaller differences are rounding
 TURNS = 256  # variables between two looks at the clock
@@ -42,6 +42,14 @@ def least_memory(network: CostNetwork) -> Assignment:
     """Return the assignment in which every variable holds the fewest bytes."""
     domains = network.variables.domains
     return _of_domains(network, [int(domain.memory_bytes.argmin()) for domain in domains])
+
+
+def first_points(network: CostNetwork, options: SearchOptions) -> list[Assignment]:
+    """Return where a search begins: at what is given, or else a guess; and what always fits."""
+    given = [*options.starts] or [cheapest(network)]
+    return [*given, replicated(network)] + [least_memory(network)] * (
+        options.memory_bytes is not None
+    )
 
 
 def _of_domains(network: CostNetwork, choices: Sequence[int]) -> Assignment:

@@ -12,6 +12,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, exhaustive, ilp
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
@@ -47,12 +48,12 @@ def check_limits(p: CostNetwork, seconds: np.ndarray, memory: np.ndarray, seed: 
     for limit in (int(memory.flat[flat]) - 1, int(memory.min())):
         best = float(seconds[memory <= limit].min(initial=np.inf))
         if np.isfinite(best):
-            found = ilp.search(p, memory_bytes=limit)
+            found = ilp.search(p, SearchOptions(memory_bytes=limit))
             assert found.cost_s == pytest.approx(best, rel=1e-9), seed
             assert found.memory_bytes <= limit
         else:
             with pytest.raises(InfeasibleError):
-                ilp.search(p, memory_bytes=limit)
+                ilp.search(p, SearchOptions(memory_bytes=limit))
 
 
 def test_relaxation_of_a_tree_is_its_optimum() -> None:
@@ -69,7 +70,7 @@ def test_relaxation_of_a_tree_is_its_optimum() -> None:
 def test_no_other_solver_is_better(program: object, mesh: str) -> None:
     p = builder.build(program, Mesh.parse(mesh), PROFILE)  # type: ignore[arg-type]
     found = ilp.search(p)
-    other = coordinate.search(p, budget=3.0, restarts=2)
+    other = coordinate.search(p, SearchOptions(budget=3.0), restarts=2)
     assert found.cost_s <= other.cost_s * (1 + 1e-9)
     assert found.gap == pytest.approx(0.0, abs=1e-9)
     assert ilp.relaxation(p) <= found.cost_s * (1 + 1e-9)
@@ -91,7 +92,7 @@ def test_memory_is_compared_to_the_byte() -> None:
     seconds, memory = every_cost(heavy)
     limit = int(memory.flat[int(seconds.argmin())]) - 1
     assert limit > heavy.least_memory_bytes
-    found = ilp.search(heavy, memory_bytes=limit)
+    found = ilp.search(heavy, SearchOptions(memory_bytes=limit))
     assert found.memory_bytes <= limit
     assert found.cost_s == pytest.approx(float(seconds[memory <= limit].min()), rel=1e-9)
 
@@ -99,7 +100,7 @@ def test_memory_is_compared_to_the_byte() -> None:
 def test_too_little_memory_says_how_much_is_missing() -> None:
     p = random_problems.graph(0)
     with pytest.raises(InfeasibleError, match="1 B more"):
-        ilp.search(p, memory_bytes=p.least_memory_bytes - 1)
+        ilp.search(p, SearchOptions(memory_bytes=p.least_memory_bytes - 1))
 
 
 def test_no_assignment_of_finite_cost() -> None:
@@ -113,9 +114,11 @@ def test_no_assignment_of_finite_cost() -> None:
 
 def test_without_time_the_best_start_comes_back_with_a_bound() -> None:
     p = builder.build(transformer(), Mesh.parse("2x2"), PROFILE)
-    start = coordinate.search(p, budget=2.0, restarts=1).assignment
+    start = coordinate.search(p, SearchOptions(budget=2.0), restarts=1).assignment
     seen: list[float] = []
-    found = ilp.search(p, budget=0.0, starts=[start], progress=lambda _, cost: seen.append(cost))
+    found = ilp.search(
+        p, SearchOptions(budget=0.0, starts=[start], progress=lambda _, cost: seen.append(cost))
+    )
     assert found.assignment == start
     assert p.lower_bound_s() <= found.lower_bound_s <= found.cost_s
     assert seen == [found.cost_s] * 2
@@ -123,6 +126,6 @@ def test_without_time_the_best_start_comes_back_with_a_bound() -> None:
 
 def test_the_gap_at_which_to_stop() -> None:
     p = random_problems.graph(3, size=8)
-    found = ilp.search(p, stop_gap=0.5)
+    found = ilp.search(p, SearchOptions(stop_gap=0.5))
     assert found.gap <= 0.5
     assert found.lower_bound_s <= ilp.search(p).cost_s
