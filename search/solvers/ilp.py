@@ -41,16 +41,6 @@ def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchRes
     return run.result("ilp")
 
 
-def relaxation(problem: CostNetwork, *, memory_bytes: int | None = None) -> float:
-    """Return the optimum in seconds where nodes may mix their choices: a lower bound.
-
-    Raises:
-        InfeasibleError: not even a mixture fits into `memory_bytes` or has a finite cost.
-    """
-    problem.check_memory(memory_bytes)
-    return _solve(Model(problem, memory_bytes), math.inf, 0.0, whole=False)[1]
-
-
 def _solved(model: Model, deadline: float, stop_gap: float) -> tuple[Assignment | None, float]:
     """Return the best assignment, which fits, None if there was no time for one, and the bound.
 
@@ -68,30 +58,26 @@ def _solved(model: Model, deadline: float, stop_gap: float) -> tuple[Assignment 
         model.forbid(found)
 
 
-def _solve(
-    model: Model, deadline: float, stop_gap: float, *, whole: bool = True
-) -> tuple[Any, float]:
+def _solve(model: Model, deadline: float, stop_gap: float) -> tuple[Any, float]:
     """Return HiGHS's columns, None if it ran out of time before it had any, and its bound (s)."""
     from scipy import optimize  # 600 modules that no other solver needs
 
-    cost, binaries = model.cost, np.arange(model.width) < model.binaries
+    cost = model.cost
     scale = LARGEST / max(float(cost.max(initial=0.0)), 1e-300)
-    options: dict[str, Any] = {
-        "mip_rel_gap": stop_gap,
-        "presolve": False,
-    }  # it loses optima now and then
+    # presolve loses optima now and then
+    options: dict[str, Any] = {"mip_rel_gap": stop_gap, "presolve": False}
     if math.isfinite(deadline):
         options["time_limit"] = max(0.0, deadline - time.perf_counter())
     answer = optimize.milp(
         cost * scale,
-        integrality=binaries & whole,
+        integrality=np.arange(model.width) < model.binaries,
         bounds=optimize.Bounds(0.0, 1.0),
-        constraints=optimize.LinearConstraint(model.matrix, model.lower, model.upper),
+        constraints=model.constraint,
         options=options,
     )
     if answer.status == INFEASIBLE:
         raise InfeasibleError(_no_way(model))
-    bound = answer.mip_dual_bound if whole else answer.fun
+    bound = answer.mip_dual_bound
     return answer.x, float(bound) / scale if bound is not None else -math.inf
 
 
