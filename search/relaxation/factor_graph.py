@@ -23,12 +23,12 @@ from autoddl.search.network.evaluator import Flags, Floats, Ints
 from autoddl.search.reductions.quotient import Multiplicities
 from autoddl.search.relaxation.srmp import END, NODE, SLOT, TABLE, TERM, USE, FactorGraph, Records
 
-# Readers of one term at least, if there are so many, and at most. With 6 at most gaps of 0.1 to 0.3 % are
-# left of BERT and MoE-BERT, with 7 T5 on 4x4 has 0.9 % instead of 0.6 %, with 4 only 17 of 24 cases are
-# proven; 16 would be 43 million ways to part them.
-FEW_READERS, MANY_READERS = 4, 8
-MOST_ENTRIES = 400_000  # of a term, sets of readers times pairs of states; beyond it is parted
-COMMON = 8.0  # ends of many copies go by the terms that nearly all copies are in
+# Readers of one term at most. With 6 gaps of 0.1 to 0.3 % are left of BERT and MoE-BERT, with 7 T5 on 4x4
+# has 0.9 % instead of 0.6 %, with 4 only 17 of 24 cases are proven; 16 have 43 million ways to part them.
+MANY_READERS = 8
+# Of a term, sets of readers times pairs of states; beyond it is parted, which 2-D meshes never need. Half
+# and twice give the same plans and proofs.
+MOST_ENTRIES = 400_000
 
 
 class Terms:
@@ -119,7 +119,7 @@ def graph_of(terms: Terms, choices: Ints, copies: Multiplicities | None) -> Fact
     slots = np.argsort(of, kind="stable")
     term = np.repeat(np.arange(len(occur)), np.diff(place))
     order = np.argsort(members, kind="stable")
-    counted = occur[term] ** COMMON
+    counted = occur[term]  # an end goes by the terms of all its copies, as often as they occur
     all_counted = np.bincount(members, counted)[members]
     touched = of[members]
     earlier = _least(np.minimum.reduceat(touched, place[:-1])[term], members, total) < of
@@ -167,8 +167,8 @@ def lengths_of(arrays: Iterable[npt.NDArray[Any]]) -> Ints:
 
 def many_readers(states: int) -> int:
     """Return how many readers a term may have at most for a tensor of so many states."""
-    fits = (n for n in range(MANY_READERS, FEW_READERS, -1) if states**2 << n <= MOST_ENTRIES)
-    return next(fits, FEW_READERS)
+    fits = (n for n in range(MANY_READERS, 1, -1) if states**2 << n <= MOST_ENTRIES)
+    return next(fits, 1)
 
 
 @cache
