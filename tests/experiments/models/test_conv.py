@@ -50,7 +50,9 @@ def size_of(model: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(("toy", "optimizer"), zip(TOYS, cycle(["sgd", "adam"])))
+@pytest.mark.parametrize(
+    ("toy", "optimizer"), list(zip(TOYS, cycle(["sgd", "adam"]), strict=False))
+)
 def test_toys_are_traced_and_learn_what_the_rules_say(toy: str, optimizer: str) -> None:
     import oneflow as flow
 
