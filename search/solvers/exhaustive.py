@@ -30,59 +30,45 @@ def search(
     run = Incumbent(problem, options)
     for start in options.starts:
         run.offer(start)
-    walk = _DepthFirst(problem, run, limit)
-    walk.run()
-    run.bound_s, run.evaluations = math.inf, limit - walk.left
+    run.evaluations = _visited(run, limit)
+    run.bound_s = math.inf  # nothing is left out
     return run.result("exhaustive")
 
 
-class _DepthFirst:
-    """Depth-first enumeration: an edge is charged once the last of its nodes has a choice."""
+def _visited(run: Incumbent, limit: int) -> int:
+    """Offer all assignments that may be the best; return how many partial ones were looked at.
 
-    def __init__(self, problem: CostNetwork, incumbent: Incumbent, limit: int) -> None:
-        self.problem, self.incumbent, self.limit, self.left = problem, incumbent, limit, limit
-        self.point = np.zeros(len(problem), dtype=np.int64)
-        factors, variables = problem.factors, problem.variables
-        closing = np.maximum.reduceat(factors.variable, factors.begin[:-1])
-        self.closing = [np.flatnonzero(closing == v).tolist() for v in range(len(problem))]
-        self.domains = [variables.of(v) for v in range(len(problem))]
-        least = [int(domain.memory_bytes.min()) for domain in self.domains]
-        self.rest = [sum(least[i:]) for i in range(len(least) + 1)]
+    A factor is charged once the last of its variables has a choice.
+    """
+    problem, net = run.network, run.network.arrays
+    last = np.maximum.reduceat(problem.factors.variable, problem.factors.begin[:-1])
+    closing = [np.flatnonzero(last == v).tolist() for v in range(len(problem))]
+    domains = [problem.variables.of(v) for v in range(len(problem))]
+    least = [int(domain.memory_bytes.min()) for domain in domains]
+    rest = [sum(least[v + 1 :]) for v in range(len(least))]
+    most, point, visited = run.limit, np.zeros(len(problem), dtype=np.int64), 0
 
-    def run(self) -> None:
-        """Go through all assignments; without recursion, since problems are thousands of nodes deep."""
-        count, net = len(self.point), self.problem.arrays
-        seconds, memory = [0.0] * (count + 1), [0] * (count + 1)
-        following = [0] * count  # the next choice to try of every node
-        depth = 0
-        while depth >= 0:
-            if depth == count:
-                self.incumbent.offer(self.point, (seconds[depth], memory[depth]))
-                depth -= 1
-                continue
-            node, choice = self.domains[depth], following[depth]
-            if choice == len(node.choices):
-                following[depth] = 0
-                depth -= 1
-                continue
-            following[depth] += 1
-            self._count()
-            self.point[depth] = choice
-            after_s = seconds[depth] + float(node.compute_s[choice])
-            after_s += sum(one_factor(net, i, self.point) for i in self.closing[depth])
-            held = memory[depth] + int(node.memory_bytes[choice])
-            if after_s < self.incumbent.best_s and self._may_fit(held + self.rest[depth + 1]):
-                depth += 1
-                seconds[depth], memory[depth] = after_s, held
+    def choices(variable: int, seconds: float, held: int) -> list[tuple[int, int, float, int]]:
+        count = len(domains[variable].choices)
+        return [(variable, choice, seconds, held) for choice in reversed(range(count))]
 
-    def _may_fit(self, least_bytes: int) -> bool:
-        limit = self.incumbent.limit
-        return limit is None or least_bytes <= limit
-
-    def _count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
+    pending = choices(0, 0.0, 0)  # a stack: problems are too deep for recursion
+    while pending:
+        variable, choice, seconds, held = pending.pop()
+        visited += 1
+        if visited > limit:
             raise InfeasibleError(
-                f"exhaustive search: more than {self.limit:,} partial assignments of the "
-                f"{len(self.point)} nodes on mesh {self.problem.mesh}; use search='coordinate'"
+                f"exhaustive search: more than {limit:,} partial assignments of the "
+                f"{len(point)} nodes on mesh {problem.mesh}; use search='coordinate'"
             )
+        point[variable] = choice
+        seconds += float(domains[variable].compute_s[choice])
+        seconds += sum(one_factor(net, factor, point) for factor in closing[variable])
+        held += int(domains[variable].memory_bytes[choice])
+        if seconds >= run.best_s or (most is not None and held + rest[variable] > most):
+            continue
+        if variable + 1 == len(point):
+            run.offer(point, (seconds, held))
+        else:
+            pending += choices(variable + 1, seconds, held)
+    return visited
