@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autoddl.grouping import distinct
+from autoddl.ragged import Ragged
 from autoddl.search.network.cost_network import CostNetwork, Factors
 from autoddl.search.network.evaluator import Flags, Floats, Ints
 from autoddl.search.reductions.quotient import Multiplicities
@@ -47,68 +49,67 @@ class Terms:
         self, network: CostNetwork, *, copies: Multiplicities | None = None, most_s: float = np.inf
     ) -> None:
         """Of prices at most `most_s` counts."""
-        factors, count = network.factors, network.variables.sizes[network.factors.variable]
+        factors, width = network.factors, max(map(len, _costs(network.factors)), default=1)
         self._begin = factors.begin
-        entry_at = starts(count)
-        shift = np.repeat(network.arrays.states_at - entry_at[:-1], count)
-        entries = shift + np.arange(entry_at[-1])
-        state = network.arrays.states[entries]
-        factor = np.repeat(factors.factor, count)
-        occurs = np.zeros((len(factors.table), max(map(len, _costs(factors)), default=1)), np.bool_)
-        occurs[factor, state] = True
+        flat = np.concatenate([np.zeros(0, dtype=np.int64), *factors.arrays])
+        arrays = Ragged(starts(lengths_of(factors.arrays)), flat)
+        made = np.zeros((len(factors.arrays), width), np.bool_)
+        made[arrays.row, arrays.items] = True
+        occurs = made[factors.states]
+        if len(factors.table):
+            occurs = np.logical_or.reduceat(occurs, factors.begin[:-1], axis=0)
         for group in _mixed(copies):
             occurs[group] = occurs[group].any(axis=0)
-        self.states: Ints = (occurs.cumsum(axis=1) - 1)[factor, state]
         rows, self.set = _distinct(occurs)
         self.sets = [np.flatnonzero(row) for row in rows]
         self.place = np.where(rows, rows.cumsum(axis=1) - 1, -1)
+        end_set = self.set[factors.factor]
+        first, which = distinct(factors.states, end_set)
+        states = arrays.take(factors.states[first])
+        self.states: Ints = self.place[end_set[first][states.row], states.items]
         self._part(factors, np.diff(factors.begin) - 1, most_s)
         at = factors.begin[self.factor[self.term]] + self.position
-        self.variable, self.states_at = factors.variable[at], entry_at[:-1][at]
+        self.variable, self.states_at = factors.variable[at], states.start[which[at]]
         self.reader = np.zeros(len(factors.variable), dtype=np.int64)  # each reader's end
         self.reader[at] = np.arange(len(at))
 
     def _part(self, factors: Factors, readers: Ints, most_s: float) -> None:
         """Part the readers of factors into groups, a term for each, with their part of the prices."""
-        sizes = np.array([len(states) for states in self.sets], dtype=np.int64)[self.set]
-        kinds, kind = _unique(readers, sizes)
-        groups = [reader_groups(n, many_readers(size)) for n, size in kinds.T.tolist()]
-        lengths, self.first = _rows([[len(group) for group in some] for some in groups], kind)
-        positions = [[i for group in some for i in (0, *[r + 1 for r in group])] for some in groups]
-        self.position, _ = _rows(positions, kind)
+        sizes = lengths_of(self.sets)[self.set]
+        some, kind = distinct(readers, sizes)
+        kinds = zip(readers[some].tolist(), sizes[some].tolist(), strict=True)
+        groups = [reader_groups(n, many_readers(size)) for n, size in kinds]
+        parts = Ragged.of([[len(group) for group in parted] for parted in groups]).take(kind)
+        self.first, lengths = parts.start, parts.items
+        ends = [[i for group in parted for i in (0, *[r + 1 for r in group])] for parted in groups]
+        self.position = Ragged.of(ends).take(kind).items
         self.begin = starts(lengths + 1)
-        self.factor = np.repeat(np.arange(len(kind)), np.diff(self.first))
+        self.factor = parts.row
         self.group = np.arange(len(lengths)) - self.first[self.factor]
         self.term = np.repeat(np.arange(len(lengths)), lengths + 1)
-        which, self.table = _unique(
-            factors.table[self.factor], self.set[self.factor], lengths, readers[self.factor]
-        )
+        table, occurring, most = (by[self.factor] for by in (factors.table, self.set, readers))
+        some, self.table = distinct(table, occurring, lengths, most)
         costs, self.prices = _costs(factors), list[Floats]()
-        for table, occurring, length, most in which.T.tolist():
-            states = self.sets[occurring]
-            cost = np.minimum(costs[table][np.ix_(states, states)], most_s)
-            self.prices.append(cost * (length / most))
+        for term in some.tolist():
+            states = self.sets[occurring[term]]
+            cost = np.minimum(costs[table[term]][states[:, None], states], most_s)
+            self.prices.append(cost * (lengths[term] / most[term]))
 
     def occurrences(self, copies: Multiplicities | None) -> tuple[Ints, Ints, Floats]:
         """Return the ends of all terms of the whole network, where each begins, and how many occur."""
         if copies is None:
             return np.arange(len(self.variable)), self.begin, np.ones(len(self.table))
         first = copies.factor[copies.begin[:-1]]  # of each pattern; its terms are those of all
-        terms = np.diff(self.first)[first]
-        at = starts(terms)
-        term = np.repeat(self.first[first] - at[:-1], terms) + np.arange(at[-1])
-        pattern = np.repeat(np.arange(len(first)), terms)
-        sizes = np.diff(self.begin)[term]
-        begin = starts(sizes)
-        end = np.repeat(self.begin[term] - begin[:-1], sizes) + np.arange(begin[-1])
-        position = self.position[end]
-        other = copies.factor[np.repeat(copies.begin[:-1][pattern], sizes) + position]
-        member = np.where(position == 0, end, self.reader[self._begin[other] + position])
+        term = Ragged(self.first, np.arange(len(self.table))).take(first)
+        end = Ragged(self.begin, np.arange(len(self.variable))).take(term.items)
+        position, pattern = self.position[end.items], term.row[end.row]
+        other = copies.factor[copies.begin[pattern] + position]
+        member = np.where(position == 0, end.items, self.reader[self._begin[other] + position])
         found: dict[bytes, int] = {}
-        rows = [member[a:b].tobytes() for a, b in pairwise(begin.tolist())]
+        rows = [member[a:b].tobytes() for a, b in pairwise(end.start.tolist())]
         which = np.array([found.setdefault(row, len(found)) for row in rows], dtype=np.int64)
         once = [np.frombuffer(row, np.int64) for row in found]
-        times = np.bincount(which, weights=copies.times[pattern]).astype(np.float64)
+        times = np.bincount(which, weights=copies.times[term.row]).astype(np.float64)
         return np.concatenate(once), starts(lengths_of(once)), times
 
 
@@ -194,24 +195,11 @@ def _mixed(copies: Multiplicities | None) -> list[Ints]:
 
 def _distinct(rows: Flags) -> tuple[Flags, Ints]:
     """Return the distinct rows, and which of them each row is."""
+    packed = np.packbits(rows, axis=1)
     _, first, which = np.unique(
-        np.packbits(rows, axis=1), axis=0, return_index=True, return_inverse=True
+        packed.view(f"S{packed.shape[1]}"), return_index=True, return_inverse=True
     )
     return rows[first], which.reshape(-1)
-
-
-def _unique(*columns: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct rows of some columns, column by column, and which of them each row is."""
-    found, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    return found, which.reshape(-1)
-
-
-def _rows(rows: Sequence[Sequence[int]], numbers: Ints) -> tuple[Ints, Ints]:
-    """Return some of the rows, by number, one behind the other, and where each begins."""
-    lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    found, begin = lengths[numbers], starts(lengths[numbers])
-    at = np.repeat(starts(lengths)[numbers] - begin[:-1], found) + np.arange(begin[-1])
-    return np.array([value for row in rows for value in row], dtype=np.int64)[at], begin
 
 
 def _records(kind: np.dtype[np.void], **fields: npt.NDArray[Any]) -> Records:
