@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.shards import local_shape
-from autoddl.sbp.state import B, NdSbp, Sbp
+from autoddl.sbp.state import NdSbp
 from autoddl.search.baselines.follow import Reads, follow, reads
 from autoddl.search.heuristics.cells import roots
 from autoddl.search.heuristics.descent import IMPROVEMENT, Descent
@@ -44,21 +43,6 @@ class HeldStates:
 
 Family = Callable[[CostNetwork], Sequence[HeldStates]]
 """Return the layouts of which a baseline is the best one; none where it does not apply."""
-
-
-def even(shape: Sequence[int], wish: Sequence[Sbp], mesh: Sequence[int]) -> NdSbp:
-    """Return the wished state, B on axes of one device and on inner ones that would cut unevenly."""
-    return _even(tuple(shape), tuple(wish), tuple(mesh))
-
-
-@lru_cache(maxsize=1 << 12)
-def _even(shape: tuple[int, ...], wish: tuple[Sbp, ...], mesh: tuple[int, ...]) -> NdSbp:
-    state = NdSbp(s if n > 1 else B for s, n in zip(wish, mesh, strict=True))
-    for axis in reversed(range(len(mesh))):
-        if local_shape(shape, state, mesh) is not None:
-            break
-        state = state.replace(axis, B)
-    return state
 
 
 class Completion:
