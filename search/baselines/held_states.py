@@ -19,7 +19,9 @@ from autoddl.search.result import Assignment
 
 Completed = tuple[Ints, set[int]]  # an assignment, and the nodes of it that may be refined
 
-ROUNDS, TURNS = 3, 2  # of dual ascent between two roundings, and how many of these
+REFINED = 2  # so many of the completed layouts, the cheapest, are refined
+ROUNDS = 4  # of dual ascent between two roundings
+CLOSE = 1e-4  # relative; what is that near to the bound is not worth another rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +68,8 @@ class Completion:
                     point = np.array(self.best(layout.start))
                     self._hold(layout, point)
                     found.append(Assignment(self.descent.refine(point)))
+            completed = sorted(completed, key=self._price)[:REFINED]
+            completed = [(self.descent.refine(point, free), free) for point, free in completed]
             if completed:
                 found.append(self._settled(*min(completed, key=self._price)))
             self._known[family] = min(found, key=self.problem.cost_s, default=None)
@@ -84,7 +88,7 @@ class Completion:
                 point[node] = states.index(wanted)
 
     def _complete(self, layout: HeldStates) -> list[Completed]:
-        """Hold a layout, let ops follow their producers and refine them.
+        """Hold a layout and let ops follow their producers; return that and the nodes to refine.
 
         Ops follow in two ways: as is cheapest, and as near to their inputs as can be.
         """
@@ -100,8 +104,7 @@ class Completion:
                 allowed[first[node] : first[node + 1]] = 0
                 allowed[first[node] + fits] = 1
         near = 1 + IMPROVEMENT
-        found = [follow(self.reads, point, allowed, near, reduced) for reduced in range(2)]
-        return [(self.descent.refine(followed, free), free) for followed in found]
+        return [(follow(self.reads, point, allowed, near, reduced), free) for reduced in range(2)]
 
     def _fitting(self, node: int, wanted: Mapping[str, NdSbp]) -> Ints:
         """Return the choices of an op that have the wanted states."""
@@ -113,20 +116,23 @@ class Completion:
         return self._fits[key]
 
     def _settled(self, point: Ints, free: Collection[int]) -> Assignment:
-        """Return the best that dual ascent rounds to where only the free variables move, refined."""
+        """Return what dual ascent rounds to where only the free variables move, until none is better."""
         problem, best = self.problem, Assignment(point)
         domains = [np.array([choice]) for choice in point.tolist()]
         for variable in free:
             domains[variable] = np.arange(len(problem.variables.of(variable).choices))
         few = Restriction.apply(problem, domains)
         dual = Dual(few.network, most_s=2 * problem.cost_s(best))
-        for _ in range(TURNS):
+        best_s = problem.cost_s(best)
+        while True:
             bound_s = dual.ascend(ROUNDS)
             found = Assignment(self.descent.refine(few.invert(dual.rounded()), free))
-            best = min(best, found, key=problem.cost_s)
-            if problem.cost_s(best) <= bound_s * (1 + IMPROVEMENT):
-                break
-        return best
+            found_s = problem.cost_s(found)
+            if found_s >= best_s * (1 - IMPROVEMENT):
+                return best
+            best, best_s = found, found_s
+            if best_s <= bound_s * (1 + CLOSE):
+                return best
 
 
 def best(problem: CostNetwork, family: Family) -> Assignment | None:

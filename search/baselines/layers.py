@@ -17,25 +17,28 @@ from autoddl.search.network.cost_network import CostNetwork, Ints
 CASTS = ("cast", "amp_white_identity", "amp_black_identity")  # between a parameter and its readers
 _INPUTS = ("a_0", "x_0", "indices_0")
 _WEIGHTS = ("b_0", "weight_0", "in_0")
-Product = tuple[Op, Sequence[tuple[str, str]]]
-"""A contraction, with its operands and the tensors that these are but for their dtypes."""
+Product = tuple[Op, tuple[int, ...], Sequence[tuple[str, str]]]
+"""A contraction, its result's shape, its operands and the tensors that these are but for dtypes."""
 
 
 class Layer(NamedTuple):
     """A contraction of the forward pass with a parameter.
 
     `x` and `weight` are the operands' names of op `op`, `input` and `parameter` the tensors that these
-    are but for their dtypes. The weight's dim `out` is that of the output features, `fan_in` the one
-    that is contracted (or looked up).
+    are but for their dtypes. The weight has this `shape`; its dim `out` is that of the output features,
+    `fan_in` the one that is contracted (or looked up). Of the output `features` is that dim.
     """
 
     op: Op
     x: str
     weight: str
     input: str
+    input_shape: tuple[int, ...]
     parameter: str
+    shape: tuple[int, ...]
     out: int
     fan_in: int
+    features: int
 
 
 def linear_layers(program: Program) -> list[Layer]:
@@ -60,12 +63,7 @@ def embeddings(program: Program) -> list[Layer]:
 def expert_layers(program: Program) -> list[Layer]:
     """Return the products of a batch of tokens per expert with weights (experts, in, out)."""
     found = _layers(program, "matmul", 3)
-    return [layer for layer in found if len(program.tensor[layer.input].shape) == 3]
-
-
-def features_of(program: Program, layer: Layer) -> int:
-    """Return the dim of the features of a layer's output."""
-    return len(program.tensor[layer.op.outputs[0][1]].shape) - 1
+    return [layer for layer in found if len(layer.input_shape) == 3]
 
 
 def bias_of(program: Program, layer: Layer) -> str | None:
@@ -84,7 +82,11 @@ def _backward_products(problem: CostNetwork) -> Sequence[Product]:
     number = program.columns.number
     places = np.intersect1d(contractions(program, "backward"), problem.variables.op)
     return [
-        (op, [(operand, program.tensors[before[number[t]]].name) for operand, t in op.inputs])
+        (
+            op,
+            program.tensor[op.outputs[0][1]].shape,
+            [(operand, program.tensors[before[number[t]]].name) for operand, t in op.inputs],
+        )
         for op in map(program.ops.__getitem__, places.tolist())
     ]
 
@@ -96,20 +98,19 @@ def operand_states(
 
     A backward product that reads the weight makes dX, one that reads X makes a dW of the weight's shape.
     """
-    tensor, found = problem.program.tensor, dict[str, Mapping[str, NdSbp]]()
+    found = dict[str, Mapping[str, NdSbp]]()
     made_of = defaultdict[str, list[tuple[tuple[int, ...], NdSbp, NdSbp, NdSbp]]](list)
     for layer, states in layers:
         out, _ = layer.op.outputs[0]
         found[layer.op.name] = {layer.x: states.x, layer.weight: states.weight, out: states.y}
-        x, weight = tensor[layer.input].shape, tensor[layer.parameter].shape
-        made_of[layer.parameter].append((x, states.weight, states.dx, states.dy))
-        made_of[layer.input].append((weight, states.x, states.dweight, states.dy))
-    for op, reads in backward_products(problem):
-        ((out, made),) = op.outputs[:1]
+        made_of[layer.parameter].append((layer.input_shape, states.weight, states.dx, states.dy))
+        made_of[layer.input].append((layer.shape, states.x, states.dweight, states.dy))
+    for op, made, reads in backward_products(problem):
+        out, _ = op.outputs[0]
         for operand, read in reads:
             others = [other for other, _ in reads if other != operand]
             for shape, mine, result, dy in made_of.get(read, ()):
-                if tensor[made].shape == shape:
+                if made == shape:
                     found[op.name] = {**dict.fromkeys(others, dy), operand: mine, out: result}
     return found
 
@@ -149,10 +150,14 @@ def _layers(program: Program, family: str, rank: int) -> list[Layer]:
         weight = next((o for o in _WEIGHTS if o in read), None)
         if x is None or weight is None:
             continue
-        parameter = read[weight]
+        parameter, y = read[weight], program.tensor[op.outputs[0][1]]
         if len(parameter.shape) == rank and parameter.name in program.parameter:
             turned = family == "matmul" and (op.attr.get("transpose_b") or weight == "weight_0")
             out = rank - 2 if turned else rank - 1
-            layer = Layer(op, x, weight, read[x].name, parameter.name, out, 2 * rank - 3 - out)
-            found.append(layer)
+            found.append(
+                Layer(
+                    op, x, weight, read[x].name, read[x].shape, parameter.name, parameter.shape,
+                    out, 2 * rank - 3 - out, len(y.shape) - 1,
+                )
+            )  # fmt: skip
     return found

@@ -23,7 +23,6 @@ from autoddl.search.baselines.flow import Features, flow, network
 from autoddl.search.baselines.held_states import HeldStates
 from autoddl.search.baselines.layers import (
     bias_of,
-    features_of,
     linear_layers_of,
     operand_states,
 )
@@ -60,13 +59,13 @@ def _layout(problem: CostNetwork, axes: Axes, cuts: Cuts) -> HeldStates:
     for layer, cut in zip(linear_layers_of(problem), cuts, strict=True):
         if cut == WHOLE:
             continue
-        features, bias = features_of(program, layer), bias_of(program, layer)
-        by = columns(layer.out, features) if cut == COLUMNS else rows(layer.fan_in, features)
+        out, fan_in, features = layer.out, layer.fan_in, layer.features
+        by = columns(out, features) if cut == COLUMNS else rows(fan_in, features)
         states = layer_states(mesh, axes, by, batch())
         layers.append((layer, states))
-        weight = program.tensor[layer.parameter].shape
-        held[layer.parameter] = even(weight, states.weight, mesh)
-        if cut == COLUMNS and bias is not None:
+        held[layer.parameter] = even(layer.shape, states.weight, mesh)
+        bias = bias_of(program, layer) if cut == COLUMNS else None
+        if bias is not None:
             held[bias] = even(program.tensor[bias].shape, vector, mesh)
     return HeldStates(held, operand_states(problem, layers))
 

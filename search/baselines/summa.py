@@ -18,7 +18,6 @@ from autoddl.search.baselines.axes import (
 from autoddl.search.baselines.held_states import HeldStates
 from autoddl.search.baselines.layers import (
     embeddings,
-    features_of,
     linear_layers_of,
     operand_states,
 )
@@ -89,7 +88,7 @@ def _layout(
     layers = []
     for layer in (*linear_layers_of(problem), *embeddings(program)):
         held[layer.parameter] = cut(layer.parameter, S(layer.fan_in), S(layer.out))
-        by_columns = columns(layer.out, features_of(program, layer))
+        by_columns = columns(layer.out, layer.features)
         layers.append((layer, layer_states(mesh, rows, batch(), by_columns)))
     activations = {
         op: {operand: state(mesh, rows, S(0), S(dim)) for operand, dim in dims.items()}
