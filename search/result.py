@@ -1,9 +1,8 @@
-"""What every solver returns, and how it keeps the best of what it has seen."""
+"""What every solver is asked, and what it returns."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -15,8 +14,6 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Progress = Callable[[float, float], None]
 """Called with (seconds since start, best cost so far in seconds)."""
-
-PROGRESS_EVERY_S = 0.1
 
 
 class Assignment(Sequence[int]):
@@ -95,30 +92,24 @@ class SearchResult:
         return 1.0 - self.lower_bound_s / self.cost_s if self.cost_s > 0 else 0.0
 
 
-@dataclass
-class Trace:
-    """The times of improvements, for solvers that have many; `progress` is called now and then."""
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is asked of a solver, whichever it is: a good assignment within `budget` seconds.
 
+    `memory_bytes` limits `CostNetwork.memory_bytes`; `starts` are assignments to begin with, and the
+    result is not worse than any of them; `progress` is called after improvements and at the end. The
+    same `seed` gives the same result unless the budget ends the search; a gap of at most `stop_gap`
+    ends it, too. What `after` has learnt, a result for the same network under another limit, is of use
+    to exact search.
+    """
+
+    budget: float = 20.0
+    seed: int = 0
+    memory_bytes: int | None = None
+    stop_gap: float = 0.0
+    starts: Collection[Assignment] = ()
     progress: Progress | None = None
-    begin: float = field(default_factory=time.perf_counter)
-    pairs: list[tuple[float, float]] = field(default_factory=list)
-    told: float = 0.0
+    after: SearchResult | None = None
 
-    def elapsed_s(self) -> float:
-        """Return the seconds since the start."""
-        return time.perf_counter() - self.begin
 
-    def improved(self, cost_s: float) -> None:
-        """Note a new best cost."""
-        elapsed_s = self.elapsed_s()
-        self.pairs.append((elapsed_s, cost_s))
-        if self.progress is not None and elapsed_s >= self.told:
-            self.told = elapsed_s + PROGRESS_EVERY_S
-            self.progress(elapsed_s, cost_s)
-
-    def ended(self, cost_s: float) -> tuple[tuple[float, float], ...]:
-        """Return all improvements and the end."""
-        self.pairs.append((self.elapsed_s(), cost_s))
-        if self.progress is not None:
-            self.progress(*self.pairs[-1])
-        return tuple(self.pairs)
+DEFAULTS = SearchOptions()

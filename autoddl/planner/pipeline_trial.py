@@ -19,7 +19,7 @@ from autoddl.planner.request import Request
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
 from autoddl.search.reductions.pipeline_objective import repeated
-from autoddl.search.result import SearchResult
+from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers.named import SOLVERS
 
 ROUGH_GAP = 0.01  # of searches for states of less memory, and of candidates among many
@@ -64,11 +64,13 @@ class PipelineTrial(Contender):
         request = self.request
         return SOLVERS[request.search](
             self.weighted,
-            budget=self.seconds,
-            stop_gap=max(request.stop_gap, stop_gap),
-            seed=request.seed,
-            memory_bytes=memory_bytes,
-            starts=self.starts,
+            SearchOptions(
+                budget=self.seconds,
+                stop_gap=max(request.stop_gap, stop_gap),
+                seed=request.seed,
+                memory_bytes=memory_bytes,
+                starts=self.starts,
+            ),
         )
 
     def solution(self) -> Solution | None:

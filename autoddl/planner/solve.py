@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
-from typing import Any
 
 from autoddl.collector import uncollected
 from autoddl.errors import AutoDDLError, InfeasibleError
@@ -21,8 +20,8 @@ from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import space
 from autoddl.search.reductions.saved_tensors import SavedTensors
-from autoddl.search.result import Assignment, SearchResult
-from autoddl.search.solvers.named import LEARNING, SOLVERS
+from autoddl.search.result import Assignment, SearchOptions, SearchResult
+from autoddl.search.solvers.named import SOLVERS
 
 AGAIN = 5e-4  # the gap at which a search ends that only holds less than the one before
 _ROUNDS = 5  # searches until the whole memory fits
@@ -70,7 +69,7 @@ class ProblemSearch:
         self.most = HOPELESS if others else math.inf
         self.assigned: Callable[[Assignment], Assigned] = cache(partial(Assigned, self.problem))
         self.costs_s: list[float] = []  # what searches find: a baseline that overlaps has its own
-        self.learnt: dict[str, Any] = {}  # by a search under another limit, for the next one
+        self.last: SearchResult | None = None  # of a search under another limit
 
     def solution(self, candidate: Candidate) -> Solution:
         """Return what is found for a candidate within memory.
@@ -156,18 +155,20 @@ class ProblemSearch:
         if not self.chooses:
             result = self.inner.result(request.search, self._fitting(request.search))
         else:
+            known = (*self.starts.values(), *self.again.values(), *self.begin_at)
             result = SOLVERS[request.search](
                 self.inner,
-                budget=max(0.0, self.begin + self.seconds - time.perf_counter()),
-                stop_gap=max(request.stop_gap, AGAIN) if self.costs_s else request.stop_gap,
-                seed=request.seed,
-                memory_bytes=bound,
-                starts=dict.fromkeys((*self.starts.values(), *self.again.values(), *self.begin_at)),
-                progress=request.progress,
-                **self.learnt,
+                SearchOptions(
+                    budget=max(0.0, self.begin + self.seconds - time.perf_counter()),
+                    stop_gap=max(request.stop_gap, AGAIN) if self.costs_s else request.stop_gap,
+                    seed=request.seed,
+                    memory_bytes=bound,
+                    starts=dict.fromkeys(known),
+                    progress=request.progress,
+                    after=self.last,
+                ),
             )
-            if request.search in LEARNING:
-                self.learnt["after"] = result
+            self.last = result
         result = replace(result, assignment=self.space.invert(result.assignment))
         self.costs_s.append(result.cost_s)
         if not self.chooses or not request.timed or self.problem.compute_stream:

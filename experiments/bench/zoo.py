@@ -23,6 +23,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
 from autoddl.search.network import builder
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
 from experiments.bench.frozen.suite import MESHES, ROOMY
 from experiments.bench.frozen.suite import ZOO as SIZES
@@ -78,7 +79,9 @@ def planned(
     exact_s = time.perf_counter() - begin
     problem = builder.build(program, mesh, profile)
     begin = time.perf_counter()
-    descended = coordinate.search(problem, budget=budget, starts=assignments(problem).values())
+    descended = coordinate.search(
+        problem, SearchOptions(budget=budget, starts=assignments(problem).values())
+    )
     coordinate_s = time.perf_counter() - begin
     bound_s = plan.search.lower_bound_s
     best = min(plan.baselines, key=lambda estimate: estimate.step_s)

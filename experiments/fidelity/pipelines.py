@@ -34,6 +34,7 @@ from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.network import builder
 from autoddl.search.reductions.pipeline_objective import repeated
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers.named import SOLVERS
 from experiments.fidelity import measure, scores, shared_cores
 from experiments.fidelity.workload import Bed
@@ -121,7 +122,7 @@ def staged(case: PipelineCase, folder: Path, profile: Profile) -> Staged:
     places, count = positions(problem.program), case.micro_batches
     if not file.exists():
         weighted = repeated(problem, case.stages, count)
-        result = SOLVERS["exact"](weighted, budget=SEARCH_S, seed=0)
+        result = SOLVERS["exact"](weighted, SearchOptions(budget=SEARCH_S, seed=0))
         cut = cut_into_stages(problem, result.assignment, case.stages, count, links)
         bounds = cut.bounds if case.shares is None else _bounds(cut, case.shares)
         cut = Staged(cut.assigned, places, bounds, count, links)

@@ -17,7 +17,7 @@ from autoddl.search.baselines import assignments
 from autoddl.search.heuristics import cells, descent
 from autoddl.search.heuristics.descent import Descent
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.result import Assignment
+from autoddl.search.result import Assignment, SearchOptions
 from autoddl.search.solvers import coordinate
 from autoddl.search.solvers.random_sampling import random_assignment
 
@@ -30,7 +30,9 @@ def plans(problem: CostNetwork, count: int, seed: int = 0) -> Iterator[tuple[str
     found: dict[Assignment, str] = {}
     for name, assignment in assignments(problem).items():
         found.setdefault(assignment, name)
-    best = coordinate.search(problem, budget=SEARCH_S, seed=seed, starts=list(found)).assignment
+    best = coordinate.search(
+        problem, SearchOptions(budget=SEARCH_S, seed=seed, starts=list(found))
+    ).assignment
     found.setdefault(best, "searched")
     found.setdefault(descent.replicated(problem), "replicated")
     found.setdefault(random_assignment(problem, seed), "uniform")

@@ -36,6 +36,7 @@ from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, space
 from autoddl.search.reductions.restriction import everything, restricted
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row
@@ -195,8 +196,8 @@ class FigureCase:
         There are elements per device and a bound that none is below, beside the closed form.
         """
         p = self.change(problem(self.program, mesh, None if order == ANY else ONEFLOW))
-        start = coordinate.search(p, budget=budget_s, restarts=RESTARTS).assignment
-        found = exact.search(p, budget=budget_s, starts=[start])
+        start = coordinate.search(p, SearchOptions(budget=budget_s), restarts=RESTARTS).assignment
+        found = exact.search(p, SearchOptions(budget=budget_s, starts=[start]))
         return {
             "figure": self.figure, "devices": self.devices, "order": order, "mesh": mesh,
             "grids": [str(grid) for grid in grids(p, found.assignment)],

@@ -24,6 +24,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers.named import SOLVERS
 from experiments.lib import cli, figures, frames
 from experiments.lib.frames import Row, RowStore
@@ -105,7 +106,7 @@ def rows(
 def _searched(problem: CostNetwork, solver: str, seed: int, budget_s: float) -> Row:
     """Return one search: its trace has (seconds since start, best cost so far in seconds)."""
     try:
-        found = SOLVERS[solver](problem, budget=budget_s, seed=seed)
+        found = SOLVERS[solver](problem, SearchOptions(budget=budget_s, seed=seed))
     except InfeasibleError as error:
         return {"error": str(error), "evaluations": 0, "trace": []}
     return {"error": "", "evaluations": found.evaluations, "trace": thinned(found.trace)}

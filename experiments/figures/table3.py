@@ -33,7 +33,7 @@ from autoddl.search.baselines import assignments
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
-from autoddl.search.result import SearchResult
+from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers.named import SOLVERS
 from experiments.lib import cli, figures, frames
 from experiments.lib.frames import Row, RowStore
@@ -202,9 +202,12 @@ def results(
     manual = starts.get(MEGATRON, starts["data parallel"])
     yield MEGATRON, weighted.result(MEGATRON, manual)
     yield OURS, SOLVERS[given.search](
-        weighted, budget=given.budget_s, stop_gap=given.stop_gap, seed=given.seed,
-        starts=list(starts.values()),
-        memory_bytes=share_bytes and max(share_bytes, weighted.least_memory_bytes),
+        weighted,
+        SearchOptions(
+            budget=given.budget_s, stop_gap=given.stop_gap, seed=given.seed,
+            starts=list(starts.values()),
+            memory_bytes=share_bytes and max(share_bytes, weighted.least_memory_bytes),
+        ),
     )  # fmt: skip
 
 

@@ -19,68 +19,44 @@ that layers have equal messages does not make their choices equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from autoddl.errors import InfeasibleError
-from autoddl.search.exact.incumbent import PROVEN, Incumbent
 from autoddl.search.exact.milp_finisher import improved, prove
 from autoddl.search.exact.reduced_cost_fixing import Ascent
 from autoddl.search.heuristics.descent import cheapest, least_memory, replicated
+from autoddl.search.incumbent import PROVEN, Incumbent
 from autoddl.search.network.cost_network import CostNetwork, Ints
 from autoddl.search.reductions.quotient import Quotient, quotient
 from autoddl.search.reductions.restriction import everything, restricted
 from autoddl.search.relaxation.dual import Dual
 from autoddl.search.relaxation.lagrangian import ENOUGH, Lagrangian
-from autoddl.search.result import Assignment, Progress, SearchResult
+from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchResult
 from autoddl.search.warm_up import prepare
 
 
-def search(
-    problem: CostNetwork,
-    *,
-    budget: float = 20.0,
-    seed: int = 0,
-    memory_bytes: int | None = None,
-    stop_gap: float = 0.0,
-    starts: Iterable[Assignment] = (),
-    progress: Progress | None = None,
-    after: SearchResult | None = None,
-) -> SearchResult:
-    """Return the cheapest assignment and a bound that proves it, or the best within `budget` seconds.
+def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchResult:
+    """Return the cheapest assignment and a bound that proves it, or the best within the budget.
 
-    It stops earlier where (cost − bound) / cost is at most `stop_gap`. Nothing in it is random, any
-    `seed` gives the same result unless the budget ends the search. From `after`, a result for the same
-    network under another limit, it takes the Lagrangian multipliers of memory.
+    Nothing in it is random, any seed gives the same result unless the budget ends the search. From
+    `after` it takes the Lagrangian multipliers of memory.
 
     Raises:
-        InfeasibleError: no assignment fits into `memory_bytes`.
+        InfeasibleError: no assignment fits into the memory.
     """
-    del seed
-    problem.check_memory(memory_bytes)
     prepare()
-    run = Incumbent(problem, budget, stop_gap, memory_bytes, progress)
-    for start in (least_memory(problem), replicated(problem), cheapest(problem), *starts):
+    run = Incumbent(problem, options)
+    for start in (least_memory(problem), replicated(problem), cheapest(problem), *options.starts):
         run.offer(start)
-    known = after.learnt if after is not None else None
+    known = options.after.learnt if options.after is not None else None
     driver = _Driver(run, known if isinstance(known, Lagrangian) else None)
     if (problem.variables.sizes == 1).all():
         run.bound_s = run.best_s
     else:
         driver.solve()
-    if run.best is None or not np.isfinite(run.best_s):
-        raise InfeasibleError(
-            f"search='exact' on mesh {problem.mesh}: no assignment that is possible was found in "
-            f"{budget:g} s; give more memory or time"
-        )
-    proven = run.best_s - run.bound_s <= PROVEN * run.best_s
-    return SearchResult(
-        "exact", run.best, run.best_s, run.best_s if proven else run.bound_s,
-        problem.memory_bytes(run.best), run.trace.ended(run.best_s), run.evaluations,
-        driver.lagrangian,
-    )  # fmt: skip
+    if run.best_s - run.bound_s <= PROVEN * run.best_s:
+        run.bound_s = run.best_s
+    return run.result("exact", driver.lagrangian)
 
 
 class _Driver:

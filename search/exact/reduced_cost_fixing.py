@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoddl.search.exact.incumbent import SLACK, Incumbent
 from autoddl.search.heuristics.descent import Descent
+from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import Ints
 from autoddl.search.reductions.restriction import Restriction, everything, restricted
 from autoddl.search.relaxation.dual import Dual
@@ -34,6 +34,7 @@ PATIENCE = 16
 # So small a part of the choices, or of the slack, makes a smaller problem worth its time: with half of
 # it 9 % (GPT) to 34 % (T5) more work, 0.95 is as good; there is no twice.
 SHRUNK = 0.75
+SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding; half, twice: same
 
 Offer = Callable[[Assignment], tuple[float, int, bool]]
 

@@ -16,9 +16,9 @@ from functools import cached_property
 import numpy as np
 
 from autoddl.search.heuristics.cells import Cells, build, single
-from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
+from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import OUT, WAITING, BlockMove, Queue, block_of, descend
-from autoddl.search.result import Assignment, Point
+from autoddl.search.result import Assignment, Point, SearchOptions
 
 IMPROVEMENT = 1e-9  # relative; smaller differences are rounding
 TURNS = 256  # variables between two looks at the clock
@@ -34,18 +34,23 @@ def replicated(network: CostNetwork) -> Assignment:
 
 def cheapest(network: CostNetwork) -> Assignment:
     """Return the assignment in which every variable has its cheapest compute."""
-    domains = network.variables.domains
-    return _of_domains(network, [int(domain.compute_s.argmin()) for domain in domains])
+    return _least(network, [domain.compute_s for domain in network.variables.domains])
 
 
 def least_memory(network: CostNetwork) -> Assignment:
     """Return the assignment in which every variable holds the fewest bytes."""
-    domains = network.variables.domains
-    return _of_domains(network, [int(domain.memory_bytes.argmin()) for domain in domains])
+    return _least(network, [domain.memory_bytes for domain in network.variables.domains])
 
 
-def _of_domains(network: CostNetwork, choices: Sequence[int]) -> Assignment:
-    return Assignment(np.array(choices, dtype=np.int64)[network.variables.domain])
+def _least(network: CostNetwork, amounts: Sequence[Floats | Ints]) -> Assignment:
+    least = np.array([amount.argmin() for amount in amounts], dtype=np.int64)
+    return Assignment(least[network.variables.domain])
+
+
+def first_points(network: CostNetwork, options: SearchOptions) -> list[Assignment]:
+    """Return where a search begins: at what is given, or else a guess; and what always fits."""
+    given = [*(options.starts or [cheapest(network)]), replicated(network)]
+    return given if options.memory_bytes is None else [*given, least_memory(network)]
 
 
 class Descent:

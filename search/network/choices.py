@@ -48,12 +48,10 @@ def choices(
     )
     listed = [lists(op, n) if lists and n > 1 else () for n in mesh.shape]
     try:
-        if find(op.type) is None:
-            axes = [_merged(view, signatures(view), entries) for entries in listed]
-            found = nd_products(view, mesh.shape, axes, float_operands=floats)
-        elif any(listed):
-            ours = signatures(view, allow=allow)
-            axes = [_common(view, ours, entries) for entries in listed]
+        unknown = find(op.type) is None
+        if unknown or any(listed):
+            ours, join = signatures(view, allow=allow), _merged if unknown else _common
+            axes = [join(view, ours, entries) for entries in listed]
             found = nd_products(view, mesh.shape, axes, float_operands=floats)
         else:
             refused = limits.refused.get(op.type, frozenset())

@@ -239,10 +239,6 @@ class CostNetwork:
         least = np.array([domain.compute_s.min() for domain in self.variables.domains])
         return float(sum(least[self.variables.domain].tolist()))
 
-    def near(self, cost_s: float, gap: float) -> bool:
-        """Tell whether a cost is within a gap > 0 of `lower_bound_s`."""
-        return gap > 0 and cost_s * (1 - gap) <= self.lower_bound_s()
-
     def result(self, solver: str, assignment: Point) -> SearchResult:
         """Return an assignment in the form that solvers return, without a search behind it."""
         cost_s, held = self.costs(assignment)

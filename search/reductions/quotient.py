@@ -33,7 +33,9 @@ from autoddl.search.network.cost_network import (
 )
 from autoddl.search.result import Assignment, Point
 
-HEAD, TAIL = 2, 1  # periods of a run that remain at its begin and end
+# Periods of a run that remain at its begin and end. With 1 and 1 the 24 cases of the frozen suite take
+# 1.3 times the work, with 2 and 2 or 3 and 1 up to 1.06 times; proofs are the same.
+HEAD, TAIL = 2, 1
 
 
 class ScopeMap(NamedTuple):

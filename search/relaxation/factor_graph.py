@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,12 @@ from autoddl.search.network.evaluator import Flags, Floats, Ints
 from autoddl.search.reductions.quotient import Multiplicities
 from autoddl.search.relaxation.srmp import END, NODE, SLOT, TABLE, TERM, USE, FactorGraph, Records
 
-# Readers of one term at least, if there are so many, and at most. With 6 at most gaps of 0.1 to 0.3 % are
-# left of BERT and MoE-BERT, with 7 T5 on 4x4 has 0.9 % instead of 0.6 %, with 4 only 17 of 24 cases are
-# proven; 16 would be 43 million ways to part them.
-FEW_READERS, MANY_READERS = 4, 8
-MOST_ENTRIES = (
-    400_000  # of a term, over sets of readers and pairs of states; beyond these it is parted
-)
-COMMON = 8.0  # ends of many copies go by the terms that nearly all copies are in
+# Readers of one term at most. With 6 gaps of 0.1 to 0.3 % are left of BERT and MoE-BERT, with 7 T5 on 4x4
+# has 0.9 % instead of 0.6 %, with 4 only 17 of 24 cases are proven; 16 have 43 million ways to part them.
+MANY_READERS = 8
+# Of a term, sets of readers times pairs of states; beyond it is parted, which 2-D meshes never need. Half
+# and twice give the same plans and proofs.
+MOST_ENTRIES = 400_000
 
 
 class Terms:
@@ -51,9 +50,8 @@ class Terms:
         factors, count = network.factors, network.variables.sizes[network.factors.variable]
         self._begin = factors.begin
         entry_at = starts(count)
-        entries = np.repeat(network.arrays.states_at - entry_at[:-1], count) + np.arange(
-            entry_at[-1]
-        )
+        shift = np.repeat(network.arrays.states_at - entry_at[:-1], count)
+        entries = shift + np.arange(entry_at[-1])
         state = network.arrays.states[entries]
         factor = np.repeat(factors.factor, count)
         occurs = np.zeros((len(factors.table), max(map(len, _costs(factors)), default=1)), np.bool_)
@@ -107,11 +105,7 @@ class Terms:
         other = copies.factor[np.repeat(copies.begin[:-1][pattern], sizes) + position]
         member = np.where(position == 0, end, self.reader[self._begin[other] + position])
         found: dict[bytes, int] = {}
-        data, width = member.tobytes(), member.itemsize
-        rows = [
-            data[width * a : width * b]
-            for a, b in zip(begin.tolist(), begin[1:].tolist(), strict=False)
-        ]
+        rows = [member[a:b].tobytes() for a, b in pairwise(begin.tolist())]
         which = np.array([found.setdefault(row, len(found)) for row in rows], dtype=np.int64)
         once = [np.frombuffer(row, np.int64) for row in found]
         times = np.bincount(which, weights=copies.times[pattern]).astype(np.float64)
@@ -125,7 +119,8 @@ def graph_of(terms: Terms, choices: Ints, copies: Multiplicities | None) -> Fact
     slots = np.argsort(of, kind="stable")
     term = np.repeat(np.arange(len(occur)), np.diff(place))
     order = np.argsort(members, kind="stable")
-    counted = occur[term] ** COMMON
+    most = -_least(-occur[term], members, total)  # an end goes by the terms that most copies are in
+    counted = (occur[term] == most[members]).astype(float)
     all_counted = np.bincount(members, counted)[members]
     touched = of[members]
     earlier = _least(np.minimum.reduceat(touched, place[:-1])[term], members, total) < of
@@ -136,28 +131,34 @@ def graph_of(terms: Terms, choices: Ints, copies: Multiplicities | None) -> Fact
     _, which, same = np.unique(
         (of * (total + 1) + terms.term)[slots], return_inverse=True, return_counts=True
     )
-    prices = [table.ravel() for table in terms.prices]
-    return FactorGraph(
-        nodes=_records(
-            NODE, slot=starts(np.bincount(of, minlength=count)), choice=starts(choices),
-            copies=np.ones(count) if copies is None else copies.variable.astype(float),
-            part=part, kept=1.0 - part[:, None] * there,
-        ),
-        slots=_records(
-            SLOT, end=slots, state=np.append(terms.states_at[slots], len(terms.states)),
-            once=1.0 / same[which], lends=lends[slots],
-        ), ends=_records(END, use=starts(np.bincount(members, minlength=total))), uses=_records(USE,
-        term=term[order], weight=(counted / all_counted)[order]), terms=_records(TERM, place=place,
-        table=terms.table[terms.term[members[place[:-1]]]], count=occur), tables=_records(TABLE,
-        price=starts(lengths_of(prices)), size=lengths_of(terms.prices)), members=members,
-        states=terms.states, prices=np.concatenate(prices) if prices else np.zeros(0),
-        turned=np.concatenate([t.T.ravel() for t in terms.prices]) if prices else np.zeros(0),
+    nodes = _records(
+        NODE, slot=starts(np.bincount(of, minlength=count)), choice=starts(choices),
+        copies=np.ones(count) if copies is None else copies.variable.astype(float),
+        part=part, kept=1.0 - part[:, None] * there,
     )  # fmt: skip
+    touches = _records(
+        SLOT, end=slots, state=np.append(terms.states_at[slots], len(terms.states)),
+        once=1.0 / same[which], lends=lends[slots],
+    )  # fmt: skip
+    ends = _records(END, use=starts(np.bincount(members, minlength=total)))
+    uses = _records(USE, term=term[order], weight=(counted / all_counted)[order])
+    table = terms.table[terms.term[members[place[:-1]]]]
+    records = _records(TERM, place=place, table=table, count=occur)
+    flat = [prices.ravel() for prices in terms.prices]
+    tables = _records(TABLE, price=starts(lengths_of(flat)), size=lengths_of(terms.prices))
+    turned = [prices.T.ravel() for prices in terms.prices]
+    return FactorGraph(
+        nodes, touches, ends, uses, records, tables, members, terms.states, _one(flat), _one(turned)
+    )
 
 
 def starts(lengths: Ints) -> Ints:
     """Return where each of some parts begins, and where the last one ends."""
     return np.concatenate(([0], np.cumsum(lengths)))
+
+
+def _one(arrays: Sequence[Floats]) -> Floats:
+    return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
 def lengths_of(arrays: Iterable[npt.NDArray[Any]]) -> Ints:
@@ -167,8 +168,8 @@ def lengths_of(arrays: Iterable[npt.NDArray[Any]]) -> Ints:
 
 def many_readers(states: int) -> int:
     """Return how many readers a term may have at most for a tensor of so many states."""
-    fits = (n for n in range(MANY_READERS, FEW_READERS, -1) if states**2 << n <= MOST_ENTRIES)
-    return next(fits, FEW_READERS)
+    fits = (n for n in range(MANY_READERS, 1, -1) if states**2 << n <= MOST_ENTRIES)
+    return next(fits, 1)
 
 
 @cache
@@ -221,8 +222,8 @@ def _records(kind: np.dtype[np.void], **fields: npt.NDArray[Any]) -> Records:
     return found
 
 
-def _least(values: Ints, groups: Ints, count: int) -> Ints:
+def _least(values: Ints | Floats, groups: Ints, count: int) -> Floats:
     """Return the least value of each group."""
-    found = np.full(count, np.iinfo(np.int64).max)
+    found = np.full(count, np.inf)
     np.minimum.at(found, groups, values)
     return found

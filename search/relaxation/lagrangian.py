@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoddl.search.exact.incumbent import Incumbent
 from autoddl.search.heuristics.components import components
+from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork, as_ints
 from autoddl.search.network.evaluator import factor_s, unary_of
 from autoddl.search.reductions.quotient import Quotient

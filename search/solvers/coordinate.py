@@ -12,14 +12,12 @@ Source: AutoDDL §4.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-
 import numpy as np
 
-from autoddl.search.heuristics.descent import Descent, cheapest, least_memory, replicated
+from autoddl.search.heuristics.descent import Descent, first_points
+from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.result import Assignment, Point, Progress, SearchResult, Trace
+from autoddl.search.result import DEFAULTS, SearchOptions, SearchResult
 from autoddl.search.warm_up import prepare
 
 RESTARTS = 256  # at most
@@ -27,46 +25,30 @@ STAGNATION = 24  # restarts in a row without improvement that end a search
 
 
 def search(
-    problem: CostNetwork,
-    *,
-    budget: float = 20.0,
-    seed: int = 0,
-    restarts: int | None = None,
-    memory_bytes: int | None = None,
-    stop_gap: float = 0.0,
-    starts: Iterable[Assignment] = (),
-    progress: Progress | None = None,
+    problem: CostNetwork, options: SearchOptions = DEFAULTS, *, restarts: int | None = None
 ) -> SearchResult:
-    """Return the best assignment of `restarts` descents, or of those that fit into `budget` seconds.
+    """Return the best assignment of `restarts` descents, or of those that fit into the budget.
 
-    By default it goes on until restarts no longer help. The result is never worse than any of
-    `starts`, nor than no parallelism at all. `memory_bytes` limits the memory per device.
-    `progress(elapsed_s, best_cost_s)` is called after improvements. The same seed gives the same
-    result unless the budget ends the search.
+    By default it goes on until restarts no longer help. The result is never worse than no parallelism
+    at all.
 
     Raises:
-        InfeasibleError: no assignment fits into `memory_bytes`.
+        InfeasibleError: no assignment fits into the memory.
     """
-    problem.check_memory(memory_bytes)
     prepare()
-    trace = Trace(progress)
-    descent = Descent(problem, memory_bytes=memory_bytes, deadline=trace.begin + budget)
-    rng = np.random.default_rng(seed)
-    given = [*starts] or [cheapest(problem)]
-    given += [replicated(problem), *([] if memory_bytes is None else [least_memory(problem)])]
-    best: Point = min(given, key=descent.key)
-    trace.improved(problem.cost_s(best))
+    run = Incumbent(problem, options)
+    deadline = run.begin + options.budget
+    descent = Descent(problem, memory_bytes=run.limit, deadline=deadline)
+    rng = np.random.default_rng(options.seed)
+    given = first_points(problem, options)
+    for start in given:
+        run.offer(start)
     most, idle = len(given) + RESTARTS if restarts is None else max(restarts, len(given)), 0
     for number in range(most):
-        stagnant = restarts is None and idle == STAGNATION
-        if descent.late() or stagnant or problem.near(problem.cost_s(best), stop_gap):
+        if run.over() or run.best is None or (restarts is None and idle == STAGNATION):
             break
-        start = given[number] if number < len(given) else descent.disturbed(best, rng)
-        found = descent.run(start)
-        idle += number >= len(given)
-        if descent.key(found) < descent.key(best):
-            best, idle = found, 0
-            trace.improved(problem.cost_s(best))
-    result = problem.result("coordinate", best)
-    evaluations = len(given) + descent.evaluations
-    return replace(result, trace=trace.ended(result.cost_s), evaluations=evaluations)
+        again, before_s = number >= len(given), run.best_s
+        run.offer(descent.run(descent.disturbed(run.best, rng) if again else given[number]))
+        idle = 0 if run.best_s < before_s else idle + again
+    run.evaluations = len(given) + descent.evaluations
+    return run.result("coordinate")

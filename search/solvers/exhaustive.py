@@ -3,115 +3,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
 from autoddl.errors import InfeasibleError
+from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.network.evaluator import one_factor
-from autoddl.search.result import Assignment, Point, Progress, SearchResult, Trace
+from autoddl.search.result import DEFAULTS, SearchOptions, SearchResult
 
 LIMIT = 2_000_000
 
 
 def search(
-    problem: CostNetwork,
-    *,
-    budget: float = math.inf,
-    seed: int = 0,
-    memory_bytes: int | None = None,
-    stop_gap: float = 0.0,
-    starts: Iterable[Assignment] = (),
-    progress: Progress | None = None,
-    limit: int = LIMIT,
+    problem: CostNetwork, options: SearchOptions = DEFAULTS, *, limit: int = LIMIT
 ) -> SearchResult:
     """Return the optimal assignment by trying all of them (depth first, cut where already dearer).
 
     `limit` bounds the number of partial assignments that are looked at, which are the result's
-    `evaluations`; the best of `starts` is what partial ones are cut against from the beginning.
-    `budget`, `seed` and `stop_gap` are those of every solver and have no effect here.
+    `evaluations`; the best of the starts is what partial ones are cut against from the beginning.
+    Budget, seed and gap have no effect here.
 
     Raises:
-        InfeasibleError: more than `limit` partial assignments, or nothing fits into `memory_bytes`.
+        InfeasibleError: more than `limit` partial assignments, or nothing fits into the memory.
     """
-    problem.check_memory(memory_bytes)
-    trace = Trace(progress)
-    walk = _DepthFirst(problem, memory_bytes, limit, trace)
-    for start in starts:
-        walk.begin_with(start)
-    walk.run()
-    result = problem.result("exhaustive", walk.best)
-    return replace(
-        result,
-        lower_bound_s=result.cost_s,
-        trace=trace.ended(result.cost_s),
-        evaluations=limit - walk.left,
-    )
+    run = Incumbent(problem, options)
+    for start in options.starts:
+        run.offer(start)
+    run.evaluations = _visited(run, limit)
+    run.bound_s = math.inf  # nothing is left out
+    return run.result("exhaustive")
 
 
-class _DepthFirst:
-    """Depth-first enumeration: an edge is charged once the last of its nodes has a choice."""
+def _visited(run: Incumbent, limit: int) -> int:
+    """Offer all assignments that may be the best; return how many partial ones were looked at.
 
-    def __init__(
-        self, problem: CostNetwork, memory_bytes: int | None, limit: int, trace: Trace
-    ) -> None:
-        self.problem, self.memory, self.limit, self.left = problem, memory_bytes, limit, limit
-        self.trace = trace
-        self.point = np.zeros(len(problem), dtype=np.int64)
-        self.best: Point = ()
-        self.best_s = math.inf
-        factors, variables = problem.factors, problem.variables
-        closing = np.maximum.reduceat(factors.variable, factors.begin[:-1])
-        self.closing = [np.flatnonzero(closing == v).tolist() for v in range(len(problem))]
-        self.domains = [variables.of(v) for v in range(len(problem))]
-        least = [int(domain.memory_bytes.min()) for domain in self.domains]
-        self.rest = [sum(least[i:]) for i in range(len(least) + 1)]
+    A factor is charged once the last of its variables has a choice.
+    """
+    problem, net = run.network, run.network.arrays
+    last = np.maximum.reduceat(problem.factors.variable, problem.factors.begin[:-1])
+    closing = [np.flatnonzero(last == v).tolist() for v in range(len(problem))]
+    domains = [problem.variables.of(v) for v in range(len(problem))]
+    least = [int(domain.memory_bytes.min()) for domain in domains]
+    rest = [sum(least[v + 1 :]) for v in range(len(least))]
+    most, point, visited = run.limit, np.zeros(len(problem), dtype=np.int64), 0
 
-    def begin_with(self, start: Assignment) -> None:
-        """Take an assignment that fits as the best one so far."""
-        fits = self.memory is None or self.problem.memory_bytes(start) <= self.memory
-        if fits and self.problem.cost_s(start) < self.best_s:
-            self._keep(start, self.problem.cost_s(start))
+    def choices(variable: int, seconds: float, held: int) -> list[tuple[int, int, float, int]]:
+        count = len(domains[variable].choices)
+        return [(variable, choice, seconds, held) for choice in reversed(range(count))]
 
-    def run(self) -> None:
-        """Go through all assignments; without recursion, since problems are thousands of nodes deep."""
-        count, net = len(self.point), self.problem.arrays
-        seconds, memory = [0.0] * (count + 1), [0] * (count + 1)
-        following = [0] * count  # the next choice to try of every node
-        depth = 0
-        while depth >= 0:
-            if depth == count:
-                self._keep(self.point, seconds[depth])
-                depth -= 1
-                continue
-            node, choice = self.domains[depth], following[depth]
-            if choice == len(node.choices):
-                following[depth] = 0
-                depth -= 1
-                continue
-            following[depth] += 1
-            self._count()
-            self.point[depth] = choice
-            after_s = seconds[depth] + float(node.compute_s[choice])
-            after_s += sum(one_factor(net, i, self.point) for i in self.closing[depth])
-            held = memory[depth] + int(node.memory_bytes[choice])
-            if after_s < self.best_s and self._may_fit(held + self.rest[depth + 1]):
-                depth += 1
-                seconds[depth], memory[depth] = after_s, held
-
-    def _may_fit(self, least_bytes: int) -> bool:
-        return self.memory is None or least_bytes <= self.memory
-
-    def _count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
+    pending = choices(0, 0.0, 0)  # a stack: problems are too deep for recursion
+    while pending:
+        variable, choice, seconds, held = pending.pop()
+        visited += 1
+        if visited > limit:
             raise InfeasibleError(
-                f"exhaustive search: more than {self.limit:,} partial assignments of the "
-                f"{len(self.point)} nodes on mesh {self.problem.mesh}; use search='coordinate'"
+                f"exhaustive search: more than {limit:,} partial assignments of the "
+                f"{len(point)} nodes on mesh {problem.mesh}; use search='coordinate'"
             )
-
-    def _keep(self, point: Iterable[int], seconds: float) -> None:
-        self.best, self.best_s = list(point), seconds
-        self.trace.improved(seconds)
+        point[variable] = choice
+        seconds += float(domains[variable].compute_s[choice])
+        seconds += sum(one_factor(net, factor, point) for factor in closing[variable])
+        held += int(domains[variable].memory_bytes[choice])
+        if seconds >= run.best_s or (most is not None and held + rest[variable] > most):
+            continue
+        if variable + 1 == len(point):
+            run.offer(point, (seconds, held))
+        else:
+            pending += choices(variable + 1, seconds, held)
+    return visited

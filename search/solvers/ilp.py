@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from autoddl.errors import InfeasibleError
 from autoddl.search.heuristics.descent import least_memory, replicated
+from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.result import Assignment, Progress, SearchResult, Trace
+from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchResult
 from autoddl.search.solvers.milp_model import Model
 
 # HiGHS's tolerances are absolute, 1e-7 and more, so costs are scaled until the largest is this.
@@ -21,56 +20,25 @@ LARGEST = 1e4
 INFEASIBLE = 2  # scipy.optimize.OptimizeResult.status
 
 
-def search(
-    problem: CostNetwork,
-    *,
-    budget: float = 60.0,
-    seed: int = 0,
-    memory_bytes: int | None = None,
-    stop_gap: float = 0.0,
-    starts: Iterable[Assignment] = (),
-    progress: Progress | None = None,
-) -> SearchResult:
-    """Return the optimal assignment, or the best one that `budget` seconds bring.
+def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchResult:
+    """Return the optimal assignment, or the best one that the budget brings.
 
-    `memory_bytes` limits the memory per device. A gap of `stop_gap` or less ends the search. HiGHS
-    takes no starts: they are what is returned where it finds nothing better in time.
-    `progress(elapsed_s, best_cost_s)` is called before and after; `seed` has no effect.
+    HiGHS takes no starts: they are what is returned where it finds nothing better in time. `progress`
+    is called before and after; the seed has no effect.
 
     Raises:
-        InfeasibleError: no assignment fits into `memory_bytes`, or none has a finite cost, or the
-            budget ended before any was found.
+        InfeasibleError: no assignment fits into the memory, or none has a finite cost, or the budget
+            ended before any was found.
     """
-    problem.check_memory(memory_bytes)
-    trace = Trace(progress)
-    known = (*starts, replicated(problem), least_memory(problem))
-    best = _cheapest(problem, known, memory_bytes)
-    trace.improved(problem.cost_s(best))
-    found, bound_s = _solved(Model(problem, memory_bytes), trace.begin + budget, stop_gap)
+    run = Incumbent(problem, options)
+    for known in (*options.starts, replicated(problem), least_memory(problem)):
+        run.offer(known)
+    deadline = run.begin + options.budget
+    found, bound_s = _solved(Model(problem, run.limit), deadline, options.stop_gap)
     if found is not None:
-        best = _cheapest(problem, (found, best), memory_bytes)
-    result = problem.result("ilp", best)
-    if math.isinf(result.cost_s):
-        raise InfeasibleError(
-            f"ILP of {len(problem)} nodes on mesh {problem.mesh}: no assignment of finite cost "
-            f"in {budget:g} s; give a larger budget, or use search='coordinate'"
-        )
-    return replace(
-        result,
-        lower_bound_s=min(max(bound_s, result.lower_bound_s), result.cost_s),
-        trace=trace.ended(result.cost_s),
-        evaluations=len(known) + (found is not None),
-    )
-
-
-def relaxation(problem: CostNetwork, *, memory_bytes: int | None = None) -> float:
-    """Return the optimum in seconds where nodes may mix their choices: a lower bound.
-
-    Raises:
-        InfeasibleError: not even a mixture fits into `memory_bytes` or has a finite cost.
-    """
-    problem.check_memory(memory_bytes)
-    return _solve(Model(problem, memory_bytes), math.inf, 0.0, whole=False)[1]
+        run.offer(found)
+    run.raise_to(bound_s)
+    return run.result("ilp")
 
 
 def _solved(model: Model, deadline: float, stop_gap: float) -> tuple[Assignment | None, float]:
@@ -90,30 +58,26 @@ def _solved(model: Model, deadline: float, stop_gap: float) -> tuple[Assignment 
         model.forbid(found)
 
 
-def _solve(
-    model: Model, deadline: float, stop_gap: float, *, whole: bool = True
-) -> tuple[Any, float]:
+def _solve(model: Model, deadline: float, stop_gap: float) -> tuple[Any, float]:
     """Return HiGHS's columns, None if it ran out of time before it had any, and its bound (s)."""
     from scipy import optimize  # 600 modules that no other solver needs
 
-    cost, binaries = model.cost, np.arange(model.width) < model.binaries
+    cost = model.cost
     scale = LARGEST / max(float(cost.max(initial=0.0)), 1e-300)
-    options: dict[str, Any] = {
-        "mip_rel_gap": stop_gap,
-        "presolve": False,
-    }  # it loses optima now and then
+    # presolve loses optima now and then
+    options: dict[str, Any] = {"mip_rel_gap": stop_gap, "presolve": False}
     if math.isfinite(deadline):
         options["time_limit"] = max(0.0, deadline - time.perf_counter())
     answer = optimize.milp(
         cost * scale,
-        integrality=binaries & whole,
+        integrality=np.arange(model.width) < model.binaries,
         bounds=optimize.Bounds(0.0, 1.0),
-        constraints=optimize.LinearConstraint(model.matrix, model.lower, model.upper),
+        constraints=model.constraint,
         options=options,
     )
     if answer.status == INFEASIBLE:
         raise InfeasibleError(_no_way(model))
-    bound = answer.mip_dual_bound if whole else answer.fun
+    bound = answer.mip_dual_bound
     return answer.x, float(bound) / scale if bound is not None else -math.inf
 
 
@@ -124,11 +88,3 @@ def _no_way(model: Model) -> str:
         f"ILP of {len(model.problem)} nodes on mesh {model.problem.mesh}: every assignment"
         f"{within} has a redistribution without a way; give more memory, or allow less (pins, allow=)"
     )
-
-
-def _cheapest(
-    problem: CostNetwork, assignments: Iterable[Assignment], limit: int | None
-) -> Assignment:
-    """Return the assignment with the lowest cost of those that fit, of which there is one."""
-    fitting = [a for a in assignments if limit is None or problem.memory_bytes(a) <= limit]
-    return min(fitting, key=problem.cost_s)

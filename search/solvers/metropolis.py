@@ -10,16 +10,15 @@ Source: AutoDDL §4.4 (temperature = 1 / β_T); FlexFlow's search.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
 from autoddl.search.heuristics import cells
-from autoddl.search.heuristics.descent import IMPROVEMENT, cheapest, least_memory, replicated
+from autoddl.search.heuristics.descent import IMPROVEMENT, first_points
+from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork, as_ints
 from autoddl.search.network.evaluator import BlockMove, block_of
-from autoddl.search.result import Assignment, Point, Progress, SearchResult, Trace
+from autoddl.search.result import DEFAULTS, Point, SearchOptions, SearchResult
 
 # Rough choices, from two or three seeds on two problems: cells in 2 % of the proposals gave 5 % better
 # plans of a small GPT and 4 % worse ones of an MLP than none; 100 and 300 were about as cold as is
@@ -31,55 +30,35 @@ COLDNESS = 200.0  # the median difference between two choices of a node, in temp
 
 def search(
     problem: CostNetwork,
+    options: SearchOptions = DEFAULTS,
     *,
-    budget: float = 20.0,
-    seed: int = 0,
-    memory_bytes: int | None = None,
-    stop_gap: float = 0.0,
-    starts: Iterable[Assignment] = (),
-    progress: Progress | None = None,
     proposals: int | None = None,
     temperature_s: float | None = None,
     cell_share: float = CELL_SHARE,
 ) -> SearchResult:
-    """Return the best assignment on a walk of `proposals` steps, or of as many as `budget` allows.
+    """Return the best assignment on a walk of `proposals` steps, or of as many as the budget allows.
 
-    The walk begins at the best of `starts`, or of a few simple assignments. `temperature_s` is that
+    The walk begins at the best of the starts, or of a few simple assignments. `temperature_s` is that
     of the walk, in seconds of cost (`Walk.scale_s` gives the default), `cell_share` how many of the
     proposals change cells. The same seed gives the same result where `proposals` ends the walk.
 
     Raises:
-        InfeasibleError: no assignment fits into `memory_bytes`.
+        InfeasibleError: no assignment fits into the memory.
     """
-    problem.check_memory(memory_bytes)
-    trace = Trace(progress)
-    given = [*starts] or [cheapest(problem)]
-    given += [replicated(problem), *([] if memory_bytes is None else [least_memory(problem)])]
-    fitting = [p for p in given if memory_bytes is None or problem.memory_bytes(p) <= memory_bytes]
-    walk = Walk(
-        problem,
-        min(fitting, key=problem.cost_s),
-        np.random.default_rng(seed),
-        memory_bytes=memory_bytes,
-        cell_share=cell_share,
-    )
-    trace.improved(walk.seconds)
+    run = Incumbent(problem, options)
+    given = first_points(problem, options)
+    for start in given:
+        run.offer(start)
+    rng = np.random.default_rng(options.seed)
+    walk = Walk(problem, run.best or given[0], rng, memory_bytes=run.limit, cell_share=cell_share)
     walk.temperature_s = walk.scale_s() if temperature_s is None else temperature_s
-    best, best_s, step = walk.point.copy(), walk.seconds, 0
-    while (
-        walk.nodes
-        and trace.elapsed_s() < budget
-        and (proposals is None or step < proposals)
-        and not problem.near(best_s, stop_gap)
-    ):
+    step = 0
+    while walk.nodes and not run.over() and (proposals is None or step < proposals):
         step += 1
-        if walk.step() and walk.seconds < best_s:
-            best, best_s = walk.point.copy(), walk.seconds
-            trace.improved(best_s)
-    result = problem.result("metropolis", best)
-    return replace(
-        result, trace=trace.ended(result.cost_s), evaluations=len(given) + walk.evaluations
-    )
+        if walk.step() and walk.seconds < run.best_s:
+            run.offer(walk.point, (walk.seconds, walk.memory))
+    run.evaluations = len(given) + walk.evaluations
+    return run.result("metropolis")
 
 
 class Walk:

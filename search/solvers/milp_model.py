@@ -18,14 +18,14 @@ from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
 from autoddl.search.result import Assignment
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
+    from scipy.optimize import LinearConstraint
 
 GROUPED = 4  # up to so many readers have a flow for each group of them, 2^n − 1
 # Relative: costs within EQUAL are the same sum in another order; arcs are only left out of tables
 # whose costs are all above SMALL, so that two arcs can't each be left out for the other.
 EQUAL, SMALL = 1e-12, 1e-9
 
-Terms = tuple[Ints, Ints, float]  # rows, columns, one coefficient for all
+Terms = tuple[Ints, Ints, float | Floats]  # rows, columns, coefficients
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Rows:
 
     def __init__(self) -> None:
         self.costs: list[Floats] = []
-        self.bounds: list[tuple[Floats, Floats]] = []
+        self.bounds: list[Floats] = []
         self.triplets: list[tuple[Ints, Ints, Floats]] = []
         self.width = self.height = 0
 
@@ -70,15 +70,10 @@ class Rows:
     def rows(self, count: int, terms: Sequence[Terms], lower: float, upper: float) -> None:
         """Add `count` rows, which the terms number from 0."""
         for row, column, value in terms:
-            self.triplets.append((row + self.height, column, np.full(len(column), value)))
-        self.bounds.append((np.full(count, lower), np.full(count, upper)))
+            values = np.broadcast_to(value, column.shape)
+            self.triplets.append((row + self.height, column, values))
+        self.bounds.append(np.full((count, 2), (lower, upper)))
         self.height += count
-
-    def row(self, column: Ints, value: Floats, upper: float) -> None:
-        """Add one row value · x[column] ≤ upper."""
-        self.triplets.append((np.full(len(column), self.height), column, value))
-        self.bounds.append((np.array([-np.inf]), np.array([upper])))
-        self.height += 1
 
     @property
     def cost(self) -> Floats:
@@ -86,22 +81,13 @@ class Rows:
         return np.concatenate(self.costs)
 
     @property
-    def lower(self) -> Floats:
-        """Return the lower bounds of all rows."""
-        return np.concatenate([low for low, _ in self.bounds])
-
-    @property
-    def upper(self) -> Floats:
-        """Return the upper bounds of all rows."""
-        return np.concatenate([high for _, high in self.bounds])
-
-    @property
-    def matrix(self) -> csr_matrix:
-        """Return the coefficients; those of one column in one row add up."""
-        from scipy import sparse  # see ilp: no other solver needs it
+    def constraint(self) -> LinearConstraint:
+        """Return all rows; the coefficients of one column in one row add up."""
+        from scipy import optimize, sparse  # 600 modules that no other solver needs
 
         row, column, value = (np.concatenate(part) for part in zip(*self.triplets, strict=True))
-        return sparse.csr_matrix((value, (row, column)), shape=(self.height, self.width))
+        matrix = sparse.csr_matrix((value, (row, column)), shape=(self.height, self.width))
+        return optimize.LinearConstraint(matrix, *np.concatenate(self.bounds).T)
 
 
 class Model(Rows):
@@ -139,7 +125,7 @@ class Model(Rows):
             if memory[choice] > memory.min():
                 cover.append(self.choice[index][memory[self.kept[index]] >= memory[choice]])
         columns = np.concatenate(cover)
-        self.row(columns, np.ones(len(columns)), len(cover) - 1.0)
+        self.rows(1, [(0 * columns, columns, 1.0)], -np.inf, len(cover) - 1.0)
 
     def _kept(self, index: int) -> Ints:
         """Return the choices that fit and differ in a state, or in memory if limited: the cheapest."""
@@ -162,10 +148,8 @@ class Model(Rows):
         more = [node.memory_bytes[kept] - node.memory_bytes.min() for node, kept in pairs]
         held, columns = np.concatenate(more), np.concatenate(self.choice)
         unit = float(max(1, held.max()))
-        counts = held > 0
-        self.row(
-            columns[counts], held[counts] / unit, (limit - self.problem.least_memory_bytes) / unit
-        )
+        spare = (limit - self.problem.least_memory_bytes) / unit
+        self.rows(1, [(0 * columns, columns, held / unit)], -np.inf, spare)
 
     def _factor(self, factor: int) -> None:
         """Add what a tensor costs."""
@@ -243,7 +227,8 @@ class Model(Rows):
 def _network(cost: Floats, source: Ints, want: Ints) -> _Flow:
     """Return arcs over which a unit gets from any source to any wanted state at its cost.
 
-    Where no detour is cheaper than going straight, arcs that a detour replaces are left out.
+    Where no detour is cheaper than going straight, arcs that a detour replaces are left out: of a GPT
+    with a layer on 2x2 three columns in five, and five sixths of the time.
     """
     states = np.unique(np.concatenate((source, want)))
     size = len(states)

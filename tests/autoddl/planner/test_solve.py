@@ -130,7 +130,7 @@ def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
 WIDE = mlp(512, (512, 512, 512))
 
 
-def worse(problem: CostNetwork, **_: object) -> SearchResult:
+def worse(problem: CostNetwork, _: object) -> SearchResult:
     """Search badly: every device does everything; the bound is good."""
     return replace(problem.result("worse", replicated(problem)), lower_bound_s=1e-9)
 
@@ -209,7 +209,7 @@ def test_the_lower_bound_is_that_of_the_given_memory(monkeypatch: pytest.MonkeyP
     known = assignments(problem)
     found = iter([(known["data parallel"], 1e-9), (known["ZeRO 2"], 2e-9)])
 
-    def search(problem: CostNetwork, **_: object) -> SearchResult:
+    def search(problem: CostNetwork, _: object) -> SearchResult:
         assignment, bound = next(found)
         return replace(problem.result("some", assignment), lower_bound_s=bound)
 

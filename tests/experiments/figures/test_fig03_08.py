@@ -6,6 +6,7 @@ import pytest
 
 from autoddl.engine.limits import ONEFLOW
 from autoddl.sbp.program import Program
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, ilp
 from experiments.figures import fig03_08
 from experiments.figures.fig03_08 import Grid, Pairs
@@ -45,7 +46,7 @@ def test_figure_8(devices: int) -> None:
     """On 64 devices another grid costs as much where weights may be replicated."""
     program, pairs = vgg(devices), fig03_08.VGG_GRIDS[devices]
     p = fig03_08.weights_cut(fig03_08.problem(program, fig03_08.VGG_MESHES[devices], None))
-    found = ilp.search(p, budget=120.0)
+    found = ilp.search(p, SearchOptions(budget=120.0))
     assert fig03_08.grids(p, found.assignment) == published(pairs)
     assert found.cost_s == pytest.approx(
         fig03_08.closed_form(program, pairs, devices), rel=ROUNDING
@@ -56,7 +57,7 @@ def test_figure_8(devices: int) -> None:
 def test_figure_8_is_the_best_where_weights_are_free_too() -> None:
     program, pairs = vgg(16), fig03_08.VGG_GRIDS[16]
     p = fig03_08.problem(program, fig03_08.VGG_MESHES[16], None)
-    found = ilp.search(p, budget=120.0)
+    found = ilp.search(p, SearchOptions(budget=120.0))
     assert fig03_08.grids(p, found.assignment) == published(pairs)
     assert found.lower_bound_s == pytest.approx(
         fig03_08.closed_form(program, pairs, 16), rel=ROUNDING
@@ -86,11 +87,13 @@ def test_figure_3_takes_16_shards_and_megatron_30() -> None:
     both = 2 * shard  # what is moved forward is moved backward as well
     assert fig03_08.closed_form(program, fig03_08.ATTENTION_GRIDS, 16) == 16 * both
     assert fig03_08.closed_form(program, fig03_08.MEGATRON_GRIDS, 16) == 30 * both
-    found = ilp.search(p, budget=120.0)
+    found = ilp.search(p, SearchOptions(budget=120.0))
     assert fig03_08.grids(p, found.assignment) == published(fig03_08.ATTENTION_GRIDS)
     assert found.cost_s / both == pytest.approx(16.0, rel=ROUNDING)
     assert found.gap == pytest.approx(0.0, abs=fig03_08.PROVEN)
-    megatron = coordinate.search(fig03_08.held(p, fig03_08.MEGATRON_GRIDS), budget=60.0)
+    megatron = coordinate.search(
+        fig03_08.held(p, fig03_08.MEGATRON_GRIDS), SearchOptions(budget=60.0)
+    )
     assert megatron.cost_s / both == pytest.approx(30.0, rel=ROUNDING)
 
 
@@ -99,4 +102,4 @@ def test_what_oneflows_order_costs_depends_on_the_arrangement_of_the_axes() -> N
     least = fig03_08.closed_form(program, pairs, 16)
     for mesh in ("4x2x2", "2x2x4"):
         p = fig03_08.weights_cut(fig03_08.problem(program, mesh, ONEFLOW))
-        assert ilp.search(p, budget=120.0).cost_s > least * 1.01
+        assert ilp.search(p, SearchOptions(budget=120.0)).cost_s > least * 1.01

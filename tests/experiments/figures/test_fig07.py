@@ -10,7 +10,7 @@ import pytest
 
 from autoddl.errors import InfeasibleError
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.result import SearchResult
+from autoddl.search.result import SearchOptions, SearchResult
 from experiments.figures import fig07
 from experiments.lib import cli
 from experiments.lib.frames import Row, RowStore
@@ -115,8 +115,8 @@ def test_what_is_too_large_is_said_once_and_left_out(
     pytest.importorskip("matplotlib")
     tried = []
 
-    def refuse(problem: CostNetwork, *, budget: float, seed: int = 0) -> SearchResult:
-        tried.append(seed)
+    def refuse(problem: CostNetwork, options: SearchOptions) -> SearchResult:
+        tried.append(options.seed)
         raise InfeasibleError("too large for me")
 
     solvers = {**fig07.SOLVERS, "exhaustive": refuse}

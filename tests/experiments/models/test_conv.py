@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,9 @@ def size_of(model: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("toy", TOYS)
+@pytest.mark.parametrize(
+    ("toy", "optimizer"), list(zip(TOYS, cycle(["sgd", "adam"]), strict=False))
+)
 def test_toys_are_traced_and_learn_what_the_rules_say(toy: str, optimizer: str) -> None:
     import oneflow as flow
 

@@ -19,6 +19,7 @@ from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.stage_program import ARRIVAL, stage_layout
 from autoddl.search.exact.primal_dual import search
 from autoddl.search.network import builder
+from autoddl.search.result import SearchOptions
 from tests.clusters import cluster
 from tests.programs import mlp
 from tests.zoo import ZOO
@@ -31,7 +32,7 @@ NAMES = tuple(ZOO)
 def assigned(name: str) -> Assigned:
     program = mlp(64, (64,) * 9, act="relu") if name == "long mlp" else ZOO[name]()
     problem = builder.build(program, Mesh.parse(MESH), cluster())
-    return Assigned(problem, search(problem, budget=5, seed=0).assignment)
+    return Assigned(problem, search(problem, SearchOptions(budget=5, seed=0)).assignment)
 
 
 def staged(name: str, bounds: Sequence[int], micro_batches: int = 4) -> Staged:

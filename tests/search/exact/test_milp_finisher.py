@@ -10,7 +10,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.search.exact import primal_dual as exact
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.result import SearchResult
+from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers import coordinate
 from tests.programs import transformer
 from tests.search import random_problems
@@ -24,7 +24,7 @@ def without(
     with monkeypatch.context() as patch:
         patch.setattr(exact, "prove", lambda run, ascent: None)
         patch.setattr(exact, "improved", lambda run, ascent: False)
-        return exact.search(problem, memory_bytes=limit)
+        return exact.search(problem, SearchOptions(memory_bytes=limit))
 
 
 @pytest.mark.parametrize("limited", [False, True])
@@ -36,7 +36,7 @@ def test_what_is_left_is_proven(limited: bool, monkeypatch: pytest.MonkeyPatch) 
         seconds, held = every_cost(p)
         limit = int(np.median(held)) if limited else None
         least_s = float(seconds[held <= limit].min() if limited else seconds.min())
-        found = exact.search(p, memory_bytes=limit)
+        found = exact.search(p, SearchOptions(memory_bytes=limit))
         assert found.cost_s == pytest.approx(least_s, rel=1e-9), seed
         assert found.lower_bound_s == found.cost_s, seed
         assert limit is None or found.memory_bytes <= limit

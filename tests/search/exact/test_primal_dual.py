@@ -17,6 +17,7 @@ from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.quotient import Quotient, quotient
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.relaxation.dual import Dual
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, ilp
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
@@ -51,9 +52,9 @@ def test_exact_under_a_memory_limit(make: Callable[[int], CostNetwork]) -> None:
             best = float(seconds[memory <= limit].min(initial=np.inf))
             if not np.isfinite(best):
                 with pytest.raises(InfeasibleError):
-                    exact.search(p, memory_bytes=limit)
+                    exact.search(p, SearchOptions(memory_bytes=limit))
                 continue
-            found = exact.search(p, memory_bytes=limit)
+            found = exact.search(p, SearchOptions(memory_bytes=limit))
             assert found.memory_bytes <= limit
             assert found.cost_s == pytest.approx(best, rel=1e-9), (seed, limit)
             assert found.lower_bound_s == found.cost_s, (seed, limit)
@@ -92,9 +93,9 @@ def test_folded_layers_are_the_whole_problem(
     free = p.memory_bytes(exact.search(p).assignment)
     least = p.least_memory_bytes
     limit = None if tight is None else int(least + tight * (free - least))
-    folded = exact.search(p, memory_bytes=limit, budget=4.0 if limit else 60.0)
+    folded = exact.search(p, SearchOptions(memory_bytes=limit, budget=4.0 if limit else 60.0))
     monkeypatch.setattr(exact, "quotient", Quotient.identity)
-    whole = exact.search(p, memory_bytes=limit, budget=4.0 if limit else 60.0)
+    whole = exact.search(p, SearchOptions(memory_bytes=limit, budget=4.0 if limit else 60.0))
     assert whole.lower_bound_s <= folded.cost_s * (1 + 1e-9)
     assert folded.lower_bound_s <= whole.cost_s * (1 + 1e-9)
     if limit is None:
@@ -113,7 +114,7 @@ def test_a_fold_bounds_all_plans_of_all_layers(remain: tuple[int, int], mesh: st
     copies = some.multiplicities
     known = [
         exact.search(p).assignment,
-        coordinate.search(p, budget=2.0, restarts=2).assignment,
+        coordinate.search(p, SearchOptions(budget=2.0), restarts=2).assignment,
         descent.replicated(p),
     ]
     dual = Dual(some.network, most_s=2 * p.cost_s(known[-1]), copies=copies)
@@ -173,9 +174,9 @@ def test_deep_models_cost_what_elimination_finds() -> None:
 def test_the_budget_and_the_gap_end_a_search() -> None:
     p = builder.build(transformer(6), Mesh.parse("2x2"), PROFILE)
     start = descent.replicated(p)
-    none = exact.search(p, budget=0.0, starts=[start])
+    none = exact.search(p, SearchOptions(budget=0.0, starts=[start]))
     assert none.cost_s <= p.cost_s(start) and none.lower_bound_s <= none.cost_s
-    near = exact.search(p, stop_gap=0.2)
+    near = exact.search(p, SearchOptions(stop_gap=0.2))
     assert near.gap <= 0.2
     best = exact.search(p)
     assert near.lower_bound_s <= best.cost_s and none.lower_bound_s <= best.cost_s

@@ -16,6 +16,7 @@ from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.state import OWN, NdSbp
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
 from tests.clusters import cluster
 from tests.search.objects import nodes_of, position_of
@@ -93,7 +94,7 @@ def test_op_and_gradient_are_cut_alike_or_not_at_all() -> None:
 
 def test_the_search_stays_among_what_can_be_executed() -> None:
     found = build(layers=3, allow=ALLOW, pin={"x": "S0,S0"})
-    result = coordinate.search(found, seed=0, restarts=8)
+    result = coordinate.search(found, SearchOptions(seed=0), restarts=8)
     assert np.isfinite(result.cost_s)
     plan = make_plan(found, result)
     for i in range(3):
@@ -101,7 +102,7 @@ def test_the_search_stays_among_what_can_be_executed() -> None:
         assert states == {NdSbp((OWN, OWN))}
         assert plan.variables[f"mean{i}"] == plan.variables[f"variance{i}"] == NdSbp((OWN, OWN))
     exact = build(layers=3, pin={"x": "S0,S0"})
-    assert result.cost_s < coordinate.search(exact, seed=0, restarts=8).cost_s
+    assert result.cost_s < coordinate.search(exact, SearchOptions(seed=0), restarts=8).cost_s
 
 
 def test_running_statistics_are_where_the_op_updates_them() -> None:

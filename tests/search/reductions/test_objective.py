@@ -16,6 +16,7 @@ from autoddl.search.network import builder
 from autoddl.search.network.cost_network import as_ints
 from autoddl.search.reductions.objective import COMMUNICATION, TIME, space
 from autoddl.search.reductions.restriction import Restriction
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
 from tests.clusters import cluster
 from tests.programs import mlp, transformer
@@ -30,7 +31,7 @@ def communication(mesh: str = "2x2", **sizes: int) -> Restriction:
 def test_compute_costs_nothing_and_replicating_is_no_choice() -> None:
     p = communication().network
     assert p.lower_bound_s() == 0
-    found = coordinate.search(p, budget=5.0)
+    found = coordinate.search(p, SearchOptions(budget=5.0))
     assert found.cost_s == pytest.approx(p.communication_s(found.assignment))
     assert found.cost_s > 0
 
@@ -71,7 +72,7 @@ def test_products_that_the_mesh_does_not_divide_are_shared_as_far_as_they_can() 
 def test_an_assignment_of_the_space_means_the_same_in_the_whole() -> None:
     whole = builder.build(transformer(), Mesh.parse("2x2"), cluster())
     kept = space(whole, COMMUNICATION)
-    found = coordinate.search(kept.network, budget=2.0, restarts=1).assignment
+    found = coordinate.search(kept.network, SearchOptions(budget=2.0), restarts=1).assignment
     same = kept.invert(found)
     for node, choice, old, index in zip(
         nodes_of(kept.network), found, nodes_of(whole), same, strict=True
@@ -85,7 +86,7 @@ def test_baselines_are_in_the_space() -> None:
     p = communication("2x2", layers=1).network
     known = baselines.assignments(p)
     assert {"data parallel", "Megatron"} <= set(known)
-    best = coordinate.search(p, budget=5.0, starts=known.values())
+    best = coordinate.search(p, SearchOptions(budget=5.0, starts=known.values()))
     assert best.cost_s <= min(p.cost_s(a) for a in known.values()) * (1 + 1e-12)
 
 

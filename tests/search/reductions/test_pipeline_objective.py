@@ -18,7 +18,7 @@ from autoddl.search.exact.primal_dual import search
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated, weights
-from autoddl.search.result import Assignment
+from autoddl.search.result import Assignment, SearchOptions
 from tests.clusters import cluster
 from tests.programs import mlp
 from tests.search.enumeration import enumerate_assignments
@@ -61,7 +61,7 @@ def test_no_cut_of_any_assignment_takes_less(stages: int, micro_batches: int) ->
             found = staged(problem, assignment, bounds, micro_batches)
             assert weighted.cost_s(assignment) <= found.bounded_s * ROUNDING, (assignment, bounds)
             steps.append(found.bounded_s)
-    least = search(weighted, budget=5, seed=0)
+    least = search(weighted, SearchOptions(budget=5, seed=0))
     assert least.lower_bound_s <= min(steps) * ROUNDING
     assert len(set(steps)) > 50
 

@@ -18,7 +18,7 @@ from autoddl.search.network.reachability import waiting_for_loss
 from autoddl.search.reductions.quotient import quotient
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.relaxation.lagrangian import mixed
-from autoddl.search.result import Assignment, Point
+from autoddl.search.result import Assignment, Point, SearchOptions
 from autoddl.search.solvers import ilp
 from autoddl.search.solvers.random_sampling import random_assignment
 from tests.clusters import cluster
@@ -132,7 +132,7 @@ def test_plans_under_a_limit_are_nearly_those_of_the_ilp() -> None:
     found = problem("4")
     roomy = exact.search(found)
     limit = (7 * roomy.memory_bytes + 3 * found.least_memory_bytes) // 10
-    under, best = (s.search(found, memory_bytes=limit) for s in (exact, ilp))
+    under, best = (s.search(found, SearchOptions(memory_bytes=limit)) for s in (exact, ilp))
     assert under.memory_bytes <= limit < roomy.memory_bytes
     assert best.gap == pytest.approx(0, abs=1e-9)  # the ILP has proven it
     assert under.lower_bound_s <= best.cost_s * (1 + 1e-9)
@@ -162,11 +162,13 @@ def test_a_limit_that_binds_is_priced_in_all_layers_at_once() -> None:
     found = problem("4", DEEP)
     roomy = exact.search(found)
     limit = (roomy.memory_bytes + found.least_memory_bytes) // 2
-    under = exact.search(found, memory_bytes=limit, budget=60, stop_gap=0.03)
+    under = exact.search(found, SearchOptions(memory_bytes=limit, budget=60, stop_gap=0.03))
     assert under.memory_bytes <= limit
     assert 0 <= under.gap <= 0.03
     less = limit - (limit - found.least_memory_bytes) // 4
-    tighter = exact.search(found, memory_bytes=less, budget=0, after=under)  # prices are known
+    tighter = exact.search(
+        found, SearchOptions(memory_bytes=less, budget=0, after=under)
+    )  # prices are known
     assert tighter.memory_bytes <= less
     assert under.lower_bound_s <= tighter.lower_bound_s <= tighter.cost_s
     assert tighter.gap <= 0.1

@@ -68,7 +68,7 @@ def _without_momentum(dual: Dual, rounds: int) -> list[float]:
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
 def test_momentum_saves_rounds(mesh: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where terms have few readers messages creep."""
-    monkeypatch.setattr(factor_graph, "MANY_READERS", factor_graph.FEW_READERS)
+    monkeypatch.setattr(factor_graph, "MANY_READERS", 4)
     program = transformer(2, batch=64, length=512, width=1024, heads=16, vocabulary=8192)
     problem = builder.build(program, Mesh.parse(mesh), cluster())
     slow = _without_momentum(Dual(problem, most_s=1e3), 40)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.heuristics.descent import Descent, replicated
 from autoddl.search.network import builder
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, ilp
 from tests.clusters import cluster
 from tests.programs import transformer
@@ -23,7 +24,9 @@ def test_blocks_leave_a_fixed_point_of_single_nodes() -> None:
 
 def test_restarts_find_more_and_are_the_same_each_time() -> None:
     p = random_problems.graph(3, size=14)
-    one, many, again = (coordinate.search(p, restarts=n, seed=1) for n in (1, 60, 60))
+    one, many, again = (
+        coordinate.search(p, SearchOptions(seed=1), restarts=n) for n in (1, 60, 60)
+    )
     best_s = ilp.search(p).cost_s
     assert best_s * (1 - 1e-9) <= many.cost_s <= one.cost_s
     assert many.assignment == again.assignment

@@ -12,7 +12,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.heuristics import descent
 from autoddl.search.network import builder
-from autoddl.search.result import Assignment
+from autoddl.search.result import Assignment, SearchOptions
 from autoddl.search.solvers import exhaustive, metropolis
 from autoddl.search.solvers.metropolis import Walk
 from tests.clusters import cluster
@@ -84,13 +84,17 @@ def test_it_finds_the_best_of_a_small_problem(share: float) -> None:
     p = restricted(one_layer(1024, 512, 128), {3: 6, 4: 4, 5: 3, 6: 4, 10: 6, 12: 6})
     best = exhaustive.search(p)
     worst = max(enumerate_assignments(p), key=p.cost_s)
-    found = metropolis.search(p, budget=60.0, starts=[worst], proposals=5000, cell_share=share)
+    found = metropolis.search(
+        p, SearchOptions(budget=60.0, starts=[worst]), proposals=5000, cell_share=share
+    )
     assert found.cost_s == pytest.approx(best.cost_s)
 
 
 def test_the_same_seed_gives_the_same_walk() -> None:
     p = one_layer(4096, 512, 128, mesh="2x2")
-    runs = [metropolis.search(p, budget=600.0, seed=s, proposals=400) for s in (3, 3, 4)]
+    runs = [
+        metropolis.search(p, SearchOptions(budget=600.0, seed=s), proposals=400) for s in (3, 3, 4)
+    ]
     assert runs[0].assignment == runs[1].assignment != runs[2].assignment
     assert runs[0].evaluations == runs[1].evaluations
     for found in runs:
@@ -102,7 +106,9 @@ def test_the_same_seed_gives_the_same_walk() -> None:
 def test_a_result_counts_what_it_priced_and_is_not_worse_than_its_starts() -> None:
     p = one_layer()
     start = exhaustive.search(p).assignment
-    found = metropolis.search(p, budget=60.0, starts=[start], proposals=50, cell_share=0.0)
+    found = metropolis.search(
+        p, SearchOptions(budget=60.0, starts=[start]), proposals=50, cell_share=0.0
+    )
     assert found.cost_s == pytest.approx(p.cost_s(start))
     alternatives = sum(len(node.choices) - 1 for node in nodes_of(p))
     assert found.evaluations == 2 + alternatives + 50  # the start and replication; the temperature
@@ -111,15 +117,15 @@ def test_a_result_counts_what_it_priced_and_is_not_worse_than_its_starts() -> No
 def test_the_memory_limit_holds() -> None:
     p = builder.build(transformer(), Mesh.parse("2x2"), cluster())
     least = p.least_memory_bytes
-    free = metropolis.search(p, budget=60.0, proposals=1000)
+    free = metropolis.search(p, SearchOptions(budget=60.0), proposals=1000)
     for limit in (least, (least + free.memory_bytes) // 2):
-        found = metropolis.search(p, budget=60.0, proposals=1000, memory_bytes=limit)
+        found = metropolis.search(p, SearchOptions(budget=60.0, memory_bytes=limit), proposals=1000)
         assert found.memory_bytes == p.memory_bytes(found.assignment) <= limit
     with pytest.raises(InfeasibleError, match="1 B more"):
-        metropolis.search(p, budget=1.0, memory_bytes=least - 1)
+        metropolis.search(p, SearchOptions(budget=1.0, memory_bytes=least - 1))
 
 
 def test_a_problem_without_choices() -> None:
     p = restricted(one_layer(), {})
-    found = metropolis.search(p, budget=60.0)
+    found = metropolis.search(p, SearchOptions(budget=60.0))
     assert set(found.assignment) == {0}

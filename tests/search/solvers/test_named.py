@@ -14,6 +14,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.search import baselines
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, exhaustive
 from autoddl.search.solvers.named import SOLVERS
 from autoddl.search.solvers.random_sampling import random_assignment
@@ -55,7 +56,7 @@ def test_coordinate_descent_against_exhaustive(seed: int) -> None:
     batch, features, out = (int(2 ** rng.integers(1, 9)) for _ in range(3))
     p = tiny(batch, features, out, mesh=("2", "4")[seed % 2] if batch >= 4 else "2")
     exact = exhaustive.search(p, limit=50_000_000)
-    found = coordinate.search(p, seed=seed, budget=10.0)
+    found = coordinate.search(p, SearchOptions(seed=seed, budget=10.0))
     assert found.cost_s >= exact.cost_s * (1 - 1e-9)
     assert found.cost_s <= exact.cost_s * 1.03  # the paper's figure
     assert found.cost_s == pytest.approx(p.cost_s(found.assignment))
@@ -66,33 +67,33 @@ def test_coordinate_descent_against_exhaustive(seed: int) -> None:
 def test_plans_are_never_worse_than_the_baselines(mesh: str) -> None:
     p = builder.build(transformer(layers=2), Mesh.parse(mesh), PROFILE)
     starts = list(baselines.assignments(p).values())
-    found = coordinate.search(p, budget=10.0, starts=starts)
+    found = coordinate.search(p, SearchOptions(budget=10.0, starts=starts))
     assert found.cost_s <= min(p.cost_s(s) for s in starts) * (1 + 1e-12)
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
     p = builder.build(mlp(), Mesh.parse("2x2"), PROFILE)
-    first, second = (coordinate.search(p, seed=5, budget=60.0) for _ in range(2))
+    first, second = (coordinate.search(p, SearchOptions(seed=5, budget=60.0)) for _ in range(2))
     assert first.assignment == second.assignment
 
 
 def test_the_memory_limit_holds_and_the_least_is_reached() -> None:
     p = builder.build(transformer(), Mesh.parse("2x2"), PROFILE)
-    free = coordinate.search(p, budget=10.0)
+    free = coordinate.search(p, SearchOptions(budget=10.0))
     least = sum(int(node.memory_bytes.min()) for node in nodes_of(p))
     for limit in (least, (least + free.memory_bytes) // 2):
-        found = coordinate.search(p, budget=5.0, memory_bytes=limit)
+        found = coordinate.search(p, SearchOptions(budget=5.0, memory_bytes=limit))
         assert found.memory_bytes <= limit
         assert found.cost_s >= free.cost_s * 0.97
     with pytest.raises(InfeasibleError, match="1 B more"):
-        coordinate.search(p, memory_bytes=least - 1)
+        coordinate.search(p, SearchOptions(memory_bytes=least - 1))
 
 
 def test_exhaustive_under_a_memory_limit() -> None:
     p = tiny(4, 4, 2)
     exact = exhaustive.search(p, limit=50_000_000)
     limit = exact.memory_bytes - 1
-    tight = exhaustive.search(p, memory_bytes=limit, limit=50_000_000)
+    tight = exhaustive.search(p, SearchOptions(memory_bytes=limit), limit=50_000_000)
     assert tight.memory_bytes <= limit
     assert tight.cost_s >= exact.cost_s
 
@@ -116,7 +117,7 @@ def test_exhaustive_counts_partial_assignments_and_starts_save_some() -> None:
     with pytest.raises(InfeasibleError):
         exhaustive.search(p, limit=exact.evaluations - 1)
     assert exhaustive.search(p, limit=exact.evaluations).assignment == exact.assignment
-    started = exhaustive.search(p, starts=[exact.assignment])
+    started = exhaustive.search(p, SearchOptions(starts=[exact.assignment]))
     assert started.cost_s == pytest.approx(exact.cost_s)
     assert started.evaluations < exact.evaluations
 
@@ -143,10 +144,10 @@ def test_coordinate_descent_looks_at_a_hundredth(
     program = mlp(batch, features, optimizer="sgd", act="", bias=False)
     p = builder.build(program, Mesh.parse(mesh), PROFILE, pin=pin)
     exact = exhaustive.search(p)
-    descents = coordinate.search(p, budget=60.0, restarts=2)
+    descents = coordinate.search(p, SearchOptions(budget=60.0), restarts=2)
     assert descents.cost_s <= exact.cost_s * 1.03
     assert descents.evaluations * 100 <= exact.evaluations
-    whole = coordinate.search(p, budget=60.0)
+    whole = coordinate.search(p, SearchOptions(budget=60.0))
     assert whole.evaluations * 100 <= math.prod(len(node.choices) for node in nodes_of(p))
 
 
@@ -159,11 +160,13 @@ def test_every_solver_keeps_the_protocol(name: str) -> None:
     for limit in (None, least):
         found = SOLVERS[name](
             p,
-            budget=0.3,
-            seed=1,
-            memory_bytes=limit,
-            starts=[start],
-            progress=lambda *pair: told.append(pair),
+            SearchOptions(
+                budget=0.3,
+                seed=1,
+                memory_bytes=limit,
+                starts=[start],
+                progress=lambda *pair: told.append(pair),
+            ),
         )
         assert found.solver == name
         assert found.cost_s == pytest.approx(p.cost_s(found.assignment))
@@ -176,4 +179,4 @@ def test_every_solver_keeps_the_protocol(name: str) -> None:
         assert list(seconds) == sorted(seconds) and costs[-1] == pytest.approx(found.cost_s)
         assert told[-1] == found.trace[-1]
     with pytest.raises(InfeasibleError, match="1 B more"):
-        SOLVERS[name](p, budget=0.1, memory_bytes=least - 1)
+        SOLVERS[name](p, SearchOptions(budget=0.1, memory_bytes=least - 1))

@@ -10,9 +10,9 @@ import pytest
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.heuristics import descent
+from autoddl.search.incumbent import Incumbent
 from autoddl.search.network import builder
-from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.result import Assignment, Point
+from autoddl.search.result import Assignment, Point, SearchOptions
 from autoddl.search.solvers import random_sampling as random
 from tests.clusters import cluster
 from tests.programs import transformer
@@ -24,21 +24,21 @@ from tests.search.small import one_layer, restricted
 def test_many_samples_find_the_best_of_few_assignments() -> None:
     p = restricted(one_layer(), {3: 4, 5: 3, 6: 2})
     worst = max(enumerate_assignments(p), key=p.cost_s)
-    found = random.search(p, budget=60.0, starts=[worst], samples=300)
+    found = random.search(p, SearchOptions(budget=60.0, starts=[worst]), samples=300)
     assert found.cost_s == pytest.approx(min(map(p.cost_s, enumerate_assignments(p))))
 
 
 def test_samples_are_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
     p = restricted(one_layer(), {5: 3, 6: 2})
     drawn: Counter[Assignment] = Counter()
-    key = random._key
+    offer = Incumbent.offer
 
-    def recorded(problem: CostNetwork, point: Point, limit: int | None) -> tuple[int, float]:
+    def recorded(run: Incumbent, point: Point) -> tuple[float, int, bool]:
         drawn[Assignment.of(point)] += 1
-        return key(problem, point, limit)
+        return offer(run, point)
 
-    monkeypatch.setattr(random, "_key", recorded)
-    random.search(p, budget=60.0, samples=600)
+    monkeypatch.setattr(Incumbent, "offer", recorded)
+    random.search(p, SearchOptions(budget=60.0), samples=600)
     counts = [drawn[point] for point in enumerate_assignments(p)]
     assert 600 < sum(counts) < 610  # with those that it begins with
     assert min(counts) > 70 and max(counts) < 130
@@ -46,7 +46,7 @@ def test_samples_are_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_samples_are_priced_right() -> None:
     p = builder.build(transformer(), Mesh.parse("2x2"), cluster())
-    found = random.search(p, budget=60.0, seed=2, samples=100)
+    found = random.search(p, SearchOptions(budget=60.0, seed=2), samples=100)
     assert found.cost_s == pytest.approx(p.cost_s(found.assignment))
     assert found.trace[-2][1] == pytest.approx(found.cost_s, rel=1e-9)
     assert found.evaluations == 101
@@ -55,30 +55,34 @@ def test_samples_are_priced_right() -> None:
 
 def test_more_samples_begin_with_the_same_ones() -> None:
     p = builder.build(transformer(), Mesh.parse("2x2"), cluster())
-    costs = [random.search(p, budget=60.0, samples=n).cost_s for n in (10, 40, 40, 90)]
+    costs = [
+        random.search(p, SearchOptions(budget=60.0), samples=n).cost_s for n in (10, 40, 40, 90)
+    ]
     assert costs[1] == costs[2]
     assert costs == sorted(costs, reverse=True)
-    assert random.search(p, budget=60.0, seed=1, samples=40).cost_s != costs[1]
+    assert random.search(p, SearchOptions(budget=60.0, seed=1), samples=40).cost_s != costs[1]
 
 
 def test_never_worse_than_a_start() -> None:
     p = builder.build(transformer(), Mesh.parse("2x2"), cluster())
     start = descent.replicated(p)
-    assert random.search(p, budget=60.0, starts=[start], samples=10).assignment == start
+    assert (
+        random.search(p, SearchOptions(budget=60.0, starts=[start]), samples=10).assignment == start
+    )
 
 
 def test_the_memory_limit_holds() -> None:
     p = builder.build(transformer(), Mesh.parse("2x2"), cluster())
     sizes = [p.memory_bytes(random.random_assignment(p, seed)) for seed in range(20)]
     for limit in (p.least_memory_bytes, int(np.median(sizes))):
-        found = random.search(p, budget=60.0, samples=64, memory_bytes=limit)
+        found = random.search(p, SearchOptions(budget=60.0, memory_bytes=limit), samples=64)
         assert found.memory_bytes == p.memory_bytes(found.assignment) <= limit
     small = restricted(one_layer(), {5: 3, 6: 2, 4: 4, 3: 4})
     points = list(enumerate_assignments(small))
     limit = int(np.median([small.memory_bytes(point) for point in points])) - 1
     costs = [small.cost_s(point) for point in points if small.memory_bytes(point) <= limit]
     assert min(costs) > min(map(small.cost_s, points))
-    found = random.search(small, budget=60.0, samples=1000, memory_bytes=limit)
+    found = random.search(small, SearchOptions(budget=60.0, memory_bytes=limit), samples=1000)
     assert found.cost_s == pytest.approx(min(costs))
     with pytest.raises(InfeasibleError, match="1 B more"):
-        random.search(p, budget=1.0, memory_bytes=p.least_memory_bytes - 1)
+        random.search(p, SearchOptions(budget=1.0, memory_bytes=p.least_memory_bytes - 1))

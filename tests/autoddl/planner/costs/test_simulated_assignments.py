@@ -18,6 +18,7 @@ from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, space
+from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
 from autoddl.search.solvers.random_sampling import random_assignment
 from tests.clusters import cluster
@@ -88,4 +89,4 @@ def test_random_plans_without_an_engine_are_right(program: Program, mesh: str) -
 def test_the_plan_of_least_communication_is_right() -> None:
     p = build(mlp(16, (8, 16, 8), act="relu"), Mesh.parse("2x2x2"), cluster(), limits=UNLIMITED)
     inner = space(p, COMMUNICATION)
-    check(p, inner.invert(coordinate.search(inner.network, budget=5.0).assignment))
+    check(p, inner.invert(coordinate.search(inner.network, SearchOptions(budget=5.0)).assignment))
