@@ -12,19 +12,19 @@ from functools import partial
 
 from autoddl.search.baselines.data_parallel import data_parallel, hybrid_zero_2, zero_2
 from autoddl.search.baselines.experts import expert_parallel
-from autoddl.search.baselines.held_states import Family, HeldStates, best
+from autoddl.search.baselines.held_states import best
 from autoddl.search.baselines.megatron import megatron
 from autoddl.search.baselines.summa import summa
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment
 
-FAMILIES: Mapping[str, Family] = {
-    "data parallel": data_parallel,
-    "ZeRO 2": zero_2,
-    "hybrid ZeRO 2": hybrid_zero_2,
-    "Megatron": megatron,
-    "SUMMA": summa,
-    "expert parallel": expert_parallel,
+BASELINES: Mapping[str, Callable[[CostNetwork], Assignment | None]] = {
+    "data parallel": partial(best, family=data_parallel),
+    "ZeRO 2": partial(best, family=zero_2),
+    "hybrid ZeRO 2": partial(best, family=hybrid_zero_2),
+    "Megatron": partial(best, family=megatron),
+    "SUMMA": partial(best, family=summa),
+    "expert parallel": partial(best, family=expert_parallel),
 }
 
 NEEDS: Mapping[str, str] = {
@@ -38,11 +38,6 @@ NEEDS: Mapping[str, str] = {
 """What a baseline needs to apply; those that are not named always do."""
 
 
-BASELINES: Mapping[str, Callable[[CostNetwork], Assignment | None]] = {
-    name: partial(best, family=family) for name, family in FAMILIES.items()
-}
-
-
 def assignments(problem: CostNetwork) -> dict[str, Assignment]:
     """Return the assignments of all baselines that apply; they are made once."""
     return dict(problem.derived(_assignments))
@@ -53,4 +48,4 @@ def _assignments(problem: CostNetwork) -> dict[str, Assignment]:
     return {name: a for name, a in found.items() if a is not None}
 
 
-__all__ = ["BASELINES", "NEEDS", "HeldStates", "assignments"]
+__all__ = ["BASELINES", "NEEDS", "assignments"]

@@ -31,7 +31,9 @@ def expert_parallel(problem: CostNetwork) -> Sequence[HeldStates]:
     if not layers:
         return []
     (whole,) = data_parallel(problem)
-    others = [(a, layer_states(mesh, axes, batch(), batch())) for a in linear_layers_of(problem)]
+    others = [
+        (a, layer_states(mesh, axes, batch(), batch())) for a in problem.derived(linear_layers_of)
+    ]
     layouts = []
     for some in subsets(axes, len(axes)):
         weights = {layer.parameter: state(mesh, some, S(0), B) for layer in layers}

@@ -26,7 +26,7 @@ CLOSE = 1e-4  # relative; what is that near to the bound is not worth another ro
 
 @dataclass(frozen=True, eq=False)
 class HeldStates:
-    """LayerStates that a baseline holds: of inputs and parameters, and of operands of some ops.
+    """The states that a baseline holds: of inputs and parameters, and of operands of some ops.
 
     `operands` maps ops to operands to states; an op that has no such signature is not held.
     `held` has all inputs and parameters of the program, `operands` the ops of the problem only.

@@ -47,11 +47,7 @@ def linear_layers(program: Program) -> list[Layer]:
 
 
 def linear_layers_of(problem: CostNetwork) -> Sequence[Layer]:
-    """Return the linear layers of a problem's program; they are looked for once."""
-    return problem.derived(_linear_layers)
-
-
-def _linear_layers(problem: CostNetwork) -> Sequence[Layer]:
+    """Return the linear layers of a problem's program."""
     return linear_layers(problem.program)
 
 
@@ -73,11 +69,7 @@ def bias_of(program: Program, layer: Layer) -> str | None:
 
 
 def backward_products(problem: CostNetwork) -> Sequence[Product]:
-    """Return the contractions of the backward pass that are in a problem; they are looked for once."""
-    return problem.derived(_backward_products)
-
-
-def _backward_products(problem: CostNetwork) -> Sequence[Product]:
+    """Return the contractions of the backward pass that are in a problem."""
     program, before = problem.program, _before_casts(problem.program)
     number = program.columns.number
     places = np.intersect1d(contractions(program, "backward"), problem.variables.op)
@@ -105,7 +97,7 @@ def operand_states(
         found[layer.op.name] = {layer.x: states.x, layer.weight: states.weight, out: states.y}
         made_of[layer.parameter].append((layer.input_shape, states.weight, states.dx, states.dy))
         made_of[layer.input].append((layer.shape, states.x, states.dweight, states.dy))
-    for op, made, reads in backward_products(problem):
+    for op, made, reads in problem.derived(backward_products):
         out, _ = op.outputs[0]
         for operand, read in reads:
             others = [other for other, _ in reads if other != operand]

@@ -42,7 +42,7 @@ def megatron(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: Megatron-LM §3; AutoDDL §5 (best two-dimensional grid).
     """
-    layers, axes = linear_layers_of(problem), live(problem.mesh.shape)
+    layers, axes = problem.derived(linear_layers_of), live(problem.mesh.shape)
     net = network(problem.program, layers)
     found = dict.fromkeys(_paired(net, head) for head in (False, True))
     some_axes = subsets(axes, len(axes))
@@ -56,7 +56,7 @@ def _layout(problem: CostNetwork, axes: Axes, cuts: Cuts) -> HeldStates:
     held = dict.fromkeys(program.parameter, whole)
     held |= batch_cut(program, mesh, [axis for axis in range(len(mesh)) if axis not in axes])
     layers = []
-    for layer, cut in zip(linear_layers_of(problem), cuts, strict=True):
+    for layer, cut in zip(problem.derived(linear_layers_of), cuts, strict=True):
         if cut == WHOLE:
             continue
         out, fan_in, features = layer.out, layer.fan_in, layer.features

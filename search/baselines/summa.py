@@ -40,7 +40,7 @@ def summa(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: Optimus (Xu et al. 2021, arXiv 2104.05343) §3; van de Geijn and Watts 1997.
     """
-    linear, axes = linear_layers_of(problem), live(problem.mesh.shape)
+    linear, axes = problem.derived(linear_layers_of), live(problem.mesh.shape)
     if not linear:
         return []
     tensor = problem.program.tensor
@@ -86,7 +86,7 @@ def _layout(
         shape = tensor[name].shape
         held[name] = cut(name, B, S(len(shape) - 1) if shape and shape[-1] in widths else B)
     layers = []
-    for layer in (*linear_layers_of(problem), *embeddings(program)):
+    for layer in (*problem.derived(linear_layers_of), *embeddings(program)):
         held[layer.parameter] = cut(layer.parameter, S(layer.fan_in), S(layer.out))
         by_columns = columns(layer.out, layer.features)
         layers.append((layer, layer_states(mesh, rows, batch(), by_columns)))
