@@ -119,7 +119,8 @@ def graph_of(terms: Terms, choices: Ints, copies: Multiplicities | None) -> Fact
     slots = np.argsort(of, kind="stable")
     term = np.repeat(np.arange(len(occur)), np.diff(place))
     order = np.argsort(members, kind="stable")
-    counted = occur[term]  # an end goes by the terms of all its copies, as often as they occur
+    most = -_least(-occur[term], members, total)  # an end goes by the terms that most copies are in
+    counted = (occur[term] == most[members]).astype(float)
     all_counted = np.bincount(members, counted)[members]
     touched = of[members]
     earlier = _least(np.minimum.reduceat(touched, place[:-1])[term], members, total) < of
@@ -221,8 +222,8 @@ def _records(kind: np.dtype[np.void], **fields: npt.NDArray[Any]) -> Records:
     return found
 
 
-def _least(values: Ints, groups: Ints, count: int) -> Ints:
+def _least(values: Ints | Floats, groups: Ints, count: int) -> Floats:
     """Return the least value of each group."""
-    found = np.full(count, np.iinfo(np.int64).max)
+    found = np.full(count, np.inf)
     np.minimum.at(found, groups, values)
     return found
