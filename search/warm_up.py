@@ -26,11 +26,9 @@ def prepare() -> None:
     for point in (ints, frozen):  # which numba tells apart
         evaluator.costs_of(arrays, point)
     evaluator.block_of(arrays, evaluator.BlockMove(ints, np.zeros((0, 1), np.int64), ints), ints)
-    evaluator.descend(arrays, evaluator.Incidence(none, ints), ints, queue, 0, 0.0, 0)
-    reads = follow.Reads(
-        none, floats, floats, none, ints, ints, none, ints, ints, floats, ints, ints, ints, ints
-    )
-    follow.follow(reads, ints, ints, 1.0, 0)
+    by, wide = evaluator.Incidence(none, ints), np.zeros((0, 0), dtype=np.int64)
+    evaluator.descend(arrays, by, ints, queue, 0, 0.0, 0)
+    follow.follow(follow.Reads(arrays, by, none, ints, wide), ints, ints, 1.0, 0)
     flow.flow(flow.Features(ints, none, ints, none, ints, ints, ints, ints, ints), ints)
     reachability.leave_waiting(one, ints, none, none)
 

@@ -12,19 +12,19 @@ from functools import partial
 
 from autoddl.search.baselines.data_parallel import data_parallel, hybrid_zero_2, zero_2
 from autoddl.search.baselines.experts import expert_parallel
-from autoddl.search.baselines.held_states import Completion, Family, HeldStates
+from autoddl.search.baselines.held_states import best
 from autoddl.search.baselines.megatron import megatron
 from autoddl.search.baselines.summa import summa
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment
 
-FAMILIES: Mapping[str, Family] = {
-    "data parallel": data_parallel,
-    "ZeRO 2": zero_2,
-    "hybrid ZeRO 2": hybrid_zero_2,
-    "Megatron": megatron,
-    "SUMMA": summa,
-    "expert parallel": expert_parallel,
+BASELINES: Mapping[str, Callable[[CostNetwork], Assignment | None]] = {
+    "data parallel": partial(best, family=data_parallel),
+    "ZeRO 2": partial(best, family=zero_2),
+    "hybrid ZeRO 2": partial(best, family=hybrid_zero_2),
+    "Megatron": partial(best, family=megatron),
+    "SUMMA": partial(best, family=summa),
+    "expert parallel": partial(best, family=expert_parallel),
 }
 
 NEEDS: Mapping[str, str] = {
@@ -38,24 +38,14 @@ NEEDS: Mapping[str, str] = {
 """What a baseline needs to apply; those that are not named always do."""
 
 
-def _assignment(problem: CostNetwork, family: Family) -> Assignment | None:
-    return Completion(problem).best(family)
-
-
-BASELINES: Mapping[str, Callable[[CostNetwork], Assignment | None]] = {
-    name: partial(_assignment, family=family) for name, family in FAMILIES.items()
-}
-
-
 def assignments(problem: CostNetwork) -> dict[str, Assignment]:
-    """Return the assignments of all baselines that apply; faster than one by one."""
+    """Return the assignments of all baselines that apply; they are made once."""
     return dict(problem.derived(_assignments))
 
 
 def _assignments(problem: CostNetwork) -> dict[str, Assignment]:
-    completion = Completion(problem)
-    found = {name: completion.best(family) for name, family in FAMILIES.items()}
+    found = {name: baseline(problem) for name, baseline in BASELINES.items()}
     return {name: a for name, a in found.items() if a is not None}
 
 
-__all__ = ["BASELINES", "FAMILIES", "NEEDS", "Completion", "HeldStates", "assignments"]
+__all__ = ["BASELINES", "NEEDS", "assignments"]

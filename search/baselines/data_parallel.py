@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from math import prod
+from collections.abc import Sequence
+from math import inf, prod
 
 from autoddl.sbp.program import Program
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, S
-from autoddl.search.baselines.held_states import HeldStates, even
+from autoddl.search.baselines.axes import Axes, even, live, state, subsets
+from autoddl.search.baselines.held_states import HeldStates
 from autoddl.search.network.cost_network import CostNetwork
 
 
@@ -40,7 +40,7 @@ def zero_2(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: ZeRO (Rajbhandari et al. 2020) §5, §7; FSDP (Zhao et al. 2023) §3.2.
     """
-    return _cut(problem, [_live(problem)])
+    return _cut(problem, [live(problem.mesh.shape)])
 
 
 def hybrid_zero_2(problem: CostNetwork) -> Sequence[HeldStates]:
@@ -51,52 +51,37 @@ def hybrid_zero_2(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: FSDP §3.2.2 (hybrid sharding, as _HYBRID_SHARD_ZERO2); MiCS (Zhang et al. 2022).
     """
-    live = _live(problem)
-    counts = range(1, len(live))
-    return _cut(problem, [some for n in counts for some in itertools.combinations(live, n)])
+    axes = live(problem.mesh.shape)
+    return _cut(problem, subsets(axes, len(axes) - 1))
 
 
-def batch_cut(program: Program, mesh: Sequence[int], axes: Sequence[int]) -> dict[str, NdSbp]:
+def batch_cut(program: Program, mesh: tuple[int, ...], axes: Sequence[int]) -> dict[str, NdSbp]:
     """Return the states of the inputs with dim 0 cut by some axes, where they divide it."""
-    found = {}
-    for name in program.inputs:
-        shape = program.tensor[name].shape
-        cut = [S(0) if shape and axis in axes else B for axis in range(len(mesh))]
-        found[name] = even(shape, cut, mesh)
-    return found
+    shapes = {name: program.tensor[name].shape for name in program.inputs}
+    cut, whole = state(mesh, tuple(axes), S(0), B), state(mesh, (), B, B)
+    return {name: even(shape, cut if shape else whole, mesh) for name, shape in shapes.items()}
 
 
-def _live(problem: CostNetwork) -> tuple[int, ...]:
-    """Return the axes of more than one device."""
-    return tuple(axis for axis, size in enumerate(problem.mesh.shape) if size > 1)
-
-
-def _cut(problem: CostNetwork, choices: Sequence[Sequence[int]]) -> list[HeldStates]:
+def _cut(problem: CostNetwork, choices: Sequence[Axes]) -> list[HeldStates]:
     """Return data parallelism with the parameters cut over each of these sets of axes."""
     program, mesh = problem.program, problem.mesh.shape
     shapes = {p.tensor: program.tensor[p.tensor].shape for p in program.parameters}
     layouts = []
     for axes in choices:
         shards = {shape: _shard(shape, mesh, axes) for shape in set(shapes.values())}
-        if any(s != B for state in shards.values() for s in state):
+        if any(s != B for shard in shards.values() for s in shard):
             held = {name: shards[shape] for name, shape in shapes.items()}
             layouts.append(HeldStates(held, start=data_parallel))
     return layouts
 
 
-def _shard(shape: Sequence[int], mesh: Sequence[int], axes: Sequence[int]) -> NdSbp:
+def _shard(shape: tuple[int, ...], mesh: tuple[int, ...], axes: Axes) -> NdSbp:
     """Return the state in which one dim is cut over as many devices of these axes as can be."""
 
-    def elements(state: NdSbp) -> int:
-        return prod(local_shape(tuple(shape), state, mesh) or ())
+    def elements(shard: NdSbp) -> float:
+        local = local_shape(shape, shard, mesh)
+        return inf if local is None else prod(local)
 
-    return min(_one_dim(shape, mesh, axes), key=elements, default=NdSbp(B for _ in mesh))
-
-
-def _one_dim(shape: Sequence[int], mesh: Sequence[int], axes: Sequence[int]) -> Iterator[NdSbp]:
-    for dim in range(len(shape)):
-        for count in range(len(axes), -1, -1):
-            for some in itertools.combinations(axes, count):
-                state = NdSbp(S(dim) if axis in some else B for axis in range(len(mesh)))
-                if local_shape(tuple(shape), state, mesh) is not None:
-                    yield state
+    some = sorted(subsets(axes, len(axes)), key=len, reverse=True)
+    cut = [state(mesh, a, S(dim), B) for dim in range(len(shape)) for a in some]
+    return min([*cut, state(mesh, (), B, B)], key=elements)

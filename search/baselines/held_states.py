@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
 
 import numpy as np
 
-from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.shards import local_shape
-from autoddl.sbp.state import B, NdSbp, Sbp
-from autoddl.search.baselines.follow import Reads, follow, reads
+from autoddl.sbp.state import NdSbp
+from autoddl.search.baselines.follow import follow, reads
 from autoddl.search.heuristics.cells import roots
 from autoddl.search.heuristics.descent import IMPROVEMENT, Descent
 from autoddl.search.network.cost_network import SAVED, TENSOR, CostNetwork, Ints
@@ -22,14 +19,14 @@ from autoddl.search.result import Assignment
 
 Completed = tuple[Ints, set[int]]  # an assignment, and the nodes of it that may be refined
 
-ROUNDS, TURNS = 3, 2  # of dual ascent between two roundings, and how many of these
 REFINED = 2  # so many of the completed layouts, the cheapest, are refined
-NEAR = 2  # edges within which nodes follow where a layout differs from the one that it starts from
+ROUNDS = 4  # of dual ascent between two roundings
+CLOSE = 1e-4  # relative; what is that near to the bound is not worth another rounding
 
 
 @dataclass(frozen=True, eq=False)
 class HeldStates:
-    """LayerStates that a baseline holds: of inputs and parameters, and of operands of some ops.
+    """The states that a baseline holds: of inputs and parameters, and of operands of some ops.
 
     `operands` maps ops to operands to states; an op that has no such signature is not held.
     `held` has all inputs and parameters of the program, `operands` the ops of the problem only.
@@ -46,115 +43,49 @@ Family = Callable[[CostNetwork], Sequence[HeldStates]]
 """Return the layouts of which a baseline is the best one; none where it does not apply."""
 
 
-def even(shape: Sequence[int], wish: Sequence[Sbp], mesh: Sequence[int]) -> NdSbp:
-    """Return the wished state, B on axes of one device and on inner ones that would cut unevenly."""
-    return _even(tuple(shape), tuple(wish), tuple(mesh))
-
-
-@lru_cache(maxsize=1 << 12)
-def _even(shape: tuple[int, ...], wish: tuple[Sbp, ...], mesh: tuple[int, ...]) -> NdSbp:
-    state = NdSbp(s if n > 1 else B for s, n in zip(wish, mesh, strict=True))
-    for axis in reversed(range(len(mesh))):
-        if local_shape(shape, state, mesh) is not None:
-            break
-        state = state.replace(axis, B)
-    return state
-
-
 class Completion:
     """Complete layouts of one problem: ops follow their producers, then the free ones are refined.
 
     Contractions, inputs and parameters are never free.
     """
 
-    def __init__(self, problem: CostNetwork, *, short: bool = True) -> None:
-        self.whole = problem
-        self.short = short
+    def __init__(self, problem: CostNetwork) -> None:
+        self.problem, self.reads = problem, reads(problem)
+        self.given = problem.variables.where("input", "parameter").tolist()
+        self.frozen = frozenset((*roots(problem), *roots(problem, "backward"), *self.given))
+        self.descent = Descent(problem, frozen=self.frozen)
         self._known: dict[Family, Assignment | None] = {}
         self._fits: dict[tuple[int, frozenset[tuple[str, NdSbp]]], Ints] = {}
 
-    @cached_property
-    def shortened(self) -> Quotient:
-        """Return the problem without repeated layers."""
-        return quotient(self.whole) if self.short else Quotient.identity(self.whole)
-
-    @cached_property
-    def at_length(self) -> Completion:
-        """Return the completion in the whole problem."""
-        return Completion(self.whole, short=False)
-
-    @property
-    def problem(self) -> CostNetwork:
-        """Return the problem in which layouts are completed."""
-        return self.shortened.network
-
-    @cached_property
-    def held(self) -> frozenset[int]:
-        """Return the nodes that stay as the layout has them: contractions, inputs, parameters."""
-        problem = self.problem
-        nodes = {*roots(problem), *roots(problem, "backward")}
-        nodes.update(problem.variables.where("input", "parameter").tolist())
-        return frozenset(nodes)
-
-    @cached_property
-    def descent(self) -> Descent:
-        """Return the descent that leaves them where they are."""
-        return Descent(self.problem, frozen=self.held)
-
-    @cached_property
-    def reads(self) -> Reads:
-        """Return what nodes read."""
-        return reads(self.problem)
-
     def best(self, family: Family) -> Assignment | None:
         """Return the best assignment that holds a layout of a baseline; None if there is none."""
-        layouts = family(self.problem)
-        if not all(self._alike(layout) for layout in layouts):
-            return self.at_length.best(family)
-        found = self._best(family, layouts)
-        return None if found is None else self.shortened.invert(found)
-
-    def _best(self, family: Family, layouts: Sequence[HeldStates]) -> Assignment | None:
         if family not in self._known:
-            changed = [self._changed(a, a.start) for a in layouts if a.start is not None]
-            points = [p for a in layouts if a.start is None for p in self._complete(a)]
-            points = sorted(points, key=self._price)[:REFINED]
-            points = [(self.descent.refine(p, free), free) for p, free in points]
-            refined = [self._settled(*p) for p in sorted(points, key=self._price)[:1]]
-            self._known[family] = min(changed + refined, key=self.problem.cost_s, default=None)
+            found, completed = list[Assignment](), list[Completed]()
+            for layout in self.problem.derived(family):
+                if layout.start is None:
+                    completed += self._complete(layout)
+                else:
+                    point = np.array(self.best(layout.start))
+                    self._hold(layout, point)
+                    found.append(Assignment(self.descent.refine(point)))
+            completed = sorted(completed, key=self._price)[:REFINED]
+            completed = [(self.descent.refine(point, free), free) for point, free in completed]
+            if completed:
+                found.append(self._settled(*min(completed, key=self._price)))
+            self._known[family] = min(found, key=self.problem.cost_s, default=None)
         return self._known[family]
-
-    def _alike(self, layout: HeldStates) -> bool:
-        """Tell whether a layout holds equal layers alike, as one that stands for the others must be."""
-        held, (ones, others) = layout.held, self.alike
-        return list(map(held.get, ones)) == list(map(held.get, others))
-
-    @cached_property
-    def alike(self) -> tuple[list[str], list[str]]:
-        """Return the parameters that were left out, with those that stand for them."""
-        parameter = self.whole.variables.of_kind("parameter")
-        parameter[self.shortened.variables] = False
-        left_out, place = np.flatnonzero(parameter).tolist(), self.shortened.representative
-        name, short = self.whole.variables.name, self.problem.variables.name
-        return [name[node] for node in left_out], [short[place[node]] for node in left_out]
 
     def _price(self, completed: Completed) -> float:
         return self.problem.cost_s(completed[0])
 
-    def _changed(self, layout: HeldStates, start: Family) -> Assignment:
-        """Return the best assignment of a baseline with other held states, which ops nearby follow."""
-        before = self._best(start, start(self.problem))
-        if before is None:
-            raise ValueError("a layout starts from a baseline without layouts")
-        point, near, neighbours = np.array(before), set[int](), self.problem.neighbours
-        for index in self.problem.variables.where("input", "parameter").tolist():
-            choice = _held(self.problem, index, layout)
-            if choice is not None and choice != point[index]:
-                point[index] = choice
-                near |= {index, *neighbours(index)}
-        for _ in range(NEAR - 1):
-            near |= {other for node in near for other in neighbours(node)}
-        return Assignment(self.descent.refine(point, near))
+    def _hold(self, layout: HeldStates, point: Ints) -> None:
+        """Give inputs and parameters the states of a layout, where a user's pin leaves them these."""
+        variables = self.problem.variables
+        for node in self.given:
+            wanted = layout.held.get(variables.name[node])
+            states = [choice[TENSOR] for choice in variables.of(node).choices]
+            if wanted in states:
+                point[node] = states.index(wanted)
 
     def _complete(self, layout: HeldStates) -> list[Completed]:
         """Hold a layout and let ops follow their producers; return that and the nodes to refine.
@@ -162,50 +93,63 @@ class Completion:
         Ops follow in two ways: as is cheapest, and as near to their inputs as can be.
         """
         columns, first = self.problem.variables, self.reads.first
-        given, allowed = (
-            np.zeros(len(columns.domain), dtype=np.int64),
-            np.ones(first[-1], dtype=np.int64),
-        )
-        for node in columns.where("input", "parameter").tolist():
-            given[node] = _held(self.problem, node, layout) or 0
-        free = set(range(len(given))) - self.held
+        point, allowed = np.zeros_like(columns.domain), np.ones(first[-1], dtype=np.int64)
+        self._hold(layout, point)
+        free = set(range(len(point))) - self.frozen
         for node in columns.where("op", SAVED).tolist():
-            given[node], wanted = -1, layout.operands.get(columns.name[node])
-            if wanted is not None:
-                fits = self._fitting(columns.of(node).choices, wanted)
-                if len(fits):
-                    free.discard(node)
-                    allowed[first[node] : first[node + 1]] = 0
-                    allowed[first[node] + fits] = 1
+            point[node], wanted = -1, layout.operands.get(columns.name[node])
+            fits = () if wanted is None else self._fitting(node, wanted)
+            if len(fits):
+                free.discard(node)
+                allowed[first[node] : first[node + 1]] = 0
+                allowed[first[node] + fits] = 1
         near = 1 + IMPROVEMENT
-        found = [follow(self.reads, given, allowed, near, reduced) for reduced in range(2)]
-        return [(point, free) for point in found]
+        return [(follow(self.reads, point, allowed, near, reduced), free) for reduced in range(2)]
 
-    def _settled(self, point: Ints, free: Collection[int]) -> Assignment:
-        """Return the best that dual ascent rounds to where only the free variables move, refined."""
-        problem, best = self.problem, Assignment(point)
-        domains = [np.array([choice]) for choice in point.tolist()]
-        for variable in free:
-            domains[variable] = np.arange(len(problem.variables.of(variable).choices))
-        few = Restriction.apply(problem, domains)
-        dual = Dual(few.network, most_s=2 * problem.cost_s(best))
-        for _ in range(TURNS):
-            dual.ascend(ROUNDS)
-            found = Assignment(self.descent.refine(few.invert(dual.rounded()), free))
-            best = min(best, found, key=problem.cost_s)
-        return best
-
-    def _fitting(self, choices: tuple[NdSignature, ...], wanted: Mapping[str, NdSbp]) -> Ints:
-        """Return the choices that have the wanted states."""
+    def _fitting(self, node: int, wanted: Mapping[str, NdSbp]) -> Ints:
+        """Return the choices of an op that have the wanted states."""
+        choices = self.problem.variables.of(node).choices
         key = id(choices), frozenset(wanted.items())  # the problem keeps choices
         if key not in self._fits:
             fits = [all(c[o] == s for o, s in wanted.items()) for c in choices]
             self._fits[key] = np.flatnonzero(fits)
         return self._fits[key]
 
+    def _settled(self, point: Ints, free: Collection[int]) -> Assignment:
+        """Return what dual ascent rounds to where only the free variables move, until none is better."""
+        problem, best = self.problem, Assignment(point)
+        domains = [np.array([choice]) for choice in point.tolist()]
+        for variable in free:
+            domains[variable] = np.arange(len(problem.variables.of(variable).choices))
+        few = Restriction.apply(problem, domains)
+        dual = Dual(few.network, most_s=2 * problem.cost_s(best))
+        best_s = problem.cost_s(best)
+        while True:
+            bound_s = dual.ascend(ROUNDS)
+            found = Assignment(self.descent.refine(few.invert(dual.rounded()), free))
+            found_s = problem.cost_s(found)
+            if found_s >= best_s * (1 - IMPROVEMENT):
+                return best
+            best, best_s = found, found_s
+            if best_s <= bound_s * (1 + CLOSE):
+                return best
 
-def _held(network: CostNetwork, variable: int, layout: HeldStates) -> int | None:
-    """Return the choice that a layout holds; None where it, or a user's pin, leaves none."""
-    wanted = layout.held.get(network.variables.name[variable])
-    states = [choice[TENSOR] for choice in network.variables.of(variable).choices]
-    return states.index(wanted) if wanted in states else None
+
+def best(problem: CostNetwork, family: Family) -> Assignment | None:
+    """Return the best assignment that holds a layout of a baseline; None if there is none.
+
+    It is completed without repeated layers where the layouts hold these alike.
+    """
+    short = quotient(problem)
+    if not _alike(problem, short, short.network.derived(family)):
+        short = Quotient.identity(problem)
+    found = short.network.derived(Completion).best(family)
+    return None if found is None else short.invert(found)
+
+
+def _alike(whole: CostNetwork, short: Quotient, layouts: Sequence[HeldStates]) -> bool:
+    """Tell whether layouts hold parameters as those that stand for them."""
+    name, nodes = whole.variables.name, whole.variables.where("parameter")
+    stand_in = short.variables[short.representative[nodes]]
+    pairs = [(name[a], name[b]) for a, b in zip(nodes.tolist(), stand_in.tolist(), strict=True)]
+    return all(one.held.get(a) == one.held.get(b) for one in layouts for a, b in pairs)

@@ -11,37 +11,34 @@ import numpy as np
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import find
 from autoddl.sbp.state import NdSbp
+from autoddl.search.baselines.axes import LayerStates
 from autoddl.search.network.cost_network import CostNetwork, Ints
 
 CASTS = ("cast", "amp_white_identity", "amp_black_identity")  # between a parameter and its readers
 _INPUTS = ("a_0", "x_0", "indices_0")
 _WEIGHTS = ("b_0", "weight_0", "in_0")
+Product = tuple[Op, tuple[int, ...], Sequence[tuple[str, str]]]
+"""A contraction, its result's shape, its operands and the tensors that these are but for dtypes."""
 
 
 class Layer(NamedTuple):
     """A contraction of the forward pass with a parameter.
 
-    `x` and `weight` are the operands' names of op `op`, `parameter` the name of the weight; its dim
-    `out` is that of the output features, `fan_in` the one that is contracted (or looked up).
+    `x` and `weight` are the operands' names of op `op`, `input` and `parameter` the tensors that these
+    are but for their dtypes. The weight has this `shape`; its dim `out` is that of the output features,
+    `fan_in` the one that is contracted (or looked up). Of the output `features` is that dim.
     """
 
     op: Op
     x: str
     weight: str
+    input: str
+    input_shape: tuple[int, ...]
     parameter: str
+    shape: tuple[int, ...]
     out: int
     fan_in: int
-
-
-class LayerStates(NamedTuple):
-    """The states in which a layer computes Y = X W, dX = dY Wᵀ and dW = Xᵀ dY."""
-
-    x: NdSbp
-    weight: NdSbp
-    y: NdSbp
-    dy: NdSbp
-    dx: NdSbp
-    dweight: NdSbp
+    features: int
 
 
 def linear_layers(program: Program) -> list[Layer]:
@@ -50,11 +47,7 @@ def linear_layers(program: Program) -> list[Layer]:
 
 
 def linear_layers_of(problem: CostNetwork) -> Sequence[Layer]:
-    """Return the linear layers of a problem's program; they are looked for once."""
-    return problem.derived(_linear_layers)
-
-
-def _linear_layers(problem: CostNetwork) -> Sequence[Layer]:
+    """Return the linear layers of a problem's program."""
     return linear_layers(problem.program)
 
 
@@ -66,12 +59,7 @@ def embeddings(program: Program) -> list[Layer]:
 def expert_layers(program: Program) -> list[Layer]:
     """Return the products of a batch of tokens per expert with weights (experts, in, out)."""
     found = _layers(program, "matmul", 3)
-    return [layer for layer in found if len(operand_shape(program, layer.op, layer.x)) == 3]
-
-
-def operand_shape(program: Program, op: Op, operand: str) -> tuple[int, ...]:
-    """Return the shape of one operand of an op."""
-    return program.tensor[next(t for o, t in op.operands if o == operand)].shape
+    return [layer for layer in found if len(layer.input_shape) == 3]
 
 
 def bias_of(program: Program, layer: Layer) -> str | None:
@@ -80,83 +68,42 @@ def bias_of(program: Program, layer: Layer) -> str | None:
     return name if name in program.parameter else None
 
 
-class Product(NamedTuple):
-    """A contraction of the backward pass: its result's operand and shape, and what it reads.
-
-    `reads` are (operand, tensor, the parameter that this is but for its dtype).
-    """
-
-    name: str
-    out: str
-    shape: tuple[int, ...]
-    reads: tuple[tuple[str, str, str], ...]
-
-
-def ops_of(problem: CostNetwork) -> list[Op]:
-    """Return the ops of a problem; it may lack some of the program's."""
-    ops = problem.variables.op
-    return [problem.program.ops[place] for place in ops[ops >= 0].tolist()]
-
-
-def backward_products(problem: CostNetwork) -> list[Product]:
+def backward_products(problem: CostNetwork) -> Sequence[Product]:
     """Return the contractions of the backward pass that are in a problem."""
-    program = problem.program
-    parameter, number = _before_casts(program), program.columns.number
-    products = np.intersect1d(contractions(program, "backward"), problem.variables.op)
+    program, before = problem.program, _before_casts(problem.program)
+    number = program.columns.number
+    places = np.intersect1d(contractions(program, "backward"), problem.variables.op)
     return [
-        Product(
-            op.name, op.outputs[0][0], program.tensor[op.outputs[0][1]].shape,
-            tuple([(o, t, program.tensors[parameter[number[t]]].name) for o, t in op.inputs]),
+        (
+            op,
+            program.tensor[op.outputs[0][1]].shape,
+            [(operand, program.tensors[before[number[t]]].name) for operand, t in op.inputs],
         )
-        for op in map(program.ops.__getitem__, products.tolist())
-    ]  # fmt: skip
-
-
-def in_problem(
-    problem: CostNetwork, products: Iterable[Product], layers: Sequence[Layer]
-) -> list[bool]:
-    """Tell of every layer whether `operand_states` says something of ops of a problem by it."""
-    ops = frozenset(problem.variables.op.tolist())
-    number = problem.program.columns.place
-    read = {name for product in products for _, *names in product.reads for name in names}
-    return [
-        number[layer.op.name] in ops
-        or layer.parameter in read
-        or dict(layer.op.inputs)[layer.x] in read
-        for layer in layers
+        for op in map(program.ops.__getitem__, places.tolist())
     ]
 
 
 def operand_states(
-    program: Program, products: Iterable[Product], layers: Iterable[tuple[Layer, LayerStates]]
+    problem: CostNetwork, layers: Iterable[tuple[Layer, LayerStates]]
 ) -> dict[str, Mapping[str, NdSbp]]:
-    """Return the states of operands by op, for the products of layers forward and backward."""
-    found: dict[str, Mapping[str, NdSbp]] = {}
-    by_weight: dict[str, LayerStates] = {}
-    by_input: dict[str, list[tuple[tuple[int, ...], LayerStates]]] = defaultdict(list)
+    """Return the states of operands by op, for the products of layers forward and backward.
+
+    A backward product that reads the weight makes dX, one that reads X makes a dW of the weight's shape.
+    """
+    found = dict[str, Mapping[str, NdSbp]]()
+    made_of = defaultdict[str, list[tuple[tuple[int, ...], NdSbp, NdSbp, NdSbp]]](list)
     for layer, states in layers:
         out, _ = layer.op.outputs[0]
         found[layer.op.name] = {layer.x: states.x, layer.weight: states.weight, out: states.y}
-        by_weight[layer.parameter] = states
-        shape = program.tensor[layer.parameter].shape
-        by_input[dict(layer.op.inputs)[layer.x]].append((shape, states))
-    for product in products:
-        for operand, tensor, parameter in product.reads:
-            others = [o for o, _, _ in product.reads if o != operand]
-            reads = by_weight.get(parameter)
-            if reads is not None:
-                found[product.name] = {
-                    **dict.fromkeys(others, reads.dy),
-                    operand: reads.weight,
-                    product.out: reads.dx,
-                }
-            for shape, states in by_input.get(tensor, ()):
-                if product.shape == shape:
-                    found[product.name] = {
-                        **dict.fromkeys(others, states.dy),
-                        operand: states.x,
-                        product.out: states.dweight,
-                    }
+        made_of[layer.parameter].append((layer.input_shape, states.weight, states.dx, states.dy))
+        made_of[layer.input].append((layer.shape, states.x, states.dweight, states.dy))
+    for op, made, reads in problem.derived(backward_products):
+        out, _ = op.outputs[0]
+        for operand, read in reads:
+            others = [other for other, _ in reads if other != operand]
+            for shape, mine, result, dy in made_of.get(read, ()):
+                if made == shape:
+                    found[op.name] = {**dict.fromkeys(others, dy), operand: mine, out: result}
     return found
 
 
@@ -186,31 +133,23 @@ def _before_casts(program: Program) -> Ints:
 
 def _layers(program: Program, family: str, rank: int) -> list[Layer]:
     """Return the contractions of a family in the forward pass, with parameters of that rank."""
-    columns = program.columns
-    ops = contractions(program, "forward", family)
-    _, first, kind = np.unique(columns.kind[ops], return_index=True, return_inverse=True)
-    operands = [_operands(program.ops[place], family) for place in ops[first].tolist()]
-    position = np.array([o[2] if o else 0 for o in operands], dtype=np.int64)[kind]
-    weight = columns.inputs.tensor[columns.inputs.begin[ops] + position]
-    parameter = _before_casts(program)[weight]
-    ranks = np.array([len(shape) for shape, _ in columns.forms], dtype=np.int64)
+    before, number = _before_casts(program), program.columns.number
     found = []
-    for index in np.flatnonzero(ranks[columns.form[parameter]] == rank).tolist():
-        known, name = operands[kind[index]], program.tensors[parameter[index]].name
-        if known is not None and name in program.parameter:
-            x, weight_, _, turned = known
+    for place in contractions(program, "forward", family).tolist():
+        op = program.ops[place]
+        read = {o: program.tensors[before[number[t]]] for o, t in op.inputs}
+        x = next((o for o in _INPUTS if o in read), None)
+        weight = next((o for o in _WEIGHTS if o in read), None)
+        if x is None or weight is None:
+            continue
+        parameter, y = read[weight], program.tensor[op.outputs[0][1]]
+        if len(parameter.shape) == rank and parameter.name in program.parameter:
+            turned = family == "matmul" and (op.attr.get("transpose_b") or weight == "weight_0")
             out = rank - 2 if turned else rank - 1
-            op = program.ops[ops[index]]
-            found.append(Layer(op, x, weight_, name, out, 2 * rank - 3 - out))
+            found.append(
+                Layer(
+                    op, x, weight, read[x].name, read[x].shape, parameter.name, parameter.shape,
+                    out, 2 * rank - 3 - out, len(y.shape) - 1,
+                )
+            )  # fmt: skip
     return found
-
-
-def _operands(op: Op, family: str) -> tuple[str, str, int, bool] | None:
-    """Return the operands x and weight of an op, which input that is, and whether it is transposed."""
-    names = [name for name, _ in op.inputs]
-    x = next((o for o in _INPUTS if o in names), None)
-    weight = next((o for o in _WEIGHTS if o in names), None)
-    if x is None or weight is None:
-        return None
-    turned = family == "matmul" and bool(op.attr.get("transpose_b") or weight == "weight_0")
-    return x, weight, names.index(weight), turned

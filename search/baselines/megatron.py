@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
-from autoddl.sbp.state import B, NdSbp, P, S, Sbp
+from autoddl.sbp.state import B, S
+from autoddl.search.baselines.axes import (
+    Axes,
+    batch,
+    columns,
+    even,
+    layer_states,
+    live,
+    rows,
+    state,
+    subsets,
+)
 from autoddl.search.baselines.data_parallel import batch_cut
 from autoddl.search.baselines.flow import Features, flow, network
-from autoddl.search.baselines.held_states import HeldStates, even
+from autoddl.search.baselines.held_states import HeldStates
 from autoddl.search.baselines.layers import (
-    Layer,
-    LayerStates,
-    backward_products,
     bias_of,
-    in_problem,
     linear_layers_of,
-    operand_shape,
     operand_states,
 )
 from autoddl.search.network.cost_network import CostNetwork
@@ -40,116 +42,44 @@ def megatron(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: Megatron-LM §3; AutoDDL §5 (best two-dimensional grid).
     """
-    layers = linear_layers_of(problem)
+    layers, axes = problem.derived(linear_layers_of), live(problem.mesh.shape)
     net = network(problem.program, layers)
     found = dict.fromkeys(_paired(net, head) for head in (False, True))
-    live = [axis for axis, size in enumerate(problem.mesh.shape) if size > 1]
-    made = _Layouts(problem, layers)
-    return [
-        made.layout(axes, cuts)
-        for count in range(1, len(live) + 1)
-        for axes in itertools.combinations(live, count)
-        for cuts in found
-        if any(cuts)
-    ]
+    some_axes = subsets(axes, len(axes))
+    return [_layout(problem, some, cuts) for some in some_axes for cuts in found if any(cuts)]
 
 
-class _Form(NamedTuple):
-    """What the states of a layer depend on; without a bias that shape is ()."""
-
-    out: int
-    fan_in: int
-    weight: tuple[int, ...]
-    bias: tuple[int, ...]
-    features: int
-
-
-_Part = tuple[_Form, int, bool]  # a layer's form, how it is cut, and whether it is the bias of it
-
-
-class _Layouts:
-    """The layouts of a problem whose program has these linear layers."""
-
-    def __init__(self, problem: CostNetwork, layers: Sequence[Layer]) -> None:
-        self.program, self.mesh, self.layers = problem.program, problem.mesh.shape, layers
-        self.parameters = [p.tensor for p in self.program.parameters]
-        self.biases = [bias_of(self.program, layer) for layer in layers]
-        self.features: dict[int, int] = {}  # of the input, by kinds of ops
-        self.parts: dict[Cuts, Mapping[_Part, Sequence[str]]] = {}
-        self.forms = [self._form(*pair) for pair in zip(layers, self.biases, strict=True)]
-        self.products = backward_products(problem)
-        self.here = np.flatnonzero(in_problem(problem, self.products, layers)).tolist()
-
-    def _form(self, layer: Layer, bias: str | None) -> _Form:
-        columns, tensor = self.program.columns, self.program.tensor
-        kind = columns.kind[columns.place[layer.op.name]]
-        if kind not in self.features:
-            self.features[kind] = len(operand_shape(self.program, layer.op, layer.x)) - 1
-        vector = () if bias is None else tensor[bias].shape
-        shape = tensor[layer.parameter].shape
-        return _Form(layer.out, layer.fan_in, shape, vector, self.features[kind])
-
-    def _parts(self, cuts: Cuts) -> Mapping[_Part, Sequence[str]]:
-        """Return the weights and biases of layers that are cut; equal ones together."""
-        parts: dict[str, _Part] = {}
-        for layer, bias, form, cut in zip(self.layers, self.biases, self.forms, cuts, strict=True):
-            if cut != WHOLE:
-                parts[layer.parameter] = form, cut, False
-            if bias is not None and cut == COLUMNS:
-                parts[bias] = form, cut, True
-        found = defaultdict[_Part, list[str]](list)
-        for name, part in parts.items():
-            found[part].append(name)
-        return found
-
-    def layout(self, axes: Sequence[int], cuts: Cuts) -> HeldStates:
-        """Return the layout with layers cut over these axes."""
-        mesh = self.mesh
-
-        @cache
-        def state(data: Sbp, tensor: Sbp) -> NdSbp:
-            kinds = (tensor if axis in axes else data for axis in range(len(mesh)))
-            return NdSbp(B if n == 1 else kind for kind, n in zip(kinds, mesh, strict=True))
-
-        @cache
-        def states_of(form: _Form, cut: int) -> tuple[NdSbp, NdSbp, LayerStates]:
-            by_columns = cut == COLUMNS
-            weight = S(form.out if by_columns else form.fan_in)
-            inner, outer = state(S(0), S(form.features)), state(S(0), B)
-            partial = state(S(0), P)
-            states = LayerStates(
-                x=outer if by_columns else inner,
-                weight=state(B, weight),
-                y=inner if by_columns else partial,
-                dy=inner if by_columns else outer,
-                dx=partial if by_columns else inner,
-                dweight=state(P, weight),
-            )
-            bias = even(form.bias, state(B, S(0)), mesh) if form.bias else state(B, B)
-            return even(form.weight, state(B, weight), mesh), bias, states
-
-        held = dict.fromkeys(self.parameters, state(B, B))
-        held |= batch_cut(self.program, mesh, [i for i in range(len(mesh)) if i not in axes])
-        if cuts not in self.parts:
-            self.parts[cuts] = self._parts(cuts)
-        for (form, cut, of_bias), names in self.parts[cuts].items():
-            weight, vector, _ = states_of(form, cut)
-            held |= dict.fromkeys(names, vector if of_bias else weight)
-        cut_here = [i for i in self.here if cuts[i] != WHOLE]
-        found = [(self.layers[i], states_of(self.forms[i], cuts[i])[2]) for i in cut_here]
-        return HeldStates(held, operand_states(self.program, self.products, found))
+def _layout(problem: CostNetwork, axes: Axes, cuts: Cuts) -> HeldStates:
+    """Return the layout with layers cut over these axes."""
+    program, mesh = problem.program, problem.mesh.shape
+    whole, vector = state(mesh, (), B, B), state(mesh, axes, S(0), B)
+    held = dict.fromkeys(program.parameter, whole)
+    held |= batch_cut(program, mesh, [axis for axis in range(len(mesh)) if axis not in axes])
+    layers = []
+    for layer, cut in zip(problem.derived(linear_layers_of), cuts, strict=True):
+        if cut == WHOLE:
+            continue
+        out, fan_in, features = layer.out, layer.fan_in, layer.features
+        by = columns(out, features) if cut == COLUMNS else rows(fan_in, features)
+        states = layer_states(mesh, axes, by, batch())
+        layers.append((layer, states))
+        held[layer.parameter] = even(layer.shape, states.weight, mesh)
+        bias = bias_of(program, layer) if cut == COLUMNS else None
+        if bias is not None:
+            held[bias] = even(program.tensor[bias].shape, vector, mesh)
+    return HeldStates(held, operand_states(problem, layers))
 
 
 def _paired(net: Features, head: bool) -> Cuts:
     """Return the cuts by where the features of each layer's input come from."""
-    columns = (net.x >= 0).astype(np.int64)
-    layers = np.flatnonzero(columns)
+    by_columns = (net.x >= 0).astype(np.int64)
+    layers = np.flatnonzero(by_columns)
     while True:
-        rows, closed = flow(net, columns)
-        kept = columns & closed
-        if head and not rows[layers[-1:]].any():
+        by_rows, closed = flow(net, by_columns)
+        kept = by_columns & closed
+        if head and not by_rows[layers[-1:]].any():
             kept[layers[-1:]] = 1
-        if ((kept | rows) == (columns | rows)).all():
-            cuts = np.where(rows, ROWS, np.where(columns, COLUMNS, WHOLE))
+        if ((kept | by_rows) == (by_columns | by_rows)).all():
+            cuts = np.where(by_rows, ROWS, np.where(by_columns, COLUMNS, WHOLE))
             return tuple(cuts[layers].tolist())
-        columns = kept
+        by_columns = kept

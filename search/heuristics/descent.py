@@ -54,7 +54,7 @@ def first_points(network: CostNetwork, options: SearchOptions) -> list[Assignmen
 
 
 class Descent:
-    """Descend from given points; `frozen` variables never move."""
+    """Descend from given points; `refine` never moves `frozen` variables."""
 
     def __init__(
         self,
@@ -73,9 +73,8 @@ class Descent:
 
     @cached_property
     def cells(self) -> Cells:
-        """Return the moves of blocks; there are none where some nodes are frozen."""
-        frozen = len(self.free) < (self.network.variables.sizes > 1).sum()
-        return Cells((), ()) if frozen else build(self.network)
+        """Return the moves of blocks, for descents in which no variable is frozen."""
+        return build(self.network)
 
     def key(self, assignment: Point) -> Key:
         """Return what is minimised: bytes over the limit first, then seconds."""
