@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autoddl.search.exact.milp_finisher import improved, prove
+from autoddl.search.exact.milp_finisher import finish
 from autoddl.search.exact.reduced_cost_fixing import Ascent
 from autoddl.search.heuristics.descent import cheapest, least_memory, replicated
 from autoddl.search.incumbent import PROVEN, Incumbent
@@ -73,10 +73,7 @@ class _Driver:
         """Raise the bound and look for plans until the best one is proven, or nothing moves."""
         self._ascents()
         if self.last is not None:
-            prove(self.run, self.last)
-            if improved(self.run, self.last):
-                self._go_on(self.last)
-                prove(self.run, self.last)
+            finish(self.run, self.last, self._go_on)
 
     def _ascents(self) -> None:
         known = self.run.limit is not None and self.lagrangian is not None

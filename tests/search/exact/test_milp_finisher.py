@@ -7,6 +7,7 @@ import pytest
 
 from autoddl.perfmodel import profile
 from autoddl.sbp.mesh import Mesh
+from autoddl.search.exact import milp_finisher
 from autoddl.search.exact import primal_dual as exact
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
@@ -22,8 +23,7 @@ def without(
 ) -> SearchResult:
     """Search without a program."""
     with monkeypatch.context() as patch:
-        patch.setattr(exact, "prove", lambda run, ascent: None)
-        patch.setattr(exact, "improved", lambda run, ascent: False)
+        patch.setattr(exact, "finish", lambda run, ascent, go_on: None)
         return exact.search(problem, SearchOptions(memory_bytes=limit))
 
 
@@ -52,8 +52,12 @@ def test_many_readers_are_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.cost_s <= coordinate.search(p, restarts=8).cost_s
 
 
-def test_a_look_at_what_seems_best_brings_a_better_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", [100, milp_finisher.FIRST])
+def test_programs_grow_until_one_has_the_best_plan(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     links = profile.load("cpu-loopback", device_type="cpu")
     p = builder.build(transformer(2, 8, 64, 256, 8, 512), Mesh.parse("2x2"), links)
+    monkeypatch.setattr(milp_finisher, "FIRST", first)
     before, found = without(p, monkeypatch), exact.search(p)
     assert before.lower_bound_s <= found.lower_bound_s == found.cost_s < before.cost_s * 0.995
