@@ -23,6 +23,7 @@ from autoddl.sbp.shards import local_shape, shard_slices
 from autoddl.sbp.state import NdSbp, broadcast
 from tests.clusters import cluster
 from tests.perfmodel.oneflow.test_memory import WHOLE, graphs, layout, op, program_of, states
+from tests.rows import lists
 
 SHAPE = (24, 24)
 MESHES = ((4,), (2, 2), (2, 3))
@@ -158,8 +159,8 @@ def test_tasks_run_once_after_what_they_wait_for(program: Program) -> None:
     order = stream_order(rank)
     assert sorted(order) == list(range(len(rank.tasks)))
     position = {task: i for i, task in enumerate(order)}
-    tasks, buffers, reading = rank.tasks, rank.buffers, rank.readers.lists()
-    for number, reads in enumerate(rank.tasks.reads.lists()):
+    tasks, buffers, reading = rank.tasks, rank.buffers, lists(rank.readers)
+    for number, reads in enumerate(lists(rank.tasks.reads)):
         for buffer in reads:
             assert position[buffers.producer[buffer]] < position[number]
         if tasks.inserted[number]:  # just before what reads it
@@ -167,7 +168,7 @@ def test_tasks_run_once_after_what_they_wait_for(program: Program) -> None:
             assert position[reader] == position[number] + 1
     chains = merged_chains(rank)
     connected = {chains[n] for n, merged in enumerate(tasks.merged) if merged}
-    assert len(connected) <= 1 + sum(not reads for reads in rank.tasks.reads.lists())
+    assert len(connected) <= 1 + sum(not reads for reads in lists(rank.tasks.reads))
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])

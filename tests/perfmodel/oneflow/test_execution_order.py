@@ -8,6 +8,7 @@ from hypothesis import given
 from autoddl.perfmodel.oneflow.execution_order import execution_order
 from autoddl.perfmodel.oneflow.task_graph import RankTasks
 from tests.perfmodel.oneflow.graphs import task_graphs
+from tests.rows import lists
 
 
 @given(task_graphs())
@@ -17,7 +18,7 @@ def test_the_order_is_that_of_the_rule(rank: RankTasks) -> None:
 
 def literally(rank: RankTasks) -> list[int]:
     """Run at each turn one transfer, if there is one, and its share of the computations."""
-    tasks, before = rank.tasks, rank.before.lists()
+    tasks, before = rank.tasks, lists(rank.before)
     count = len(tasks)
     key = list(zip(added_bytes(rank), latest(before), tasks.order.tolist(), strict=True))
     left, done, order = set(range(count)), set[int](), list[int]()
@@ -41,7 +42,7 @@ def added_bytes(rank: RankTasks) -> list[int]:
     """The bytes that each task makes, less its share of those that it is one of the readers of."""
     added = [0] * len(rank.tasks)
     sizes = np.where(rank.buffers.reused, rank.buffers.size, 0).tolist()
-    rows = zip(rank.buffers.producer.tolist(), sizes, rank.readers.lists(), strict=True)
+    rows = zip(rank.buffers.producer.tolist(), sizes, lists(rank.readers), strict=True)
     for producer, size, readers in rows:
         added[producer] += size
         for reader in readers:

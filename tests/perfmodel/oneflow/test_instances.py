@@ -10,6 +10,7 @@ from autoddl.perfmodel.oneflow.task_graph import BITS, NONE
 from autoddl.perfmodel.oneflow.task_templates import Templates
 from autoddl.sbp.state import NdSbp
 from tests.perfmodel.oneflow.test_lowering import program_of
+from tests.rows import lists
 
 
 def test_two_instances_of_one_template_have_numbers_of_their_own() -> None:
@@ -32,12 +33,12 @@ def test_two_instances_of_one_template_have_numbers_of_their_own() -> None:
         added=added,
         waits=np.array([[4], [0]]),
     ).tasks()
-    assert rank.tasks.reads.lists() == [[], [0], [1], [2], [3], [4], [5], [6], [7]]
+    assert lists(rank.tasks.reads) == [[], [0], [1], [2], [3], [4], [5], [6], [7]]
     assert rank.tasks.first.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert rank.buffers.origin.tolist() == [0, 0, 0, 0, 4, 4, 4, 4, 8]
     names = [0, 0, 0, 0, 2, 2, 2, 2, 3]
     assert rank.buffers.name.tolist() == names
     after = [[]] * 5 + [[4], [], [], []]  # the second boxing waits for op 0
-    assert rank.tasks.after.lists() == after
+    assert lists(rank.tasks.after) == after
     assert (rank.tasks.shares == NONE).all()
     assert rank.tasks.order[4] == order_of(1, 0) and rank.tasks.order[8] == order_of(1, 1)

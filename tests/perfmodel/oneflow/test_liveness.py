@@ -7,12 +7,13 @@ from hypothesis import given
 from autoddl.perfmodel.oneflow.liveness import blocks, merged_chains
 from autoddl.perfmodel.oneflow.task_graph import RankTasks
 from tests.perfmodel.oneflow.graphs import task_graphs
+from tests.rows import lists
 
 
 @given(task_graphs())
 def test_chains_are_merged_tasks_that_buffers_connect(rank: RankTasks) -> None:
     tasks, near = rank.tasks, [set[int]() for _ in range(len(rank.tasks))]
-    for producer, readers in zip(rank.buffers.producer.tolist(), rank.readers.lists(), strict=True):
+    for producer, readers in zip(rank.buffers.producer.tolist(), lists(rank.readers), strict=True):
         for reader in readers:
             if tasks.merged[producer] and tasks.merged[reader]:
                 near[producer].add(reader)
@@ -40,8 +41,8 @@ def test_chains_are_merged_tasks_that_buffers_connect(rank: RankTasks) -> None:
 def test_blocks_hold_what_is_alive_at_their_peak(rank: RankTasks) -> None:
     found, sizes = blocks(rank), rank.buffers.size
     alone = {n for n in range(len(sizes)) if sizes[n] and not rank.buffers.reused[n]}
-    assert {row[0] for row in found.alive.lists() if row and row[0] in alone} == alone
-    for size, alive in zip(found.size.tolist(), found.alive.lists(), strict=True):
+    assert {row[0] for row in lists(found.alive) if row and row[0] in alone} == alone
+    for size, alive in zip(found.size.tolist(), lists(found.alive), strict=True):
         assert len(set(alive)) == len(alive)
         assert sum(sizes[n] for n in alive) <= size
     assert found.size.sum() <= sizes.sum()

@@ -9,6 +9,7 @@ from autoddl.perfmodel.oneflow.task_graph import BOXING, KINDS, RankTasks
 from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.state import NdSbp
+from tests.rows import lists
 
 B, S, P = (NdSbp.parse(text) for text in ("B", "S0", "P"))
 SHAPE = (64, 64)
@@ -47,7 +48,7 @@ def shown(rank: RankTasks, program: Program) -> list[tuple[str, ...]]:
     first = rank.tasks.first
     return [
         (label[first[n]] if first[n] < first[n + 1] else "-", *(label[b] for b in reads))
-        for n, reads in enumerate(rank.tasks.reads.lists())
+        for n, reads in enumerate(lists(rank.tasks.reads))
     ]
 
 
@@ -116,6 +117,6 @@ def test_a_boxing_that_comes_alone_waits_for_its_op() -> None:
     late = [Redistribution("x", (B,), (("op4", "x_0"),), after="op3")]
     rank = lowered(program, late, x=S, op1_x=S)
     named = shown(rank, program)
-    waiting = [n for n, row in enumerate(rank.tasks.after.lists()) if row]
+    waiting = [n for n, row in enumerate(lists(rank.tasks.after)) if row]
     assert [named[n] for n in waiting] == [("x boxing", "x input")]  # an identity of its own
-    assert [named[m][0] for n in waiting for m in rank.tasks.after.lists()[n]] == ["t3 activation"]
+    assert [named[m][0] for n in waiting for m in lists(rank.tasks.after)[n]] == ["t3 activation"]

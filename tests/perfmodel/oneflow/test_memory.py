@@ -22,6 +22,7 @@ from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import NdSbp, broadcast
 from tests.pipelines import recomputing
 from tests.programs import mlp
+from tests.rows import lists
 
 ELEMENTS = 4096
 WHOLE = 4 * ELEMENTS  # bytes of every tensor of `chained`
@@ -246,12 +247,12 @@ def test_the_schedule_keeps_the_order_and_the_peak_is_that_of_brute_force(progra
     place = {task: i for i, task in enumerate(order)}
     assert sorted(order) == list(range(len(rank.tasks)))
     made = [place[task] for task in buffers.producer]
-    reading = rank.readers.lists()
+    reading = lists(rank.readers)
     read = [max([place[r] for r in readers], default=0) for readers in reading]
     assert all(place[r] > made[n] for n, readers in enumerate(reading) for r in readers)
     chains = merged_chains(rank)
     found = blocks(rank)
-    for size, alive in zip(found.size, found.alive.lists(), strict=True):
+    for size, alive in zip(found.size, lists(found.alive), strict=True):
         if not alive or not buffers.reused[alive[0]]:
             continue
         chain = chains[buffers.producer[alive[0]]]

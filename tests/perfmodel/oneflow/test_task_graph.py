@@ -10,18 +10,19 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import broadcast
 from tests.perfmodel.oneflow.graphs import task_graphs
+from tests.rows import lists
 
 
 @given(task_graphs())
 def test_readers_and_what_tasks_wait_for(rank: RankTasks) -> None:
-    reads, after = rank.tasks.reads.lists(), rank.tasks.after.lists()
+    reads, after = lists(rank.tasks.reads), lists(rank.tasks.after)
     readers: list[list[int]] = [[] for _ in range(len(rank.buffers))]
     for task, mine in enumerate(reads):
         for buffer in dict.fromkeys(mine):
             readers[buffer].append(task)
-    assert rank.readers.lists() == readers
+    assert lists(rank.readers) == readers
     producer = rank.buffers.producer.tolist()
-    for task, before in enumerate(rank.before.lists()):
+    for task, before in enumerate(lists(rank.before)):
         assert before == list(dict.fromkeys([*(producer[b] for b in reads[task]), *after[task]]))
         assert all(other < task for other in before)
 
@@ -37,7 +38,7 @@ def test_the_columns_fit_each_other(rank: RankTasks) -> None:
         )
     assert (buffers.size % 512 == 0).all() and (buffers.size >= 0).all()
     shared = tasks.shares != NONE
-    reads = rank.tasks.reads.lists()
+    reads = lists(rank.tasks.reads)
     assert all(tasks.shares[n] in reads[n] for n in shared.nonzero()[0])
     moved = buffers.origin != range(len(buffers))
     assert tasks.transfer[buffers.producer[moved]].all()  # only boxings make one of another
@@ -49,5 +50,5 @@ def test_a_task_that_reads_a_buffer_twice_is_its_reader_once() -> None:
     program, b = Program((square,), tuple(tensors), ("x",), ("t",), (), None), broadcast(1)
     layout = Layout.of(program, {"op": dict.fromkeys(("x_0", "y_0", "z_0"), b)}, {}, {"x": b})
     rank = rank_tasks((1,), layout)
-    assert rank.tasks.reads.lists() == [[], [0, 0], [1]]
-    assert (rank.readers.lists(), rank.before.lists()) == ([[1], [2], []], [[], [0], [1]])
+    assert lists(rank.tasks.reads) == [[], [0, 0], [1]]
+    assert (lists(rank.readers), lists(rank.before)) == ([[1], [2], []], [[], [0], [1]])
