@@ -59,6 +59,7 @@ class Ascent:
         self.left = everything(dual.network)
         self.best_s, self.best_bytes = np.inf, 0
         self.bound_s, self.raised = -np.inf, -np.inf  # the latter with the price of all memory
+        self.rounded, self.fits = Assignment(np.zeros(0, dtype=np.int64)), False
         self.priced, self.binding = priced or search.limit is None, False
         self.descent = Descent(dual.network, memory_bytes=self.limit)
 
@@ -97,13 +98,18 @@ class Ascent:
     def _round(self) -> bool:
         """Offer what the messages are rounded to, as it is and improved; tell whether that fits."""
         rounded = self.dual.rounded()
-        fits = self._offer(rounded)
-        if self.priced or fits:
-            self._offer(self.descent.refine(rounded))
-        return fits
+        found = self._original(rounded)
+        if found != self.rounded:  # near the end messages are rounded to the same again and again
+            self.rounded, self.fits = found, self._offer(found)
+            if self.priced or self.fits:
+                self._offer(self._original(self.descent.refine(rounded)))
+        return self.fits
 
-    def _offer(self, point: Point) -> bool:
-        found = Restriction(self.dual.network, self.domains).invert(point)
+    def _original(self, point: Point) -> Assignment:
+        """Return the assignment of the original problem that one of what is left stands for."""
+        return Restriction(self.dual.network, self.domains).invert(point)
+
+    def _offer(self, found: Assignment) -> bool:
         cost_s, held, fits = self.offer(found)
         if fits and cost_s < self.best_s:
             self.best_s, self.best_bytes = cost_s, held
