@@ -218,8 +218,6 @@ class Layout:
         names = ("signatures", "variables", "inputs", "redistributions", "after")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 def _moves(program: Program, items: Sequence[Redistribution]) -> Moves:
     """Return redistributions as columns; readers of the program that read no such tensor are left out."""

@@ -10,7 +10,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment, Point, SearchOptions, SearchResult
 
-# Half and twice of these give the same plans and proofs of the frozen suite's 24 cases, in the same time.
+# Half and twice of these two give the same costs and proofs of the frozen suite's 26 searched cases.
 PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
 ASCENTS = 0.8  # so much of the budget may ascents take; the integer program has the rest
 PROGRESS_EVERY_S = 0.1

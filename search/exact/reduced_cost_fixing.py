@@ -34,7 +34,7 @@ PATIENCE = 16
 # So small a part of the choices, or of the slack, makes a smaller problem worth its time: with half of
 # it 9 % (GPT) to 34 % (T5) more work, 0.95 is as good; there is no twice.
 SHRUNK = 0.75
-SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding; half, twice: same
+SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding; half and twice: the same
 
 Offer = Callable[[Assignment], tuple[float, int, bool]]
 

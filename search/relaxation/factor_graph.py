@@ -29,7 +29,7 @@ from autoddl.search.relaxation.srmp import END, NODE, SLOT, TABLE, TERM, USE, Fa
 # has 0.9 % instead of 0.6 %, with 4 only 17 of 24 cases are proven; 16 have 43 million ways to part them.
 MANY_READERS = 8
 # Of a term, sets of readers times pairs of states; beyond it is parted, which 2-D meshes never need. Half
-# and twice give the same plans and proofs.
+# and twice give the same costs and proofs.
 MOST_ENTRIES = 400_000
 
 

@@ -160,7 +160,8 @@ def test_where_nothing_fits_the_error_says_what_would(options: dict[str, Any]) -
     message = str(caught.value)
     assert "\n" not in message
     assert "no plan fits" in message
-    needed = int(re.search(r"needs ([\d,]+) B; give that", message)[1].replace(",", ""))  # type: ignore[index]
+    (given,) = re.findall(r"needs ([\d,]+) B; give that", message)
+    needed = int(given.replace(",", ""))
     found = plan(small(), memory=needed, **where, **options)
     assert found.estimate.memory_bytes <= needed
 

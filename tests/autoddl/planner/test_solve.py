@@ -37,9 +37,9 @@ MESHES = ("2", "8", "2x2", "2x4", "4x2", "2x2x2")
 ROUNDING = 1 + 1e-12
 
 
-def plan(objective: str, **options: object) -> Plan:
+def plan(objective: str, **options: Any) -> Plan:
     options = {"mesh": "2x2", "budget": 3.0, **options}
-    return optimize(transformer(), profile=cluster(), objective=objective, **options)  # type: ignore[arg-type]
+    return optimize(transformer(), profile=cluster(), objective=objective, **options)
 
 
 def test_communication_is_least_among_the_baselines() -> None:

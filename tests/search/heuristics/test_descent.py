@@ -15,6 +15,7 @@ from autoddl.search.result import Assignment
 from autoddl.search.solvers.random_sampling import random_assignment
 from tests.clusters import cluster
 from tests.programs import transformer
+from tests.search import random_problems
 
 
 def one_by_one(descent: Descent, start: Assignment, within: Collection[int]) -> Ints:
@@ -45,3 +46,16 @@ def test_refining_takes_the_best_choices_in_turn(mesh: str, share: float | None,
         found = descent.refine(start, within)
         assert (found != as_ints(start)).any()
         assert (found == one_by_one(descent, start, within)).all()
+
+
+def test_variables_that_read_a_tensor_twice_take_the_best_choices_too() -> None:
+    """Their two states may differ, so that neither alone tells what the factor costs."""
+    twice = 0
+    for seed in range(60):
+        problem = random_problems.graph(seed)
+        pairs = list(zip(problem.factors.variable, problem.factors.factor, strict=True))
+        twice += len(set(pairs)) < len(pairs)
+        start, descent = random_assignment(problem, seed), Descent(problem)
+        every = range(len(start))
+        assert (descent.refine(start, every) == one_by_one(descent, start, every)).all(), seed
+    assert twice > 10

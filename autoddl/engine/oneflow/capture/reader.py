@@ -158,11 +158,12 @@ class _JobReader:
         Its numbers go on from trace to trace: the scheduler's own is left out, clipped gradients are
         counted from 0 in the order in which they are read.
         """
-        name, number, blob = re.fullmatch(r"(.*?)([-_]\d+)?(/.*)", lbn).groups()  # type: ignore[union-attr]
+        named, slash, rest = lbn.partition("/")
+        name, number = re.split(r"([-_]\d+)?$", named, maxsplit=1)[:2]
         if number is None or number[0] == "_":
-            return f"{name}{blob}"
+            return f"{name}{slash}{rest}"
         self.counted[name] += 1
-        return f"{name}-{self.counted[name] - 1}{blob}"
+        return f"{name}-{self.counted[name] - 1}{slash}{rest}"
 
     def _with_phase(self, op: Op, forward: set[str]) -> Op:
         if _is_update(op):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from autoddl.perfmodel.oneflow import memory
 from autoddl.perfmodel.timeline import predict
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.baselines import assignments
 from autoddl.search.network import builder
@@ -18,7 +21,7 @@ from tests.programs import mlp, transformer
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
 @pytest.mark.parametrize("make", [mlp, transformer])
-def test_a_step_is_never_below_its_bound(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_step_is_never_below_its_bound(make: Callable[[], Program], mesh: str) -> None:
     problem = builder.build(make(), Mesh.parse(mesh), cluster())
     points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(3))]
     for assignment in points:
@@ -28,7 +31,7 @@ def test_a_step_is_never_below_its_bound(make, mesh: str) -> None:  # type: igno
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
 @pytest.mark.parametrize("make", [mlp, transformer])
-def test_a_step_takes_what_its_layout_says(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_step_takes_what_its_layout_says(make: Callable[[], Program], mesh: str) -> None:
     problem = builder.build(make(), Mesh.parse(mesh), cluster())
     points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(5))]
     for assignment in points:
@@ -41,7 +44,7 @@ def test_a_step_takes_what_its_layout_says(make, mesh: str) -> None:  # type: ig
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
 @pytest.mark.parametrize("make", [mlp, transformer])
-def test_an_estimate_is_what_its_layout_costs(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+def test_an_estimate_is_what_its_layout_costs(make: Callable[[], Program], mesh: str) -> None:
     """Priced op by op and boxing by boxing, by the model that knows layouts only."""
     problem = builder.build(make(), Mesh.parse(mesh), cluster())
     shape = problem.mesh.shape

@@ -188,6 +188,6 @@ def test_optimize_on_one_device_is_trivial_and_applies() -> None:
         )
 
 
-def _flat(built: object) -> tuple[object, ...]:
-    graph, inputs = built  # type: ignore[misc]
+def _flat(built: tuple[object, tuple[object, ...]]) -> tuple[object, ...]:
+    graph, inputs = built
     return (graph, *inputs)
