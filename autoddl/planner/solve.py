@@ -174,9 +174,6 @@ class ProblemSearch:
         self.costs_s.append(result.cost_s)
         if not self.chooses or not request.timed or self.problem.compute_stream:
             return result
-        limited = self.limit is not None and self.most < math.inf
-        if limited and self._memory(result.assignment) > self.most * (self.limit or 0):
-            return result  # given up, whatever a baseline takes
         return with_overlap(self.assigned, result, self.starts, self.limit)
 
     def _memory(self, assignment: Assignment) -> int:
