@@ -48,6 +48,6 @@ def _messages() -> None:
     cost, messages, lent = np.zeros(2), np.zeros((2, 1)), np.zeros((2, 1))
     srmp.lend(graph, cost, messages, lent, 1)
     srmp.sweep(graph, cost, messages, lent, 1)
-    srmp.bound(graph, cost, messages, 1, srmp.parts(graph, messages, lent))
+    srmp.bound(graph, cost, messages, lent, 1)
     srmp.rounded(graph, cost, messages, lent)
-    srmp.excess(graph, srmp.own(graph, cost, messages, lent), messages, lent)
+    srmp.excess(graph, cost, messages, lent)

@@ -121,6 +121,6 @@ class Ascent:
         smaller = self.space.network
         self.left = everything(smaller)
         self.dual = Dual(
-            smaller, prices=old.prices, most_s=old.most_s, copies=old.copies, before=old
+            smaller, byte_s=old.byte_s, most_s=old.most_s, copies=old.copies, before=old
         )
         self.descent = Descent(smaller, memory_bytes=self.limit)
