@@ -6,7 +6,7 @@ Rows (7, 8), () and (9,) are the items 7, 8, 9 and the starts 0, 2, 2, 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +41,17 @@ class Ragged(NamedTuple):
         return Ragged(
             start, self.items[(first - start[:-1]).repeat(np.diff(start)) + _range(start)]
         )
+
+    def distinct(self) -> tuple[Ints, Ints]:
+        """Return the first of the rows that are equal, as they come, and which of those each equals."""
+        data, width = self.items.tobytes(), self.items.itemsize
+        known: dict[bytes, int] = {}
+        found = [
+            known.setdefault(data[width * a : width * b], len(known))
+            for a, b in pairwise(self.start.tolist())
+        ]
+        which = np.array(found, dtype=np.int64)
+        return np.unique(which, return_index=True)[1], which
 
     @property
     def row(self) -> Ints:

@@ -129,7 +129,7 @@ class _Driver:
             return *some.network.costs(assignment), fits
 
         every = Restriction.identity(some.network)
-        found = Ascent(dual, every, offer, self.run, limited=False, fixes=False, priced=priced)
+        found = Ascent(dual, every, offer, self.run, part=True, priced=priced)
         found.run()
         return found
 

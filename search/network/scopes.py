@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from autoddl.grouping import distinct
-from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
+from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.sbp.program import Program
-from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.state import OWN, NdSbp
+from autoddl.sbp.state import OWN
 from autoddl.search.network.cost_network import (
     GRADIENT,
     TENSOR,
@@ -37,13 +36,23 @@ def factors_of(
     """
     operands = (*program.columns.operands, TENSOR, GRADIENT)
     tensor, begin, variable, name = _scopes(program, variables, written)
+    factor = np.repeat(np.arange(len(tensor)), np.diff(begin))
     chosen_by, every = shared([domain.choices for domain in variables.domains])
-    ends = _Ends(begin, chosen_by[variables.domain[variable]], name, every, operands)
-    own = ends.owned if owned else np.zeros(len(tensor), dtype=np.int64)
+    chosen = chosen_by[variables.domain[variable]]
+    first, kind = distinct(chosen, name)  # equal ends are looked at once
+    kinds = [(every[chosen[end]], operands[name[end]]) for end in first.tolist()]
+    by_choice = [[choice[operand] for choice in choices] for choices, operand in kinds]
+    own = np.zeros(len(tensor), dtype=np.bool_)
+    if owned:
+        has_own = np.array([any(OWN in state for state in one) for one in by_choice])
+        own[factor[has_own[kind]]] = True
+
     first, form = distinct(program.columns.form[tensor], own)
     of = [(program.tensors[tensor[i]], bool(own[i])) for i in first.tolist()]
     tables = [redistributor.table(one.shape, one.item_bytes, own=its) for one, its in of]
-    arrays, states = ends.states(tables, form)
+    first, states = distinct(kind, form[factor])
+    which = zip(kind[first].tolist(), form[factor[first]].tolist(), strict=True)
+    arrays = [ints([tables[t].index[state] for state in by_choice[k]]) for k, t in which]
     return Factors(tensor, tables, form, begin, variable, arrays, states, operands, name)
 
 
@@ -90,41 +99,6 @@ def _scopes(
     begin = np.append(starts, len(tensor)) + np.arange(len(starts) + 1)
     node = np.insert(node, starts, maker[moved])
     return moved, begin, node, np.insert(name, starts, output[moved])
-
-
-class _Ends:
-    """What the ends of factors choose from, and by which operand: equal ones are looked at once."""
-
-    def __init__(
-        self, begin: Ints, chosen: Ints, name: Ints, every: Sequence[tuple[NdSignature, ...]],
-        operands: Sequence[str],
-    ) -> None:  # fmt: skip
-        self.begin, self.every, self.operands = begin, every, operands
-        self.kinds, self.kind = np.unique(chosen * len(operands) + name, return_inverse=True)
-
-    def _of(self, kind: int) -> list[NdSbp]:
-        """Return the states of one kind of ends, choice by choice."""
-        chosen, name = divmod(kind, len(self.operands))
-        return [choice[self.operands[name]] for choice in self.every[chosen]]
-
-    @property
-    def owned(self) -> Ints:
-        """Tell of each factor whether some end may have the state OWN."""
-        found = np.array([any(OWN in s for s in self._of(k)) for k in self.kinds.tolist()])
-        return np.maximum.reduceat(found[self.kind].astype(np.int64), self.begin[:-1])
-
-    def states(
-        self, tables: Sequence[RedistributionTable], table: Ints
-    ) -> tuple[Sequence[Ints], Ints]:
-        """Return arrays of states, as indices into a factor's table, and which of them each end has."""
-        factor = np.repeat(np.arange(len(table)), np.diff(self.begin))
-        keys, which = np.unique(self.kind * len(tables) + table[factor], return_inverse=True)
-        arrays = []
-        for key in keys.tolist():
-            kind, at = divmod(key, len(tables))
-            index = tables[at].index
-            arrays.append(ints([index[state] for state in self._of(int(self.kinds[kind]))]))
-        return arrays, which
 
 
 def _reads(pairs: Sequence[tuple[int, int]], name: int) -> Ints:
