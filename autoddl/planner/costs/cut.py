@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.pipeline.stage_partition import UnitChain, cut, strict_in_flight
@@ -20,10 +19,7 @@ from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment
 
-PLACES = 256  # about so many places of a program are candidates for cuts
 ROUNDS = 4  # cuts until the whole memory fits
-
-Floats = npt.NDArray[np.float64]
 
 
 def cut_into_stages(
@@ -56,10 +52,7 @@ class _Cuts:
         self.found = positions(assigned.problem.program)
         self.memories: Memories = {}
         self.whole = self.staged(())
-        self.crossing = self._crossing()
-        self.places = _places(self.crossing, self.found.count)
-        begins = _layer_begins(assigned.problem.program)
-        self.preferred = [n for n, p in enumerate(self.places[1:-1], 1) if p in begins]
+        self.preferred = _layer_begins(assigned.problem.program)
 
     def staged(self, bounds: Sequence[int], recomputed: Sequence[int] = ()) -> Staged:
         return Staged(
@@ -86,7 +79,7 @@ class _Cuts:
                 yield self.staged(found.bounds, over)
             allowed = int((allowed or 0) * self.limit / found.memory_bytes)
 
-    def _bounds(self, chain: UnitChain, limit: int | None) -> list[int]:
+    def _bounds(self, chain: UnitChain, limit: int | None) -> tuple[int, ...]:
         """Return the positions before which the stages but the first begin."""
         stages, count = self.stages, self.micro_batches
         try:
@@ -96,10 +89,10 @@ class _Cuts:
             pairs = zip(chain.held_bytes, chain.active_bytes, strict=True)
             weighed = tuple(float(held + mean * active) for held, active in pairs)
             chosen = cut(replace(chain, seconds=weighed, waiting_s=()), stages, count)
-        return [self.places[unit] for unit in chosen.bounds[1:-1]]
+        return chosen.bounds[1:-1]
 
     def _chain(self, *, again: bool) -> UnitChain:
-        """Return the units between places; with `again` their forward passes are run twice.
+        """Return a unit for each position; with `again` their forward passes are run twice.
 
         Else forward results are copied into buffers, but where no other micro-batch comes between.
         """
@@ -113,28 +106,27 @@ class _Cuts:
             kept = active if kind == "activation" and not again else held
             twice = kind == "gradient" and self.micro_batches > 1  # of a micro-batch, and of all
             kept[self._place(maker)] += size * (1 + twice)
-        bytes_of = [np.add.reduceat(values, self.places[:-1]).tolist() for values in (held, active)]
-        crossing_s = [float(self.crossing[place - 1]) for place in self.places[1:-1]]
         return UnitChain(
-            self._by_unit(item for item in spent if item.phase != ONCE),
-            self._by_unit(item for item in spent if item.phase == ONCE),
-            tuple(crossing_s),
-            *map(tuple, bytes_of),
-            waiting_s=self._by_unit(waiting),
+            self._by_place(item for item in spent if item.phase != ONCE),
+            self._by_place(item for item in spent if item.phase == ONCE),
+            self._crossing_s(),
+            tuple(held.tolist()),
+            tuple(active.tolist()),
+            waiting_s=self._by_place(waiting),
         )
 
-    def _by_unit(self, spent: Iterable[Spent]) -> tuple[float, ...]:
-        seconds = np.zeros(self.found.count)
+    def _by_place(self, spent: Iterable[Spent]) -> tuple[float, ...]:
+        seconds = [0.0] * self.found.count
         for item in spent:
             seconds[min(map(self._place, item.of))] += item.seconds
-        return tuple(np.add.reduceat(seconds, self.places[:-1]).tolist())
+        return tuple(seconds)
 
     def _place(self, name: str) -> int:
         """Return the position of an op, variable or input; the last one for what the graph returns."""
         held = self.found.held.get(name, self.found.count - 1)
         return self.found.op.get(name, held)
 
-    def _crossing(self) -> Floats:
+    def _crossing_s(self) -> tuple[float, ...]:
         """Return for every place between positions the seconds of what crosses it, both ways."""
         whole, change = self.whole, np.zeros(self.found.count + 1)
         for tensor, state in whole.made.items():
@@ -145,16 +137,7 @@ class _Cuts:
                 sent_s = whole.links.seconds(0, 1, whole.local(tensor, state))
                 change[min(places)] += sent_s
                 change[max(places)] -= sent_s
-        return np.cumsum(change)[: self.found.count - 1]
-
-
-def _places(crossing: Floats, count: int) -> list[int]:
-    """Return the cheapest places of each stretch of the program."""
-    stretch = max(1, count // PLACES)
-    found = {0, count}
-    for begin in range(0, len(crossing), stretch):
-        found.add(begin + int(crossing[begin : begin + stretch].argmin()) + 1)
-    return sorted(found)
+        return tuple(np.maximum(np.cumsum(change), 0.0)[: self.found.count - 1].tolist())
 
 
 def _layer_begins(program: Program) -> set[int]:
