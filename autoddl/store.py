@@ -10,9 +10,8 @@ import csv
 import io
 import json
 import os
-import tempfile
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +72,14 @@ def write(path: Path | None, data: bytes) -> None:
         if path.exists() and not path.is_file():  # such as /dev/stdout
             path.write_bytes(data)
             return
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(temporary, _mode(path))
+            temporary.write_bytes(data)
+            if path.exists():
+                shutil.copymode(path, temporary)
             os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise AutoDDLError(
             f"output file {path}: {error.strerror}; make room or give another with -o"
@@ -96,12 +93,3 @@ def csv_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> byte
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue().encode()
-
-
-def _mode(path: Path) -> int:
-    """Return the permissions that an ordinary write would give."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

@@ -77,8 +77,6 @@ class Campaign(ABC, Generic[P]):
         """
         self.parts, self.partial = parts, partial
         self.found: dict[P, Any] = {}
-        self.resumed = 0
-        """How many lines the file had."""
         head = {"format": f"autoddl.{self.kind}.partial", "settings": settings}
         head = json.loads(json.dumps(head))
         if partial is not None:
@@ -172,7 +170,6 @@ class Campaign(ABC, Generic[P]):
                 damaged.append(number)
             else:
                 self.found[part] = result
-                self.resumed += 1
         for number in damaged:
             logger.warning(
                 "%s: line %d is truncated or damaged and is left out; its part is measured again",

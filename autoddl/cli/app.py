@@ -13,7 +13,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.launch.job import LaunchError
 
 PROG = "python -m autoddl"
-BAD_INPUT = 2
+BAD_INPUT, INTERRUPTED = 2, 130
 COMMANDS: Mapping[str, str] = {
     "codegen": "write a saved plan as a Python script that needs only OneFlow",
     "run": "start the ranks of a training script on this node",
@@ -46,9 +46,8 @@ _GROUP = _Commands(
     no_args_is_help=False,
     epilog=f"`{PROG} COMMAND --help` tells the options of a command.",
     context_settings={
-        "token_normalize_func": lambda word: word.replace(
-            "_", "-"
-        ),  # as torchrun: --nproc_per_node
+        # as torchrun: --nproc_per_node
+        "token_normalize_func": lambda word: word.replace("_", "-"),
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
     },
@@ -56,19 +55,26 @@ _GROUP = _Commands(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
-
-    Exit codes: 0; 2 for bad input, a full disk and the like; 124 after a time limit; 130 after Ctrl-C;
-    else that of the rank that failed first (128 + signal if a signal killed it).
-    """
+    """Run one command and return its exit code, see `run`."""
     words = list(sys.argv[1:] if argv is None else argv)
     name = words[0].replace("_", "-") if words else ""
     prefix = f"autoddl {name}" if name in COMMANDS else "autoddl"
     logging.basicConfig(format=f"{prefix}: %(levelname)s: %(message)s", force=True)
+    return run(_GROUP, words, prog=PROG, prefix=prefix)
+
+
+def run(command: click.Command, words: Sequence[str], *, prog: str, prefix: str) -> int:
+    """Run a command, which `prog` calls, and return its exit code; `prefix` is what errors begin with.
+
+    Exit codes: what the command returns, 0 for None; 2 for bad input, a full disk and the like; 124
+    after a time limit; 130 after Ctrl-C; else that of the rank that failed first (128 + signal if a
+    signal killed it).
+    """
     try:
-        return _GROUP.main(words, prog_name=PROG, standalone_mode=False) or 0
+        return command.main(list(words), prog_name=prog, standalone_mode=False) or 0
     except click.ClickException as error:
-        path = PROG if name not in COMMANDS else f"{PROG} {name}"
+        context = getattr(error, "ctx", None)
+        path = prog if context is None else context.command_path
         message = error.format_message().replace("\n", " ").rstrip(".")
         tell(prefix, f"{message}; see `{path} --help`")
     except LaunchError as error:
@@ -81,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         tell(prefix, f"{where}{error.strerror}")
     except (KeyboardInterrupt, click.Abort):
-        return 130
+        return INTERRUPTED
     return BAD_INPUT
 
 

@@ -14,7 +14,6 @@ from autoddl import store
 from autoddl.calibrate.device.op_timing import (
     OpCampaign,
     OpSettings,
-    device_from,
     job_for,
     profile_with,
 )
@@ -74,17 +73,12 @@ def command(
     carry_out("autoddl fit-device", campaign, job)
     timed = campaign.ops
     profile = profile_with(
-        device_from(timed, nproc_per_node), settings,
-        name=output.stem if output else "device", into=base,
-    )  # fmt: skip
+        campaign.device, settings, name=output.stem if output else "device", into=base
+    )
     table = store.csv_bytes(list(Timed.__dataclass_fields__), map(asdict, timed))
     write_all(campaign, [(output, encoded(profile)), (into, encoded(profile)), (csv, table)])
-    show(
-        profile,
-        as_json=as_json,
-        table=lambda: summary(profile.device, timed),
-        closing=[f"wrote {path}" for path in (output, into, csv) if path],
-    )
+    wrote = [f"wrote {path}" for path in (output, into, csv) if path]
+    show(profile, summary(profile.device, timed), wrote, as_json=as_json)
 
 
 def summary(device: Device, ops: Sequence[Timed]) -> Table:

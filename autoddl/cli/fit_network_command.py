@@ -50,20 +50,16 @@ def size(text: str) -> int:
     "--iters",
     "iterations",
     type=click.IntRange(1),
-    default=link_cases.ITERATIONS,
     metavar="N",
-    show_default=True,
-    help="repetitions of a case, as far as the budget allows",
+    help=f"repetitions of a case, as far as the budget allows ({link_cases.ITERATIONS})",
 )
 @click.option(
     "-w",
     "--warmup-iters",
     "warm_up",
     type=click.IntRange(0),
-    default=link_cases.WARM_UP,
     metavar="N",
-    show_default=True,
-    help="repetitions before those",
+    help=f"repetitions before those ({link_cases.WARM_UP})",
 )
 @click.option(
     "--budget",
@@ -76,9 +72,7 @@ def size(text: str) -> int:
 @click.option(
     "--mode",
     type=click.Choice(link_cases.MODES),
-    default="graph",
-    show_default=True,
-    help="boxing in nn.Graph, as plans run it, or of eager tensors",
+    help="boxing in nn.Graph, as plans run it, or of eager tensors (graph)",
 )
 @click.option(
     "--collectives",
@@ -129,10 +123,15 @@ def command(more: tuple[Path, ...], **values: Any) -> None:
     if options.output is not None and options.output.name:  # no folder, which is refused later
         options.csv = options.csv or options.output.with_suffix(".csv")
         options.plot = options.plot or options.output.with_suffix(".png")
-    if options.from_nccl_tests:
-        _import(options)
-    else:
-        _measure(settings_of(options), options)
+    profile = (_imported if options.from_nccl_tests else _measured)(options)
+    if profile is not None:
+        shared = [
+            f"concurrent groups share a link of level {level} to {100 * share:.0f} %"
+            for level, share in profile.sharing.items()
+        ]
+        wrote = [] if options.output is None else [f"wrote {options.output}"]
+        closing = [*shared, profile.source, *wrote]
+        show(profile, summary(profile), closing, as_json=options.as_json)
 
 
 def settings_of(options: SimpleNamespace) -> LinkSettings:
@@ -151,12 +150,13 @@ def settings_of(options: SimpleNamespace) -> LinkSettings:
     return LinkSettings(**asked | {"sizes": sizes, "device": options.device is None})
 
 
-def _measure(settings: LinkSettings, options: SimpleNamespace) -> None:
-    engine = engines.load(ONEFLOW)
+def _measured(options: SimpleNamespace) -> Profile | None:
+    """Measure and write the files; on nodes other than 0 only take part."""
+    settings, engine = settings_of(options), engines.load(ONEFLOW)
     job = probe_job(engine, engine.probes.links, **fields_of(LaunchJob, options))
     if job.node_rank > 0:
         LinkCampaign(settings).run(job)
-        return
+        return None
     device = None if options.device is None else profiles.load(options.device).device
     for path in (options.output, options.csv, options.plot):
         store.check_writable(path)
@@ -167,7 +167,7 @@ def _measure(settings: LinkSettings, options: SimpleNamespace) -> None:
     name = options.output.stem if options.output else "measured"
     profile = profile_of(fits, settings, name=name, device=device or campaign.device)
     write_all(campaign, _files(profile, fits, options))
-    _show(profile, options)
+    return profile
 
 
 def _files(
@@ -185,7 +185,7 @@ def _files(
         yield options.plot, link_plot.draw(fits, profile.name)
 
 
-def _import(options: SimpleNamespace) -> None:
+def _imported(options: SimpleNamespace) -> Profile:
     """Make a profile of the output of nccl-tests."""
     name = options.output.stem if options.output else "nccl-tests"
     base = None if options.device is None else profiles.load(options.device)
@@ -193,17 +193,7 @@ def _import(options: SimpleNamespace) -> None:
         options.from_nccl_tests, level=options.level, base=base, name=name
     )
     store.write(options.output, encoded(profile))
-    _show(profile, options)
-
-
-def _show(profile: Profile, options: SimpleNamespace) -> None:
-    closing = [
-        *(f"concurrent groups share a link of level {level} to {100 * share:.0f} %"
-          for level, share in profile.sharing.items()),
-        profile.source,
-        *([] if options.output is None else [f"wrote {options.output}"]),
-    ]  # fmt: skip
-    show(profile, as_json=options.as_json, table=lambda: summary(profile), closing=closing)
+    return profile
 
 
 def summary(profile: Profile) -> Table:

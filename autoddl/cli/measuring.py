@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from autoddl.perfmodel.profile import Device, Profile
 def carry_out(prefix: str, campaign: Campaign[Any], job: LaunchJob) -> None:
     """Run a campaign with progress on stderr; say that the same command goes on after a failure."""
     partial = campaign.partial
-    if campaign.resumed:
+    if campaign.found:
         count = f"{len(campaign.found)} of {len(campaign.parts)} parts"
         tell(prefix, f"going on with {partial}: {count} are there")
     try:
@@ -80,14 +80,12 @@ def encoded(profile: Profile) -> bytes:
     return (json.dumps(profile.to_json(), indent=1) + "\n").encode()
 
 
-def show(
-    profile: Profile, *, as_json: bool, table: Callable[[], Table], closing: list[str]
-) -> None:
+def show(profile: Profile, table: Table, closing: Iterable[str], *, as_json: bool) -> None:
     """Print a profile as JSON, or a table of it, its device and closing lines."""
     if as_json:
         print(encoded(profile).decode(), end="")
         return
-    Console().print(table())
+    Console().print(table)
     print(_device_line(profile.device), *closing, sep="\n")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ COLUMNS = {
 @click.option("--profile", default="a100-2x16", show_default=True, help="file or bundled name")
 @click.option("--budget", default=20.0, show_default=True, help="seconds for each search")
 @cli.folder("out/zoo")
-def command(models: list[str], meshes: str, profile: str, budget: float, folder: Path) -> int:
+def command(models: Sequence[str], meshes: str, profile: str, budget: float, folder: Path) -> int:
     """Run what is missing, print the table and write it as CSV."""
     known, rows = profiles.load(profile), RowStore(folder / "rows.jsonl")
     found = []

@@ -20,8 +20,11 @@ from rich.console import Console
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.calibrate.device.op_timing import measured_device
-from autoddl.calibrate.network.link_fits import measured_links
+from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for
+from autoddl.calibrate.network.link_campaign import LinkCampaign
+from autoddl.calibrate.network.link_cases import QUICK_SIZES, LinkSettings
+from autoddl.calibrate.network.link_fits import fits_of, profile_of
+from autoddl.calibrate.probe_launches import probe_job
 from autoddl.engine import engines
 from autoddl.launch.launcher import launch
 from autoddl.perfmodel import profile as profiles
@@ -75,9 +78,15 @@ def command(
 def _calibrated(console: Console) -> Profile:
     engine = engines.load("oneflow")
     with _stage(console, f"time the ops of {RANKS} ranks"):
-        device = measured_device(engine, RANKS, quick=True)
+        of_ops = OpSettings(RANKS, quick=True)
+        ops = OpCampaign(of_ops)
+        ops.run(job_for(engine, of_ops))
     with _stage(console, f"time the collectives of {RANKS} ranks"):
-        return measured_links(engine, RANKS, quick=True, device=device)
+        of_links = LinkSettings(RANKS, sizes=QUICK_SIZES, quick=True, device=False)
+        links = LinkCampaign(of_links)
+        links.run(probe_job(engine, engine.probes.links, nproc_per_node=RANKS))
+    fits = fits_of(links.timings, of_links.modes)
+    return profile_of(fits, of_links, name="measured", device=ops.device)
 
 
 @contextmanager

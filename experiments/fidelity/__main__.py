@@ -8,6 +8,7 @@ interrupted run goes on. Without root only plain loopback can be used (`--beds l
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -41,7 +42,7 @@ COLUMNS: frames.Formats = {
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
 @cli.folder("out/fidelity")
 def command(
-    beds: list[str], models: list[str], plans: int, profile: str | None, only_predict: bool,
+    beds: Sequence[str], models: Sequence[str], plans: int, profile: str | None, only_predict: bool,
     folder: Path,
 ) -> None:  # fmt: skip
     """Calibrate, run and predict all plans of all testbeds; print the scores, write and draw them."""

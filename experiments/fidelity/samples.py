@@ -56,4 +56,5 @@ def disturbed(
     point = list(start)
     for index in held:
         point[index] = int(rng.integers(problem.arrays.choices[index]))
-    return Assignment(Descent(problem, frozen=frozenset(held)).refine(point))
+    free = set(range(len(problem))) - set(held)
+    return Assignment(Descent(problem).refine(point, free))

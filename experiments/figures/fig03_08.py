@@ -215,7 +215,7 @@ class FigureCase:
 @cli.listed("--figures", ("3", "8"))
 @click.option("--seconds", default=300.0, show_default=True, help="for each plan")
 @cli.folder("out/fig03_08")
-def command(figures: list[str], seconds: float, folder: Path) -> None:
+def command(figures: Sequence[str], seconds: float, folder: Path) -> None:
     """Plan, print both tables, write them."""
     found: list[Row] = []
     for case in (case for figure in figures for case in _cases(figure)):

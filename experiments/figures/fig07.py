@@ -60,7 +60,7 @@ COLUMNS: frames.Formats = {
 @click.option("--profile", default="v100-8x", show_default=True, help="file or bundled name")
 @cli.folder("out/fig07")
 def command(
-    models: str, mesh: str, seconds: float, seeds: int, solvers: list[str], profile: str, folder: Path
+    models: str, mesh: str, seconds: float, seeds: int, solvers: Sequence[str], profile: str, folder: Path
 ) -> None:  # fmt: skip
     """Run what is missing, print the table, write and draw it."""
     kept, runs = RowStore(folder / "runs.jsonl"), []

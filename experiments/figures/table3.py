@@ -78,7 +78,7 @@ COLUMNS: frames.Formats = {name: "{}" for name in SETTING} | {
               help="of four ranks of this machine, for --measure")  # fmt: skip
 @cli.folder("out/table3")
 def command(
-    models: list[str], devices: Sequence[str], profile: str, memory: str | None, measure: bool,
+    models: Sequence[str], devices: Sequence[str], profile: str, memory: str | None, measure: bool,
     local_profile: Path | None, folder: Path,
 ) -> None:  # fmt: skip
     """Do what is missing, print the tables, write and draw them."""

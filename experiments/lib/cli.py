@@ -1,7 +1,4 @@
-"""Command lines of experiments: click, bad input in one line on stderr with exit code 2.
-
-Where ranks fail their last lines follow, and the code is 1.
-"""
+"""Command lines of experiments: those of autoddl's commands, and options that several have."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ from typing import Any
 
 import click
 
-from autoddl.errors import AutoDDLError
-from autoddl.launch.launcher import LaunchError
+from autoddl.cli import app
+from autoddl.cli.options import Listed
 
-MISSED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+MISSED = 1  # exit code where a bar is missed
 
 
 def run(command: click.Command, name: str, argv: Sequence[str] | None = None) -> int:
@@ -23,22 +20,11 @@ def run(command: click.Command, name: str, argv: Sequence[str] | None = None) ->
 
     `name` is what errors begin with. A command's return value is its exit code; None is 0.
     """
-    try:
-        code = command.main(
-            None if argv is None else list(argv),
-            prog_name=f"python -m experiments.{name}", standalone_mode=False,
-        )  # fmt: skip
-    except LaunchError as error:
-        print(f"{name}: {error}", *error.tail, sep="\n", file=sys.stderr)
-        return MISSED
-    except (click.ClickException, AutoDDLError) as error:
-        text = error.format_message() if isinstance(error, click.ClickException) else error
-        print(f"{name}: {text}", file=sys.stderr)
-        return BAD_INPUT
-    except (click.Abort, KeyboardInterrupt):
-        print(f"{name}: interrupted; what is done is kept", file=sys.stderr)
-        return INTERRUPTED
-    return code or 0
+    words = sys.argv[1:] if argv is None else argv
+    code = app.run(command, words, prog=f"python -m experiments.{name}", prefix=name)
+    if code == app.INTERRUPTED:
+        app.tell(name, "interrupted; what is done is kept")
+    return code
 
 
 def folder(default: str) -> Callable[[Any], Any]:
@@ -59,15 +45,7 @@ def listed(
 ) -> Callable[[Any], Any]:
     """Return an option of names with commas between them, which are checked; all by default."""
     known = list(allowed)
-
-    def split(_: click.Context, __: click.Parameter, value: str) -> list[str]:
-        names = value.split(",") if value else []
-        for each in names:
-            if each not in known:
-                raise AutoDDLError(f"{name}: got {each!r}; there are {', '.join(known)}")
-        return names
-
     return click.option(
-        name, callback=split, default=",".join(known if default is None else default),
+        name, type=Listed(click.Choice(known)), default=",".join(known if default is None else default),
         show_default=True, metavar="NAME,…", **more,
     )  # fmt: skip

@@ -115,7 +115,7 @@ _MAX_POOLINGS: tuple[OpView, ...] = (
 
 
 def _adaptive(dims: int, x: str, y: str) -> Sequence[OpView]:
-    size = (2, 4, 3)[-dims:]
+    size = tuple(map(int, y.split()[2:]))
     return (
         case(f"adaptive_max_pool{dims}d", f"x: {x} -> index: {y}, y: {y}", output_size=size),
         case(f"adaptive_max_pool{dims}d_grad", f"dy: {y}, index: {y}, x: {x} -> dx: {x}"),

@@ -47,8 +47,9 @@ def linear_layers(program: Program) -> list[Layer]:
 
 
 def linear_layers_of(problem: CostNetwork) -> Sequence[Layer]:
-    """Return the linear layers of a problem's program."""
-    return linear_layers(problem.program)
+    """Return the linear layers that are in a problem."""
+    names = set(problem.variables.name)
+    return [layer for layer in linear_layers(problem.program) if layer.op.name in names]
 
 
 def embeddings(program: Program) -> list[Layer]:
@@ -90,9 +91,11 @@ def operand_states(
 
     A backward product that reads the weight makes dX, one that reads X makes a dW of the weight's shape.
     """
-    found = dict[str, Mapping[str, NdSbp]]()
+    found, names = dict[str, Mapping[str, NdSbp]](), set(problem.variables.name)
     made_of = defaultdict[str, list[tuple[tuple[int, ...], NdSbp, NdSbp, NdSbp]]](list)
     for layer, states in layers:
+        if layer.op.name not in names:
+            continue
         out, _ = layer.op.outputs[0]
         found[layer.op.name] = {layer.x: states.x, layer.weight: states.weight, out: states.y}
         made_of[layer.parameter].append((layer.input_shape, states.weight, states.dx, states.dy))

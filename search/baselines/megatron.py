@@ -21,11 +21,7 @@ from autoddl.search.baselines.axes import (
 from autoddl.search.baselines.data_parallel import batch_cut
 from autoddl.search.baselines.flow import Features, flow, network
 from autoddl.search.baselines.held_states import HeldStates
-from autoddl.search.baselines.layers import (
-    bias_of,
-    linear_layers_of,
-    operand_states,
-)
+from autoddl.search.baselines.layers import Layer, bias_of, linear_layers, operand_states
 from autoddl.search.network.cost_network import CostNetwork
 
 WHOLE, ROWS, COLUMNS = range(3)
@@ -42,21 +38,21 @@ def megatron(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: Megatron-LM §3; AutoDDL §5 (best two-dimensional grid).
     """
-    layers, axes = problem.derived(linear_layers_of), live(problem.mesh.shape)
+    layers, axes = linear_layers(problem.program), live(problem.mesh.shape)
     net = network(problem.program, layers)
     found = dict.fromkeys(_paired(net, head) for head in (False, True))
-    some_axes = subsets(axes, len(axes))
-    return [_layout(problem, some, cuts) for some in some_axes for cuts in found if any(cuts)]
+    by = [list(zip(layers, cuts, strict=True)) for cuts in found if any(cuts)]
+    return [_layout(problem, some, cuts) for some in subsets(axes, len(axes)) for cuts in by]
 
 
-def _layout(problem: CostNetwork, axes: Axes, cuts: Cuts) -> HeldStates:
+def _layout(problem: CostNetwork, axes: Axes, cuts: Sequence[tuple[Layer, int]]) -> HeldStates:
     """Return the layout with layers cut over these axes."""
     program, mesh = problem.program, problem.mesh.shape
     whole, vector = state(mesh, (), B, B), state(mesh, axes, S(0), B)
     held = dict.fromkeys(program.parameter, whole)
     held |= batch_cut(program, mesh, [axis for axis in range(len(mesh)) if axis not in axes])
     layers = []
-    for layer, cut in zip(problem.derived(linear_layers_of), cuts, strict=True):
+    for layer, cut in cuts:
         if cut == WHOLE:
             continue
         out, fan_in, features = layer.out, layer.fan_in, layer.features

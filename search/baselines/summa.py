@@ -82,7 +82,9 @@ def _layout(
         shape, dtype = tensor[name].shape, tensor[name].dtype
         features = len(shape) > 1 and dtype.startswith(("float", "bfloat"))
         held[name] = cut(name, S(0) if shape else B, S(len(shape) - 1) if features else B)
-    for name in program.parameter:  # what is added to features or scales them, by the columns
+    variables = problem.variables
+    for node in variables.where("parameter").tolist():
+        name = variables.name[node]  # what is added to features or scales them, by the columns
         shape = tensor[name].shape
         held[name] = cut(name, B, S(len(shape) - 1) if shape and shape[-1] in widths else B)
     layers = []

@@ -54,7 +54,7 @@ def first_points(network: CostNetwork, options: SearchOptions) -> list[Assignmen
 
 
 class Descent:
-    """Descend from given points; `refine` never moves `frozen` variables."""
+    """Descend from given points."""
 
     def __init__(
         self,
@@ -62,18 +62,16 @@ class Descent:
         *,
         memory_bytes: int | None = None,
         deadline: float | None = None,
-        frozen: frozenset[int] = frozenset(),
     ) -> None:
         self.network = network
         self.limit = NO_LIMIT if memory_bytes is None else memory_bytes
         self.deadline = deadline
-        free = np.flatnonzero(network.variables.sizes > 1).tolist()
-        self.free = [node for node in free if node not in frozen]
+        self.free = np.flatnonzero(network.variables.sizes > 1).tolist()
         self.evaluations = 0  # alternatives that were priced
 
     @cached_property
     def cells(self) -> Cells:
-        """Return the moves of blocks, for descents in which no variable is frozen."""
+        """Return the moves of blocks."""
         return build(self.network)
 
     def key(self, assignment: Point) -> Key:
@@ -120,7 +118,10 @@ class Descent:
             turn += 1
 
     def refine(self, start: Point, within: Collection[int] | None = None) -> Ints:
-        """Descend variable by variable; one is looked at again when a neighbour has changed."""
+        """Descend variable by variable; one is looked at again when a neighbour has changed.
+
+        Only variables `within` some move, if given.
+        """
         point = as_ints(start).copy()
         kind = np.full(len(point), OUT)
         ring = np.array([v for v in self.free if within is None or v in within], dtype=np.int64)

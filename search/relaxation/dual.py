@@ -62,8 +62,8 @@ class Dual:
         variables = network.variables
         domains = [variables.domains[number] for number in variables.domain.tolist()]
         self.held = np.concatenate([domain.memory_bytes for domain in domains])
-        compute = np.concatenate([domain.compute_s for domain in domains])
-        self.cost = compute + prices.byte_s * self.held
+        self.compute = np.concatenate([domain.compute_s for domain in domains])
+        self.cost = self.compute + prices.byte_s * self.held
         shape = len(self.terms.variable), max((len(cost) for cost in self.terms.prices), default=1)
         self.messages, self.lent = np.zeros(shape), np.full(shape, np.inf)
         if before is not None:
@@ -167,6 +167,13 @@ class Dual:
         dropped[left] = False
         self.cost[dropped] = np.inf
         self._lend()
+
+    def begin(self, kept: Sequence[Ints]) -> None:
+        """Begin anew, with only the `kept` choices of every node."""
+        self.messages[:], self.forward = 0, True
+        self.cost = self.compute + self.byte_s * self.held
+        self.stop()
+        self.drop(kept)
 
     def price_memory(self, byte_s: float) -> None:
         """Give memory another multiplier."""

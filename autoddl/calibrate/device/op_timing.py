@@ -107,6 +107,11 @@ class OpCampaign(Campaign[OpSource]):
         """Return every op that was timed."""
         return [op for ops in self.found.values() for op in ops]
 
+    @property
+    def device(self) -> Device:
+        """Return what one of the ranks is that have timed them."""
+        return device_of(self.ops, **one_of(self.settings.ranks))
+
     def read(self, line: Any) -> tuple[OpSource, list[Timed]]:
         """See `Campaign.read`."""
         return _BY_NAME[line["source"]], msgspec.convert(line["ops"], list[Timed])
@@ -124,24 +129,6 @@ def job_for(engine: Engine, settings: OpSettings, timeout_s: float | None = None
     """
     limit_s = _LIMIT_S[settings.quick] if timeout_s is None else timeout_s
     return probe_job(engine, engine.probes.ops, nproc_per_node=settings.ranks, timeout_s=limit_s)
-
-
-def measured_device(engine: Engine, nproc_per_node: int, *, quick: bool = False) -> Device:
-    """Time an engine's ops on `nproc_per_node` ranks of this machine at once; return the device.
-
-    Raises:
-        LaunchError: a rank failed, or the time limit was reached.
-        AutoDDLError: bad arguments or no engine.
-    """
-    settings = OpSettings(nproc_per_node, quick)
-    campaign = OpCampaign(settings)
-    campaign.run(job_for(engine, settings))
-    return device_from(campaign.ops, nproc_per_node)
-
-
-def device_from(ops: Sequence[Timed], ranks: int) -> Device:
-    """Return the device on which one of so many ranks of this machine has timed the ops."""
-    return device_of(ops, **one_of(ranks))
 
 
 def profile_with(

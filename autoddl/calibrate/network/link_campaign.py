@@ -18,6 +18,9 @@ from autoddl.calibrate.network.link_cases import (
     RankDevice,
     Timing,
 )
+from autoddl.calibrate.probe_launches import one_of
+from autoddl.perfmodel.calibration.measurements import device_of
+from autoddl.perfmodel.profile import Device
 
 DEVICE = RankDevice()
 
@@ -42,10 +45,13 @@ class LinkCampaign(Campaign[LinkPart]):
         return [self.found[c] for c in self.parts if c is not DEVICE and c in self.found]
 
     @property
-    def device(self) -> dict[str, Any]:
-        """Return what the ranks measured of their device; empty where they did not."""
-        found: dict[str, Any] = self.found.get(DEVICE, {})
-        return found
+    def device(self) -> Device:
+        """Return what one of the ranks is, as they timed it.
+
+        Raises:
+            AutoDDLError: noise hid an operation altogether.
+        """
+        return device_of([self.found[DEVICE]], **one_of(self.settings.nproc_per_node))
 
     def read(self, line: Any) -> tuple[LinkPart, Any]:
         """See `Campaign.read`."""

@@ -11,20 +11,15 @@ from typing import Any
 from msgspec import structs
 
 from autoddl import store
-from autoddl.calibrate.network.link_campaign import LinkCampaign
 from autoddl.calibrate.network.link_cases import (
-    QUICK_SIZES,
     SEND_RECEIVE,
-    SIZES,
     CollectiveCase,
     LinkSettings,
     Timing,
 )
-from autoddl.calibrate.probe_launches import one_of, probe_job
-from autoddl.engine.interface import Engine
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.calibration.alpha_beta import Point
-from autoddl.perfmodel.calibration.measurements import device_of, links_of, sharing_of
+from autoddl.perfmodel.calibration.measurements import links_of, sharing_of
 from autoddl.perfmodel.profile import Device, Link, Profile
 
 logger = logging.getLogger(__name__)
@@ -42,25 +37,15 @@ class LinkFits:
     rows: tuple[Timing, ...]
     links: dict[str, tuple[Link, ...]]
 
-    def link(self, case: CollectiveCase) -> Link | None:
-        """Return the link that was fitted to the points of a case, if any."""
-        return next((link for link in self.links[case.mode] if _key(link) == _key(case)), None)
-
-    def fitted_s(self, row: Timing) -> float | None:
-        """Return what the fit says of a row."""
-        link = self.link(row.case)
-        return None if link is None else fitted_s(link, row.size_bytes)
-
-
-def fitted_s(link: Link, size_bytes: float) -> float:
-    """Return the seconds that a link says of a message size."""
-    return collectives.seconds(
-        link.collective,
-        link.group_size,
-        size_bytes,
-        alpha_s=link.alpha_s,
-        beta_s_per_byte=link.beta_s_per_byte,
-    )
+    def fitted_s(self, case: CollectiveCase, size_bytes: float) -> float | None:
+        """Return what the link fitted to the points of a case says of a message size, if any was."""
+        link = next((link for link in self.links[case.mode] if _key(link) == _key(case)), None)
+        if link is None:
+            return None
+        return collectives.seconds(
+            link.collective, link.group_size, size_bytes,
+            alpha_s=link.alpha_s, beta_s_per_byte=link.beta_s_per_byte,
+        )  # fmt: skip
 
 
 def _key(of: CollectiveCase | Link) -> tuple[Any, ...]:
@@ -91,10 +76,8 @@ def fits_of(rows: Sequence[Timing], modes: Sequence[str]) -> LinkFits:
     return LinkFits(tuple(rows), links)
 
 
-def profile_of(
-    results: LinkFits, settings: LinkSettings, *, name: str, device: Device | dict[str, Any]
-) -> Profile:
-    """Return the profile of the first mode; `device` is one, or what the ranks measured of theirs."""
+def profile_of(results: LinkFits, settings: LinkSettings, *, name: str, device: Device) -> Profile:
+    """Return the profile of a device and of the links in the first mode."""
     nodes, ranks = settings.nnodes, settings.nproc_per_node
     where = (
         f"{nodes} nodes with {ranks} CPU ranks each"
@@ -103,8 +86,6 @@ def profile_of(
     )
     mode, levels = settings.modes[0], settings.levels
     links = results.links[mode]
-    if not isinstance(device, Device):
-        device = device_of([device], **one_of(ranks))
     # Nothing ties pairs together, so some send while others receive: they don't tell what is shared.
     in_step = [link for link in links if link.collective != SEND_RECEIVE]
     return Profile(
@@ -144,38 +125,6 @@ def raw_table(results: LinkFits) -> bytes:
     for row in results.rows:
         values = asdict(row) | asdict(row.case)
         values |= {"size_bytes": round(row.size_bytes), "steps": row.case.steps}
-        values["fitted_s"] = results.fitted_s(row)
+        values["fitted_s"] = results.fitted_s(row.case, row.size_bytes)
         rows.append({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in values.items()})
     return store.csv_bytes(COLUMNS, rows)
-
-
-def measured_links(
-    engine: Engine,
-    nproc_per_node: int,
-    *,
-    quick: bool = False,
-    mode: str = "graph",
-    device: Device | None = None,
-) -> Profile:
-    """Run `nproc_per_node` ranks on this machine's CPU and return their profile.
-
-    Args:
-        engine: whose ranks are measured.
-        nproc_per_node: ranks; one rank gives a profile without links.
-        quick: fewer message sizes, groups and repetitions: under a minute on 4 ranks.
-        mode: "graph" measures boxing inside nn.Graph, as plans use it, "eager" that of tensors.
-        device: of the profile, as measured_device returns it; timed roughly if not given.
-
-    Raises:
-        LaunchError: ranks failed again and again.
-        AutoDDLError: bad arguments, no engine, or too much noise to fit anything.
-    """
-    job = probe_job(engine, engine.probes.links, nproc_per_node=nproc_per_node)
-    sizes = QUICK_SIZES if quick else SIZES
-    settings = LinkSettings(
-        nproc_per_node, mode=mode, sizes=sizes, quick=quick, device=device is None
-    )
-    campaign = LinkCampaign(settings)
-    campaign.run(job)
-    fits = fits_of(campaign.timings, settings.modes)
-    return profile_of(fits, settings, name="measured", device=device or campaign.device)

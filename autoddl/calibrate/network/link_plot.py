@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from autoddl.calibrate.network.link_cases import BETWEEN, CollectiveCase, Timing
-from autoddl.calibrate.network.link_fits import LinkFits, fitted_s
+from autoddl.calibrate.network.link_fits import LinkFits
 from autoddl.errors import AutoDDLError
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, without its yellow.
@@ -33,12 +33,7 @@ def check_available() -> None:
 
 
 def draw(results: LinkFits, title: str) -> bytes:
-    """Return a PNG: message size against seconds, both logarithmic.
-
-    Raises:
-        AutoDDLError: matplotlib is not installed.
-    """
-    check_available()
+    """Return a PNG: message size against seconds, both logarithmic."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -79,10 +74,10 @@ def _line(panel: Any, results: LinkFits, rows: Sequence[Timing], index: int, kin
         sizes, [row.seconds for row in shown], marker, color=colour, markersize=5, label=kind,
         fillstyle="none" if index >= len(_COLOURS) else "full",
     )  # fmt: skip
-    link = results.link(shown[0].case)
-    if link is not None:
-        grid = np.geomspace(min(sizes), max(sizes), 41)
-        panel.loglog(grid, [fitted_s(link, n) for n in grid], color=colour, linewidth=1)
+    grid = np.geomspace(min(sizes), max(sizes), 41)
+    fitted = [results.fitted_s(shown[0].case, n) for n in grid]
+    if None not in fitted:
+        panel.loglog(grid, fitted, color=colour, linewidth=1)
     panel.grid(visible=True, which="major", linewidth=0.3)
 
 

@@ -62,7 +62,7 @@ COLUMNS: frames.Formats = {
 @click.option("--again", is_flag=True, help="measure what the folder has already, too")
 @cli.folder("out/bench_search")
 def command(
-    only: list[str], limit: float, repeat: int, again: bool, folder: Path, **search: Any
+    only: Sequence[str], limit: float, repeat: int, again: bool, folder: Path, **search: Any
 ) -> int:
     """Measure what is missing, print the table and the bars."""
     found = chosen(only)

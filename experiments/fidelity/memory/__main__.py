@@ -71,7 +71,7 @@ COLUMNS: frames.Formats = {
 @click.option("--compute-stream", is_flag=True)
 @cli.folder("out/memory")
 def command(
-    models: list[str], meshes: str, plans: int, seed: int, compute_stream: bool, folder: Path
+    models: Sequence[str], meshes: str, plans: int, seed: int, compute_stream: bool, folder: Path
 ) -> int:
     """Run what is missing, print the table, write and draw it."""
     kept = RowStore(folder / "runs.jsonl")

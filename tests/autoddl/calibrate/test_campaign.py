@@ -43,7 +43,7 @@ def sizes(path: Path) -> list[int]:
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "network.json.partial"
     parts = Sizes(path, SETTINGS)
-    assert not parts.resumed
+    assert not parts.found
     for size in (16, 64, 128):
         parts.add({"size": size})
     return path
@@ -51,14 +51,13 @@ def path(tmp_path: Path) -> Path:
 
 def test_it_goes_on(path: Path) -> None:
     again = Sizes(path, dict(SETTINGS))
-    assert again.resumed == 3
     assert again.sizes == [16, 64, 128]
     again.forget()
     assert not path.exists()
 
 
 def test_fresh_forgets(path: Path) -> None:
-    assert not Sizes(path, SETTINGS, fresh=True).resumed
+    assert not Sizes(path, SETTINGS, fresh=True).found
     assert sizes(path) == []
 
 
@@ -101,7 +100,7 @@ def test_other_settings(path: Path) -> None:
 def test_an_empty_file_is_none(tmp_path: Path) -> None:
     path = tmp_path / "x.partial"
     path.touch()
-    assert not Sizes(path, SETTINGS).resumed
+    assert not Sizes(path, SETTINGS).found
     assert json.loads(path.read_text())["settings"] == {"ranks": 2, "sizes": [16, 64]}
 
 

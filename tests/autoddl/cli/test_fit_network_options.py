@@ -31,8 +31,8 @@ class Asked:
     settings: LinkSettings | None = None
     options: SimpleNamespace
 
-    def measure(self, settings: LinkSettings, options: SimpleNamespace) -> None:
-        self.settings, self.options = settings, options
+    def measure(self, options: SimpleNamespace) -> None:
+        self.settings, self.options = fit_network_command.settings_of(options), options
 
     def read(self, options: SimpleNamespace) -> None:
         self.options = options
@@ -42,8 +42,8 @@ class Asked:
 def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], Asked]:
     def run(arguments: list[str]) -> Asked:
         asked = Asked()
-        monkeypatch.setattr(fit_network_command, "_measure", asked.measure)
-        monkeypatch.setattr(fit_network_command, "_import", asked.read)
+        monkeypatch.setattr(fit_network_command, "_measured", asked.measure)
+        monkeypatch.setattr(fit_network_command, "_imported", asked.read)
         monkeypatch.setattr(link_plot, "find_spec", lambda name: name)  # as if it were installed
         assert main(["fit-network", *arguments]) == 0
         return asked

@@ -67,4 +67,4 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         argv += ["--folder", str(tmp_path)]
         assert cli.run(table3.command, "figures.table3", argv) == 2
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and "wide, deep" in said[0] and "63" in said[1]
+    assert len(said) == 2 and "'wide', 'deep'" in said[0] and "63" in said[1]

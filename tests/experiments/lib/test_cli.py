@@ -13,18 +13,21 @@ from autoddl.errors import AutoDDLError
 from autoddl.launch.launcher import LaunchError
 from experiments.lib import cli
 
+SEE = "see `python -m experiments.lib.example --help`\n"
+FAILED = SimpleNamespace(message="rank 1 failed", tail=("a", "b"), log_dir="logs", exit_code=139)
+
 
 @click.command()
 @cli.listed("--names", ("a", "b", "c"), ("a", "b"), help="of things")
 @click.option("--number", default=1)
 @cli.folder("out/never")
-def command(names: list[str], number: int, folder: Path) -> int | None:
+def command(names: tuple[str, ...], number: int, folder: Path) -> int | None:
     if number == 7:
         raise AutoDDLError("seven is too many")
     if number == 8:
         raise KeyboardInterrupt
     if number == 9:
-        raise LaunchError(SimpleNamespace(message="rank 1 failed", tail=("a", "b")))  # type: ignore[arg-type]
+        raise LaunchError(FAILED)  # type: ignore[arg-type]
     print(*names, folder.exists())
     return None if number < 2 else number
 
@@ -42,12 +45,12 @@ def test_values_and_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("argv", "code", "text"),
     [
-        (["--names", "a,d"], 2, "lib.example: --names: got 'd'; there are a, b, c\n"),
-        (["--number", "x"], 2, "'--number': 'x' is not a valid integer.\n"),
-        (["--other"], 2, "(Did you mean one of: '--folder', '--help'?)\n"),
+        (["--names", "a,d"], 2, f"'--names': 'd' is not one of 'a', 'b', 'c'; {SEE}"),
+        (["--number", "x"], 2, f"'--number': 'x' is not a valid integer; {SEE}"),
+        (["--other"], 2, f"(Did you mean one of: '--folder', '--help'?); {SEE}"),
         (["--number", "7"], 2, "lib.example: seven is too many\n"),
         (["--number", "8"], 130, "lib.example: interrupted; what is done is kept\n"),
-        (["--number", "9"], 1, "lib.example: rank 1 failed\na\nb\n"),
+        (["--number", "9"], 139, "rank 1 failed\na\nb\nlib.example: logs of all ranks: logs\n"),
     ],
 )
 def test_what_goes_wrong(

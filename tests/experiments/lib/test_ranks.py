@@ -21,7 +21,7 @@ def test_modules_are_found_in_any_folder(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_a_process_says_at_last_is_the_error(tmp_path: Path) -> None:
-    with pytest.raises(AutoDDLError, match="--models: got 'lstm'"):
+    with pytest.raises(AutoDDLError, match="'--models': 'lstm' is not one of"):
         ranks.in_child("experiments.bench.zoo", ["--models", "lstm", "--folder", str(tmp_path)])
     with pytest.raises(AutoDDLError, match=r"not done after 0\.01 s"):
         ranks.in_child("experiments.bench.zoo", ["--help"], 0.01)

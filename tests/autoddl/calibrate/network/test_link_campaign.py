@@ -13,7 +13,7 @@ import pytest
 
 from autoddl.calibrate import campaign, probe_launches
 from autoddl.calibrate.campaign import OnProgress
-from autoddl.calibrate.network.link_campaign import LinkCampaign
+from autoddl.calibrate.network.link_campaign import DEVICE, LinkCampaign
 from autoddl.calibrate.network.link_cases import (
     QUICK_SIZES,
     CollectiveCase,
@@ -112,7 +112,7 @@ def test_one_launch_measures_all(start: Callable[..., Ranks]) -> None:
     seen: list[tuple[str, float]] = []
     measure(links, lambda text, done: seen.append((text, done)))
     assert tuple(timing.case for timing in links.timings) == SMALL.cases()
-    assert links.device == {"matmul": {}}
+    assert links.found[DEVICE] == {"matmul": {}}
     (task,) = ranks.tasks
     assert (task.settings, task.more) == (SMALL, False)
     assert seen[0] == ("starting the ranks", 0.0)
@@ -200,7 +200,7 @@ def test_the_device_is_not_left_out(start: Callable[..., Ranks]) -> None:
     ranks, links = start(*[(CRASH, 4)] * 20), LinkCampaign(SMALL)
     with pytest.raises(LaunchError):
         measure(links)
-    assert len(ranks.tasks) == 3 and not links.device
+    assert len(ranks.tasks) == 3 and DEVICE not in links.found
 
 
 def test_time_limit_and_ports(start: Callable[..., Ranks]) -> None:

@@ -81,7 +81,8 @@ def test_noise_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     made[1] = replace(made[1], seconds=-1e-6)
     results = fits_of(made, SETTINGS.modes)
     assert f"{made[1].case.label} of 65536 bytes drowned in noise" in caplog.text
-    assert results.fitted_s(made[1]) == pytest.approx(RESULTS.fitted_s(made[1]))
+    of_it = made[1].case, made[1].size_bytes
+    assert results.fitted_s(*of_it) == pytest.approx(RESULTS.fitted_s(*of_it))
 
 
 def test_raw_table() -> None:
