@@ -50,20 +50,16 @@ def size(text: str) -> int:
     "--iters",
     "iterations",
     type=click.IntRange(1),
-    default=link_cases.ITERATIONS,
     metavar="N",
-    show_default=True,
-    help="repetitions of a case, as far as the budget allows",
+    help=f"repetitions of a case, as far as the budget allows ({link_cases.ITERATIONS})",
 )
 @click.option(
     "-w",
     "--warmup-iters",
     "warm_up",
     type=click.IntRange(0),
-    default=link_cases.WARM_UP,
     metavar="N",
-    show_default=True,
-    help="repetitions before those",
+    help=f"repetitions before those ({link_cases.WARM_UP})",
 )
 @click.option(
     "--budget",
@@ -76,9 +72,7 @@ def size(text: str) -> int:
 @click.option(
     "--mode",
     type=click.Choice(link_cases.MODES),
-    default="graph",
-    show_default=True,
-    help="boxing in nn.Graph, as plans run it, or of eager tensors",
+    help="boxing in nn.Graph, as plans run it, or of eager tensors (graph)",
 )
 @click.option(
     "--collectives",

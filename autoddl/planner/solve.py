@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
+from heapq import heapify, heappop, heappush
 
 from autoddl.collector import uncollected
 from autoddl.errors import AutoDDLError, InfeasibleError
@@ -173,9 +174,6 @@ class ProblemSearch:
         self.costs_s.append(result.cost_s)
         if not self.chooses or not request.timed or self.problem.compute_stream:
             return result
-        limited = self.limit is not None and self.most < math.inf
-        if limited and self._memory(result.assignment) > self.most * (self.limit or 0):
-            return result  # given up, whatever a baseline takes
         return with_overlap(self.assigned, result, self.starts, self.limit)
 
     def _memory(self, assignment: Assignment) -> int:
@@ -216,17 +214,21 @@ def with_overlap(
 ) -> SearchResult:
     """Return the baseline whose step takes less than that of a search's result, if there is one.
 
-    Steps are simulated in the order of their bounds, until these exceed the fastest one that fits.
+    Best first: a step is simulated when its bound is the least of all that wait, and memory is only
+    asked of what is the fastest then.
     """
-    best_s, best = assigned(result.assignment).step_s, ""
-    others = {name: assigned(start) for name, start in starts.items()}
-    for name, other in sorted(others.items(), key=lambda item: item[1].least_step_s):
-        if other.least_step_s >= best_s:
+    rows = [assigned(result.assignment), *map(assigned, starts.values())]
+    waiting = [(row.least_step_s, turn, False) for turn, row in enumerate(rows)]
+    heapify(waiting)
+    while True:
+        _, turn, simulated = heappop(waiting)
+        found = rows[turn]
+        if not simulated:
+            heappush(waiting, (found.step_s, turn, True))
+        elif turn == 0:
+            return result
+        elif limit is None or found.memory_bytes <= limit:
             break
-        if other.step_s < best_s and (limit is None or other.memory_bytes <= limit):
-            best_s, best = other.step_s, name
-    if not best:
-        return result
-    label = f"{result.solver}, then {best} for its overlap"
-    found = others[best].problem.result(label, others[best].assignment)
-    return replace(found, lower_bound_s=result.lower_bound_s, trace=result.trace)
+    label = f"{result.solver}, then {list(starts)[turn - 1]} for its overlap"
+    chosen = found.problem.result(label, found.assignment)
+    return replace(chosen, lower_bound_s=result.lower_bound_s, trace=result.trace)

@@ -1,7 +1,8 @@
 """In which order the ranks of a pipeline run forward and backward passes.
 
 GPipe, 1F1B (Narayanan et al., PipeDream-flush) and Megatron's interleaved 1F1B fix the order on each
-rank; OneFlow's graphs don't: there whatever is ready first runs first, as long as credits last.
+rank; OneFlow's graphs don't: there whatever is ready first runs first, as long as credits last. Plans
+are for the last; by the others, which have closed forms, the simulator is checked.
 
 With 3 micro-batches on 2 ranks rank 0 runs F0 F1 F2 B2 B1 B0 under GPipe, F0 F1 B0 F2 B1 B2 under 1F1B.
 """

@@ -34,22 +34,23 @@ def nd_signatures(
 def nd_products(
     view: OpView,
     mesh: Sequence[int],
-    one_axis: Sequence[Iterable[Signature]],
+    one_axis: Sequence[Sequence[Signature]],
     *,
     float_operands: frozenset[str] | None = None,
 ) -> tuple[NdSignature, ...]:
     """Return the products of one signature per axis that cut every operand evenly.
 
-    `one_axis` has the signatures of each axis; `float_operands` is as in `nd_signatures`.
+    `one_axis` has the signatures of each axis, all-broadcast first, which is all that there is to an
+    axis of one device; `float_operands` is as in `nd_signatures`.
     """
     usable = [
         [
             s
-            for s in entries
+            for s in (entries if size > 1 else entries[:1])
             if float_operands is None
             or all(n in float_operands for n, x in s.items() if x.kind == "P")
         ]
-        for entries in one_axis
+        for entries, size in zip(one_axis, mesh, strict=True)
     ]
     names, sizes = view.inputs + view.outputs, tuple(mesh)
     found = []

@@ -41,7 +41,7 @@ def finish(run: Incumbent, ascent: Ascent, go_on: Callable[[Ascent], None]) -> N
         begin_s, before_s = run.left_s(), run.best_s
         slack_s = _slack_s(run, ascent)
         reduced = np.sort(np.concatenate(ascent.dual.reduced_costs()))
-        whole = np.searchsorted(reduced, slack_s, side="right") <= most + len(ascent.domains)
+        whole = np.searchsorted(reduced, slack_s, side="right") <= most + len(ascent.space.domains)
         found = _solved(run, ascent, slack_s if whole else reduced[most])
         if whole:
             if found is not None:
@@ -65,9 +65,7 @@ def _solved(run: Incumbent, ascent: Ascent, slack_s: float) -> SearchResult | No
 
     There is none if nothing fits.
     """
-    pairs = zip(ascent.domains, ascent.dual.kept(slack_s), strict=True)
-    left = [domain[choices] for domain, choices in pairs]
-    few = Restriction.apply(run.network, left)
+    few = Restriction.apply(run.network, ascent.space.within(ascent.dual.kept(slack_s)))
     asked = SearchOptions(run.left_s(), memory_bytes=run.limit, stop_gap=run.stop_gap)
     try:
         found = solved(few.network, asked)

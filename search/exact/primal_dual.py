@@ -19,16 +19,15 @@ that layers have equal messages does not make their choices equal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from autoddl.search.exact.milp_finisher import finish
 from autoddl.search.exact.reduced_cost_fixing import Ascent
 from autoddl.search.heuristics.descent import cheapest, least_memory, replicated
 from autoddl.search.incumbent import PROVEN, Incumbent
-from autoddl.search.network.cost_network import CostNetwork, Ints
+from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.quotient import Quotient, quotient
-from autoddl.search.reductions.restriction import everything, restricted
+from autoddl.search.reductions.restriction import Restriction, everything
 from autoddl.search.relaxation.dual import Dual
 from autoddl.search.relaxation.lagrangian import ENOUGH, Lagrangian
 from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchResult
@@ -93,14 +92,14 @@ class _Driver:
 
     def _layers(self, few: Dual) -> None:
         """Go on with all layers, from the messages of a few: by the quotient first, if it is exact."""
-        some, domains, dual = self.some, everything(self.network), few
+        some, left, dual = self.some, everything(self.network), few
         if some.exact and not self._over():
-            folded = self._dual(some.network, few, copies=some.multiplicities)
-            found = self._ascend(some, folded)
-            dual, domains = found.dual, some.lifted(found.choices())
+            found = self._ascend(some, self._dual(some.network, few, copies=some.multiplicities))
+            dual, left = found.dual, some.lifted(found.choices())
         if not self._over():
-            most = self._dual(restricted(self.network, domains), dual, scopes=some.scopes)
-            self._ascend(self.whole, most, domains)
+            space = Restriction.apply(self.network, left)
+            most = self._dual(space.network, dual, scopes=some.scopes)
+            self._ascend(self.whole, most, space)
 
     def _dual(self, network: CostNetwork, before: Dual, **options: Any) -> Dual:
         """Return the relaxation of a network that begins with the messages of another one."""
@@ -129,13 +128,13 @@ class _Driver:
             _, _, fits = self.run.offer(some.invert(assignment))
             return *some.network.costs(assignment), fits
 
-        every = everything(some.network)
+        every = Restriction.identity(some.network)
         found = Ascent(dual, every, offer, self.run, limited=False, fixes=False, priced=priced)
         found.run()
         return found
 
     def _ascend(
-        self, some: Quotient, dual: Dual, domains: Sequence[Ints] | None = None, *,
+        self, some: Quotient, dual: Dual, space: Restriction | None = None, *,
         priced: bool = True,
     ) -> Ascent:  # fmt: skip
         """Raise the bound of the whole network."""
@@ -143,7 +142,8 @@ class _Driver:
         def offer(assignment: Assignment) -> tuple[float, int, bool]:
             return self.run.offer(some.invert(assignment))
 
-        found = Ascent(dual, domains or everything(some.network), offer, self.run, priced=priced)
+        space = space or Restriction.identity(some.network)
+        found = Ascent(dual, space, offer, self.run, priced=priced)
         if some is self.whole:
             self.last = found
         self._go_on(found)

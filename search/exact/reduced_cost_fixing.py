@@ -11,16 +11,16 @@ Source: Balas and Martin 1980 (variable fixing by reduced costs).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from autoddl.search.heuristics.descent import Descent
 from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import Ints
-from autoddl.search.reductions.restriction import Restriction, everything, restricted
+from autoddl.search.reductions.restriction import Restriction, everything
 from autoddl.search.relaxation.dual import Dual
-from autoddl.search.result import Assignment, Point
+from autoddl.search.result import Assignment
 
 # What half and twice of these do was measured on GPT with 12 and 24 layers, BERT and T5; work is rounds
 # of dual ascent times choices.
@@ -42,18 +42,18 @@ Offer = Callable[[Assignment], tuple[float, int, bool]]
 class Ascent:
     """Raise the bound of one problem, and fix, until it is solved or nothing moves.
 
-    `domains` has for each variable of the dual's network which choices of the original one are left
-    there, `left` those of them that are left now. `offer` takes an assignment of the
-    original one and returns its cost, bytes, and whether it fits. A bound that is not `limited` holds
-    for plans with the memory of the best one, not with that of the search. Where memory has no
-    multiplier yet, and the first rounding does not fit, it ends as `binding`.
+    `space` is the dual's network as a restriction of the original one, `left` are the choices that are
+    left of it now. `offer` takes an assignment of the original one and returns its cost, bytes, and
+    whether it fits. A bound that is not `limited` holds for plans with the memory of the best one, not
+    with that of the search. Where memory has no multiplier yet, and the first rounding does not fit, it
+    ends as `binding`.
     """
 
     def __init__(
-        self, dual: Dual, domains: Sequence[Ints], offer: Offer, search: Incumbent, *,
+        self, dual: Dual, space: Restriction, offer: Offer, search: Incumbent, *,
         limited: bool = True, fixes: bool = True, priced: bool = False,
     ) -> None:  # fmt: skip
-        self.dual, self.domains, self.offer, self.search = dual, domains, offer, search
+        self.dual, self.space, self.offer, self.search = dual, space, offer, search
         self.limit = search.limit if limited else None
         self.fixes = fixes
         self.left = everything(dual.network)
@@ -84,7 +84,7 @@ class Ascent:
 
     def choices(self) -> list[Ints]:
         """Return which choices of the original variables are left."""
-        return [domain[left] for domain, left in zip(self.domains, self.left, strict=True)]
+        return self.space.within(self.left)
 
     def _bound(self) -> float:
         """Return the bound in seconds, without the price of the memory that is allowed."""
@@ -98,16 +98,12 @@ class Ascent:
     def _round(self) -> bool:
         """Offer what the messages are rounded to, as it is and improved; tell whether that fits."""
         rounded = self.dual.rounded()
-        found = self._original(rounded)
+        found = self.space.invert(rounded)
         if found != self.rounded:  # near the end messages are rounded to the same again and again
             self.rounded, self.fits = found, self._offer(found)
             if self.priced or self.fits:
-                self._offer(self._original(self.descent.refine(rounded)))
+                self._offer(self.space.invert(self.descent.refine(rounded)))
         return self.fits
-
-    def _original(self, point: Point) -> Assignment:
-        """Return the assignment of the original problem that one of what is left stands for."""
-        return Restriction(self.dual.network, self.domains).invert(point)
 
     def _offer(self, found: Assignment) -> bool:
         cost_s, held, fits = self.offer(found)
@@ -118,12 +114,11 @@ class Ascent:
     def _fix(self, slack: float) -> None:
         """Remove choices; make a smaller problem without them where that is worth its time."""
         self.left = self.dual.kept(slack)
-        self.dual.drop(self.left)
-        if sum(map(len, self.left)) > SHRUNK * sum(map(len, self.domains)):
+        if sum(map(len, self.left)) > SHRUNK * sum(map(len, self.space.domains)):
+            self.dual.drop(self.left)
             return
-        self.domains = self.choices()
-        old = self.dual
-        smaller = restricted(old.network, self.left)
+        old, self.space = self.dual, self.space.narrowed(self.left)
+        smaller = self.space.network
         self.left = everything(smaller)
         self.dual = Dual(
             smaller, prices=old.prices, most_s=old.most_s, copies=old.copies, before=old

@@ -22,7 +22,7 @@ from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import find
 from autoddl.sbp.shards import all_states, local_bytes, local_shape
 from autoddl.sbp.state import NdSbp, broadcast
-from autoddl.search.network.choices import SignatureLists, choices, whole_where_single
+from autoddl.search.network.choices import SignatureLists, choices
 from autoddl.search.network.cost_network import (
     GRADIENT,
     TENSOR,
@@ -89,7 +89,6 @@ class _Builder:
         self.redistributor = Redistributor(mesh, profile, any_order=limits.any_order)
         self.kept = kept_flags(program)
         self.cache: dict[Any, Any] = {}
-        self.locals: dict[tuple[tuple[int, ...], NdSbp], tuple[int, ...] | None] = {}
 
     def network(self) -> CostNetwork:
         self.pins.check()
@@ -138,17 +137,14 @@ class _Builder:
         if name in self.shared:
             return (broadcast(self.mesh.ndim),)
         if pinned is None:
+            any_order = self.limits.any_order
             return self._cached(
                 ("states", shape),
                 lambda: tuple(
-                    s
-                    for s in all_states(
-                        shape, self.mesh.shape, partial=False, any_order=self.limits.any_order
-                    )
-                    if whole_where_single(s, self.mesh)
+                    all_states(shape, self.mesh.shape, partial=False, any_order=any_order)
                 ),
             )
-        if pinned not in tuple(all_states(shape, self.mesh.shape, partial=False)):
+        if pinned not in all_states(shape, self.mesh.shape, partial=False):
             raise AutoDDLError(
                 f"pin of {name}: state {pinned} does not cut shape {shape} evenly on mesh "
                 f"{self.mesh}; choose dims that the axes divide"
@@ -267,25 +263,20 @@ class _Builder:
                 f"pin: op {op.name} updates {wanted} in place, and {op.type} has no such signature; "
                 "leave the pin out"
             )
-        operands = {o: self.program.tensor[t] for o, t in op.operands}
-        memory = [sum(self._bytes(operands[o], c[o]) for o in kept) for c in found]
-        known: dict[tuple[tuple[int, ...], ...], float] = {}  # by local shapes
-        seconds = []
-        for choice in found:
-            local = tuple([self._local(t.shape, choice[o]) or t.shape for o, t in operands.items()])
-            if local not in known:
-                known[local] = op_s(self.profile.device, OpWork.local(op, operands, local))
-            seconds.append(known[local])
-        return Domain(found, np.array(seconds), ints(memory))
-
-    def _bytes(self, tensor: Tensor, state: NdSbp) -> int:
-        return math.prod(self._local(tensor.shape, state) or tensor.shape) * tensor.item_bytes
-
-    def _local(self, shape: tuple[int, ...], state: NdSbp) -> tuple[int, ...] | None:
-        key = shape, state
-        if key not in self.locals:
-            self.locals[key] = local_shape(shape, state, self.mesh.shape)
-        return self.locals[key]
+        operands, mesh = {o: self.program.tensor[t] for o, t in op.operands}, self.mesh.shape
+        local = {  # by operand and state
+            o: {s: local_shape(t.shape, s, mesh) or t.shape for s in {c[o] for c in found}}
+            for o, t in operands.items()
+        }
+        shapes = [tuple([of[choice[o]] for o, of in local.items()]) for choice in found]
+        known = {
+            each: op_s(self.profile.device, OpWork.local(op, operands, each))
+            for each in dict.fromkeys(shapes)
+        }
+        sizes = [
+            sum(math.prod(local[o][c[o]]) * operands[o].item_bytes for o in kept) for c in found
+        ]
+        return Domain(found, np.array([known[each] for each in shapes]), ints(sizes))
 
     def _choices(self, op: Op) -> tuple[NdSignature, ...]:
         return self._cached(

@@ -17,7 +17,7 @@ from autoddl.sbp.rules.candidates import (
     nd_signatures,
 )
 from autoddl.sbp.rules.registry import OpView, Signature, find, signatures
-from autoddl.sbp.state import B, NdSbp, Sbp
+from autoddl.sbp.state import Sbp
 
 SignatureLists = Callable[[Op, int], tuple[Signature, ...]]
 """The engine's one-axis signatures of an op over a number of devices; () if unknown or not asked."""
@@ -63,7 +63,6 @@ def choices(
             f"rule of {op.type}: can't be used on op {op.name} ({error!r}); correct the rule, "
             "or capture the graph again"
         ) from error
-    found = tuple(c for c in found if all(whole_where_single(s, mesh) for s in c.values()))
     return in_any_order(found, mesh.shape) if limits.any_order else found
 
 
@@ -84,11 +83,6 @@ def _common(
     """Return ours that the engine lists, and all-broadcast; all of ours where it has no list."""
     known = {_states(view, signature) for signature in listed}
     return tuple(s for i, s in enumerate(ours) if i == 0 or not known or _states(view, s) in known)
-
-
-def whole_where_single(state: NdSbp, mesh: Mesh) -> bool:
-    """Tell whether a state is B on the axes of one device, where all states are the same."""
-    return all(s == B for s, size in zip(state, mesh.shape, strict=True) if size == 1)
 
 
 def unknown_types(program: Program) -> dict[str, int]:

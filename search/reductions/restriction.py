@@ -5,17 +5,15 @@ domains (a, b, c), (p, q) restricted to (0, 2), (1): the choices (1, 0) there st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from autoddl.search.network.cost_network import CostNetwork, Domain, Ints, as_ints
 from autoddl.search.result import Assignment, Point
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +22,11 @@ class Restriction:
 
     network: CostNetwork
     domains: Sequence[Ints]
+
+    @classmethod
+    def identity(cls, network: CostNetwork) -> Restriction:
+        """Return the network with all its choices."""
+        return cls(network, everything(network))
 
     @classmethod
     def apply(cls, network: CostNetwork, domains: Sequence[Ints]) -> Restriction:
@@ -44,6 +47,10 @@ class Restriction:
         """Return the choices of the whole network that some of the restricted one's are."""
         return [mine[some] for mine, some in zip(self.domains, domains, strict=True)]
 
+    def narrowed(self, domains: Sequence[Ints]) -> Restriction:
+        """Return the restriction of the whole network to some choices of the restricted one."""
+        return Restriction(restricted(self.network, domains), self.within(domains))
+
 
 def everything(network: CostNetwork) -> list[Ints]:
     """Return all choices of every variable."""
@@ -61,24 +68,19 @@ def restricted(network: CostNetwork, domains: Sequence[Ints]) -> CostNetwork:
     names = [numbers.setdefault(domain.tobytes(), len(numbers)) for domain in domains]
     different = list(dict(zip(names, domains, strict=True)).values())
     left, count = np.array(names, dtype=np.int64), len(different)
-    known: dict[object, Any] = {}
+    known: dict[tuple[int, int], Any] = {}
 
-    def once(key: object, make: Callable[[], _T]) -> _T:
+    def some(values: Any, name: int) -> Any:
+        """Return values of the choices that are left: one object for each two objects."""
+        key, kept = (id(values), name), different[name]
         if key not in known:
-            known[key] = make()
-        found: _T = known[key]
-        return found
-
-    def domain(number: int, name: int) -> Domain:
-        old, kept = variables.domains[number], different[name]
-        return Domain(
-            once((id(old.choices), name), lambda: tuple([old.choices[i] for i in kept.tolist()])),
-            once((id(old.compute_s), name), lambda: old.compute_s[kept]),
-            once((id(old.memory_bytes), name), lambda: old.memory_bytes[kept]),
-        )
+            listed = isinstance(values, tuple)
+            known[key] = tuple([values[i] for i in kept.tolist()]) if listed else values[kept]
+        return known[key]
 
     pairs, which = np.unique(variables.domain * count + left, return_inverse=True)
-    fewer = [domain(*divmod(pair, count)) for pair in pairs.tolist()]
+    places = [(variables.domains[pair // count], pair % count) for pair in pairs.tolist()]
+    fewer = [Domain(*[some(values, name) for values in old]) for old, name in places]
     pairs, states = np.unique(factors.states * count + left[factors.variable], return_inverse=True)
     arrays = [factors.arrays[pair // count][different[pair % count]] for pair in pairs.tolist()]
     return replace(
