@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoddl.sbp.program import Program
 from autoddl.sbp.rules.registry import find
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
 from autoddl.search.network.evaluator import BlockMove
@@ -22,15 +23,18 @@ from autoddl.search.network.evaluator import BlockMove
 ROOT_FAMILIES = ("matmul", "conv", "embedding")
 
 
+def contractions(program: Program, phase: str, *families: str) -> Ints:
+    """Return the positions of the ops of a phase whose rule is of one of the families."""
+    columns = program.columns
+    rules = [find(name) for name in columns.types]
+    types = [rule is not None and rule.family in families for rule in rules]
+    return np.flatnonzero(np.array(types, dtype=np.bool_)[columns.type] & (columns.phase == phase))
+
+
 def roots(network: CostNetwork, phase: str = "forward") -> list[int]:
     """Return the variables of the contractions of one phase."""
-    program, ops = network.program.columns, network.variables.op
-    rules = [find(name) for name in program.types]
-    families = [rule is not None and rule.family in ROOT_FAMILIES for rule in rules]
-    types = np.array(families, dtype=np.bool_)
-    variables = np.flatnonzero(ops >= 0)
-    op = ops[variables]
-    found: list[int] = variables[types[program.type[op]] & (program.phase[op] == phase)].tolist()
+    places = contractions(network.program, phase, *ROOT_FAMILIES)
+    found: list[int] = np.flatnonzero(np.isin(network.variables.op, places)).tolist()
     return found
 
 
