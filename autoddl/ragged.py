@@ -38,9 +38,8 @@ class Ragged(NamedTuple):
         """Return the rows of these numbers."""
         first = self.start[numbers]
         start = _starts(self.start[numbers + 1] - first)
-        return Ragged(
-            start, self.items[(first - start[:-1]).repeat(np.diff(start)) + _range(start)]
-        )
+        places = (first - start[:-1]).repeat(np.diff(start)) + np.arange(start[-1])
+        return Ragged(start, self.items[places])
 
     def distinct(self) -> tuple[Ints, Ints]:
         """Return the first of the rows that are equal, as they come, and which of those each equals."""
@@ -61,7 +60,3 @@ class Ragged(NamedTuple):
 
 def _starts(counts: Ints) -> Ints:
     return np.concatenate((np.zeros(1, dtype=np.int64), counts.cumsum()))
-
-
-def _range(start: Ints) -> Ints:
-    return np.arange(start[-1])

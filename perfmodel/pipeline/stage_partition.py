@@ -2,9 +2,9 @@
 
 A step takes T = (m − 1) · max t_i + Σ t_i + Σ e_i + max o_i for m micro-batches: t_i seconds of stage i
 per micro-batch, e_i of the transfers at cut i, o_i what stage i does once per step. Each stage must fit
-into memory. Σ t_i is the same for all cuts; what is left has two maxima and a sum. For upper limits
-on both maxima the cheapest cuts are a dynamic program over windows; best-first branch and bound over
-boxes of such limits finds the optimum.
+into memory. Σ t_i is the same for all cuts, but for what the last stage is spared; what is left has two
+maxima and a sum. For upper limits on both maxima the cheapest cuts are a dynamic program over
+windows; best-first branch and bound over boxes of such limits finds the optimum.
 
 Units of 3, 1, 2 and 2 s in two stages with 4 micro-batches and free transfers are cut in the middle:
 4 s each, a step of 3·4 + 8 = 20 s. After the first unit it would be 3·5 + 8 = 23 s.
@@ -15,7 +15,7 @@ Source: AMP, supplement 6.4 (its dynamic program keeps one maximum; memory and o
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from heapq import heappop, heappush
 from itertools import pairwise
 
@@ -38,7 +38,8 @@ class UnitChain:
     By unit: `seconds` of forward and backward of one micro-batch, `once_s` seconds once per step,
     `held_bytes` that are there all the time, `active_bytes` per micro-batch in flight. `transfer_s`
     has for each place between units the seconds per micro-batch, both directions, if the chain is
-    cut there; infinity forbids it.
+    cut there; infinity forbids it. `waiting_s` are more seconds of a micro-batch by unit, for what it
+    takes that others come between its passes: in all stages but the last; by default none.
     """
 
     seconds: tuple[float, ...]
@@ -46,12 +47,15 @@ class UnitChain:
     transfer_s: tuple[float, ...]
     held_bytes: tuple[int, ...]
     active_bytes: tuple[int, ...]
+    waiting_s: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.seconds)
         if count == 0:
             raise AutoDDLError("chain without units; give at least one")
-        for name in ("seconds", "once_s", "transfer_s", "held_bytes", "active_bytes"):
+        if not self.waiting_s:
+            object.__setattr__(self, "waiting_s", (0.0,) * count)
+        for name in (f.name for f in fields(self)):
             values, between = tuple(getattr(self, name)), name == "transfer_s"
             object.__setattr__(self, name, values)
             wanted = count - between
@@ -152,7 +156,8 @@ def _cut(
     chain: UnitChain, bounds: tuple[int, ...], micro_batches: int, in_flight: Sequence[int]
 ) -> Cut:
     spans = list(pairwise(bounds))
-    stage_s = tuple(float(sum(chain.seconds[a:b])) for a, b in spans)
+    stage_s = [float(sum(chain.seconds[a:b]) + sum(chain.waiting_s[a:b])) for a, b in spans[:-1]]
+    stage_s.append(float(sum(chain.seconds[slice(*spans[-1])])))
     once_s = tuple(float(sum(chain.once_s[a:b])) for a, b in spans)
     transfer_s = [chain.transfer_s[b - 1] for b in bounds[1:-1]]
     memory = tuple(
@@ -189,12 +194,16 @@ class _Windows:
     """The cheapest cuts under limits on the stages' seconds, `once_s` and bytes."""
 
     def __init__(self, chain: UnitChain, in_flight: Sequence[int]) -> None:
-        seconds, once_s = (0.0, *chain.seconds), (0.0, *chain.once_s)
-        self.seconds, self.once_s = np.cumsum(seconds), np.cumsum(once_s)
-        self.transfer_s = np.array([np.inf, *chain.transfer_s, np.inf])
+        self.last_s, waiting_s, self.once_s = (
+            np.cumsum((0.0, *values)) for values in (chain.seconds, chain.waiting_s, chain.once_s)
+        )
+        self.other_s = self.last_s + waiting_s
+        transfer_s = np.array([np.inf, *chain.transfer_s, np.inf])
+        # What it takes to begin a stage at a place, the last one with all that waits before it.
+        self.begin_s = [transfer_s] * (len(in_flight) - 1) + [transfer_s + waiting_s]
         held, active = (0, *chain.held_bytes), (0, *chain.active_bytes)
         self.memory = [np.cumsum(held) + count * np.cumsum(active) for count in in_flight]
-        self.ends = np.arange(len(self.seconds))
+        self.ends = np.arange(len(self.last_s))
         self.fits = [np.zeros_like(self.ends)] * len(in_flight)
 
     def limit(self, limit_bytes: int) -> None:
@@ -202,23 +211,26 @@ class _Windows:
         self.fits = [np.searchsorted(sums, sums - limit_bytes) for sums in self.memory]
 
     def cheapest(self, stage_s: float, once_s: float) -> tuple[float, tuple[int, ...] | None]:
-        """Return the least Σ e_i, and the bounds, with max t_i ≤ `stage_s` and max o_i ≤ `once_s`."""
-        earliest = np.maximum(
-            np.searchsorted(self.seconds, self.seconds - stage_s),
-            np.searchsorted(self.once_s, self.once_s - once_s),
+        """Return the least sum, and the bounds, with max t_i ≤ `stage_s` and max o_i ≤ `once_s`.
+
+        The sum is Σ e_i and the `waiting_s` of all stages but the last.
+        """
+        once = np.searchsorted(self.once_s, self.once_s - once_s)
+        other, last = (
+            np.maximum(once, np.searchsorted(sums, sums - stage_s))
+            for sums in (self.other_s, self.last_s)
         )
-        first = np.maximum(earliest, self.fits[0])
-        costs = [np.where((first == 0) & (self.ends > 0), 0.0, np.inf)]
-        begins = [first]
-        for fits in self.fits[1:]:
-            begins.append(np.maximum(earliest, fits))
-            costs.append(self._least(costs[-1] + self.transfer_s, begins[-1]))
+        earliest = [other] * (len(self.fits) - 1) + [last]
+        begins = [np.maximum(*pair) for pair in zip(earliest, self.fits, strict=True)]
+        costs = [np.where((begins[0] == 0) & (self.ends > 0), 0.0, np.inf)]
+        for begin, begin_s in zip(begins[1:], self.begin_s[1:], strict=True):
+            costs.append(self._least(costs[-1] + begin_s, begin))
         if not np.isfinite(costs[-1][-1]):
             return np.inf, None
         bounds = [len(self.ends) - 1]
-        for cost, begin in zip(costs[-2::-1], begins[:0:-1], strict=True):
-            start, end = int(begin[bounds[-1]]), bounds[-1]
-            window = cost[start:end] + self.transfer_s[start:end]
+        for stage in range(len(costs) - 1, 0, -1):
+            start, end = int(begins[stage][bounds[-1]]), bounds[-1]
+            window = (costs[stage - 1] + self.begin_s[stage])[start:end]
             bounds.append(start + int(window.argmin()))
         return float(costs[-1][-1]), (0, *reversed(bounds))
 
@@ -242,9 +254,9 @@ def _fastest(
         windows.limit(limit_bytes)
     least_t, least_o = (
         max(float(np.diff(sums).max()), sums[-1] / len(in_flight) * (1 - ROUNDING))
-        for sums in (windows.seconds, windows.once_s)
+        for sums in (windows.last_s, windows.once_s)
     )
-    same_t, same_o = (ROUNDING * sums[-1] for sums in (windows.seconds, windows.once_s))
+    same_t, same_o = (ROUNDING * sums[-1] for sums in (windows.other_s, windows.once_s))
     best_s, best = np.inf, None
     boxes = [(0.0, least_t, np.inf, least_o, np.inf, 0.0)]
     while boxes:
@@ -258,7 +270,8 @@ def _fastest(
         if bounds is None:
             continue
         at = np.array(bounds)
-        top_t = float(np.diff(windows.seconds[at]).max())
+        stage_s = np.append(np.diff(windows.other_s[at[:-1]]), np.diff(windows.last_s[at[-2:]]))
+        top_t = float(stage_s.max())
         top_o = float(np.diff(windows.once_s[at]).max())
         total_s = repeats * top_t + top_o + transfers_s
         if total_s < best_s:

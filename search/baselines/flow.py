@@ -14,7 +14,8 @@ import numpy as np
 
 from autoddl.compiled import compiled
 from autoddl.sbp.program import Program
-from autoddl.search.baselines.layers import Layer, contractions
+from autoddl.search.baselines.layers import Layer
+from autoddl.search.heuristics.cells import contractions
 from autoddl.search.network.cost_network import Ints
 
 WHOLE, CUT = 1, 2  # features; 0 where no parameter is behind a tensor (masks, say)
@@ -44,7 +45,7 @@ def network(program: Program, layers: Sequence[Layer]) -> Features:
     x, product = np.full(len(program.ops), -1), np.zeros(len(program.ops), dtype=np.int64)
     for layer in layers:
         x[columns.place[layer.op.name]] = columns.number[dict(layer.op.inputs)[layer.x]]
-    product[contractions(program, "forward")] = 1
+    product[contractions(program, "forward", "matmul")] = 1
     elements = [np.prod(shape, dtype=np.int64) for shape, _ in columns.forms]
     return Features(
         np.flatnonzero(columns.phase == "forward"),

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from autoddl.sbp.program import Op, Program
-from autoddl.sbp.rules.registry import find
 from autoddl.sbp.state import NdSbp
 from autoddl.search.baselines.axes import LayerStates
+from autoddl.search.heuristics.cells import contractions
 from autoddl.search.network.cost_network import CostNetwork, Ints
 
 CASTS = ("cast", "amp_white_identity", "amp_black_identity")  # between a parameter and its readers
@@ -73,7 +73,7 @@ def backward_products(problem: CostNetwork) -> Sequence[Product]:
     """Return the contractions of the backward pass that are in a problem."""
     program, before = problem.program, _before_casts(problem.program)
     number = program.columns.number
-    places = np.intersect1d(contractions(program, "backward"), problem.variables.op)
+    places = np.intersect1d(contractions(program, "backward", "matmul"), problem.variables.op)
     return [
         (
             op,
@@ -108,14 +108,6 @@ def operand_states(
                 if made == shape:
                     found[op.name] = {**dict.fromkeys(others, dy), operand: mine, out: result}
     return found
-
-
-def contractions(program: Program, phase: str, family: str = "matmul") -> Ints:
-    """Return the positions of the ops of a phase whose rule is of the family."""
-    columns = program.columns
-    rules = [find(name) for name in columns.types]
-    types = np.array([rule is not None and rule.family == family for rule in rules], dtype=np.bool_)
-    return np.flatnonzero(types[columns.type] & (columns.phase == phase))
 
 
 def _before_casts(program: Program) -> Ints:

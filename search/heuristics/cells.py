@@ -1,8 +1,7 @@
 """Blocks of coordinate descent: a layer's contraction with the variables around it that follow it.
 
 Each cell gives one block move: its root, a contraction (matmul, convolution, embedding), takes a
-signature and everything else in the cell takes what is cheapest next to it. Cells that repeat also move
-together.
+signature and everything else in the cell takes what is cheapest next to it.
 
     fc1 (root) → bias_add → gelu: 12 alternatives, one for each signature of fc1, not 12 · 9 · 7.
 
@@ -11,13 +10,12 @@ Source: AutoDDL §4.4 (a coordinate is a layer).
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from autoddl.sbp.program.blocks import pattern
+from autoddl.sbp.program import Program
 from autoddl.sbp.rules.registry import find
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
 from autoddl.search.network.evaluator import BlockMove
@@ -25,23 +23,18 @@ from autoddl.search.network.evaluator import BlockMove
 ROOT_FAMILIES = ("matmul", "conv", "embedding")
 
 
-@dataclass(frozen=True)
-class Cells:
-    """The moves over cells: `single` one cell each, `tied` all cells of the same kind at once."""
-
-    single: tuple[BlockMove, ...]
-    tied: tuple[BlockMove, ...]
+def contractions(program: Program, phase: str, *families: str) -> Ints:
+    """Return the positions of the ops of a phase whose rule is of one of the families."""
+    columns = program.columns
+    rules = [find(name) for name in columns.types]
+    types = [rule is not None and rule.family in families for rule in rules]
+    return np.flatnonzero(np.array(types, dtype=np.bool_)[columns.type] & (columns.phase == phase))
 
 
 def roots(network: CostNetwork, phase: str = "forward") -> list[int]:
     """Return the variables of the contractions of one phase."""
-    program, ops = network.program.columns, network.variables.op
-    rules = [find(name) for name in program.types]
-    families = [rule is not None and rule.family in ROOT_FAMILIES for rule in rules]
-    types = np.array(families, dtype=np.bool_)
-    variables = np.flatnonzero(ops >= 0)
-    op = ops[variables]
-    found: list[int] = variables[types[program.type[op]] & (program.phase[op] == phase)].tolist()
+    places = contractions(network.program, phase, *ROOT_FAMILIES)
+    found: list[int] = np.flatnonzero(np.isin(network.variables.op, places)).tolist()
     return found
 
 
@@ -59,82 +52,40 @@ def single(network: CostNetwork, variable: int) -> BlockMove:
     return block(network, [variable], [np.arange(len(network.variables.of(variable).choices))])
 
 
-def build(network: CostNetwork) -> Cells:
-    """Return the cells of a network and their moves."""
-    members, classes = _members(network), _classes(network)
-    shared: dict[object, tuple[Ints, ...]] = {}
-    moves: list[BlockMove] = []
-    groups: dict[object, list[tuple[list[int], tuple[Ints, ...]]]] = defaultdict(list)
-    for root, cell in members.items():
-        key = tuple(classes[variable] for variable in cell)
-        if key not in shared:
-            shared[key] = _columns(network, cell)
-        moves.append(block(network, cell, shared[key]))
-        groups[classes[root], len(shared[key][0])].append((cell, shared[key]))
-    tied = [
-        block(
-            network, [v for cell, _ in group for v in cell], [c for _, some in group for c in some]
-        )
-        for group in groups.values()
-    ]
-    return Cells(tuple(moves), tuple(tied))
+def build(network: CostNetwork) -> list[BlockMove]:
+    """Return the moves of all cells of a network."""
+    return [block(network, cell, _columns(network, cell)) for cell in _members(network)]
 
 
-def _members(network: CostNetwork) -> dict[int, list[int]]:
-    """Give every variable that a root reaches to its nearest root; lists are in breadth-first order."""
-    sources = roots(network)
-    owner = {root: root for root in sources}
-    queue = deque(sources)
-    for root, variables in _same_module(network, sources).items():
-        for variable in variables:
-            owner[variable] = root
-            queue.append(variable)
-    while queue:
-        variable = queue.popleft()
-        for neighbour in network.neighbours(variable):
-            if neighbour not in owner:
-                owner[neighbour] = owner[variable]
-                queue.append(neighbour)
-    cells: dict[int, list[int]] = {root: [] for root in sources}
-    for root in sources:
-        seen, queue = {root}, deque([root])
-        while queue:
-            variable = queue.popleft()
-            cells[root].append(variable)
+def _members(network: CostNetwork) -> list[list[int]]:
+    """Return the variables of each root's cell, in breadth-first order."""
+    owner, cells = _owners(network), []
+    for root in roots(network):
+        cell, seen = [root], {root}
+        for variable in cell:  # which grows meanwhile
             for neighbour in network.neighbours(variable):
                 if neighbour not in seen and owner[neighbour] == root:
                     seen.add(neighbour)
-                    queue.append(neighbour)
+                    cell.append(neighbour)
+        cells.append(cell)
     return cells
 
 
-def _same_module(network: CostNetwork, sources: list[int]) -> dict[int, list[int]]:
-    """Return the variables of every module that has exactly one root, by root."""
-    number, names = network.modules
-    found = {}
-    for which in np.unique(number).tolist():
-        inside = [root for root in sources if number[root] == which]
-        if names[which] and len(inside) == 1:
-            others = np.flatnonzero(number == which).tolist()
-            found[inside[0]] = [variable for variable in others if variable != inside[0]]
-    return found
-
-
-def _classes(network: CostNetwork) -> list[object]:
-    """Name every variable up to the number of its layer, so that repeated layers get equal names."""
-    variables, program = network.variables, network.program
-    number, names = network.modules
-    seen: dict[object, int] = defaultdict(int)
-    classes: list[object] = []
-    for v, (op, kind, size) in enumerate(
-        zip(variables.op.tolist(), variables.kind.tolist(), variables.sizes.tolist(), strict=True)
-    ):
-        named = program.ops[op].type if op >= 0 else variables.kinds[kind]
-        leaf = variables.name[v].rpartition(".")[2] if named == "parameter" else ""
-        key = int(number[v]), named, leaf
-        classes.append((pattern(names[number[v]]), named, leaf, seen[key], size))
-        seen[key] += 1
-    return classes
+def _owners(network: CostNetwork) -> dict[int, int]:
+    """Return the root of its module, if that has just one, or else the nearest one, by variable."""
+    sources, (number, names) = roots(network), network.modules
+    owner = {root: root for root in sources}
+    for module, count in Counter(number[sources].tolist()).items():
+        if names[module] and count == 1:
+            inside = np.flatnonzero(number == module).tolist()
+            owner |= dict.fromkeys(inside, next(root for root in inside if root in owner))
+    reached = list(owner)
+    for variable in reached:  # which grows meanwhile
+        for neighbour in network.neighbours(variable):
+            if neighbour not in owner:
+                owner[neighbour] = owner[variable]
+                reached.append(neighbour)
+    return owner
 
 
 def _columns(network: CostNetwork, cell: list[int]) -> tuple[Ints, ...]:

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autoddl.search.heuristics.cells import Cells, build, single
+from autoddl.search.heuristics.cells import build, single
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import OUT, WAITING, BlockMove, Queue, block_of, descend
 from autoddl.search.result import Assignment, Point, SearchOptions
@@ -70,7 +70,7 @@ class Descent:
         self.evaluations = 0  # alternatives that were priced
 
     @cached_property
-    def cells(self) -> Cells:
+    def cells(self) -> list[BlockMove]:
         """Return the moves of blocks."""
         return build(self.network)
 
@@ -84,30 +84,28 @@ class Descent:
         return self.deadline is not None and time.perf_counter() > self.deadline
 
     def disturbed(self, assignment: Point, rng: np.random.Generator) -> Ints:
-        """Return a point with one block, or all blocks of one kind, changed at random."""
+        """Return a point with one block changed at random."""
         point = as_ints(assignment).copy()
-        moves = (*self.cells.tied, *self.cells.single)
-        moves = moves or tuple([single(self.network, variable) for variable in self.free])
+        moves = self.cells or [single(self.network, variable) for variable in self.free]
         if moves:
             move = moves[int(rng.integers(len(moves)))]
             point[move.variables] = move.columns[:, int(rng.integers(move.columns.shape[1]))]
         return point
 
     def run(self, start: Point) -> Ints:
-        """Return the fixed point below `start`: of all blocks of one kind, of blocks, of variables."""
+        """Return the fixed point below `start`: of blocks and of variables."""
         point = as_ints(start).copy()
         while not self.late():
             before = self.key(point)
-            for moves in (self.cells.tied, self.cells.single):
-                self._sweep(point, moves)
+            self._sweep(point)
             point = self.refine(point)
             if not _better(self.key(point), before):
                 break
         return point
 
-    def _sweep(self, point: Ints, moves: Sequence[BlockMove]) -> None:
-        """Take the best alternative of each move in turn until none improves."""
-        idle, turn = 0, 0
+    def _sweep(self, point: Ints) -> None:
+        """Take the best alternative of each block in turn until none improves."""
+        idle, turn, moves = 0, 0, self.cells
         memory = self.network.memory_bytes(point)
         while moves and idle < len(moves) and not self.late():
             move = moves[turn % len(moves)]

@@ -123,21 +123,24 @@ def mixed(network: CostNetwork, fitting: Point, cheaper: Point, limit: int) -> A
     Components in which they differ are taken from either.
     """
     net, one, other = network.arrays, as_ints(fitting).copy(), as_ints(cheaper)
-    apart = components(network, one, other)
+    component = components(network, one, other)
+    of_variable = component[: len(network)]
     (compute_s, held), (other_s, other_held) = unary_of(net, one), unary_of(net, other)
-    saved_s = apart.sums(compute_s - other_s, factor_s(net, one) - factor_s(net, other))
-    more = apart.sums(other_held - held).astype(np.int64)
+    fewer_s = compute_s - other_s, factor_s(net, one) - factor_s(net, other)
+    saved_s = np.bincount(component, np.concatenate(fewer_s))
+    more = np.bincount(of_variable, other_held - held, len(saved_s)).astype(np.int64)
     taken = more < 0  # it starts out as the one that holds less
     left = limit - network.memory_bytes(fitting) - int(more[taken].sum())
     saved_s, more = np.where(taken, -saved_s, saved_s), abs(more)
-    worth = zip(saved_s.tolist(), more.tolist(), range(apart.count), strict=True)
+    parts = np.flatnonzero(saved_s > 0)
+    worth = zip(saved_s[parts].tolist(), more[parts].tolist(), parts.tolist(), strict=True)
     # of equal ones the last, which is the first to be free again
-    each = [(_digits(s / max(1, held)), part, held) for s, held, part in worth if s > 0]
+    each = [(_digits(s / max(1, held)), part, held) for s, held, part in worth]
     for _, part, held in sorted(each, reverse=True):
         if held <= left:
             taken[part] = not taken[part]
             left -= held
-    chosen = apart.variables[taken[apart.component]]
+    chosen = taken[of_variable]
     one[chosen] = other[chosen]
     return Assignment(one)
 

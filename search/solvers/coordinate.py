@@ -1,9 +1,8 @@
 """AutoDDL's coordinate descent: layer after layer takes what is cheapest, with restarts.
 
-A coordinate is a layer with what follows it (cells.py), all equal layers together first, or one
-variable. At a fixed point the search begins anew from another initial guess: the given ones, then the
-best point with one layer, or all equal ones, changed at random. It proves nothing: the bound that
-is returned is that of compute alone.
+A coordinate is a layer with what follows it (cells.py), or one variable. At a fixed point the search
+begins anew from another initial guess: the given ones, then the best point with one layer changed at
+random. It proves nothing: the bound that is returned is that of compute alone.
 
     cost (A, B): (0, 0) 5, (1, 0) 4, (1, 1) 2   from (0, 0): A moves, 4; then B moves, 2; then none.
 

@@ -1,8 +1,8 @@
 """Metropolis–Hastings: a random walk over assignments that prefers cheap ones.
 
 In the long run the walk is at an assignment S with probability π(S) ∝ exp(−cost(S) / temperature).
-That holds for proposals that change one node, which are symmetric. Proposals that change a cell, or
-all cells of one kind, have no way back in one step: its distribution is another one with them.
+That holds for proposals that change one node, which are symmetric. Proposals that change a cell have no
+way back in one step: its distribution is another one with them.
 
 Source: AutoDDL §4.4 (temperature = 1 / β_T); FlexFlow's search.
 """
@@ -80,9 +80,8 @@ class Walk:
         self.problem, self.rng, self.temperature_s = problem, rng, temperature_s
         self.limit = memory_bytes
         self.nodes = np.flatnonzero(problem.variables.sizes > 1).tolist()
-        kinds = cells.build(problem) if cell_share > 0 else cells.Cells((), ())
-        self.kinds = [moves for moves in (kinds.single, kinds.tied) if moves]
-        self.cell_share = cell_share if self.kinds else 0.0
+        self.cells = cells.build(problem) if cell_share > 0 else []
+        self.cell_share = cell_share if self.cells else 0.0
         self.point, self.evaluations = as_ints(start).copy(), 0
         self.seconds, self.memory = problem.costs(start)
 
@@ -141,8 +140,7 @@ class Walk:
         )  # fmt: skip
 
     def _cell(self) -> BlockMove:
-        """Propose an alternative of a cell, or of all cells of one kind."""
-        moves = self.kinds[int(self.rng.integers(len(self.kinds)))]
-        move = moves[int(self.rng.integers(len(moves)))]
+        """Propose an alternative of a cell."""
+        move = self.cells[int(self.rng.integers(len(self.cells)))]
         taken = move.columns[:, int(self.rng.integers(move.columns.shape[1]))]
         return move._replace(columns=np.stack([self.point[move.variables], taken], axis=1))

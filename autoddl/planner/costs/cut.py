@@ -7,10 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from autoddl.errors import InfeasibleError
-from autoddl.perfmodel.pipeline.pipeline_timeline import closed_form_s
 from autoddl.perfmodel.pipeline.stage_partition import UnitChain, cut, strict_in_flight
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
@@ -21,11 +19,7 @@ from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment
 
-PLACES = 256  # about so many places of a program are candidates for cuts
 ROUNDS = 4  # cuts until the whole memory fits
-WORTH = 1e-3  # relative; cuts at other places than the borders of modules have to save so much
-
-Floats = npt.NDArray[np.float64]
 
 
 def cut_into_stages(
@@ -58,13 +52,7 @@ class _Cuts:
         self.found = positions(assigned.problem.program)
         self.memories: Memories = {}
         self.whole = self.staged(())
-        self.crossing = self._crossing()
-        self.places = _places(self.crossing, self.found.count)
-        begins = _layer_begins(assigned.problem.program)
-        self.preferred = [n for n, p in enumerate(self.places[1:-1], 1) if p in begins]
-        # All stages but the last copy forward results into buffers: that is what a unit costs on average.
-        self.copies = self._by_unit(self.whole.copies())
-        self.copied = 1 - 1 / stages if micro_batches > 1 else 0.0
+        self.preferred = _layer_begins(assigned.problem.program)
 
     def staged(self, bounds: Sequence[int], recomputed: Sequence[int] = ()) -> Staged:
         return Staged(
@@ -73,23 +61,17 @@ class _Cuts:
         )  # fmt: skip
 
     def tried(self, *, again: bool) -> Iterator[Staged]:
-        """Yield cuts until one fits; with `again` all stages make their forward results again."""
+        """Yield cuts until one fits; with `again` stages make their forward results again.
+
+        All but the last do, since others' micro-batches come between its passes only there.
+        """
         chain = self._chain(again=again)
         recomputed = range(self.stages - 1) if again else ()
-
-        def at(units: Sequence[int]) -> Staged:
-            return self.staged([self.places[unit] for unit in units], recomputed)
-
         allowed = self.limit
         for _ in range(ROUNDS):
-            units = self._bounds(chain, allowed)
-            found = at(self._settled(chain, units, again=again))
+            found = self.staged(self._bounds(chain, allowed), recomputed)
             yield found
             if self.limit is None or found.memory_bytes <= self.limit:
-                return
-            found = at(units)
-            yield found
-            if found.memory_bytes <= self.limit:
                 return
             flying = found.in_flight
             over = [s for s, m in enumerate(found.memory) if m.total > self.limit and flying[s] > 1]
@@ -98,7 +80,7 @@ class _Cuts:
             allowed = int((allowed or 0) * self.limit / found.memory_bytes)
 
     def _bounds(self, chain: UnitChain, limit: int | None) -> tuple[int, ...]:
-        """Return the units before which the stages but the first begin."""
+        """Return the positions before which the stages but the first begin."""
         stages, count = self.stages, self.micro_batches
         try:
             chosen = cut(chain, stages, count, limit_bytes=limit, preferred=self.preferred)
@@ -106,74 +88,45 @@ class _Cuts:
             mean = sum(strict_in_flight(stages, count)) / stages
             pairs = zip(chain.held_bytes, chain.active_bytes, strict=True)
             weighed = tuple(float(held + mean * active) for held, active in pairs)
-            chosen = cut(replace(chain, seconds=weighed), stages, count)
+            chosen = cut(replace(chain, seconds=weighed, waiting_s=()), stages, count)
         return chosen.bounds[1:-1]
 
-    def _settled(self, chain: UnitChain, units: tuple[int, ...], *, again: bool) -> tuple[int, ...]:
-        """Move one cut after the other as long as that makes the step shorter.
-
-        In the chain all units copy forward results on average, while in truth the last stage does not;
-        with `again` none does.
-        """
-        copies = self.copies * (not again)
-        each = np.array(chain.seconds) - self.copied * copies
-        sums = [np.concatenate([[0.0], np.cumsum(v)]) for v in (each, copies, chain.once_s)]
-
-        def step_s(units: tuple[int, ...]) -> float:
-            ends = np.array((0, *units, len(each)))
-            seconds, copied, once = (np.diff(values[ends]) for values in sums)
-            copied[-1] = 0.0
-            sent_s = [chain.transfer_s[unit - 1] for unit in units]
-            return closed_form_s(
-                (seconds + copied).tolist(),
-                self.micro_batches,
-                transfer_s=sent_s,
-                once_s=once.tolist(),
-            )
-
-        best_s, before = step_s(units), None
-        while units != before:
-            before = units
-            for i in range(len(units)):
-                low, high = (0, *units, len(each))[i], (*units, len(each))[i + 1]
-                for unit in range(low + 1, high):
-                    moved = (*units[:i], unit, *units[i + 1 :])
-                    if (moved_s := step_s(moved)) < best_s * (1 - WORTH):
-                        best_s, units = moved_s, moved
-        return units
-
     def _chain(self, *, again: bool) -> UnitChain:
-        """Return the units between places; with `again` their forward passes are run twice."""
-        spent = self.whole.spent
+        """Return a unit for each position; with `again` their forward passes are run twice.
+
+        Else forward results are copied into buffers, but where no other micro-batch comes between.
+        """
+        spent, waiting = self.whole.spent, list[Spent]()
         if again:
-            spent += [item for item in spent if item.phase == "forward"]
-        seconds = self._by_unit(item for item in spent if item.phase != ONCE)
-        once = self._by_unit(item for item in spent if item.phase == ONCE)
-        if not again:
-            seconds += self.copied * self.copies
+            waiting = [item for item in spent if item.phase == "forward"]
+        elif self.micro_batches > 1:
+            waiting = list(self.whole.copies())
         held, active = (np.zeros(self.found.count, dtype=np.int64) for _ in range(2))
         for maker, size, kind in self.whole.sizes():
             kept = active if kind == "activation" and not again else held
             twice = kind == "gradient" and self.micro_batches > 1  # of a micro-batch, and of all
             kept[self._place(maker)] += size * (1 + twice)
-        bytes_of = [np.add.reduceat(values, self.places[:-1]).tolist() for values in (held, active)]
-        crossing_s = [float(self.crossing[place - 1]) for place in self.places[1:-1]]
         return UnitChain(
-            tuple(seconds.tolist()), tuple(once.tolist()), tuple(crossing_s), *map(tuple, bytes_of)
+            self._by_place(item for item in spent if item.phase != ONCE),
+            self._by_place(item for item in spent if item.phase == ONCE),
+            self._crossing_s(),
+            tuple(held.tolist()),
+            tuple(active.tolist()),
+            waiting_s=self._by_place(waiting),
         )
 
-    def _by_unit(self, spent: Iterable[Spent]) -> Floats:
-        seconds = np.zeros(self.found.count)
+    def _by_place(self, spent: Iterable[Spent]) -> tuple[float, ...]:
+        seconds = [0.0] * self.found.count
         for item in spent:
             seconds[min(map(self._place, item.of))] += item.seconds
-        return np.add.reduceat(seconds, self.places[:-1])
+        return tuple(seconds)
 
     def _place(self, name: str) -> int:
         """Return the position of an op, variable or input; the last one for what the graph returns."""
         held = self.found.held.get(name, self.found.count - 1)
         return self.found.op.get(name, held)
 
-    def _crossing(self) -> Floats:
+    def _crossing_s(self) -> tuple[float, ...]:
         """Return for every place between positions the seconds of what crosses it, both ways."""
         whole, change = self.whole, np.zeros(self.found.count + 1)
         for tensor, state in whole.made.items():
@@ -184,16 +137,7 @@ class _Cuts:
                 sent_s = whole.links.seconds(0, 1, whole.local(tensor, state))
                 change[min(places)] += sent_s
                 change[max(places)] -= sent_s
-        return np.cumsum(change)[: self.found.count - 1]
-
-
-def _places(crossing: Floats, count: int) -> list[int]:
-    """Return the cheapest places of each stretch of the program."""
-    stretch = max(1, count // PLACES)
-    found = {0, count}
-    for begin in range(0, len(crossing), stretch):
-        found.add(begin + int(crossing[begin : begin + stretch].argmin()) + 1)
-    return sorted(found)
+        return tuple(np.maximum(np.cumsum(change), 0.0)[: self.found.count - 1].tolist())
 
 
 def _layer_begins(program: Program) -> set[int]:

@@ -34,13 +34,15 @@ def random_case(seed: int) -> tuple[UnitChain, int, int]:
         tuple(transfers.tolist()),
         tuple(rng.integers(0, 9, units).tolist()),
         tuple(rng.integers(0, 5, units).tolist()),
+        draw(units, rng.choice([0.0, 0.1, 1.0])),
     )
     return chain, int(rng.integers(1, min(units, 4) + 1)), int(rng.integers(1, 9))
 
 
 def step_s(chain: UnitChain, bounds: tuple[int, ...], micro_batches: int) -> float:
     stages = list(itertools.pairwise(bounds))
-    times = [math.fsum(chain.seconds[a:b]) for a, b in stages]
+    times = [math.fsum(chain.seconds[a:b] + chain.waiting_s[a:b]) for a, b in stages]
+    times[-1] = math.fsum(chain.seconds[slice(*stages[-1])])
     once = [math.fsum(chain.once_s[a:b]) for a, b in stages]
     transfers = math.fsum(chain.transfer_s[b - 1] for b in bounds[1:-1])
     return (micro_batches - 1) * max(times) + math.fsum(times) + transfers + max(once)

@@ -19,7 +19,8 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, S
 from autoddl.search.baselines import BASELINES, assignments
 from autoddl.search.baselines.flow import flow, network
-from autoddl.search.baselines.layers import contractions, linear_layers
+from autoddl.search.baselines.layers import linear_layers
+from autoddl.search.heuristics.cells import contractions
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import GRADIENT, TENSOR, CostNetwork
 from autoddl.search.result import Assignment
@@ -205,7 +206,7 @@ def test_megatron_takes_turns_where_equal_layers_do_not_hold_pairs() -> None:
 def cut_by(program: Program, columns: frozenset[str]) -> tuple[set[str], set[str]]:
     """Return layers with cut inputs, and those whose cut outputs end there: by sets, op by op."""
     layers = {layer.op.name: layer for layer in linear_layers(program)}
-    products = {program.ops[i].name for i in contractions(program, "forward")}
+    products = {program.ops[i].name for i in contractions(program, "forward", "matmul")}
     by: dict[str, frozenset[str]] = {}
     rows, closed = set[str](), set[str]()
     for op in program.ops:

@@ -62,7 +62,7 @@ def test_cells_are_changed_as_one() -> None:
         before = walk.point.copy()
         walk.step()
         most = max(most, int((before != walk.point).sum()))
-    assert most > max(len(move.variables) for move in walk.kinds[0]) / 2
+    assert most > max(len(move.variables) for move in walk.cells) / 2
 
 
 def test_the_temperature_is_a_small_part_of_the_median_difference() -> None:
