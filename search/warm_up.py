@@ -30,5 +30,5 @@ def prepare() -> None:
     network.costs(replicated(network))  # which is read-only: that is another type
     descent.choose(descent.refine(dual.rounded()), 0, single(network, 0))
     follow.follow(follow.reads(network), zero, zero, 1.0, 0)
-    flow.flow(flow.Features(none, zero, none, zero, none, none, none, none, none), none)
+    flow.flow(flow.Features(none, zero, none, zero, none, none, none, none), none)
     leave_waiting(zero, none, none, none)
