@@ -6,7 +6,7 @@ Rows (7, 8), () and (9,) are the items 7, 8, 9 and the starts 0, 2, 2, 3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +40,17 @@ class Ragged(NamedTuple):
         start = _starts(self.start[numbers + 1] - first)
         places = (first - start[:-1]).repeat(np.diff(start)) + np.arange(start[-1])
         return Ragged(start, self.items[places])
+
+    def distinct(self) -> tuple[Ints, Ints]:
+        """Return the first of the rows that are equal, as they come, and which of those each equals."""
+        data, width = self.items.tobytes(), self.items.itemsize
+        known: dict[bytes, int] = {}
+        found = [
+            known.setdefault(data[width * a : width * b], len(known))
+            for a, b in pairwise(self.start.tolist())
+        ]
+        which = np.array(found, dtype=np.int64)
+        return np.unique(which, return_index=True)[1], which
 
     @property
     def row(self) -> Ints:

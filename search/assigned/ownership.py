@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, count, pairwise
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
@@ -78,11 +78,5 @@ def _updates(program: Program, variable: Ints, owner: Ints) -> Updates:
     reads = Ragged(columns.inputs.begin, np.arange(len(columns.inputs.tensor))).take(op)
     read = columns.inputs.tensor[reads.items]
     own = (owner_of[read] == owner_of[tensor][reads.row]) | (read == gradient[reads.row])
-    looks = np.stack((columns.inputs.name[reads.items], own), axis=1)
-    data, width = looks.tobytes(), looks.itemsize * looks.shape[1]
-    known: dict[bytes, int] = {}
-    pattern = [
-        known.setdefault(data[width * a : width * b], len(known))
-        for a, b in pairwise(reads.start.tolist())
-    ]
-    return Updates(ints([n for n, _ in found]), op, tensor, ints(pattern))
+    pattern = Ragged(reads.start, 2 * columns.inputs.name[reads.items] + own).distinct()[1]
+    return Updates(ints([n for n, _ in found]), op, tensor, pattern)

@@ -40,7 +40,7 @@ def finish(run: Incumbent, ascent: Ascent, go_on: Callable[[Ascent], None]) -> N
     while not run.over() and took_s < run.left_s():
         begin_s, before_s = run.left_s(), run.best_s
         slack_s = _slack_s(run, ascent)
-        reduced = np.sort(np.concatenate(ascent.dual.reduced_costs()))
+        reduced = np.sort(ascent.dual.reduced_costs())
         whole = np.searchsorted(reduced, slack_s, side="right") <= most + len(ascent.space.domains)
         found = _solved(run, ascent, slack_s if whole else reduced[most])
         if whole:

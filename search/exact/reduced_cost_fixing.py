@@ -44,18 +44,17 @@ class Ascent:
 
     `space` is the dual's network as a restriction of the original one, `left` are the choices that are
     left of it now. `offer` takes an assignment of the original one and returns its cost, bytes, and
-    whether it fits. A bound that is not `limited` holds for plans with the memory of the best one, not
-    with that of the search. Where memory has no multiplier yet, and the first rounding does not fit, it
-    ends as `binding`.
+    whether it fits. Where that is only a part of what is searched nothing is fixed, and the bound holds
+    for plans with the memory of the best one, not with that of the search. Where memory has no
+    multiplier yet, and the first rounding does not fit, it ends as `binding`.
     """
 
     def __init__(
         self, dual: Dual, space: Restriction, offer: Offer, search: Incumbent, *,
-        limited: bool = True, fixes: bool = True, priced: bool = False,
+        part: bool = False, priced: bool = False,
     ) -> None:  # fmt: skip
         self.dual, self.space, self.offer, self.search = dual, space, offer, search
-        self.limit = search.limit if limited else None
-        self.fixes = fixes
+        self.part, self.limit = part, None if part else search.limit
         self.left = everything(dual.network)
         self.best_s, self.best_bytes = np.inf, 0
         self.bound_s, self.raised = -np.inf, -np.inf  # the latter with the price of all memory
@@ -78,7 +77,7 @@ class Ascent:
                 return
             least_s = CREEP * (self.best_s - self.bound_s)
             idle = idle + 1 if self.bound_s - before_s <= least_s and self.best_s == known_s else 0
-            if self.fixes and self._slack() < SHRUNK * slack:
+            if not self.part and self._slack() < SHRUNK * slack:
                 slack = self._slack()
                 self._fix(slack)
 
@@ -121,6 +120,6 @@ class Ascent:
         smaller = self.space.network
         self.left = everything(smaller)
         self.dual = Dual(
-            smaller, prices=old.prices, most_s=old.most_s, copies=old.copies, before=old
+            smaller, byte_s=old.byte_s, most_s=old.most_s, copies=old.copies, before=old
         )
         self.descent = Descent(smaller, memory_bytes=self.limit)

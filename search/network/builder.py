@@ -13,10 +13,10 @@ import numpy.typing as npt
 from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
+from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.program import Op, Parameter, Program, Tensor
+from autoddl.sbp.program import Op, Parameter, Program
 from autoddl.sbp.program.live_across import kept_flags
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import find
@@ -68,15 +68,20 @@ def build(
             not `any_batch`.
     """
     builder = _Builder(program, mesh, profile, dict(pin or {}), lists, allow, limits)
-    if compute_stream:
-        builder.use_compute_stream()
+    builder.pins.check()
     if not any_batch:
         builder.pins.check_batch()
-    return builder.network()
+    variables, owned = builder.variables(), bool(allow)
+    redistributor = Redistributor(
+        mesh, profile, any_order=limits.any_order, compute_stream=compute_stream
+    )
+    factors = factors_of(program, variables, builder.written, redistributor, owned=owned)
+    setting = Setting(program, mesh, profile)
+    return CostNetwork(setting, variables, factors, builder.written, compute_stream)
 
 
 class _Builder:
-    """Collect nodes and edges; everything that depends on shapes only is computed once per shape."""
+    """Collect variables; everything that depends on shapes only is computed once per shape."""
 
     def __init__(
         self, program: Program, mesh: Mesh, profile: Profile, pin: dict[str, str],
@@ -86,36 +91,23 @@ class _Builder:
         self.allow, self.limits = allow, limits
         self.written, self.shared = _written(program)
         self.pins = Pins(program, mesh, pin)
-        self.redistributor = Redistributor(mesh, profile, any_order=limits.any_order)
         self.kept = kept_flags(program)
         self.cache: dict[Any, Any] = {}
 
-    def network(self) -> CostNetwork:
-        self.pins.check()
-        variables = self._variables(self._planned())
-        factors = factors_of(
-            self.program, variables, self.written, self._table, owned=bool(self.allow)
-        )
-        setting = Setting(self.program, self.mesh, self.profile)
-        compute_stream = self.redistributor.compute_stream
-        return CostNetwork(setting, variables, factors, self.written, compute_stream)
-
-    def _planned(self) -> Ints:
-        """Return the positions of the ops that are nodes: all but the updates of parameters."""
+    def variables(self) -> Variables:
+        """Return all variables with their domains; the updates of parameters are no ops here."""
         program, place = self.program, self.program.columns.place
-        rest = np.ones(len(program.ops), dtype=np.bool_)
-        rest[ints([place[p.update] for p in program.parameters if p.update is not None])] = False
-        return np.flatnonzero(rest)
-
-    def _variables(self, ops: Ints) -> Variables:
-        program = self.program
+        updates = [place[p.update] for p in program.parameters if p.update is not None]
+        ops = np.delete(np.arange(len(program.ops)), updates)
         parameters = [p for p in program.parameters if p.tensor not in self.written]
         returned = list(dict.fromkeys(program.outputs))
         held = [*[self._held(name, ()) for name in program.inputs], *self._parameters(parameters)]
         of_ops, which = self._ops(ops)
-        form, forms = shared([*held, *of_ops, *[self._output()] * len(returned)])
+        whole = {TENSOR: broadcast(self.mesh.ndim)}
+        output = Domain((whole,), np.zeros(1), np.zeros(1, dtype=np.int64))
+        form, forms = shared([*held, *of_ops, *[output] * len(returned)])
         first, last = len(held), len(held) + len(of_ops)
-        every = list(program.columns.place)  # names of ops
+        every = list(place)  # names of ops
         planned = [every[i] for i in ops.tolist()]
         names = [program.inputs, [p.tensor for p in parameters], planned, returned]
         return Variables(
@@ -124,12 +116,6 @@ class _Builder:
             np.concatenate([form[:first], form[first:last][which], form[last:]]),
             np.concatenate([np.full(first, -1), ops, np.full(len(returned), -1)]),
         )  # fmt: skip
-
-    def use_compute_stream(self) -> None:
-        """Take only the boxings that OneFlow makes ops of the compute stream."""
-        self.redistributor = Redistributor(
-            self.mesh, self.profile, any_order=self.limits.any_order, compute_stream=True
-        )
 
     def _states(self, name: str) -> tuple[NdSbp, ...]:
         """Return the states without P of a tensor, or its pinned one."""
@@ -207,10 +193,6 @@ class _Builder:
         allowed = tuple(form.choices[i] for i in kept)
         return Domain(allowed, np.array(seconds), form.memory_bytes[kept])
 
-    def _output(self) -> Domain:
-        choice = {TENSOR: broadcast(self.mesh.ndim)}
-        return Domain((choice,), np.zeros(1), np.zeros(1, dtype=np.int64))
-
     def _ops(self, ops: Ints) -> tuple[list[Domain], Ints]:
         """Return the forms of ops, of which many are alike, and which of them each has.
 
@@ -285,9 +267,6 @@ class _Builder:
                 self.program, op, self.mesh, self.lists, self.allow, limits=self.limits
             ),
         )
-
-    def _table(self, tensor: Tensor, own: bool) -> RedistributionTable:
-        return self.redistributor.table(tensor.shape, tensor.item_bytes, own=own)
 
     def _cached(self, key: Any, make: Callable[[], _T]) -> _T:
         if key not in self.cache:

@@ -5,14 +5,14 @@ y = matmul(x, w); z = gelu(y)   the factor of y has the scope (matmul, gelu): it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autoddl.perfmodel.redistribution import RedistributionTable
-from autoddl.sbp.program import Program, Tensor
-from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.sbp.state import OWN, NdSbp
+from autoddl.grouping import distinct
+from autoddl.perfmodel.redistribution import Redistributor
+from autoddl.sbp.program import Program
+from autoddl.sbp.state import OWN
 from autoddl.search.network.cost_network import (
     GRADIENT,
     TENSOR,
@@ -23,124 +23,82 @@ from autoddl.search.network.cost_network import (
     shared,
 )
 
-TableOf = Callable[[Tensor, bool], RedistributionTable]
-
 
 def factors_of(
     program: Program, variables: Variables, written: Mapping[str, tuple[str, str]],
-    table_of: TableOf, *, owned: bool,
+    redistributor: Redistributor, *, owned: bool,
 ) -> Factors:  # fmt: skip
     """Return a factor for each tensor that some variable makes and some variable reads.
 
-    They come in the order in which variables first read them. `written` is as in CostNetwork;
-    `table_of` returns the prices of a tensor, with the state OWN among them or not: it is looked for
-    where choices may be `owned`. Tensors that the runtime makes (the learning rate) are B everywhere
-    and have no factor.
+    They come in the order in which variables first read them. `written` is as in CostNetwork. Prices
+    have the state OWN where some choice has it, which is looked for where choices may be `owned`.
+    Tensors that the runtime makes (the learning rate) are B everywhere and have no factor.
     """
-    scopes = _TensorScopes(program, variables, written)
-    tensor, begin, variable, name = scopes.ends()
+    operands = (*program.columns.operands, TENSOR, GRADIENT)
+    tensor, begin, variable, name = _scopes(program, variables, written)
+    factor = np.repeat(np.arange(len(tensor)), np.diff(begin))
     chosen_by, every = shared([domain.choices for domain in variables.domains])
-    ends = _Ends(begin, chosen_by[variables.domain[variable]], name, every, scopes.operands)
-    own = ends.owned if owned else np.zeros(len(tensor), dtype=np.int64)
-    forms, form = np.unique(program.columns.form[tensor] * 2 + own, return_inverse=True)
-    first = {number: i for i, number in reversed(list(enumerate(form.tolist())))}
-    which = [first[number] for number in range(len(forms))]
-    tables = [table_of(program.tensors[tensor[i]], bool(own[i])) for i in which]
-    arrays, states = ends.states(tables, form)
-    return Factors(tensor, tables, form, begin, variable, arrays, states, scopes.operands, name)
+    chosen = chosen_by[variables.domain[variable]]
+    first, kind = distinct(chosen, name)  # equal ends are looked at once
+    kinds = [(every[chosen[end]], operands[name[end]]) for end in first.tolist()]
+    by_choice = [[choice[operand] for choice in choices] for choices, operand in kinds]
+    own = np.zeros(len(tensor), dtype=np.bool_)
+    if owned:
+        has_own = np.array([any(OWN in state for state in one) for one in by_choice])
+        own[factor[has_own[kind]]] = True
+
+    first, form = distinct(program.columns.form[tensor], own)
+    of = [(program.tensors[tensor[i]], bool(own[i])) for i in first.tolist()]
+    tables = [redistributor.table(one.shape, one.item_bytes, own=its) for one, its in of]
+    first, states = distinct(kind, form[factor])
+    which = zip(kind[first].tolist(), form[factor[first]].tolist(), strict=True)
+    arrays = [ints([tables[t].index[state] for state in by_choice[k]]) for k, t in which]
+    return Factors(tensor, tables, form, begin, variable, arrays, states, operands, name)
 
 
-class _TensorScopes:
-    """What makes each tensor, and what reads one: variables, and what they call it."""
+def _scopes(
+    program: Program, nodes: Variables, written: Mapping[str, tuple[str, str]]
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the tensor and the first end of each factor; of each end its variable and operand."""
+    columns, number = program.columns, program.columns.number
+    is_tensor, is_gradient = len(columns.operands), len(columns.operands) + 1
+    of_ops, outputs = nodes.where("op"), nodes.where("output")
+    parameters, given = nodes.where("parameter"), nodes.where("input", "parameter")
+    variable_of = np.full(len(program.ops), -1)
+    variable_of[nodes.op[of_ops]] = of_ops
 
-    def __init__(
-        self, program: Program, nodes: Variables, written: Mapping[str, tuple[str, str]]
-    ) -> None:
-        columns, number = program.columns, program.columns.number
-        self.operands = (*columns.operands, TENSOR, GRADIENT)
-        is_tensor, is_gradient = len(columns.operands), len(columns.operands) + 1
-        place = columns.place
-        outputs = nodes.where("output")
-        parameters, given = nodes.where("parameter"), nodes.where("input", "parameter")
-        variable_of = np.full(len(program.ops), -1)
-        of_ops = nodes.where("op")
-        variable_of[nodes.op[of_ops]] = of_ops
+    reads, made = columns.inputs, columns.outputs
+    changed = np.zeros(len(reads.tensor), dtype=np.bool_)
+    for name, operand in written.values():
+        names = [read for read, _ in program.op[name].inputs]
+        changed[reads.begin[columns.place[name]] + names.index(operand)] = True
+    maker = np.full(len(columns.form), -1)
+    output = np.full(len(columns.form), is_tensor)
+    maker[ints([number[nodes.name[i]] for i in given.tolist()])] = given
+    for operands, which in ((made, np.ones(len(made.op), np.bool_)), (reads, changed)):
+        mine = which & (variable_of[operands.op] >= 0)
+        maker[operands.tensor[mine]] = variable_of[operands.op[mine]]
+        output[operands.tensor[mine]] = operands.name[mine]
 
-        reads, made = columns.inputs, columns.outputs
-        changed = np.zeros(len(reads.tensor), dtype=np.bool_)
-        for name, operand in written.values():
-            names = [read for read, _ in program.op[name].inputs]
-            changed[reads.begin[place[name]] + names.index(operand)] = True
-        self.maker = np.full(len(columns.form), -1)
-        self.output = np.full(len(columns.form), is_tensor)
-        self.maker[ints([number[nodes.name[i]] for i in given.tolist()])] = given
-        for operands, which in (
-            (made, np.ones_like(made.tensor, dtype=np.bool_)),
-            (reads, changed),
-        ):
-            mine = which & (variable_of[operands.op] >= 0)
-            self.maker[operands.tensor[mine]] = variable_of[operands.op[mine]]
-            self.output[operands.tensor[mine]] = operands.name[mine]
-
-        read = ~changed & (variable_of[reads.op] >= 0)
-        holder = {nodes.name[i]: i for i in parameters.tolist()}
-        gradients = [
-            (number[p.gradient], holder[p.tensor]) for p in program.parameters if p.gradient
-        ]
-        self.reads = [
-            np.stack([reads.tensor[read], variable_of[reads.op[read]], reads.name[read]]),
-            _reads([(number[nodes.name[i]], i) for i in outputs.tolist()], is_tensor),
-            _reads(gradients, is_gradient),
-        ]
-
-    def ends(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the tensor and the first end of each factor; of each end its variable and operand."""
-        tensor, node, name = np.concatenate(self.reads, axis=1)
-        there = self.maker[tensor] >= 0
-        tensor, node, name = tensor[there], node[there], name[there]
-        _, first, group = np.unique(tensor, return_index=True, return_inverse=True)
-        order = first[group].argsort(kind="stable")
-        tensor, node, name = tensor[order], node[order], name[order]
-        starts = np.flatnonzero(np.diff(tensor, prepend=-1))
-        moved = tensor[starts]
-        begin = np.append(starts, len(tensor)) + np.arange(len(starts) + 1)
-        node = np.insert(node, starts, self.maker[moved])
-        return moved, begin, node, np.insert(name, starts, self.output[moved])
-
-
-class _Ends:
-    """What the ends of factors choose from, and by which operand: equal ones are looked at once."""
-
-    def __init__(
-        self, begin: Ints, chosen: Ints, name: Ints, every: Sequence[tuple[NdSignature, ...]],
-        operands: Sequence[str],
-    ) -> None:  # fmt: skip
-        self.begin, self.every, self.operands = begin, every, operands
-        self.kinds, self.kind = np.unique(chosen * len(operands) + name, return_inverse=True)
-
-    def _of(self, kind: int) -> list[NdSbp]:
-        """Return the states of one kind of ends, choice by choice."""
-        chosen, name = divmod(kind, len(self.operands))
-        return [choice[self.operands[name]] for choice in self.every[chosen]]
-
-    @property
-    def owned(self) -> Ints:
-        """Tell of each factor whether some end may have the state OWN."""
-        found = np.array([any(OWN in s for s in self._of(k)) for k in self.kinds.tolist()])
-        return np.maximum.reduceat(found[self.kind].astype(np.int64), self.begin[:-1])
-
-    def states(
-        self, tables: Sequence[RedistributionTable], table: Ints
-    ) -> tuple[Sequence[Ints], Ints]:
-        """Return arrays of states, as indices into a factor's table, and which of them each end has."""
-        factor = np.repeat(np.arange(len(table)), np.diff(self.begin))
-        keys, which = np.unique(self.kind * len(tables) + table[factor], return_inverse=True)
-        arrays = []
-        for key in keys.tolist():
-            kind, at = divmod(key, len(tables))
-            index = tables[at].index
-            arrays.append(ints([index[state] for state in self._of(int(self.kinds[kind]))]))
-        return arrays, which
+    read = ~changed & (variable_of[reads.op] >= 0)
+    holder = {nodes.name[i]: i for i in parameters.tolist()}
+    gradients = [(number[p.gradient], holder[p.tensor]) for p in program.parameters if p.gradient]
+    every = [
+        np.stack([reads.tensor[read], variable_of[reads.op[read]], reads.name[read]]),
+        _reads([(number[nodes.name[i]], i) for i in outputs.tolist()], is_tensor),
+        _reads(gradients, is_gradient),
+    ]
+    tensor, node, name = np.concatenate(every, axis=1)
+    there = maker[tensor] >= 0
+    tensor, node, name = tensor[there], node[there], name[there]
+    _, first, group = np.unique(tensor, return_index=True, return_inverse=True)
+    order = first[group].argsort(kind="stable")
+    tensor, node, name = tensor[order], node[order], name[order]
+    starts = np.flatnonzero(np.diff(tensor, prepend=-1))
+    moved = tensor[starts]
+    begin = np.append(starts, len(tensor)) + np.arange(len(starts) + 1)
+    node = np.insert(node, starts, maker[moved])
+    return moved, begin, node, np.insert(name, starts, output[moved])
 
 
 def _reads(pairs: Sequence[tuple[int, int]], name: int) -> Ints:

@@ -16,8 +16,8 @@ import numpy as np
 from autoddl.perfmodel.roofline import OpWork
 from autoddl.sbp.rules.registry import find
 from autoddl.search.network.cost_network import CostNetwork, Ints
-from autoddl.search.reductions.prices import COMMUNICATION_ONLY
-from autoddl.search.reductions.restriction import Restriction, everything
+from autoddl.search.reductions.prices import priced
+from autoddl.search.reductions.restriction import Restriction
 
 TIME = "time"
 COMMUNICATION = "communication"
@@ -29,17 +29,12 @@ ROUNDING = 1e-9  # relative; by so much flops may seem more
 def space(network: CostNetwork, objective: str) -> Restriction:
     """Return the space of an objective: the network itself for the time of a step."""
     if objective == TIME:
-        return Restriction(network, everything(network))
+        return Restriction.identity(network)
     variables = network.variables
-    known: dict[int, Ints] = {}
-    of_domain: dict[int, Ints] = {}
-    for number, variable in zip(*np.unique(variables.domain, return_index=True), strict=True):
-        key = id(variables.domains[number].choices)
-        if key not in known:
-            known[key] = _shared(network, int(variable))
-        of_domain[int(number)] = known[key]
-    found = Restriction.apply(network, [of_domain[d] for d in variables.domain.tolist()])
-    return Restriction(COMMUNICATION_ONLY.apply(found.network), found.domains)
+    first = np.unique(variables.domain, return_index=True)[1]
+    shared = {variables.domain[v]: _shared(network, v) for v in first.tolist()}
+    found = Restriction.apply(network, [shared[d] for d in variables.domain.tolist()])
+    return Restriction(priced(found.network, device=0.0), found.domains)
 
 
 def _shared(network: CostNetwork, variable: int) -> Ints:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoddl.ragged import Ragged
 from autoddl.sbp.program.blocks import Places
 from autoddl.search.network.cost_network import (
     SAVED,
@@ -125,19 +126,12 @@ class Quotient:
     @cached_property
     def multiplicities(self) -> Multiplicities:
         """Return how often variables and factors occur in the whole network, if it is exact."""
-        begin, factor, _ = self.scopes
-        least, most = (of.reduceat(factor, begin[:-1]) for of in (np.minimum, np.maximum))
-        which, mixed = least, dict[bytes, int]()  # factors whose ends are not all from one are few
-        for index in np.flatnonzero(least < most).tolist():
-            pattern = factor[begin[index] : begin[index + 1]].tobytes()
-            which[index] = factor.max() + 1 + mixed.setdefault(pattern, len(mixed))
-        _, first, count = np.unique(which, return_index=True, return_counts=True)
-        order = np.argsort(first)
-        first, count = first[order], count[order]
-        lengths = np.diff(begin)[first]
-        at = np.concatenate(([0], lengths.cumsum()))
-        ends = np.repeat(begin[first] - at[:-1], lengths) + np.arange(at[-1])
-        return Multiplicities(np.bincount(self.representative), at, factor[ends], count)
+        ends = Ragged(self.scopes.begin, self.scopes.factor)
+        first, which = ends.distinct()
+        once = ends.take(first)
+        return Multiplicities(
+            np.bincount(self.representative), once.start, once.items, np.bincount(which)
+        )
 
 
 def quotient(network: CostNetwork) -> Quotient:

@@ -20,13 +20,11 @@ Source: Kolmogorov 2015 (SRMP); Nesterov 1983 (momentum).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
-from autoddl.search.reductions.prices import SUM, Prices
 from autoddl.search.reductions.quotient import Multiplicities, ScopeMap
 from autoddl.search.relaxation import srmp
 from autoddl.search.relaxation.factor_graph import Terms, graph_of
@@ -37,13 +35,13 @@ FASTEST = 0.9
 
 
 class Dual:
-    """The relaxation of one network; `prices.byte_s` is a Lagrangian multiplier of memory, in s/B."""
+    """The relaxation of one network; `byte_s` is a Lagrangian multiplier of memory, in s/B."""
 
     def __init__(
         self,
         network: CostNetwork,
         *,
-        prices: Prices = SUM,
+        byte_s: float = 0.0,
         most_s: float = np.inf,
         copies: Multiplicities | None = None,
         before: Dual | None = None,
@@ -56,14 +54,14 @@ class Dual:
         `network` is the quotient. `most_s` is more than what the best plan costs: what is not possible
         (infinite) is as good as that.
         """
-        self.network, self.prices, self.most_s, self.copies = network, prices, most_s, copies
+        self.network, self.byte_s, self.most_s, self.copies = network, byte_s, most_s, copies
         self.terms = Terms(network, copies=copies, most_s=most_s)
         self.graph = graph_of(self.terms, network.variables.sizes, copies)
         variables = network.variables
         domains = [variables.domains[number] for number in variables.domain.tolist()]
         self.held = np.concatenate([domain.memory_bytes for domain in domains])
         self.compute = np.concatenate([domain.compute_s for domain in domains])
-        self.cost = self.compute + prices.byte_s * self.held
+        self.cost = self.compute + byte_s * self.held
         shape = len(self.terms.variable), max((len(cost) for cost in self.terms.prices), default=1)
         self.messages, self.lent = np.zeros(shape), np.full(shape, np.inf)
         if before is not None:
@@ -71,11 +69,6 @@ class Dual:
         self.forward: bool = before is None or before.forward
         self.stop()
         self._lend()
-
-    @property
-    def byte_s(self) -> float:
-        """Return the Lagrangian multiplier of memory."""
-        return self.prices.byte_s
 
     def stop(self) -> None:
         """Forget in which direction messages move: the next round is one without momentum."""
@@ -113,12 +106,7 @@ class Dual:
 
     def bound(self) -> float:
         """Return seconds that no assignment (of the whole problem) stays below."""
-        forward = int(self.forward)
-        return srmp.bound(self.graph, self.cost, self.messages, forward, self.parts())
-
-    def parts(self) -> Floats:
-        """Return what each of `terms` adds to the bound; without a fold."""
-        return srmp.parts(self.graph, self.messages, self.lent)
+        return srmp.bound(self.graph, self.cost, self.messages, self.lent, int(self.forward))
 
     def ascend(self, rounds: int) -> float:
         """Improve the bound by so many rounds and return it; from the second one on with momentum.
@@ -146,13 +134,13 @@ class Dual:
         found: list[int] = srmp.rounded(self.graph, self.cost, self.messages, self.lent).tolist()
         return found
 
-    def reduced_costs(self) -> list[Floats]:
-        """Return the reduced costs by variable: what a plan with a choice costs more than the bound."""
-        return self._by_node(self._excess())
+    def reduced_costs(self) -> Floats:
+        """Return the reduced costs of all choices: what a plan with one costs more than the bound."""
+        return srmp.excess(self.graph, self.cost, self.messages, self.lent)
 
     def kept(self, slack_s: float) -> list[Ints]:
         """Return which choices of each node may be part of a plan within the slack; one at least."""
-        excess, begins = self._excess(), self.graph.nodes["choice"]
+        excess, begins = self.reduced_costs(), self.graph.nodes["choice"]
         least = np.repeat(np.minimum.reduceat(excess, begins[:-1]), np.diff(begins))
         found = np.flatnonzero(excess <= np.maximum(slack_s, least))
         ends = np.searchsorted(found, begins)
@@ -179,18 +167,8 @@ class Dual:
         """Give memory another multiplier."""
         self.stop()
         self.cost += (byte_s - self.byte_s) * self.held
-        self.prices = replace(self.prices, byte_s=byte_s)
+        self.byte_s = byte_s
         self._lend()
 
     def _lend(self) -> None:
         srmp.lend(self.graph, self.cost, self.messages, self.lent, int(self.forward))
-
-    def _own(self) -> Floats:
-        return srmp.own(self.graph, self.cost, self.messages, self.lent)
-
-    def _excess(self) -> Floats:
-        return srmp.excess(self.graph, self._own(), self.messages, self.lent)
-
-    def _by_node(self, values: Floats) -> list[Floats]:
-        begins = self.graph.nodes["choice"].tolist()
-        return [values[first:last] for first, last in pairwise(begins)]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -105,12 +104,10 @@ class Terms:
         position, pattern = self.position[end.items], term.row[end.row]
         other = copies.factor[copies.begin[pattern] + position]
         member = np.where(position == 0, end.items, self.reader[self._begin[other] + position])
-        found: dict[bytes, int] = {}
-        rows = [member[a:b].tobytes() for a, b in pairwise(end.start.tolist())]
-        which = np.array([found.setdefault(row, len(found)) for row in rows], dtype=np.int64)
-        once = [np.frombuffer(row, np.int64) for row in found]
+        first, which = Ragged(end.start, member).distinct()
+        once = Ragged(end.start, member).take(first)
         times = np.bincount(which, weights=copies.times[term.row]).astype(np.float64)
-        return np.concatenate(once), starts(lengths_of(once)), times
+        return once.items, once.start, times
 
 
 def graph_of(terms: Terms, choices: Ints, copies: Multiplicities | None) -> FactorGraph:

@@ -98,28 +98,19 @@ def lend(net: FactorGraph, cost: Floats, messages: Floats, lent: Floats, forward
 
 
 @compiled
-def bound(net: FactorGraph, cost: Floats, messages: Floats, forward: int, parts: Floats) -> float:
-    """Return what all nodes keep and all terms cost at least; those are `parts`."""
-    found, total = 0.0, np.empty(len(cost))
+def bound(net: FactorGraph, cost: Floats, messages: Floats, lent: Floats, forward: int) -> float:
+    """Return what all nodes keep and all terms cost at least."""
+    found, total, room = 0.0, np.empty(len(cost)), _room(net, messages.shape[1])
     for node in range(len(net.nodes) - 1):
         least = np.inf
         for choice in range(_total(net, node, cost, messages, total)):
             least = min(least, total[choice])
         found += net.nodes[node].copies * net.nodes[node].kept[forward] * least
     for term in range(len(net.terms) - 1):
-        found += net.terms[term].count * parts[term]
-    return found
-
-
-@compiled
-def parts(net: FactorGraph, messages: Floats, lent: Floats) -> Floats:
-    """Return what each term costs at least."""
-    room, found = _room(net, messages.shape[1]), np.empty(len(net.terms) - 1)
-    for term in range(len(net.terms) - 1):
         end, least = net.members[net.terms[term].place], np.inf
         for s in range(_seen(net, end, term, lent, messages, room)):
             least = min(least, room[SEEN, 0, s] + (lent[end, s] - messages[end, s]))
-        found[term] = least
+        found += net.terms[term].count * least
     return found
 
 
@@ -149,30 +140,9 @@ def rounded(net: FactorGraph, cost: Floats, messages: Floats, lent: Floats) -> I
 
 
 @compiled
-def own(net: FactorGraph, cost: Floats, messages: Floats, lent: Floats) -> Floats:
-    """Return what all choices cost their nodes beyond the least and what is lent; infinite if dropped."""
-    found, total = np.empty(len(cost)), np.empty(len(cost))
-    for node in range(len(net.nodes) - 1):
-        choices, least = _total(net, node, cost, messages, total), np.inf
-        for slot in range(net.nodes[node].slot, net.nodes[node + 1].slot):
-            end, at = net.slots[slot].end, net.slots[slot].state
-            for choice in range(choices):
-                if total[choice] < np.inf:
-                    total[choice] -= lent[end, net.states[at + choice]]
-        for choice in range(choices):
-            least = min(least, total[choice])
-        for choice in range(choices):
-            found[net.nodes[node].choice + choice] = total[choice] - least
-    return found
-
-
-@compiled
-def excess(net: FactorGraph, own: Floats, messages: Floats, lent: Floats) -> Floats:
-    """Return the reduced cost of every choice: what a plan with it costs at least beyond the bound.
-
-    `own` is in it already.
-    """
-    room = _room(net, messages.shape[1])
+def excess(net: FactorGraph, cost: Floats, messages: Floats, lent: Floats) -> Floats:
+    """Return the reduced cost of every choice: what a plan with it costs at least beyond the bound."""
+    found, room = _own(net, cost, messages, lent), _room(net, messages.shape[1])
     # by how much the cheapest term of an end costs more by its state
     slack = np.empty(messages.shape)
     for end in range(len(messages)):
@@ -192,8 +162,26 @@ def excess(net: FactorGraph, own: Floats, messages: Floats, lent: Floats) -> Flo
         for slot in range(net.nodes[node].slot, net.nodes[node + 1].slot):
             end, at = net.slots[slot].end, net.slots[slot].state
             for choice in range(last - first):
-                own[first + choice] += slack[end, net.states[at + choice]] * net.slots[slot].once
-    return own
+                found[first + choice] += slack[end, net.states[at + choice]] * net.slots[slot].once
+    return found
+
+
+@compiled
+def _own(net: FactorGraph, cost: Floats, messages: Floats, lent: Floats) -> Floats:
+    """Return what all choices cost their nodes beyond the least and what is lent; infinite if dropped."""
+    found, total = np.empty(len(cost)), np.empty(len(cost))
+    for node in range(len(net.nodes) - 1):
+        choices, least = _total(net, node, cost, messages, total), np.inf
+        for slot in range(net.nodes[node].slot, net.nodes[node + 1].slot):
+            end, at = net.slots[slot].end, net.slots[slot].state
+            for choice in range(choices):
+                if total[choice] < np.inf:
+                    total[choice] -= lent[end, net.states[at + choice]]
+        for choice in range(choices):
+            least = min(least, total[choice])
+        for choice in range(choices):
+            found[net.nodes[node].choice + choice] = total[choice] - least
+    return found
 
 
 @compiled

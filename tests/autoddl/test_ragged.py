@@ -36,3 +36,12 @@ def test_items_of_a_row_keep_their_order(rows: list[list[int]], rng) -> None:  #
     items = [left[number].pop(0) for number in order]
     found = Ragged.sorted(np.array(order, np.int64), np.array(items, np.int64), len(rows))
     assert lists(found) == rows
+
+
+@given(ROWS)
+def test_equal_rows_are_found_once_as_they_come(rows: list[list[int]]) -> None:
+    first, which = Ragged.of(rows).distinct()
+    assert [rows[number] for number in first] == [
+        list(row) for row in dict.fromkeys(map(tuple, rows))
+    ]
+    assert [rows[first[number]] for number in which] == rows

@@ -22,6 +22,7 @@ from autoddl.search.network.cost_network import (
     ints,
     shared,
 )
+from autoddl.search.relaxation.dual import Dual
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,3 +125,8 @@ def replaced(
 def position_of(network: CostNetwork) -> dict[tuple[str, str], int]:
     """Return the variables by kind and name."""
     return {(node.kind, node.name): index for index, node in enumerate(nodes_of(network))}
+
+
+def reduced_costs(dual: Dual) -> list[np.ndarray]:
+    """Return the reduced costs of the choices of each variable."""
+    return np.split(dual.reduced_costs(), dual.network.variables.sizes.cumsum()[:-1])

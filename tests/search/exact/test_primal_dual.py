@@ -23,7 +23,7 @@ from tests.clusters import cluster
 from tests.programs import mlp, transformer
 from tests.search import random_problems
 from tests.search.elimination import minimum
-from tests.search.objects import nodes_of
+from tests.search.objects import nodes_of, reduced_costs
 from tests.search.random_problems import every_cost
 
 PROFILE = cluster()
@@ -119,7 +119,7 @@ def test_a_fold_bounds_all_plans_of_all_layers(remain: tuple[int, int], mesh: st
     ]
     dual = Dual(some.network, most_s=2 * p.cost_s(known[-1]), copies=copies)
     for _ in range(3):
-        bound, excess = dual.ascend(4), dual.reduced_costs()
+        bound, excess = dual.ascend(4), reduced_costs(dual)
         for assignment in known:
             most = max(excess[n][c] for n, c in zip(some.representative, assignment, strict=True))
             assert bound + most <= p.cost_s(assignment) * (1 + 1e-9)
@@ -136,7 +136,7 @@ def test_a_fold_bounds_every_choice_of_every_layer(remain: tuple[int, int]) -> N
         copies = some.multiplicities
         dual = Dual(some.network, most_s=float(2 * costs.min()), copies=copies)
         for _ in range(3):
-            bound, excess = dual.ascend(3), dual.reduced_costs()
+            bound, excess = dual.ascend(3), reduced_costs(dual)
             for node, place in enumerate(some.representative):
                 least = costs.min(axis=tuple(i for i in range(costs.ndim) if i != node))
                 assert (bound + excess[place] <= least + 1e-9 * costs.min()).all(), (seed, node)

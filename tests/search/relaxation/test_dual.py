@@ -16,7 +16,7 @@ from autoddl.search.relaxation.dual import Dual
 from tests.clusters import cluster
 from tests.programs import transformer
 from tests.search import random_problems
-from tests.search.objects import edges_of, nodes_of
+from tests.search.objects import edges_of, nodes_of, reduced_costs
 from tests.search.random_problems import every_cost
 
 KINDS = [random_problems.tree, random_problems.chain, random_problems.graph, random_problems.hub]
@@ -39,7 +39,7 @@ def test_no_assignment_is_below_the_bound_nor_below_that_of_its_choices(
         dual = Dual(p, most_s=float(2 * costs.min()))
         bound = dual.ascend(rounds)
         assert bound <= costs.min() * (1 + CLOSE), seed
-        for node, excess in enumerate(dual.reduced_costs()):
+        for node, excess in enumerate(reduced_costs(dual)):
             least = least_with(costs, node)
             assert (bound + excess <= least + CLOSE * costs.min()).all(), (seed, node)
 
@@ -103,7 +103,7 @@ def test_choices_are_kept_within_the_slack_and_one_at_least(
     for seed in range(10):
         dual = Dual(make(seed), most_s=1.0)
         dual.ascend(3)
-        excess = dual.reduced_costs()
+        excess = reduced_costs(dual)
         for slack_s in (0.0, float(np.median(np.concatenate(excess)))):
             for own, kept in zip(excess, dual.kept(slack_s), strict=True):
                 wanted = [i for i, e in enumerate(own) if e <= slack_s or e == own.min()]

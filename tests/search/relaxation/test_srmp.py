@@ -63,9 +63,8 @@ def test_readers_share_what_they_pay_for(readers: int) -> None:
         sweeps.lend(net, cost, messages, lent, 1)
         for forward in (1, 0):
             sweeps.sweep(net, cost, messages, lent, forward)
-        bound = sweeps.bound(net, cost, messages, 0, sweeps.parts(net, messages, lent))
-        own = sweeps.own(net, cost, messages, lent)
-        excess = sweeps.excess(net, own, messages, lent)[: len(by_node[0])]
+        bound = sweeps.bound(net, cost, messages, lent, 0)
+        excess = sweeps.excess(net, cost, messages, lent)[: len(by_node[0])]
 
         least = np.full(len(by_node[0]), np.inf)
         for choice in itertools.product(*(range(len(c)) for c in costs)):
