@@ -28,5 +28,5 @@ def prepare() -> None:
     dual.reduced_costs()
     network.costs(replicated(network))  # which is read-only: that is another type
     descent.choose(descent.refine(dual.rounded()), 0, single(network, 0))
-    follow.follow(follow.reads(network), zero, zero, 1.0, 0)
-    flow.flow(flow.Features(none, zero, none, zero, none, none, none, none, none), none)
+    follow.follow(follow.reads(network), zero, zero, 0)
+    flow.flow(flow.Features(none, zero, none, zero, none, none, none, none), none)

@@ -29,18 +29,12 @@ COLDNESS = 200.0  # the median difference between two choices of a node, in temp
 
 
 def search(
-    problem: CostNetwork,
-    options: SearchOptions = DEFAULTS,
-    *,
-    proposals: int | None = None,
-    temperature_s: float | None = None,
-    cell_share: float = CELL_SHARE,
+    problem: CostNetwork, options: SearchOptions = DEFAULTS, *, proposals: int | None = None
 ) -> SearchResult:
     """Return the best assignment on a walk of `proposals` steps, or of as many as the budget allows.
 
-    The walk begins at the best of the starts, or of a few simple assignments. `temperature_s` is that
-    of the walk, in seconds of cost (`Walk.scale_s` gives the default), `cell_share` how many of the
-    proposals change cells. The same seed gives the same result where `proposals` ends the walk.
+    The walk begins at the best of the starts, or of a few simple assignments. The same seed gives the
+    same result where `proposals` ends it.
 
     Raises:
         InfeasibleError: no assignment fits into the memory.
@@ -50,8 +44,8 @@ def search(
     for start in given:
         run.offer(start)
     rng = np.random.default_rng(options.seed)
-    walk = Walk(problem, run.best or given[0], rng, memory_bytes=run.limit, cell_share=cell_share)
-    walk.temperature_s = walk.scale_s() if temperature_s is None else temperature_s
+    walk = Walk(problem, run.best or given[0], rng, memory_bytes=run.limit, cell_share=CELL_SHARE)
+    walk.temperature_s = walk.scale_s()
     step = 0
     while walk.nodes and not run.over() and (proposals is None or step < proposals):
         step += 1
