@@ -11,7 +11,6 @@ from autoddl.search.baselines import flow, follow
 from autoddl.search.heuristics.cells import single
 from autoddl.search.heuristics.descent import Descent, replicated
 from autoddl.search.network.cost_network import CostNetwork, Domain, Factors, Variables
-from autoddl.search.network.reachability import leave_waiting
 from autoddl.search.relaxation.dual import Dual
 
 
@@ -29,6 +28,5 @@ def prepare() -> None:
     dual.reduced_costs()
     network.costs(replicated(network))  # which is read-only: that is another type
     descent.choose(descent.refine(dual.rounded()), 0, single(network, 0))
-    follow.follow(follow.reads(network), zero, zero, 1.0, 0)
-    flow.flow(flow.Features(none, zero, none, zero, none, none, none, none, none), none)
-    leave_waiting(zero, none, none, none)
+    follow.follow(follow.reads(network), zero, zero, 0)
+    flow.flow(flow.Features(none, zero, none, zero, none, none, none, none), none)

@@ -9,7 +9,6 @@ import numpy as np
 
 from autoddl.grouping import distinct, inverse
 from autoddl.perfmodel.oneflow.task_graph import Flags, Ints, Table
-from autoddl.perfmodel.redistribution import RedistributionTable
 from autoddl.sbp.layout import NONE, Moves, Path
 from autoddl.sbp.program import Program
 from autoddl.search.assigned.ownership import owners
@@ -63,13 +62,16 @@ def moves_of(problem: CostNetwork, assignment: Sequence[int]) -> Moves:
     """Return what readers want in another state, edge by edge.
 
     Of a tensor that waits for the backward pass (saved_tensors.py) the boxings of that pass come just
-    before they are read, and those of the forward pass, too, if nothing in it makes the tensor.
+    before they are read, and those of the forward pass, too, if nothing in it makes the tensor. A
+    parameter or input is in memory all the time: no reader takes it from the state in which it waits.
     """
     ends, tables = problem.derived(reader_slots), problem.factors.table
     made, want = problem.states(assignment)
     origin = ends.edge - ends.waits[ends.edge]  # the edge of the tensor as it is made
     source, held = made[origin], made[ends.edge]
-    moved = (ends.slot != HELD) & ((want != held) | (held != source))
+    given = ends.given[origin]
+    other = np.where(given, want != source, (want != held) | (held != source))
+    moved = (ends.slot != HELD) & other
     origin, held, want, slot = origin[moved], held[moved], want[moved], ends.slot[moved]
     late = ends.waits[ends.edge[moved]] & (want != held)
 
@@ -77,7 +79,7 @@ def moves_of(problem: CostNetwork, assignment: Sequence[int]) -> Moves:
     turn = np.lexsort((begin, late[begin], origin[begin]))
     item, begin = inverse(turn)[item], begin[turn]
     edge, goal, late = origin[begin], want[begin], late[begin]
-    middle = np.where(late, held[begin], made[edge])
+    middle = np.where(late & ~ends.given[edge], held[begin], made[edge])
     paths, path, before = _paths(problem, np.stack((tables[edge], made[edge], middle, goal)))
 
     waits = late | (ends.given[edge] & (goal != np.append(made, NONE)[edge + 1]))
@@ -92,18 +94,13 @@ def _paths(problem: CostNetwork, columns: Table) -> tuple[Sequence[Path], Ints, 
     first, which = distinct(*columns)
     numbers: dict[Path, int] = {}
     found: list[tuple[int, int]] = []
-    for table, source, middle, goal in columns[:, first].T.tolist():
-        begin, end = (
-            _path(problem.factors.tables[table], *pair)
-            for pair in ((source, middle), (middle, goal))
-        )
+    for number, *states in columns[:, first].T.tolist():
+        table = problem.factors.tables[number]
+        source, middle, goal = (table.states[state] for state in states)
+        begin, end = table.path(source, middle), table.path(middle, goal)
         found.append((numbers.setdefault(begin + end, len(numbers)), len(begin)))
     path, before = np.array(found, dtype=np.int64).reshape(-1, 2)[which].T
     return tuple(numbers), path, before
-
-
-def _path(table: RedistributionTable, source: int, goal: int) -> Path:
-    return () if source == goal else table.path(table.states[source], table.states[goal])
 
 
 def _last_before(program: Program, item: Ints, slot: Ints, count: int) -> Ints:

@@ -8,6 +8,7 @@ Compiled, as it goes through all ops of the forward pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy as np
 from autoddl.compiled import compiled
 from autoddl.sbp.program import Program
 from autoddl.search.baselines.layers import Layer
-from autoddl.search.heuristics.cells import contractions
 from autoddl.search.network.cost_network import Ints
 
 WHOLE, CUT = 1, 2  # features; 0 where no parameter is behind a tensor (masks, say)
@@ -24,8 +24,8 @@ WHOLE, CUT = 1, 2  # features; 0 where no parameter is behind a tensor (masks, s
 class Features(NamedTuple):
     """The ops of the forward pass in their order, with what all ops read and make (sbp.columns.Operands).
 
-    By op, `x` is the tensor whose features a linear layer takes, -1 for other ops, and `product` is 1
-    for contractions. By tensor, `elements` is its size, and `parameter` 1 where it is one.
+    By op, `x` is the tensor whose features a linear layer takes, -1 for other ops. By tensor, `elements`
+    is its size, and `parameter` 1 where it is one.
     """
 
     ops: Ints
@@ -34,7 +34,6 @@ class Features(NamedTuple):
     made_from: Ints
     made: Ints
     x: Ints
-    product: Ints
     elements: Ints
     parameter: Ints
 
@@ -42,16 +41,15 @@ class Features(NamedTuple):
 def network(program: Program, layers: Sequence[Layer]) -> Features:
     """Return what `flow` goes along, for linear layers of a program."""
     columns = program.columns
-    x, product = np.full(len(program.ops), -1), np.zeros(len(program.ops), dtype=np.int64)
+    x = np.full(len(program.ops), -1)
     for layer in layers:
         x[columns.place[layer.op.name]] = columns.number[dict(layer.op.inputs)[layer.x]]
-    product[contractions(program, "forward", "matmul")] = 1
-    elements = [np.prod(shape, dtype=np.int64) for shape, _ in columns.forms]
+    elements = [prod(shape) for shape, _ in columns.forms]
     return Features(
         np.flatnonzero(columns.phase == "forward"),
         columns.inputs.begin, columns.inputs.tensor,
         columns.outputs.begin, columns.outputs.tensor,
-        x, product, np.array(elements, dtype=np.int64)[columns.form],
+        x, np.array(elements, dtype=np.int64)[columns.form],
         np.array([tensor.role == "parameter" for tensor in program.tensors], dtype=np.int64),
     )  # fmt: skip
 
@@ -91,7 +89,7 @@ def flow(net: Features, columns: Ints) -> tuple[Ints, Ints]:
 def _made(net: Features, op: int, state: Ints) -> int:
     """Return what an op that is no layer makes of the features of its inputs.
 
-    They are whole where they are added to, or multiplied with, whole ones.
+    They are whole where they are added to, or multiplied with, as many whole ones.
     """
     known, cut, whole = 0, 0, 0
     for i in range(net.read_from[op], net.read_from[op + 1]):
@@ -99,7 +97,6 @@ def _made(net: Features, op: int, state: Ints) -> int:
         known |= state[tensor] > 0 or net.parameter[tensor] > 0
         cut |= state[tensor] == CUT
         if state[tensor] == WHOLE:
-            whole |= net.product[op]
             for j in range(net.made_from[op], net.made_from[op + 1]):
                 whole |= net.elements[tensor] == net.elements[net.made[j]]
     if not known:

@@ -46,12 +46,12 @@ def _reduced(table: RedistributionTable) -> list[int]:
 
 
 @compiled
-def follow(reads: Reads, given: Ints, allowed: Ints, near: float, reduced: int) -> Ints:
+def follow(reads: Reads, given: Ints, allowed: Ints, reduced: int) -> Ints:
     """Return an assignment: what is `given`, and where that is -1 an allowed choice, the first best.
 
     That is the one that costs least, given the producers, which have their choices already. Or, with
-    `reduced`, the one that takes the inputs least far from what they are, partial sums reduced; among
-    those that are as `near`, up to that factor, the one with the least compute.
+    `reduced`, the one that takes the inputs least far from what they are, partial sums reduced; of
+    several the one with the least compute.
     """
     net, by = reads.net, reads.by
     point = np.zeros(len(given), dtype=np.int64)
@@ -73,13 +73,12 @@ def follow(reads: Reads, given: Ints, allowed: Ints, near: float, reduced: int) 
                 if net.variable[end] == node:
                     for choice in range(choices):
                         moved[choice] += row[net.states[net.states_at[end] + choice]]
-        within, farther, best, least = moved.min() * near, compute[:choices].sum(), -1, np.inf
+        best, least = -1, (np.inf, np.inf)
         for choice in range(choices):
-            total = moved[choice] + compute[choice]
-            if reduced:
-                near_by = moved[choice] <= within
-                total = compute[choice] if near_by else moved[choice] + farther
-            if allowed[reads.first[node] + choice] and (best < 0 or total < least):
-                best, least = choice, total
+            here = moved[choice], compute[choice]
+            if not reduced:
+                here = moved[choice] + compute[choice], 0.0
+            if allowed[reads.first[node] + choice] and (best < 0 or here < least):
+                best, least = choice, here
         point[node] = best
     return point

@@ -111,8 +111,7 @@ class Completion:
                 free.discard(node)
                 allowed[first[node] : first[node + 1]] = 0
                 allowed[first[node] + fits] = 1
-        near = 1 + IMPROVEMENT
-        return [(follow(self.reads, point, allowed, near, reduced), free) for reduced in range(2)]
+        return [(follow(self.reads, point, allowed, reduced), free) for reduced in range(2)]
 
     def _fitting(self, node: int, wanted: Mapping[str, NdSbp]) -> Ints:
         """Return the choices of an op that have the wanted states."""

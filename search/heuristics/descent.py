@@ -57,12 +57,9 @@ class Descent:
     """Descend from given points."""
 
     def __init__(
-        self,
-        network: CostNetwork,
-        *,
-        memory_bytes: int | None = None,
-        deadline: float | None = None,
-    ) -> None:
+        self, network: CostNetwork, *,
+        memory_bytes: int | None = None, deadline: float | None = None,
+    ) -> None:  # fmt: skip
         self.network = network
         self.limit = NO_LIMIT if memory_bytes is None else memory_bytes
         self.deadline = deadline
@@ -139,8 +136,7 @@ class Descent:
         self.evaluations += len(seconds) - 1
         after = memory - int(held[-1]) + held
         excess = np.maximum(0, after - self.limit)
-        candidates = np.flatnonzero(excess == excess.min())
-        choice = int(candidates[seconds[candidates].argmin()])
+        choice = int(np.lexsort((seconds, excess))[0])
         if not _better(
             (int(excess[choice]), float(seconds[choice])), (int(excess[-1]), float(seconds[-1]))
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -93,6 +94,7 @@ class _Builder:
         self.pins = Pins(program, mesh, pin)
         self.kept = kept_flags(program)
         self.cache: dict[Any, Any] = {}
+        self.local = cache(partial(local_shape, mesh=mesh.shape))
 
     def variables(self) -> Variables:
         """Return all variables with their domains; the updates of parameters are no ops here."""
@@ -245,9 +247,9 @@ class _Builder:
                 f"pin: op {op.name} updates {wanted} in place, and {op.type} has no such signature; "
                 "leave the pin out"
             )
-        operands, mesh = {o: self.program.tensor[t] for o, t in op.operands}, self.mesh.shape
+        operands = {o: self.program.tensor[t] for o, t in op.operands}
         local = {  # by operand and state
-            o: {s: local_shape(t.shape, s, mesh) or t.shape for s in {c[o] for c in found}}
+            o: {s: self.local(t.shape, s) or t.shape for s in {c[o] for c in found}}
             for o, t in operands.items()
         }
         shapes = [tuple([of[choice[o]] for o, of in local.items()]) for choice in found]

@@ -232,10 +232,6 @@ class CostNetwork:
 
     def lower_bound_s(self) -> float:
         """Return a cost that no assignment can beat: every variable's cheapest compute, no traffic."""
-        return self._least_s
-
-    @cached_property
-    def _least_s(self) -> float:
         least = np.array([domain.compute_s.min() for domain in self.variables.domains])
         return float(sum(least[self.variables.domain].tolist()))
 

@@ -48,7 +48,10 @@ class Terms:
         self, network: CostNetwork, *, copies: Multiplicities | None = None, most_s: float = np.inf
     ) -> None:
         """Of prices at most `most_s` counts."""
-        factors, width = network.factors, max(map(len, _costs(network.factors)), default=1)
+        factors, width = (
+            network.factors,
+            max([len(t.cost) for t in network.factors.tables], default=1),
+        )
         self._begin = factors.begin
         flat = np.concatenate([np.zeros(0, dtype=np.int64), *factors.arrays])
         arrays = Ragged(starts(lengths_of(factors.arrays)), flat)
@@ -88,11 +91,11 @@ class Terms:
         self.term = np.repeat(np.arange(len(lengths)), lengths + 1)
         table, occurring, most = (by[self.factor] for by in (factors.table, self.set, readers))
         some, self.table = distinct(table, occurring, lengths, most)
-        costs, self.prices = _costs(factors), list[Floats]()
+        self.prices = list[Floats]()
         for term in some.tolist():
             states = self.sets[occurring[term]]
-            cost = np.minimum(costs[table[term]][states[:, None], states], most_s)
-            self.prices.append(cost * (lengths[term] / most[term]))
+            cost = factors.tables[table[term]].cost[states[:, None], states]
+            self.prices.append(np.minimum(cost, most_s) * (lengths[term] / most[term]))
 
     def occurrences(self, copies: Multiplicities | None) -> tuple[Ints, Ints, Floats]:
         """Return the ends of all terms of the whole network, where each begins, and how many occur."""
@@ -175,10 +178,6 @@ def reader_groups(readers: int, most: int) -> tuple[tuple[int, ...], ...]:
     """Part readers into groups of at most so many, which one term can have."""
     count = -(-readers // most)
     return tuple(tuple(part.tolist()) for part in np.array_split(np.arange(readers), count))
-
-
-def _costs(factors: Factors) -> list[Floats]:
-    return [table.cost for table in factors.tables]
 
 
 def _mixed(copies: Multiplicities | None) -> list[Ints]:

@@ -20,7 +20,6 @@ from autoddl.sbp.state import B, NdSbp, S
 from autoddl.search.baselines import BASELINES, assignments
 from autoddl.search.baselines.flow import flow, network
 from autoddl.search.baselines.layers import linear_layers
-from autoddl.search.heuristics.cells import contractions
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import GRADIENT, TENSOR, CostNetwork
 from autoddl.search.result import Assignment
@@ -206,7 +205,6 @@ def test_megatron_takes_turns_where_equal_layers_do_not_hold_pairs() -> None:
 def cut_by(program: Program, columns: frozenset[str]) -> tuple[set[str], set[str]]:
     """Return layers with cut inputs, and those whose cut outputs end there: by sets, op by op."""
     layers = {layer.op.name: layer for layer in linear_layers(program)}
-    products = {program.ops[i].name for i in contractions(program, "forward", "matmul")}
     by: dict[str, frozenset[str]] = {}
     rows, closed = set[str](), set[str]()
     for op in program.ops:
@@ -223,7 +221,7 @@ def cut_by(program: Program, columns: frozenset[str]) -> tuple[set[str], set[str
         else:
             whole = [t.elements for t in tensors if t.name in by and not by[t.name]]
             sizes = [program.tensor[t].elements for _, t in op.outputs]
-            if whole and (op.name in products or set(whole) & set(sizes)):
+            if set(whole) & set(sizes):
                 made = frozenset()
         by |= {tensor: made for _, tensor in op.outputs}
     return rows, closed

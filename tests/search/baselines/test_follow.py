@@ -18,13 +18,11 @@ from tests.programs import transformer
 from tests.search.objects import Edge, edges_of, nodes_of
 from tests.zoo import separate_attention
 
-NEAR = 1 + 1e-9
 
-
-def seconds(edge: Edge, node: int, state: int) -> Floats:
-    """Return what a node pays for a tensor in some state, by choice."""
+def seconds(edge: Edge, node: int, state: int) -> list[Floats]:
+    """Return what a node pays each time it reads a tensor in some state, by choice."""
     row = edge.table.cost[state]
-    return np.add.reduce([row[states] for reader, states in edge.readers if reader == node])
+    return [row[states] for reader, states in edge.readers if reader == node]
 
 
 def reduced(edge: Edge, state: int) -> int:
@@ -41,17 +39,12 @@ def followed(
         edges = [edges_of(p)[e] for e in factor[begin[index] : begin[index + 1]]]
         edges = [e for e in edges if index in [reader for reader, _ in e.readers]]
         made = [int(e.source[point[e.producer]]) for e in edges]
-        if near:
-            cost = np.zeros(len(node.choices))
-            for edge, state in zip(edges, made, strict=True):
-                cost += seconds(edge, index, reduced(edge, state))
-            within = cost <= cost.min() * NEAR
-            cost = np.where(within, node.compute_s, cost + node.compute_s.sum())
-        else:
-            cost = node.compute_s.copy()
-            for edge, state in zip(edges, made, strict=True):
-                cost += seconds(edge, index, state)
-        best = int(allowed[index][cost[allowed[index]].argmin()])
+        cost, mine = np.zeros(len(node.choices)), allowed[index]
+        for edge, state in zip(edges, made, strict=True):
+            for paid in seconds(edge, index, reduced(edge, state) if near else state):
+                cost += paid
+        order = (node.compute_s, cost) if near else (node.compute_s + cost,)
+        best = int(mine[np.lexsort([by[mine] for by in order])[0]])
         point[index] = given[index] if given[index] >= 0 else best
     return point
 
@@ -71,7 +64,7 @@ def test_ops_follow_their_producers(program: Program, near: bool) -> None:
         allowed = [np.sort(rng.permutation(n)[: 1 + int(rng.integers(n))]) for n in counts]
         masks = [np.isin(np.arange(n), a) for n, a in zip(counts, allowed, strict=True)]
         mask = np.concatenate(masks).astype(np.int64)
-        point = follow(reads(p), np.array(given), mask, NEAR, int(near)).tolist()
+        point = follow(reads(p), np.array(given), mask, int(near)).tolist()
         assert point == followed(p, given, allowed, near)
         found.add(tuple(point))
     assert len(found) == 8

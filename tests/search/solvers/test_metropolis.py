@@ -80,20 +80,21 @@ def test_the_temperature_is_a_small_part_of_the_median_difference() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2])
-def test_it_finds_the_best_of_a_small_problem(share: float) -> None:
+def test_it_finds_the_best_of_a_small_problem(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metropolis, "CELL_SHARE", share)
     p = restricted(one_layer(1024, 512, 128), {3: 6, 4: 4, 5: 3, 6: 4, 10: 6, 12: 6})
     best = exhaustive.search(p)
     worst = max(enumerate_assignments(p), key=p.cost_s)
-    found = metropolis.search(
-        p, SearchOptions(budget=60.0, starts=[worst]), proposals=5000, cell_share=share
-    )
+    found = metropolis.search(p, SearchOptions(budget=60.0, starts=[worst]), proposals=5000)
     assert found.cost_s == pytest.approx(best.cost_s)
 
 
 def test_the_same_seed_gives_the_same_walk() -> None:
     p = one_layer(4096, 512, 128, mesh="2x2")
     runs = [
-        metropolis.search(p, SearchOptions(budget=600.0, seed=s), proposals=400) for s in (3, 3, 4)
+        metropolis.search(p, SearchOptions(budget=600.0, seed=s), proposals=100) for s in (3, 3, 4)
     ]
     assert runs[0].assignment == runs[1].assignment != runs[2].assignment
     assert runs[0].evaluations == runs[1].evaluations
@@ -103,12 +104,13 @@ def test_the_same_seed_gives_the_same_walk() -> None:
         assert costs[-1] == found.cost_s == pytest.approx(costs[-2], rel=1e-9)
 
 
-def test_a_result_counts_what_it_priced_and_is_not_worse_than_its_starts() -> None:
+def test_a_result_counts_what_it_priced_and_is_not_worse_than_its_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metropolis, "CELL_SHARE", 0.0)
     p = one_layer()
     start = exhaustive.search(p).assignment
-    found = metropolis.search(
-        p, SearchOptions(budget=60.0, starts=[start]), proposals=50, cell_share=0.0
-    )
+    found = metropolis.search(p, SearchOptions(budget=60.0, starts=[start]), proposals=50)
     assert found.cost_s == pytest.approx(p.cost_s(start))
     alternatives = sum(len(node.choices) - 1 for node in nodes_of(p))
     assert found.evaluations == 2 + alternatives + 50  # the start and replication; the temperature
