@@ -24,8 +24,8 @@ from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment, SearchOptions, SearchResult
 from autoddl.search.solvers.named import SOLVERS
 
-# Measured on GPT-3, a 24-layer GPT, GPT-2 and BERT, each under two or three limits: with about half and twice
-# these values the plans are the same.
+# Measured on GPT-3, a 24-layer GPT, GPT-2 and BERT, each under two or three limits: with about half and
+# twice these values the plans are the same.
 AGAIN = 5e-4  # the gap at which a search ends that only holds less than the one before
 _ROUNDS = 5  # searches until the whole memory fits; the most that one took is 3
 # Times the limit; of a plan that needs more, where there are other streams to try. With 3 BERT at 70 % of
