@@ -7,7 +7,7 @@ the memory of each stage is that of OneFlow's own allocation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from autoddl.planner.candidate_plans import Candidate
@@ -18,6 +18,7 @@ from autoddl.planner.race import Contender, Known, Solution
 from autoddl.planner.request import Request
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
+from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
 from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers.named import SOLVERS
@@ -45,58 +46,53 @@ class PipelineTrial(Contender):
         stages, count = self.candidate.stages, self.candidate.micro_batches
         return stages < self.least, (stages - 1) / count, stages
 
-    def prepare(self) -> float:
-        """Make the problem of one micro-batch, and return a bound."""
-        stages, count = self.candidate.stages, self.candidate.micro_batches
-        self.problem = self.request.problem(self.candidate.mesh, self.micro(count))
-        self.weighted = repeated(self.problem, stages, count)
-        self.bound_s = self.weighted.lower_bound_s()
-        return self.bound_s
+    def search(
+        self, seconds: float, before: Sequence[Known], *, rough: bool
+    ) -> Iterator[float | Solution]:
+        """Search the states of all tensors, whatever memory they take, and cut into stages.
 
-    def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
-        """Search the states of all tensors, whatever memory they take."""
-        self.seconds, self.starts = seconds, list(assignments(self.weighted).values())
-        self.result = self._search(None, ROUGH_GAP if rough else 0.0)
-        self.slack = self.result.gap if rough else 0.0
-        self.bound_s = self.result.lower_bound_s
+        Where these don't fit, search for states of less memory once more.
+        """
+        one, request, limit = self.candidate, self.request, self.request.limit_bytes
+        problem = request.problem(one.mesh, self.micro(one.micro_batches))
+        weighted = repeated(problem, one.stages, one.micro_batches)
+        yield weighted.lower_bound_s()
+        starts = list(assignments(weighted).values())
 
-    def _search(self, memory_bytes: int | None, stop_gap: float) -> SearchResult:
-        request = self.request
-        return SOLVERS[request.search](
-            self.weighted,
-            SearchOptions(
-                budget=self.seconds,
-                stop_gap=max(request.stop_gap, stop_gap),
-                seed=request.seed,
-                memory_bytes=memory_bytes,
-                starts=self.starts,
-            ),
-        )
+        def found(memory_bytes: int | None, stop_gap: float) -> SearchResult:
+            return SOLVERS[request.search](
+                weighted,
+                SearchOptions(
+                    budget=seconds,
+                    stop_gap=max(request.stop_gap, stop_gap),
+                    seed=request.seed,
+                    memory_bytes=memory_bytes,
+                    starts=starts,
+                ),
+            )
 
-    def solution(self) -> Solution | None:
-        """Cut into stages; where these don't fit, search for states of less memory once more."""
-        limit, result = self.request.limit_bytes, self.result
-        staged = self._cut(result)
+        result = found(None, ROUGH_GAP if rough else 0.0)
+        bound_s, slack = result.lower_bound_s, result.gap if rough else 0.0
+        yield bound_s
+        staged = self._cut(problem, result)
         needed = staged.memory_bytes
         if limit is not None and needed > limit:
             fits = int(result.memory_bytes * limit / needed)
-            result = self._search(max(self.weighted.least_memory_bytes, fits), ROUGH_GAP)
-            staged = self._cut(result)
+            result = found(max(weighted.least_memory_bytes, fits), ROUGH_GAP)
+            staged = self._cut(problem, result)
         self.needed_bytes = min(needed, staged.memory_bytes)
-        if limit is not None and staged.memory_bytes > limit:
-            return None
-        bound_s = self.result.lower_bound_s
-        return Solution(
-            self.candidate,
-            staged,
-            replace(result, lower_bound_s=bound_s),
-            cost_s=max(staged.bounded_s, bound_s),
-            judged_s=staged.timeline.step_s,
-            slack=self.slack,
-        )
+        if limit is None or staged.memory_bytes <= limit:
+            yield Solution(
+                one,
+                staged,
+                replace(result, lower_bound_s=bound_s),
+                cost_s=max(staged.bounded_s, bound_s),
+                judged_s=staged.timeline.step_s,
+                slack=slack,
+            )
 
-    def _cut(self, result: SearchResult) -> Staged:
+    def _cut(self, problem: CostNetwork, result: SearchResult) -> Staged:
         one, request = self.candidate, self.request
         links = Links(request.profile, request.cluster, one.mesh.size)
         counts = one.stages, one.micro_batches
-        return cut_into_stages(self.problem, result.assignment, *counts, links, request.limit_bytes)
+        return cut_into_stages(problem, result.assignment, *counts, links, request.limit_bytes)

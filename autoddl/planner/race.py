@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -77,17 +77,14 @@ class Contender(ABC):
     def turn(self) -> tuple[float, ...]:
         """Return its place in the order of trials."""
 
-    def prepare(self) -> float:
-        """Return a first bound; by default what its turn has told."""
-        return self.bound_s or 0.0
-
     @abstractmethod
-    def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
-        """Search, from what was found before, best first; roughly if there are other candidates."""
+    def search(
+        self, seconds: float, before: Sequence[Known], *, rough: bool
+    ) -> Iterator[float | Solution]:
+        """Yield bounds, each after more work, and at last the solution, if it fits into memory.
 
-    @abstractmethod
-    def solution(self) -> Solution | None:
-        """Return what the search has found; None if it does not fit into memory."""
+        It begins with what was found before, best first, and is rough if there are other candidates.
+        """
 
 
 @dataclass
@@ -139,11 +136,14 @@ class Standing:
         left_s = max(0.0, self.budget_s - self.spent_s())
         seconds = max(min(left_s, max(left_s / rest, trial.share * self.budget_s)), trial.least_s)
         try:
-            if self.can_win(one, trial.prepare()):
-                before = sorted(self.known, key=lambda item: item[0])
-                trial.search(seconds, before, rough=rest > 1)
-                if self.can_win(one, trial.bound_s or 0.0):
-                    solution = trial.solution()
+            before = sorted(self.known, key=lambda item: item[0])
+            for found in trial.search(seconds, before, rough=rest > 1):
+                if isinstance(found, Solution):
+                    solution = found
+                    break
+                trial.bound_s = found
+                if not self.can_win(one, found):
+                    break
         except AutoDDLError as error:
             self._failed(trial, error)
             return None

@@ -6,7 +6,7 @@ as one. So what was found on the coarser mesh is where the search on the finer o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -69,17 +69,18 @@ class WholeStep(Contender):
 
     def __init__(self, place: OnMesh, way: StreamUse) -> None:
         self.place, self.candidate = place, Candidate(1, 1, place.mesh, way)
-        self.found: Solution | None = None
 
     def turn(self) -> tuple[float, ...]:
         """Return its place: those of low bounds first; rounding must not decide."""
-        self.bound_s = self.place.bound_s
         turn = self.place.order.index(self.candidate.way)
         self.least_s = LEAST_PART * self.place.seconds if turn else 0.0
         return float(f"{self.place.bound_s:.9g}"), self.place.number, turn
 
-    def search(self, seconds: float, before: Sequence[Known], *, rough: bool) -> None:
+    def search(
+        self, seconds: float, before: Sequence[Known], *, rough: bool
+    ) -> Iterator[float | Solution]:
         """Search the states of all tensors."""
+        yield self.place.bound_s
         request, base, ways = self.place.request, self.place.problem, self.place.order
         timed, other = request.timed, self.candidate.way != request.ways[0]
         stream = self.candidate.way.compute_stream
@@ -95,11 +96,7 @@ class WholeStep(Contender):
         settled = found.searches == 1
         if stream and len(ways) > 1 and self.candidate.way == ways[0]:
             settled = is_settled(base, found.found.layout, request.limit_bytes or 0)
-        self.found = replace(found, settled=settled)
-
-    def solution(self) -> Solution | None:
-        """Return what was found."""
-        return self.found
+        yield replace(found, settled=settled)
 
 
 def is_settled(problem: CostNetwork, layout: Layout, limit: int) -> bool:

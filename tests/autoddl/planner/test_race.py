@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -48,31 +49,26 @@ class Made:
         )
 
     def turn(self) -> tuple[float, ...]:
-        return (self.prepare(),)
-
-    def prepare(self) -> float:
         if (self.bound_s or 0.0) < 0:
             raise InfeasibleError(f"nothing fits on {self.name}")
-        return self.bound_s or 0.0
+        return (self.bound_s or 0.0,)
 
-    def search(self, seconds: float, before: Any, *, rough: bool) -> None:
+    def search(self, seconds: float, before: Any, *, rough: bool) -> Iterator[float | Solution]:
+        yield self.bound_s or 0.0
         self.runs.order.append(self.name)
         self.runs.seconds.append(seconds)
         self.runs.starts.append(len(before))
         self.runs.rough.append(rough)
         if self.cost_s is None:
             raise AutoDDLError(f"nothing found on {self.name}")
-
-    def solution(self) -> Solution | None:
-        assert self.cost_s is not None
         if self.cost_s < 0:
             self.needed_bytes = 7
-            return None
+            return
         row: Any = SimpleNamespace(step_s=self.cost_s)
         result: Any = SimpleNamespace(lower_bound_s=self.bound_s)
         found: Any = SimpleNamespace(layout=None, estimate=lambda _: row)
         slack = self.slack if self.runs.rough[-1] else 0.0
-        return Solution(
+        yield Solution(
             self.candidate, found, result, self.cost_s, self.cost_s,
             slack=slack, settled=self.settled,
         )  # fmt: skip

@@ -19,8 +19,6 @@ from autoddl.engine.oneflow.run import agree
 from autoddl.planner import request
 from autoddl.planner.assemble import staged_plan
 from autoddl.planner.candidate_plans import pipelines
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.planner.pipeline_trial import PipelineTrial
 from autoddl.sbp.program.forward_positions import positions
@@ -179,13 +177,11 @@ def planned(case, graph, inputs):
         asked = request.read(program, agree.cluster(), **options)
         (candidate,) = pipelines(asked)
         trial = PipelineTrial(asked, candidate, partial(micro_batch, program), 1)
-        trial.prepare()
-        trial.search(asked.budget_s, (), rough=False)
-        assigned = Assigned(trial.problem, trial.result.assignment)
-        links = Links(asked.profile, asked.cluster, candidate.mesh.size)
-        found = positions(trial.problem.program)
-        cut = Staged(assigned, found, case["bounds"], candidate.micro_batches, links)
-        return staged_plan(cut, trial.result)
+        *_, solution = trial.search(asked.budget_s, (), rough=False)
+        whole, bounds = solution.found, case["bounds"]
+        places = positions(whole.program)
+        cut = Staged(whole.assigned, places, bounds, candidate.micro_batches, whole.links)
+        return staged_plan(cut, solution.result)
 
     return autoddl.Plan.of(agree.from_rank_0(make))
 
