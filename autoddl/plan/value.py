@@ -43,8 +43,8 @@ class Transfer:
 class ModuleCost:
     """What a module takes of a step on each device, and the signature of its main op.
 
-    `memory_bytes` are those of parameters, their states and gradients, and of what the backward pass
-    reads, of all micro-batches in flight.
+    `memory_bytes` are those of parameters, their states and gradients, and of inputs and what the
+    backward pass reads, as they are made, of all micro-batches in flight.
     """
 
     module: str
@@ -63,8 +63,8 @@ class Part:
     in the state in which it arrives. If the part is `recomputed` its backward pass makes activations
     again (activation checkpointing). Forward results of `in_flight` micro-batches are kept at once: with
     one-forward-one-backward the number of stages from this one on. `work` are the seconds of a
-    micro-batch by pass, `rows` what each module takes of a step, `memory_bytes` all that the device
-    needs that needs most.
+    micro-batch by pass, `rows` what each module takes of a step, computed when they are first read,
+    `memory_bytes` all that the device needs that needs most.
     """
 
     mesh: Mesh
@@ -75,7 +75,7 @@ class Part:
     in_flight: int = 1
     work: StageWork | None = None
     memory_bytes: int = 0
-    rows: tuple[ModuleCost, ...] = ()
+    rows: Sequence[ModuleCost] = ()
 
     @property
     def ranks(self) -> range:

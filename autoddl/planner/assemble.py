@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from autoddl.engine.limits import ONEFLOW
 from autoddl.plan.value import Estimate, Part, PlanValue, SearchReport
 from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.module_costs import module_costs, stage_costs
+from autoddl.planner.costs.module_costs import module_costs
+from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.layout import Layout
+from autoddl.sbp.lazy import LazyTuple
+from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import TIME
 from autoddl.search.result import SearchResult
@@ -68,8 +72,15 @@ def _whole(assigned: Assigned) -> Part:
         mesh=assigned.problem.mesh,
         layout=assigned.layout,
         memory_bytes=assigned.memory_bytes,
-        rows=module_costs(assigned.problem, assigned.assignment),
+        rows=LazyTuple(lambda: module_costs(_one_stage(assigned), 0)),
     )
+
+
+def _one_stage(assigned: Assigned) -> Staged:
+    """Return the whole program as the only stage of a pipeline, with a batch as its only micro-batch."""
+    problem, mesh = assigned.problem, assigned.problem.mesh
+    links = Links(problem.profile, mesh.cluster, mesh.size)
+    return Staged(assigned, positions(problem.program), (), 1, links)
 
 
 def _stages(staged: Staged) -> tuple[Part, ...]:
@@ -84,7 +95,7 @@ def _stages(staged: Staged) -> tuple[Part, ...]:
             in_flight=staged.in_flight[stage],
             work=staged.step.stages[stage],
             memory_bytes=staged.memory[stage].total,
-            rows=stage_costs(staged, stage),
+            rows=LazyTuple(partial(module_costs, staged, stage)),
         )
         for stage in range(staged.stages)
     )

@@ -33,7 +33,7 @@ class PipelineTrial(Contender):
     the budget while that is there.
     """
 
-    share, least_s, optional = 1 / 3, 0.5, True
+    share, least_s = 1 / 3, 0.5
 
     def __init__(
         self, request: Request, candidate: Candidate, micro: Callable[[int], Program], least: int
@@ -92,7 +92,6 @@ class PipelineTrial(Contender):
             replace(result, lower_bound_s=bound_s),
             cost_s=max(staged.bounded_s, bound_s),
             judged_s=staged.timeline.step_s,
-            row=staged.estimate("plan"),
             slack=self.slack,
         )
 

@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Estimate, Outcome
@@ -43,12 +44,16 @@ class Solution:
     result: SearchResult
     cost_s: float
     judged_s: float
-    row: Estimate
     baselines: Sequence[Estimate] = ()
     searches: int = 1
     seconds: float = 0.0
     slack: float = 0.0
     settled: bool = True
+
+    @cached_property
+    def row(self) -> Estimate:
+        """Return what the plan takes."""
+        return self.found.estimate("plan")
 
 
 Known = tuple[float, Mesh, Layout]
@@ -59,7 +64,7 @@ class Contender(ABC):
     """A candidate that can be searched.
 
     `share` is the part of the budget that a search gets at least while there is so much left, and
-    `least_s` what it gets in any case. Where the budget is spent `optional` ones are left.
+    `least_s` what it gets in any case.
     """
 
     candidate: Candidate
@@ -67,7 +72,6 @@ class Contender(ABC):
     needed_bytes: int | None = None
     share: float = 0.0
     least_s: float = 0.0
-    optional: bool = False
 
     @abstractmethod
     def turn(self) -> tuple[float, ...]:
@@ -181,12 +185,12 @@ def race(
 
     Each gets an equal part of the seconds that are left; while there are several, rough searches will
     do, and the winner's is made better at the end. When the budget is spent and there is a plan,
-    optional trials are left; without one those that need least memory come next.
+    those with stages are left; without one those that need least memory come next.
     """
     run, winner = Standing(best, budget_s), None
     waiting = run.in_order(trials)
     while waiting:
-        if run.spent_s() >= budget_s and waiting[0].optional:
+        if run.spent_s() >= budget_s and waiting[0].candidate.pipelined:
             if run.best is not None or run.spent_s() > PATIENCE * budget_s:
                 break
             waiting.sort(key=lambda t: (-t.candidate.stages, -t.candidate.micro_batches))

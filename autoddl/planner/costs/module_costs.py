@@ -4,44 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
-
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.plan.value import ModuleCost
 from autoddl.planner.costs.staged_assignment import STREAMS, Staged
 from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature
-from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
-from autoddl.search.network.evaluator import paid_of, unary_of
-from autoddl.search.result import Assignment
 
 
-def module_costs(problem: CostNetwork, assignment: Assignment) -> tuple[ModuleCost, ...]:
-    """Sum costs by module; communication counts for the module that wants the other state."""
-    net, ops, point = problem.arrays, problem.variables.op, as_ints(assignment)
-    row_of, modules = _in_turn(problem)
-    compute_s, held = unary_of(net, point)
-    paid, paid_s = paid_of(net, point).first(net)
-    payers = problem.factors.variable[paid.end]
-    sums = [
-        np.bincount(numbers, weights=values, minlength=len(modules)).tolist()
-        for numbers, values in ((row_of, compute_s), (row_of[payers], paid_s), (row_of, held))
-    ]
-    forward = np.flatnonzero(np.append(problem.program.columns.phase, "")[ops] == "forward")
-    dearest = forward[np.lexsort((-compute_s[forward], row_of[forward]))]
-    with_main, where = np.unique(row_of[dearest], return_index=True)
-    texts = np.full(len(modules), "", dtype=object)
-    texts[with_main] = _texts(problem, point, dearest[where])
-    rows = zip(modules, texts.tolist(), *sums, strict=True)
-    return tuple([ModuleCost(module, text, c, m, int(size)) for module, text, c, m, size in rows])
+def module_costs(staged: Staged, stage: int) -> tuple[ModuleCost, ...]:
+    """Sum costs by module in one stage, for all micro-batches of a step.
 
-
-def stage_costs(staged: Staged, stage: int) -> tuple[ModuleCost, ...]:
-    """Return the same of one stage of a pipeline, for all micro-batches of a step.
-
-    What is in no op of the program counts, too: the forward pass that is run again, copies into buffers,
-    sums of gradients. Boxings before a tensor is sent count for the module that makes it.
+    Communication counts for the module that wants the other state, that of boxings before a tensor is
+    sent for the module that makes it. What is in no op of the program counts, too: the forward pass
+    that is run again, copies into buffers, sums of gradients.
     """
     program, signatures = staged.program, staged.layout.signatures
     updated = {p.update: p.tensor for p in program.parameters}
@@ -76,34 +52,6 @@ def stage_costs(staged: Staged, stage: int) -> tuple[ModuleCost, ...]:
         )
         for name in dict.fromkeys((*seconds[COMPUTE], *seconds[BOXING], *held))
     )
-
-
-def _in_turn(problem: CostNetwork) -> tuple[Ints, list[str]]:
-    """Return the row of every node's module, and the modules row by row: as in the forward pass."""
-    module, names = problem.modules
-    by_turn = np.concatenate((module[problem.variables.op >= 0], module))
-    _, first = np.unique(by_turn, return_index=True)
-    in_turn = by_turn[np.sort(first)]
-    row = np.zeros(len(names), dtype=np.int64)
-    row[in_turn] = np.arange(len(in_turn))
-    return row[module], [names[number] or "(graph)" for number in in_turn.tolist()]
-
-
-def _texts(problem: CostNetwork, point: Ints, nodes: Ints) -> list[str]:
-    """Return "matmul: (S0, B) × (B, S1) → (S0, S1)" for some op nodes."""
-    columns, ops = problem.variables, problem.program.ops
-    numbers = problem.variables.op[nodes]
-    kinds, forms = problem.program.columns.kind[numbers], columns.domain[nodes]
-    choices = point[nodes]
-    known: dict[tuple[int, ...], str] = {}
-    found = []
-    for number, *key in np.stack((numbers, kinds, forms, choices), axis=1).tolist():
-        alike = tuple(key)
-        if alike not in known:
-            _, form, choice = alike
-            known[alike] = _text(ops[number], columns.domains[form].choices[choice])
-        found.append(known[alike])
-    return found
 
 
 def _text(op: Op, states: NdSignature) -> str:

@@ -86,14 +86,19 @@ class Staged:
 
     @cached_property
     def _moves(self) -> tuple[tuple[Transfer, ...], tuple[Redistribution, ...]]:
-        paths: dict[str, dict[Reader, Path]] = {}
+        found: dict[str, list[Redistribution]] = {}
         for item in self.assigned.layout.redistributions:
-            paths.setdefault(item.tensor, {}).update(dict.fromkeys(item.readers, item.path))
+            found.setdefault(item.tensor, []).append(item)
         transfers: list[Transfer] = []
         redistributions: list[Redistribution] = []
         for tensor in self.made:
-            wanted = paths.get(tensor, {})
-            for stage, readers in self._readers(tensor, wanted).items():
+            items = found.get(tensor, [])
+            wanted = {reader: item.path for item in items for reader in item.readers}
+            by_stage = self._readers(tensor, wanted)
+            if by_stage.keys() == {self.where(tensor)}:
+                redistributions += items
+                continue
+            for stage, readers in by_stage.items():
                 known = {reader: wanted.get(reader, ()) for reader in readers}
                 if stage != self.where(tensor):
                     sent = self._sent(tensor, tuple(known.values()))
@@ -231,11 +236,14 @@ class Staged:
         )
 
     def sizes(self) -> Iterator[tuple[str, int, str]]:
-        """Yield what devices hold, by maker: variables, gradients and, by micro-batch, activations."""
+        """Yield what devices hold, by maker: variables, gradients and, by micro-batch, activations.
+
+        Inputs are among the last.
+        """
         gradients = {p.gradient for p in self.program.parameters}
         for name in self.layout.variables:
             yield name, self.local(name, self.made[name]), "variable"
-        for name in kept_tensors(self.program):
+        for name in (*self.layout.inputs, *kept_tensors(self.program)):
             if name in self.made:
                 kind = "gradient" if name in gradients else "activation"
                 yield self.maker(name), self.local(name, self.made[name]), kind
