@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping
 
+import numpy as np
+
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
 from autoddl.errors import RuleError
 from autoddl.sbp.program import Program
-from autoddl.sbp.rules.registry import is_built_in
-from autoddl.search.network.choices import SignatureLists, unknown_types
+from autoddl.sbp.rules.registry import find, is_built_in
+from autoddl.search.network.choices import SignatureLists
 
 
 def engine_signatures(
@@ -57,3 +59,11 @@ def engine_signatures(
 
 def _counted(types: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({count})" for name, count in types.items())
+
+
+def unknown_types(program: Program) -> dict[str, int]:
+    """Return the op types without a rule, with how often each occurs, most frequent first."""
+    columns = program.columns
+    every = zip(columns.types, np.bincount(columns.type).tolist(), strict=True)
+    counts = {name: count for name, count in every if find(name) is None}
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -26,11 +26,11 @@ from msgspec import structs
 from autoddl.engine.limits import ONEFLOW, limits_of
 from autoddl.perfmodel.profile import Device, Link, Profile
 from autoddl.sbp.boxing import COLLECTIVES
+from autoddl.sbp.layers import Layer, linear_layers
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
-from autoddl.search.baselines.layers import Layer, linear_layers
 from autoddl.search.exact import primal_dual as exact
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork

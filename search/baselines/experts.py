@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autoddl.sbp.layers import expert_layers
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, S
 from autoddl.search.baselines.axes import OneAxis, batch, layer_states, live, state, subsets
 from autoddl.search.baselines.data_parallel import data_parallel
 from autoddl.search.baselines.held_states import HeldStates
-from autoddl.search.baselines.layers import expert_layers, linear_layers_of, operand_states
+from autoddl.search.baselines.operand_states import linear_layers_of, operand_states
 from autoddl.search.network.cost_network import CostNetwork
 
 EXPERTS = OneAxis(*[S(0)] * 6)  # the experts are dim 0 of weights, tokens and results

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from autoddl.compiled import compiled
+from autoddl.sbp.layers import Layer
 from autoddl.sbp.program import Program
-from autoddl.search.baselines.layers import Layer
 from autoddl.search.network.cost_network import Ints
 
 WHOLE, CUT = 1, 2  # features; 0 where no parameter is behind a tensor (masks, say)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoddl.sbp.layers import Layer, bias_of, linear_layers
 from autoddl.sbp.state import B, S
 from autoddl.search.baselines.axes import (
     Axes,
@@ -21,7 +22,7 @@ from autoddl.search.baselines.axes import (
 from autoddl.search.baselines.data_parallel import batch_cut
 from autoddl.search.baselines.flow import Features, flow, network
 from autoddl.search.baselines.held_states import HeldStates
-from autoddl.search.baselines.layers import Layer, bias_of, linear_layers, operand_states
+from autoddl.search.baselines.operand_states import operand_states
 from autoddl.search.network.cost_network import CostNetwork
 
 WHOLE, ROWS, COLUMNS = range(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from autoddl.sbp.layers import embeddings
 from autoddl.sbp.state import B, NdSbp, S, Sbp
 from autoddl.search.baselines.axes import (
     Axes,
@@ -16,11 +17,7 @@ from autoddl.search.baselines.axes import (
     subsets,
 )
 from autoddl.search.baselines.held_states import HeldStates
-from autoddl.search.baselines.layers import (
-    embeddings,
-    linear_layers_of,
-    operand_states,
-)
+from autoddl.search.baselines.operand_states import linear_layers_of, operand_states
 from autoddl.search.network.cost_network import CostNetwork
 
 

@@ -15,20 +15,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoddl.sbp.program import Program
-from autoddl.sbp.rules.registry import find
+from autoddl.sbp.layers import contractions
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
 from autoddl.search.network.evaluator import BlockMove
 
 ROOT_FAMILIES = ("matmul", "conv", "embedding")
-
-
-def contractions(program: Program, phase: str, *families: str) -> Ints:
-    """Return the positions of the ops of a phase whose rule is of one of the families."""
-    columns = program.columns
-    rules = [find(name) for name in columns.types]
-    types = [rule is not None and rule.family in families for rule in rules]
-    return np.flatnonzero(np.array(types, dtype=np.bool_)[columns.type] & (columns.phase == phase))
 
 
 def roots(network: CostNetwork, phase: str = "forward") -> list[int]:

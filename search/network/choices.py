@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
 from autoddl.errors import RuleError
 from autoddl.sbp.mesh import Mesh
@@ -83,11 +81,3 @@ def _common(
     """Return ours that the engine lists, and all-broadcast; all of ours where it has no list."""
     known = {_states(view, signature) for signature in listed}
     return tuple(s for i, s in enumerate(ours) if i == 0 or not known or _states(view, s) in known)
-
-
-def unknown_types(program: Program) -> dict[str, int]:
-    """Return the op types without a rule, with how often each occurs, most frequent first."""
-    columns = program.columns
-    every = zip(columns.types, np.bincount(columns.type).tolist(), strict=True)
-    counts = {name: count for name, count in every if find(name) is None}
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -20,6 +20,7 @@ import numpy as np
 from autoddl.grouping import distinct
 from autoddl.perfmodel.oneflow.kernel_memory import VIEWS
 from autoddl.sbp.program.columns import Flags
+from autoddl.sbp.program.waiting_for_loss import waiting_for_loss
 from autoddl.sbp.shards import local_bytes
 from autoddl.search.network.cost_network import (
     SAVED,
@@ -32,7 +33,6 @@ from autoddl.search.network.cost_network import (
     as_ints,
     ints,
 )
-from autoddl.search.network.reachability import waiting_for_loss
 from autoddl.search.result import Assignment, Point
 
 SMALL = 1e-3  # of the largest tensor that waits; smaller ones come once for both passes

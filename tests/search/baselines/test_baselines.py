@@ -14,12 +14,12 @@ import pytest
 from autoddl.api import optimize
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.topology import Crossing
+from autoddl.sbp.layers import linear_layers
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, S
 from autoddl.search.baselines import BASELINES, assignments
 from autoddl.search.baselines.flow import flow, network
-from autoddl.search.baselines.layers import linear_layers
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import GRADIENT, TENSOR, CostNetwork
 from autoddl.search.result import Assignment

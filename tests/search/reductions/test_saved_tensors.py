@@ -10,12 +10,12 @@ import pytest
 
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program.waiting_for_loss import waiting_for_loss
 from autoddl.search.baselines import BASELINES, assignments
 from autoddl.search.exact import primal_dual as exact
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import SAVED, CostNetwork, as_ints
 from autoddl.search.network.evaluator import factor_s
-from autoddl.search.network.reachability import waiting_for_loss
 from autoddl.search.reductions.quotient import quotient
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.relaxation.lagrangian import mixed

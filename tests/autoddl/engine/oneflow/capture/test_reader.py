@@ -117,7 +117,7 @@ def test_every_op_of_the_models_has_a_rule(model: str, optimizer: str) -> None:
     from importlib import import_module
 
     from autoddl.engine.oneflow.capture.reader import capture
-    from autoddl.search.network.choices import unknown_types
+    from autoddl.planner.missing_rules import unknown_types
 
     module = import_module(f"experiments.models.{model}")
     program = capture(*_flat(module.build(**module.SIZES["toy"], optimizer=optimizer)))

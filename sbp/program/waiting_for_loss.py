@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoddl.sbp.program import Program
-from autoddl.search.network.evaluator import Flags
+from autoddl.sbp.program.columns import Flags
+from autoddl.sbp.program.ir import Program
 
 
 def waiting_for_loss(program: Program) -> Flags:

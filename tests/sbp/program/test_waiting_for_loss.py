@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoddl.sbp.program import Program
-from autoddl.search.network import reachability as walks
+from autoddl.sbp.program import waiting_for_loss as walks
 from tests.programs import transformer
 
 PROGRAM = transformer(layers=2, batch=4, length=2, vocabulary=64)
