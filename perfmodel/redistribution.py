@@ -87,12 +87,7 @@ class Redistributor:
     """
 
     def __init__(
-        self,
-        mesh: Mesh,
-        profile: Profile,
-        *,
-        any_order: bool = False,
-        compute_stream: bool = False,
+        self, mesh: Mesh, profile: Profile, *, any_order: bool = False, compute_stream: bool = False
     ) -> None:
         self.mesh = mesh
         self.any_order, self.compute_stream = any_order, compute_stream

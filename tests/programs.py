@@ -226,8 +226,7 @@ def activation(g: Builder, x: str, kind: str) -> str:
     if kind == "gelu":
         y = g.op("gelu", "in_0 -> out_0", [x], shape)
         return g.back(
-            y,
-            lambda dy: g.give(x, lambda: g.op("gelu_grad", "dy_0 x_0 -> dx_0", [dy, x], shape)),
+            y, lambda dy: g.give(x, lambda: g.op("gelu_grad", "dy_0 x_0 -> dx_0", [dy, x], shape))
         )
     y = g.op(kind, "x_0 -> y_0", [x], shape)
     return g.back(
@@ -374,8 +373,7 @@ def part(g: Builder, x: str, start: int, stop: int) -> str:
 
     def step(dy: str) -> None:
         g.give(
-            x,
-            lambda: g.op("slice_grad", "dy_0 -> dx_0", [dy], large, like_shape=large, **bounds),
+            x, lambda: g.op("slice_grad", "dy_0 -> dx_0", [dy], large, like_shape=large, **bounds)
         )
 
     return g.back(y, step)
@@ -410,8 +408,7 @@ def attention(g: Builder, x: str, heads: int) -> str:
     g.back(
         weights,
         lambda d: g.give(
-            scores_scaled,
-            lambda: g.op("softmax_grad", "dy_0 y_0 -> dx_0", [d, weights], shape),
+            scores_scaled, lambda: g.op("softmax_grad", "dy_0 y_0 -> dx_0", [d, weights], shape)
         ),
     )
     mixed = transpose(g, batch_matmul(g, weights, value), (0, 2, 1, 3))

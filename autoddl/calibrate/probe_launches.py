@@ -131,19 +131,24 @@ def worth_another(result: LaunchResult) -> bool:
 
 
 def memory(key: str) -> int:
-    """Return a number of /proc/meminfo in bytes; a Linux machine is needed to measure."""
-    return int(_proc("meminfo", key, "0 kB").split()[0]) * 1024
+    """Return a number of /proc/meminfo in bytes."""
+    found = _proc("meminfo", key)
+    if found is None:
+        raise AutoDDLError(
+            f"memory: /proc/meminfo lacks {key}; a Linux machine is needed to measure"
+        )
+    return int(found.split()[0]) * 1024
 
 
-def _proc(name: str, key: str, default: str) -> str:
+def _proc(name: str, key: str) -> str | None:
     """Return the first entry of a name in a table of /proc."""
     found = re.search(rf"^{key}\s*: *(\S.*)", Path("/proc", name).read_text(), re.MULTILINE)
-    return default if found is None else found[1]
+    return None if found is None else found[1]
 
 
 def one_of(ranks: int) -> dict[str, Any]:
     """Return name and memory of the device that one of so many ranks of this machine is."""
     cores = len(os.sched_getaffinity(0))
-    cpu = _proc("cpuinfo", "model name", "CPU")
+    cpu = _proc("cpuinfo", "model name") or "CPU"
     name = f"{cpu}, one of {ranks} ranks on {cores} cores"
     return {"name": name, "memory_bytes": memory("MemTotal") // ranks}

@@ -11,12 +11,7 @@ import click
 from rich.table import Table
 
 from autoddl import store
-from autoddl.calibrate.device.op_timing import (
-    OpCampaign,
-    OpSettings,
-    job_for,
-    profile_with,
-)
+from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for, profile_with
 from autoddl.cli.measuring import carry_out, columns, encoded, error_cell, show, write_all
 from autoddl.cli.options import MEASURING, Listed
 from autoddl.engine import engines

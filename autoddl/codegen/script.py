@@ -20,11 +20,7 @@ _DAMAGES = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError,
 
 
 def generate(
-    plan: PlanValue,
-    dialect: Dialect,
-    *,
-    learning_rate: float | None = None,
-    checked: bool = False,
+    plan: PlanValue, dialect: Dialect, *, learning_rate: float | None = None, checked: bool = False
 ) -> str:
     """Return a plan as the text of a Python script that needs only the engine and NumPy.
 

@@ -11,13 +11,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autoddl.launch.job import (
-    LaunchArgumentError,
-    LaunchError,
-    LaunchJob,
-    LaunchResult,
-    checked,
-)
+from autoddl.launch.job import LaunchArgumentError, LaunchError, LaunchJob, LaunchResult, checked
 from autoddl.launch.supervise import supervise
 
 __all__ = ["LaunchArgumentError", "LaunchError", "LaunchResult", "launch", "run"]

@@ -105,7 +105,7 @@ def is_settled(problem: CostNetwork, layout: Layout, limit: int) -> bool:
     That is so where what the plan's boxings would never give back exceeds the limit alone, or all that
     the plan would take is far beyond it.
     """
-    shape, sizes = problem.mesh.shape, problem.sizes
+    shape, sizes = problem.mesh.shape, problem.setting.sizes
     if never_reused_bytes(shape, layout, sizes) > limit:
         return True
     return estimate(shape, layout, sizes=sizes).total > HOPELESS * limit

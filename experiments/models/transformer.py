@@ -67,10 +67,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(inner, width, bias=use_bias)
 
     def forward(
-        self,
-        x: flow.Tensor,
-        memory: flow.Tensor | None = None,
-        bias: flow.Tensor | None = None,
+        self, x: flow.Tensor, memory: flow.Tensor | None = None, bias: flow.Tensor | None = None
     ) -> flow.Tensor:
         memory = x if memory is None else memory
         q = split_heads(self.query(x), self.heads)

@@ -75,10 +75,7 @@ def payload_bit_s(bed: Testbed, seconds: float) -> float:
     addresses = [bed.spec.address(node) for node in range(bed.spec.nodes)]
     script = str(Path(__file__).with_name("transfer.py"))
     result = bed.run(
-        [script, str(seconds), *addresses],
-        timeout_s=seconds + 30,
-        stream_rank0=False,
-        check=True,
+        [script, str(seconds), *addresses], timeout_s=seconds + 30, stream_rank0=False, check=True
     )
     return float(result.logs[0].split("payload_bit_s")[1].split()[0])
 

@@ -18,14 +18,7 @@ import numpy as np
 from autoddl.grouping import distinct
 from autoddl.perfmodel.oneflow.instances import Instances, order_of
 from autoddl.perfmodel.oneflow.sizes import LocalSizes
-from autoddl.perfmodel.oneflow.task_graph import (
-    BITS,
-    MASK,
-    NONE,
-    Ints,
-    RankTasks,
-    Table,
-)
+from autoddl.perfmodel.oneflow.task_graph import BITS, MASK, NONE, Ints, RankTasks, Table
 from autoddl.perfmodel.oneflow.task_templates import INPUT
 from autoddl.ragged import Ragged
 from autoddl.sbp.layout import Layout, Moves, Path

@@ -64,9 +64,14 @@ class UnitChain:
                     f"chain of {count} units: {len(values)} {name}; give {wanted}, one per "
                     f"{'place between units' if between else 'unit'}"
                 )
-            wrong = [v for v in values if not (v >= 0 and (between or v < np.inf))]
-            if wrong:
-                raise AutoDDLError(f"chain: {wrong[0]!r} in {name}; give numbers from 0 on")
+            whole = name.endswith("_bytes")
+            for value in values:
+                is_kind = not whole or isinstance(value, int | np.integer)
+                if not (is_kind and value >= 0 and (between or value < np.inf)):
+                    raise AutoDDLError(
+                        f"chain: {value!r} in {name}; give "
+                        f"{'whole numbers' if whole else 'numbers'} from 0 on"
+                    )
 
 
 @dataclass(frozen=True)

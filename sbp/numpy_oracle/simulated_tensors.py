@@ -135,11 +135,7 @@ def close(a: Array, b: Array) -> bool:
 
 
 def run_boxing(
-    locals_: Sequence[Array],
-    src: NdSbp,
-    dst: NdSbp,
-    shape: Sequence[int],
-    mesh: Sequence[int],
+    locals_: Sequence[Array], src: NdSbp, dst: NdSbp, shape: Sequence[int], mesh: Sequence[int]
 ) -> Locals:
     """Perform one boxing primitive, each group with nothing but what its members hold.
 

@@ -18,14 +18,7 @@ from autoddl.decoding import decode as decode_file
 from autoddl.decoding import shown
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program.allowed import check_device, check_name
-from autoddl.sbp.program.ops_and_tensors import (
-    ITEM_BYTES,
-    PHASES,
-    ROLES,
-    Op,
-    Parameter,
-    Tensor,
-)
+from autoddl.sbp.program.ops_and_tensors import ITEM_BYTES, PHASES, ROLES, Op, Parameter, Tensor
 
 FORMAT = "autoddl.program"
 FORMAT_VERSION = 1

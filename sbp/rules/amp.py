@@ -9,15 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.sbp.rules.maps import dim_names, elements, no_flops, same_dims, uncut
-from autoddl.sbp.rules.registry import (
-    Array,
-    IndexMap,
-    LocalOp,
-    OpRule,
-    OpView,
-    linear,
-    register,
-)
+from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, linear, register
 
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 
@@ -138,12 +130,7 @@ register(
     ),
     *(
         OpRule(
-            name,
-            _assign_map,
-            reference,
-            no_flops,
-            family="memory",
-            samplers={"condition_0": _flag},
+            name, _assign_map, reference, no_flops, family="memory", samplers={"condition_0": _flag}
         )
         for name, reference in (("assign_if", _assign_if), ("assign_if_not", _assign_if_not))
     ),

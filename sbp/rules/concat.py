@@ -53,8 +53,7 @@ def _split_map(view: OpView) -> IndexMap:
     dims = _without(dim_names(len(view.shape["in_0"])), _axis(view, "in_0"))
     likes = {name: dims[: len(view.shape[name])] for name in _likes(view)}
     return IndexMap(
-        {"in_0": dims, **likes, **dict.fromkeys(view.outputs, dims)},
-        linear=_through_likes(view),
+        {"in_0": dims, **likes, **dict.fromkeys(view.outputs, dims)}, linear=_through_likes(view)
     )
 
 
@@ -82,8 +81,7 @@ def _stack_grad_map(view: OpView) -> IndexMap:
     axis = _axis(view, "in_0")
     parts = dict.fromkeys((*_likes(view), *view.outputs), names)
     return IndexMap(
-        {"in_0": (*names[:axis], None, *names[axis:]), **parts},
-        linear=_through_likes(view),
+        {"in_0": (*names[:axis], None, *names[axis:]), **parts}, linear=_through_likes(view)
     )
 
 

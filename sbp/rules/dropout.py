@@ -10,15 +10,7 @@ import numpy as np
 
 from autoddl.sbp.rules.fused_softmax import random_mask
 from autoddl.sbp.rules.maps import elements, same_dims, uncut
-from autoddl.sbp.rules.registry import (
-    Array,
-    IndexMap,
-    LocalOp,
-    OpRule,
-    OpView,
-    linear,
-    register,
-)
+from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, linear, register
 
 _NOTE = "Random: the same seed would repeat the same mask on different shards."
 
@@ -39,10 +31,7 @@ def _dropout(op: LocalOp) -> dict[str, Array]:
     x = op.inputs["in_0"]
     mask = _drawn(op, x.shape)
     kept = np.where(mask, x, 0.0) / (1 - op.view.attr["rate"])
-    return {
-        "out_0": kept + op.inputs.get("_add_to_output_0", 0.0),
-        "mask_0": mask.astype(np.int64),
-    }
+    return {"out_0": kept + op.inputs.get("_add_to_output_0", 0.0), "mask_0": mask.astype(np.int64)}
 
 
 def _mask_map(view: OpView) -> IndexMap:

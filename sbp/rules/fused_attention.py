@@ -10,19 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.sbp.rules.maps import elements
-from autoddl.sbp.rules.registry import (
-    Array,
-    IndexMap,
-    LocalOp,
-    OpRule,
-    OpView,
-    index_map,
-    register,
-)
+from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, index_map, register
 
-_SELF = index_map(
-    "hidden_states_0: . b h -> query_mul_key_0: b h . ., value_0: b h . .",
-)
+_SELF = index_map("hidden_states_0: . b h -> query_mul_key_0: b h . ., value_0: b h . .")
 # dq is linear in the keys, dk in the queries; dv is the gradient of v itself.
 _SELF_GRAD = index_map(
     "query_mul_key_grad_0: b h . ., value_grad_0: b h . ., hidden_states_0: . b h"

@@ -9,15 +9,7 @@ import numpy as np
 
 from autoddl.sbp.rules.fused_softmax import random_mask
 from autoddl.sbp.rules.maps import elements, same_dims
-from autoddl.sbp.rules.registry import (
-    Array,
-    IndexMap,
-    LocalOp,
-    OpRule,
-    OpView,
-    linear,
-    register,
-)
+from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, linear, register
 
 _erf = np.vectorize(math.erf, otypes=[float])
 _TANH_SCALE, _TANH_CUBE = 0.7978845608028654, 0.044714998453855515  # as the kernels have them
@@ -87,10 +79,7 @@ def _gelu_mul(op: LocalOp) -> dict[str, Array]:
 def _gelu_mul_grad(op: LocalOp) -> dict[str, Array]:
     value, slope = _fast_gelu(op.inputs["in_0"])
     dy = op.inputs["out_diff_0"]
-    return {
-        "in_diff_0": dy * op.inputs["multiplier_0"] * slope,
-        "multiplier_diff_0": dy * value,
-    }
+    return {"in_diff_0": dy * op.inputs["multiplier_0"] * slope, "multiplier_diff_0": dy * value}
 
 
 def _weighted_sum_map(view: OpView) -> IndexMap:

@@ -35,9 +35,7 @@ def _nll_map(view: OpView) -> IndexMap:
     """Map nll: it sums over the classes; the weight of a row does not depend on the input."""
     weight = (linear("weight_0"),) if "weight_0" in view.inputs else ()
     return IndexMap(
-        _nll_dims(view),
-        summed=frozenset({"c"}),
-        linear=(linear("input_0 -> output_0"), *weight),
+        _nll_dims(view), summed=frozenset({"c"}), linear=(linear("input_0 -> output_0"), *weight)
     )
 
 

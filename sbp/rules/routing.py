@@ -8,15 +8,7 @@ import numpy as np
 
 from autoddl.sbp.rules.elementwise import FLOATING
 from autoddl.sbp.rules.maps import dim_names, elements, no_flops
-from autoddl.sbp.rules.registry import (
-    Array,
-    IndexMap,
-    LocalOp,
-    OpRule,
-    OpView,
-    linear,
-    register,
-)
+from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, linear, register
 
 
 def _last_whole(view: OpView) -> IndexMap:

@@ -9,15 +9,7 @@ import numpy as np
 
 from autoddl.sbp.rules.maps import dim_names, no_flops
 from autoddl.sbp.rules.pointwise import Function, one_of, pointwise
-from autoddl.sbp.rules.registry import (
-    Array,
-    IndexMap,
-    LocalOp,
-    OpRule,
-    OpView,
-    linear,
-    register,
-)
+from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, linear, register
 
 
 def operand(attr: Mapping[str, Any], prefix: str = "") -> float:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.sbp.rules.maps import dim_names, elements
-from autoddl.sbp.rules.registry import (
-    Array,
-    IndexMap,
-    LocalOp,
-    OpRule,
-    OpView,
-    linear,
-    register,
-)
+from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, linear, register
 
 
 def _forward_map(view: OpView) -> IndexMap:

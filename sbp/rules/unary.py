@@ -50,10 +50,7 @@ _FUNCTIONS: dict[str, tuple[Function, float]] = {
     "scalar_reverse_pow": (lambda x, a: scalar(a) ** x, 5),
     "scalar_fmod": (lambda x, a: np.fmod(x, scalar(a)), 3),
     "scalar_floordiv": (lambda x, a: np.floor(x / scalar(a)), 2),
-    "clip_by_scalar": (
-        lambda x, a: np.clip(x, a["floating_min"], a["floating_max"]),
-        2,
-    ),
+    "clip_by_scalar": (lambda x, a: np.clip(x, a["floating_min"], a["floating_max"]), 2),
     "clip_by_scalar_min": (lambda x, a: np.maximum(x, a["floating_min"]), 1),
     "clip_by_scalar_max": (lambda x, a: np.minimum(x, a["floating_max"]), 1),
 }

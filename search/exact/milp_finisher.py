@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autoddl.errors import InfeasibleError
-from autoddl.search.exact.reduced_cost_fixing import SLACK, Ascent
+from autoddl.search.exact.reduced_cost_fixing import Ascent
 from autoddl.search.incumbent import Incumbent
 from autoddl.search.reductions.restriction import Restriction
 from autoddl.search.result import SearchOptions, SearchResult
@@ -39,7 +39,8 @@ def finish(run: Incumbent, ascent: Ascent, go_on: Callable[[Ascent], None]) -> N
     most, took_s = FIRST, 0.0
     while not run.over() and took_s < run.left_s():
         begin_s, before_s = run.left_s(), run.best_s
-        slack_s = _slack_s(run, ascent)
+        ascent.best_s, ascent.raised = run.best_s, ascent.dual.bound()
+        slack_s = ascent.slack_s()
         reduced = np.sort(ascent.dual.reduced_costs())
         whole = np.searchsorted(reduced, slack_s, side="right") <= most + len(ascent.space.domains)
         found = _solved(run, ascent, slack_s if whole else reduced[most])
@@ -52,12 +53,6 @@ def finish(run: Incumbent, ascent: Ascent, go_on: Callable[[Ascent], None]) -> N
         else:
             most *= 2
         took_s = 2 * (begin_s - run.left_s())
-
-
-def _slack_s(run: Incumbent, ascent: Ascent) -> float:
-    """Return by how much a better plan may be above the bound of a dual, both with memory's price."""
-    best_s = min(run.best_s * (1 + SLACK), run.most_s())
-    return best_s + ascent.dual.byte_s * (run.limit or 0) - ascent.dual.bound()
 
 
 def _solved(run: Incumbent, ascent: Ascent, slack_s: float) -> SearchResult | None:
@@ -74,6 +69,3 @@ def _solved(run: Incumbent, ascent: Ascent, slack_s: float) -> SearchResult | No
     run.evaluations += found.evaluations
     run.offer(few.invert(found.assignment))
     return found
-
-
-__all__ = ["finish"]

@@ -104,7 +104,7 @@ class _Driver:
     def _dual(self, network: CostNetwork, before: Dual, **options: Any) -> Dual:
         """Return the relaxation of a network that begins with the messages of another one."""
         most_s = self.run.most_s()
-        return Dual(network, byte_s=before.byte_s, most_s=most_s, before=before, **options)
+        return Dual(network, prices=before.prices, most_s=most_s, before=before, **options)
 
     def _over(self) -> bool:
         return self.run.late() or self.run.closed()

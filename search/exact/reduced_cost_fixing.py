@@ -77,8 +77,8 @@ class Ascent:
                 return
             least_s = CREEP * (self.best_s - self.bound_s)
             idle = idle + 1 if self.bound_s - before_s <= least_s and self.best_s == known_s else 0
-            if not self.part and self._slack() < SHRUNK * slack:
-                slack = self._slack()
+            if not self.part and self.slack_s() < SHRUNK * slack:
+                slack = self.slack_s()
                 self._fix(slack)
 
     def choices(self) -> list[Ints]:
@@ -88,9 +88,9 @@ class Ascent:
     def _bound(self) -> float:
         """Return the bound in seconds, without the price of the memory that is allowed."""
         allowed = self.best_bytes if self.limit is None else self.limit
-        return self.raised - self.dual.byte_s * allowed
+        return self.raised - self.dual.prices.byte_s * allowed
 
-    def _slack(self) -> float:
+    def slack_s(self) -> float:
         """Return by how much a better plan may be above the dual's bound."""
         return min(self.best_s, self.dual.most_s) * (1 + SLACK) - self._bound()
 
@@ -120,6 +120,6 @@ class Ascent:
         smaller = self.space.network
         self.left = everything(smaller)
         self.dual = Dual(
-            smaller, byte_s=old.byte_s, most_s=old.most_s, copies=old.copies, before=old
+            smaller, prices=old.prices, most_s=old.most_s, copies=old.copies, before=old
         )
         self.descent = Descent(smaller, memory_bytes=self.limit)

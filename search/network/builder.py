@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
 from autoddl.errors import AutoDDLError
@@ -29,6 +28,7 @@ from autoddl.search.network.cost_network import (
     TENSOR,
     CostNetwork,
     Domain,
+    Ints,
     Setting,
     Variables,
     ints,
@@ -36,9 +36,6 @@ from autoddl.search.network.cost_network import (
 )
 from autoddl.search.network.pins import Pins
 from autoddl.search.network.scopes import factors_of
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _T = TypeVar("_T")
 

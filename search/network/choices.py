@@ -8,12 +8,7 @@ from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
 from autoddl.errors import RuleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program
-from autoddl.sbp.rules.candidates import (
-    NdSignature,
-    in_any_order,
-    nd_products,
-    nd_signatures,
-)
+from autoddl.sbp.rules.candidates import NdSignature, in_any_order, nd_products, nd_signatures
 from autoddl.sbp.rules.registry import OpView, Signature, find, signatures
 from autoddl.sbp.state import Sbp
 

@@ -27,14 +27,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
-from autoddl.search.network.evaluator import (
-    Arrays,
-    Floats,
-    Incidence,
-    Ints,
-    costs_of,
-    states_of,
-)
+from autoddl.search.network.evaluator import Arrays, Floats, Incidence, Ints, costs_of, states_of
 from autoddl.search.network.variables import (
     GRADIENT,
     SAVED,
@@ -113,16 +106,6 @@ class CostNetwork:
     def profile(self) -> Profile:
         """Return the prices of links and kernels."""
         return self.setting.profile
-
-    @property
-    def prices(self) -> StepPrices:
-        """Return the prices of single ops and boxings."""
-        return self.setting.prices
-
-    @property
-    def sizes(self) -> LocalSizes:
-        """Return what ops and tensors take on one device."""
-        return self.setting.sizes
 
     def __len__(self) -> int:
         """Return the number of variables."""

@@ -16,7 +16,7 @@ import numpy as np
 from autoddl.perfmodel.roofline import OpWork
 from autoddl.sbp.rules.registry import find
 from autoddl.search.network.cost_network import CostNetwork, Ints
-from autoddl.search.reductions.prices import priced
+from autoddl.search.reductions.prices import COMMUNICATION_ONLY
 from autoddl.search.reductions.restriction import Restriction
 
 TIME = "time"
@@ -34,7 +34,7 @@ def space(network: CostNetwork, objective: str) -> Restriction:
     first = np.unique(variables.domain, return_index=True)[1]
     shared = {variables.domain[v]: _shared(network, v) for v in first.tolist()}
     found = Restriction.apply(network, [shared[d] for d in variables.domain.tolist()])
-    return Restriction(priced(found.network, device=0.0), found.domains)
+    return Restriction(COMMUNICATION_ONLY.apply(found.network), found.domains)
 
 
 def _shared(network: CostNetwork, variable: int) -> Ints:

@@ -15,7 +15,7 @@ import numpy as np
 
 from autoddl.search.network.cost_network import CostNetwork, Factors, Variables
 from autoddl.search.network.evaluator import Flags
-from autoddl.search.reductions.prices import priced
+from autoddl.search.reductions.prices import Prices
 
 
 def weights(stages: int, micro_batches: int) -> tuple[float, float]:
@@ -37,12 +37,12 @@ def repeated(network: CostNetwork, stages: int, micro_batches: int) -> CostNetwo
     forward = np.append(network.program.columns.phase, "")[variables.op] == "forward"
     held = np.where(forward, in_flight, 2.0 if micro_batches > 1 else 1.0)
     factors, repeats = _read_each_time(network.factors, variables)
-    return priced(
-        replace(network, factors=factors),
+    prices = Prices(
         device=np.where(of_op, micro, once),
         links=np.where(repeats, micro, once),
         held=np.where(of_op, held, 1.0),
     )
+    return prices.apply(replace(network, factors=factors))
 
 
 def _read_each_time(factors: Factors, variables: Variables) -> tuple[Factors, Flags]:

@@ -16,10 +16,7 @@ def on_stream(
 ) -> CostNetwork:
     """Return the network with other kinds of streams: only what boxings cost is another."""
     redistributor = Redistributor(
-        network.mesh,
-        network.profile,
-        any_order=limits.any_order,
-        compute_stream=compute_stream,
+        network.mesh, network.profile, any_order=limits.any_order, compute_stream=compute_stream
     )
     factors, tables = network.factors, []
     for number, known in enumerate(factors.tables):

@@ -20,11 +20,13 @@ Source: Kolmogorov 2015 (SRMP); Nesterov 1983 (momentum).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
+from autoddl.search.reductions.prices import SUM, Prices
 from autoddl.search.reductions.quotient import Multiplicities, ScopeMap
 from autoddl.search.relaxation import srmp
 from autoddl.search.relaxation.factor_graph import Terms, graph_of
@@ -35,13 +37,13 @@ FASTEST = 0.9
 
 
 class Dual:
-    """The relaxation of one network; `byte_s` is a Lagrangian multiplier of memory, in s/B."""
+    """The relaxation of one network; `prices.byte_s` is a Lagrangian multiplier of memory, in s/B."""
 
     def __init__(
         self,
         network: CostNetwork,
         *,
-        byte_s: float = 0.0,
+        prices: Prices = SUM,
         most_s: float = np.inf,
         copies: Multiplicities | None = None,
         before: Dual | None = None,
@@ -54,14 +56,14 @@ class Dual:
         `network` is the quotient. `most_s` is more than what the best plan costs: what is not possible
         (infinite) is as good as that.
         """
-        self.network, self.byte_s, self.most_s, self.copies = network, byte_s, most_s, copies
+        self.network, self.prices, self.most_s, self.copies = network, prices, most_s, copies
         self.terms = Terms(network, copies=copies, most_s=most_s)
         self.graph = graph_of(self.terms, network.variables.sizes, copies)
         variables = network.variables
         domains = [variables.domains[number] for number in variables.domain.tolist()]
         self.held = np.concatenate([domain.memory_bytes for domain in domains])
         self.compute = np.concatenate([domain.compute_s for domain in domains])
-        self.cost = self.compute + byte_s * self.held
+        self.cost = prices.choice_s(self.compute, self.held)
         shape = len(self.terms.variable), max((len(cost) for cost in self.terms.prices), default=1)
         self.messages, self.lent = np.zeros(shape), np.full(shape, np.inf)
         if before is not None:
@@ -159,15 +161,15 @@ class Dual:
     def begin(self, kept: Sequence[Ints]) -> None:
         """Begin anew, with only the `kept` choices of every node."""
         self.messages[:], self.forward = 0, True
-        self.cost = self.compute + self.byte_s * self.held
+        self.cost = self.prices.choice_s(self.compute, self.held)
         self.stop()
         self.drop(kept)
 
     def price_memory(self, byte_s: float) -> None:
         """Give memory another multiplier."""
         self.stop()
-        self.cost += (byte_s - self.byte_s) * self.held
-        self.byte_s = byte_s
+        self.cost += (byte_s - self.prices.byte_s) * self.held
+        self.prices = replace(self.prices, byte_s=byte_s)
         self._lend()
 
     def _lend(self) -> None:

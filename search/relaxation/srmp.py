@@ -210,14 +210,9 @@ def _total(net: FactorGraph, node: int, cost: Floats, messages: Floats, total: F
 
 @compiled
 def _lend(
-    net: FactorGraph,
-    node: int,
-    cost: Floats,
-    messages: Floats,
-    lent: Floats,
-    total: Floats,
+    net: FactorGraph, node: int, cost: Floats, messages: Floats, lent: Floats, total: Floats,
     forward: int,
-) -> None:
+) -> None:  # fmt: skip
     """Lend parts of a reparametrised unary to terms shared with nodes behind; else states are free."""
     choices, part = _total(net, node, cost, messages, total), net.nodes[node].part
     for slot in range(net.nodes[node].slot, net.nodes[node + 1].slot):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 from hypothesis import given
@@ -29,7 +30,7 @@ def test_rows_are_those_of_lists(rows: list[list[int]], data: st.DataObject) -> 
 
 
 @given(ROWS, st.randoms())
-def test_items_of_a_row_keep_their_order(rows: list[list[int]], rng) -> None:  # type: ignore[no-untyped-def]
+def test_items_of_a_row_keep_their_order(rows: list[list[int]], rng: Random) -> None:
     order = [n for n, row in enumerate(rows) for _ in row]
     rng.shuffle(order)
     left = [list(row) for row in rows]

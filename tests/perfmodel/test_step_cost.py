@@ -60,15 +60,11 @@ def test_a_step_that_no_boxing_makes_is_refused() -> None:
             {item.name: item.state for item in plan.inputs},
             (Redistribution(name, (NdSbp.parse("B,S0"),), ()),),
         )
-        problem.prices.step(layout)
+        problem.setting.prices.step(layout)
 
 
 def test_errors_of_one_source_add_up_and_those_of_two_do_not() -> None:
-    ops = (
-        Price(3.0, "matmul", 0.1),
-        Price(1.0, "matmul", 0.1),
-        Price(1.0, "gelu", 0.3),
-    )
+    ops = (Price(3.0, "matmul", 0.1), Price(1.0, "matmul", 0.1), Price(1.0, "gelu", 0.3))
     boxings = (Price(5.0, "all_reduce gpu 2", 0.24),)
     found = StepCost(*(Priced(prices, np.arange(len(prices))) for prices in (ops, boxings))).totals
     assert found.uncertainty_s == pytest.approx((0.4**2 + 0.3**2 + 1.2**2) ** 0.5)
@@ -79,7 +75,7 @@ def test_errors_of_one_source_add_up_and_those_of_two_do_not() -> None:
 @pytest.mark.parametrize("make", [mlp, transformer])
 def test_redistributions_cost_the_same_as_columns_and_one_by_one(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
     problem = SavedTensors.apply(builder.build(make(), Mesh.parse(mesh), PROFILE)).network
-    prices = problem.prices
+    prices = problem.setting.prices
     for seed in range(5):
         columns = assigned_layout(problem, random_assignment(problem, seed))
         one_by_one = columns.with_redistributions(columns.redistributions)

@@ -87,7 +87,7 @@ def test_the_works_of_a_step_are_those_of_its_names(make, mesh: str, kept: bool)
     problem = SavedTensors.apply(problem).network if kept else problem
     for seed in range(3):
         layout = assigned_layout(problem, random_assignment(problem, seed))
-        found = StepTimeline(problem.prices, layout)
+        found = StepTimeline(problem.setting.prices, layout)
         expected = one_by_one(layout, problem.mesh, found.cost)
         mine = rows(found.works)
         assert [work.parts for work in mine] == [work.parts for work in expected]
@@ -113,7 +113,7 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
         hidden = predict(mesh, all_of_it, layout)
         assert max(cost.compute_s, cost.communication_s / 2) <= hidden.step_s <= cost.step_s
         assert hidden.overlap_s == pytest.approx(cost.step_s - hidden.step_s)
-        found = rows(StepTimeline(problem.prices, layout).works)
+        found = rows(StepTimeline(problem.setting.prices, layout).works)
         made = {name for op in program.ops for _, name in op.outputs}
         held = dict.fromkeys(r.tensor for r in layout.redistributions if r.tensor not in made)
         first = [w.name for w in found if w.name in held]
@@ -127,7 +127,7 @@ def test_an_op_waits_for_what_makes_and_moves_its_inputs(make) -> None:  # type:
     program = problem.program
     for seed in range(4):
         layout = assigned_layout(problem, random_assignment(problem, seed))
-        found = rows(StepTimeline(problem.prices, layout).works)
+        found = rows(StepTimeline(problem.setting.prices, layout).works)
         waited = [[w.name for w in found if i in w.next] for i in range(len(found))]
         for work, names in zip(found, waited, strict=True):
             assert work.waits == len(names)

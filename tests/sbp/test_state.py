@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.shards import (
-    all_states,
-    check_state,
-    local_shape,
-    shard_shape,
-    shard_slices,
-)
+from autoddl.sbp.shards import all_states, check_state, local_shape, shard_shape, shard_slices
 from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp, axis_states, broadcast, ordered
 from tests.sbp.shard_indices import shard_indices
 

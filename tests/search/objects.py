@@ -109,9 +109,7 @@ def edges_of(network: CostNetwork) -> tuple[Edge, ...]:
 
 
 def replaced(
-    network: CostNetwork,
-    nodes: Sequence[Node] | None = None,
-    edges: Sequence[Edge] | None = None,
+    network: CostNetwork, nodes: Sequence[Node] | None = None, edges: Sequence[Edge] | None = None
 ) -> CostNetwork:
     """Return a network with other nodes or edges."""
     made = network_of(

@@ -11,12 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from autoddl import store
-from autoddl.calibrate.network.link_cases import (
-    SEND_RECEIVE,
-    CollectiveCase,
-    LinkSettings,
-    Timing,
-)
+from autoddl.calibrate.network.link_cases import SEND_RECEIVE, CollectiveCase, LinkSettings, Timing
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.calibration.alpha_beta import Point
 from autoddl.perfmodel.calibration.measurements import links_of, sharing_of

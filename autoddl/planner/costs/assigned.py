@@ -34,14 +34,16 @@ class Assigned:
     @cached_property
     def _timeline(self) -> StepTimeline:
         problem = self.problem
-        return StepTimeline(problem.prices, self.layout, overlaps=not problem.compute_stream)
+        return StepTimeline(
+            problem.setting.prices, self.layout, overlaps=not problem.compute_stream
+        )
 
     @cached_property
     def memory_bytes(self) -> int:
         """Return the bytes on the device that needs most, whole (CostNetwork sums up a part)."""
         problem = self.problem
         return estimate_memory(
-            problem.mesh.shape, self.layout, sizes=problem.sizes,
+            problem.mesh.shape, self.layout, sizes=problem.setting.sizes,
             compute_stream=problem.compute_stream,
         ).total  # fmt: skip
 

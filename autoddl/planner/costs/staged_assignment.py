@@ -256,7 +256,7 @@ class Staged:
     @cached_property
     def planned(self) -> list[Spent]:
         """Return what ops and boxings take; a boxing is in the pass of its first reader."""
-        prices = self.problem.prices
+        prices = self.problem.setting.prices
         found = [
             Spent(self.stage_of[op.name], self._phase(op.name), COMPUTE, (op.name,), price.seconds)
             for op, price in zip(self.program.ops, prices.ops(self.layout).rows(), strict=True)

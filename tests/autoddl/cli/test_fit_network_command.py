@@ -147,9 +147,7 @@ def test_mistakes_are_found_before_measuring(
 
 
 def test_without_matplotlib(
-    runs: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(link_plot, "find_spec", lambda name: None)
     assert main(["fit-network", *TWO, "--plot", "x.png"]) == 2
@@ -235,10 +233,7 @@ def test_a_failure_leaves_the_old_file_alone(
 
 @pytest.mark.parametrize("option", ["-o", "--csv", "--plot"])
 def test_a_full_disk(
-    option: str,
-    runs: list[dict[str, Any]],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    option: str, runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     if option == "--plot":
         pytest.importorskip("matplotlib")

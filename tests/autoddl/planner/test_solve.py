@@ -175,14 +175,19 @@ def test_the_fastest_row_that_fits_is_found_with_few_simulations() -> None:
     for seed in range(300):
         draw = Random(seed)
         made = {name: Row(draw, name) for name in "pabcde"}
+        names: Any = {name: (name,) for name in made}  # stand for assignments
+
+        def row_of(assignment: Any, made: dict[str, Row] = made) -> Any:
+            return made[assignment[0]]
+
         found = solving.with_overlap(
-            lambda assignment: made[assignment[0]],  # type: ignore[arg-type, index, return-value]  # noqa: B023
-            SearchResult("exact", ("p",), 1.0, 1.0, 0, ()),  # type: ignore[arg-type]
-            {name: (name,) for name in "abcde"},  # type: ignore[dict-item, misc]
+            row_of,
+            SearchResult("exact", names["p"], 1.0, 1.0, 0, ()),
+            {name: names[name] for name in "abcde"},
             limit=6,
         )
         fits = [row for name, row in made.items() if name == "p" or row.memory_bytes <= 6]
-        chosen = made[found.assignment[0]]  # type: ignore[index]
+        chosen = row_of(found.assignment)
         assert chosen in fits and chosen.seconds == min(row.seconds for row in fits)
         simulated += sum(row.simulated for row in made.values())
         rows += len(made)

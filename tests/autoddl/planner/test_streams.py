@@ -120,13 +120,13 @@ def test_what_is_never_given_back_is_part_of_the_memory() -> None:
     problem = build(CUDA, Mesh.parse("2x2"), cluster())
     for assignment in assignments(problem).values():
         found = Assigned(problem, assignment)
-        stays = never_reused_bytes(problem.mesh.shape, found.layout, problem.sizes)
+        stays = never_reused_bytes(problem.mesh.shape, found.layout, problem.setting.sizes)
         assert 0 < stays <= found.memory_bytes
         rank = rank_tasks(problem.mesh.shape, found.layout)
         assert stays == rank.buffers.size[~rank.buffers.reused].sum()
     layout = plan(compute_stream=True).layout
-    stays = never_reused_bytes(problem.mesh.shape, layout, problem.sizes)
-    most = estimate(problem.mesh.shape, layout, sizes=problem.sizes).total
+    stays = never_reused_bytes(problem.mesh.shape, layout, problem.setting.sizes)
+    most = estimate(problem.mesh.shape, layout, sizes=problem.setting.sizes).total
     assert most > stays
     assert is_settled(problem, layout, stays - 1)
     assert is_settled(problem, layout, int(most / HOPELESS) - 1)

@@ -14,7 +14,9 @@ from autoddl.launch.launcher import LaunchError
 from experiments.lib import cli
 
 SEE = "see `python -m experiments.lib.example --help`\n"
-FAILED = SimpleNamespace(message="rank 1 failed", tail=("a", "b"), log_dir="logs", exit_code=139)
+FAILED: Any = SimpleNamespace(
+    message="rank 1 failed", tail=("a", "b"), log_dir="logs", exit_code=139
+)
 
 
 @click.command()
@@ -27,7 +29,7 @@ def command(names: tuple[str, ...], number: int, folder: Path) -> int | None:
     if number == 8:
         raise KeyboardInterrupt
     if number == 9:
-        raise LaunchError(FAILED)  # type: ignore[arg-type]
+        raise LaunchError(FAILED)
     print(*names, folder.exists())
     return None if number < 2 else number
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,12 @@ from experiments.rule_cases import case
 ADD = case("add_n", "in_0: 8 2, in_1: 8 2 -> out_0: 8 2")
 
 
-def all_of(state: object) -> dict[str, object]:
+def all_of(state: Any) -> dict[str, Any]:
     return dict.fromkeys(("in_0", "in_1", "out_0"), state)
 
 
 def test_signatures_are_compared_where_they_cut_evenly() -> None:
-    listed = SignatureList((all_of(B), all_of(S(0)), all_of(S(1)), {**all_of(P), "in_1": B}))  # type: ignore[arg-type, dict-item]
+    listed = SignatureList((all_of(B), all_of(S(0)), all_of(S(1)), {**all_of(P), "in_1": B}))
     two, four = compare(ADD, 2, listed), compare(ADD, 4, listed)
     assert four.case == "in_0: 8 2, in_1: 8 2"
     assert (two.accepted, four.accepted) == (("B", "cut d0", "cut d1"), ("B", "cut d0"))

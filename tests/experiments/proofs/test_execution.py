@@ -14,13 +14,7 @@ from autoddl.errors import AutoDDLError
 from experiments.lib.frames import Row
 from experiments.models import ZOO, build
 from experiments.proofs import execution
-from experiments.proofs.execution import (
-    TOLERANCE,
-    ExecutionReport,
-    plan_row,
-    reference_of,
-    rows_of,
-)
+from experiments.proofs.execution import TOLERANCE, ExecutionReport, plan_row, reference_of, rows_of
 
 SEED = 1000  # not among those of the full proof
 MODELS = ("resnet50", "unet", "bert", "llama", "dlrm", "vit_moe")  # the full proof takes them all

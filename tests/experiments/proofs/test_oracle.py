@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,10 +44,10 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Replace parts of a registered rule."""
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
 
-    def patch(op_type: str, **changes: object) -> None:
+    def patch(op_type: str, **changes: Any) -> None:
         rule = registry.find(op_type)
         assert rule is not None
-        registry.register(replace(rule, **changes))  # type: ignore[arg-type]
+        registry.register(replace(rule, **changes))
 
     yield patch
 

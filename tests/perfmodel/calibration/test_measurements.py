@@ -11,12 +11,7 @@ import pytest
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.calibration.alpha_beta import Point
-from autoddl.perfmodel.calibration.measurements import (
-    device_of,
-    links_of,
-    seconds_of,
-    sharing_of,
-)
+from autoddl.perfmodel.calibration.measurements import device_of, links_of, seconds_of, sharing_of
 from autoddl.perfmodel.profile import Link
 from autoddl.perfmodel.roofline import OpWork, op_s
 

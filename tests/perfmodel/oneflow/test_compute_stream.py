@@ -233,7 +233,7 @@ def test_nothing_overlaps() -> None:
     problem = build(transformer(), Mesh.parse("2x2"), cluster())
     planned = assigned_layout(problem, (problem.variables.sizes - 1).tolist())
     apart, together = (
-        StepTimeline(problem.prices, planned, overlaps=not stream).prediction
+        StepTimeline(problem.setting.prices, planned, overlaps=not stream).prediction
         for stream in (False, True)
     )
     assert apart.overlap_s > 0

@@ -157,8 +157,8 @@ def test_one_line_for_bad_input() -> None:
         UnitChain((1.0, 2.0), (0.0, 0.0), (0.5, 0.5), (1, 1), (1, 1))
     with pytest.raises(AutoDDLError, match="nan in seconds"):
         UnitChain((1.0, math.nan), (0.0, 0.0), (0.5,), (1, 1), (1, 1))
-    with pytest.raises(AutoDDLError, match="-1 in held_bytes; give numbers from 0 on"):
-        UnitChain((1.0, 2.0), (0.0, 0.0), (0.5,), (1, -1), (1, 1))
+    with pytest.raises(AutoDDLError, match=r"0\.5 in held_bytes; give whole numbers"):
+        UnitChain((1.0, 2.0), (0.0, 0.0), (0.5,), (1, 0.5), (1, 1))  # type: ignore[arg-type]
     with pytest.raises(AutoDDLError, match="without units"):
         UnitChain((), (), (), (), ())
     with pytest.raises(AutoDDLError, match="0 stages"):

@@ -7,11 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from autoddl.sbp.numpy_oracle.simulated_ops import (
-    MORE_DRAWS,
-    check_signature,
-    valid_signatures,
-)
+from autoddl.sbp.numpy_oracle.simulated_ops import MORE_DRAWS, check_signature, valid_signatures
 from autoddl.sbp.numpy_oracle.trial import close, even_states, fitting
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.registry import LocalOp, OpRule, index_map

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from autoddl.sbp.numpy_oracle.simulated_ops import (
-    check_signature,
-    run_op,
-    sample_inputs,
-)
+from autoddl.sbp.numpy_oracle.simulated_ops import check_signature, run_op, sample_inputs
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import OpView, find, signatures
 from autoddl.sbp.state import Sbp, broadcast

@@ -87,14 +87,14 @@ def test_what_is_never_reused_is_that_of_all_tasks(number: int, micro_batches: i
 def test_problems_with_the_same_program_share_what_ops_cost_and_take() -> None:
     problem = problem_of(0)
     other = SavedTensors.apply(problem).network
-    assert other.prices is problem.prices and other.sizes is problem.sizes
-    assert problem_of(0).sizes is not problem.sizes
+    assert other.setting is problem.setting
+    assert problem_of(0).setting is not problem.setting
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_columns_and_dicts_are_the_same_to_the_models(number: int) -> None:
     problem = problem_of(number)
-    program, mesh, sizes = problem.program, problem.mesh, problem.sizes
+    program, mesh, sizes = problem.program, problem.mesh, problem.setting.sizes
     for seed in range(3):
         layout = assigned_layout(problem, random_assignment(problem, seed))
         held = dict(layout.variables), dict(layout.inputs), layout.redistributions

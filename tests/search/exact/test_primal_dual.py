@@ -61,9 +61,7 @@ def test_exact_under_a_memory_limit(make: Callable[[int], CostNetwork]) -> None:
 
 
 @pytest.mark.parametrize("make", [random_problems.graph, random_problems.hub])
-def test_exact_equals_the_ilp_on_larger_problems(
-    make: Callable[..., CostNetwork],
-) -> None:
+def test_exact_equals_the_ilp_on_larger_problems(make: Callable[..., CostNetwork]) -> None:
     """25 problems of each kind with 14 nodes: 50."""
     for seed in range(200, 225):
         p = make(seed, size=14)

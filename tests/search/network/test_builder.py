@@ -298,10 +298,11 @@ def test_other_streams_change_what_boxings_cost_and_nothing_else(limits: Limits)
 def test_problems_share_the_prices_of_one_program_only() -> None:
     p = builder.build(transformer(1), Mesh.parse("2"), PROFILE)
     fewer = restricted(p, [np.zeros(1, dtype=np.int64)] * len(p))
-    assert fewer.prices is p.prices and fewer.sizes is p.sizes
+    assert fewer.setting is p.setting
     mesh, program = Mesh.parse("4"), transformer(2)
     others = Setting(program, p.mesh, p.profile), Setting(p.program, mesh, p.profile)
     for other in others:
-        assert other.prices is not p.prices and other.sizes is not p.sizes
+        assert other.prices is not p.setting.prices
+        assert other.sizes is not p.setting.sizes
         assert (other.prices.program, other.prices.mesh) == (other.program, other.mesh)
         assert (other.sizes.program, other.sizes.mesh) == (other.program, other.mesh.shape)

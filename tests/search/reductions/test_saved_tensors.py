@@ -61,7 +61,8 @@ def test_the_cost_is_that_of_every_boxing(mesh: str) -> None:
         seconds: dict[object, float] = {}
         for number, item in enumerate(one.layout.redistributions):
             prices = [
-                p.seconds for p in found.prices.path(item.tensor, made[item.tensor], item.path)
+                p.seconds
+                for p in found.setting.prices.path(item.tensor, made[item.tensor], item.path)
             ]
             if item.tensor in made_by_ops:
                 early = item.early if item.after else len(prices)
@@ -91,7 +92,7 @@ def test_zero_gathers_no_parameter_twice_that_waits_whole() -> None:
     base = builder.build(GPT, Mesh.parse("2x2"), cluster(), compute_stream=True)
     held = SavedTensors(found).as_read(assignments(base)["ZeRO 2"])
     layout = Assigned(found, held).layout
-    step_s = found.prices.step(layout).totals.communication_s
+    step_s = found.setting.prices.step(layout).totals.communication_s
     assert step_s == pytest.approx(found.communication_s(held), rel=5e-3)
     assert step_s <= found.communication_s(held)
 

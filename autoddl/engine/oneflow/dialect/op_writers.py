@@ -5,14 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from autoddl.codegen.source.expression import (
-    Expr,
-    binary,
-    call,
-    compared,
-    literal,
-    ordered,
-)
+from autoddl.codegen.source.expression import Expr, binary, call, compared, literal, ordered
 from autoddl.codegen.templates import ScriptOp
 from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
 from autoddl.sbp.program import Op

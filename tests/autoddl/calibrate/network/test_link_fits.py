@@ -10,13 +10,7 @@ import pytest
 
 from autoddl.calibrate.network import link_plot
 from autoddl.calibrate.network.link_cases import CollectiveCase, LinkSettings, Timing
-from autoddl.calibrate.network.link_fits import (
-    COLUMNS,
-    LinkFits,
-    fits_of,
-    profile_of,
-    raw_table,
-)
+from autoddl.calibrate.network.link_fits import COLUMNS, LinkFits, fits_of, profile_of, raw_table
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.profile import Device
 from autoddl.perfmodel.topology import Crossing

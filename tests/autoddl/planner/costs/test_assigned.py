@@ -52,7 +52,7 @@ def test_an_estimate_is_what_its_layout_costs(make: Callable[[], Program], mesh:
         row = Assigned(problem, assignment).estimate("row")
         layout = assigned_layout(problem, assignment)
         priced = predict(problem.mesh, problem.profile, layout)
-        cost = problem.prices.step(layout)
+        cost = problem.setting.prices.step(layout)
         assert row.compute_s == pytest.approx(sum(p.seconds for p in cost.ops.rows()))
         assert row.communication_s == pytest.approx(sum(p.seconds for p in cost.boxings.rows()))
         assert row.step_s == pytest.approx(priced.step_s)
@@ -63,7 +63,7 @@ def test_an_estimate_is_what_its_layout_costs(make: Callable[[], Program], mesh:
 def test_memory_is_that_of_the_layout_whatever_was_asked_before(compute_stream: bool) -> None:
     problem = builder.build(transformer(), Mesh.parse("2x2"), cluster())
     points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(5))]
-    sizes = problem.sizes
+    sizes = problem.setting.sizes
     for layout in [assigned_layout(problem, assignment) for assignment in points] * 2:
         alone, shared = (
             memory.estimate((2, 2), layout, sizes=known, compute_stream=compute_stream)
