@@ -200,7 +200,7 @@ def predictions(printed: str) -> dict[str, list[float]]:
 def test_the_example_of_planning_without_the_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.programs import transformer
+    from tests.support.programs import transformer
 
     monkeypatch.chdir(tmp_path)
     transformer(layers=2, batch=64).save("gpt.json")

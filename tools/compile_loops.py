@@ -18,7 +18,7 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.state import broadcast
 from autoddl.search.warm_up import prepare
-from tests.programs import mlp
+from tests.support.programs import mlp
 
 
 def predictions() -> None:

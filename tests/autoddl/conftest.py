@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rank_scripts import PRELUDE, Write
+from tests.support.rank_scripts import PRELUDE, Write
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.network.builder import build
-from tests.programs import mlp
+from tests.support.programs import mlp
 
 GOOD = profiles.load(None).to_json()
 

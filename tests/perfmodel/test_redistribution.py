@@ -20,8 +20,8 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.numpy_oracle.simulated_tensors import assemble, run_boxing, run_path, shard
 from autoddl.sbp.shards import all_states, check_state, local_shape
 from autoddl.sbp.state import OWN, P_MAX, P_MIN, B, NdSbp, P, S, ordered
-from tests.clusters import cluster
 from tests.sbp.shard_indices import shard_indices
+from tests.support.clusters import cluster
 
 PROFILE = cluster()
 CASES = [((8,), "4"), ((4, 8), "2x2"), ((6, 12), "2x3"), ((8, 4, 2), "2x4"), ((8, 8), "2x2x2")]

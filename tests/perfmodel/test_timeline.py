@@ -16,9 +16,9 @@ from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
 from tests.perfmodel.works import SimulatedWork, works_of
-from tests.programs import mlp, tied, transformer
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, tied, transformer
 
 PROFILE = cluster()
 

@@ -19,8 +19,8 @@ from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import all_states
 from autoddl.sbp.state import broadcast
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, Setting
-from tests.clusters import cluster
 from tests.search.objects import Edge, Node, edges_of, network_of, nodes_of
+from tests.support.clusters import cluster
 
 MESH = Mesh.parse("2x2")
 SHAPE = (8, 8)

@@ -10,8 +10,8 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted as few
-from tests.clusters import cluster
-from tests.programs import mlp
+from tests.support.clusters import cluster
+from tests.support.programs import mlp
 
 
 def one_layer(batch: int = 64, features: int = 64, out: int = 32, mesh: str = "2") -> CostNetwork:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoddl.cli.app import main
-from tests.rank_scripts import Write
+from tests.support.rank_scripts import Write
 
 
 def test_options_with_underscores_and_arguments_passed_through(

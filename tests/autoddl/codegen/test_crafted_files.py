@@ -26,8 +26,8 @@ from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Program
 from tests.autoddl.codegen.plans import generate, planned
-from tests.pipelines import in_stages, recomputing
-from tests.programs import mlp, transformer
+from tests.support.pipelines import in_stages, recomputing
+from tests.support.programs import mlp, transformer
 
 PAYLOADS = (
     '"""\npwned()\n"""', '"+pwned()+"', "'+pwned()+'", "\npwned()\n#", "\rpwned()\r", "\\", "\\N",

@@ -17,8 +17,8 @@ from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.state import NdSbp
 from tests.autoddl.codegen.plans import planned
-from tests.pipelines import in_stages
-from tests.programs import mlp, transformer
+from tests.support.pipelines import in_stages
+from tests.support.programs import mlp, transformer
 
 
 class _Anything(defaultdict[str, Template]):

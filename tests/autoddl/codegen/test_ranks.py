@@ -20,7 +20,7 @@ from autoddl.codegen.script_facts import inputs_of
 from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
 from tests.autoddl.codegen import functional_models
 from tests.autoddl.codegen.plans import generate
-from tests.pipelines import in_stages, recomputing
+from tests.support.pipelines import in_stages, recomputing
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 

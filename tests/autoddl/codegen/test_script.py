@@ -21,8 +21,8 @@ from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.state import NdSbp
 from tests.autoddl.codegen.plans import generate, planned, with_updates
-from tests.pipelines import in_stages, recomputing
-from tests.programs import Builder, add, linear, mlp, mse, transformer
+from tests.support.pipelines import in_stages, recomputing
+from tests.support.programs import Builder, add, linear, mlp, mse, transformer
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[3]

@@ -18,7 +18,7 @@ from autoddl.search.solvers.random_sampling import random_assignment
 from tests.autoddl.codegen import functional_models
 from tests.autoddl.codegen.plans import generate
 from tests.autoddl.codegen.test_script import ruff
-from tests.pipelines import in_stages
+from tests.support.pipelines import in_stages
 
 # Those that are a model above with other sizes are left out.
 MODELS = (

@@ -23,7 +23,7 @@ from autoddl.launch import ports, supervise
 from autoddl.launch.job import LaunchJob
 from autoddl.launch.launcher import LaunchArgumentError, LaunchError, LaunchResult, launch, run
 from autoddl.launch.output import LineFilter, is_noise
-from tests.rank_scripts import PRELUDE, Write
+from tests.support.rank_scripts import PRELUDE, Write
 
 ROOT = Path(autoddl.launch.launcher.__file__).parents[2]
 NOISE = (

@@ -14,8 +14,8 @@ import autoddl
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
-from tests.clusters import cluster
-from tests.programs import mlp
+from tests.support.clusters import cluster
+from tests.support.programs import mlp
 
 GOLDEN = Path(__file__).parent / "golden_plan.json"
 REMEDY = "plan again with autoddl.optimize"

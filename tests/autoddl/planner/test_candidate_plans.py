@@ -17,9 +17,9 @@ from autoddl.planner.candidate_plans import stage_cluster, too_large
 from autoddl.planner.request import cluster_of, read
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program import Program
-from tests.clusters import cluster
-from tests.pipelines import pass_s
-from tests.programs import mlp, transformer
+from tests.support.clusters import cluster
+from tests.support.pipelines import pass_s
+from tests.support.programs import mlp, transformer
 
 ROUNDING = 1 + 1e-9
 

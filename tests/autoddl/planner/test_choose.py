@@ -17,8 +17,8 @@ from autoddl.plan import codec
 from autoddl.sbp.program import Program
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 PROFILE = cluster()
 ROUNDING = 1 + 1e-9

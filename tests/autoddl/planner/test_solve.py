@@ -29,9 +29,9 @@ from autoddl.search.reductions.objective import OBJECTIVES, TIME
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers.named import SOLVERS
 from experiments.figures.fig03_08 import counting
-from tests.clusters import GIB, cluster
-from tests.programs import mlp, transformer
-from tests.zoo import ZOO
+from tests.support.clusters import GIB, cluster
+from tests.support.programs import mlp, transformer
+from tests.support.zoo import ZOO
 
 MESHES = ("2", "8", "2x2", "2x4", "4x2", "2x2x2")
 ROUNDING = 1 + 1e-12

@@ -23,8 +23,8 @@ from autoddl.planner.whole_step import OnMesh, is_settled
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
 from autoddl.search.network.builder import build
-from tests.clusters import cluster
-from tests.programs import transformer
+from tests.support.clusters import cluster
+from tests.support.programs import transformer
 
 CUDA = replace(transformer(), device="cuda")
 

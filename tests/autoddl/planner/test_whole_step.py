@@ -12,9 +12,9 @@ from autoddl.planner.race import PRUNED
 from autoddl.planner.whole_step import carried, refinement
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.search.network.builder import build
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
 from tests.search.objects import nodes_of
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 PROFILE = cluster()
 FLAT, SPLIT = Mesh.parse("[gpu 4]"), Mesh.parse("[gpu 2][gpu 2]")

@@ -13,7 +13,7 @@ import pytest
 from autoddl.api import optimize
 from autoddl.cli.app import main
 from autoddl.errors import AutoDDLError
-from tests.programs import transformer
+from tests.support.programs import transformer
 
 MICRO_BATCHES = 4
 

@@ -12,9 +12,9 @@ import pytest
 
 import autoddl
 from autoddl.api import Plan
-from tests.clusters import cluster
-from tests.pipelines import once_s, pass_s
-from tests.programs import transformer
+from tests.support.clusters import cluster
+from tests.support.pipelines import once_s, pass_s
+from tests.support.programs import transformer
 
 HERE = Path(__file__).parent
 CASES: dict[str, dict[str, Any]] = {

@@ -18,8 +18,8 @@ from autoddl.sbp.program import Program
 from experiments.bench.against_auto_parallel import __main__ as command
 from experiments.bench.against_auto_parallel.peer_plan import PeerPlan, beside, layout
 from experiments.lib import cli
-from tests.clusters import cluster
-from tests.programs import transformer
+from tests.support.clusters import cluster
+from tests.support.programs import transformer
 
 PROFILE = cluster()
 

@@ -18,7 +18,7 @@ from experiments.bench.search.gpts import DEVICES, LAYERS, GptCase
 from experiments.lib import cli
 from experiments.lib.frames import Row
 from experiments.lib.programs import capture_facts, captured
-from tests.programs import transformer
+from tests.support.programs import transformer
 
 TINY = {"layers": 2, "width": 32, "heads": 4, "sequence": 8, "vocabulary": 64, "batch": 8}
 SEARCH = {"search": "coordinate", "budget": 0.2, "seed": 0, "memory": "80GB"}

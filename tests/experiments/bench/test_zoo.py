@@ -12,8 +12,8 @@ from experiments.bench import zoo
 from experiments.lib import cli
 from experiments.lib.frames import RowStore
 from experiments.models import ZOO
-from tests.clusters import cluster
-from tests.programs import mlp
+from tests.support.clusters import cluster
+from tests.support.programs import mlp
 
 PROFILE = cluster()
 

@@ -18,8 +18,8 @@ from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.network.builder import build
 from experiments.fidelity import pipelines, shared_cores
-from tests.pipelines import once_s, pass_s
-from tests.programs import transformer
+from tests.support.pipelines import once_s, pass_s
+from tests.support.programs import transformer
 
 PROFILE = profiles.load(None)
 

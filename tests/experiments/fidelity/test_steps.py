@@ -19,7 +19,7 @@ from experiments.fidelity import measure, scores, workload
 from experiments.fidelity.workload import Bed
 from experiments.lib.frames import Row
 from experiments.lib.programs import captured
-from tests.clusters import cluster
+from tests.support.clusters import cluster
 
 
 def row(plan: str, predicted_s: float, measured_s: float, model: str = "m") -> Row:

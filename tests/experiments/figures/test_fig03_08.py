@@ -10,7 +10,7 @@ from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, ilp
 from experiments.figures import fig03_08
 from experiments.figures.fig03_08 import Grid, Pairs
-from tests.programs import Builder, activation, linear, mlp, mse, part, reshape
+from tests.support.programs import Builder, activation, linear, mlp, mse, part, reshape
 
 # Elements beside the closed form: the loss is a scalar that all devices add up.
 ROUNDING = 1e-5

@@ -14,7 +14,7 @@ from autoddl.search.result import SearchOptions, SearchResult
 from experiments.figures import fig07
 from experiments.lib import cli
 from experiments.lib.frames import Row, RowStore
-from tests.programs import mlp
+from tests.support.programs import mlp
 
 SETTING = {"model": "m", "program": "f", "mesh": "2", "profile": "p", "budget_s": 10.0}
 

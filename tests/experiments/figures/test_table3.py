@@ -11,7 +11,7 @@ from experiments.figures import table3
 from experiments.figures.table3 import MEGATRON, OURS
 from experiments.lib import cli
 from experiments.lib.frames import Row, RowStore
-from tests.programs import transformer
+from tests.support.programs import transformer
 
 PROFILE = profiles.load("p100-aries", device_type="cuda")
 

@@ -10,8 +10,8 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
-from tests.programs import mlp, tied
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, tied
 
 _MESHES = ("2", "2x2")
 _PROBLEMS = [

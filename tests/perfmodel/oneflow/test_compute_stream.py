@@ -21,9 +21,9 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.shards import local_shape, shard_slices
 from autoddl.sbp.state import NdSbp, broadcast
-from tests.clusters import cluster
 from tests.perfmodel.oneflow.test_memory import WHOLE, graphs, layout, op, program_of, states
-from tests.rows import lists
+from tests.support.clusters import cluster
+from tests.support.rows import lists
 
 SHAPE = (24, 24)
 MESHES = ((4,), (2, 2), (2, 3))
@@ -228,7 +228,7 @@ def test_prediction_is_oneflows_plan_for_cuda(mesh: str, search: str) -> None:
 def test_nothing_overlaps() -> None:
     from autoddl.search.assigned.assigned_layout import assigned_layout
     from autoddl.search.network.builder import build
-    from tests.programs import transformer
+    from tests.support.programs import transformer
 
     problem = build(transformer(), Mesh.parse("2x2"), cluster())
     planned = assigned_layout(problem, (problem.variables.sizes - 1).tolist())

@@ -8,7 +8,7 @@ from hypothesis import given
 from autoddl.perfmodel.oneflow.execution_order import execution_order
 from autoddl.perfmodel.oneflow.task_graph import RankTasks
 from tests.perfmodel.oneflow.graphs import task_graphs
-from tests.rows import lists
+from tests.support.rows import lists
 
 
 @given(task_graphs())

@@ -10,7 +10,7 @@ from autoddl.perfmodel.oneflow.task_graph import BITS, NONE
 from autoddl.perfmodel.oneflow.task_templates import Templates
 from autoddl.sbp.state import NdSbp
 from tests.perfmodel.oneflow.test_lowering import program_of
-from tests.rows import lists
+from tests.support.rows import lists
 
 
 def test_two_instances_of_one_template_have_numbers_of_their_own() -> None:

@@ -9,7 +9,7 @@ from autoddl.perfmodel.oneflow.task_graph import BOXING, KINDS, RankTasks
 from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.state import NdSbp
-from tests.rows import lists
+from tests.support.rows import lists
 
 B, S, P = (NdSbp.parse(text) for text in ("B", "S0", "P"))
 SHAPE = (64, 64)

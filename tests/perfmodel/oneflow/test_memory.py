@@ -20,9 +20,9 @@ from autoddl.perfmodel.oneflow.memory import MemoryEstimate, estimate, rank_esti
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import NdSbp, broadcast
-from tests.pipelines import recomputing
-from tests.programs import mlp
-from tests.rows import lists
+from tests.support.pipelines import recomputing
+from tests.support.programs import mlp
+from tests.support.rows import lists
 
 ELEMENTS = 4096
 WHOLE = 4 * ELEMENTS  # bytes of every tensor of `chained`

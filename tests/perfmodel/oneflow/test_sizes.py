@@ -9,7 +9,7 @@ from autoddl.perfmodel.oneflow.task_graph import BITS, MASK, NONE
 from autoddl.sbp.program import ROLES
 from autoddl.sbp.shards import local_bytes
 from autoddl.sbp.state import NdSbp
-from tests.programs import mlp, tied, transformer
+from tests.support.programs import mlp, tied, transformer
 
 
 @pytest.mark.parametrize("make", [mlp, transformer, tied])

@@ -20,9 +20,9 @@ from autoddl.sbp.rewrites.stage_program import ARRIVAL, stage_layout
 from autoddl.search.exact.primal_dual import search
 from autoddl.search.network import builder
 from autoddl.search.result import SearchOptions
-from tests.clusters import cluster
-from tests.programs import mlp
-from tests.zoo import ZOO
+from tests.support.clusters import cluster
+from tests.support.programs import mlp
+from tests.support.zoo import ZOO
 
 MESH = "2"
 NAMES = tuple(ZOO)

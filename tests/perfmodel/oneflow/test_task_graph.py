@@ -10,7 +10,7 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import broadcast
 from tests.perfmodel.oneflow.graphs import task_graphs
-from tests.rows import lists
+from tests.support.rows import lists
 
 
 @given(task_graphs())

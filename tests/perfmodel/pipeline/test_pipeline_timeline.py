@@ -20,7 +20,7 @@ from autoddl.perfmodel.pipeline.pipeline_step import (
     TransferWork,
 )
 from autoddl.perfmodel.pipeline.pipeline_timeline import Span, Timeline, closed_form_s, simulate
-from tests.pipelines import once_s, pass_s
+from tests.support.pipelines import once_s, pass_s
 
 RANDOM = 100
 

@@ -22,8 +22,17 @@ from autoddl.sbp.program.blocks import (
     pattern,
     repeats,
 )
-from tests.programs import Builder, activation, layer_norm, linear, mlp, mse, residual, transformer
-from tests.zoo import ZOO
+from tests.support.programs import (
+    Builder,
+    activation,
+    layer_norm,
+    linear,
+    mlp,
+    mse,
+    residual,
+    transformer,
+)
+from tests.support.zoo import ZOO
 
 Item = tuple[object, ...]
 

@@ -6,7 +6,7 @@ import pytest
 
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.program.columns import Operands
-from tests.programs import mlp, tied, transformer
+from tests.support.programs import mlp, tied, transformer
 
 PROGRAMS = {"mlp": mlp, "tied": tied, "transformer": transformer}
 

@@ -8,8 +8,8 @@ import pytest
 
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.forward_positions import positions, stages
-from tests.programs import mlp, tied, transformer
-from tests.zoo import ZOO as HAND_MADE
+from tests.support.programs import mlp, tied, transformer
+from tests.support.zoo import ZOO as HAND_MADE
 
 TRACED = ("alexnet", "bert_moe", "dlrm", "gpt", "llama", "resnet50", "t5", "unet", "vgg13", "vit")
 

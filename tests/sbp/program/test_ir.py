@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
-from tests.programs import transformer
+from tests.support.programs import transformer
 
 
 def small_program() -> Program:

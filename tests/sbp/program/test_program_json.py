@@ -14,8 +14,8 @@ import pytest
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Op, Program
-from tests.programs import mlp, transformer
 from tests.sbp.program.test_ir import small_program
+from tests.support.programs import mlp, transformer
 
 GOLDEN = Path(__file__).with_name("program_v1.json")
 

@@ -8,7 +8,7 @@ import pytest
 
 from autoddl.sbp.program import Program
 from autoddl.sbp.program import waiting_for_loss as walks
-from tests.programs import transformer
+from tests.support.programs import transformer
 
 PROGRAM = transformer(layers=2, batch=4, length=2, vocabulary=64)
 

@@ -6,7 +6,7 @@ from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, SUM, buffered, summed
 from autoddl.sbp.state import NdSbp
-from tests.programs import mlp
+from tests.support.programs import mlp
 
 B, S = NdSbp.parse("B"), NdSbp.parse("S0")
 

@@ -14,8 +14,9 @@ from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.sbp.rules.registry import LocalOp, OpView, find
 from autoddl.search.network.builder import build
-from tests.clusters import cluster
-from tests.programs import (
+from tests.search.objects import nodes_of
+from tests.support.clusters import cluster
+from tests.support.programs import (
     Builder,
     activation,
     add,
@@ -28,8 +29,7 @@ from tests.programs import (
     transformer,
     transpose,
 )
-from tests.search.objects import nodes_of
-from tests.zoo import experts, separate_attention
+from tests.support.zoo import experts, separate_attention
 
 Array = npt.NDArray[Any]
 

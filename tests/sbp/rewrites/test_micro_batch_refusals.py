@@ -8,8 +8,8 @@ import pytest
 
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from tests.programs import Builder, mlp, reshape, scaled, transpose
 from tests.sbp.rewrites.test_micro_batch import constant, forward_only
+from tests.support.programs import Builder, mlp, reshape, scaled, transpose
 
 
 @pytest.mark.parametrize("count", [0, -2, 2.0, True, "2"])

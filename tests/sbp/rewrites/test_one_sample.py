@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.sbp.rewrites.one_sample import as_traced
-from tests.programs import Builder, add, linear, mlp, mse, scaled
+from tests.support.programs import Builder, add, linear, mlp, mse, scaled
 
 
 def types(program: Program) -> dict[str, str]:

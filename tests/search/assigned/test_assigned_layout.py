@@ -19,9 +19,9 @@ from autoddl.search.network import builder
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
-from tests.programs import mlp, tied, transformer
 from tests.search.objects import nodes_of
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, tied, transformer
 
 PROGRAMS = [mlp, lambda: mlp(optimizer="momentum"), transformer, tied]
 

@@ -23,11 +23,11 @@ from autoddl.search.baselines.flow import flow, network
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import GRADIENT, TENSOR, CostNetwork
 from autoddl.search.result import Assignment
-from tests import programs
-from tests.clusters import cluster, counting
-from tests.programs import Builder, mlp, transformer
 from tests.search.objects import edges_of, nodes_of
-from tests.zoo import experts, separate_attention
+from tests.support import programs
+from tests.support.clusters import cluster, counting
+from tests.support.programs import Builder, mlp, transformer
+from tests.support.zoo import experts, separate_attention
 
 FEW = 20.0  # elements: the losses, which are scalars
 

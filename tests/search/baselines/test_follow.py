@@ -13,10 +13,10 @@ from autoddl.sbp.state import B, NdSbp, P
 from autoddl.search.baselines.follow import follow, reads
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
-from tests.clusters import cluster
-from tests.programs import transformer
 from tests.search.objects import Edge, edges_of, nodes_of
-from tests.zoo import separate_attention
+from tests.support.clusters import cluster
+from tests.support.programs import transformer
+from tests.support.zoo import separate_attention
 
 
 def seconds(edge: Edge, node: int, state: int) -> list[Floats]:

@@ -13,9 +13,9 @@ from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers import coordinate
-from tests.programs import transformer
 from tests.search import random_problems
 from tests.search.random_problems import every_cost
+from tests.support.programs import transformer
 
 
 def without(

@@ -19,12 +19,12 @@ from autoddl.search.reductions.restriction import restricted
 from autoddl.search.relaxation.dual import Dual
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, ilp
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
 from tests.search import random_problems
 from tests.search.elimination import minimum
 from tests.search.objects import nodes_of, reduced_costs
 from tests.search.random_problems import every_cost
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 PROFILE = cluster()
 KINDS = [random_problems.tree, random_problems.chain, random_problems.graph, random_problems.hub]

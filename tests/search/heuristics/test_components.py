@@ -11,9 +11,9 @@ from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
 from autoddl.search.network.evaluator import factor_s, unary_of
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
-from tests.programs import transformer
 from tests.search.objects import edges_of
+from tests.support.clusters import cluster
+from tests.support.programs import transformer
 
 
 def differing(problem: CostNetwork, share: float, seed: int) -> tuple[Ints, Ints]:

@@ -13,9 +13,9 @@ from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import Ints, as_ints
 from autoddl.search.result import Assignment
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
-from tests.programs import transformer
 from tests.search import random_problems
+from tests.support.clusters import cluster
+from tests.support.programs import transformer
 
 
 def one_by_one(descent: Descent, start: Assignment, within: Collection[int]) -> Ints:

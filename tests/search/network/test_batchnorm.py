@@ -18,8 +18,8 @@ from autoddl.search.network import builder
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
-from tests.clusters import cluster
 from tests.search.objects import nodes_of, position_of
+from tests.support.clusters import cluster
 
 IMAGE, CHANNELS = (8, 4, 16, 16), (4,)
 ALLOW = frozenset({"local_batchnorm"})

@@ -27,9 +27,9 @@ from autoddl.search.network.evaluator import block_of
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.reductions.retabulated import on_stream
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
 from tests.search.objects import edges_of, nodes_of
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 PROFILE = cluster()
 

@@ -14,11 +14,11 @@ from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import GRADIENT, TENSOR, CostNetwork
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
-from tests.clusters import cluster
-from tests.programs import mlp, tied, transformer
 from tests.search.network import test_batchnorm as batchnorm
 from tests.search.objects import edges_of, nodes_of, replaced
 from tests.search.random_problems import graph
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, tied, transformer
 
 PROBLEMS = {
     "mlp": lambda: build(mlp(), Mesh.parse("2x2"), cluster()),

@@ -11,9 +11,9 @@ from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork, as_ints
 from autoddl.search.network.evaluator import block_of, factor_s, paid_of
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
 from tests.search.objects import edges_of, nodes_of
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 
 @pytest.fixture(params=["mlp 4", "mlp 2x2", "transformer 2x2"])

@@ -18,9 +18,9 @@ from autoddl.search.reductions.objective import COMMUNICATION, TIME, space
 from autoddl.search.reductions.restriction import Restriction
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
 from tests.search.objects import nodes_of
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 
 def communication(mesh: str = "2x2", **sizes: int) -> Restriction:

@@ -19,12 +19,12 @@ from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated, weights
 from autoddl.search.result import Assignment, SearchOptions
-from tests.clusters import cluster
-from tests.programs import mlp
 from tests.search.enumeration import enumerate_assignments
 from tests.search.objects import nodes_of
 from tests.search.small import one_layer, restricted
-from tests.zoo import ZOO
+from tests.support.clusters import cluster
+from tests.support.programs import mlp
+from tests.support.zoo import ZOO
 
 ROUNDING = 1 + 1e-9
 MICRO_BATCHES = (1, 2, 8)

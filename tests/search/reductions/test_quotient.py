@@ -14,10 +14,10 @@ from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.quotient import Quotient, quotient
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests import programs
-from tests.clusters import cluster
-from tests.programs import Builder, transformer
 from tests.search.objects import nodes_of
+from tests.support import programs
+from tests.support.clusters import cluster
+from tests.support.programs import Builder, transformer
 
 PROFILE = cluster()
 

@@ -22,9 +22,9 @@ from autoddl.search.relaxation.lagrangian import mixed
 from autoddl.search.result import Assignment, Point, SearchOptions
 from autoddl.search.solvers import ilp
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
 from tests.search.objects import nodes_of
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 GPT = replace(transformer(), device="cuda")
 DEEP = replace(transformer(layers=6), device="cuda")

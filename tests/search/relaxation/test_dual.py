@@ -13,11 +13,11 @@ from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.relaxation import factor_graph
 from autoddl.search.relaxation.dual import Dual
-from tests.clusters import cluster
-from tests.programs import transformer
 from tests.search import random_problems
 from tests.search.objects import edges_of, nodes_of, reduced_costs
 from tests.search.random_problems import every_cost
+from tests.support.clusters import cluster
+from tests.support.programs import transformer
 
 KINDS = [random_problems.tree, random_problems.chain, random_problems.graph, random_problems.hub]
 CLOSE = 1e-9  # relative

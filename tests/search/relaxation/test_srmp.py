@@ -17,9 +17,9 @@ from autoddl.sbp.shards import all_states
 from autoddl.search.network.cost_network import Floats, Ints, Setting
 from autoddl.search.relaxation import srmp as sweeps
 from autoddl.search.relaxation.factor_graph import Terms, graph_of
-from tests.clusters import cluster
 from tests.search.objects import Edge, Node, network_of
 from tests.search.random_problems import MESH
+from tests.support.clusters import cluster
 
 STATES = 3
 

@@ -7,9 +7,9 @@ from autoddl.search.heuristics.descent import Descent, replicated
 from autoddl.search.network import builder
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, ilp
-from tests.clusters import cluster
-from tests.programs import transformer
 from tests.search import random_problems
+from tests.support.clusters import cluster
+from tests.support.programs import transformer
 
 
 def test_blocks_leave_a_fixed_point_of_single_nodes() -> None:

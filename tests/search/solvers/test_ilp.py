@@ -16,11 +16,11 @@ from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, exhaustive, ilp
 from autoddl.search.solvers.milp_model import Model
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
 from tests.search import random_problems
 from tests.search.objects import Node, edges_of, nodes_of, replaced
 from tests.search.random_problems import GIB, every_cost
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 PROFILE = cluster()
 KINDS = [random_problems.tree, random_problems.chain, random_problems.graph, random_problems.hub]

@@ -15,11 +15,11 @@ from autoddl.search.network import builder
 from autoddl.search.result import Assignment, SearchOptions
 from autoddl.search.solvers import exhaustive, metropolis
 from autoddl.search.solvers.metropolis import Walk
-from tests.clusters import cluster
-from tests.programs import transformer
 from tests.search.enumeration import enumerate_assignments
 from tests.search.objects import nodes_of
 from tests.search.small import one_layer, restricted
+from tests.support.clusters import cluster
+from tests.support.programs import transformer
 
 FEW = {3: 4, 5: 3, 6: 2}  # neighbours with unequal numbers of choices
 

@@ -18,9 +18,9 @@ from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, exhaustive
 from autoddl.search.solvers.named import SOLVERS
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
 from tests.search.objects import nodes_of
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 PROFILE = cluster()
 

@@ -14,11 +14,11 @@ from autoddl.search.incumbent import Incumbent
 from autoddl.search.network import builder
 from autoddl.search.result import Assignment, Point, SearchOptions
 from autoddl.search.solvers import random_sampling as random
-from tests.clusters import cluster
-from tests.programs import transformer
 from tests.search.enumeration import enumerate_assignments
 from tests.search.objects import nodes_of
 from tests.search.small import one_layer, restricted
+from tests.support.clusters import cluster
+from tests.support.programs import transformer
 
 
 def test_many_samples_find_the_best_of_few_assignments() -> None:

@@ -8,7 +8,7 @@ from autoddl.api import Plan
 from autoddl.codegen.forward.module_scopes import Scopes, common, within
 from autoddl.codegen.forward.section import Section, Value, forward_ops
 from tests.autoddl.codegen.plans import planned
-from tests.programs import transformer
+from tests.support.programs import transformer
 
 
 @pytest.fixture(scope="module")

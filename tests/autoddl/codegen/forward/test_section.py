@@ -10,7 +10,7 @@ from autoddl.api import Plan
 from autoddl.codegen.forward.section import Section, Value, forward_ops
 from autoddl.sbp.program import Program
 from tests.autoddl.codegen.plans import planned
-from tests.programs import Builder, linear, mlp, mse, reshape
+from tests.support.programs import Builder, linear, mlp, mse, reshape
 
 
 def section(plan: Plan) -> Section:

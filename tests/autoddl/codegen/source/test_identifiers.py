@@ -17,7 +17,7 @@ from autoddl.codegen.source.identifiers import (
 )
 from autoddl.sbp.state import NdSbp
 from tests.autoddl.codegen.plans import generate, planned
-from tests.programs import Builder, attention, linear, mse, transformer
+from tests.support.programs import Builder, attention, linear, mse, transformer
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.baselines import assignments
 from autoddl.search.network import builder
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])

@@ -21,8 +21,8 @@ from autoddl.search.reductions.objective import COMMUNICATION, space
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
 from autoddl.search.solvers.random_sampling import random_assignment
-from tests.clusters import cluster
-from tests.programs import mlp, transformer
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, transformer
 
 
 def whole_values(program: Program, rng: np.random.Generator) -> dict[str, Array]:

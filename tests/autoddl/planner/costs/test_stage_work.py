@@ -14,7 +14,7 @@ from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.network.builder import build
-from tests.programs import mlp
+from tests.support.programs import mlp
 
 PROFILE = profiles.load(None)
 

@@ -21,11 +21,11 @@ from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.sbp.state import NdSbp
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
-from tests.clusters import cluster
-from tests.pipelines import once_s, pass_s
-from tests.programs import tied
 from tests.search.objects import edges_of, nodes_of
-from tests.zoo import ZOO
+from tests.support.clusters import cluster
+from tests.support.pipelines import once_s, pass_s
+from tests.support.programs import tied
+from tests.support.zoo import ZOO
 
 MICRO_BATCHES = 4
 

@@ -10,8 +10,8 @@ import pytest
 from autoddl.api import Plan
 from autoddl.engine.oneflow.dialect.script_globals import GLOBALS
 from tests.autoddl.codegen.plans import generate, planned
-from tests.pipelines import in_stages, recomputing
-from tests.programs import Builder, attention, linear, mlp, mse
+from tests.support.pipelines import in_stages, recomputing
+from tests.support.programs import Builder, attention, linear, mlp, mse
 
 
 def defined(text: str) -> set[str]:

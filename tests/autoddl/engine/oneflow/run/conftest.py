@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.autoddl.engine.oneflow.run.pipeline_cases import CASES
-from tests.on_ranks import in_one_launch
+from tests.support.on_ranks import in_one_launch
 
 SCRIPTS = Path(__file__).parent / "rank_scripts"
 # By number of ranks the scripts, and the files or folders that they write to, each with more arguments.

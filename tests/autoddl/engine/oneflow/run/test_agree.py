@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.on_ranks import seen_by
+from tests.support.on_ranks import seen_by
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.autoddl.engine.oneflow.run.pipeline_cases import CASES
-from tests.on_ranks import seen_by
+from tests.support.on_ranks import seen_by
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.on_ranks import LIMIT_S, environment, seen_by
+from tests.support.on_ranks import LIMIT_S, environment, seen_by
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 

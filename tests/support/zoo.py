@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from autoddl.sbp.program import Program
-from tests.programs import (
+from tests.support.programs import (
     Builder,
     activation,
     add,
