@@ -19,7 +19,7 @@ from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 from tests.support.clusters import cluster
 from tests.support.pipelines import pass_s
-from tests.support.programs import mlp, transformer
+from tests.support.programs import Builder, linear, mlp, mse, transformer
 
 ROUNDING = 1 + 1e-9
 
@@ -258,12 +258,21 @@ def test_with_a_number_of_stages_the_mesh_is_that_of_each() -> None:
     assert devices() == 8
 
 
+def of_dims(count: int) -> Program:
+    """Return a program of one layer that takes so many dims."""
+    g = Builder()
+    x = g.input((16,) * count)
+    return g.program(mse(g, linear(g, x, 16), g.input((16,) * count)))
+
+
 def test_meshes_with_too_many_states_are_left_out() -> None:
     program = transformer(1, batch=16, length=16)
     wide = [mesh for mesh in Cluster.parse((1, 16)).meshes() if mesh.ndim == 4]
     assert [too_large(program, mesh) for mesh in wide] == [True]
     assert not too_large(program, Mesh.parse("[gpu 2][gpu 2][gpu 4]"))
     assert not too_large(mlp(), wide[0])
+    assert not too_large(of_dims(3), wide[0])
+    assert too_large(of_dims(7), Mesh.parse("[gpu 2][gpu 2][gpu 4]"))
 
 
 def test_clusters() -> None:
