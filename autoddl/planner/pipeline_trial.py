@@ -7,14 +7,14 @@ the memory of each stage is that of OneFlow's own allocation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.costs.cut import cut_into_stages
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.planner.race import Contender, Known, Solution
+from autoddl.planner.race import Contender, Solution
 from autoddl.planner.request import Request
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
@@ -46,9 +46,7 @@ class PipelineTrial(Contender):
         stages, count = self.candidate.stages, self.candidate.micro_batches
         return stages < self.least, (stages - 1) / count, stages
 
-    def search(
-        self, seconds: float, before: Sequence[Known], *, rough: bool
-    ) -> Iterator[float | Solution]:
+    def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
         """Search the states of all tensors, whatever memory they take, and cut into stages.
 
         Where these don't fit, search for states of less memory once more.

@@ -20,8 +20,6 @@ from autoddl.plan.value import Estimate, Outcome
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.sbp.layout import Layout
-from autoddl.sbp.mesh import Mesh
 from autoddl.search.result import SearchResult
 
 # Relative; a mesh of more axes has to be better by so much. The model does not tell less apart, and
@@ -56,10 +54,6 @@ class Solution:
         return self.found.estimate("plan")
 
 
-Known = tuple[float, Mesh, Layout]
-"""What is kept of a solution: how it is judged, its mesh and its states."""
-
-
 class Contender(ABC):
     """A candidate that can be searched.
 
@@ -78,25 +72,22 @@ class Contender(ABC):
         """Return its place in the order of trials."""
 
     @abstractmethod
-    def search(
-        self, seconds: float, before: Sequence[Known], *, rough: bool
-    ) -> Iterator[float | Solution]:
+    def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
         """Yield bounds, each after more work, and at last the solution, if it fits into memory.
 
-        It begins with what was found before, best first, and is rough if there are other candidates.
+        It may be `rough` where there are other candidates.
         """
 
 
 @dataclass
 class Standing:
-    """How a race goes: the best solution so far, what came of each trial, and what was found."""
+    """How a race goes: the best solution so far, and what came of each trial."""
 
     best: Solution | None
     budget_s: float
     begin: float = field(default_factory=time.perf_counter)
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
     failures: list[tuple[Candidate, AutoDDLError]] = field(default_factory=list)
-    known: list[Known] = field(default_factory=list)
     untried: int = 0
 
     def spent_s(self) -> float:
@@ -136,8 +127,7 @@ class Standing:
         left_s = max(0.0, self.budget_s - self.spent_s())
         seconds = max(min(left_s, max(left_s / rest, trial.share * self.budget_s)), trial.least_s)
         try:
-            before = sorted(self.known, key=lambda item: item[0])
-            for found in trial.search(seconds, before, rough=rest > 1):
+            for found in trial.search(seconds, rough=rest > 1):
                 if isinstance(found, Solution):
                     solution = found
                     break
@@ -148,7 +138,6 @@ class Standing:
             self._failed(trial, error)
             return None
         if solution is not None:
-            self.known.append((solution.judged_s, one.mesh, solution.found.layout))
             self._note(trial, "", solution)
         else:
             self._note(trial, PRUNED if trial.needed_bytes is None else NO_ROOM)
@@ -206,7 +195,7 @@ def race(
     run.untried = len(waiting)
     last = run.best
     if winner is not None and last and last.slack > stop_gap and run.spent_s() < budget_s:
-        finer = Standing(None, budget_s, run.begin, known=run.known).tried(winner, 1)
+        finer = Standing(None, budget_s, run.begin).tried(winner, 1)
         if finer is not None and finer.judged_s <= last.judged_s * (1 + 1e-9):
             run.best = finer
     return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from heapq import heapify, heappop, heappush
@@ -36,9 +36,8 @@ HOPELESS = 1.5
 class ProblemSearch:
     """The search of one problem: repeated for less memory until all of it fits.
 
-    It takes some seconds, and may begin at `begin_at`, too. `baselines` are those of the same problem
-    on other streams, where they are known. Where there are `others` to try, memory that is far too
-    short for these ends the search.
+    It takes some seconds. `baselines` are those of the same problem on other streams, where they are
+    known. Where there are `others` to try, memory that is far too short for these ends the search.
 
     For the time of a step searches minimise compute plus communication. Where a baseline's step takes
     less, because more of it overlaps, that baseline is the solution; the gap stays that of the search.
@@ -50,7 +49,6 @@ class ProblemSearch:
         request: Request,
         seconds: float,
         *,
-        begin_at: Sequence[Assignment] = (),
         baselines: Mapping[str, Assignment] | None = None,
         others: bool = False,
     ) -> None:
@@ -59,7 +57,6 @@ class ProblemSearch:
         starts = _baselines(problem, request.objective, baselines or {})
         waits = problem.compute_stream and self.limit is not None
         self.problem = SavedTensors.apply(problem).network if waits else problem
-        self.begin_at = () if waits else begin_at
         self.space = space(self.problem, request.objective)
         self.inner = self.space.network
         self.inner.check_memory(self.limit)
@@ -159,7 +156,7 @@ class ProblemSearch:
         if not self.chooses:
             result = self.inner.result(request.search, self._fitting(request.search))
         else:
-            known = (*self.starts.values(), *self.again.values(), *self.begin_at)
+            known = (*self.starts.values(), *self.again.values())
             result = SOLVERS[request.search](
                 self.inner,
                 SearchOptions(

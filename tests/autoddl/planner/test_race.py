@@ -18,11 +18,10 @@ from autoddl.sbp.mesh import Mesh
 
 @dataclass
 class Runs:
-    """What made-up trials were searched, with how many seconds and starts, and how roughly."""
+    """What made-up trials were searched, with how many seconds, and how roughly."""
 
     order: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
     rough: list[bool] = field(default_factory=list)
 
 
@@ -53,11 +52,10 @@ class Made:
             raise InfeasibleError(f"nothing fits on {self.name}")
         return (self.bound_s or 0.0,)
 
-    def search(self, seconds: float, before: Any, *, rough: bool) -> Iterator[float | Solution]:
+    def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
         yield self.bound_s or 0.0
         self.runs.order.append(self.name)
         self.runs.seconds.append(seconds)
-        self.runs.starts.append(len(before))
         self.runs.rough.append(rough)
         if self.cost_s is None:
             raise AutoDDLError(f"nothing found on {self.name}")
@@ -66,7 +64,7 @@ class Made:
             return
         row: Any = SimpleNamespace(step_s=self.cost_s)
         result: Any = SimpleNamespace(lower_bound_s=self.bound_s)
-        found: Any = SimpleNamespace(layout=None, estimate=lambda _: row)
+        found: Any = SimpleNamespace(estimate=lambda _: row)
         slack = self.slack if self.runs.rough[-1] else 0.0
         yield Solution(
             self.candidate, found, result, self.cost_s, self.cost_s,
@@ -94,7 +92,6 @@ def test_low_bounds_go_first_and_high_ones_are_left_out() -> None:
     assert runs.order == ["2x2", "1x4"]  # 3.0 and 5.0 can't be below 3.0
     assert best(found) == "1x4"
     assert notes(found) == {"2x2": "", "1x4": "", "4x1": PRUNED, "4": PRUNED}
-    assert runs.starts == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -1,61 +1,21 @@
-"""Candidates without stages: meshes of a cluster, what they begin with, streams that are not tried."""
+"""Candidates without stages: meshes of a cluster."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import autoddl
 from autoddl.api import Plan
 from autoddl.planner.race import PRUNED
-from autoddl.planner.whole_step import carried, refinement
-from autoddl.sbp.mesh import Cluster, Mesh
-from autoddl.search.network.builder import build
-from tests.search.objects import nodes_of
+from autoddl.sbp.mesh import Cluster
 from tests.support.clusters import cluster
-from tests.support.programs import mlp, transformer
+from tests.support.programs import mlp
 
 PROFILE = cluster()
-FLAT, SPLIT = Mesh.parse("[gpu 4]"), Mesh.parse("[gpu 2][gpu 2]")
 
 
 def step_s(plan: Plan) -> float:
     return plan.estimate.step_s
-
-
-@pytest.mark.parametrize(
-    ("coarse", "fine", "counts"),
-    [
-        ("[gpu 8]", "[gpu 8]", (1,)),
-        ("[gpu 8]", "[gpu 2][gpu 4]", (2,)),
-        ("[gpu 4][gpu 2]", "[gpu 2][gpu 2][gpu 2]", (2, 1)),
-        ("[node 4][gpu 2]", "[node 2][node 2][gpu 2]", (2, 1)),
-        ("[gpu 2][gpu 4]", "[gpu 4][gpu 2]", None),
-        ("[gpu 2][gpu 2]", "[gpu 4]", None),
-        ("[gpu 4]", "[node 2][gpu 2]", None),
-        ("[gpu 4]", "[gpu 2][gpu 2][gpu 2]", None),
-    ],
-)
-def test_refinements(coarse: str, fine: str, counts: tuple[int, ...] | None) -> None:
-    assert refinement(Mesh.parse(coarse), Mesh.parse(fine)) == counts
-
-
-@pytest.mark.parametrize("search", ["coordinate", "Megatron", "ZeRO 2"])
-def test_a_finer_mesh_can_do_the_same_no_dearer(search: str) -> None:
-    program = transformer(1)
-    plan = autoddl.optimize(program, mesh=FLAT, profile=PROFILE, search=search, budget=1.0)
-    finer = build(program, SPLIT, PROFILE)
-    found = carried(plan.mesh, plan.layout, finer)
-    assert found is not None
-    assert finer.compute_s(found) == pytest.approx(plan.estimate.compute_s)
-    assert finer.communication_s(found) <= plan.estimate.communication_s * (1 + 1e-9)
-    for node, choice in zip(nodes_of(finer), found, strict=True):
-        if node.kind == "parameter":
-            (state,) = plan.variables[node.name]
-            assert tuple(node.choices[choice]["tensor"]) == (state, state)
-    other = build(program, Mesh.parse("2x2"), PROFILE)
-    assert carried(plan.mesh, plan.layout, other) is None
 
 
 def test_the_best_mesh_is_chosen_and_all_are_told_of(tmp_path: Path) -> None:
