@@ -25,7 +25,7 @@ from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers.ilp import search as solved
 
 # Binaries of the first program, besides one for each variable; the next has twice as many. The demo's GPT
-# on 2x2, which needs more, takes 3.8 s with half of it, 3.5 s, and 2.5 s with twice; the program of a
+# on 2x2, which needs more, takes 3.5 s, 3.8 s with half of it and 2.5 s with twice; the program of a
 # transformer with two layers there takes 2 s, and 8 s with twice.
 FIRST = 2500
 

@@ -44,9 +44,9 @@ class Ascent:
 
     `space` is the dual's network as a restriction of the original one, `left` are the choices that are
     left of it now. `offer` takes an assignment of the original one and returns its cost, bytes, and
-    whether it fits. Where that is only a part of what is searched nothing is fixed, and the bound holds
-    for plans with the memory of the best one, not with that of the search. Where memory has no
-    multiplier yet, and the first rounding does not fit, it ends as `binding`.
+    whether it fits. Where the original is only a `part` of what is searched nothing is fixed, and the
+    bound holds for plans with the memory of the best one, not with that of the search. Where memory is
+    not `priced` yet, and the first rounding does not fit, it ends as `binding`.
     """
 
     def __init__(

@@ -48,10 +48,8 @@ class Terms:
         self, network: CostNetwork, *, copies: Multiplicities | None = None, most_s: float = np.inf
     ) -> None:
         """Of prices at most `most_s` counts."""
-        factors, width = (
-            network.factors,
-            max([len(t.cost) for t in network.factors.tables], default=1),
-        )
+        factors = network.factors
+        width = max([len(table.cost) for table in factors.tables], default=1)
         self._begin = factors.begin
         flat = np.concatenate([np.zeros(0, dtype=np.int64), *factors.arrays])
         arrays = Ragged(starts(lengths_of(factors.arrays)), flat)

@@ -20,9 +20,9 @@ from autoddl.search.network.cost_network import CostNetwork, as_ints
 from autoddl.search.network.evaluator import BlockMove, block_of
 from autoddl.search.result import DEFAULTS, Point, SearchOptions, SearchResult
 
-# Of the proposals change cells. In 6 s on 2x4, the median of three seeds, VGG13 is 30 % and MoE-BERT 2 %
-# cheaper than with none, GPT 2 % and ResNet-50 6 % dearer. Half: up to 4 % cheaper, but one VGG13 38 %
-# dearer; twice: up to 8 % dearer.
+# So many of the proposals change cells. In 6 s on 2x4, the median of three seeds, VGG13 is 30 % and
+# MoE-BERT 2 % cheaper than with none, GPT 2 % and ResNet-50 6 % dearer. Half: up to 4 % cheaper, but one
+# VGG13 38 % dearer; twice: up to 8 % dearer.
 CELL_SHARE = 0.1
 PROBES = 256  # nodes whose moves tell the temperature
 # The median difference between two choices of a node, in temperatures: a rough choice, 100 and 300 were
@@ -69,12 +69,11 @@ class Walk:
         start: Point,
         rng: np.random.Generator,
         *,
-        temperature_s: float = 0.0,
         memory_bytes: int | None = None,
         cell_share: float = 0.0,
     ) -> None:
-        self.problem, self.rng, self.temperature_s = problem, rng, temperature_s
-        self.limit = memory_bytes
+        self.problem, self.rng, self.limit = problem, rng, memory_bytes
+        self.temperature_s = 0.0
         self.nodes = np.flatnonzero(problem.variables.sizes > 1).tolist()
         self.cells = cells.build(problem) if cell_share > 0 else []
         self.cell_share = cell_share if self.cells else 0.0

@@ -30,7 +30,8 @@ def test_components_are_independent_and_lead_from_one_point_to_the_other(share: 
     found = components(p, one, two)
     owner = dict(enumerate(found[: len(p)].tolist()))
     count, differ = int(found.max()) + 1, np.flatnonzero(one != two).tolist()
-    assert len(dict.fromkeys(owner.values())) >= len(p) - len(differ)
+    assert list(dict.fromkeys(found.tolist())) == list(range(count))
+    assert (np.bincount(found)[found[: len(p)][one == two]] == 1).all()
     for number, edge in enumerate(edges_of(p)):
         nodes = {edge.producer, *(n for n, _ in edge.readers)} & set(differ)
         assert {owner[n] for n in nodes} <= {int(found[len(p) + number])}

@@ -96,6 +96,31 @@ def test_a_restricted_problem_keeps_shares_and_messages() -> None:
 
 
 @pytest.mark.parametrize("make", KINDS)
+def test_a_relaxation_that_begins_anew_is_that_of_the_choices_which_are_left(
+    make: Callable[[int], CostNetwork],
+) -> None:
+    for seed in range(10):
+        p, rng = make(seed), np.random.default_rng(seed)
+        costs, held = every_cost(p)
+        byte_s, most_s = float(costs.min() / held.max()), float(4 * costs.min())
+        dual = Dual(p, most_s=most_s)
+        dual.ascend(3)
+        dual.drop([np.zeros(1, dtype=np.int64)] * len(p))
+        dual.price_memory(byte_s)
+        sizes = p.variables.sizes.tolist()
+        some = [np.flatnonzero(np.append(rng.random(n - 1) < 0.5, True)) for n in sizes]
+        dual.begin(some)
+        fresh = Dual(p, most_s=most_s, prices=dual.prices)
+        fresh.drop(some)
+        assert (dual.messages == fresh.messages).all() and (dual.lent == fresh.lent).all(), seed
+        assert dual.ascend(4) == fresh.ascend(4), seed
+        excess = np.concatenate(reduced_costs(dual))
+        assert np.isinf(excess).sum() == sum(sizes) - sum(map(len, some)), seed
+        least = (costs + byte_s * held)[np.ix_(*some)].min()
+        assert dual.bound() <= least * (1 + CLOSE), seed
+
+
+@pytest.mark.parametrize("make", KINDS)
 def test_choices_are_kept_within_the_slack_and_one_at_least(
     make: Callable[[int], CostNetwork],
 ) -> None:

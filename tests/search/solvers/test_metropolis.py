@@ -31,7 +31,8 @@ def test_visits_follow_the_boltzmann_distribution() -> None:
     temperature_s = (costs.max() - costs.min()) / 4
     weights = np.exp(-(costs - costs.min()) / temperature_s)
     expected = dict(zip(points, weights / weights.sum(), strict=True))
-    walk = Walk(p, points[-1], np.random.default_rng(0), temperature_s=temperature_s)
+    walk = Walk(p, points[-1], np.random.default_rng(0))
+    walk.temperature_s = temperature_s
     steps = 30_000
     visits: Counter[Assignment] = Counter()
     for _ in range(steps):
