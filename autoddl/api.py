@@ -128,8 +128,9 @@ def optimize(
             (small problems only), or the name of a baseline to get that as a plan: "data parallel",
             "ZeRO 2", "hybrid ZeRO 2", "Megatron", "SUMMA" or "expert parallel", as far as it applies
             to program and mesh.
-        objective: "time" of a step, or only the "communication" in it (AutoDDL's): then compute counts
-            for nothing, and devices share every matrix product and convolution whatever that brings.
+        objective: "time" of a step in which ops and boxings overlap, the "sum" of compute and
+            communication, or "communication" alone (AutoDDL's): then compute counts for nothing, and
+            devices share every matrix product and convolution whatever that brings.
         engine: "oneflow" plans what OneFlow can execute; None in the whole space, as papers do: with
             nothing that it refuses left out, and axes that cut one dim in any order. Such plans can
             be studied, not applied, and take longer to find.

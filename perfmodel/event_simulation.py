@@ -2,6 +2,9 @@
 
 A resource does one thing at a time, and what was ready first goes first. Works 0 and 1 need the device
 for 3 s each, work 2 needs a link for 2 s once 0 has ended: they run from 0 to 3, 3 to 6 and 3 to 5 s.
+
+What each part waited for last, another one on its resource or one that its work needs, makes a critical
+path: here 0, then 1. Its parts follow one another without a pause and add up to the end of all.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.compiled import compiled
+from autoddl.perfmodel.profile import ResourceParts
 from autoddl.ragged import Ragged
 
 Ints = npt.NDArray[np.int64]
@@ -35,10 +39,6 @@ class Graph(NamedTuple):
     waits: Ints
     first: Ints
     later: Ints
-
-
-ResourceParts = tuple[tuple[str, float], ...]
-"""What a work consists of, in turn: a resource, and the seconds on it."""
 
 
 def by_number(works: Sequence[ResourceParts]) -> tuple[list[str], Ragged, Floats]:
@@ -81,7 +81,7 @@ class Works:
 
     def spans(self) -> list[ResourceSpan]:
         """Return all parts in the order in which they start."""
-        who, when = run(self.graph, len(self.resources))
+        who, when, _ = run(self.graph, len(self.resources))
         resource = self.graph.resource[self.graph.begin[who[:, 0]] + who[:, 1]].tolist()
         return [
             ResourceSpan(self.names[work], self.resources[on], start_s, end_s, work)
@@ -94,6 +94,10 @@ class Works:
     def end_s(self) -> float:
         """Return when all has run."""
         return float(run(self.graph, len(self.resources))[1].max(initial=0.0))
+
+    def critical_s(self) -> Floats:
+        """Return of each work the seconds that lie on the critical path; their sum is `end_s`."""
+        return critical_s(*run(self.graph, len(self.resources)), len(self.names))
 
 
 @compiled
@@ -108,13 +112,59 @@ def earliest_ends(seconds: Floats, begin: Ints, before: Ints) -> Floats:
 
 
 @compiled
-def run(graph: Graph, resources: int) -> tuple[Ints, Floats]:
-    """Return all parts in the order in which they start: (work, part), and (start, end) of each.
+def longest_path(seconds: Floats, begin: Ints, before: Ints, between: Floats) -> Ints:
+    """Return by which of its predecessors each work of the longest chain waits for the one before.
+
+    Those of work n are `before[begin[n] : begin[n + 1]]`, -1 where there is none, earlier numbers; the
+    seconds `between` go on in the meantime.
+    """
+    count = len(seconds)
+    ends, by, length = np.zeros(count), np.full(count, -1), np.zeros(count, np.int64)
+    last = 0
+    for work in range(count):
+        for k in range(begin[work], begin[work + 1]):
+            if before[k] >= 0 and ends[before[k]] + between[k] > ends[work]:
+                ends[work], by[work] = ends[before[k]] + between[k], k
+        if by[work] >= 0:
+            length[work] = 1 + length[before[by[work]]]
+        ends[work] += seconds[work]
+        if ends[work] > ends[last]:
+            last = work
+    found = np.empty(length[last], np.int64)
+    for place in range(length[last] - 1, -1, -1):
+        found[place] = by[last]
+        last = before[by[last]]
+    return found
+
+
+@compiled
+def critical_s(who: Ints, when: Floats, before: Ints, works: int) -> Floats:
+    """Return of each work the seconds on the critical path of a run, which ends with the last part."""
+    found, row = np.zeros(works), -1
+    for other in range(len(who)):
+        if row < 0 or when[other, 1] > when[row, 1]:
+            row = other
+    while row >= 0:
+        found[who[row, 0]] += when[row, 1] - when[row, 0]
+        row = before[row]
+    return found
+
+
+@compiled
+def run(graph: Graph, resources: int) -> tuple[Ints, Floats, Ints]:
+    """Return all parts in the order in which they start: (work, part), (start, end) of each, and what
+    each waited for last, as the number of a part in this order; -1 for those that start at once.
 
     On each resource goes first what was ready first.
     """
     count, parts = len(graph.waits), len(graph.seconds)
-    who, when = np.empty((parts, 2), np.int64), np.empty((parts, 2))
+    who, when, before = (
+        np.empty((parts, 2), np.int64),
+        np.empty((parts, 2)),
+        np.empty(parts, np.int64),
+    )
+    # the part that made each work ready, and the last one of each resource
+    freed, last = np.full(count, -1), np.full(resources, -1)
     waits, at = graph.waits.copy(), graph.begin.copy()
     # by resource a heap of (when it was ready, the work)
     queues = [[(0.0, 0) for _ in range(0)] for _ in range(resources)]
@@ -138,6 +188,7 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats]:
             moving[moved] = busy[ended]
             moved += 1
             at[busy[ended]] += 1
+            freed[busy[ended]] = last[ended]
             busy[ended], until[ended] = -1, np.inf
         place = 0
         while place < moved:  # grows while it is walked
@@ -150,15 +201,18 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats]:
                 waits[graph.later[k]] -= 1
                 if waits[graph.later[k]] == 0:
                     moving[moved] = graph.later[k]
+                    freed[graph.later[k]] = freed[work]
                     moved += 1
         moved = 0
         for resource in range(resources):
             if busy[resource] < 0 and len(queues[resource]):
-                work = heappop(queues[resource])[1]
+                ready, work = heappop(queues[resource])
+                before[done] = last[resource] if ready < now else freed[work]
+                last[resource] = done
                 busy[resource], until[resource] = work, now + graph.seconds[at[work]]
                 who[done, 0], who[done, 1] = work, at[work] - graph.begin[work]
                 when[done, 0], when[done, 1] = now, until[resource]
                 done += 1
         now = until.min()
         if now == np.inf:
-            return who[:done], when[:done]
+            return who[:done], when[:done], before[:done]

@@ -23,11 +23,14 @@ from autoddl.perfmodel.topology import Crossing
 
 FORMAT = "autoddl.profile"
 FORMAT_VERSION = 2
+DEVICE = "device"  # the resource that runs ops; the others are levels of the cluster
 BUNDLED = {"cpu": "cpu-loopback"}
 KINDS = ("measured", "data sheet")
 AGAIN = "measure again with `python -m autoddl fit-network`"
 
 Interval = tuple[float, float]
+ResourceParts = tuple[tuple[str, float], ...]
+"""What a work consists of, in turn: a resource, and the seconds on it."""
 
 _SHARING = ("each device has its own link", "one link for all")
 _OVERLAP = ("the device copies every byte itself", "the link works alone")
@@ -219,6 +222,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         """Return which share of a boxing over links of `level` leaves the device free, 0 to 1."""
         copies = self.device_type == "cpu" and level == self.levels[-1]
         return self.overlap.get(level, 0.0 if copies else 1.0)
+
+    def parts(self, level: str | None, seconds: float) -> ResourceParts:
+        """Return on which resources a boxing over links of `level` runs for how long; None is local."""
+        free = 0.0 if level is None else self.overlapped(level)
+        parts = ((DEVICE, (1 - free) * seconds), (level or DEVICE, free * seconds))
+        return tuple([part for part in parts if part[1] > 0])
 
     def collective_s(self, collective: str, way: Crossing, size_bytes: float) -> float:
         """Return the seconds of one collective of groups of a kind, all of them at work at once.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache, partial
 
@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import floyd_warshall
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.oneflow.compute_stream import is_converted
-from autoddl.perfmodel.profile import Link, Profile
+from autoddl.perfmodel.profile import Link, Profile, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.topology import crossing
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing, counts_result
@@ -31,6 +31,8 @@ from autoddl.sbp.shards import all_states, local_shape
 from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Floats = npt.NDArray[np.float64]
+
+SERIAL = "serial"  # in place of a resource: seconds wherever they are spent
 _Step = tuple[int, int, int, str, tuple[int, ...]]
 """A boxing from one state to another, by number: which of both counts, its primitive and its axes."""
 
@@ -40,13 +42,14 @@ class RedistributionTable:
     """Costs and paths between all plain states of tensors of one shape.
 
     `cost[i, j]` is in seconds from `states[i]` to `states[j]`; `hop[i, j]` is the state after the
-    first step.
+    first step. Where seconds are weighted, `parts` has those of each resource on the same paths.
     """
 
     shape: tuple[int, ...]
     states: tuple[NdSbp, ...]
     cost: Floats
     hop: npt.NDArray[np.int32]
+    parts: Mapping[str, Floats] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[NdSbp, NdSbp], Path] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -83,13 +86,16 @@ class Redistributor:
     """Price redistributions on one mesh under one profile; tables are cached by shape.
 
     With `any_order` tables also have the states whose axes cut in another order than the mesh's. With
-    `compute_stream` paths have no boxing that OneFlow would send through the host then.
+    `compute_stream` paths have no boxing that OneFlow would send through the host then. With `weights`
+    of resources (Profile.parts), and of seconds on whichever (SERIAL), tables have the weighted seconds,
+    and the paths that are cheapest under them.
     """
 
     def __init__(
-        self, mesh: Mesh, profile: Profile, *, any_order: bool = False, compute_stream: bool = False
-    ) -> None:
-        self.mesh = mesh
+        self, mesh: Mesh, profile: Profile, *, any_order: bool = False, compute_stream: bool = False,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        self.mesh, self.weights = mesh, weights
         self.any_order, self.compute_stream = any_order, compute_stream
         self.profile = profile
         self._way = cache(partial(crossing, mesh, innermost=profile.levels[-1]))
@@ -149,6 +155,17 @@ class Redistributor:
         seconds = self.profile.collective_s(_collective(step), self._way(step.axes), size)
         return device.op_overhead_s + seconds
 
+    def _price(self, step: Boxing, item_bytes: int) -> float:
+        seconds, weights = self.step_s(step, item_bytes), self.weights
+        if weights is None or math.isinf(seconds):
+            return seconds
+        parts = self._parts(step, item_bytes)
+        return weights[SERIAL] * seconds + sum(weights[r] * s for r, s in parts)
+
+    def _parts(self, step: Boxing, item_bytes: int) -> ResourceParts:
+        level = self.mesh.axes[step.axes[0]].level if step.axes else None
+        return self.profile.parts(level, self.step_s(step, item_bytes))
+
     def link(self, step: Boxing) -> Link | None:
         """Return the link that prices a boxing; None for a local one and where there is no price.
 
@@ -170,7 +187,7 @@ class Redistributor:
         boxings = _on_compute_stream if self.compute_stream else _steps_between
         steps = boxings(states, len(shape), self.mesh.shape)
         looks = [(primitive, axes, elements[counted]) for *_, counted, primitive, axes in steps]
-        prices = {look: self.step_s(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
+        prices = {look: self._price(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
         before, after = [step[0] for step in steps], [step[1] for step in steps]
         direct[after, before] = [prices[look] for look in looks]
         # Backwards, so that the state before the last one is that after the first step.
@@ -178,7 +195,14 @@ class Redistributor:
         masked = np.ma.masked_invalid(direct)  # type: ignore[no-untyped-call]
         found = floyd_warshall(masked, return_predecessors=True)
         cost, hop = (np.ascontiguousarray(array.T) for array in found)
-        return RedistributionTable(shape, states, cost, hop)
+        if self.weights is None:
+            return RedistributionTable(shape, states, cost, hop)
+        parts: dict[str, Floats] = {}
+        for (before_, after_), look in zip(zip(before, after, strict=True), looks, strict=True):
+            for resource, seconds in self._parts(Boxing(*look), item_bytes):
+                parts.setdefault(resource, np.zeros((count, count)))[before_, after_] = seconds
+        parts = {resource: _along(hop, direct) for resource, direct in parts.items()}
+        return RedistributionTable(shape, states, cost, hop, parts)
 
     def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
         """Find a path with Dijkstra's algorithm over the states that the two need."""
@@ -243,8 +267,22 @@ class Redistributor:
                 self.compute_stream and not _goes(state, after, step.primitive, self.mesh.shape)
             ):
                 continue
-            found.append((after, self.step_s(step, item_bytes)))
+            found.append((after, self._price(step, item_bytes)))
         return found
+
+
+def _along(hop: npt.NDArray[np.int32], direct: Floats) -> Floats:
+    """Return the sums of what single steps take on the paths that `hop` gives; 0 where there is none."""
+    goal = np.arange(len(hop))[None]
+    here, total = goal.T.repeat(len(hop), axis=1), np.zeros(hop.shape)
+    while True:
+        after = hop[here, goal]
+        moves = (here != goal) & (after >= 0)
+        if not moves.any():
+            return total
+        after = np.where(moves, after, here)
+        total += np.where(moves, direct[here, after], 0.0)
+        here = after
 
 
 @lru_cache(maxsize=256)

@@ -17,21 +17,14 @@ from functools import cached_property
 import numpy as np
 
 from autoddl.grouping import inverse
-from autoddl.perfmodel.event_simulation import (
-    Floats,
-    Ints,
-    ResourceParts,
-    Works,
-    by_number,
-    earliest_ends,
-)
-from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.event_simulation import Floats, Ints, Works, by_number, earliest_ends
+from autoddl.perfmodel.oneflow.task_graph import Flags
+from autoddl.perfmodel.profile import DEVICE, Profile, ResourceParts
 from autoddl.perfmodel.step_cost import Price, StepPrices, Totals
 from autoddl.ragged import Ragged
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 
-DEVICE = "device"  # the resource that runs ops; the others are levels of the cluster
 # Relative. With it 7 of 10 plans took what was predicted ± uncertainty on testbeds of four ranks
 # (experiments.fidelity).
 MODEL_ERROR = 0.07
@@ -95,11 +88,31 @@ class StepTimeline:
 
     def _parts_of(self, price: Price) -> ResourceParts:
         """Return on which resources a boxing runs for how long."""
-        axes = price.boxing.axes if price.boxing is not None else ()
-        level = self.mesh.axes[axes[0]].level if axes else DEVICE
-        free = self.profile.overlapped(level) if axes and self.overlaps else 0.0
-        parts = ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
-        return tuple([part for part in parts if part[1] > 0])
+        axes = price.boxing.axes if price.boxing is not None and self.overlaps else ()
+        level = self.mesh.axes[axes[0]].level if axes else None
+        return self.profile.parts(level, price.seconds)
+
+    def busy_s(self, ops: Flags, makers: Flags) -> dict[str, float]:
+        """Return for how long some ops, and the boxings behind some, keep each resource busy.
+
+        The last of the makers stands for none.
+        """
+        found = {DEVICE: float(self.compute_s[ops].sum())}
+        mine = self.boxing.items[makers[self.maker[self.boxing.row]]]
+        count = np.bincount(mine, minlength=len(self.parts)).tolist()
+        for parts, times in zip(self.parts, count, strict=True):
+            for resource, seconds in parts:
+                found[resource] = found.get(resource, 0.0) + seconds * times
+        return found
+
+    @cached_property
+    def slot_s(self) -> Floats:
+        """Return the seconds of the boxings before each input of all ops."""
+        seconds = np.array([sum(s for _, s in parts) for parts in self.parts])[self.boxing.items]
+        of_move = np.bincount(self.boxing.row, seconds, len(self.tensor))
+        slot, found = self.layout.moves.slot, np.zeros(len(self.program.columns.inputs.tensor))
+        found[slot[slot >= 0]] = of_move[self.move[slot >= 0]]
+        return found
 
     @cached_property
     def works(self) -> Works:
@@ -112,8 +125,7 @@ class StepTimeline:
         before[start[:-1][moved]] = self.maker[moved]
         slot, source = self.layout.moves.slot, self.program.columns.maker[inputs.tensor]
         source[slot[slot >= 0]] = last[self.move[slot >= 0]]
-        behind = np.concatenate((np.arange(ops), self.maker[self.boxing.row]))
-        order = np.argsort(behind, kind="stable")
+        order = self._order
         place = inverse(order)
         first, then = np.concatenate((source, before)), np.concatenate((inputs.op, boxings))
         first, then = place[first[first >= 0]], place[then[first >= 0]]
@@ -123,6 +135,26 @@ class StepTimeline:
         names += [tensors[move] for move in self.boxing.row.tolist()]
         names = [names[work] for work in order.tolist()]
         return Works.of(names, *self._parts(order), first, then)
+
+    @cached_property
+    def _order(self) -> Ints:
+        """Return the works in their order: the number of an op, or that of a boxing behind all ops."""
+        behind = np.concatenate((np.arange(len(self.compute_s)), self.maker[self.boxing.row]))
+        return np.argsort(behind, kind="stable")
+
+    def waited_for(self) -> tuple[Floats, Floats]:
+        """Return which share of each op's seconds is on the critical path, and of each tensor's boxings.
+
+        It is NaN for tensors that are not moved.
+        """
+        critical_s = self.works.critical_s()[inverse(self._order)]
+        ops, tensor = len(self.compute_s), self.tensor[self.boxing.row]
+        seconds = np.array([sum(s for _, s in parts) for parts in self.parts])[self.boxing.items]
+        count = len(self.program.tensors)
+        on = np.bincount(tensor, critical_s[ops:], count)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = critical_s[:ops] / self.compute_s, on / np.bincount(tensor, seconds, count)
+        return np.nan_to_num(shares[0], posinf=0.0), shares[1]
 
     def _parts(self, order: Ints) -> tuple[list[str], Ragged, Floats]:
         """Return the resources, and of the parts of works in this order the resource and seconds."""

@@ -27,7 +27,7 @@ from autoddl.search.baselines import BASELINES
 from autoddl.search.network.builder import build
 from autoddl.search.network.choices import SignatureLists
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.reductions.objective import OBJECTIVES, TIME
+from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, TIME
 from autoddl.search.solvers.named import SOLVERS
 from autoddl.units import BYTES, quantity
 
@@ -67,8 +67,8 @@ class Request:
 
     @property
     def timed(self) -> bool:
-        """Tell whether the objective is the time of a step."""
-        return self.objective == TIME
+        """Tell whether compute counts, not communication alone."""
+        return self.objective != COMMUNICATION
 
     def problem(self, mesh: Mesh, part: Program | None = None) -> CostNetwork:
         """Return the problem of the program on a mesh, or of one micro-batch of it.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, cached_property, partial
-from heapq import heapify, heappop, heappush
+from functools import cached_property, lru_cache, partial
 
 from autoddl.collector import uncollected
+from autoddl.engine.limits import limits_of
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
@@ -19,10 +19,11 @@ from autoddl.planner.request import Request
 from autoddl.sbp.lazy import LazyTuple
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.reductions.objective import space
+from autoddl.search.reductions.objective import COMMUNICATION, TIME, space
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment, SearchOptions, SearchResult
 from autoddl.search.solvers.named import SOLVERS
+from autoddl.search.step.overlap import StepSearch
 
 # Measured on GPT-3, a 24-layer GPT, GPT-2 and BERT, each under two or three limits: with about half and
 # twice these values the plans are the same.
@@ -31,6 +32,7 @@ _ROUNDS = 5  # searches until the whole memory fits; the most that one took is 3
 # Times the limit; of a plan that needs more, where there are other streams to try. With 3 BERT at 70 % of
 # its memory tries both; with 1.25 GPT-2 gives up in half the time.
 HOPELESS = 1.5
+KNOWN = 32  # assignments whose layouts and timelines are kept: baselines, and the latest candidates
 
 
 class ProblemSearch:
@@ -39,8 +41,8 @@ class ProblemSearch:
     It takes some seconds. `baselines` are those of the same problem on other streams, where they are
     known. Where there are `others` to try, memory that is far too short for these ends the search.
 
-    For the time of a step searches minimise compute plus communication. Where a baseline's step takes
-    less, because more of it overlaps, that baseline is the solution; the gap stays that of the search.
+    For the time of a step they minimise what the simulation says it takes (search/step); compute plus
+    communication where nothing overlaps, as boxings are ops of the compute stream or take the device.
     """
 
     def __init__(
@@ -69,8 +71,16 @@ class ProblemSearch:
             )
         self.chooses = request.search not in starts
         self.most = HOPELESS if others else math.inf
-        self.assigned: Callable[[Assignment], Assigned] = cache(partial(Assigned, self.problem))
-        self.costs_s: list[float] = []  # what searches find: a baseline that overlaps has its own
+        self.assigned = lru_cache(maxsize=KNOWN)(partial(Assigned, self.problem))
+        self.steps: StepSearch | None = None
+        levels = {axis.level for axis in problem.mesh.axes}
+        overlaps = not problem.compute_stream and any(map(problem.profile.overlapped, levels))
+        if self.chooses and request.objective == TIME and overlaps:
+            solver = SOLVERS[request.search]
+            self.steps = StepSearch(
+                self.inner, solver, self.assigned, self.limit, limits=limits_of(request.engine)
+            )
+        self.costs_s: list[float] = []  # what searches find
         self.last: SearchResult | None = None  # of a search under another limit
 
     def solution(self, candidate: Candidate) -> Solution:
@@ -87,11 +97,18 @@ class ProblemSearch:
             found,
             result,
             cost_s=self.costs_s[-1],
-            judged_s=row.step_s if self.request.timed else row.communication_s,
+            judged_s=self._judged_s(row),
             baselines=LazyTuple(self._rows),
             searches=max(1, len(self.costs_s)),
+            settled=len(self.costs_s) == 1 and not (self.steps and self.steps.binds),
             seconds=time.perf_counter() - self.begin,
         )
+
+    def _judged_s(self, row: Estimate) -> float:
+        objective = self.request.objective
+        if objective == COMMUNICATION:
+            return row.communication_s
+        return row.step_s if objective == TIME else row.compute_s + row.communication_s
 
     @cached_property
     def again(self) -> dict[str, Assignment]:
@@ -157,24 +174,23 @@ class ProblemSearch:
             result = self.inner.result(request.search, self._fitting(request.search))
         else:
             known = (*self.starts.values(), *self.again.values())
-            result = SOLVERS[request.search](
-                self.inner,
-                SearchOptions(
-                    budget=max(0.0, self.begin + self.seconds - time.perf_counter()),
-                    stop_gap=max(request.stop_gap, AGAIN) if self.costs_s else request.stop_gap,
-                    seed=request.seed,
-                    memory_bytes=bound,
-                    starts=dict.fromkeys(known),
-                    progress=request.progress,
-                    after=self.last,
-                ),
+            options = SearchOptions(
+                budget=max(0.0, self.begin + self.seconds - time.perf_counter()),
+                stop_gap=max(request.stop_gap, AGAIN) if self.costs_s else request.stop_gap,
+                seed=request.seed,
+                memory_bytes=bound,
+                starts=dict.fromkeys(known),
+                progress=request.progress,
+                after=self.last,
             )
+            solver = (
+                self.steps.search if self.steps else partial(SOLVERS[request.search], self.inner)
+            )
+            result = solver(options)
             self.last = result
         result = replace(result, assignment=self.space.invert(result.assignment))
         self.costs_s.append(result.cost_s)
-        if not self.chooses or not request.timed or self.problem.compute_stream:
-            return result
-        return with_overlap(self.assigned, result, self.starts, self.limit)
+        return result
 
     def _memory(self, assignment: Assignment) -> int:
         """Return all bytes on the device that needs most."""
@@ -204,31 +220,3 @@ def _baselines(
     inner = space(problem, objective).network
     possible = all(math.isfinite(inner.cost_s(assignment)) for assignment in known.values())
     return dict(known) if known and possible else assignments(inner)
-
-
-def with_overlap(
-    assigned: Callable[[Assignment], Assigned],
-    result: SearchResult,
-    starts: Mapping[str, Assignment],
-    limit: int | None,
-) -> SearchResult:
-    """Return the baseline whose step takes less than that of a search's result, if there is one.
-
-    Best first: a step is simulated when its bound is the least of all that wait, and memory is only
-    asked of what is the fastest then.
-    """
-    rows = [assigned(result.assignment), *map(assigned, starts.values())]
-    waiting = [(row.least_step_s, turn, False) for turn, row in enumerate(rows)]
-    heapify(waiting)
-    while True:
-        _, turn, simulated = heappop(waiting)
-        found = rows[turn]
-        if not simulated:
-            heappush(waiting, (found.step_s, turn, True))
-        elif turn == 0:
-            return result
-        elif limit is None or found.memory_bytes <= limit:
-            break
-    label = f"{result.solver}, then {list(starts)[turn - 1]} for its overlap"
-    chosen = found.problem.result(label, found.assignment)
-    return replace(chosen, lower_bound_s=result.lower_bound_s, trace=result.trace)

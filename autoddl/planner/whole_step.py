@@ -82,7 +82,7 @@ class WholeStep(Contender):
             baselines=assignments(base) if other and timed else None,
             others=not stream and len(ways) > 1,
         ).solution(self.candidate)
-        settled = found.searches == 1
+        settled = found.settled
         if stream and len(ways) > 1 and self.candidate.way == ways[0]:
             settled = is_settled(base, found.found.layout, request.limit_bytes or 0)
         yield replace(found, settled=settled)

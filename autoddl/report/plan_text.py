@@ -13,6 +13,10 @@ from autoddl.sbp.program.blocks import pattern
 from autoddl.units import bytes_text, seconds_text
 
 WIDTH = 120
+COUNTED = {
+    "time": "a step takes", "sum": "compute + communication take",
+    "communication": "communication takes",
+}  # fmt: skip
 
 
 def plan_table(plan: PlanValue) -> str:
@@ -28,8 +32,7 @@ def plan_table(plan: PlanValue) -> str:
             "boxings are ops of the compute stream: their results are reused, nothing overlaps"
         )
     found = plan.search
-    only = found.objective == "communication"
-    counted = "communication takes" if only else "compute + communication take"
+    counted = COUNTED[found.objective]
     console.print(
         f"searched with {found.solver} (seed {found.seed}) in {found.seconds:.1f} s; "
         f"{counted} at least {seconds_text(found.lower_bound_s)}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.event_simulation import ResourceParts
 from autoddl.perfmodel.pipeline.schedules import SCHEDULES
+from autoddl.perfmodel.profile import ResourceParts
 
 COMPUTE, BOXING = "compute", "boxing"
 

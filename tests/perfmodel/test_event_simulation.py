@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.perfmodel.timeline import DEVICE
+from autoddl.perfmodel.event_simulation import longest_path
+from autoddl.perfmodel.profile import DEVICE
 from tests.perfmodel.works import SimulatedWork, works_of
 
 
@@ -78,6 +80,44 @@ def test_any_graph(found: list[SimulatedWork]) -> None:
                 assert starts[str(later)] >= ends[work.name]
     last = max((s.end_s for s in spans), default=0.0)
     assert last <= sum(total.values())
+    critical = works_of(found).critical_s().tolist()
+    assert sum(critical) == last  # without a pause
+    assert all(0 <= s <= total[str(i)] for i, s in enumerate(critical))
+
+
+def test_the_critical_path_is_what_the_end_waits_for() -> None:
+    first = SimulatedWork("a", ((DEVICE, 1.0),), next=[1, 2])
+    boxing = SimulatedWork("a→B", (("node", 2.0), ("gpu", 3.0)), waits=1, next=[3])
+    other = SimulatedWork("b", ((DEVICE, 3.0),), waits=1)
+    reader = SimulatedWork("c", ((DEVICE, 1.0),), waits=1)
+    assert works_of([first, boxing, other, reader]).critical_s().tolist() == [1, 5, 0, 1]
+    queued = SimulatedWork("b", ((DEVICE, 7.0),), waits=1)
+    assert works_of([first, boxing, queued, reader]).critical_s().tolist() == [1, 0, 7, 1]
+
+
+@given(graphs())
+def test_the_longest_chain_of_works_is_that_of_a_dense_relaxation(
+    found: list[SimulatedWork],
+) -> None:
+    seconds = np.array([sum(s for _, s in work.parts) for work in found], dtype=float)
+    pairs = sorted((later, n) for n, work in enumerate(found) for later in work.next)
+    begin = np.searchsorted([later for later, _ in pairs], np.arange(len(found) + 1))
+    before = np.array([n for _, n in pairs], dtype=np.int64)
+    between = np.arange(len(pairs), dtype=float)
+    slots = longest_path(seconds, begin, before, between)
+    far = np.full((len(found), len(found)), -np.inf)
+    for slot, (later, n) in enumerate(pairs):
+        far[n, later] = between[slot] + seconds[later]
+    for middle in range(len(found)):  # Floyd and Warshall
+        far = np.maximum(far, far[:, [middle]] + far[[middle], :])
+    longest = max(seconds.max(), (seconds[:, None] + far).max())
+    chain = [pairs[slot] for slot in slots.tolist()]
+    assert all(a[0] == b[1] for a, b in itertools.pairwise(chain))
+    ops = [chain[0][1], *[later for later, _ in chain]] if chain else []
+    if ops:
+        assert seconds[ops].sum() + between[slots].sum() == longest
+    else:
+        assert longest == seconds.max()
 
 
 @given(graphs())

@@ -7,9 +7,10 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from autoddl.perfmodel.event_simulation import ResourceParts, Works
+from autoddl.perfmodel.event_simulation import Works
+from autoddl.perfmodel.profile import DEVICE, ResourceParts
 from autoddl.perfmodel.step_cost import StepCost, StepPrices
-from autoddl.perfmodel.timeline import DEVICE, MODEL_ERROR, StepTimeline, predict
+from autoddl.perfmodel.timeline import MODEL_ERROR, StepTimeline, predict
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.assigned.assigned_layout import assigned_layout

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoddl.perfmodel.event_simulation import ResourceParts, Works, by_number
+from autoddl.perfmodel.event_simulation import Works, by_number
+from autoddl.perfmodel.profile import ResourceParts
 
 
 @dataclass(slots=True)

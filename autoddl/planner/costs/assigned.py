@@ -29,10 +29,11 @@ class Assigned:
     @property
     def prediction(self) -> Prediction:
         """Return what its step costs, and takes when ops and boxings overlap."""
-        return self._timeline.prediction
+        return self.timeline.prediction
 
     @cached_property
-    def _timeline(self) -> StepTimeline:
+    def timeline(self) -> StepTimeline:
+        """Return when everything of a step runs."""
         problem = self.problem
         return StepTimeline(
             problem.setting.prices, self.layout, overlaps=not problem.compute_stream
@@ -61,7 +62,7 @@ class Assigned:
     @property
     def least_step_s(self) -> float:
         """Return a bound on `step_s` that needs no simulation."""
-        return self._timeline.least_s
+        return self.timeline.least_s
 
     def estimate(self, name: str) -> Estimate:
         """Return a row for the table."""

@@ -51,7 +51,7 @@ def ours(sizes: dict[str, Any], mesh: str, result: Path, options: Sequence[str])
     program = autoddl.capture(graph, *inputs)
     capture_s = time.perf_counter() - begin
     plan = autoddl.optimize(
-        program, mesh=mesh, profile=profile, search=search, budget=float(budget)
+        program, mesh=mesh, profile=profile, search=search, objective="sum", budget=float(budget)
     )
     seconds = time.perf_counter() - begin
     plan.save(beside(result, "plan"))

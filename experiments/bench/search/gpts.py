@@ -19,7 +19,8 @@ GROWTH = {LAYERS: 1.5, DEVICES: 2.0}
 class GptCase:
     """A GPT of these sizes on one mesh, or on all meshes of a cluster where `mesh` is empty.
 
-    `bars` are what figures may be at most: seconds from program to plan, bytes of the process, gap.
+    `bars` are what figures may be at most: seconds from program to plan, bytes of the process, gap of
+    the step.
     """
 
     name: str
@@ -42,16 +43,16 @@ def cases() -> Iterator[GptCase]:
     eight, in float32 and without recomputing activations; the medium GPT on more and more devices has
     as many sequences as devices.
     """
-    medium = {"total_s": 5.0, "peak_bytes": 1.5e9, "gap": 0.0}
+    medium = {"total_s": 3.0, "peak_bytes": 1.5e9, "gap": 0.02}
     medium |= {"capture_s": 10.0, "capture_bytes": 1.2e9}
     yield GptCase("medium", MEDIUM, "4x8", bars=medium)
     for layers in (12, 24, 48, 96):
-        bars = {"total_s": 10.0, "gap": 0.001} if layers == GPT3["layers"] else {}
+        bars = {"total_s": 15.0} if layers == GPT3["layers"] else {}
         yield GptCase(f"gpt3 {layers} layers", GPT3 | {"layers": layers}, "128x8", "", LAYERS, bars)
     for devices in (8, 32, 128, 512, 2048, 8192):
         mesh, sizes = "2x4" if devices == 8 else f"{devices // 8}x8", MEDIUM | {"batch": devices}
         yield GptCase(f"{devices} devices", sizes, mesh, "", DEVICES)
     wide = MEDIUM | {"batch": 64}
-    bars = {"total_s": 20.0, "gap": 0.01}
+    bars = {"total_s": 20.0}
     yield GptCase("three axes", wide, "[node 2][node 4][gpu 8]", bars=bars)
     yield GptCase("mesh searched", wide, cluster="8x8", bars={"total_s": 60.0})

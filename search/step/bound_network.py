@@ -1,0 +1,160 @@
+"""Bounds on a step that are sums over variables and factors, and the network of a mixture of them.
+
+A resource does one thing at a time, so a step takes at least what each is busy in all (`all`). What is
+behind the head of a dependency path can't begin before that is over, so it takes at least the head and
+what a resource is busy behind it (`late`). And it takes what the whole path takes (`path`). Each is a
+sum of seconds that an assignment decides one by one. So for weights ≥ 0 of these bounds, which add up
+to 1, the cheapest assignment of the network below bounds the step of every assignment.
+
+    head 5 ms, device 9 ms behind it and 14 ms in all, path 12 ms: max(14, 14, 12) ms; with a boxing of 2
+    ms in the head the device is as busy, and the second bound is 16 ms.
+
+Of a tensor on the path only the reader on the path counts, if the path has a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import TypeAlias
+
+import numpy as np
+
+from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
+from autoddl.perfmodel.profile import DEVICE
+from autoddl.perfmodel.redistribution import SERIAL, Redistributor
+from autoddl.perfmodel.timeline import StepTimeline
+from autoddl.sbp.state import OWN
+from autoddl.search.network.cost_network import CostNetwork, Factors, Floats, Ints, as_ints
+from autoddl.search.network.evaluator import Flags, paid_of, unary_of
+from autoddl.search.reductions.prices import Prices
+from autoddl.search.result import Point
+from autoddl.search.step.dependency_path import HEAD, OFF, TAIL, DependencyPath
+
+# Of the weights; a path that weighs less leaves a tensor all its readers. Half and twice are the same.
+COUNTS = 0.05
+ALL, LATE, PATH = "all", "late", "path"
+Kind: TypeAlias = tuple[str, str]
+"""One of the bounds: ALL or LATE with a resource, or PATH with SERIAL."""
+
+
+class StepBounds:
+    """The bounds along one dependency path: by kind, what an assignment makes of them.
+
+    `limits` are those of the engine that the network was built for.
+    """
+
+    def __init__(
+        self, network: CostNetwork, path: DependencyPath, *, limits: Limits = ONEFLOW_LIMITS
+    ) -> None:
+        self.network, self.path, self.limits = network, path, limits
+        levels = dict.fromkeys(axis.level for axis in network.mesh.axes)
+        self.resources = (DEVICE, *levels)
+        self.kinds: tuple[Kind, ...] = (
+            *[(kind, r) for kind in (ALL, LATE) for r in self.resources], (PATH, SERIAL),
+        )  # fmt: skip
+
+    def of(self, timeline: StepTimeline) -> Floats:
+        """Return all bounds on the step of an assignment."""
+        every = np.ones(len(self.path.late) + 1, dtype=np.bool_)
+        busy = timeline.busy_s(every[:-1], every)
+        late = timeline.busy_s(self.path.late, self.path.starts_late)
+        head = self.path.head_s(timeline)
+        return np.array([
+            *[busy.get(r, 0.0) for r in self.resources],
+            *[head + late.get(r, 0.0) for r in self.resources], self.path.all_s(timeline),
+        ])  # fmt: skip
+
+    def mixed(self, weights: Mapping[Kind, float]) -> Mixture:
+        """Return the network whose cheapest assignment bounds every step."""
+        network, path = self.network, self.path
+        head = sum(weight for (kind, _), weight in weights.items() if kind != ALL)
+        of_place = np.array([0.0, weights[PATH, SERIAL], head])  # OFF, TAIL, HEAD
+        of_op = of_place[path.places] + weights[ALL, DEVICE] + path.late * weights[LATE, DEVICE]
+        place, mine = path.places_of(network.factors, self._ops)
+        counted = np.where(of_place[place] > COUNTS, place, OFF)
+        factors = _with_readers(network.factors, mine | (counted == OFF)[network.factors.factor])
+        late = path.starts_late[network.program.columns.maker[factors.tensor]]
+        keys, which = np.unique([factors.table, late, counted], axis=1, return_inverse=True)
+        priced: dict[tuple[int, int], Redistributor] = {}
+        tables = []
+        for number, *kind in keys.T.tolist():
+            if tuple(kind) not in priced:
+                is_late, at = kind
+                own = {r: weights[ALL, r] + is_late * weights[LATE, r] for r in self.resources}
+                priced[is_late, at] = Redistributor(
+                    network.mesh, network.profile, any_order=self.limits.any_order,
+                    weights=own | {SERIAL: float(of_place[at])},
+                )  # fmt: skip
+            old = network.factors.tables[number]
+            tensor = network.factors.tensor[int((network.factors.table == number).argmax())]
+            size = network.program.tensors[tensor].item_bytes
+            has_own = OWN in chain(*old.states)
+            tables.append(priced[kind[0], kind[1]].table(old.shape, size, own=has_own))
+        factors = factors._replace(tables=tables, table=which.reshape(-1))
+        device = np.where(self._ops >= 0, of_op[self._ops], 0.0)
+        found = Prices(device=device).apply(replace(network, factors=factors))
+        return Mixture(self, found, late, place)
+
+    @cached_property
+    def _ops(self) -> Ints:
+        """Return the op whose seconds each variable has: itself, or a parameter's update."""
+        variables, program = self.network.variables, self.network.program
+        place, found = program.columns.place, variables.op.copy()
+        updates = {p.tensor: place[p.update] for p in program.parameters if p.update is not None}
+        for variable in variables.where("parameter").tolist():
+            found[variable] = updates.get(variables.name[variable], -1)
+        return found
+
+
+def _with_readers(factors: Factors, left: Flags) -> Factors:
+    """Return factors with the readers at some ends only."""
+    kept = ~factors.reads | left
+    begin = np.concatenate(([0], np.cumsum(np.bincount(factors.factor[kept]))))
+    return factors._replace(
+        begin=begin, variable=factors.variable[kept], states=factors.states[kept],
+        operand=factors.operand[kept],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A network of mixed bounds; of its factors `late` and `place` say when boxings come, and where."""
+
+    bounds: StepBounds
+    network: CostNetwork
+    late: Flags
+    place: Ints
+
+    def plane(self, point: Point) -> Floats:
+        """Return at least what each bound is of an assignment with the boxings that are cheapest here.
+
+        Of a tensor on the path all readers count where the path has no weight.
+        """
+        bounds, path, ops = self.bounds, self.bounds.path, self.bounds._ops
+        compute_s = np.zeros(len(path.late) + 1)
+        whole, network = bounds.network.arrays, self.network
+        compute_s[ops] = unary_of(whole, as_ints(point))[0]
+        compute_s = compute_s[:-1]
+        paid, _ = paid_of(network.arrays, as_ints(point)).first(network.arrays)
+        parts = {r: np.zeros(len(paid.factor)) for r in bounds.resources}
+        table = network.factors.table[paid.factor]
+        for number in np.unique(table).tolist():
+            mine = np.flatnonzero(table == number)
+            for resource, seconds in network.factors.tables[number].parts.items():
+                parts[resource][mine] = seconds[paid.made[mine], paid.wanted[mine]]
+        late, place, serial = (
+            self.late[paid.factor],
+            self.place[paid.factor],
+            np.sum(list(parts.values()), axis=0),
+        )
+        head = compute_s[path.places == HEAD].sum() + serial[place == HEAD].sum()
+        tail = compute_s[path.places == TAIL].sum() + serial[place == TAIL].sum()
+        own = {r: compute_s if r == DEVICE else np.zeros(0) for r in bounds.resources}
+        behind = {r: compute_s[path.late] if r == DEVICE else np.zeros(0) for r in bounds.resources}
+        return np.array([
+            *[own[r].sum() + parts[r].sum() for r in bounds.resources],
+            *[head + behind[r].sum() + parts[r][late].sum() for r in bounds.resources], head + tail,
+        ])  # fmt: skip

@@ -1,0 +1,69 @@
+"""A bound on every step: a mixture of simple ones, weighted so that it is as high as it gets.
+
+The bound of a mixture (bound_network.py) is concave in its weights, and each assignment is a plane
+above it. So the next weights are those at which the least of all planes is highest, until the bound
+meets them.
+
+    planes (device 4, links 1) and (2, 5): they meet at weights (2/3, 1/3), at 3; a solution there of 2.9
+    proves 2.9, and no other weights give more than 3.
+
+Source: Kelley 1960 (cutting planes); Geoffrion 1974 (Lagrangian duals as concave maxima).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from autoddl.perfmodel.timeline import StepTimeline
+from autoddl.search.network.cost_network import CostNetwork, Floats
+from autoddl.search.result import SearchResult
+from autoddl.search.step.bound_network import ALL, Kind, StepBounds
+
+# Half and twice of these change gaps of the six models of overlap.py by 1e-4 at most.
+LEAST = 1e-4  # of the weight of a resource; where seconds count nothing there are too many optima
+MET = 1e-3  # relative; so near do bound and planes come
+MOST = 12  # mixtures that are tried
+
+
+class StepBound:
+    """The best bound so far, the weights that gave it, and the planes above it."""
+
+    def __init__(self, bounds: StepBounds) -> None:
+        self.bounds = bounds
+        self.planes: list[Floats] = []
+        self.bound_s = 0.0
+        self.best: dict[Kind, float] = {}
+
+    def cut(self, timeline: StepTimeline) -> None:
+        """Take in the plane of an assignment."""
+        self.planes.append(self.bounds.of(timeline))
+
+    def weights(self) -> tuple[dict[Kind, float], float]:
+        """Return the weights at which the least of all planes is highest, and how high that is."""
+        from scipy.optimize import linprog  # takes time to load
+
+        kinds, planes = self.bounds.kinds, np.array(self.planes)
+        least = [LEAST if kind == ALL else 0.0 for kind, _ in kinds]
+        found = linprog(
+            np.append(np.zeros(len(kinds)), -1.0),
+            A_ub=np.hstack([-planes, np.ones((len(planes), 1))]), b_ub=np.zeros(len(planes)),
+            A_eq=[[*np.ones(len(kinds)), 0.0]], b_eq=[1.0],
+            bounds=[*[(low, 1.0) for low in least], (None, None)],
+        )  # fmt: skip
+        return dict(zip(kinds, found.x[:-1].tolist(), strict=True)), float(found.x[-1])
+
+    def rise(self, solve: Callable[[CostNetwork], SearchResult]) -> Iterator[SearchResult]:
+        """Raise the bound, weights by weights; yield what solves the network of each."""
+        before: dict[Kind, float] = {}
+        for _ in range(MOST):
+            weights, most_s = self.weights()
+            if most_s <= self.bound_s * (1 + MET) or weights == before:
+                return
+            mixture, before = self.bounds.mixed(weights), weights
+            found = solve(mixture.network)
+            if found.lower_bound_s > self.bound_s:
+                self.bound_s, self.best = found.lower_bound_s, weights
+            self.planes.append(mixture.plane(found.assignment))
+            yield found

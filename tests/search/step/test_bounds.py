@@ -1,0 +1,194 @@
+"""Bounds on the step: below what the simulation says, of any assignment, with any weights."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+
+from autoddl.engine.limits import limits_of
+from autoddl.perfmodel.profile import DEVICE, Profile
+from autoddl.perfmodel.timeline import StepTimeline
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.search.assigned.assigned_layout import assigned_layout
+from autoddl.search.exact import primal_dual
+from autoddl.search.network.builder import build
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.restriction import restricted
+from autoddl.search.result import Assignment, SearchOptions
+from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.step.bound_network import COUNTS, StepBounds
+from autoddl.search.step.dependency_path import DependencyPath
+from autoddl.search.step.overlap import StepSearch
+from autoddl.search.step.step_bound import StepBound
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, tied, transformer
+from tests.support.zoo import experts
+
+PROGRAMS = {
+    "mlp": mlp(32, (64, 64, 32)), "transformer": transformer(2), "tied": tied(),
+    "experts": experts(4, 4, 4, 16, 32),
+}  # fmt: skip
+MESHES = "4", "2x2", "2x2x2"
+
+
+def timeline(network: CostNetwork, point: Sequence[int]) -> StepTimeline:
+    return StepTimeline(network.setting.prices, assigned_layout(network, point))
+
+
+def drawn(network: CostNetwork, rng: np.random.Generator) -> Assignment:
+    return random_assignment(network, int(rng.integers(1 << 30)))
+
+
+def problem(name: str, mesh: str) -> CostNetwork:
+    return build(PROGRAMS[name], Mesh.parse(mesh), cluster())
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_mixture_is_below_every_step(name: str, mesh: str) -> None:
+    """The network's cost is below the mixture of the bounds, and that below the simulated step."""
+    network, rng = problem(name, mesh), np.random.default_rng(7)
+    tight = 0.0
+    for _ in range(3):
+        bounds = StepBounds(network, DependencyPath.longest(timeline(network, drawn(network, rng))))
+        weights = rng.dirichlet(np.full(len(bounds.kinds), 0.3))
+        mixed = bounds.mixed(dict(zip(bounds.kinds, weights.tolist(), strict=True)))
+        for _ in range(8):
+            point = drawn(network, rng)
+            found = timeline(network, point)
+            each = bounds.of(found)
+            assert (each <= found.works.end_s * (1 + 1e-9)).all()
+            cost_s = mixed.network.cost_s(point)
+            above = float(weights @ mixed.plane(point))
+            assert cost_s <= above * (1 + 1e-9)
+            if weights[-1] > COUNTS:  # then the whole path counts, and the plane is exact
+                assert cost_s == pytest.approx(above, rel=1e-9)
+            assert cost_s <= float(weights @ each) * (1 + 1e-9)
+            tight = max(tight, each.max() / found.works.end_s)
+    assert tight > 0.6  # else any small numbers would do
+
+
+def test_weights_that_add_up_to_more_than_1_bound_nothing() -> None:
+    network, rng = problem("mlp", "4"), np.random.default_rng(3)
+    path = DependencyPath.longest(timeline(network, drawn(network, rng)))
+    bounds = StepBounds(network, path)
+    weights = dict.fromkeys(bounds.kinds, 0.0) | {bounds.kinds[0]: 1.5}
+    assert bounds.kinds[0] == ("all", DEVICE)
+    points = [drawn(network, rng) for _ in range(20)]
+    wrong = bounds.mixed(weights)
+    assert any(wrong.network.cost_s(p) > timeline(network, p).works.end_s for p in points)
+
+
+def test_the_path_is_a_chain_of_ops_and_what_is_late_depends_on_its_pivot() -> None:
+    network = problem("transformer", "2x2")
+    program, columns = network.program, network.program.columns
+    point = random_assignment(network, 5)
+    path = DependencyPath.longest(timeline(network, point))
+    maker = columns.maker[columns.inputs.tensor]
+    assert (maker[path.slots] == path.ops[:-1]).all()
+    assert (columns.inputs.op[path.slots] == path.ops[1:]).all()
+    pivot = program.ops[path.ops[path.pivot]]
+    assert pivot.phase == "forward" and program.ops[path.ops[path.pivot + 1]].phase == "backward"
+    behind = {pivot.name}
+    for op in program.ops:
+        if any(t in program.producer and program.producer[t].name in behind for _, t in op.inputs):
+            behind.add(op.name)
+    late = {op.name for op, is_late in zip(program.ops, path.late, strict=True) if is_late}
+    assert late == behind - {pivot.name}
+
+
+class Judged:
+    """An assignment that is simulated."""
+
+    def __init__(self, network: CostNetwork, point: Sequence[int]) -> None:
+        self.assignment, self.timeline = point, timeline(network, point)
+        self.step_s = self.timeline.works.end_s
+        self.least_step_s, self.memory_bytes = self.timeline.least_s, network.memory_bytes(point)
+
+
+def tiny(seed: int, profile: Profile, program: Program) -> CostNetwork:
+    """A problem with few choices left of some variables, and one of all others."""
+    network, rng = build(program, Mesh.parse("2x2"), profile), np.random.default_rng(seed)
+    point = np.array(drawn(network, rng))
+    free = rng.choice(len(network), 4, replace=False)
+    domains = [np.array([choice]) for choice in point.tolist()]
+    for variable in free.tolist():
+        size = int(network.variables.sizes[variable])
+        domains[variable] = np.sort(rng.choice(size, min(size, 3), replace=False))
+    return restricted(network, domains)
+
+
+def test_tiny_problems_are_solved_and_bounded() -> None:
+    best = 0
+    for seed in range(10):
+        network = tiny(seed, cluster(), PROGRAMS["mlp" if seed % 2 else "transformer"])
+        judge = cache(lambda point, network=network: Judged(network, point))
+        found = StepSearch(network, primal_dual.search, judge).search(SearchOptions(budget=5))
+        every = itertools.product(*[range(n) for n in network.variables.sizes.tolist()])
+        steps = [timeline(network, point).works.end_s for point in every]
+        assert found.lower_bound_s <= min(steps) * (1 + 1e-9)
+        assert found.cost_s == pytest.approx(timeline(network, found.assignment).works.end_s)
+        best += found.cost_s <= min(steps) * (1 + 1e-9)
+    assert best >= 9
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_start_is_faster(name: str) -> None:
+    network, rng = problem(name, "2x2"), np.random.default_rng(2)
+    judge = cache(lambda point: Judged(network, point))
+    starts = [drawn(network, rng) for _ in range(3)]
+    found = StepSearch(network, primal_dual.search, judge).search(SearchOptions(starts=starts))
+    own = primal_dual.search(network)
+    assert found.cost_s <= min(judge(start).step_s for start in [*starts, own.assignment])
+    assert 0 < found.lower_bound_s <= found.cost_s
+    assert [s for _, s in found.trace] == sorted((s for _, s in found.trace), reverse=True)
+
+
+def test_the_fastest_that_fits_else_the_least_memory() -> None:
+    network = problem("mlp", "4")
+    judge = cache(lambda point: Judged(network, point))
+    free = StepSearch(network, primal_dual.search, judge).search(SearchOptions())
+    least = network.least_memory_bytes
+    limit = (least + free.memory_bytes) // 2
+    assert least < limit < free.memory_bytes
+    options = SearchOptions(memory_bytes=limit)
+    search = StepSearch(network, primal_dual.search, judge, limit)
+    found = search.search(options)
+    assert found.memory_bytes <= limit and found.cost_s >= free.cost_s
+    assert search.binds == (search.fastest_s < found.cost_s)
+    tight = StepSearch(network, primal_dual.search, judge, least - 1).search(options)
+    assert tight.memory_bytes <= found.memory_bytes
+
+
+def test_weights_are_where_the_planes_meet() -> None:
+    network = problem("mlp", "4")
+    path = DependencyPath.longest(timeline(network, np.zeros(len(network), np.int64)))
+    bound = StepBound(StepBounds(network, path))
+    planes = np.zeros((2, len(bound.bounds.kinds)))
+    planes[:, :2] = (4, 1), (2, 5)
+    bound.planes = list(planes)
+    weights, most = bound.weights()
+    assert most == pytest.approx(3, rel=1e-3)
+    assert list(weights.values())[:2] == pytest.approx([2 / 3, 1 / 3], abs=1e-3)
+
+
+def test_a_network_whose_axes_cut_in_any_order_is_bounded_in_it() -> None:
+    limits = limits_of(None)
+    network = build(mlp(16, (32, 32)), Mesh.parse("2x2"), cluster(), limits=limits)
+    rng = np.random.default_rng(1)
+    path = DependencyPath.longest(timeline(network, drawn(network, rng)))
+    bounds = StepBounds(network, path, limits=limits)
+    weights = dict.fromkeys(bounds.kinds, 1 / len(bounds.kinds))
+    mixed = bounds.mixed(weights)
+    for new, old in zip(
+        mixed.network.factors.table.tolist(), network.factors.table.tolist(), strict=True
+    ):
+        assert mixed.network.factors.tables[new].states == network.factors.tables[old].states
+    for _ in range(20):
+        point = drawn(network, rng)
+        assert mixed.network.cost_s(point) <= timeline(network, point).works.end_s * (1 + 1e-9)
