@@ -197,11 +197,11 @@ class Redistributor:
         cost, hop = (np.ascontiguousarray(array.T) for array in found)
         if self.weights is None:
             return RedistributionTable(shape, states, cost, hop)
-        parts: dict[str, Floats] = {}
-        for (before_, after_), look in zip(zip(before, after, strict=True), looks, strict=True):
+        single: dict[str, Floats] = {}  # by resource, of boxings from one state to another
+        for source, goal, look in zip(before, after, looks, strict=True):
             for resource, seconds in self._parts(Boxing(*look), item_bytes):
-                parts.setdefault(resource, np.zeros((count, count)))[before_, after_] = seconds
-        parts = {resource: _along(hop, direct) for resource, direct in parts.items()}
+                single.setdefault(resource, np.zeros((count, count)))[source, goal] = seconds
+        parts = {resource: _along(hop, direct) for resource, direct in single.items()}
         return RedistributionTable(shape, states, cost, hop, parts)
 
     def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
@@ -253,13 +253,9 @@ class Redistributor:
         return self._known_steps[key]
 
     def _steps(
-        self,
-        shape: tuple[int, ...],
-        item_bytes: int,
-        state: NdSbp,
-        uneven: bool,
+        self, shape: tuple[int, ...], item_bytes: int, state: NdSbp, uneven: bool,
         entries: Sequence[Collection[Sbp]],
-    ) -> list[tuple[NdSbp, float]]:
+    ) -> list[tuple[NdSbp, float]]:  # fmt: skip
         found = []
         for after in _neighbours(state, entries):
             step = boxing(state, after, shape, self.mesh.shape, uneven=uneven)
@@ -275,14 +271,11 @@ def _along(hop: npt.NDArray[np.int32], direct: Floats) -> Floats:
     """Return the sums of what single steps take on the paths that `hop` gives; 0 where there is none."""
     goal = np.arange(len(hop))[None]
     here, total = goal.T.repeat(len(hop), axis=1), np.zeros(hop.shape)
-    while True:
-        after = hop[here, goal]
-        moves = (here != goal) & (after >= 0)
-        if not moves.any():
-            return total
-        after = np.where(moves, after, here)
+    while (moves := (here != goal) & (hop[here, goal] >= 0)).any():
+        after = np.where(moves, hop[here, goal], here)
         total += np.where(moves, direct[here, after], 0.0)
         here = after
+    return total
 
 
 @lru_cache(maxsize=256)

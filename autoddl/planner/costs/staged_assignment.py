@@ -199,14 +199,10 @@ class Staged:
         hidden_s *= abs(hidden_s) > 1e-9 * step_s  # else it is rounding
         share = known.uncertainty_s / known.step_s if known.step_s else 0.0
         return Estimate(
-            name,
-            compute_s,
-            communication_s,
-            self.memory_bytes,
+            name, compute_s, communication_s, self.memory_bytes,
             uncertainty_s=step_s * math.hypot(MODEL_ERROR, share),
-            overlap_s=max(0.0, hidden_s),
-            idle_s=max(0.0, -hidden_s),
-        )
+            overlap_s=max(0.0, hidden_s), idle_s=max(0.0, -hidden_s),
+        )  # fmt: skip
 
     @cached_property
     def memory(self) -> tuple[MemoryEstimate, ...]:
