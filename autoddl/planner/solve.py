@@ -41,8 +41,8 @@ class ProblemSearch:
     It takes some seconds. `baselines` are those of the same problem on other streams, where they are
     known. Where there are `others` to try, memory that is far too short for these ends the search.
 
-    For the time of a step they minimise what the simulation says it takes (search/step); compute plus
-    communication where nothing overlaps, as boxings are ops of the compute stream or take the device.
+    For the time of a step they minimise what the simulation says it takes (search/step), where boxings
+    are ops of the compute stream, and nothing overlaps, compute plus communication.
     """
 
     def __init__(
@@ -73,9 +73,7 @@ class ProblemSearch:
         self.most = HOPELESS if others else math.inf
         self.assigned = lru_cache(maxsize=KNOWN)(partial(Assigned, self.problem))
         self.steps: StepSearch | None = None
-        levels = {axis.level for axis in problem.mesh.axes}
-        overlaps = not problem.compute_stream and any(map(problem.profile.overlapped, levels))
-        if self.chooses and request.objective == TIME and overlaps:
+        if self.chooses and request.objective == TIME and not problem.compute_stream:
             solver = SOLVERS[request.search]
             self.steps = StepSearch(
                 self.inner, solver, self.assigned, self.limit, limits=limits_of(request.engine)

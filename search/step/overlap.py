@@ -87,6 +87,8 @@ class StepSearch:
     ) -> None:
         self.network, self.solver, self.judge, self.limit = network, solver, judge, limit
         self.limits = limits
+        levels = {axis.level for axis in network.mesh.axes}
+        self._overlaps = any(map(network.profile.overlapped, levels))
         self.best: Judged | None = None
         self.bound_s, self.fastest_s = 0.0, math.inf
         self.trace: list[tuple[float, float]] = []
@@ -115,13 +117,10 @@ class StepSearch:
         for start in sorted(options.starts, key=lambda start: self.judge(start).least_step_s):
             if self.judge(start).least_step_s < self._best_s():
                 self._offer(start)
-        if not again:
-            self._raise_bound()
-        for scale in SCALES:
-            self._follow_paths(scale)
-        self._move()
-        if not again:
-            self._raise_bound()
+        if self._overlaps:
+            self._improve(bounds=not again)
+        elif not again:
+            self.bound_s = first.lower_bound_s  # the step is the sum
         found = self.best
         assert found is not None
         return SearchResult(
@@ -129,6 +128,16 @@ class StepSearch:
             self.network.memory_bytes(found.assignment), tuple(self.trace), self.evaluations,
             first.learnt,
         )  # fmt: skip
+
+    def _improve(self, *, bounds: bool) -> None:
+        """Look for better steps in all ways, and for a bound if it is not that of another search."""
+        if bounds:
+            self._raise_bound()
+        for scale in SCALES:
+            self._follow_paths(scale)
+        self._move()
+        if bounds:
+            self._raise_bound()
 
     def _elapsed_s(self) -> float:
         return time.perf_counter() - self._begin
