@@ -177,7 +177,7 @@ def planned(case, graph, inputs):
         asked = request.read(program, agree.cluster(), **options)
         (candidate,) = pipelines(asked)
         trial = PipelineTrial(asked, candidate, partial(micro_batch, program), 1)
-        *_, solution = trial.search(asked.budget_s, (), rough=False)
+        *_, solution = trial.search(asked.budget_s, rough=False)
         whole, bounds = solution.found, case["bounds"]
         places = positions(whole.program)
         cut = Staged(whole.assigned, places, bounds, candidate.micro_batches, whole.links)
