@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.compiled import compiled
-from autoddl.perfmodel.profile import ResourceParts
+from autoddl.perfmodel.resources import ResourceParts
 from autoddl.ragged import Ragged
 
 Ints = npt.NDArray[np.int64]
@@ -112,11 +112,11 @@ def earliest_ends(seconds: Floats, begin: Ints, before: Ints) -> Floats:
 
 
 @compiled
-def longest_path(seconds: Floats, begin: Ints, before: Ints, between: Floats) -> Ints:
-    """Return by which of its predecessors each work of the longest chain waits for the one before.
+def longest_path(seconds: Floats, begin: Ints, before: Ints, between: Floats) -> tuple[Ints, Ints]:
+    """Return the works of the longest chain, and by which predecessor each but the first waits.
 
-    Those of work n are `before[begin[n] : begin[n + 1]]`, -1 where there is none, earlier numbers; the
-    seconds `between` go on in the meantime.
+    Predecessors of work n are `before[begin[n] : begin[n + 1]]`, -1 where there is none, earlier numbers;
+    the seconds `between` go on in the meantime. There has to be a work.
     """
     count = len(seconds)
     ends, by, length = np.zeros(count), np.full(count, -1), np.zeros(count, np.int64)
@@ -130,11 +130,12 @@ def longest_path(seconds: Floats, begin: Ints, before: Ints, between: Floats) ->
         ends[work] += seconds[work]
         if ends[work] > ends[last]:
             last = work
-    found = np.empty(length[last], np.int64)
-    for place in range(length[last] - 1, -1, -1):
-        found[place] = by[last]
-        last = before[by[last]]
-    return found
+    works, waits = np.empty(length[last] + 1, np.int64), np.empty(length[last], np.int64)
+    works[-1] = last
+    for place in range(len(waits) - 1, -1, -1):
+        waits[place] = by[works[place + 1]]
+        works[place] = before[waits[place]]
+    return works, waits
 
 
 @compiled
@@ -158,11 +159,8 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats, Ints]:
     On each resource goes first what was ready first.
     """
     count, parts = len(graph.waits), len(graph.seconds)
-    who, when, before = (
-        np.empty((parts, 2), np.int64),
-        np.empty((parts, 2)),
-        np.empty(parts, np.int64),
-    )
+    who, when = np.empty((parts, 2), np.int64), np.empty((parts, 2))
+    before = np.empty(parts, np.int64)
     # the part that made each work ready, and the last one of each resource
     freed, last = np.full(count, -1), np.full(resources, -1)
     waits, at = graph.waits.copy(), graph.begin.copy()

@@ -19,18 +19,16 @@ import msgspec
 from autoddl.decoding import FieldError, decode
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
+from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.topology import Crossing
 
 FORMAT = "autoddl.profile"
 FORMAT_VERSION = 2
-DEVICE = "device"  # the resource that runs ops; the others are levels of the cluster
 BUNDLED = {"cpu": "cpu-loopback"}
 KINDS = ("measured", "data sheet")
 AGAIN = "measure again with `python -m autoddl fit-network`"
 
 Interval = tuple[float, float]
-ResourceParts = tuple[tuple[str, float], ...]
-"""What a work consists of, in turn: a resource, and the seconds on it."""
 
 _SHARING = ("each device has its own link", "one link for all")
 _OVERLAP = ("the device copies every byte itself", "the link works alone")

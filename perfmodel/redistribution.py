@@ -20,7 +20,8 @@ from scipy.sparse.csgraph import floyd_warshall
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.oneflow.compute_stream import is_converted
-from autoddl.perfmodel.profile import Link, Profile, ResourceParts
+from autoddl.perfmodel.profile import Link, Profile
+from autoddl.perfmodel.resources import SERIAL, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.topology import crossing
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing, counts_result
@@ -31,8 +32,6 @@ from autoddl.sbp.shards import all_states, local_shape
 from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Floats = npt.NDArray[np.float64]
-
-SERIAL = "serial"  # in place of a resource: seconds wherever they are spent
 _Step = tuple[int, int, int, str, tuple[int, ...]]
 """A boxing from one state to another, by number: which of both counts, its primitive and its axes."""
 

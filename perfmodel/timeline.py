@@ -19,7 +19,8 @@ import numpy as np
 from autoddl.grouping import inverse
 from autoddl.perfmodel.event_simulation import Floats, Ints, Works, by_number, earliest_ends
 from autoddl.perfmodel.oneflow.task_graph import Flags
-from autoddl.perfmodel.profile import DEVICE, Profile, ResourceParts
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.step_cost import Price, StepPrices, Totals
 from autoddl.ragged import Ragged
 from autoddl.sbp.layout import Layout
@@ -105,11 +106,14 @@ class StepTimeline:
                 found[resource] = found.get(resource, 0.0) + seconds * times
         return found
 
+    @property
+    def _boxing_s(self) -> Floats:
+        return np.array([sum(s for _, s in parts) for parts in self.parts])[self.boxing.items]
+
     @cached_property
     def slot_s(self) -> Floats:
         """Return the seconds of the boxings before each input of all ops."""
-        seconds = np.array([sum(s for _, s in parts) for parts in self.parts])[self.boxing.items]
-        of_move = np.bincount(self.boxing.row, seconds, len(self.tensor))
+        of_move = np.bincount(self.boxing.row, self._boxing_s, len(self.tensor))
         slot, found = self.layout.moves.slot, np.zeros(len(self.program.columns.inputs.tensor))
         found[slot[slot >= 0]] = of_move[self.move[slot >= 0]]
         return found
@@ -149,11 +153,13 @@ class StepTimeline:
         """
         critical_s = self.works.critical_s()[inverse(self._order)]
         ops, tensor = len(self.compute_s), self.tensor[self.boxing.row]
-        seconds = np.array([sum(s for _, s in parts) for parts in self.parts])[self.boxing.items]
         count = len(self.program.tensors)
         on = np.bincount(tensor, critical_s[ops:], count)
         with np.errstate(invalid="ignore", divide="ignore"):
-            shares = critical_s[:ops] / self.compute_s, on / np.bincount(tensor, seconds, count)
+            shares = (
+                critical_s[:ops] / self.compute_s,
+                on / np.bincount(tensor, self._boxing_s, count),
+            )
         return np.nan_to_num(shares[0], posinf=0.0), shares[1]
 
     def _parts(self, order: Ints) -> tuple[list[str], Ragged, Floats]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from autoddl.perfmodel.event_simulation import Works, longest_path
+from autoddl.ragged import Ragged
 from autoddl.search.baselines import flow, follow
 from autoddl.search.heuristics.cells import single
 from autoddl.search.heuristics.descent import Descent, replicated
@@ -29,4 +31,6 @@ def prepare() -> None:
     network.costs(replicated(network))  # which is read-only: that is another type
     descent.choose(descent.refine(dual.rounded()), 0, single(network, 0))
     follow.follow(follow.reads(network), zero, zero, 0)
+    longest_path(np.zeros(1), np.zeros(2, dtype=np.int64), none, np.zeros(0))
+    Works.of([""], [""], Ragged.of([[]]), np.zeros(0), none, none).critical_s()
     flow.flow(flow.Features(none, zero, none, zero, none, none, none, none), none)

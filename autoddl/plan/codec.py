@@ -21,6 +21,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.allowed import check_name
 from autoddl.sbp.state import NdSbp
+from autoddl.search.reductions.objective import OBJECTIVES
 
 FORMAT, FORMAT_VERSION = "autoddl.plan", 2
 AGAIN = "plan again with autoddl.optimize"
@@ -205,8 +206,11 @@ def _check(plan: PlanValue) -> None:
         raise AutoDDLError("$.parts: meshes of several shapes")
     if plan.engine is not None and plan.engine not in ENGINES:
         raise AutoDDLError(f"$.engine: {shown(plan.engine)}; known are {', '.join(ENGINES)}, null")
+    if plan.search.objective not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise AutoDDLError(f"$.search.objective: {shown(plan.search.objective)}; known are {known}")
     texts = [text for row in plan.rows for text in (row.module, row.signature)]
-    texts += [plan.search.solver, plan.search.objective, *(o.note for o in plan.search.outcomes)]
+    texts += [plan.search.solver, *(o.note for o in plan.search.outcomes)]
     for text in (plan.profile, plan.estimate.name, *(b.name for b in plan.baselines), *texts):
         check_name(text)
     missing = set(plan.program.op) - set(plan.signatures)

@@ -18,7 +18,8 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.perfmodel.pipeline.pipeline_timeline import Span, Timeline
-from autoddl.perfmodel.profile import DEVICE, Profile
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.resources import DEVICE
 from autoddl.perfmodel.step_cost import StepPrices
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.plan.value import PlanValue

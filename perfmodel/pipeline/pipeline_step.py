@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.schedules import SCHEDULES
-from autoddl.perfmodel.profile import ResourceParts
+from autoddl.perfmodel.resources import ResourceParts
 
 COMPUTE, BOXING = "compute", "boxing"
 

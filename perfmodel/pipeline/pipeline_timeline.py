@@ -20,7 +20,7 @@ import numpy as np
 from autoddl.perfmodel.event_simulation import Works, by_number
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, TransferWork
 from autoddl.perfmodel.pipeline.schedules import Pass, order
-from autoddl.perfmodel.profile import ResourceParts
+from autoddl.perfmodel.resources import ResourceParts
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,15 @@ class Factors(NamedTuple):
         found[self.begin[:-1]] = False
         return found
 
+    def reading(self, left: Flags) -> Factors:
+        """Return the factors with only those readers that are at some ends."""
+        kept = ~self.reads | left
+        begin = np.concatenate(([0], np.cumsum(np.bincount(self.factor[kept]))))
+        return self._replace(
+            begin=begin, variable=self.variable[kept], states=self.states[kept],
+            operand=self.operand[kept],
+        )  # fmt: skip
+
     def ends(self, factor: int) -> Iterator[tuple[int, Ints]]:
         """Yield the variables of a scope, with their states by choice: the producer, then each reader."""
         for end in range(self.begin[factor], self.begin[factor + 1]):

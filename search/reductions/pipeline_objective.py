@@ -49,10 +49,4 @@ def _read_each_time(factors: Factors, variables: Variables) -> tuple[Factors, Fl
     """Leave out readers once per step where others read in each micro-batch; tell where these are."""
     each = ~variables.of_kind("parameter", "output")[factors.variable] & factors.reads
     repeats = np.bincount(factors.factor, each, minlength=len(factors.table)) > 0
-    kept = ~factors.reads | each | ~repeats[factors.factor]
-    begin = np.concatenate(([0], np.cumsum(np.bincount(factors.factor[kept]))))
-    found = factors._replace(
-        begin=begin, variable=factors.variable[kept], states=factors.states[kept],
-        operand=factors.operand[kept],
-    )  # fmt: skip
-    return found, repeats
+    return factors.reading(each | ~repeats[factors.factor]), repeats

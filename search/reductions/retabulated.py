@@ -1,4 +1,4 @@
-"""The network with boxings on streams of their own, from that with all on one, or the reverse."""
+"""The network at other prices of boxings: on streams of their own or all on one, or weighted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 
 from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
-from autoddl.perfmodel.redistribution import Redistributor
+from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
 from autoddl.sbp.state import OWN
 from autoddl.search.network.cost_network import CostNetwork
 
@@ -18,9 +18,15 @@ def on_stream(
     redistributor = Redistributor(
         network.mesh, network.profile, any_order=limits.any_order, compute_stream=compute_stream
     )
-    factors, tables = network.factors, []
-    for number, known in enumerate(factors.tables):
-        tensor = network.program.tensors[factors.tensor[int((factors.table == number).argmax())]]
-        own = OWN in chain(*known.states)
-        tables.append(redistributor.table(known.shape, tensor.item_bytes, own=own))
+    factors = network.factors
+    tables = [table(network, number, redistributor) for number in range(len(factors.tables))]
     return replace(network, factors=factors._replace(tables=tables), compute_stream=compute_stream)
+
+
+def table(network: CostNetwork, number: int, redistributor: Redistributor) -> RedistributionTable:
+    """Return one of the tables of a network with the prices of another redistributor."""
+    factors = network.factors
+    tensor = network.program.tensors[factors.tensor[int((factors.table == number).argmax())]]
+    known = factors.tables[number]
+    own = OWN in chain(*known.states)
+    return redistributor.table(known.shape, tensor.item_bytes, own=own)

@@ -17,19 +17,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
 
 from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
-from autoddl.perfmodel.profile import DEVICE
-from autoddl.perfmodel.redistribution import SERIAL, Redistributor
+from autoddl.perfmodel.redistribution import Redistributor
+from autoddl.perfmodel.resources import DEVICE, SERIAL
 from autoddl.perfmodel.timeline import StepTimeline
-from autoddl.sbp.state import OWN
-from autoddl.search.network.cost_network import CostNetwork, Factors, Floats, Ints, as_ints
+from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import Flags, paid_of, unary_of
 from autoddl.search.reductions.prices import Prices
+from autoddl.search.reductions.retabulated import table
 from autoddl.search.result import Point
 from autoddl.search.step.dependency_path import HEAD, OFF, TAIL, DependencyPath
 
@@ -73,9 +72,9 @@ class StepBounds:
         head = sum(weight for (kind, _), weight in weights.items() if kind != ALL)
         of_place = np.array([0.0, weights[PATH, SERIAL], head])  # OFF, TAIL, HEAD
         of_op = of_place[path.places] + weights[ALL, DEVICE] + path.late * weights[LATE, DEVICE]
-        place, mine = path.places_of(network.factors, self._ops)
+        place, mine = path.places_of(network.factors, self.ops)
         counted = np.where(of_place[place] > COUNTS, place, OFF)
-        factors = _with_readers(network.factors, mine | (counted == OFF)[network.factors.factor])
+        factors = network.factors.reading(mine | (counted == OFF)[network.factors.factor])
         late = path.starts_late[network.program.columns.maker[factors.tensor]]
         keys, which = np.unique([factors.table, late, counted], axis=1, return_inverse=True)
         priced: dict[tuple[int, int], Redistributor] = {}
@@ -88,18 +87,14 @@ class StepBounds:
                     network.mesh, network.profile, any_order=self.limits.any_order,
                     weights=own | {SERIAL: float(of_place[at])},
                 )  # fmt: skip
-            old = network.factors.tables[number]
-            tensor = network.factors.tensor[int((network.factors.table == number).argmax())]
-            size = network.program.tensors[tensor].item_bytes
-            has_own = OWN in chain(*old.states)
-            tables.append(priced[kind[0], kind[1]].table(old.shape, size, own=has_own))
+            tables.append(table(network, number, priced[kind[0], kind[1]]))
         factors = factors._replace(tables=tables, table=which.reshape(-1))
-        device = np.where(self._ops >= 0, of_op[self._ops], 0.0)
+        device = np.where(self.ops >= 0, of_op[self.ops], 0.0)
         found = Prices(device=device).apply(replace(network, factors=factors))
         return Mixture(self, found, late, place)
 
     @cached_property
-    def _ops(self) -> Ints:
+    def ops(self) -> Ints:
         """Return the op whose seconds each variable has: itself, or a parameter's update."""
         variables, program = self.network.variables, self.network.program
         place, found = program.columns.place, variables.op.copy()
@@ -107,16 +102,6 @@ class StepBounds:
         for variable in variables.where("parameter").tolist():
             found[variable] = updates.get(variables.name[variable], -1)
         return found
-
-
-def _with_readers(factors: Factors, left: Flags) -> Factors:
-    """Return factors with the readers at some ends only."""
-    kept = ~factors.reads | left
-    begin = np.concatenate(([0], np.cumsum(np.bincount(factors.factor[kept]))))
-    return factors._replace(
-        begin=begin, variable=factors.variable[kept], states=factors.states[kept],
-        operand=factors.operand[kept],
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,28 +118,24 @@ class Mixture:
 
         Of a tensor on the path all readers count where the path has no weight.
         """
-        bounds, path, ops = self.bounds, self.bounds.path, self.bounds._ops
+        bounds, path, ops = self.bounds, self.bounds.path, self.bounds.ops
         compute_s = np.zeros(len(path.late) + 1)
         whole, network = bounds.network.arrays, self.network
         compute_s[ops] = unary_of(whole, as_ints(point))[0]
         compute_s = compute_s[:-1]
         paid, _ = paid_of(network.arrays, as_ints(point)).first(network.arrays)
         parts = {r: np.zeros(len(paid.factor)) for r in bounds.resources}
-        table = network.factors.table[paid.factor]
-        for number in np.unique(table).tolist():
-            mine = np.flatnonzero(table == number)
+        which = network.factors.table[paid.factor]
+        for number in np.unique(which).tolist():
+            mine = np.flatnonzero(which == number)
             for resource, seconds in network.factors.tables[number].parts.items():
                 parts[resource][mine] = seconds[paid.made[mine], paid.wanted[mine]]
-        late, place, serial = (
-            self.late[paid.factor],
-            self.place[paid.factor],
-            np.sum(list(parts.values()), axis=0),
-        )
+        late, place = self.late[paid.factor], self.place[paid.factor]
+        serial = np.sum(list(parts.values()), axis=0)
         head = compute_s[path.places == HEAD].sum() + serial[place == HEAD].sum()
         tail = compute_s[path.places == TAIL].sum() + serial[place == TAIL].sum()
-        own = {r: compute_s if r == DEVICE else np.zeros(0) for r in bounds.resources}
-        behind = {r: compute_s[path.late] if r == DEVICE else np.zeros(0) for r in bounds.resources}
-        return np.array([
-            *[own[r].sum() + parts[r].sum() for r in bounds.resources],
-            *[head + behind[r].sum() + parts[r][late].sum() for r in bounds.resources], head + tail,
-        ])  # fmt: skip
+        busy = {r: seconds.sum() for r, seconds in parts.items()}
+        behind = {r: head + seconds[late].sum() for r, seconds in parts.items()}
+        busy[DEVICE] += compute_s.sum()
+        behind[DEVICE] += compute_s[path.late].sum()
+        return np.array([*busy.values(), *behind.values(), head + tail])

@@ -32,9 +32,7 @@ class PathWeights:
     """What a second of each op counts, 1 in the beginning, and of each tensor's boxings, `scale` then."""
 
     def __init__(self, network: CostNetwork, scale: float = 1.0) -> None:
-        self.network = network
-        blocks = network.program.blocks
-        self._alike = alike(blocks.ops), alike(blocks.tensors)
+        self.network, self._alike = network, network.derived(alike)
         self.ops = np.ones(len(self._alike[0]))
         self.tensors = np.full(len(self._alike[1]), float(scale))
 
@@ -54,8 +52,13 @@ class PathWeights:
         )
 
 
-def alike(places: Places) -> Ints:
-    """Return equal numbers for what is at the same position of different layers of a stack."""
+def alike(network: CostNetwork) -> tuple[Ints, Ints]:
+    """Return equal numbers for ops, and tensors, at the same position of different layers."""
+    blocks = network.program.blocks
+    return _alike(blocks.ops), _alike(blocks.tensors)
+
+
+def _alike(places: Places) -> Ints:
     count = len(places.position)
     key = np.stack([places.stack, places.position, np.zeros(count, dtype=np.int64)])
     alone = places.position < 0

@@ -41,13 +41,11 @@ class DependencyPath:
 
     @classmethod
     def longest(cls, timeline: StepTimeline) -> DependencyPath:
-        """Return the path that takes longest in a step."""
+        """Return the path that takes longest in a step of a program that has ops."""
         program = timeline.program
         columns, inputs = program.columns, program.columns.inputs
         maker = columns.maker[inputs.tensor]
-        found = longest_path(timeline.compute_s, inputs.begin, maker, timeline.slot_s)
-        slots = found[found >= 0]
-        ops = np.append(maker[slots[:1]], inputs.op[slots])
+        ops, slots = longest_path(timeline.compute_s, inputs.begin, maker, timeline.slot_s)
         forward = np.flatnonzero(columns.phase[ops] == "forward")
         pivot = int(forward.max(initial=0))
         late = np.zeros(len(timeline.compute_s) + 1, dtype=np.bool_)

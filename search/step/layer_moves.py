@@ -33,7 +33,7 @@ class LayerMoves:
 
     def __init__(self, network: CostNetwork) -> None:
         variables, program = network.variables, network.program
-        ops, tensors = alike(program.blocks.ops), alike(program.blocks.tensors)
+        ops, tensors = network.derived(alike)
         held = variables.of_kind("input", "parameter")
         look = np.arange(len(network)) + len(ops) + len(tensors)
         look[variables.op >= 0] = ops[variables.op[variables.op >= 0]]

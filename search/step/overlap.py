@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
+from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchResult
@@ -34,14 +35,12 @@ NEAR = 1e-3  # the gap at which networks are solved, and at which a step is near
 # What boxings count at first; where they mostly hide it is little. With 1 alone the step of T5 on 8 is
 # 9 % longer, of DLRM on 2x4 8 %; without 0.05 that of DNABERT on 4x4 is 1 %.
 SCALES = (1.0, 0.25, 0.05)
-# Of the next three, half and twice on six models of the zoo that are not proven (T5, DLRM, ResNet, GPT,
-# BERT, AlexNet), as the mean step, and their 21 s.
+# Half and twice of these were measured on six models of the zoo that are not proven (T5 on 8, DLRM on
+# 2x4, ResNet on 2x2, GPT on 4x4, BERT on 2x2, AlexNet on 4x4): the mean step, and their 21 s.
 PATIENCE = 3  # critical paths in a row that lead to no better step: 1 +1.7 %, 6 the same in 28 s
-FIRST, PATHS, MOVES = 0.4, 0.7, 0.85  # parts of the budget until which each is done
-ONE = (
-    0.04  # part of the budget for one path, twice that for one bound: 0.02 and 0.08 the same there
-)
 TRIES = 64  # moves in a row without a better step: 32 the same in 18 s, 128 -0.04 % in 30 s
+ONE = 0.04  # of the budget for one path, twice that for one bound: half and twice the same
+FIRST, PATHS, MOVES = 0.4, 0.7, 0.85  # parts of the budget until which each is done
 
 
 class Judged(Protocol):
@@ -90,7 +89,7 @@ class StepSearch:
         levels = {axis.level for axis in network.mesh.axes}
         self._overlaps = any(map(network.profile.overlapped, levels))
         self.best: Judged | None = None
-        self.bound_s, self.fastest_s = 0.0, math.inf
+        self.bound_s, self.fastest_s = network.lower_bound_s(), math.inf
         self.trace: list[tuple[float, float]] = []
         self.evaluations = 0
         self._seen: set[Assignment] = set()
@@ -102,7 +101,7 @@ class StepSearch:
         """Tell whether something faster than the best one is known, which does not fit."""
         return self.fastest_s < self._best_s()
 
-    def search(self, options: SearchOptions) -> SearchResult:
+    def search(self, options: SearchOptions = DEFAULTS) -> SearchResult:
         """Return the best assignment, with its step as the cost, and a bound on the steps of all.
 
         Options are those of solvers. The bound is that of the first search.
@@ -111,18 +110,19 @@ class StepSearch:
             InfeasibleError: no assignment fits into `options.memory_bytes`.
         """
         self._options, self._begin, again = options, time.perf_counter(), self.best is not None
-        asked = replace(options, progress=None)
-        first = self._solved(self.network, FIRST, asked, gap=0.0, part=1.0)
+        first = self._solved(self.network, options, FIRST * options.budget)
         self._offer(first.assignment)
         for start in sorted(options.starts, key=lambda start: self.judge(start).least_step_s):
             if self.judge(start).least_step_s < self._best_s():
                 self._offer(start)
-        if self._overlaps:
-            self._improve(bounds=not again)
-        elif not again:
+        if not self._overlaps and not again:
             self.bound_s = first.lower_bound_s  # the step is the sum
+        elif self._overlaps:
+            self._improve(bounds=not again)
         found = self.best
         assert found is not None
+        if options.progress is not None:
+            options.progress(self._elapsed_s(), found.step_s)
         return SearchResult(
             first.solver, found.assignment, found.step_s, min(self.bound_s, found.step_s),
             self.network.memory_bytes(found.assignment), tuple(self.trace), self.evaluations,
@@ -172,17 +172,26 @@ class StepSearch:
                 self._options.progress(*self.trace[-1])
         return one
 
-    def _solved(
-        self, network: CostNetwork, until: float, options: SearchOptions, *, gap: float, part: float
-    ) -> SearchResult:
-        """Return what the solver finds for a network: in a part of the budget, of what `until` leaves."""
-        left_s = max(0.0, until * options.budget - self._elapsed_s())
-        budget_s = min(left_s, part * options.budget)
-        found = self.solver(
-            network, replace(options, budget=budget_s, stop_gap=max(options.stop_gap, gap))
-        )
+    def _solved(self, network: CostNetwork, options: SearchOptions, seconds: float) -> SearchResult:
+        found = self.solver(network, replace(options, budget=seconds))
         self.evaluations += found.evaluations
         return found
+
+    def _roughly(
+        self, network: CostNetwork, *, starts: Collection[Assignment], until: float, part: float
+    ) -> SearchResult | None:
+        """Return what the solver finds in a part of the budget, of what is left `until` another part.
+
+        None if that is nothing: less time may be too little for a solver.
+        """
+        options, budget_s = self._options, self._options.budget
+        seconds = max(0.0, min(until * budget_s - self._elapsed_s(), part * budget_s))
+        gap = max(options.stop_gap, NEAR)
+        asked = replace(options, starts=starts, stop_gap=gap, progress=None, after=None)
+        try:
+            return self._solved(network, asked, seconds)
+        except InfeasibleError:
+            return None
 
     def _follow_paths(self, scale: float) -> None:
         """Look for better steps, each time with the weights of the critical paths so far.
@@ -191,13 +200,14 @@ class StepSearch:
         """
         weights, idle = PathWeights(self.network, scale), 0
         here = self.best if scale == 1 else None
-        options = replace(self._options, progress=None, after=None)
         while idle < PATIENCE and self._goes_on(PATHS):
             if here is not None:
                 weights.learn(here.timeline)
             before = self.best
             network = weights.prices().apply(self.network)
-            found = self._solved(network, PATHS, options, gap=NEAR, part=ONE)
+            found = self._roughly(network, starts=self._options.starts, until=PATHS, part=ONE)
+            if found is None:
+                return
             here = self._offer(found.assignment)
             idle = 0 if self.best is not before else idle + 1
 
@@ -229,9 +239,7 @@ class StepSearch:
         path = DependencyPath.longest(best.timeline)
         bound = StepBound(StepBounds(self.network, path, limits=self.limits))
         bound.cut(best.timeline)
-        options = replace(self._options, progress=None, after=None, starts=())
-        solve = partial(self._solved, until=1.0, options=options, gap=NEAR, part=2 * ONE)
-        for found in bound.rise(solve):
+        for found in bound.rise(partial(self._roughly, starts=(), until=1.0, part=2 * ONE)):
             self._offer(found.assignment)
             self.bound_s = max(self.bound_s, bound.bound_s)
             if not self._goes_on(1.0):

@@ -28,13 +28,12 @@ MOST = 12  # mixtures that are tried
 
 
 class StepBound:
-    """The best bound so far, the weights that gave it, and the planes above it."""
+    """The best bound so far, and the planes above it."""
 
     def __init__(self, bounds: StepBounds) -> None:
         self.bounds = bounds
         self.planes: list[Floats] = []
         self.bound_s = 0.0
-        self.best: dict[Kind, float] = {}
 
     def cut(self, timeline: StepTimeline) -> None:
         """Take in the plane of an assignment."""
@@ -54,8 +53,8 @@ class StepBound:
         )  # fmt: skip
         return dict(zip(kinds, found.x[:-1].tolist(), strict=True)), float(found.x[-1])
 
-    def rise(self, solve: Callable[[CostNetwork], SearchResult]) -> Iterator[SearchResult]:
-        """Raise the bound, weights by weights; yield what solves the network of each."""
+    def rise(self, solve: Callable[[CostNetwork], SearchResult | None]) -> Iterator[SearchResult]:
+        """Raise the bound, weights by weights, as long as networks are solved; yield what solves each."""
         before: dict[Kind, float] = {}
         for _ in range(MOST):
             weights, most_s = self.weights()
@@ -63,7 +62,8 @@ class StepBound:
                 return
             mixture, before = self.bounds.mixed(weights), weights
             found = solve(mixture.network)
-            if found.lower_bound_s > self.bound_s:
-                self.bound_s, self.best = found.lower_bound_s, weights
+            if found is None:
+                return
+            self.bound_s = max(self.bound_s, found.lower_bound_s)
             self.planes.append(mixture.plane(found.assignment))
             yield found

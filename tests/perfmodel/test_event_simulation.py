@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.perfmodel.event_simulation import longest_path
-from autoddl.perfmodel.profile import DEVICE
+from autoddl.perfmodel.resources import DEVICE
 from tests.perfmodel.works import SimulatedWork, works_of
 
 
@@ -104,7 +104,7 @@ def test_the_longest_chain_of_works_is_that_of_a_dense_relaxation(
     begin = np.searchsorted([later for later, _ in pairs], np.arange(len(found) + 1))
     before = np.array([n for _, n in pairs], dtype=np.int64)
     between = np.arange(len(pairs), dtype=float)
-    slots = longest_path(seconds, begin, before, between)
+    works, slots = longest_path(seconds, begin, before, between)
     far = np.full((len(found), len(found)), -np.inf)
     for slot, (later, n) in enumerate(pairs):
         far[n, later] = between[slot] + seconds[later]
@@ -112,12 +112,9 @@ def test_the_longest_chain_of_works_is_that_of_a_dense_relaxation(
         far = np.maximum(far, far[:, [middle]] + far[[middle], :])
     longest = max(seconds.max(), (seconds[:, None] + far).max())
     chain = [pairs[slot] for slot in slots.tolist()]
-    assert all(a[0] == b[1] for a, b in itertools.pairwise(chain))
-    ops = [chain[0][1], *[later for later, _ in chain]] if chain else []
-    if ops:
-        assert seconds[ops].sum() + between[slots].sum() == longest
-    else:
-        assert longest == seconds.max()
+    assert [later for later, _ in chain] == works[1:].tolist()
+    assert [n for _, n in chain] == works[:-1].tolist()
+    assert seconds[works].sum() + between[slots].sum() == longest
 
 
 @given(graphs())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from autoddl.perfmodel.step_cost import Price, Priced, StepCost, StepPrices, Tot
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
@@ -28,7 +31,7 @@ def cost(plan: Plan) -> Totals:
 
 @pytest.mark.parametrize("mesh", ["4", "2x2", "2x2x2"])
 @pytest.mark.parametrize("make", [mlp, transformer])
-def test_a_plan_costs_what_its_assignment_costs(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_plan_costs_what_its_assignment_costs(make: Callable[[], Program], mesh: str) -> None:
     problem = builder.build(make(), Mesh.parse(mesh), PROFILE)
     for seed in range(5):
         assignment = random_assignment(problem, seed)
@@ -73,7 +76,9 @@ def test_errors_of_one_source_add_up_and_those_of_two_do_not() -> None:
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
 @pytest.mark.parametrize("make", [mlp, transformer])
-def test_redistributions_cost_the_same_as_columns_and_one_by_one(make, mesh: str) -> None:  # type: ignore[no-untyped-def]
+def test_redistributions_cost_the_same_as_columns_and_one_by_one(
+    make: Callable[[], Program], mesh: str
+) -> None:
     problem = SavedTensors.apply(builder.build(make(), Mesh.parse(mesh), PROFILE)).network
     prices = problem.setting.prices
     for seed in range(5):

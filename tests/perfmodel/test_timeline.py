@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
 
 from autoddl.perfmodel.event_simulation import Works
-from autoddl.perfmodel.profile import DEVICE, ResourceParts
+from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.step_cost import StepCost, StepPrices
 from autoddl.perfmodel.timeline import MODEL_ERROR, StepTimeline, predict
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
 from autoddl.search.reductions.saved_tensors import SavedTensors
@@ -83,7 +85,9 @@ def one_by_one(layout: Layout, mesh: Mesh, cost: StepCost) -> list[SimulatedWork
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("mesh", ["4", "2x2", "2x2x2"])
 @pytest.mark.parametrize("make", [mlp, transformer, tied])
-def test_the_works_of_a_step_are_those_of_its_names(make, mesh: str, kept: bool) -> None:  # type: ignore[no-untyped-def]
+def test_the_works_of_a_step_are_those_of_its_names(
+    make: Callable[[], Program], mesh: str, kept: bool
+) -> None:
     problem = builder.build(make(), Mesh.parse(mesh), PROFILE)
     problem = SavedTensors.apply(problem).network if kept else problem
     for seed in range(3):
@@ -98,7 +102,7 @@ def test_the_works_of_a_step_are_those_of_its_names(make, mesh: str, kept: bool)
 
 
 @pytest.mark.parametrize("make", [mlp, transformer])
-def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-untyped-def]
+def test_without_overlap_a_step_takes_the_sum(make: Callable[[], Program]) -> None:
     problem = builder.build(make(), Mesh.parse("2x2"), PROFILE)
     program, mesh = problem.program, problem.mesh
     for seed in range(4):
@@ -123,7 +127,7 @@ def test_without_overlap_a_step_takes_the_sum(make) -> None:  # type: ignore[no-
 
 
 @pytest.mark.parametrize("make", [mlp, transformer])
-def test_an_op_waits_for_what_makes_and_moves_its_inputs(make) -> None:  # type: ignore[no-untyped-def]
+def test_an_op_waits_for_what_makes_and_moves_its_inputs(make: Callable[[], Program]) -> None:
     problem = builder.build(make(), Mesh.parse("2x2"), PROFILE)
     program = problem.program
     for seed in range(4):

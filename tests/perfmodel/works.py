@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoddl.perfmodel.event_simulation import Works, by_number
-from autoddl.perfmodel.profile import ResourceParts
+from autoddl.perfmodel.resources import ResourceParts
 
 
 @dataclass(slots=True)

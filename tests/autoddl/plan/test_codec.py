@@ -88,6 +88,7 @@ def test_plans_are_written_so_today() -> None:
         (("estimate", "compute_s"), "fast", "$.estimate.compute_s: expected `float`"),
         (("search", "solver"), "a\nb", "allowed is text without line ends"),
         (("engine",), "jax", "$.engine: 'jax'"),
+        (("search", "objective"), "cost", "$.search.objective: 'cost'; known are time, sum"),
         (("compute_stream",), None, "$.compute_stream"),
         (("program", "ops"), 3, "$.program"),
         (("profile",), ["x" * 5000], "$.profile"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,9 +47,10 @@ def output(program: str, hosts: tuple[str, ...], sizes: tuple[int, ...], us: flo
 )
 def test_out_of_place_rows_become_points(program: str, collective: str) -> None:
     points = points_of_text(output(program, ("a",) * 4, (1024, 1 << 20)))
+    seconds: Any = [pytest.approx(20.01e-6), pytest.approx(30.49e-6)]
     assert points == [
-        Point(collective, "gpu", 4, 1024, pytest.approx(20.01e-6)),  # type: ignore[arg-type]
-        Point(collective, "gpu", 4, 1 << 20, pytest.approx(30.49e-6)),  # type: ignore[arg-type]
+        Point(collective, "gpu", 4, 1024, seconds[0]),
+        Point(collective, "gpu", 4, 1 << 20, seconds[1]),
     ]
 
 

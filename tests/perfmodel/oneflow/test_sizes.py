@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from autoddl.perfmodel.oneflow.sizes import Dataflow, LocalSizes
 from autoddl.perfmodel.oneflow.task_graph import BITS, MASK, NONE
-from autoddl.sbp.program import ROLES
+from autoddl.sbp.program import ROLES, Program
 from autoddl.sbp.shards import local_bytes
 from autoddl.sbp.state import NdSbp
 from tests.support.programs import mlp, tied, transformer
 
 
 @pytest.mark.parametrize("make", [mlp, transformer, tied])
-def test_the_flow_of_data_is_that_of_names(make) -> None:  # type: ignore[no-untyped-def]
+def test_the_flow_of_data_is_that_of_names(make: Callable[[], Program]) -> None:
     program = make()
     flow, slots = Dataflow(program), iter(range(len(program.columns.inputs.tensor)))
     for number, op in enumerate(program.ops):

@@ -331,6 +331,6 @@ def test_one_line_for_bad_input() -> None:
         ("stage 0 lacks", {"stages": (StageWork((), ((COMPUTE, 1.0),)),)}),
     ):
         with pytest.raises(AutoDDLError, match=message):
-            PipelineStep(**{"stages": works, "micro_batches": 2, **kw})  # type: ignore[arg-type]
+            PipelineStep(**dict[str, Any]({"stages": works, "micro_batches": 2} | kw))
     with pytest.raises(AutoDDLError, match="3 micro-batches on 2 ranks; give a multiple"):
         simulate(PipelineStep(works, 3, schedule="interleaved", chunks=2))

@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -158,7 +159,7 @@ def test_one_line_for_bad_input() -> None:
     with pytest.raises(AutoDDLError, match="nan in seconds"):
         UnitChain((1.0, math.nan), (0.0, 0.0), (0.5,), (1, 1), (1, 1))
     with pytest.raises(AutoDDLError, match=r"0\.5 in held_bytes; give whole numbers"):
-        UnitChain((1.0, 2.0), (0.0, 0.0), (0.5,), (1, 0.5), (1, 1))  # type: ignore[arg-type]
+        UnitChain((1.0, 2.0), (0.0, 0.0), (0.5,), cast(Any, (1, 0.5)), (1, 1))
     with pytest.raises(AutoDDLError, match="without units"):
         UnitChain((), (), (), (), ())
     with pytest.raises(AutoDDLError, match="0 stages"):

@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 
 from autoddl.engine.limits import limits_of
-from autoddl.perfmodel.profile import DEVICE, Profile
+from autoddl.errors import InfeasibleError
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.resources import DEVICE
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.program import Program
+from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.exact import primal_dual
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted
-from autoddl.search.result import Assignment, SearchOptions
+from autoddl.search.result import Assignment, SearchOptions, SearchResult
 from autoddl.search.solvers.random_sampling import random_assignment
 from autoddl.search.step.bound_network import COUNTS, StepBounds
 from autoddl.search.step.dependency_path import DependencyPath
@@ -192,3 +194,58 @@ def test_a_network_whose_axes_cut_in_any_order_is_bounded_in_it() -> None:
     for _ in range(20):
         point = drawn(network, rng)
         assert mixed.network.cost_s(point) <= timeline(network, point).works.end_s * (1 + 1e-9)
+
+
+def test_a_single_op_is_a_path() -> None:
+    tensors = (
+        Tensor("x", (8, 8), "float32", "input"), Tensor("y", (8, 8), "float32", "activation")
+    )  # fmt: skip
+    op = Op("a", "relu", (("x_0", "x"),), (("y_0", "y"),))
+    network = build(Program((op,), tensors, ("x",), ("y",), (), None), Mesh.parse("2x2"), cluster())
+    found = StepSearch(network, primal_dual.search, cache(lambda p: Judged(network, p))).search()
+    assert 0 < found.lower_bound_s <= found.cost_s
+
+
+def test_starts_that_can_not_be_faster_are_not_simulated() -> None:
+    network, simulated = problem("transformer", "2x2"), []
+
+    class Counted(Judged):
+        def __init__(self, point: Assignment) -> None:
+            self.assignment, self.timeline = point, timeline(network, point)
+            self.least_step_s = self.timeline.least_s
+            self.memory_bytes = network.memory_bytes(point)
+
+        @property
+        def step_s(self) -> float:
+            simulated.append(self.assignment)
+            return self.timeline.works.end_s
+
+    rng = np.random.default_rng(4)
+    starts = [drawn(network, rng) for _ in range(20)]
+    judge = cache(Counted)
+    found = StepSearch(network, primal_dual.search, judge).search(SearchOptions(starts=starts))
+    slow = {start for start in starts if judge(start).least_step_s > 3 * found.cost_s}
+    assert slow and not slow & set(simulated)
+
+
+def test_a_solver_that_finds_nothing_in_little_time_leaves_what_is_known() -> None:
+    network, calls = problem("transformer", "2x2"), []
+
+    def solver(network: CostNetwork, options: SearchOptions) -> SearchResult:
+        calls.append(options.budget)
+        if len(calls) > 1:
+            raise InfeasibleError("no assignment that is possible was found")
+        return primal_dual.search(network, options)
+
+    judge = cache(lambda point: Judged(network, point))
+    found = StepSearch(network, solver, judge).search()
+    assert len(calls) > 1 and found.cost_s <= judge(primal_dual.search(network).assignment).step_s
+    assert found.lower_bound_s == pytest.approx(network.lower_bound_s())
+
+
+def test_progress_is_told_of_steps_that_get_shorter_and_at_the_end() -> None:
+    network, told = problem("experts", "2x2"), []
+    judge = cache(lambda point: Judged(network, point))
+    options = SearchOptions(progress=lambda _, best_s: told.append(best_s))
+    found = StepSearch(network, primal_dual.search, judge).search(options)
+    assert told == sorted(told, reverse=True) and told[-1] == found.cost_s

@@ -1,0 +1,9 @@
+"""What works run on: the device, which runs ops, and the levels of the cluster, by name."""
+
+from __future__ import annotations
+
+DEVICE = "device"  # the others are levels of the cluster
+SERIAL = "serial"  # in place of a resource: seconds wherever they are spent
+
+ResourceParts = tuple[tuple[str, float], ...]
+"""What a work consists of, in turn: a resource, and the seconds on it."""
