@@ -2,7 +2,7 @@
 
 A resource does one thing at a time, so a step takes at least what each is busy in all (`all`). What is
 behind the head of a dependency path can't begin before that is over, so it takes at least the head and
-what a resource is busy behind it (`late`). And it takes what the whole path takes (`path`). Each is a
+what the device is busy behind it (`late`). And it takes what the whole path takes (`path`). Each is a
 sum of seconds that an assignment decides one by one. So for weights ≥ 0 of these bounds, which add up
 to 1, the cheapest assignment of the network below bounds the step of every assignment.
 
@@ -36,7 +36,7 @@ from autoddl.search.step.dependency_path import HEAD, OFF, TAIL, DependencyPath
 COUNTS = 0.05
 ALL, LATE, PATH = "all", "late", "path"
 Kind: TypeAlias = tuple[str, str]
-"""One of the bounds: ALL or LATE with a resource, or PATH with SERIAL."""
+"""One of the bounds: ALL with a resource, LATE with DEVICE, or PATH with SERIAL."""
 
 
 class StepBounds:
@@ -52,19 +52,16 @@ class StepBounds:
         levels = dict.fromkeys(axis.level for axis in network.mesh.axes)
         self.resources = (DEVICE, *levels)
         self.kinds: tuple[Kind, ...] = (
-            *[(kind, r) for kind in (ALL, LATE) for r in self.resources], (PATH, SERIAL),
+            *[(ALL, resource) for resource in self.resources], (LATE, DEVICE), (PATH, SERIAL),
         )  # fmt: skip
 
     def of(self, timeline: StepTimeline) -> Floats:
         """Return all bounds on the step of an assignment."""
         every = np.ones(len(self.path.late) + 1, dtype=np.bool_)
         busy = timeline.busy_s(every[:-1], every)
-        late = timeline.busy_s(self.path.late, self.path.starts_late)
-        head = self.path.head_s(timeline)
-        return np.array([
-            *[busy.get(r, 0.0) for r in self.resources],
-            *[head + late.get(r, 0.0) for r in self.resources], self.path.all_s(timeline),
-        ])  # fmt: skip
+        late_s = timeline.busy_s(self.path.late, self.path.starts_late)[DEVICE]
+        own = [busy.get(resource, 0.0) for resource in self.resources]
+        return np.array([*own, self.path.head_s(timeline) + late_s, self.path.all_s(timeline)])
 
     def mixed(self, weights: Mapping[Kind, float]) -> Mixture:
         """Return the network whose cheapest assignment bounds every step."""
@@ -82,7 +79,8 @@ class StepBounds:
         for number, *kind in keys.T.tolist():
             if tuple(kind) not in priced:
                 is_late, at = kind
-                own = {r: weights[ALL, r] + is_late * weights[LATE, r] for r in self.resources}
+                own = {resource: weights[ALL, resource] for resource in self.resources}
+                own[DEVICE] += is_late * weights[LATE, DEVICE]
                 priced[is_late, at] = Redistributor(
                     network.mesh, network.profile, any_order=self.limits.any_order,
                     weights=own | {SERIAL: float(of_place[at])},
@@ -134,8 +132,7 @@ class Mixture:
         serial = np.sum(list(parts.values()), axis=0)
         head = compute_s[path.places == HEAD].sum() + serial[place == HEAD].sum()
         tail = compute_s[path.places == TAIL].sum() + serial[place == TAIL].sum()
-        busy = {r: seconds.sum() for r, seconds in parts.items()}
-        behind = {r: head + seconds[late].sum() for r, seconds in parts.items()}
+        busy = {resource: seconds.sum() for resource, seconds in parts.items()}
         busy[DEVICE] += compute_s.sum()
-        behind[DEVICE] += compute_s[path.late].sum()
-        return np.array([*busy.values(), *behind.values(), head + tail])
+        behind = parts[DEVICE][late].sum() + compute_s[path.late].sum()
+        return np.array([*busy.values(), head + behind, head + tail])
