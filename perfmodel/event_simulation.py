@@ -1,7 +1,8 @@
 """When works run on the resources that they need: an event-driven simulation, compiled.
 
-A resource does one thing at a time, and what was ready first goes first. Works 0 and 1 need the device
-for 3 s each, work 2 needs a link for 2 s once 0 has ended: they run from 0 to 3, 3 to 6 and 3 to 5 s.
+A resource does one thing at a time. Of what is ready goes first what has the least rank, and among
+equals what was ready first. Works 0 and 1 need the device for 3 s each, work 2 needs a link for 2 s once
+0 has ended: they run from 0 to 3, 3 to 6 and 3 to 5 s.
 
 What each part waited for last, another one on its resource or one that its work needs, makes a critical
 path: here 0, then 1. Its parts follow one another without a pause and add up to the end of all.
@@ -10,7 +11,8 @@ path: here 0, then 1. Its parts follow one another without a pause and add up to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -49,6 +51,24 @@ def by_number(works: Sequence[ResourceParts]) -> tuple[list[str], Ragged, Floats
     return list(resources), Ragged.of(rows), seconds
 
 
+class SimulatedRun(NamedTuple):
+    """What runs when: the parts of works in the order in which they start.
+
+    Each has a row: `who`, its work and which part of it; `when`, start and end; `before`, the row of what
+    it waited for last, -1 where it starts at once. `ended` tells when each work has.
+    """
+
+    who: Ints
+    when: Floats
+    before: Ints
+    ended: Floats
+
+    @property
+    def end_s(self) -> float:
+        """Return when all has run."""
+        return float(self.when[:, 1].max(initial=0.0))
+
+
 class ResourceSpan(NamedTuple):
     """A part of some work, by name and number, on a resource, in seconds after the begin."""
 
@@ -79,9 +99,38 @@ class Works:
         )
         return cls(names, resources, Graph(*resource, seconds, waits, *later))
 
+    def run(self, ranks: Floats | None = None) -> SimulatedRun:
+        """Return what runs when, with all ranks the same if none are given."""
+        ranks = np.zeros(len(self.names)) if ranks is None else ranks
+        return SimulatedRun(*run(self.graph, len(self.resources), ranks))
+
+    def behind(self, first: Ints, then: Ints) -> Works:
+        """Return the same works where that with the number `then[i]` waits for `first[i]`, too."""
+        graph, count = self.graph, max(len(self.names), 1)
+        known = np.arange(len(self.names)).repeat(np.diff(graph.first)) * count + graph.later
+        firsts, thens = np.divmod(np.unique(np.append(known, first * count + then)), count)
+        waits = np.bincount(thens, minlength=len(self.names))
+        later = Ragged.sorted(firsts, thens, len(self.names))
+        return replace(
+            self, graph=graph._replace(waits=waits, first=later.start, later=later.items)
+        )
+
+    @cached_property
+    def mirrored(self) -> Works:
+        """Return the works from last to first: each, part by part, once all that waits for it is over.
+
+        Work n is the n-th from behind.
+        """
+        graph, count = self.graph, len(self.names)
+        first = np.arange(count).repeat(np.diff(graph.first))
+        begin = graph.begin[-1] - graph.begin[::-1]
+        parts = Ragged(begin, graph.resource[::-1].copy()), graph.seconds[::-1].copy()
+        firsts, thens = count - 1 - graph.later, count - 1 - first
+        return Works.of(self.names[::-1], self.resources, *parts, firsts, thens)
+
     def spans(self) -> list[ResourceSpan]:
         """Return all parts in the order in which they start."""
-        who, when, _ = run(self.graph, len(self.resources))
+        who, when, *_ = self.run()
         resource = self.graph.resource[self.graph.begin[who[:, 0]] + who[:, 1]].tolist()
         return [
             ResourceSpan(self.names[work], self.resources[on], start_s, end_s, work)
@@ -93,11 +142,12 @@ class Works:
     @property
     def end_s(self) -> float:
         """Return when all has run."""
-        return float(run(self.graph, len(self.resources))[1].max(initial=0.0))
+        return self.run().end_s
 
     def critical_s(self) -> Floats:
         """Return of each work the seconds that lie on the critical path; their sum is `end_s`."""
-        return critical_s(*run(self.graph, len(self.resources)), len(self.names))
+        who, when, before, _ = self.run()
+        return critical_s(who, when, before, len(self.names))
 
 
 @compiled
@@ -152,20 +202,18 @@ def critical_s(who: Ints, when: Floats, before: Ints, works: int) -> Floats:
 
 
 @compiled
-def run(graph: Graph, resources: int) -> tuple[Ints, Floats, Ints]:
-    """Return all parts in the order in which they start: (work, part), (start, end) of each, and what
-    each waited for last, as the number of a part in this order; -1 for those that start at once.
-
-    On each resource goes first what was ready first.
+def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints, Floats]:
+    """Return the fields of a SimulatedRun: on each resource goes first what has the least rank, then what was
+    ready first.
     """
     count, parts = len(graph.waits), len(graph.seconds)
     who, when = np.empty((parts, 2), np.int64), np.empty((parts, 2))
-    before = np.empty(parts, np.int64)
+    before, ended_s = np.empty(parts, np.int64), np.zeros(count)
     # the part that made each work ready, and the last one of each resource
     freed, last = np.full(count, -1), np.full(resources, -1)
     waits, at = graph.waits.copy(), graph.begin.copy()
-    # by resource a heap of (when it was ready, the work)
-    queues = [[(0.0, 0) for _ in range(0)] for _ in range(resources)]
+    # by resource a heap of (its rank, when it was ready, the work)
+    queues = [[(0.0, 0.0, 0) for _ in range(0)] for _ in range(resources)]
     busy, until = np.full(resources, -1), np.full(resources + 1, np.inf)  # none runs on the last
     moving, moved = np.empty(count, np.int64), 0
     done, now = 0, 0.0
@@ -193,8 +241,9 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats, Ints]:
             work = moving[place]
             place += 1
             if at[work] < graph.begin[work + 1]:
-                heappush(queues[graph.resource[at[work]]], (now, work))
+                heappush(queues[graph.resource[at[work]]], (ranks[work], now, work))
                 continue
+            ended_s[work] = now
             for k in range(graph.first[work], graph.first[work + 1]):
                 waits[graph.later[k]] -= 1
                 if waits[graph.later[k]] == 0:
@@ -204,7 +253,7 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats, Ints]:
         moved = 0
         for resource in range(resources):
             if busy[resource] < 0 and len(queues[resource]):
-                ready, work = heappop(queues[resource])
+                _, ready, work = heappop(queues[resource])
                 before[done] = last[resource] if ready < now else freed[work]
                 last[resource] = done
                 busy[resource], until[resource] = work, now + graph.seconds[at[work]]
@@ -213,4 +262,4 @@ def run(graph: Graph, resources: int) -> tuple[Ints, Floats, Ints]:
                 done += 1
         now = until.min()
         if now == np.inf:
-            return who[:done], when[:done], before[:done]
+            return who[:done], when[:done], before[:done], ended_s

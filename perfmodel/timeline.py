@@ -1,8 +1,9 @@
 """How the ops and boxings of a step overlap: a simulation of what a device and its links do when.
 
-All devices do the same at the same time, so one stands for all. It runs its ops one after another in
-the order in which their inputs arrive, as OneFlow's actors do; boxings that cross a level of the
-cluster go one after another over its links. An op and a boxing, or boxings of two levels, run at once.
+All devices do the same at the same time, so one stands for all. It runs its ops one after another, in
+the order that the layout says, if it does (list_schedule.py finds one), else in that in which their
+inputs arrive, as OneFlow's actors do; boxings that cross a level of the cluster go one after another
+over its links. An op and a boxing, or boxings of two levels, run at once.
 
 Ops a and b of 3 s each, and a boxing of 2 s over links between a and op c of 1 s: c starts when b ends,
 after 6 s, since the boxing is over after 5 s; the step takes 7 s where the sum is 9 s.
@@ -11,6 +12,7 @@ after 6 s, since the boxing is over after 5 s; the step takes 7 s where the sum 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +20,7 @@ import numpy as np
 
 from autoddl.grouping import inverse
 from autoddl.perfmodel.event_simulation import Floats, Ints, Works, by_number, earliest_ends
+from autoddl.perfmodel.list_schedule import ordered
 from autoddl.perfmodel.oneflow.task_graph import Flags
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
@@ -63,11 +66,16 @@ class StepTimeline:
     """The works of a step: the ops in their order, then the boxings by when their tensors are made.
 
     A tensor's boxings start when it has been made, one behind the other; its readers wait for the last.
-    Where nothing `overlaps`, since boxings are ops of the compute stream, they are the device's work.
+    A parameter's update waits for those that read it. Where nothing `overlaps`, since boxings are ops of
+    the compute stream, they are the device's work. If it `orders`, ops go in a better order than that in
+    which they are ready, where one is found; else as the layout says.
     """
 
-    def __init__(self, prices: StepPrices, layout: Layout, *, overlaps: bool = True) -> None:
-        self.mesh, self.profile, self.overlaps = prices.mesh, prices.profile, overlaps
+    def __init__(
+        self, prices: StepPrices, layout: Layout, *, overlaps: bool = True, orders: bool = False
+    ) -> None:
+        self.mesh, self.profile = prices.mesh, prices.profile
+        self.overlaps, self.orders = overlaps, orders and overlaps
         self.layout, self.program, moves = layout, layout.program, layout.moves
         self.cost = cost = prices.step(layout)
         columns = self.program.columns
@@ -118,20 +126,55 @@ class StepTimeline:
         found[slot[slot >= 0]] = of_move[self.move[slot >= 0]]
         return found
 
-    @cached_property
+    @property
     def works(self) -> Works:
         """Return all works in the order of the program, a boxing behind the op that makes its tensor."""
-        ops, start, inputs = len(self.compute_s), self.boxing.start, self.program.columns.inputs
+        return self._better or self._as_told
+
+    @property
+    def after(self) -> Mapping[str, str]:
+        """Return which op each other one waits for without reading from it."""
+        return self.layout.after if self._better is None else self._chain
+
+    @cached_property
+    def _better(self) -> Works | None:
+        """Return the works with their ops in a better order, if there is one."""
+        return ordered(self._as_told, self._busy) if self.orders else None
+
+    @property
+    def _busy(self) -> Ints:
+        """Return the works that are ops and take time."""
+        return inverse(self._order)[np.flatnonzero(self.compute_s > 0)]
+
+    @cached_property
+    def _chain(self) -> dict[str, str]:
+        """Return which op each goes behind."""
+        works = self.works
+        ended = works.run().ended[self._busy]
+        names = [works.names[work] for work in self._busy[ended.argsort()].tolist()]
+        return dict(zip(names[1:], names[:-1], strict=True))
+
+    @cached_property
+    def _as_told(self) -> Works:
+        """Return the works, with ops in the order of the layout."""
+        columns, inputs = self.program.columns, self.program.columns.inputs
+        ops, start = len(self.compute_s), self.boxing.start
         boxings = ops + np.arange(start[-1])
         moved = np.diff(start) > 0  # a path may have no boxing
         last = np.where(moved, ops - 1 + start[1:], self.maker)  # of the boxings of each move
         before = boxings - 1  # what each of them waits for
         before[start[:-1][moved]] = self.maker[moved]
-        slot, source = self.layout.moves.slot, self.program.columns.maker[inputs.tensor]
+        slot, source = self.layout.moves.slot, columns.maker[inputs.tensor]
         source[slot[slot >= 0]] = last[self.move[slot >= 0]]
         order = self._order
         place = inverse(order)
-        first, then = np.concatenate((source, before)), np.concatenate((inputs.op, boxings))
+        late, early = np.array(
+            [(columns.place[op], columns.place[other]) for op, other in self.layout.after.items()],
+            dtype=np.int64,
+        ).reshape(-1, 2).T  # fmt: skip
+        readers, updates = self.program.overwritten
+        first = np.concatenate((source, before, early, readers))
+        then = np.concatenate((inputs.op, boxings, late, updates))
         first, then = place[first[first >= 0]], place[then[first >= 0]]
         first, then = np.divmod(np.unique(first * len(order) + then), max(len(order), 1))
         tensors = [self.program.tensors[n].name for n in self.tensor.tolist()]

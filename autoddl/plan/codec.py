@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,7 +24,9 @@ from autoddl.sbp.program.allowed import check_name
 from autoddl.sbp.state import NdSbp
 from autoddl.search.reductions.objective import OBJECTIVES
 
-FORMAT, FORMAT_VERSION = "autoddl.plan", 2
+FORMAT, FORMAT_VERSION = "autoddl.plan", 3
+# Readable, too: there ops go as they are ready, and the objective "time" is what is "sum" now.
+_OF_SUMS = 2
 AGAIN = "plan again with autoddl.optimize"
 
 _Json = TypeVar("_Json")
@@ -34,6 +37,7 @@ class _LayoutFile(msgspec.Struct, forbid_unknown_fields=True):
     variables: dict[str, NdSbp]
     inputs: dict[str, NdSbp]
     redistributions: tuple[Redistribution, ...]
+    after: dict[str, str] = {}
 
 
 class _PartFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,6 +68,10 @@ class _Body(msgspec.Struct, Generic[_Json], forbid_unknown_fields=True):
 class _File(_Body[_Json], Generic[_Json], forbid_unknown_fields=True):
     format: str
     version: int
+
+
+class _Head(msgspec.Struct):
+    version: Any = None
 
 
 def to_json(plan: PlanValue) -> dict[str, Any]:
@@ -141,16 +149,30 @@ _OWN = ("program", "parts")
 
 def _read(text: bytes | str, where: str) -> tuple[_Body[Any], Program]:
     """Return the values of a file, and its program; if that fails slowly, which tells what is wrong."""
-    inside = f"{where}: $.program"
+    inside, version = f"{where}: $.program", FORMAT_VERSION
     try:
+        if msgspec.json.decode(text, type=_Head).version == _OF_SUMS:
+            version = _OF_SUMS
         file = msgspec.json.decode(text, type=_File[msgspec.Raw], dec_hook=parsed)
-        if (file.format, file.version) == (FORMAT, FORMAT_VERSION):
-            return file, Program.decode(file.program, inside)
+        if (file.format, file.version) == (FORMAT, version):
+            return _of_today(file, version, where), Program.decode(file.program, inside)
     except (ValueError, RecursionError):
         pass
-    form = FORMAT, FORMAT_VERSION
+    form = FORMAT, version
     body = decode_file(text, _Body[dict[str, Any]], form=form, where=where, remedy=AGAIN)
-    return body, Program.from_json(body.program, inside)
+    return _of_today(body, version, where), Program.from_json(body.program, inside)
+
+
+def _of_today(body: _Body[_Json], version: int, where: str) -> _Body[_Json]:
+    """Return the values of a file of an earlier version as they are called now."""
+    if version == _OF_SUMS and body.search.objective == "time":
+        warnings.warn(
+            f"{where}: version {version}: its gap is of the sum of compute and communication, not of "
+            f"the step; {AGAIN} for that",
+            stacklevel=5,
+        )
+        body.search = replace(body.search, objective="sum")
+    return body
 
 
 def _part(program: Program, body: _Body[Any], number: int) -> Part:
@@ -173,7 +195,9 @@ def _part(program: Program, body: _Body[Any], number: int) -> Part:
     for state in states:
         if len(state) != mesh.ndim:
             raise AutoDDLError(f"{at}.layout: state {state} on mesh {mesh}")
-    layout = Layout.of(program, kept.signatures, kept.variables, kept.inputs, kept.redistributions)
+    layout = Layout.of(
+        program, kept.signatures, kept.variables, kept.inputs, kept.redistributions, kept.after
+    )
     own = {name: getattr(file, name) for name in file.__struct_fields__}
     return Part(**own | {"mesh": mesh, "layout": layout})
 
@@ -192,6 +216,9 @@ def _check_names(program: Program, part: _PartFile, at: str) -> None:
     for name in layout.inputs:
         if name not in program.inputs:
             raise AutoDDLError(f"{at}.layout.inputs: {shown(name)} is no input of the program")
+    for op in (op for pair in layout.after.items() for op in pair):
+        if op not in program.op:
+            raise AutoDDLError(f"{at}.layout.after: {shown(op)} is no op of the program")
     for item in layout.redistributions:
         for op in (item.after, *(op for op, _ in item.readers)):
             if op not in program.op and op not in ("", OUTPUT):

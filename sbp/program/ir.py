@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import program_json
 from autoddl.sbp.program.blocks import Blocks
-from autoddl.sbp.program.columns import ProgramColumns
+from autoddl.sbp.program.columns import Ints, ProgramColumns
 from autoddl.sbp.program.fingerprint import digest
 from autoddl.sbp.program.ops_and_tensors import Op, Parameter, Tensor
 
@@ -89,6 +90,18 @@ class Program:
             for operand, name in op.inputs:
                 table.setdefault(name, []).append((op, operand))
         return {name: tuple(readers) for name, readers in table.items()}
+
+    @cached_property
+    def overwritten(self) -> tuple[Ints, Ints]:
+        """Return pairs of ops: one that reads a parameter, and the update that comes after it."""
+        update = np.full(len(self.tensors), -1)
+        for parameter in self.parameters:
+            if parameter.update is not None:
+                place = self.columns.place[parameter.update]
+                update[self.columns.number[parameter.tensor]] = place
+        readers, updates = self.columns.inputs.op, update[self.columns.inputs.tensor]
+        other = (updates >= 0) & (updates != readers)
+        return readers[other], updates[other]
 
     @cached_property
     def fingerprint(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from autoddl.perfmodel.oneflow.memory import estimate as estimate_memory
@@ -23,8 +24,8 @@ class Assigned:
 
     @cached_property
     def layout(self) -> Layout:
-        """Return the states of all tensors."""
-        return assigned_layout(self.problem, self.assignment)
+        """Return the states of all tensors, and the order of the ops."""
+        return replace(self.timeline.layout, after=self.timeline.after)
 
     @property
     def prediction(self) -> Prediction:
@@ -36,8 +37,9 @@ class Assigned:
         """Return when everything of a step runs."""
         problem = self.problem
         return StepTimeline(
-            problem.setting.prices, self.layout, overlaps=not problem.compute_stream
-        )
+            problem.setting.prices, assigned_layout(problem, self.assignment),
+            overlaps=not problem.compute_stream, orders=True,
+        )  # fmt: skip
 
     @cached_property
     def memory_bytes(self) -> int:

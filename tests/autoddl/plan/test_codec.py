@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -66,8 +67,8 @@ def test_plans_are_written_so_today() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (("version",), 1, "version 1, this autoddl reads 2"),
-        (("version",), "2", "version '2'"),
+        (("version",), 1, "version 1, this autoddl reads 3"),
+        (("version",), "3", "version '3'"),
         (("format",), "other", "not a plan"),
         (("parts", 0, "mesh"), "[gpu x]", "$.parts[0].mesh: '[gpu x]'"),
         (("parts", 0, "mesh"), 7, "$.parts[0].mesh: expected `str`, got `int`: 7"),
@@ -83,7 +84,7 @@ def test_plans_are_written_so_today() -> None:
         ),
         (("parts", 0, "layout", "variables", "none"), "(B)", "'none' is no tensor"),
         (("parts", 0, "layout", "signatures", "none"), {}, "'none' is no op"),
-        (("parts", 0, "layout", "after"), {}, "$.parts[0].layout"),
+        (("parts", 0, "layout", "before"), {}, "$.parts[0].layout"),
         (("parts", 1, "arrivals", 0, "source"), 9, "$.parts[1].arrivals: from part 9 to 1"),
         (("estimate", "compute_s"), "fast", "$.estimate.compute_s: expected `float`"),
         (("search", "solver"), "a\nb", "allowed is text without line ends"),
@@ -109,9 +110,29 @@ def refusal_of_any(text: str) -> str:
     return str(caught.value)
 
 
+def test_a_plan_of_version_2_loads_and_says_that_its_gap_is_of_the_sum() -> None:
+    with pytest.warns(UserWarning, match="version 2: its gap is of the sum") as said:
+        read = codec.decode(changed("version", to=2), "a.json")
+    assert len(said) == 1
+    golden = codec.load(GOLDEN)
+    assert read.search == replace(golden.search, objective="sum")
+    assert replace(read, search=golden.search) == golden
+
+
+def test_the_order_of_ops_is_kept() -> None:
+    names = sorted(codec.load(GOLDEN).parts[0].layout.signatures)
+    text = changed("parts", 0, "layout", "after", to={names[1]: names[0]})
+    read = codec.decode(text, "a.json")
+    assert read.parts[0].layout.after == {names[1]: names[0]}
+    assert codec.decode(codec.encode(read), "again") == read
+    assert "no op of the program" in refusal(
+        changed("parts", 0, "layout", "after", to={names[1]: "other"})
+    )
+
+
 def test_a_plan_of_version_1_says_how_to_make_it_again() -> None:
     old = {"format": "autoddl.plan", "version": 1, "fingerprint": "0" * 16, "mesh": "[gpu 2]"}
-    assert refusal(json.dumps(old)) == f"a.json: version 1, this autoddl reads 2; {REMEDY}"
+    assert refusal(json.dumps(old)) == f"a.json: version 1, this autoddl reads 3; {REMEDY}"
 
 
 def test_no_bytes_make_anything_but_a_plan_or_a_line() -> None:

@@ -145,9 +145,12 @@ class JobWriter:
                     name = f"autoddl-boxing-{number}" + (f"-{len(done)}" if done else "")
                     done[lbn] = self.chain(name, lbn, steps)
                     if redistribution.after:
-                        waiting = self.ops[f"{name}-{redistribution.early + shift}"]
-                        waiting.ctrl_in_op_name.append(self._op(redistribution.after).name)
+                        self.wait(f"{name}-{redistribution.early + shift}", redistribution.after)
                 self.rewire(reader, lbn, done[lbn])
+
+    def wait(self, name: str, before: str) -> None:
+        """Let an op run when another one has run, whether or not it reads its results."""
+        self._op(name).ctrl_in_op_name.append(self._op(before).name)
 
     def chain(self, name: str, lbn: str, steps: Iterable[NdSbp]) -> str:
         """Return the last of a chain of identities behind a blob, one for each state."""

@@ -1,4 +1,4 @@
-"""Write a plan into a job: signatures of all ops, and identity ops for every redistribution step.
+"""Write a plan into a job: signatures and order of all ops, identity ops for redistributions' steps.
 
 The job is rewritten between nn.Graph's build and its compilation; with gradient accumulation after
 its ops have got the names of the plan (accumulation.py). How single things are written is in
@@ -38,6 +38,8 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
         if own is None and redistribution.comes_alone:
             own = plan.layout.made.get(redistribution.tensor)
         writer.redistribute(redistribution, number, own)
+    for name, before in plan.layout.after.items():
+        writer.wait(name, before)
     if staged is not None:
         staged.buffer_rest()
         staged.order_updates()

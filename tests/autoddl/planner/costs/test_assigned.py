@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -35,8 +36,9 @@ def test_a_step_takes_what_its_layout_says(make: Callable[[], Program], mesh: st
     problem = builder.build(make(), Mesh.parse(mesh), cluster())
     points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(5))]
     for assignment in points:
-        found = Assigned(problem, assignment).prediction
-        layout = assigned_layout(problem, assignment)
+        assigned = Assigned(problem, assignment)
+        found, layout = assigned.prediction, assigned.layout
+        assert replace(layout, after={}) == assigned_layout(problem, assignment)
         expected = predict(problem.mesh, problem.profile, layout)
         assert found.step_s == pytest.approx(expected.step_s, rel=1e-12)
         assert found.cost == pytest.approx(expected.cost, rel=1e-12)
@@ -49,8 +51,8 @@ def test_an_estimate_is_what_its_layout_costs(make: Callable[[], Program], mesh:
     problem = builder.build(make(), Mesh.parse(mesh), cluster())
     shape = problem.mesh.shape
     for assignment in assignments(problem).values():
-        row = Assigned(problem, assignment).estimate("row")
-        layout = assigned_layout(problem, assignment)
+        assigned = Assigned(problem, assignment)
+        row, layout = assigned.estimate("row"), assigned.layout
         priced = predict(problem.mesh, problem.profile, layout)
         cost = problem.setting.prices.step(layout)
         assert row.compute_s == pytest.approx(sum(p.seconds for p in cost.ops.rows()))
