@@ -203,8 +203,8 @@ def critical_s(who: Ints, when: Floats, before: Ints, works: int) -> Floats:
 
 @compiled
 def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints, Floats]:
-    """Return the fields of a SimulatedRun: on each resource goes first what has the least rank, then what was
-    ready first.
+    """Return the fields of a SimulatedRun; on each resource what has the least rank goes first, then
+    what was ready first.
     """
     count, parts = len(graph.waits), len(graph.seconds)
     who, when = np.empty((parts, 2), np.int64), np.empty((parts, 2))
