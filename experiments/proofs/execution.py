@@ -6,7 +6,8 @@ goes on where it was cut off; a plan that crashes or hangs its ranks is a line, 
 
 A row of a plan (model, mesh, seed) says how far `loss` and `weights` are from one device's, how far
 training `moved` the weights, which is what parity has to be measured against, how many `redistributions`
-there are, and how many signatures the engine `changed`; or in `error` why it did not run at all.
+there are, how many ops are `ordered`, and how many signatures the engine `changed`; or in `error` why it
+did not run at all.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def reference_of(folder: Path, model: str) -> Path:
 def plan_row(model: str, mesh: str, seed: int, *, error: str = "", **figures: Any) -> Row:
     """Return the row of a plan; of one that did not run all distances are NaN."""
     nothing = {"loss": math.nan, "weights": math.nan, "moved": math.nan, "changed": 0}
-    nothing |= {"redistributions": 0, "seconds": 0.0}
+    nothing |= {"redistributions": 0, "ordered": 0, "seconds": 0.0}
     return {"model": model, "mesh": mesh, "seed": seed, **nothing, **figures, "error": error}
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 import pandas as pd
+from msgspec.structs import replace
 
 from autoddl.api import Plan
 from autoddl.perfmodel import profile as profiles
@@ -95,6 +96,9 @@ def run(
 ) -> list[Row]:  # fmt: skip
     """Return the rows of a model on a mesh, one for each rank of each plan; missing ones are added."""
     where, profile = Mesh.parse(mesh), profiles.load(None)
+    profile = replace(
+        profile, overlap=dict.fromkeys(profile.levels, 1.0)
+    )  # so that ops get an order
 
     @cache
     def problem() -> CostNetwork:
