@@ -1,0 +1,30 @@
+"""Clusters of the paper: a profile whose links between nodes have another rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import structs
+
+from autoddl.perfmodel.profile import Link, Profile
+
+BITS = 8e-9  # a byte at 1 Gbit/s takes so many seconds
+
+
+def scaled(profile: Profile, factor: float) -> Profile:
+    """Return the profile with links between nodes so many times as fast; latencies stay."""
+    return _with_node_links(profile, lambda link: link.beta_s_per_byte / factor)
+
+
+def at_rate(profile: Profile, gbit_per_s: float) -> Profile:
+    """Return the profile with this β for all collectives between nodes: 20 Gbit/s is 0.4 ns a byte."""
+    return _with_node_links(profile, lambda _: BITS / gbit_per_s)
+
+
+def _with_node_links(profile: Profile, beta: Callable[[Link], float]) -> Profile:
+    outer = profile.levels[0]
+    links = tuple(
+        structs.replace(link, beta_s_per_byte=beta(link)) if link.level == outer else link
+        for link in profile.links
+    )
+    return structs.replace(profile, links=links)
