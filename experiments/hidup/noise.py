@@ -1,0 +1,224 @@
+"""How far wrong costs lead the search astray, table 5: `python -m experiments.hidup.noise`.
+
+BERT-SGMoE between two machines at 30 Gbit/s is searched under wrong costs; what is found is judged under
+the right ones, relative to what is found under these. Random noise multiplies what every op of the
+program takes by a number of its own, uniform between 1 − x and 1 + x, so that no two layers are equal;
+"communication" multiplies what all boxings over links take by the same number. A ratio below 1 says that
+the search under the right costs ended before it came so far. Kept rows are used again. The exit code is
+1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pandas as pd
+from msgspec import structs
+
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.step_cost import Priced, StepPrices
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.sbp.layout import Layout
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.search.baselines import assignments
+from autoddl.search.network.builder import build
+from autoddl.search.network.cost_network import CostNetwork, Floats, Setting
+from autoddl.search.reductions.prices import Prices
+from autoddl.search.result import Assignment, SearchOptions
+from autoddl.search.solvers.named import SOLVERS
+from autoddl.search.step.overlap import StepSearch
+from experiments.hidup.bandwidths import GPUS, MAIN, MESH
+from experiments.hidup.clusters import at_rate
+from experiments.hidup.moe_models import MODELS
+from experiments.hidup.planned import PROFILE
+from experiments.lib import cli, figures, frames
+from experiments.lib.frames import Row, RowStore
+
+RATE = 30.0  # Gbit/s
+RANDOM, COMMUNICATION = "random", "communication"
+KNOWN = 32  # assignments whose layouts and timelines are kept, as in planning
+COLUMNS: frames.Formats = {
+    "noise": "{}", "draws": "{:.0f}", "mean": "{:.2%}", "least": "{:.2%}", "most": "{:.2%}",
+    "paper": "{:.1%}", "bar": "{:.0%}", "met": "{}",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Costs that are wrong by `size`, relatively: of ops by up to that, of boxings by just that."""
+
+    kind: str
+    size: float
+
+    def __post_init__(self) -> None:
+        low = 0.0 if self.kind == RANDOM else -1.0
+        if not low < self.size < 1:
+            raise AutoDDLError(
+                f"--{self.kind}: got {self.size}; allowed are numbers between {low:g} and 1"
+            )
+
+    @property
+    def name(self) -> str:
+        """Return what the paper calls it."""
+        sign = "" if self.kind == RANDOM else "+" if self.size > 0 else "-"
+        return f"{sign}{abs(self.size):.0%} {self.kind}"
+
+    def network(self, program: Program, profile: Profile, draw: int) -> CostNetwork:
+        """Return the network with wrong costs; its choices are those of the right one."""
+        if self.kind == COMMUNICATION:
+            return build(program, Mesh.parse(MESH, profile.levels), slower(profile, 1 + self.size))
+        right = build(program, Mesh.parse(MESH, profile.levels), profile)
+        rng = np.random.default_rng([draw, round(1e6 * self.size)])
+        return noisy(right, 1 + self.size * rng.uniform(-1, 1, len(program.ops)))
+
+
+PRINTED = {
+    Noise(RANDOM, 0.2): (1.002, 1.02), Noise(RANDOM, 0.5): (1.129, None),
+    Noise(COMMUNICATION, 0.2): (1.0, 1.02), Noise(COMMUNICATION, 0.5): (1.0, 1.10),
+    Noise(COMMUNICATION, -0.2): (1.0, 1.02), Noise(COMMUNICATION, -0.5): (1.172, None),
+}  # fmt: skip
+"""The paper's mean ratio, and what ours may be at most."""
+
+
+def slower(profile: Profile, factor: float) -> Profile:
+    """Return the profile whose links take so many times as long, whatever the size."""
+    links = tuple(
+        structs.replace(
+            link, alpha_s=link.alpha_s * factor, beta_s_per_byte=link.beta_s_per_byte * factor
+        )
+        for link in profile.links
+    )
+    return structs.replace(profile, links=links)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisySetting(Setting):
+    """A setting in which the ops of the program take so many times as long."""
+
+    factors: Floats
+
+    @cached_property
+    def prices(self) -> StepPrices:
+        """Return the prices of single ops and boxings."""
+        return NoisyPrices(self)
+
+
+class NoisyPrices(StepPrices):
+    """Prices in which each op has a factor of its own."""
+
+    def __init__(self, setting: NoisySetting) -> None:
+        super().__init__(setting.program, setting.mesh, setting.profile)
+        self.factors = setting.factors.tolist()
+
+    def ops(self, layout: Layout) -> Priced:
+        """Return the price of every op under a layout, in the order of the program."""
+        rows = zip(super().ops(layout).rows(), self.factors, strict=True)
+        found = [price._replace(seconds=price.seconds * factor) for price, factor in rows]
+        return Priced(found, np.arange(len(found)))
+
+
+def noisy(network: CostNetwork, factors: Floats) -> CostNetwork:
+    """Return the network in which ops take so many times as long; a parameter's op is its update."""
+    variables, program = network.variables, network.program
+    place, op = program.columns.place, variables.op.copy()
+    updates = {p.tensor: place[p.update] for p in program.parameters if p.update is not None}
+    for variable in variables.where("parameter").tolist():
+        op[variable] = updates.get(variables.name[variable], -1)
+    device = np.where(op >= 0, factors[op], 1.0)
+    setting = NoisySetting(program, network.mesh, network.profile, factors)
+    return replace(Prices(device=device).apply(network), setting=setting)
+
+
+def searched(network: CostNetwork, budget: float) -> Assignment:
+    """Return the assignment of the shortest step that is found."""
+    judge = lru_cache(maxsize=KNOWN)(partial(Assigned, network))
+    starts = dict.fromkeys(assignments(network).values())
+    options = SearchOptions(budget=budget, starts=starts)
+    return StepSearch(network, SOLVERS["exact"], judge).search(options).assignment
+
+
+def _sizes(kind: str) -> Callable[[Any], Any]:
+    def parsed(_: click.Context, __: click.Parameter, text: str) -> list[Noise]:
+        try:
+            return [Noise(kind, float(word)) for word in text.split(",") if word]
+        except ValueError:
+            raise AutoDDLError(f"--{kind}: got {text!r}; allowed are numbers as 0.2,0.5") from None
+
+    default = ",".join(f"{noise.size:g}" for noise in PRINTED if noise.kind == kind)
+    return click.option(
+        f"--{kind}", default=default, callback=parsed, show_default=True, metavar="NUMBER,…",
+        help="relative errors of " + ("single ops, at most" if kind == RANDOM else "boxings"),
+    )  # fmt: skip
+
+
+@click.command(help=__doc__)
+@_sizes(RANDOM)
+@_sizes(COMMUNICATION)
+@click.option("--draws", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--budget", default=20.0, show_default=True, help="seconds for each search")
+@cli.folder("out/hidup/noise")
+def command(
+    random: list[Noise], communication: list[Noise], draws: int, budget: float, folder: Path
+) -> int:
+    """Search what is missing, print the table and write it."""
+    program = MODELS[MAIN].program(folder.parent / "programs", GPUS)
+    profile = at_rate(profiles.load(PROFILE), RATE)
+    right = build(program, Mesh.parse(MESH, profile.levels), profile)
+    rows = RowStore(folder / "rows.jsonl")
+
+    def judged(make: Callable[[], CostNetwork]) -> Row:
+        return {"step_s": Assigned(right, searched(make(), budget)).step_s}
+
+    best = rows.once({"noise": "", "draw": 0, "budget_s": budget}, partial(judged, lambda: right))
+    print(f"under the right costs: {best['step_s']:.4f} s", flush=True)
+    found = []
+    for noise in (*random, *communication):
+        ratios = []
+        for draw in range(draws if noise.kind == RANDOM else 1):
+            key = {"noise": noise.name, "draw": draw, "budget_s": budget}
+            wrong = partial(noise.network, program, profile, draw)
+            ratios.append(rows.once(key, partial(judged, wrong))["step_s"] / best["step_s"])
+            print(f"{noise.name}, draw {draw + 1}: {ratios[-1]:.2%}", flush=True)
+        found.append(summary(noise, ratios))
+    frame = pd.DataFrame(found)
+    print(frames.text(frame, COLUMNS))
+    frames.save(frame, folder, "table5", rate=RATE, best_s=best["step_s"], rows_of=rows.rows)
+    draw_table(frame, folder)
+    return cli.MISSED if "MISSED" in set(frame.met) else 0
+
+
+def summary(noise: Noise, ratios: Sequence[float]) -> Row:
+    """Return the row of the table: ratios beside the paper's mean, and whether a bar is met."""
+    paper, bar = PRINTED.get(noise, (None, None))
+    mean = float(np.mean(ratios))
+    met = "" if bar is None else "met" if mean <= bar else "MISSED"
+    return {
+        "noise": noise.name, "draws": len(ratios), "mean": mean, "least": min(ratios),
+        "most": max(ratios), "paper": paper, "bar": bar, "met": met,
+    }  # fmt: skip
+
+
+def draw_table(frame: pd.DataFrame, folder: Path) -> None:
+    """Draw the mean ratios beside the paper's."""
+    figure, axes = figures.panels(size=(6.0, 3.9))
+    axis, places = axes[0][0], np.arange(len(frame))
+    axis.bar(places - 0.2, 100 * frame["mean"], 0.4, color=figures.COLOURS[0], label="autoddl")
+    axis.bar(places + 0.2, 100 * frame.paper, 0.4, color=figures.COLOURS[1], label="HiDup, printed")
+    axis.set_xticks(places, frame.noise, rotation=30, ha="right")
+    axis.set(ylabel="step, % of that under right costs", ylim=(90, None))
+    axis.legend(frameon=False)
+    figures.save(figure, folder / "table5")
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run(command, "hidup.noise"))
