@@ -47,6 +47,7 @@ COLUMNS: frames.Formats = {
     "model": "{}", "rate": "{:g} Gbit/s", "step_s": "{:.4f}", "bound_s": "{:.4f}", "gap": "{:.1%}",
     "search_s": "{:.1f}", "best": "{}", "best_s": "{:.4f}", "data_s": "{:.4f}", "expert_s": "{:.4f}",
     "memory_gb": "{:.2f}", "replicated": "{}", "partly": "{}", "cut": "{}",
+    "whole_between": "{}",
 }  # fmt: skip
 
 

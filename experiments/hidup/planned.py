@@ -43,11 +43,16 @@ def row(
 
 
 def placement(plan: PlanValue) -> Row:
-    """Return how many parameters are whole on every GPU, wholly cut, and cut along one axis only."""
+    """Return how many parameters are whole on every GPU, wholly cut, and cut along some axes only.
+
+    `whole_between` are those that every unit of the mesh's first axis has whole, all machines on two.
+    """
     kept = [plan.variables[p.tensor] for p in plan.program.parameters]
     whole = sum(not any(sbp.is_split for sbp in state) for state in kept)
     cut = sum(all(sbp.is_split for sbp in state) for state in kept)
-    return {"replicated": whole, "cut": cut, "partly": len(kept) - whole - cut}
+    between = sum(not state[0].is_split for state in kept)
+    partly = len(kept) - whole - cut
+    return {"replicated": whole, "cut": cut, "partly": partly, "whole_between": between}
 
 
 def forms(plan: PlanValue) -> list[Row]:
