@@ -156,7 +156,7 @@ def draw(frame: pd.DataFrame, folder: Path) -> None:
             bottom = bottom + mine[name]
         axes[0][0].set(xlabel="Gbit/s between machines", ylabel="parameters", title=MAIN)
         axes[0][0].set_xticks(places, [f"{rate:g}" for rate in mine.rate])
-        axes[0][0].legend(frameon=False)
+        axes[0][0].legend(loc="lower left")
         figures.save(figure, folder / "fig11")
 
 
