@@ -53,8 +53,10 @@ class GrowthCase:
 
     @property
     def mesh(self) -> str:
-        """Return one machine up to eight GPUs, else machines of eight."""
-        return f"{self.gpus // 8}x8" if self.gpus > 8 else str(self.gpus)
+        """Return machines of eight GPUs, two of four for eight: all that grow have two axes."""
+        if self.group == LAYERS:
+            return str(self.gpus)
+        return f"{self.gpus // 8}x8" if self.gpus > 8 else "2x4"
 
 
 CASES = (
