@@ -16,8 +16,18 @@ def scaled(profile: Profile, factor: float) -> Profile:
     return _with_node_links(profile, lambda link: link.beta_s_per_byte / factor)
 
 
+def rate(profile: Profile) -> float:
+    """Return the Gbit/s of the fastest collective between nodes."""
+    outer = [link for link in profile.links if link.level == profile.levels[0]]
+    return BITS / min(link.beta_s_per_byte for link in outer)
+
+
 def at_rate(profile: Profile, gbit_per_s: float) -> Profile:
-    """Return the profile with this β for all collectives between nodes: 20 Gbit/s is 0.4 ns a byte."""
+    """Return the profile with this β for all collectives between nodes: 20 Gbit/s is 0.4 ns a byte.
+
+    That is so between two nodes; an all-to-all of whole nodes, whose GPUs share the links, is then too
+    cheap, where `scaled` keeps it dearer.
+    """
     return _with_node_links(profile, lambda _: BITS / gbit_per_s)
 
 

@@ -16,7 +16,7 @@ import click
 import pandas as pd
 
 from autoddl.perfmodel import profile as profiles
-from experiments.hidup.clusters import at_rate
+from experiments.hidup.clusters import rate, scaled
 from experiments.hidup.moe_models import MODELS
 from experiments.hidup.planned import PROFILE, row
 from experiments.lib import cli, figures, frames
@@ -79,7 +79,8 @@ def command(models: Sequence[str], gpus: Sequence[str], budget: float, folder: P
 def _planned(model: str, gpus: int, budget: float, folder: Path) -> Row:
     program = MODELS[model].program(folder.parent / "programs", gpus)
     mesh = str(gpus) if gpus <= MACHINE else f"{gpus // MACHINE}x{MACHINE}"
-    found, _ = row(program, mesh, at_rate(profiles.load(PROFILE), RATE), budget)
+    profile = profiles.load(PROFILE)
+    found, _ = row(program, mesh, scaled(profile, RATE / rate(profile)), budget)
     print(f"{model} on {gpus} GPUs: {found['step_s']:.4f} s", flush=True)
     return found
 

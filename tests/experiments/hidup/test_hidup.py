@@ -16,7 +16,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
 from autoddl.search.network.builder import build
 from experiments.hidup import against, bandwidths, growth, noise
-from experiments.hidup.clusters import at_rate, scaled
+from experiments.hidup.clusters import at_rate, rate, scaled
 from experiments.hidup.planned import placement
 from experiments.lib import cli
 from tests.support.clusters import cluster
@@ -36,6 +36,8 @@ def test_only_links_between_nodes_change() -> None:
             expected = beta(old.beta_s_per_byte) if old.level == "node" else old.beta_s_per_byte
             assert new.beta_s_per_byte == pytest.approx(expected, rel=1e-15)
             assert new.alpha_s == old.alpha_s
+    assert rate(at_rate(PROFILE, 20.0)) == pytest.approx(20.0)
+    assert rate(scaled(PROFILE, 2.0)) == pytest.approx(2 * rate(PROFILE))
 
 
 def test_every_op_has_its_own_factor() -> None:
