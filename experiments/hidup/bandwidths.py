@@ -23,7 +23,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.program import Program
 from experiments.hidup.clusters import at_rate
 from experiments.hidup.moe_models import MODELS, SHOWN, table1
-from experiments.hidup.planned import PROFILE, forms, row
+from experiments.hidup.moe_plans import PROFILE, forms, row
 from experiments.lib import cli, figures, frames
 from experiments.lib.frames import Row, RowStore
 

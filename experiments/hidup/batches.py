@@ -19,7 +19,7 @@ from autoddl.perfmodel import profile as profiles
 from experiments.hidup.bandwidths import GPUS, MAIN, MESH
 from experiments.hidup.clusters import at_rate
 from experiments.hidup.moe_models import MODELS
-from experiments.hidup.planned import PROFILE, row
+from experiments.hidup.moe_plans import PROFILE, row
 from experiments.lib import cli, figures, frames
 from experiments.lib.frames import Row, RowStore
 

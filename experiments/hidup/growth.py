@@ -24,7 +24,7 @@ import autoddl
 from autoddl.search.reductions.objective import SUM, TIME
 from experiments.hidup.bandwidths import MAIN
 from experiments.hidup.moe_models import MODELS
-from experiments.hidup.planned import PROFILE
+from experiments.hidup.moe_plans import PROFILE
 from experiments.lib import cli, figures, frames
 from experiments.lib.frames import Row, RowStore
 

@@ -40,7 +40,7 @@ from autoddl.search.step.overlap import StepSearch
 from experiments.hidup.bandwidths import GPUS, MAIN, MESH
 from experiments.hidup.clusters import at_rate
 from experiments.hidup.moe_models import MODELS
-from experiments.hidup.planned import PROFILE
+from experiments.hidup.moe_plans import PROFILE
 from experiments.lib import cli, figures, frames
 from experiments.lib.frames import Row, RowStore
 

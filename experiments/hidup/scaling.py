@@ -18,7 +18,7 @@ import pandas as pd
 from autoddl.perfmodel import profile as profiles
 from experiments.hidup.clusters import rate, scaled
 from experiments.hidup.moe_models import MODELS
-from experiments.hidup.planned import PROFILE, row
+from experiments.hidup.moe_plans import PROFILE, row
 from experiments.lib import cli, figures, frames
 from experiments.lib.frames import Row, RowStore
 

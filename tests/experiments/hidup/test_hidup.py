@@ -17,7 +17,7 @@ from autoddl.search.baselines import assignments
 from autoddl.search.network.builder import build
 from experiments.hidup import against, bandwidths, growth, noise
 from experiments.hidup.clusters import at_rate, rate, scaled
-from experiments.hidup.planned import placement
+from experiments.hidup.moe_plans import placement
 from experiments.lib import cli
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
