@@ -24,11 +24,12 @@ from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.search.baselines import BASELINES
+from autoddl.search.baselines.axes import live
 from autoddl.search.network.builder import build
 from autoddl.search.network.choices import SignatureLists
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, TIME
-from autoddl.search.solvers.named import SOLVERS
+from autoddl.search.solvers.named import HIDUP, SOLVERS
 from autoddl.units import BYTES, quantity
 
 AUTO = "auto"  # let the planner choose the number of stages
@@ -143,13 +144,18 @@ def read(
         )
     known = profiles.load(profile, device_type=program.device)
     limit = known.device.memory_bytes if memory is None else parse_bytes(memory)
-    most_axes = None if ranks is None else ONEFLOW_LIMITS.axes
+    most_axes = 1 if search == HIDUP else None if ranks is None else ONEFLOW_LIMITS.axes
     if mesh is not None:
         given = mesh_of(mesh, known.levels)
         whole, meshes = _stages_of(given, pipeline), [given]
     else:
         given, whole = None, cluster_of(cluster, known.levels)
         meshes = list(whole.meshes(most_axes))
+    if search == HIDUP and not any(len(live(m.shape)) <= 1 for m in meshes):
+        raise AutoDDLError(
+            f"search: got {HIDUP!r} on {given or whole}; it splits tensors over one axis of a mesh; give "
+            f"mesh='{whole.size}', or another search"
+        )
     lists = engine_signatures(
         program, [n for m in meshes for n in m.shape], strict=strict, engine=engine
     )

@@ -22,7 +22,7 @@ from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, TIME, space
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment, SearchOptions, SearchResult
-from autoddl.search.solvers.named import SOLVERS
+from autoddl.search.solvers.named import HIDUP, SOLVERS
 from autoddl.search.step.overlap import StepSearch
 
 # Measured on GPT-3, a 24-layer GPT, GPT-2 and BERT, each under two or three limits: with about half and
@@ -42,7 +42,8 @@ class ProblemSearch:
     known. Where there are `others` to try, memory that is far too short for these ends the search.
 
     For the time of a step they minimise what the simulation says it takes (search/step), where boxings
-    are ops of the compute stream, and nothing overlaps, compute plus communication.
+    are ops of the compute stream, and nothing overlaps, compute plus communication. HiDup's search finds
+    what its own model takes for the shortest step.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class ProblemSearch:
         self.most = HOPELESS if others else math.inf
         self.assigned = lru_cache(maxsize=KNOWN)(partial(Assigned, self.problem))
         self.steps: StepSearch | None = None
-        if self.chooses and request.objective == TIME and not problem.compute_stream:
+        self.models = request.search == HIDUP
+        timed = request.objective == TIME and not problem.compute_stream
+        if self.chooses and timed and not self.models:
             solver = SOLVERS[request.search]
             self.steps = StepSearch(
                 self.inner, solver, self.assigned, self.limit, limits=limits_of(request.engine)
@@ -171,7 +174,7 @@ class ProblemSearch:
         if not self.chooses:
             result = self.inner.result(request.search, self._fitting(request.search))
         else:
-            known = (*self.starts.values(), *self.again.values())
+            known = () if self.models else (*self.starts.values(), *self.again.values())
             options = SearchOptions(
                 budget=max(0.0, self.begin + self.seconds - time.perf_counter()),
                 stop_gap=max(request.stop_gap, AGAIN) if self.costs_s else request.stop_gap,
@@ -187,6 +190,8 @@ class ProblemSearch:
             result = solver(options)
             self.last = result
         result = replace(result, assignment=self.space.invert(result.assignment))
+        if self.models and request.objective == TIME:
+            result = replace(result, cost_s=self.assigned(result.assignment).step_s)
         self.costs_s.append(result.cost_s)
         return result
 

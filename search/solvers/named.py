@@ -8,13 +8,14 @@ from dataclasses import replace
 from autoddl.search.exact import primal_dual as exact
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import DEFAULTS, SearchOptions, SearchResult
-from autoddl.search.solvers import coordinate, exhaustive, ilp, metropolis
+from autoddl.search.solvers import coordinate, exhaustive, hidup, ilp, metropolis
 from autoddl.search.solvers import random_sampling as random
 
 Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
 """What every solver does; InfeasibleError: nothing fits, or the problem is too large for it."""
 
 FAST_GAP = 0.01
+HIDUP = "hidup"  # has a model of the step of its own, which decides: others' plans are no starts for it
 
 
 def fast(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchResult:
@@ -28,6 +29,7 @@ SOLVERS: Mapping[str, Solver] = {
     "exact": exact.search,
     "exhaustive": exhaustive.search,
     "fast": fast,
+    HIDUP: hidup.search,
     "ilp": ilp.search,
     "metropolis": metropolis.search,
     "random": random.search,

@@ -1,0 +1,157 @@
+"""The fastest strategy for a chain: dynamic programming over its cuts, all undominated strategies kept.
+
+A strategy up to a cut has the communication c and, so far, the computation p of its last stage, and v,
+when half 1 begins to compute it: χ = v + max(c, p), ψ = χ + p. It goes on with a signature of the next
+unit, which adds to p; or it ends the stage, and a move of c' seconds begins the next one with
+v' = max(ψ, χ + c') = χ + max(p, c'). Of several passes (duplex_time.py) c and p are vectors, and what
+depends on them is summed up over the passes.
+
+One strategy dominates another one in the same form if it is not slower whatever follows. Where a stage
+ends, and there is one pass, that is ψ₁ ≤ ψ₂ and χ₁ ≤ χ₂. HiDup asks for ψ₁ ≤ ψ₂ and φ₁ ≤ φ₂, which implies
+it, since χ = ψ + φ, and so keeps more:
+
+    (ψ, χ) = (8, 6) dominates (9, 6), whose φ of −3 is less than −2; of (8, 7) and (9, 6) both are kept.
+
+Source: HiDup §4.2, fig. 4; the comparison of χ is derived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoddl.compiled import compiled
+from autoddl.errors import InfeasibleError
+from autoddl.ragged import Ragged
+from autoddl.search.hidup.chain import Chain, Floats, Ints, Strategy, Unit
+
+# Relative; strategies that differ by less are equal. With half and twice of it the same are found.
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class _Labels:
+    """Strategies up to one cut: by number, the form they are in, v, c and p by pass, and how they came.
+
+    `parent` is the number of the one before, `how` the signature by which it went on; or, of those that
+    begin a stage, -1.
+    """
+
+    form: Ints
+    v: Floats
+    c: Floats
+    p: Floats
+    parent: Ints
+    how: Ints
+
+    def take(self, rows: Ints) -> _Labels:
+        return _Labels(*[column[rows] for column in vars(self).values()])
+
+    def joined(self, other: _Labels) -> _Labels:
+        both = zip(vars(self).values(), vars(other).values(), strict=True)
+        return _Labels(*map(np.concatenate, both))
+
+    @property
+    def chi(self) -> Floats:
+        return np.asarray(self.v + np.maximum(self.c, self.p).sum(axis=1))
+
+    @property
+    def psi(self) -> Floats:
+        return np.asarray(self.chi + self.p.sum(axis=1))
+
+
+def search(chain: Chain, *, printed: bool = False) -> Strategy:
+    """Return the fastest strategy; with `printed` by the paper's own rule, which keeps more.
+
+    Raises:
+        InfeasibleError: no strategy leads to the end.
+    """
+    forms = np.unique(chain.units[0].before)
+    none = np.zeros((len(forms), chain.passes))
+    here = _Labels(forms, none[:, 0], none, none, np.full(len(forms), -1), np.full(len(forms), -1))
+    opened, ran, kept = [here], [_run(here, chain.units[0])], 0
+    for unit, moves in zip(chain.units[1:], chain.moves, strict=True):
+        last = ran[-1]
+        closed = _undominated(last, closed=True, printed=printed)
+        kept += len(closed)
+        begun = replace(last, parent=np.arange(len(last.form)), how=np.full(len(last.form), -2))
+        both = begun.joined(_begun(last, closed, moves))
+        opened.append(both.take(_undominated(both, closed=False, printed=printed)))
+        ran.append(_run(opened[-1], unit))
+    last = ran[-1]
+    at = np.flatnonzero(np.isin(last.form, chain.ends))
+    if not len(at):
+        raise InfeasibleError("chain: no strategy leads to its end")
+    best = int(at[last.psi[at].argmin()])
+    kept += len(_undominated(last, closed=True, printed=printed))
+    signatures, begins, number = [], [], best
+    for place in range(len(ran) - 1, -1, -1):
+        signatures.append(int(ran[place].how[number]))
+        number = int(ran[place].parent[number])
+        if place and opened[place].how[number] == -1:
+            begins.append(place)
+        number = int(opened[place].parent[number])
+    return Strategy(
+        tuple(reversed(signatures)), tuple(reversed(begins)), float(last.psi[best]), kept
+    )
+
+
+def _run(labels: _Labels, unit: Unit) -> _Labels:
+    """Return the labels behind a unit: each with every signature that begins in its form."""
+    forms = max(labels.form.max(initial=0), unit.before.max(initial=0)) + 1
+    rows = Ragged.sorted(labels.form, np.arange(len(labels.form)), int(forms)).take(unit.before)
+    parent, how = rows.items, rows.row
+    return _Labels(
+        unit.after[how], labels.v[parent] + unit.once_s[how], labels.c[parent],
+        labels.p[parent] + unit.seconds[how], parent, how,
+    )  # fmt: skip
+
+
+def _begun(labels: _Labels, closed: Ints, moves: Floats) -> _Labels:
+    """Return labels that begin a stage behind those that end one."""
+    ways = np.isfinite(moves).all(axis=0)[labels.form[closed]]
+    which, form = np.nonzero(ways)
+    parent = closed[which]
+    c = moves[:, labels.form[parent], form].T
+    v = labels.chi[parent] + np.maximum(labels.p[parent], c).sum(axis=1)
+    return _Labels(form, v, c, np.zeros_like(c), parent, np.full(len(form), -1))
+
+
+def _undominated(labels: _Labels, *, closed: bool, printed: bool) -> Ints:
+    """Return the labels that no other one in their form dominates, whose stages end here or may go on."""
+    order = np.lexsort((labels.v, labels.chi, labels.psi, labels.form))
+    some = labels.take(order)
+    return order[_first(some.form, some.v, some.c, some.p, closed, printed)]
+
+
+@compiled
+def _first(form: Ints, v: Floats, c: Floats, p: Floats, closed: bool, printed: bool) -> Ints:
+    """Return those that none before them in their form dominates.
+
+    What one has less, whatever q is added to p and whichever c' follows, is v₂ − v₁ and by pass at least
+
+        min(p₂ − p₁, 0) + min(max(c₂, p₂) − max(c₁, p₁), p₂ − p₁)
+
+    of which the first is attained where c' is 0 or large, the second where q is; q is 0 if stages end.
+    """
+    kept, count, begin = np.empty(len(form), np.int64), 0, 0
+    for new in range(len(form)):
+        if new and form[new] != form[new - 1]:
+            begin = count
+        free = True
+        for place in range(begin, count):
+            old = kept[place]
+            less, longer = v[new] - v[old], False
+            for k in range(c.shape[1]):
+                more = p[new, k] - p[old, k]
+                busy = max(c[new, k], p[new, k]) - max(c[old, k], p[old, k])
+                less += min(more, 0.0) + (busy if closed else min(busy, more))
+                longer |= more > ROUNDING * p[new, k]
+            if less >= -ROUNDING * v[new] and not (printed and longer):
+                free = False
+                break
+        if free:
+            kept[count] = new
+            count += 1
+    return kept[:count]
