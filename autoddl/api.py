@@ -124,8 +124,9 @@ def optimize(
         profile: a file of `python -m autoddl fit-network`, a bundled name, or the bundled default.
         memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
         search: "exact" (the best plan, and the proof that there is no better one), "fast" (within
-            1 % of it), "coordinate" (the paper's), "hidup" (HiDup's, for two halves of a batch in turn, on
-            one mesh axis), "ilp" (slow), "metropolis", "random", "exhaustive" (small problems only), or the name of a baseline to get that as a plan: "data parallel",
+            1 % of it), "coordinate" (the paper's), "hidup" (that of HiDup, for two halves of a batch
+            in turn, on one mesh axis), "ilp" (slow), "metropolis", "random", "exhaustive" (small
+            problems only), or the name of a baseline to get that as a plan: "data parallel",
             "ZeRO 2", "hybrid ZeRO 2", "Megatron", "SUMMA" or "expert parallel", as far as it applies
             to program and mesh.
         objective: "time" of a step in which ops and boxings overlap, the "sum" of compute and

@@ -1,4 +1,4 @@
-"""Hold HiDup's costs and its search against simulation and brute force: `python -m experiments.proofs.hidup`.
+"""Hold HiDup's costs and search against brute force: `python -m experiments.proofs.hidup`.
 
 What two halves of a chain of stages take by equation 5, by its closed form and as two works that are
 simulated has to be the same where every stage communicates. Where some do not the simulation may
@@ -56,8 +56,8 @@ def _times(count: int) -> bool:
             below.append(1 - best_order_s(c, p) / printed_s)
         off[kind] = max(errors) > EXACT, max(map(abs, differ)) > EXACT
         print(
-            f"{count:,} chains, {kind}: eq. 5, (ψ, χ) and the closed form differ by {max(errors):.0e}; the "
-            f"simulation by {min(differ):+.1%} to {max(differ):+.1%}, in "
+            f"{count:,} chains, {kind}: eq. 5, (ψ, χ) and the closed form differ by {max(errors):.0e}; "
+            f"the simulation by {min(differ):+.1%} to {max(differ):+.1%}, in "
             f"{sum(abs(d) > EXACT for d in differ)}; the best order is up to {max(below):.1%} shorter, "
             f"on average {np.mean(below):.1%}"
         )
@@ -119,9 +119,7 @@ def best_order_s(comm_s: Seconds, comp_s: Seconds) -> float:
         part = place[half, every]
         on, takes = 1 - part % 2, seconds[part]
         ends = np.where(
-            takes > 0,
-            np.maximum(ready[half, every], free[on, every]) + takes,
-            ready[half, every],
+            takes > 0, np.maximum(ready[half, every], free[on, every]) + takes, ready[half, every]
         )
         ready[half, every] = ends
         free[on, every] = np.where(takes > 0, ends, free[on, every])
@@ -153,7 +151,9 @@ def random_chain(rng: np.random.Generator, most: int, passes: int) -> Chain:
         units.append(Unit(before, after, rng.exponential(size=(number, passes)), once_s))
     moves = []
     for number in forms[1:-1].tolist():
-        costs = rng.exponential(size=(passes, number, number)) * (rng.random((number, number)) < 0.8)
+        costs = rng.exponential(size=(passes, number, number)) * (
+            rng.random((number, number)) < 0.8
+        )
         costs[:, range(number), range(number)] = 0
         moves.append(costs)
     return Chain(units, moves, np.arange(forms[-1]))

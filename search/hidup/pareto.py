@@ -7,8 +7,8 @@ v' = max(ψ, χ + c') = χ + max(p, c'). Of several passes (duplex_time.py) c an
 depends on them is summed up over the passes.
 
 One strategy dominates another one in the same form if it is not slower whatever follows. Where a stage
-ends, and there is one pass, that is ψ₁ ≤ ψ₂ and χ₁ ≤ χ₂. HiDup asks for ψ₁ ≤ ψ₂ and φ₁ ≤ φ₂, which implies
-it, since χ = ψ + φ, and so keeps more:
+ends, and there is one pass, that is ψ₁ ≤ ψ₂ and χ₁ ≤ χ₂. HiDup asks for ψ₁ ≤ ψ₂ and φ₁ ≤ φ₂, which
+implies it, since χ = ψ + φ, and so keeps more:
 
     (ψ, χ) = (8, 6) dominates (9, 6), whose φ of −3 is less than −2; of (8, 7) and (9, 6) both are kept.
 
@@ -120,9 +120,9 @@ def _begun(labels: _Labels, closed: Ints, moves: Floats) -> _Labels:
 
 def _undominated(labels: _Labels, *, closed: bool, printed: bool) -> Ints:
     """Return the labels that no other one in their form dominates, whose stages end here or may go on."""
-    order = np.lexsort((labels.v, labels.chi, labels.psi, labels.form))
+    order = np.lexsort((labels.chi, labels.psi, labels.form))
     some = labels.take(order)
-    return order[_first(some.form, some.v, some.c, some.p, closed, printed)]
+    return np.asarray(order[_first(some.form, some.v, some.c, some.p, closed, printed)])
 
 
 @compiled

@@ -15,7 +15,7 @@ Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
 """What every solver does; InfeasibleError: nothing fits, or the problem is too large for it."""
 
 FAST_GAP = 0.01
-HIDUP = "hidup"  # has a model of the step of its own, which decides: others' plans are no starts for it
+HIDUP = "hidup"  # a model of its own says what a step takes there, which no other plan improves on
 
 
 def fast(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchResult:

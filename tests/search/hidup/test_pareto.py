@@ -1,0 +1,63 @@
+"""The search of chains: where only one rule keeps a strategy, dead ends, and what comes once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoddl.errors import InfeasibleError
+from autoddl.search.hidup.chain import Chain, Unit
+from autoddl.search.hidup.duplex_time import closed_form_s
+from autoddl.search.hidup.pareto import search
+from experiments.proofs.hidup import random_chain, strategies
+
+
+def unit(*rows: tuple[int, int, float], once_s: float = 0.0) -> Unit:
+    before, after, seconds = zip(*rows, strict=True)
+    once = np.full(len(rows), once_s)
+    return Unit(np.array(before), np.array(after), np.array(seconds, dtype=float)[:, None], once)
+
+
+def moves(rows: list[list[float]]) -> np.ndarray:
+    return np.array([rows], dtype=float)
+
+
+def test_a_longer_stage_is_kept_that_hides_what_follows() -> None:
+    """Form 0 is reached after 4 + 4 s or 5 + 5 s; only a move of 5 s tells, and no move is needed."""
+    chain = Chain(
+        [unit((0, 0, 4), (0, 0, 5), once_s=1), unit((1, 0, 5))], [moves([[0, 5], [5, 0]])],
+        np.array([0]),
+    )  # fmt: skip
+    found = search(chain)
+    assert found.signatures == (0, 0) and found.begins == (1,)
+    assert found.seconds == closed_form_s((0, 5), (4, 5)) + 1
+
+
+def test_a_stage_goes_on_where_forms_stay() -> None:
+    chain = Chain([unit((0, 0, 2)), unit((0, 0, 3))], [moves([[0]])], np.array([0]))
+    found = search(chain)
+    assert found.begins == () and found.seconds == 10
+
+
+def test_what_can_not_be_reached_is_said() -> None:
+    chain = Chain([unit((0, 0, 2)), unit((1, 0, 3))], [moves([[0, np.inf], [1, 0]])], np.array([0]))
+    with pytest.raises(InfeasibleError, match="no strategy"):
+        search(chain)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("seed", range(15))
+def test_no_strategy_is_faster(seed: int, passes: int) -> None:
+    chain = random_chain(np.random.default_rng((seed, passes)), 4, passes)
+    least_s, signatures = min(strategies(chain))
+    for printed in (False, True):
+        found = search(chain, printed=printed)
+        assert found.seconds == pytest.approx(least_s, rel=1e-12)
+        assert found.signatures == signatures
+
+
+def test_the_printed_rule_keeps_twice_as_much() -> None:
+    chains = [random_chain(np.random.default_rng(seed), 6, 1) for seed in range(40)]
+    both = [[search(chain, printed=printed).kept for chain in chains] for printed in (False, True)]
+    assert all(few <= many for few, many in zip(*both, strict=True))
+    assert 2 * sum(both[0]) <= sum(both[1])
