@@ -5,7 +5,7 @@ simulated has to be the same where every stage communicates. Where some do not t
 differ, and any order of the halves' parts may be shorter than turns: both are reported. The search of
 random chains has to find what the best of all signatures and divisions into stages takes, in one pass
 and with a backward pass; and by (ψ, χ) it should keep at most half as much as by (ψ, φ).
-The exit code is 1 where it is not so.
+The exit code is 1 where it is not so. GPTs (gpt2_small) of some layers are planned, to compare.
 """
 
 from __future__ import annotations
@@ -14,21 +14,26 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
 import click
 import numpy as np
 
+import autoddl
 from autoddl.perfmodel.event_simulation import Ints, Works
 from autoddl.ragged import Ragged
+from autoddl.sbp.program import Program
 from autoddl.search.hidup.chain import Chain, Unit
 from autoddl.search.hidup.duplex_time import as_printed_s, closed_form_s, reached
 from autoddl.search.hidup.pareto import search
 from experiments.lib import cli
+from experiments.lib.programs import captured
 
 EXACT = 1e-12  # relative
 LINK, DEVICE = 0, 1
 MOST_STAGES, MOST_UNITS = 5, 6
 HALF = 0.5  # of the points that the paper keeps
+ENOUGH = "10TB"
 
 Seconds = Sequence[float]
 
@@ -36,10 +41,34 @@ Seconds = Sequence[float]
 @click.command(help=__doc__)
 @click.option("--chains", default=1000, show_default=True, help="chains of stages, of each kind")
 @click.option("--searched", default=200, show_default=True, help="chains of units")
-def command(chains: int, searched: int) -> int:
+@click.option("--layers", default="2,4,8", show_default=True, help="of GPTs; none if empty")
+@click.option("--meshes", default="2,4,8", show_default=True, help="of one axis")
+@click.option("--profile", default="a100-2x16", show_default=True, help="file or bundled name")
+@cli.folder("out/hidup")
+def command(
+    chains: int, searched: int, layers: str, meshes: str, profile: str, folder: Path
+) -> int:
     """Do all, and print what comes out."""
     wrong = _times(chains)
-    return cli.MISSED if _searches(searched) or wrong else 0
+    wrong |= _searches(searched)
+    for count in filter(None, layers.split(",")):
+        program = captured(folder / f"gpt_{count}.json", "gpt", "gpt2_small", layers=int(count))
+        for mesh in meshes.split(","):
+            _plans(f"GPT of {count} layers on {mesh}", program, mesh, profile)
+    return cli.MISSED if wrong else 0
+
+
+def _plans(name: str, program: Program, mesh: str, profile: str) -> None:
+    """Print the steps of both searches' plans, with any memory, and how long HiDup's takes."""
+    ours, exact = (
+        autoddl.optimize(program, mesh=mesh, profile=profile, memory=ENOUGH, search=search)
+        for search in ("hidup", "exact")
+    )
+    step_s, least_s = ours.estimate.step_s, exact.estimate.step_s
+    print(
+        f"{name}: {1e3 * step_s:.1f} ms, found in {ours.search.seconds:.2f} s; exact: "
+        f"{1e3 * least_s:.1f} ms, {least_s / step_s - 1:+.1%}"
+    )
 
 
 def _times(count: int) -> bool:
@@ -71,7 +100,7 @@ def _searches(count: int) -> bool:
         for seed in range(count):
             rng = np.random.default_rng((seed, passes))
             chain = random_chain(rng, MOST_UNITS if passes == 1 else MOST_UNITS - 1, passes)
-            least_s = min(total for total, _ in strategies(chain))
+            least_s = min(total for total, _ in assignments(chain))
             both = [search(chain, printed=printed) for printed in (False, True)]
             wrong += any(abs(found.seconds / least_s - 1) > EXACT for found in both)
             kept += [found.kept for found in both] if passes == 1 else 0
@@ -159,8 +188,8 @@ def random_chain(rng: np.random.Generator, most: int, passes: int) -> Chain:
     return Chain(units, moves, np.arange(forms[-1]))
 
 
-def strategies(chain: Chain) -> Iterator[tuple[float, Sequence[int]]]:
-    """Yield what every strategy takes by equation 5, with its signatures.
+def assignments(chain: Chain) -> Iterator[tuple[float, Sequence[int]]]:
+    """Yield what every assignment takes by equation 5, with its signatures.
 
     A backward pass is the rest of one long chain: no communication lies between the two.
     """

@@ -1,1 +1,1 @@
-"""HiDup's search: forms of tensors and stages of a batch whose two halves run in turn."""
+"""HiDup's search: states of tensors, and stages, for a batch whose two halves run in turn."""

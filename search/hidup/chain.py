@@ -1,9 +1,9 @@
-"""A chain of units of a forward pass, and a strategy for it: signatures, and where stages begin.
+"""A chain of units of a forward pass, and an assignment for it: signatures, and where stages begin.
 
-Before each unit, and behind the last one, is a cut with its forms, which are numbered. A signature of a
-unit leads from a form of the cut before it to one of the cut behind it. Forms change on a cut only where
-a stage begins. Seconds are of one half of the batch, for each pass: the forward pass, or that and the
-backward pass, which goes through the same stages in reverse.
+Before each unit, and behind the last one, is a cut. Its forms, which are numbered, are what the states of
+the tensors on it can be. A signature of a unit leads from a form of the cut before it to one of the cut
+behind it. Forms change on a cut only where a stage begins. Seconds are of one half of the batch, for each
+pass: the forward pass, or that and the backward pass, which goes through the same stages in reverse.
 
     two units with signatures 0 → 0 and 1 → 1, a move 0 → 1 of 2 s between them: one stage in form 0, one
     in form 1, or two stages that begin in form 0 and end in form 1.
@@ -54,10 +54,10 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Strategy:
+class ChainAssignment:
     """A signature for each unit, and the units with which the stages but the first begin.
 
-    `seconds` are those of both halves, what comes once included; `kept` counts the strategies for parts
+    `seconds` are those of both halves, what comes once included; `kept` counts the assignments for parts
     of the chain that end a stage and that no other one dominates.
     """
 

@@ -1,12 +1,12 @@
 """A training step as a chain of units: the ops of its forward pass, in the order of the program.
 
 The chain has the ops through which gradients flow from the parameters to the loss. Its cuts are where so
-few of their results are still to be read that all combinations of these tensors' forms can be listed; the
-ops between two cuts are a unit, within which no form changes. Parameters and inputs may be in any form:
-what gathers a parameter, reduces its gradient and updates it comes once, from whichever form it is
-cheapest to keep it in.
+few of their results are still to be read that all combinations of these tensors' states, the forms of the
+cut, can be listed; the ops between two cuts are a unit, within which no state changes. Parameters and
+inputs may be in any state: what gathers a parameter, reduces its gradient and updates it comes once, from
+whichever state it is cheapest to keep it in.
 
-The backward pass is the mirror of the forward pass: a tensor that goes from form A to C there has a
+The backward pass is the mirror of the forward pass: a tensor that goes from state A to C there has a
 gradient that goes from the dual of C to that of A, where S is its own dual and B is that of P. An op's
 gradient takes as many times longer than the op as it does where every device does everything.
 
@@ -31,20 +31,21 @@ from autoddl.perfmodel.redistribution import RedistributionTable
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.state import B, NdSbp, P
-from autoddl.search.hidup.chain import Chain, Floats, Strategy, Unit
+from autoddl.search.hidup.chain import Chain, ChainAssignment, Floats, Unit
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
 
-# Combinations of forms on a cut, at most. With half of it strategies for BERT with experts (base) on 4
+# Forms of a cut, at most. With half of it assignments for BERT with experts (base) on 4
 # and 8 devices are 4 to 12 % longer, with twice of it 1 to 3 % shorter and take four times as long to
 # find; those for GPT, Llama, T5 and VGG13 differ by 0.1 % at most.
 MOST_FORMS = 256
 HALF = 0.5  # of a batch; seconds are those of a whole one
 
-Forms: TypeAlias = tuple[NdSbp, ...]
+Form: TypeAlias = tuple[NdSbp, ...]
+"""The states of all tensors on a cut."""
 Spent: TypeAlias = tuple[float, float, float]
 """Seconds of a half in the forward and the backward pass, and those that come once."""
-Way: TypeAlias = tuple[Forms, Spent, tuple[int, ...]]
-"""The forms of some results, what it takes to get them, and the choices of the ops that make them."""
+Way: TypeAlias = tuple[Form, Spent, tuple[int, ...]]
+"""A form, what it takes to get there, and the choices of the ops on the way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +56,15 @@ class ForwardChain:
     ops: Sequence[Sequence[int]]
     choices: Sequence[Sequence[tuple[int, ...]]]
 
-    def chosen(self, strategy: Strategy) -> Iterator[tuple[int, int]]:
-        """Yield the variables of the chain's ops, and what a strategy chooses for them."""
-        units = zip(self.ops, self.choices, strategy.signatures, strict=True)
+    def chosen(self, assignment: ChainAssignment) -> Iterator[tuple[int, int]]:
+        """Yield the variables of the chain's ops, and what an assignment chooses for them."""
+        units = zip(self.ops, self.choices, assignment.signatures, strict=True)
         for ops, choices, signature in units:
             yield from zip(ops, choices[signature], strict=True)
 
 
 def dual(state: NdSbp, table: RedistributionTable) -> NdSbp:
-    """Return the form of the gradient of a tensor in a form; one device has only one."""
+    """Return the state of the gradient of a tensor in a state; one device has only one."""
     found = NdSbp({B: P, P: B}.get(s, s) for s in state)
     return found if found in table.index else state
 
@@ -97,13 +98,13 @@ class _Maker:
             )
         self.read = {t: place for place, op in enumerate(self.ops) for _, t in op.inputs}
         self.read[self.program.loss or ""] = len(self.ops)
-        self.known: dict[object, dict[Forms, list[Way]]] = {}
+        self.known: dict[object, dict[Form, list[Way]]] = {}
         self.units: dict[object, tuple[Unit, Sequence[tuple[int, ...]]]] = {}
 
     def chain(self) -> ForwardChain:
         """Return the units between cuts, and the moves on these."""
         lives, last = list(self._lives()), len(self.ops)
-        counts = [prod(len(self.forms[t]) for t in live) for live in lives]
+        counts = [prod(len(self.states[t]) for t in live) for live in lives]
         cuts = [n for n, count in enumerate(counts) if count <= MOST_FORMS or n in (0, last)]
         spans = list(itertools.pairwise(cuts))
         made = [self._unit(lives, first, end) for first, end in spans]
@@ -125,8 +126,8 @@ class _Maker:
         yield live
 
     @cached_property
-    def forms(self) -> dict[str, Forms]:
-        """Return the forms in which each result is made or read by ops of the chain."""
+    def states(self) -> dict[str, Form]:
+        """Return the states in which each result is made or read by ops of the chain."""
         found: dict[str, dict[NdSbp, None]] = {t: {} for op in self.ops for _, t in op.outputs}
         for op in self.ops:
             choices = self.network.variables.of(self.variable[op.name]).choices
@@ -135,8 +136,8 @@ class _Maker:
                     found[tensor].update(dict.fromkeys(choice[operand] for choice in choices))
         return {tensor: tuple(states) for tensor, states in found.items()}
 
-    def _combined(self, live: Sequence[str]) -> list[Forms]:
-        return list(itertools.product(*[self.forms[tensor] for tensor in live]))
+    def _combined(self, live: Sequence[str]) -> list[Form]:
+        return list(itertools.product(*[self.states[tensor] for tensor in live]))
 
     def _table(self, tensor: str) -> RedistributionTable:
         return self.network.factors.tables[self._prices(tensor)]
@@ -148,7 +149,7 @@ class _Maker:
         """Return what one half's moves on a cut cost, forward and backward."""
         found = np.zeros((2, 1, 1))
         for tensor in live:
-            states, table = self.forms[tensor], self._table(tensor)
+            states, table = self.states[tensor], self._table(tensor)
             back = [dual(state, table) for state in states]
             one = np.array([_costs(table, states, states), _costs(table, back, back).T])
             rows, size = found.shape[1], len(states)
@@ -164,8 +165,8 @@ class _Maker:
         for tensor in (*lives[first], *[t for op in self.ops[first:last] for _, t in op.operands]):
             names.setdefault(tensor, len(names))
         look = (
-            tuple([self.forms[tensor] for tensor in lives[first]]),
-            tuple([self.forms[tensor] for tensor in lives[last]]),
+            tuple([self.states[tensor] for tensor in lives[first]]),
+            tuple([self.states[tensor] for tensor in lives[last]]),
             tuple([tuple([names[t] for t in live]) for live in lives[first + 1 : last + 1]]),
             tuple([(self._look(op), *[names[t] for _, t in op.operands])
                    for op in self.ops[first:last]]),
@@ -177,10 +178,10 @@ class _Maker:
     def _signatures(
         self, lives: Sequence[Sequence[str]], first: int, last: int
     ) -> tuple[Unit, Sequence[tuple[int, ...]]]:
-        number = {forms: place for place, forms in enumerate(self._combined(lives[last]))}
+        number = {form: place for place, form in enumerate(self._combined(lives[last]))}
         rows = []
-        for before, forms in enumerate(self._combined(lives[first])):
-            ways: list[Way] = [(forms, (0.0, 0.0, 0.0), ())]
+        for before, form in enumerate(self._combined(lives[first])):
+            ways: list[Way] = [(form, (0.0, 0.0, 0.0), ())]
             for place in range(first, last):
                 ways = self._onward(ways, lives[place], place, lives[place + 1])
             rows += [(before, number[after], *spent, choices) for after, spent, choices in ways]
@@ -204,11 +205,11 @@ class _Maker:
         every = [*live, *[tensor for _, tensor in op.outputs]]
         stays = [every.index(tensor) for tensor in then]
         options = self._options(op, here)
-        found: dict[Forms, list[Way]] = {}
-        for forms, spent, choices in ways:
-            wanted = tuple([forms[index] for index in reads])
+        found: dict[Form, list[Way]] = {}
+        for form, spent, choices in ways:
+            wanted = tuple([form[index] for index in reads])
             for made, more, choice in options.get(wanted, ()):
-                both = (*forms, *made)
+                both = (*form, *made)
                 after = tuple([both[index] for index in stays])
                 total = (spent[0] + more[0], spent[1] + more[1], spent[2] + more[2])
                 found.setdefault(after, []).append((after, total, (*choices, *choice)))
@@ -236,13 +237,13 @@ class _Maker:
     def _most_s(self, variable: int) -> float:
         return float(self.network.variables.of(variable).compute_s.max())
 
-    def _options(self, op: Op, here: Sequence[str]) -> dict[Forms, list[Way]]:
-        """Return by the forms of the results that an op reads what it can make of them."""
+    def _options(self, op: Op, here: Sequence[str]) -> dict[Form, list[Way]]:
+        """Return by the states of the results that an op reads what it can make of them."""
         domain = self.network.variables.of(self.variable[op.name])
         key = self._look(op), tuple([here.index(t) if t in here else -1 for _, t in op.inputs])
         if key in self.known:
             return self.known[key]
-        found: dict[Forms, list[Way]] = {}
+        found: dict[Form, list[Way]] = {}
         for number, choice in enumerate(domain.choices):
             wanted = {tensor: choice[operand] for operand, tensor in op.inputs if tensor in here}
             if any(choice[o] != wanted[t] for o, t in op.inputs if t in here):
@@ -254,13 +255,13 @@ class _Maker:
             found.setdefault(tuple(wanted[t] for t in here), []).append(way)
         return self.known.setdefault(key, found)
 
-    def _once_s(self, parameter: str, form: NdSbp) -> float:
-        """Return what comes once for a parameter that is read in a form, stored as is cheapest."""
+    def _once_s(self, parameter: str, state: NdSbp) -> float:
+        """Return what comes once for a parameter that is read in a state, stored as is cheapest."""
         domain = self.network.variables.of(self.held[parameter])
         table, stored = self._table(parameter), [choice[TENSOR] for choice in domain.choices]
-        seconds = domain.compute_s + _costs(table, stored, [form])[:, 0]
+        seconds = domain.compute_s + _costs(table, stored, [state])[:, 0]
         if self.program.parameter[parameter].gradient is not None:
-            seconds = seconds + _costs(table, [dual(form, table)], stored)[0]
+            seconds = seconds + _costs(table, [dual(state, table)], stored)[0]
         return float(seconds.min())
 
 

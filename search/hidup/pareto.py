@@ -1,12 +1,12 @@
-"""The fastest strategy for a chain: dynamic programming over its cuts, all undominated strategies kept.
+"""The fastest assignment of a chain: dynamic programming over cuts that keeps all undominated ones.
 
-A strategy up to a cut has the communication c and, so far, the computation p of its last stage, and v,
+An assignment up to a cut has the communication c and, so far, the computation p of its last stage, and v,
 when half 1 begins to compute it: χ = v + max(c, p), ψ = χ + p. It goes on with a signature of the next
 unit, which adds to p; or it ends the stage, and a move of c' seconds begins the next one with
 v' = max(ψ, χ + c') = χ + max(p, c'). Of several passes (duplex_time.py) c and p are vectors, and what
 depends on them is summed up over the passes.
 
-One strategy dominates another one in the same form if it is not slower whatever follows. Where a stage
+One assignment dominates another one in the same form if it is not slower whatever follows. Where a stage
 ends, and there is one pass, that is ψ₁ ≤ ψ₂ and χ₁ ≤ χ₂. HiDup asks for ψ₁ ≤ ψ₂ and φ₁ ≤ φ₂, which
 implies it, since χ = ψ + φ, and so keeps more:
 
@@ -17,6 +17,7 @@ Source: HiDup §4.2, fig. 4; the comparison of χ is derived.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,18 +25,19 @@ import numpy as np
 from autoddl.compiled import compiled
 from autoddl.errors import InfeasibleError
 from autoddl.ragged import Ragged
-from autoddl.search.hidup.chain import Chain, Floats, Ints, Strategy, Unit
+from autoddl.search.hidup.chain import Chain, ChainAssignment, Floats, Ints, Unit
 
-# Relative; strategies that differ by less are equal. With half and twice of it the same are found.
+# Relative; assignments that differ by less are equal. With half and twice of it the same are found.
 ROUNDING = 1e-12
+BEGUN, GOES_ON = -1, -2
 
 
 @dataclass(frozen=True, eq=False)
 class _Labels:
-    """Strategies up to one cut: by number, the form they are in, v, c and p by pass, and how they came.
+    """Assignments up to one cut: by number, the form they are in, v, c and p by pass, and how they came.
 
-    `parent` is the number of the one before, `how` the signature by which it went on; or, of those that
-    begin a stage, -1.
+    `parent` is the number of the one before; `how` the signature that led here or, on a cut, whether a
+    stage has BEGUN or GOES_ON.
     """
 
     form: Ints
@@ -61,40 +63,49 @@ class _Labels:
         return np.asarray(self.chi + self.p.sum(axis=1))
 
 
-def search(chain: Chain, *, printed: bool = False) -> Strategy:
-    """Return the fastest strategy; with `printed` by the paper's own rule, which keeps more.
+def search(chain: Chain, *, printed: bool = False) -> ChainAssignment:
+    """Return the fastest assignment; with `printed` by the paper's own rule, which keeps more.
 
     Raises:
-        InfeasibleError: no strategy leads to the end.
+        InfeasibleError: no assignment leads to the end.
     """
     forms = np.unique(chain.units[0].before)
     none = np.zeros((len(forms), chain.passes))
-    here = _Labels(forms, none[:, 0], none, none, np.full(len(forms), -1), np.full(len(forms), -1))
+    way = np.full(len(forms), GOES_ON)  # no label comes before
+    here = _Labels(forms, none[:, 0], none, none, way, way)
     opened, ran, kept = [here], [_run(here, chain.units[0])], 0
     for unit, moves in zip(chain.units[1:], chain.moves, strict=True):
         last = ran[-1]
         closed = _undominated(last, closed=True, printed=printed)
         kept += len(closed)
-        begun = replace(last, parent=np.arange(len(last.form)), how=np.full(len(last.form), -2))
+        begun = replace(
+            last, parent=np.arange(len(last.form)), how=np.full(len(last.form), GOES_ON)
+        )
         both = begun.joined(_begun(last, closed, moves))
         opened.append(both.take(_undominated(both, closed=False, printed=printed)))
         ran.append(_run(opened[-1], unit))
     last = ran[-1]
     at = np.flatnonzero(np.isin(last.form, chain.ends))
     if not len(at):
-        raise InfeasibleError("chain: no strategy leads to its end")
+        raise InfeasibleError("chain: no assignment leads to its end")
     best = int(at[last.psi[at].argmin()])
     kept += len(_undominated(last, closed=True, printed=printed))
-    signatures, begins, number = [], [], best
+    signatures, begins = _traced(opened, ran, best)
+    return ChainAssignment(signatures, begins, float(last.psi[best]), kept)
+
+
+def _traced(
+    opened: Sequence[_Labels], ran: Sequence[_Labels], number: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the signatures that led to a label behind the last unit, and where stages began."""
+    signatures, begins = list[int](), list[int]()
     for place in range(len(ran) - 1, -1, -1):
         signatures.append(int(ran[place].how[number]))
         number = int(ran[place].parent[number])
-        if place and opened[place].how[number] == -1:
+        if opened[place].how[number] == BEGUN:
             begins.append(place)
         number = int(opened[place].parent[number])
-    return Strategy(
-        tuple(reversed(signatures)), tuple(reversed(begins)), float(last.psi[best]), kept
-    )
+    return tuple(reversed(signatures)), tuple(reversed(begins))
 
 
 def _run(labels: _Labels, unit: Unit) -> _Labels:
@@ -115,7 +126,7 @@ def _begun(labels: _Labels, closed: Ints, moves: Floats) -> _Labels:
     parent = closed[which]
     c = moves[:, labels.form[parent], form].T
     v = labels.chi[parent] + np.maximum(labels.p[parent], c).sum(axis=1)
-    return _Labels(form, v, c, np.zeros_like(c), parent, np.full(len(form), -1))
+    return _Labels(form, v, c, np.zeros_like(c), parent, np.full(len(form), BEGUN))
 
 
 def _undominated(labels: _Labels, *, closed: bool, printed: bool) -> Ints:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autoddl.search.exact import primal_dual as exact
+from autoddl.search.hidup import chain_search
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import DEFAULTS, SearchOptions, SearchResult
-from autoddl.search.solvers import coordinate, exhaustive, hidup, ilp, metropolis
+from autoddl.search.solvers import coordinate, exhaustive, ilp, metropolis
 from autoddl.search.solvers import random_sampling as random
 
 Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
@@ -29,7 +30,7 @@ SOLVERS: Mapping[str, Solver] = {
     "exact": exact.search,
     "exhaustive": exhaustive.search,
     "fast": fast,
-    HIDUP: hidup.search,
+    HIDUP: chain_search.search,
     "ilp": ilp.search,
     "metropolis": metropolis.search,
     "random": random.search,

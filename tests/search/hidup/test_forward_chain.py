@@ -12,7 +12,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import B, NdSbp, P, S
 from autoddl.search.hidup import pareto
-from autoddl.search.hidup.chain import Chain, Strategy
+from autoddl.search.hidup.chain import Chain, ChainAssignment
 from autoddl.search.hidup.forward_chain import HALF, dual, forward_chain
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
@@ -30,13 +30,13 @@ def problem(name: str, mesh: str = "4") -> CostNetwork:
     return build(PROGRAMS[name], Mesh.parse(mesh), cluster())
 
 
-def spent(chain: Chain, strategy: Strategy) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a strategy computes and communicates for one half, by pass."""
-    chosen = list(zip(chain.units, strategy.signatures, strict=True))
+def spent(chain: Chain, assignment: ChainAssignment) -> tuple[np.ndarray, np.ndarray]:
+    """Return what an assignment computes and communicates for one half, by pass."""
+    chosen = list(zip(chain.units, assignment.signatures, strict=True))
     comp = sum(unit.seconds[signature] for unit, signature in chosen)
     ends = [(unit.before[signature], unit.after[signature]) for unit, signature in chosen]
     comm = np.zeros(2)
-    for begin in strategy.begins:
+    for begin in assignment.begins:
         comm += chain.moves[begin - 1][:, ends[begin - 1][1], ends[begin][0]]
     return comp, comm
 
@@ -57,9 +57,9 @@ def forward_s(network: CostNetwork, point: Sequence[int], variables: Sequence[in
 def test_the_chain_has_the_seconds_of_the_network(name: str) -> None:
     network = problem(name)
     made = forward_chain(network)
-    strategy = pareto.search(made.chain)
-    point = dict(made.chosen(strategy))
-    comp, comm = spent(made.chain, strategy)
+    assignment = pareto.search(made.chain)
+    point = dict(made.chosen(assignment))
+    comp, comm = spent(made.chain, assignment)
     variables = network.variables
     whole = sum(variables.of(v).compute_s[choice] for v, choice in point.items())
     assert comp[0] == pytest.approx(HALF * whole)
@@ -68,7 +68,7 @@ def test_the_chain_has_the_seconds_of_the_network(name: str) -> None:
     moved = HALF * forward_s(network, every, list(point))
     assert comm[0] >= moved * (1 - 1e-9)  # a tensor may take several moves
     if name == "mlp":
-        assert comm[0] == pytest.approx(moved) and strategy.begins
+        assert comm[0] == pytest.approx(moved) and assignment.begins
     assert comp[1] > comp[0]  # a product has two gradients
 
 

@@ -1,4 +1,4 @@
-"""The search of chains: where only one rule keeps a strategy, dead ends, and what comes once."""
+"""The search of chains: where only one rule keeps an assignment, dead ends, and what comes once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.search.hidup.chain import Chain, Unit
 from autoddl.search.hidup.duplex_time import closed_form_s
 from autoddl.search.hidup.pareto import search
-from experiments.proofs.hidup import random_chain, strategies
+from experiments.proofs.hidup import assignments, random_chain
 
 
 def unit(*rows: tuple[int, int, float], once_s: float = 0.0) -> Unit:
@@ -41,15 +41,15 @@ def test_a_stage_goes_on_where_forms_stay() -> None:
 
 def test_what_can_not_be_reached_is_said() -> None:
     chain = Chain([unit((0, 0, 2)), unit((1, 0, 3))], [moves([[0, np.inf], [1, 0]])], np.array([0]))
-    with pytest.raises(InfeasibleError, match="no strategy"):
+    with pytest.raises(InfeasibleError, match="no assignment"):
         search(chain)
 
 
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("seed", range(15))
-def test_no_strategy_is_faster(seed: int, passes: int) -> None:
+def test_no_assignment_is_faster(seed: int, passes: int) -> None:
     chain = random_chain(np.random.default_rng((seed, passes)), 4, passes)
-    least_s, signatures = min(strategies(chain))
+    least_s, signatures = min(assignments(chain))
     for printed in (False, True):
         found = search(chain, printed=printed)
         assert found.seconds == pytest.approx(least_s, rel=1e-12)

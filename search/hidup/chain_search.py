@@ -1,4 +1,4 @@
-"""HiDup's search: forms of tensors for two halves of a batch that run in turn, on one mesh axis.
+"""HiDup's search: states of tensors for two halves of a batch that run in turn, on one mesh axis.
 
 Its own model of a step (search/hidup) decides the signatures of the ops of the forward pass; exact search
 completes them with what costs least in all: the signatures of the backward pass, how parameters are
@@ -39,9 +39,9 @@ def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchRes
     for start in options.starts:
         run.offer(start)
     made = problem.derived(forward_chain)
-    strategy = pareto.search(made.chain)
+    assignment = pareto.search(made.chain)
     domains = everything(problem)
-    for variable, choice in made.chosen(strategy):
+    for variable, choice in made.chosen(assignment):
         domains[variable] = ints([choice])
     space = Restriction.apply(problem, domains)
     left = replace(options, budget=run.left_s(), starts=(), progress=None, after=None)
@@ -54,5 +54,5 @@ def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchRes
             ) from None
     else:
         run.offer(space.invert(rest.assignment))
-        run.evaluations += strategy.kept + rest.evaluations
+        run.evaluations += assignment.kept + rest.evaluations
     return run.result("hidup")

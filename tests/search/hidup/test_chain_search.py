@@ -12,11 +12,10 @@ from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.assigned.assigned_layout import assigned_layout
-from autoddl.search.hidup import pareto
+from autoddl.search.hidup import chain_search, pareto
 from autoddl.search.hidup.forward_chain import forward_chain
 from autoddl.search.network.builder import build
 from autoddl.search.result import SearchOptions
-from autoddl.search.solvers import hidup
 from autoddl.search.solvers.random_sampling import random_assignment
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
@@ -30,7 +29,7 @@ def test_the_plan_is_complete_and_has_the_choices_of_the_chain(
     name: str, mesh: str, tmp_path: Path
 ) -> None:
     network = build(PROGRAMS[name], Mesh.parse(mesh), cluster())
-    found = hidup.search(network)
+    found = chain_search.search(network)
     made = forward_chain(network)
     chosen = dict(made.chosen(pareto.search(made.chain)))
     assert {v: found.assignment[v] for v in chosen} == chosen
@@ -49,9 +48,9 @@ def test_the_plan_is_complete_and_has_the_choices_of_the_chain(
 
 def test_starts_are_kept_where_they_are_cheaper() -> None:
     network = build(PROGRAMS["transformer"], Mesh.parse("2"), cluster())
-    alone = hidup.search(network)
+    alone = chain_search.search(network)
     start = random_assignment(network, 0)
-    both = hidup.search(network, SearchOptions(starts=[start]))
+    both = chain_search.search(network, SearchOptions(starts=[start]))
     assert both.cost_s == min(alone.cost_s, network.cost_s(start))
 
 
@@ -61,7 +60,7 @@ def test_two_axes_are_refused(where: dict[str, str]) -> None:
         optimize(PROGRAMS["mlp"], profile=cluster(), search="hidup", **where)
     assert "\n" not in str(caught.value)
     with pytest.raises(AutoDDLError, match="one axis"):
-        hidup.search(build(PROGRAMS["mlp"], Mesh.parse("2x4"), cluster()))
+        chain_search.search(build(PROGRAMS["mlp"], Mesh.parse("2x4"), cluster()))
 
 
 def test_axes_of_one_device_are_none() -> None:
@@ -71,7 +70,7 @@ def test_axes_of_one_device_are_none() -> None:
 
 def test_what_does_not_fit_is_refused_or_replaced_by_a_baseline() -> None:
     network = build(PROGRAMS["transformer"], Mesh.parse("2"), cluster())
-    found, least = hidup.search(network), network.least_memory_bytes
+    found, least = chain_search.search(network), network.least_memory_bytes
     with pytest.raises(InfeasibleError, match="does not know of memory"):
-        hidup.search(network, SearchOptions(memory_bytes=least))
+        chain_search.search(network, SearchOptions(memory_bytes=least))
     assert found.memory_bytes > least
