@@ -12,7 +12,11 @@ implies it, since χ = ψ + φ, and so keeps more:
 
     (ψ, χ) = (8, 6) dominates (9, 6), whose φ of −3 is less than −2; of (8, 7) and (9, 6) both are kept.
 
-Source: HiDup §4.2, fig. 4; the comparison of χ is derived.
+A longer last stage only helps as far as some communication is left that it can hide. By itself the rule
+keeps ever more of them, as many as there were cuts; so it is asked for c' up to the longest move that is
+left, which is exact as well.
+
+Source: HiDup §4.2, fig. 4; the comparison of χ, and for c' that are bounded, is derived.
 """
 
 from __future__ import annotations
@@ -30,6 +34,11 @@ from autoddl.search.hidup.chain import Chain, ChainAssignment, Floats, Ints, Uni
 # Relative; assignments that differ by less are equal. With half and twice of it the same are found.
 ROUNDING = 1e-12
 BEGUN, GOES_ON = -1, -2
+BOUNDED, CHI, PHI = (
+    "bounded",
+    "chi",
+    "phi",
+)  # rules of dominance: for c' that there are, for any, HiDup's
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +72,8 @@ class _Labels:
         return np.asarray(self.chi + self.p.sum(axis=1))
 
 
-def search(chain: Chain, *, printed: bool = False) -> ChainAssignment:
-    """Return the fastest assignment; with `printed` by the paper's own rule, which keeps more.
+def search(chain: Chain, rule: str = BOUNDED) -> ChainAssignment:
+    """Return the fastest assignment; all rules find it, and those that come later keep more.
 
     Raises:
         InfeasibleError: no assignment leads to the end.
@@ -74,22 +83,24 @@ def search(chain: Chain, *, printed: bool = False) -> ChainAssignment:
     way = np.full(len(forms), GOES_ON)  # no label comes before
     here = _Labels(forms, none[:, 0], none, none, way, way)
     opened, ran, kept = [here], [_run(here, chain.units[0])], 0
-    for unit, moves in zip(chain.units[1:], chain.moves, strict=True):
+    most = _most_s(chain)
+    if rule != BOUNDED:  # no stage takes longer than all units
+        most[:] = sum(unit.seconds.max(axis=0) for unit in chain.units)
+    for place, (unit, moves) in enumerate(zip(chain.units[1:], chain.moves, strict=True)):
         last = ran[-1]
-        closed = _undominated(last, closed=True, printed=printed)
+        closed = _undominated(last, most[place], closed=True, printed=rule == PHI)
         kept += len(closed)
-        begun = replace(
-            last, parent=np.arange(len(last.form)), how=np.full(len(last.form), GOES_ON)
-        )
-        both = begun.joined(_begun(last, closed, moves))
-        opened.append(both.take(_undominated(both, closed=False, printed=printed)))
+        every = np.arange(len(last.form))
+        both = replace(last, parent=every, how=np.full_like(every, GOES_ON))
+        both = both.joined(_begun(last, closed, moves))
+        opened.append(both.take(_undominated(both, most[place], closed=False, printed=rule == PHI)))
         ran.append(_run(opened[-1], unit))
     last = ran[-1]
     at = np.flatnonzero(np.isin(last.form, chain.ends))
     if not len(at):
         raise InfeasibleError("chain: no assignment leads to its end")
     best = int(at[last.psi[at].argmin()])
-    kept += len(_undominated(last, closed=True, printed=printed))
+    kept += len(_undominated(last, most[-1], closed=True, printed=rule == PHI))
     signatures, begins = _traced(opened, ran, best)
     return ChainAssignment(signatures, begins, float(last.psi[best]), kept)
 
@@ -129,22 +140,33 @@ def _begun(labels: _Labels, closed: Ints, moves: Floats) -> _Labels:
     return _Labels(form, v, c, np.zeros_like(c), parent, np.full(len(form), BEGUN))
 
 
-def _undominated(labels: _Labels, *, closed: bool, printed: bool) -> Ints:
+def _most_s(chain: Chain) -> Floats:
+    """Return by cut and pass the longest move that is left, 0 behind the last unit."""
+    longest = [np.where(np.isfinite(m), m, 0.0).max(axis=(1, 2)) for m in chain.moves]
+    none = np.zeros((1, chain.passes))
+    return np.asarray(np.maximum.accumulate(np.array([*none, *longest[::-1]]))[::-1])
+
+
+def _undominated(labels: _Labels, most: Floats, *, closed: bool, printed: bool) -> Ints:
     """Return the labels that no other one in their form dominates, whose stages end here or may go on."""
     order = np.lexsort((labels.chi, labels.psi, labels.form))
     some = labels.take(order)
-    return np.asarray(order[_first(some.form, some.v, some.c, some.p, closed, printed)])
+    return np.asarray(order[_first(some.form, some.v, some.c, some.p, most, closed, printed)])
 
 
 @compiled
-def _first(form: Ints, v: Floats, c: Floats, p: Floats, closed: bool, printed: bool) -> Ints:
+def _first(
+    form: Ints, v: Floats, c: Floats, p: Floats, most: Floats, closed: bool, printed: bool
+) -> Ints:
     """Return those that none before them in their form dominates.
 
-    What one has less, whatever q is added to p and whichever c' follows, is v₂ − v₁ and by pass at least
+    What one has less, whatever q is added to p and whichever c' up to `most` follows, is v₂ − v₁ and by
+    pass at least
 
-        min(p₂ − p₁, 0) + min(max(c₂, p₂) − max(c₁, p₁), p₂ − p₁)
+        min(p₂ − p₁, max(most, p₂) − max(most, p₁)) + min(max(c₂, p₂) − max(c₁, p₁), p₂ − p₁)
 
-    of which the first is attained where c' is 0 or large, the second where q is; q is 0 if stages end.
+    of which the first is attained where c' is 0 or `most`, the second where q is 0 or large; it is 0 if
+    stages end.
     """
     kept, count, begin = np.empty(len(form), np.int64), 0, 0
     for new in range(len(form)):
@@ -157,7 +179,8 @@ def _first(form: Ints, v: Floats, c: Floats, p: Floats, closed: bool, printed: b
             for k in range(c.shape[1]):
                 more = p[new, k] - p[old, k]
                 busy = max(c[new, k], p[new, k]) - max(c[old, k], p[old, k])
-                less += min(more, 0.0) + (busy if closed else min(busy, more))
+                hidden = max(most[k], p[new, k]) - max(most[k], p[old, k]) if more > 0 else more
+                less += hidden + (busy if closed else min(busy, more))
                 longer |= more > ROUNDING * p[new, k]
             if less >= -ROUNDING * v[new] and not (printed and longer):
                 free = False

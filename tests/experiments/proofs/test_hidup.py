@@ -41,8 +41,8 @@ def test_a_wrong_formula_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_search_that_misses_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = hidup.search
 
-    def worse(chain: Chain, *, printed: bool = False) -> ChainAssignment:
-        found = right(chain, printed=printed)
+    def worse(chain: Chain, rule: str) -> ChainAssignment:
+        found = right(chain, rule)
         return replace(found, seconds=found.seconds * 1.001)
 
     monkeypatch.setattr(hidup, "search", worse)

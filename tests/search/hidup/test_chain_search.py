@@ -68,7 +68,7 @@ def test_axes_of_one_device_are_none() -> None:
     assert plan.search.solver == "hidup"
 
 
-def test_what_does_not_fit_is_refused_or_replaced_by_a_baseline() -> None:
+def test_what_does_not_fit_is_refused() -> None:
     network = build(PROGRAMS["transformer"], Mesh.parse("2"), cluster())
     found, least = chain_search.search(network), network.least_memory_bytes
     with pytest.raises(InfeasibleError, match="does not know of memory"):
