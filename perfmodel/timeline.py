@@ -26,7 +26,7 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.step_cost import Price, StepPrices, Totals
 from autoddl.ragged import Ragged
-from autoddl.sbp.layout import Layout
+from autoddl.sbp.layout import NONE, Layout
 from autoddl.sbp.mesh import Mesh
 
 # Relative. With it 7 of 10 plans took what was predicted ± uncertainty on testbeds of four ranks
@@ -68,15 +68,16 @@ class StepTimeline:
     A tensor's boxings start when it has been made, one behind the other; its readers wait for the last.
     A parameter's update waits for those that read it. Where nothing `overlaps`, since boxings are ops of
     the compute stream, they are the device's work. If it `orders`, ops go in a better order than that in
-    which they are ready, where one is found; else as the layout says.
+    which they are ready, where one is found and no boxing waits for an op; else as the layout says.
     """
 
     def __init__(
         self, prices: StepPrices, layout: Layout, *, overlaps: bool = True, orders: bool = False
     ) -> None:
         self.mesh, self.profile = prices.mesh, prices.profile
-        self.overlaps, self.orders = overlaps, orders and overlaps
         self.layout, self.program, moves = layout, layout.program, layout.moves
+        self.overlaps = overlaps
+        self.orders = orders and overlaps and not (moves.after != NONE).any()
         self.cost = cost = prices.step(layout)
         columns = self.program.columns
         maker, output = columns.maker[moves.tensor], columns.output[moves.tensor]

@@ -9,6 +9,7 @@ from autoddl.perfmodel.oneflow.memory import estimate as estimate_memory
 from autoddl.perfmodel.timeline import Prediction, StepTimeline
 from autoddl.plan.value import Estimate
 from autoddl.sbp.layout import Layout
+from autoddl.sbp.rewrites.recomputation import PREFIX
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment, Point
@@ -38,7 +39,7 @@ class Assigned:
         problem = self.problem
         return StepTimeline(
             problem.setting.prices, assigned_layout(problem, self.assignment),
-            overlaps=not problem.compute_stream, orders=True,
+            overlaps=not problem.compute_stream, orders=problem.derived(_may_be_ordered),
         )  # fmt: skip
 
     @cached_property
@@ -73,3 +74,8 @@ class Assigned:
             name, *self.costs_s, self.memory_bytes,
             uncertainty_s=found.uncertainty_s, overlap_s=found.overlap_s,
         )  # fmt: skip
+
+
+def _may_be_ordered(problem: CostNetwork) -> bool:
+    """Tell whether ops may go in another order; what OneFlow computes again has one already."""
+    return not any(op.name.startswith(PREFIX) for op in problem.program.ops)

@@ -43,7 +43,6 @@ def test_random_plans_are_in_parity(
     (result,) = (run for run in parity(mesh).runs if run["model"] == model)
     assert ExecutionReport([result]).faults == ()
     assert result["redistributions"] > 0
-    assert result["ordered"] > 0
     assert result["moved"] > 10 * TOLERANCE  # else parity would say little
 
 

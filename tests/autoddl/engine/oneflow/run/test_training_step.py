@@ -46,6 +46,12 @@ def test_tensors_may_wait_for_the_backward_pass_in_any_state(seen: Any) -> None:
         assert min(rank["late"]) > 2
 
 
+def test_ops_may_go_in_another_order(seen: Any) -> None:
+    for rank in seen:
+        if "late" in rank:
+            assert rank["ordered"] == pytest.approx(rank["reference"], abs=1e-5)
+
+
 def test_trained_weights_survive_save_and_load(seen: Any) -> None:
     for rank in seen:
         assert rank["trained"] < 1e-5
