@@ -3,6 +3,8 @@
 A resource does one thing at a time. Of what is ready goes first what has the least rank, and among
 equals what was ready first. Works 0 and 1 need the device for 3 s each, work 2 needs a link for 2 s once
 0 has ended: they run from 0 to 3, 3 to 6 and 3 to 5 s.
+Where works on the device take 1.5 times as long beside that link, work 1 has done 2/1.5 of its 3 s when
+the link ends and runs until 6.67 s.
 
 What each part waited for last, another one on its resource or one that its work needs, makes a critical
 path: here 0, then 1. Its parts follow one another without a pause and add up to the end of all.
@@ -10,7 +12,7 @@ path: here 0, then 1. Its parts follow one another without a pause and add up to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
@@ -20,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.compiled import compiled
-from autoddl.perfmodel.resources import ResourceParts
+from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.ragged import Ragged
 
 Ints = npt.NDArray[np.int64]
@@ -32,7 +34,9 @@ class Graph(NamedTuple):
 
     The parts of work n, which it runs in turn, stand from `begin[n]` to `begin[n + 1]`: the `resource`
     and the seconds on it. `later` has, from `first[n]` to `first[n + 1]`, the works that wait for it;
-    `waits` how many each waits for. Of what has been ready at one time the first goes first.
+    `waits` how many each waits for. Of what has been ready at one time the first goes first. While
+    a part runs on another resource r, those on `slowed` take 1 + `slow[r]` times as long, by the
+    largest of these; -1 is none.
     """
 
     begin: Ints
@@ -41,6 +45,8 @@ class Graph(NamedTuple):
     waits: Ints
     first: Ints
     later: Ints
+    slow: Floats
+    slowed: int
 
 
 def by_number(works: Sequence[ResourceParts]) -> tuple[list[str], Ragged, Floats]:
@@ -90,14 +96,21 @@ class Works:
     @classmethod
     def of(
         cls, names: Sequence[str], resources: Sequence[str], resource: Ragged, seconds: Floats,
-        first: Ints, then: Ints,
+        first: Ints, then: Ints, slow: Mapping[str, float] | None = None,
     ) -> Works:  # fmt: skip
-        """Return works; that with the number `then[i]` waits for that with the number `first[i]`."""
+        """Return works; that with the number `then[i]` waits for that with the number `first[i]`.
+
+        `slow` says how much longer parts on the device take beside those on other resources.
+        """
         later, waits = (
             Ragged.sorted(first, then, len(names)),
             np.bincount(then, minlength=len(names)),
         )
-        return cls(names, resources, Graph(*resource, seconds, waits, *later))
+        factors = np.array([(slow or {}).get(name, 0.0) for name in resources], dtype=np.float64)
+        slowed = list(resources).index(DEVICE) if factors.any() and DEVICE in resources else -1
+        return cls(
+            names, resources, Graph(*resource, seconds, waits, *later, slow=factors, slowed=slowed)
+        )
 
     def run(self, ranks: Floats | None = None) -> SimulatedRun:
         """Return what runs when, with all ranks the same if none are given."""
@@ -126,7 +139,8 @@ class Works:
         begin = graph.begin[-1] - graph.begin[::-1]
         parts = Ragged(begin, graph.resource[::-1].copy()), graph.seconds[::-1].copy()
         firsts, thens = count - 1 - graph.later, count - 1 - first
-        return Works.of(self.names[::-1], self.resources, *parts, firsts, thens)
+        slow = dict(zip(self.resources, graph.slow.tolist(), strict=True))
+        return Works.of(self.names[::-1], self.resources, *parts, firsts, thens, slow)
 
     def spans(self) -> list[ResourceSpan]:
         """Return all parts in the order in which they start."""
@@ -204,7 +218,8 @@ def critical_s(who: Ints, when: Floats, before: Ints, works: int) -> Floats:
 @compiled
 def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints, Floats]:
     """Return the fields of a SimulatedRun; on each resource what has the least rank goes first, then
-    what was ready first.
+    what was ready first. Seconds are those of a part that nothing slows; what is left of them is
+    stretched whenever the pace changes.
     """
     count, parts = len(graph.waits), len(graph.seconds)
     who, when = np.empty((parts, 2), np.int64), np.empty((parts, 2))
@@ -216,7 +231,7 @@ def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints
     queues = [[(0.0, 0.0, 0) for _ in range(0)] for _ in range(resources)]
     busy, until = np.full(resources, -1), np.full(resources + 1, np.inf)  # none runs on the last
     moving, moved = np.empty(count, np.int64), 0
-    done, now = 0, 0.0
+    done, now, pace = 0, 0.0, 1.0
     for work in range(count):
         if waits[work] == 0:
             moving[moved] = work
@@ -260,6 +275,16 @@ def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints
                 who[done, 0], who[done, 1] = work, at[work] - graph.begin[work]
                 when[done, 0], when[done, 1] = now, until[resource]
                 done += 1
+                if resource == graph.slowed:
+                    pace = 1.0
+        if graph.slowed >= 0 and busy[graph.slowed] >= 0:
+            wanted = 1.0
+            for resource in range(resources):
+                if resource != graph.slowed and busy[resource] >= 0:
+                    wanted = max(wanted, 1.0 + graph.slow[resource])
+            if wanted != pace:
+                until[graph.slowed] = now + (until[graph.slowed] - now) * (wanted / pace)
+                when[last[graph.slowed], 1], pace = until[graph.slowed], wanted
         now = until.min()
         if now == np.inf:
             return who[:done], when[:done], before[:done], ended_s

@@ -133,8 +133,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     g of them take 1 + sharing·(g − 1) times the β of one. 1 is one NIC for each node, 0 a link for each
     device. Without an entry it is 1 for outer levels and 0 for the innermost. `overlap` says by level,
     from 0 to 1, which share of a boxing leaves the device free for ops (perfmodel.timeline). Without
-    an entry it is 1, and 0 for the innermost level of CPU ranks, who copy the bytes themselves. `mode`
-    says what was timed: "graph" (boxing in nn.Graph), "eager" or "" where neither was.
+    an entry it is assumed: 1, and 0 for the innermost level of CPU ranks, who copy the bytes themselves.
+    `interference` says by level how much longer ops take beside that share (0.14: 14 %), 0 without an
+    entry. `mode` says what was timed: "graph" (boxing in nn.Graph), "eager" or "" where neither was.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     licence: str = ""
     sharing: Mapping[str, float] = {}
     overlap: Mapping[str, float] = {}
+    interference: Mapping[str, float] = {}
     mode: str = ""
 
     def __post_init__(self) -> None:
@@ -162,12 +164,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         for what, shares, meaning in (
             ("sharing", self.sharing, _SHARING),
             ("overlap", self.overlap, _OVERLAP),
+            ("interference", self.interference, None),
         ):
             for level, share in shares.items():
                 if level not in self.levels:
                     raise FieldError(f"{what} of {level!r}; levels are {', '.join(self.levels)}")
                 _check_number(share, f"{what}[{level}]", least=0.0)
-                if share > 1:
+                if meaning and share > 1:
                     raise FieldError(
                         f"{what}[{level}] is {share!r}; allowed: 0 ({meaning[0]}) to 1 ({meaning[1]})"
                     )
@@ -220,6 +223,19 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         """Return which share of a boxing over links of `level` leaves the device free, 0 to 1."""
         copies = self.device_type == "cpu" and level == self.levels[-1]
         return self.overlap.get(level, 0.0 if copies else 1.0)
+
+    @property
+    def assumed_overlap(self) -> tuple[str, ...]:
+        """Return the levels whose overlap is assumed."""
+        return tuple(level for level in self.levels if level not in self.overlap)
+
+    def slowed(self, level: str) -> float:
+        """Return how much longer ops take beside a boxing over links of `level`, 0 for not at all."""
+        return self.interference.get(level, 0.0)
+
+    def hidden(self, level: str) -> float:
+        """Return which share of a boxing hides behind ops: its overlap, less what that costs them."""
+        return self.overlapped(level) / (1 + self.slowed(level))
 
     def parts(self, level: str | None, seconds: float) -> ResourceParts:
         """Return on which resources a boxing over links of `level` runs for how long; None is local."""

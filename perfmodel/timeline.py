@@ -3,7 +3,8 @@
 All devices do the same at the same time, so one stands for all. It runs its ops one after another, in
 the order that the layout says, if it does (list_schedule.py finds one), else in that in which their
 inputs arrive, as OneFlow's actors do; boxings that cross a level of the cluster go one after another
-over its links. An op and a boxing, or boxings of two levels, run at once.
+over its links. An op and a boxing, or boxings of two levels, run at once;
+beside a boxing an op takes longer where Profile.interference says so.
 
 Ops a and b of 3 s each, and a boxing of 2 s over links between a and op c of 1 s: c starts when b ends,
 after 6 s, since the boxing is over after 5 s; the step takes 7 s where the sum is 9 s.
@@ -182,7 +183,7 @@ class StepTimeline:
         names = [op.name for op in self.program.ops]
         names += [tensors[move] for move in self.boxing.row.tolist()]
         names = [names[work] for work in order.tolist()]
-        return Works.of(names, *self._parts(order), first, then)
+        return Works.of(names, *self._parts(order), first, then, slow=self.profile.interference)
 
     @cached_property
     def _order(self) -> Ints:
@@ -224,7 +225,8 @@ class StepTimeline:
         """Return seconds that the simulated step does not go below.
 
         A resource is busy from the first time on at which the maker of some tensor that it moves has
-        ended. An op ends after those that it waits for, whatever moves between them.
+        ended. An op ends after those that it waits for, whatever moves between them. Boxings beside it
+        only make it longer.
         """
         before = Ragged.sorted(*self.program.columns.waits, len(self.compute_s))
         ended = np.append(earliest_ends(self.compute_s, *before), 0.0)  # the last: there at once

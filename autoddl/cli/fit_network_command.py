@@ -129,6 +129,11 @@ def command(more: tuple[Path, ...], **values: Any) -> None:
             f"concurrent groups share a link of level {level} to {100 * share:.0f} %"
             for level, share in profile.sharing.items()
         ]
+        shared += [
+            f"boxings over level {level} leave the device free for {100 * share:.0f} % of their time, "
+            f"in which ops take {100 * profile.slowed(level):.0f} % longer"
+            for level, share in profile.overlap.items()
+        ]
         wrote = [] if options.output is None else [f"wrote {options.output}"]
         closing = [*shared, profile.source, *wrote]
         show(profile, summary(profile), closing, as_json=options.as_json)
@@ -163,7 +168,7 @@ def _measured(options: SimpleNamespace) -> Profile | None:
     partial = options.output and options.output.with_name(options.output.name + ".partial")
     campaign = LinkCampaign(settings, partial, fresh=options.fresh)
     carry_out(_PREFIX, campaign, job)
-    fits = fits_of(campaign.timings, settings.modes)
+    fits = fits_of(campaign.timings, settings.modes, campaign.overlaps)
     name = options.output.stem if options.output else "measured"
     profile = profile_of(fits, settings, name=name, device=device or campaign.device)
     write_all(campaign, _files(profile, fits, options))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +144,13 @@ def read(
             "pass mesh='2x4' (nodes x devices), or cluster='2x4' to search all its meshes"
         )
     known = profiles.load(profile, device_type=program.device)
+    assumed = ", ".join(known.assumed_overlap)
+    if assumed and isinstance(profile, str | Path) and str(profile) not in profiles.bundled():
+        warnings.warn(
+            f"profile {profile}: how far boxings over level {assumed} overlap with ops is assumed, not "
+            f"measured; {profiles.AGAIN}",
+            stacklevel=4,
+        )
     limit = known.device.memory_bytes if memory is None else parse_bytes(memory)
     most_axes = 1 if search == HIDUP else None if ranks is None else ONEFLOW_LIMITS.axes
     if mesh is not None:

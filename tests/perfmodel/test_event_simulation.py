@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +94,45 @@ def test_the_critical_path_is_what_the_end_waits_for() -> None:
     assert works_of([first, boxing, other, reader]).critical_s().tolist() == [1, 5, 0, 1]
     queued = SimulatedWork("b", ((DEVICE, 7.0),), waits=1)
     assert works_of([first, boxing, queued, reader]).critical_s().tolist() == [1, 0, 7, 1]
+
+
+def test_an_op_takes_longer_while_a_boxing_runs_beside_it() -> None:
+    op, boxing = SimulatedWork("a", ((DEVICE, 6.0),)), SimulatedWork("x", (("node", 3.0),))
+    assert works_of([op, boxing], {"node": 0.5}).end_s == 3 + (6 - 3 / 1.5)
+    short = SimulatedWork("a", ((DEVICE, 1.0),), next=[1])
+    begun = SimulatedWork("x", (("node", 3.0),), waits=1)
+    other = SimulatedWork("b", ((DEVICE, 1.0),))  # before the boxing for 0 s, beside it for 1.5 s
+    spans = works_of([short, begun, other], {"node": 0.5}).spans()
+    assert [(s.name, s.start_s, s.end_s) for s in spans] == [
+        ("a", 0.0, 1.0), ("b", 1.0, 2.5), ("x", 1.0, 4.0),
+    ]  # fmt: skip
+    two = [op, boxing, SimulatedWork("y", (("gpu", 1.0),))]  # the worse of both counts
+    took = works_of(two, {"node": 0.5, "gpu": 1.0}).end_s
+    assert took == pytest.approx(3 + (6 - 1 / 2 - 2 / 1.5))
+
+
+@given(graphs())
+def test_slowed_ops_do_all_their_work(found: list[SimulatedWork]) -> None:
+    slow = {"node": 0.5, "gpu": 1.0}
+    works = works_of(found, slow)
+    spans = works.spans()
+    links = [s for s in spans if s.resource != DEVICE]
+    for span in spans:
+        work = found[int(span.name)]
+        nominal = sorted(s for r, s in work.parts if r == span.resource)
+        times = sorted({span.start_s, span.end_s} | {
+            t for s in links for t in (s.start_s, s.end_s) if span.start_s < t < span.end_s
+        })  # fmt: skip
+        done = 0.0
+        for a, b in itertools.pairwise(times):
+            beside = [slow[s.resource] for s in links if s.start_s <= a and b <= s.end_s]
+            done += (b - a) / (1 + max(beside, default=0.0) * (span.resource == DEVICE))
+        assert any(abs(done - s) < 1e-9 for s in nominal)
+    assert works.end_s == max((s.end_s for s in spans), default=0.0)
+    assert abs(sum(works.critical_s()) - works.end_s) < 1e-9
+    for resource in (DEVICE, *slow):
+        busy = sum(s for work in found for r, s in work.parts if r == resource)
+        assert works.end_s >= busy - 1e-9
 
 
 @given(graphs())

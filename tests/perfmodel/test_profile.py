@@ -175,6 +175,16 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         r"sharing\[node\] is 1.5; allowed: 0",
         "",
     ),
+    "ops are quicker beside a boxing": (
+        _edit(lambda d: d["interference"].update(node=-0.5)),
+        r"interference\[node\] is -0.5; allowed: a finite number >= 0",
+        "",
+    ),
+    "interference of no level": (
+        _edit(lambda d: d["interference"].update(rack=0.5)),
+        r"interference of 'rack'; levels are node",
+        "",
+    ),
     "more than all overlaps": (
         _edit(lambda d: d["overlap"].update(node=-0.5)),
         r"overlap\[node\] is -0.5; allowed: a finite number >= 0",
@@ -347,3 +357,10 @@ def test_the_default_for_cpus_was_measured_on_four_ranks() -> None:
 def test_what_overlaps(device_type: str, level: str, expected: float) -> None:
     assert replace(PROFILE, device_type=device_type).overlapped(level) == expected
     assert replace(PROFILE, overlap={}).overlapped("node") == 1.0
+
+
+def test_what_hides_costs_ops_something() -> None:
+    assert (PROFILE.slowed("node"), PROFILE.hidden("node")) == (0.0, 0.75)
+    slow = replace(PROFILE, interference={"node": 0.5})
+    assert (slow.slowed("node"), slow.hidden("node")) == (0.5, 0.5)
+    assert PROFILE.assumed_overlap == ("gpu",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,8 +21,8 @@ class SimulatedWork:
     next: list[int] = field(default_factory=list)
 
 
-def works_of(found: Sequence[SimulatedWork]) -> Works:
+def works_of(found: Sequence[SimulatedWork], slow: Mapping[str, float] | None = None) -> Works:
     pairs = [(number, later) for number, work in enumerate(found) for later in work.next]
     first, then = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     parts = by_number([work.parts for work in found])
-    return Works.of([work.name for work in found], *parts, first, then)
+    return Works.of([work.name for work in found], *parts, first, then, slow)

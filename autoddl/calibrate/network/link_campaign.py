@@ -15,6 +15,8 @@ from autoddl.calibrate.network.link_cases import (
     LinkPart,
     LinkSettings,
     LinkTask,
+    OverlapCase,
+    OverlapTiming,
     RankDevice,
     Timing,
 )
@@ -26,7 +28,7 @@ DEVICE = RankDevice()
 
 
 class LinkCampaign(Campaign[LinkPart]):
-    """Time every case, and the device last; the budget counts from the making of this."""
+    """Time every case, then the device and overlaps; the budget counts from the making of this."""
 
     kind = "fit_network"
 
@@ -36,13 +38,18 @@ class LinkCampaign(Campaign[LinkPart]):
         self.settings = settings
         self._end_s = time.monotonic() + settings.seconds
         device = (DEVICE,) if settings.device else ()
-        parts: tuple[LinkPart, ...] = (*settings.cases(), *device)
+        parts: tuple[LinkPart, ...] = (*settings.cases(), *device, *settings.overlap_cases())
         super().__init__(parts, settings.fingerprint(), partial, fresh=fresh)
 
     @property
     def timings(self) -> list[Timing]:
         """Return what the cases took, in their order."""
-        return [self.found[c] for c in self.parts if c is not DEVICE and c in self.found]
+        return [t for c in self.parts if isinstance(t := self.found.get(c), Timing)]
+
+    @property
+    def overlaps(self) -> list[OverlapTiming]:
+        """Return what ops and boxings took beside each other."""
+        return [t for c in self.parts if isinstance(t := self.found.get(c), OverlapTiming)]
 
     @property
     def device(self) -> Device:
@@ -57,7 +64,11 @@ class LinkCampaign(Campaign[LinkPart]):
         """See `Campaign.read`."""
         if "device" in line:
             return DEVICE, dict(line["device"])
-        timing = msgspec.convert(line["row"], Timing)
+        timing: Timing | OverlapTiming
+        if "overlap" in line:
+            timing = msgspec.convert(line["overlap"], OverlapTiming)
+        else:
+            timing = msgspec.convert(line["row"], Timing)
         return timing.case, timing
 
     def task(self, batch: Sequence[LinkPart], left: Sequence[LinkPart]) -> LinkTask:
@@ -70,8 +81,9 @@ class LinkCampaign(Campaign[LinkPart]):
             budget_s=max(0.0, self._end_s - time.monotonic()) * share,
             device=DEVICE in batch,
             more=len(batch) < len(left),
+            overlaps=tuple(p for p in batch if isinstance(p, OverlapCase)),
         )
 
     def lines(self, part: LinkPart) -> int:
         """Return how often the ranks report a part: a case in every pass."""
-        return 1 if part is DEVICE else self.settings.passes
+        return self.settings.passes if isinstance(part, CollectiveCase) else 1

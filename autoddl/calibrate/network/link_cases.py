@@ -22,6 +22,9 @@ _BUFFERS_PER_STEP = 8  # messages that one step of a chain and of its twin hold
 MOST_STEPS, _QUICK_STEPS = 16, 4
 _LONG = 4 << 20  # bytes
 _PAIRED = 2.5
+# Long enough to be seen beside the noise of a call. With half of it loopback's boxings drown; with twice
+# a graph at 500 Mbit/s takes half a second.
+_BESIDE_BYTES, _BESIDE_STEPS = 1 << 20, 8
 
 MODES = ("graph", "eager", "both")
 SIZES = tuple(1 << k for k in (14, 16, 18, 20, 22, 24))
@@ -103,7 +106,33 @@ class RankDevice:
     needed: ClassVar[bool] = True
 
 
-LinkPart = CollectiveCase | RankDevice
+@dataclass(frozen=True)
+class OverlapCase:
+    """A chain of boxings and one of ops, which are timed alone and together.
+
+    The boxings are those of all groups of a level at once. Always in nn.Graph, which runs plans: eager
+    ops and boxings wait for each other in the order of their calls.
+    """
+
+    boxings: CollectiveCase
+    weight: ClassVar[float] = 8.0  # about as long as so many short messages
+    needed: ClassVar[bool] = False
+
+    @property
+    def label(self) -> str:
+        """Return the case in words."""
+        return f"ops beside {self.boxings.label}"
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return about how much memory its graphs take on each rank: with boxings three, one without."""
+        return 4 * self.boxings.memory_bytes
+
+    def __str__(self) -> str:
+        return self.label
+
+
+LinkPart = CollectiveCase | RankDevice | OverlapCase
 
 
 @dataclass(frozen=True)
@@ -168,6 +197,24 @@ class LinkSettings:
         chosen = self.group_sizes
         return tuple(c for c in self._cases() if chosen is None or c.group_size in chosen)
 
+    def overlap_cases(self) -> tuple[OverlapCase, ...]:
+        """Return every collective over the whole of each level; none where only eager mode is measured.
+
+        Pairs are left out: of two ranks that send to each other, one waits. A quick run has two.
+        """
+        if "graph" not in self.modes:
+            return ()
+        whole = ((INSIDE, self.nproc_per_node, 1), (BETWEEN, self.nnodes, self.nproc_per_node))
+        names = [name for name in self.collectives if name != SEND_RECEIVE]
+        return tuple(
+            OverlapCase(
+                CollectiveCase("graph", name, level, size, _BESIDE_BYTES, 1, groups, _BESIDE_STEPS)
+            )
+            for level, size, groups in whole
+            if size > 1
+            for name in names[: 2 if self.quick else None]
+        )
+
     def _cases(self) -> Iterator[CollectiveCase]:
         most_steps = _QUICK_STEPS if self.quick else MOST_STEPS
         for mode in self.modes:
@@ -217,6 +264,7 @@ class LinkTask:
     budget_s: float
     device: bool
     more: bool
+    overlaps: tuple[OverlapCase, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -234,6 +282,23 @@ class Timing:
     min_s: float
     median_s: float
     max_s: float
+
+
+@dataclass(frozen=True)
+class OverlapTiming:
+    """What a case took, in seconds without what a call takes besides.
+
+    `boxings_s` alone, `ops_s` alone, and `together_s` both, of which the ops take longer; then
+    `few_together_s`, of the boxings beside so few ops, `few_ops_s`, that the boxings take longer.
+    """
+
+    case: OverlapCase
+    repetitions: int
+    boxings_s: float
+    ops_s: float
+    together_s: float
+    few_ops_s: float
+    few_together_s: float
 
 
 def sizes_of(least: int, most: int, factor: float) -> tuple[int, ...]:

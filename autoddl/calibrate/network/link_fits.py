@@ -11,10 +11,17 @@ from typing import Any
 from msgspec import structs
 
 from autoddl import store
-from autoddl.calibrate.network.link_cases import SEND_RECEIVE, CollectiveCase, LinkSettings, Timing
+from autoddl.calibrate.network.link_cases import (
+    SEND_RECEIVE,
+    CollectiveCase,
+    LinkSettings,
+    OverlapTiming,
+    Timing,
+)
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.calibration.alpha_beta import Point
 from autoddl.perfmodel.calibration.measurements import links_of, sharing_of
+from autoddl.perfmodel.calibration.overlaps import Attributed, Delays, attributed, delays
 from autoddl.perfmodel.profile import Device, Link, Profile
 
 logger = logging.getLogger(__name__)
@@ -22,15 +29,17 @@ logger = logging.getLogger(__name__)
 COLUMNS = (
     "mode", "collective", "level", "group_size", "inner", "groups", "size_bytes", "steps",
     "repetitions", "seconds", "min_s", "median_s", "max_s", "fitted_s",
+    "boxings_s", "ops_s", "together_s", "few_ops_s", "few_together_s",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class LinkFits:
-    """Measured cases, and by mode the links that were fitted to them."""
+    """Measured cases, by mode the links that were fitted to them, and ops beside boxings."""
 
     rows: tuple[Timing, ...]
     links: dict[str, tuple[Link, ...]]
+    overlaps: tuple[OverlapTiming, ...] = ()
 
     def fitted_s(self, case: CollectiveCase, size_bytes: float) -> float | None:
         """Return what the link fitted to the points of a case says of a message size, if any was."""
@@ -61,18 +70,36 @@ def _points(rows: Iterable[Timing]) -> Iterator[Point]:
             )
 
 
-def fits_of(rows: Sequence[Timing], modes: Sequence[str]) -> LinkFits:
+def fits_of(
+    rows: Sequence[Timing], modes: Sequence[str], overlaps: Sequence[OverlapTiming] = ()
+) -> LinkFits:
     """Fit the links of every mode.
 
     Raises:
         AutoDDLError: noise hid too much to fit anything.
     """
     links = {mode: links_of(_points(r for r in rows if r.case.mode == mode)) for mode in modes}
-    return LinkFits(tuple(rows), links)
+    return LinkFits(tuple(rows), links, tuple(overlaps))
+
+
+def overlaps_of(rows: Iterable[OverlapTiming]) -> dict[str, Attributed]:
+    """Return overlap and interference by level, of the medians over its primitives."""
+    found: dict[str, list[Delays]] = {}
+    for row in rows:
+        boxings = row.case.boxings
+        if min(row.boxings_s, row.few_ops_s) > 0:
+            mine = delays(
+                row.boxings_s, row.ops_s, row.together_s, row.few_ops_s, row.few_together_s
+            )
+            found.setdefault(boxings.level, []).append(mine)
+        else:
+            logger.warning("%s drowned in noise and is left out", row.case)
+    return {level: attributed(mine) for level, mine in found.items()}
 
 
 def profile_of(results: LinkFits, settings: LinkSettings, *, name: str, device: Device) -> Profile:
     """Return the profile of a device and of the links in the first mode."""
+    beside = overlaps_of(results.overlaps)
     nodes, ranks = settings.nnodes, settings.nproc_per_node
     where = (
         f"{nodes} nodes with {ranks} CPU ranks each"
@@ -94,6 +121,8 @@ def profile_of(results: LinkFits, settings: LinkSettings, *, name: str, device: 
         links=_profile_links(links, levels[-1]),
         device=device,
         sharing=sharing_of(in_step, levels),
+        overlap={level: found.overlap for level, found in beside.items()},
+        interference={level: found.interference for level, found in beside.items()},
         mode=mode,
     )
 
@@ -115,11 +144,15 @@ def _profile_links(links: Sequence[Link], innermost: str) -> tuple[Link, ...]:
 
 
 def raw_table(results: LinkFits) -> bytes:
-    """Return the raw measurements as CSV, seconds and bytes."""
+    """Return the raw measurements as CSV, seconds and bytes; last ops beside chains of boxings."""
     rows = []
     for row in results.rows:
         values = asdict(row) | asdict(row.case)
         values |= {"size_bytes": round(row.size_bytes), "steps": row.case.steps}
         values["fitted_s"] = results.fitted_s(row.case, row.size_bytes)
-        rows.append({k: f"{v:.9g}" if isinstance(v, float) else v for k, v in values.items()})
+        rows.append(values)
+    for beside in results.overlaps:
+        values = asdict(beside.case.boxings) | {"steps": beside.case.boxings.steps}
+        rows.append({**values, **asdict(beside)})
+    rows = [{k: f"{v:.9g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows]
     return store.csv_bytes(COLUMNS, rows)

@@ -272,7 +272,7 @@ class Staged:
         phase = next((each for each in PASSES if each in phases), ONCE)
         for price in path:
             axes = price.boxing.axes if price.boxing is not None else ()
-            free = self.problem.profile.overlapped(self.mesh.axes[axes[0]].level if axes else "")
+            free = self.problem.profile.hidden(self.mesh.axes[axes[0]].level if axes else "")
             yield Spent(stage, phase, BOXING, of, price.seconds, free)
 
     def _phase(self, name: str) -> str:

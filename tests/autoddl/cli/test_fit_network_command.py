@@ -187,12 +187,13 @@ def test_interrupted_it_goes_on(
     assert main(["fit-network", *TWO]) == 130
     assert "interrupted\nautoddl fit-network: the same command goes on" in capsys.readouterr().err
     assert main(["fit-network", *TWO]) == 0
-    count = len(runs[-1]["settings"].cases())
+    settings = runs[-1]["settings"]
+    count = len(settings.cases()) + len(settings.overlap_cases())
     assert runs[-1]["rows"] == 3
     assert f"going on with network.json.partial: 3 of {count + 1} parts are there" in (
         capsys.readouterr().err
     )
-    assert len(Path("network.csv").read_text().splitlines()) == 1 + count
+    assert len(Path("network.csv").read_text().splitlines()) == 1 + len(settings.cases())
     assert "network.json.partial" not in files()
 
 
@@ -354,7 +355,8 @@ def test_two_real_ranks_in_both_modes(tmp_path: Path, environment: dict[str, str
     assert "wrote pair.json" in done.stdout
     check(profiles.load(tmp_path / "pair.json"))
     table = (tmp_path / "pair.csv").read_text().splitlines()
-    assert len(table) == 1 + 2 * 2 * 2
+    assert len(table) == 1 + 2 * 2 * 2 + 1  # the last: ops beside the boxings
+    assert set(profiles.load(tmp_path / "pair.json").overlap) == {"gpu"}
     assert not (tmp_path / "pair.json.partial").exists()
 
 

@@ -11,17 +11,21 @@ Floats = npt.NDArray[np.float64]
 
 
 def timing_of(case: CollectiveCase, size_bytes: float, taken: Floats) -> Timing:
-    """Return the row of repeated calls; `taken` is [repetitions, 2], seconds of chain and twin.
-
-    `seconds` is the Hodges–Lehmann estimate of their differences, the median of the means of all
-    pairs of them: a third may be wild, and it repeats nearly as well as the mean. (Of two halves of
-    a measurement on crowded cores, it differed by 17 %, the median by 21 %, quartiles by more.)
-    """
+    """Return the row of repeated calls; `taken` is [repetitions, 2], seconds of chain and twin."""
     each = (taken[:, 0] - taken[:, 1]) / case.steps
-    first, second = np.triu_indices(len(each))
-    typical = float(np.median((each[first] + each[second]) / 2))
+    typical = typical_of(each)
     least, middle, most = (float(x) for x in np.quantile(each, (0, 0.5, 1)))
     return Timing(case, size_bytes, len(each), typical, least, middle, most)
+
+
+def typical_of(values: Floats) -> float:
+    """Return the Hodges–Lehmann estimate, the median of the means of all pairs of values.
+
+    A third may be wild, and it repeats nearly as well as the mean. (Of two halves of a measurement
+    on crowded cores, it differed by 17 %, the median by 21 %, quartiles by more.)
+    """
+    first, second = np.triu_indices(len(values))
+    return float(np.median((values[first] + values[second]) / 2))
 
 
 def in_step(seconds: Floats, calls_s: Floats) -> Floats:

@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ _SLOW_CALLS = 8
 _DEVICE_S, _QUICK_DEVICE_S = 2.0, 0.4  # for each of the device's chains
 _DEVICE_PAIRS = 15
 _DEVICE_HANG_S = 120.0
+_OVERLAP_S, _QUICK_OVERLAP_S = 8.0, 2.0  # for each case, besides the budget
+_OVERLAP_HANG_S = 120.0
 
 # Before the engine is loaded: where another node's rank dies, ours wait for ever in C++.
 if __name__ == "__main__":
@@ -32,23 +34,22 @@ import numpy as np  # noqa: E402
 import oneflow as flow  # noqa: E402
 
 from autoddl.calibrate.network.link_cases import CollectiveCase, LinkTask, Timing  # noqa: E402
-from autoddl.engine.oneflow.probes import boxing_chains, device_chains  # noqa: E402
+from autoddl.engine.oneflow.probes import boxing_chains, device_chains, overlap_chains  # noqa: E402
 from autoddl.engine.oneflow.probes.estimates import timing_of  # noqa: E402
 from autoddl.engine.oneflow.probes.rank_groups import RankGrid  # noqa: E402
 from autoddl.engine.oneflow.probes.stopwatch import (  # noqa: E402
     LEAST_PAIRS,
     Effort,
     Floats,
-    Function,
+    Program,
     call,
     function_of,
     of_all_ranks,
-    pairs,
     report,
+    turns,
 )
 from autoddl.engine.oneflow.run.agree import text_of_rank_0  # noqa: E402
 
-Call = tuple[Function, Sequence[Any]]
 MakeProgram = Callable[[CollectiveCase, RankGrid], boxing_chains.ChainProgram]
 
 
@@ -59,8 +60,8 @@ class _Measuring:
         self.task, self.settings, self.folder = task, task.settings, folder
         self.cluster = RankGrid(self.settings.nnodes, self.settings.nproc_per_node)
         self.least = -(-LEAST_PAIRS // self.settings.passes)
-        self.programs: dict[Any, Call] = {}  # by case, or what twins have in common
-        self.devices: dict[str, tuple[Call, Call]] = {}
+        self.programs: dict[Any, Program] = {}  # by case, or what twins have in common
+        self.devices: dict[str, tuple[Program, Program]] = {}
         self.taken: dict[Any, list[Floats]] = defaultdict(list)  # by case, or chain of the device
         self.begin_s = time.perf_counter()
         self.device_s = 0.0  # that the device took, besides the budget
@@ -85,6 +86,11 @@ class _Measuring:
                 self.device_s += _longest_s(begin_s)
                 if number == passes - 1:
                     report(self.folder, {"device": found})
+        for overlap in self.task.overlaps:
+            faulthandler.dump_traceback_later(_HANG_S + _OVERLAP_HANG_S, exit=True)
+            limit_s = _QUICK_OVERLAP_S if self.settings.quick else _OVERLAP_S
+            timing = overlap_chains.timed(overlap, self.cluster, limit_s)
+            report(self.folder, {"overlap": timing})
 
     def row(self, case: CollectiveCase, limit_s: float) -> Timing:
         """Measure one case in about `limit_s` seconds, building its programs included.
@@ -103,7 +109,7 @@ class _Measuring:
         taken = self.timed(case, chain, twin, Effort(most, warm_up, limit_s - used_s, self.least))
         return timing_of(case, boxing_chains.true_size_bytes(case), taken)
 
-    def built(self, key: Any, case: CollectiveCase, make: MakeProgram, what: str) -> Call:
+    def built(self, key: Any, case: CollectiveCase, make: MakeProgram, what: str) -> Program:
         """Return a program of a case; the first time call it, which compiles a graph, and check it."""
         if key not in self.programs:
             program = make(case, self.cluster)
@@ -113,9 +119,9 @@ class _Measuring:
             self.programs[key] = function, program.inputs
         return self.programs[key]
 
-    def timed(self, key: Any, chain: Call, twin: Call, effort: Effort) -> Floats:
+    def timed(self, key: Any, chain: Program, twin: Program, effort: Effort) -> Floats:
         """Return the seconds of chain and twin, [repetitions, 2], those of earlier passes too."""
-        self.taken[key].append(pairs(chain, twin, effort))
+        self.taken[key].append(turns((chain, twin), effort))
         return np.concatenate(self.taken[key])
 
     def device(self) -> dict[str, Any]:
@@ -136,7 +142,7 @@ class _Measuring:
             }
         return found
 
-    def of_device(self, chain: device_chains.OpChain) -> tuple[Call, Call]:
+    def of_device(self, chain: device_chains.OpChain) -> tuple[Program, Program]:
         """Return the programs of a chain of the device, called once."""
         mesh = flow.placement("cpu", self.cluster.ranks.ravel().tolist())
         inputs = [

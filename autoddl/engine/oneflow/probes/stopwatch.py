@@ -15,9 +15,11 @@ import oneflow as flow
 
 Floats = npt.NDArray[np.float64]
 Function = Callable[..., Any]
+Program = tuple[Function, Sequence[Any]]
+"""What to call, and with which inputs."""
 
 LEAST_PAIRS = 5
-_MOST_BETWEEN_LOOKS = 64  # pairs of calls between two looks at the clock
+_MOST_BETWEEN_LOOKS = 64  # repetitions between two looks at the clock
 
 
 class _Graph(flow.nn.Graph):
@@ -50,9 +52,9 @@ def call(function: Function, inputs: Sequence[Any]) -> tuple[float, Any]:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to repeat: `iterations` pairs at most, `limit_s` seconds, after `warm_up` pairs.
+    """How long to repeat: `iterations` at most, `limit_s` seconds, after `warm_up`.
 
-    There are `least` pairs (if that are no more), whatever the limit.
+    There are `least` repetitions (if that are no more), whatever the limit.
     """
 
     iterations: int
@@ -61,24 +63,22 @@ class Effort:
     least: int = LEAST_PAIRS
 
 
-def pairs(
-    chain: tuple[Function, Sequence[Any]], twin: tuple[Function, Sequence[Any]], effort: Effort
-) -> Floats:
-    """Return the seconds of calls of chain and twin in turn, shape [repetitions, 2].
+def turns(programs: Sequence[Program], effort: Effort) -> Floats:
+    """Return the seconds of calls of programs in turn, shape [repetitions, programs].
 
-    Every repetition lasts until its slowest rank is done. Taking turns, both see the same load of
+    Every repetition lasts until its slowest rank is done. Taking turns, all see the same load of
     the machine. All ranks return the same.
     """
     begin = time.perf_counter()
     for _ in range(effort.warm_up):
-        call(*chain)
-        call(*twin)
-    done = np.empty((0, 2))
+        for program in programs:
+            call(*program)
+    done = np.empty((0, len(programs)))
     count = min(2, effort.iterations)
     while count > 0:
-        seconds = [call(*program)[0] for _ in range(count) for program in (chain, twin)]
+        seconds = [call(*program)[0] for _ in range(count) for program in programs]
         all_ranks = of_all_ranks([*seconds, time.perf_counter() - begin]).max(0)
-        done = np.concatenate([done, all_ranks[:-1].reshape(-1, 2)])
+        done = np.concatenate([done, all_ranks[:-1].reshape(-1, len(programs))])
         left_s = effort.limit_s - float(all_ranks[-1])
         fitting = int(left_s / float(np.median(done.sum(1))))
         count = max(min(fitting, _MOST_BETWEEN_LOOKS, 2 * len(done)), effort.least - len(done))

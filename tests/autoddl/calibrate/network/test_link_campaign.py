@@ -19,6 +19,7 @@ from autoddl.calibrate.network.link_cases import (
     CollectiveCase,
     LinkSettings,
     LinkTask,
+    OverlapTiming,
     Timing,
 )
 from autoddl.calibrate.probe_launches import probe_job
@@ -77,6 +78,9 @@ class Ranks:
                 file.write(line_of(case) + "\n")
             if task.device and done is None:
                 file.write(json.dumps({"device": {"matmul": {}}}) + "\n")
+            for overlap in task.overlaps if done is None else ():
+                timing = OverlapTiming(overlap, 5, 1e-2, 2e-2, 2.2e-2, 5e-3, 1e-2)
+                file.write(msgspec.json.encode({"overlap": timing}).decode() + "\n")
             if done is not None:
                 file.write('{"row": {"ca')  # what a killed rank may leave
         return outcome
@@ -116,7 +120,8 @@ def test_one_launch_measures_all(start: Callable[..., Ranks]) -> None:
     (task,) = ranks.tasks
     assert (task.settings, task.more) == (SMALL, False)
     assert seen[0] == ("starting the ranks", 0.0)
-    assert seen[-1] == ("device", 1.0)
+    assert seen[-1] == ("ops beside all-gather over 2 ranks", 1.0)
+    assert [t.case for t in links.overlaps] == list(SMALL.overlap_cases())
     assert [done for _, done in seen] == sorted(done for _, done in seen)
 
 
@@ -137,12 +142,13 @@ def test_little_memory_makes_several_launches(
     ranks, links = start(), LinkCampaign(settings)
     measure(links)
     assert tuple(case for task in ranks.tasks for case in task.cases) == settings.cases()
+    assert tuple(c for task in ranks.tasks for c in task.overlaps) == settings.overlap_cases()
     for task in ranks.tasks:
-        assert len(task.cases) == 1 or sum(c.memory_bytes for c in task.cases) <= free
+        parts = (*task.cases, *task.overlaps)
+        assert len(parts) <= 1 or sum(c.memory_bytes for c in parts) <= free
     assert len(ranks.tasks) > 1
-    assert [(task.device, task.more) for task in ranks.tasks] == [
-        *[(False, True)] * (len(ranks.tasks) - 1), (True, False)
-    ]  # fmt: skip
+    assert [task.more for task in ranks.tasks] == [True] * (len(ranks.tasks) - 1) + [False]
+    assert sum(task.device for task in ranks.tasks) == 1
 
 
 @pytest.mark.parametrize("outcome", [CRASH, HUNG])
