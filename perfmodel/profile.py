@@ -30,8 +30,8 @@ AGAIN = "measure again with `python -m autoddl fit-network`"
 
 Interval = tuple[float, float]
 
-_SHARING = ("each device has its own link", "one link for all")
-_OVERLAP = ("the device copies every byte itself", "the link works alone")
+_SHARING = "0 (each device has its own link) to 1 (one link for all)"
+_OVERLAP = "0 (the device copies every byte itself) to 1 (the link works alone)"
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -171,9 +171,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
                     raise FieldError(f"{what} of {level!r}; levels are {', '.join(self.levels)}")
                 _check_number(share, f"{what}[{level}]", least=0.0)
                 if meaning and share > 1:
-                    raise FieldError(
-                        f"{what}[{level}] is {share!r}; allowed: 0 ({meaning[0]}) to 1 ({meaning[1]})"
-                    )
+                    raise FieldError(f"{what}[{level}] is {share!r}; allowed: {meaning}")
 
     @cached_property
     def _by_level(self) -> dict[tuple[str, str], list[Link]]:
