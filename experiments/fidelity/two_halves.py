@@ -4,8 +4,9 @@ On two nodes of one rank each, a tensor-parallel MLP (weights cut by columns, th
 result of each pair of layers over the nodes' link. Computed as two halves that share the weights, one
 half can compute while the other's sum is on the way. Both graphs are written by hand here and plan
 nothing: this is what the engine's actors reach by themselves, of 2 × as many ops of half the size.
-For a batch that computes 60 ms and sends 40 ms the most that can be gained is 100 / 60 = 1.67 ×. On
-2 cores and 500 Mbit/s the halves are 1.15–1.16 × faster forward, and 1.10–1.12 × in training.
+For a batch that computes 60 ms and sends 40 ms the most that can be gained is 100 / 60 = 1.67 times. On
+2 cores that other processes shared the halves were 1.09 to 1.17 times as fast forward at 500 Mbit/s,
+and 1.10 to 1.12 times in training.
 
 Both graphs are timed by turns in the same processes, so that a slow phase of the machine hits both.
 """
