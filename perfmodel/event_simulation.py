@@ -112,10 +112,14 @@ class Works:
             names, resources, Graph(*resource, seconds, waits, *later, slow=factors, slowed=slowed)
         )
 
-    def run(self, ranks: Floats | None = None) -> SimulatedRun:
-        """Return what runs when, with all ranks the same if none are given."""
-        ranks = np.zeros(len(self.names)) if ranks is None else ranks
+    def ranked(self, ranks: Floats) -> SimulatedRun:
+        """Return what runs when, where of what is ready the work of the least rank goes first."""
         return SimulatedRun(*run(self.graph, len(self.resources), ranks))
+
+    @cached_property
+    def plain(self) -> SimulatedRun:
+        """Return what runs when, where what was ready first goes first."""
+        return self.ranked(np.zeros(len(self.names)))
 
     def behind(self, first: Ints, then: Ints) -> Works:
         """Return the same works where that with the number `then[i]` waits for `first[i]`, too."""
@@ -128,7 +132,6 @@ class Works:
             self, graph=graph._replace(waits=waits, first=later.start, later=later.items)
         )
 
-    @cached_property
     def mirrored(self) -> Works:
         """Return the works from last to first: each, part by part, once all that waits for it is over.
 
@@ -144,7 +147,7 @@ class Works:
 
     def spans(self) -> list[ResourceSpan]:
         """Return all parts in the order in which they start."""
-        who, when, *_ = self.run()
+        who, when, *_ = self.plain
         resource = self.graph.resource[self.graph.begin[who[:, 0]] + who[:, 1]].tolist()
         return [
             ResourceSpan(self.names[work], self.resources[on], start_s, end_s, work)
@@ -156,11 +159,11 @@ class Works:
     @property
     def end_s(self) -> float:
         """Return when all has run."""
-        return self.run().end_s
+        return self.plain.end_s
 
     def critical_s(self) -> Floats:
         """Return of each work the seconds that lie on the critical path; their sum is `end_s`."""
-        who, when, before, _ = self.run()
+        who, when, before, _ = self.plain
         return critical_s(who, when, before, len(self.names))
 
 

@@ -26,11 +26,10 @@ def ordered(works: Works, mine: Ints) -> Works | None:
 
     None if they end no sooner than as they are ready.
     """
-    plain = works.run()
-    back = works.mirrored.run(-plain.ended[::-1])
+    back = works.mirrored().ranked(-works.plain.ended[::-1])
     latest = -back.ended[::-1]
-    forth = works.run(latest)
-    best, least_s = None, (1 - WORTH) * plain.end_s
+    forth = works.ranked(latest)
+    best, least_s = None, (1 - WORTH) * works.end_s
     for when in (forth.ended, latest):
         turn = mine[when[mine].argsort(kind="stable")]
         chained = works.behind(turn[:-1], turn[1:])

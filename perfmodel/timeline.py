@@ -152,7 +152,7 @@ class StepTimeline:
     def _chain(self) -> dict[str, str]:
         """Return which op each goes behind."""
         works = self.works
-        ended = works.run().ended[self._busy]
+        ended = works.plain.ended[self._busy]
         names = [works.names[work] for work in self._busy[ended.argsort()].tolist()]
         return dict(zip(names[1:], names[:-1], strict=True))
 

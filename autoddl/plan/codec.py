@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -216,13 +217,30 @@ def _check_names(program: Program, part: _PartFile, at: str) -> None:
     for name in layout.inputs:
         if name not in program.inputs:
             raise AutoDDLError(f"{at}.layout.inputs: {shown(name)} is no input of the program")
-    for op in (op for pair in layout.after.items() for op in pair):
-        if op not in program.op:
-            raise AutoDDLError(f"{at}.layout.after: {shown(op)} is no op of the program")
+    if layout.after:
+        _check_order(program, layout.after, f"{at}.layout.after")
     for item in layout.redistributions:
         for op in (item.after, *(op for op, _ in item.readers)):
             if op not in program.op and op not in ("", OUTPUT):
                 raise AutoDDLError(f"{at}.layout.redistributions: {shown(op)} is no op")
+
+
+def _check_order(program: Program, after: Mapping[str, str], at: str) -> None:
+    """Raise where ops wait for what is none, or for each other; OneFlow would abort."""
+    readers, updates = program.overwritten
+    waits = [set(ops) for ops in program.columns.before]
+    for reader, update in zip(readers.tolist(), updates.tolist(), strict=True):
+        waits[update].add(reader)
+    for op, before in after.items():
+        for name in (op, before):
+            if name not in program.op:
+                raise AutoDDLError(f"{at}: {shown(name)} is no op of the program")
+        waits[program.columns.place[op]].add(program.columns.place[before])
+    try:
+        TopologicalSorter(dict(enumerate(waits))).prepare()
+    except CycleError as error:
+        op = program.ops[error.args[1][0]].name
+        raise AutoDDLError(f"{at}: op {shown(op)} waits for itself") from None
 
 
 def _check(plan: PlanValue) -> None:

@@ -129,13 +129,9 @@ class NoisyPrices(StepPrices):
 
 def noisy(network: CostNetwork, factors: Floats) -> CostNetwork:
     """Return the network in which ops take so many times as long; a parameter's op is its update."""
-    variables, program = network.variables, network.program
-    place, op = program.columns.place, variables.op.copy()
-    updates = {p.tensor: place[p.update] for p in program.parameters if p.update is not None}
-    for variable in variables.where("parameter").tolist():
-        op[variable] = updates.get(variables.name[variable], -1)
+    op = network.timed_ops
     device = np.where(op >= 0, factors[op], 1.0)
-    setting = NoisySetting(program, network.mesh, network.profile, factors)
+    setting = NoisySetting(network.program, network.mesh, network.profile, factors)
     return replace(Prices(device=device).apply(network), setting=setting)
 
 

@@ -21,7 +21,6 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
-from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.exact import primal_dual
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
@@ -75,7 +74,7 @@ def command(
 
 
 def _step(network: CostNetwork, point: Sequence[int]) -> StepTimeline:
-    return StepTimeline(network.setting.prices, assigned_layout(network, point))
+    return Assigned(network, point).timeline
 
 
 def _shares(network: CostNetwork, seed: int, count: int, excess: float) -> Iterator[float]:

@@ -34,11 +34,8 @@ from autoddl.search.hidup.chain import Chain, ChainAssignment, Floats, Ints, Uni
 # Relative; assignments that differ by less are equal. With half and twice of it the same are found.
 ROUNDING = 1e-12
 BEGUN, GOES_ON = -1, -2
-BOUNDED, CHI, PHI = (
-    "bounded",
-    "chi",
-    "phi",
-)  # rules of dominance: for c' that there are, for any, HiDup's
+# Rules of dominance: for c' that there are, for any, HiDup's.
+BOUNDED, CHI, PHI = "bounded", "chi", "phi"
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,6 +107,11 @@ class CostNetwork:
         """Return the prices of links and kernels."""
         return self.setting.profile
 
+    @property
+    def timed_ops(self) -> Ints:
+        """Return the op whose seconds each variable has: itself, a parameter's update, or -1."""
+        return self.derived(_timed_ops)
+
     def __len__(self) -> int:
         """Return the number of variables."""
         return len(self.variables.kind)
@@ -265,3 +270,12 @@ def _joined(arrays: Sequence[Any], numbers: Ints) -> tuple[Any, Ints]:
 def as_ints(assignment: Point) -> Ints:
     """Return the choices of an assignment as an array."""
     return np.asarray(assignment, dtype=np.int64)
+
+
+def _timed_ops(network: CostNetwork) -> Ints:
+    variables, program = network.variables, network.program
+    place, found = program.columns.place, variables.op.copy()
+    updates = {p.tensor: place[p.update] for p in program.parameters if p.update is not None}
+    for variable in variables.where("parameter").tolist():
+        found[variable] = updates.get(variables.name[variable], -1)
+    return found

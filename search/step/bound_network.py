@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -69,7 +68,8 @@ class StepBounds:
         head = sum(weight for (kind, _), weight in weights.items() if kind != ALL)
         of_place = np.array([0.0, weights[PATH, SERIAL], head])  # OFF, TAIL, HEAD
         of_op = of_place[path.places] + weights[ALL, DEVICE] + path.late * weights[LATE, DEVICE]
-        place, mine = path.places_of(network.factors, self.ops)
+        ops = network.timed_ops
+        place, mine = path.places_of(network.factors, ops)
         counted = np.where(of_place[place] > COUNTS, place, OFF)
         factors = network.factors.reading(mine | (counted == OFF)[network.factors.factor])
         late = path.starts_late[network.program.columns.maker[factors.tensor]]
@@ -87,19 +87,9 @@ class StepBounds:
                 )  # fmt: skip
             tables.append(table(network, number, priced[kind[0], kind[1]]))
         factors = factors._replace(tables=tables, table=which.reshape(-1))
-        device = np.where(self.ops >= 0, of_op[self.ops], 0.0)
+        device = np.where(ops >= 0, of_op[ops], 0.0)
         found = Prices(device=device).apply(replace(network, factors=factors))
         return Mixture(self, found, late, place)
-
-    @cached_property
-    def ops(self) -> Ints:
-        """Return the op whose seconds each variable has: itself, or a parameter's update."""
-        variables, program = self.network.variables, self.network.program
-        place, found = program.columns.place, variables.op.copy()
-        updates = {p.tensor: place[p.update] for p in program.parameters if p.update is not None}
-        for variable in variables.where("parameter").tolist():
-            found[variable] = updates.get(variables.name[variable], -1)
-        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +106,7 @@ class Mixture:
 
         Of a tensor on the path all readers count where the path has no weight.
         """
-        bounds, path, ops = self.bounds, self.bounds.path, self.bounds.ops
+        bounds, path, ops = self.bounds, self.bounds.path, self.bounds.network.timed_ops
         compute_s = np.zeros(len(path.late) + 1)
         whole, network = bounds.network.arrays, self.network
         compute_s[ops] = unary_of(whole, as_ints(point))[0]

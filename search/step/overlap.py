@@ -36,7 +36,7 @@ Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
 NEAR = 1e-3
 # What boxings count at first: little where they mostly hide, twice where the links are the bottleneck.
 # With 1 alone the step of DLRM on 2x4 is 8 % longer, of ResNet on 2x2 1.7 %; without 0.05 that of DNABERT
-# on 4x4 is 1 %; without 2 that of a mixture of experts behind 10 Gbit/s is 13 %.
+# on 4x4 is 1 %; without 2 that of a mixture of experts behind 10 Gbit/s is 10 %, with 3 for 2 the same.
 SCALES = (1.0, 0.25, 0.05, 2.0)
 # Half and twice of these were measured on six models of the zoo that are not proven (T5 on 8, DLRM on
 # 2x4, ResNet on 2x2, GPT on 4x4, BERT on 2x2, AlexNet on 4x4): the mean step, and their 21 s.

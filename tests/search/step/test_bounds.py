@@ -39,7 +39,7 @@ MESHES = "4", "2x2", "2x2x2"
 
 
 def timeline(network: CostNetwork, point: Sequence[int]) -> StepTimeline:
-    return StepTimeline(network.setting.prices, assigned_layout(network, point))
+    return StepTimeline(network.setting.prices, assigned_layout(network, point), orders=True)
 
 
 def drawn(network: CostNetwork, rng: np.random.Generator) -> Assignment:

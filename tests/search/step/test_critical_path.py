@@ -18,7 +18,7 @@ from tests.support.programs import mlp, transformer
 
 
 def timeline(network: CostNetwork, point: Point) -> StepTimeline:
-    return StepTimeline(network.setting.prices, assigned_layout(network, point))
+    return StepTimeline(network.setting.prices, assigned_layout(network, point), orders=True)
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])

@@ -31,9 +31,8 @@ from autoddl.engine.oneflow.probes.stopwatch import (
     turns,
 )
 
-_SIDE = (
-    256  # of the matrices: some 0.5 ms, shorter than most boxings; with half of it launches count
-)
+# Of the matrices: some 0.5 ms, shorter than most boxings; with half of it launches count.
+_SIDE = 256
 _LOOK = 16  # ops of the first look
 _FEW, _LONGER = 4, 2.0  # shares: a quarter of the ops is half as long as the boxings
 _LEAST_OPS, _MOST_OPS = 8, 400  # a graph of 1,000 ops takes seconds to compile
