@@ -107,6 +107,7 @@ def optimize(
     pipeline: int | str | None = None,
     micro_batches: int | None = None,
     compute_stream: bool | str = AUTO,
+    duplex: bool | str = False,
     progress: Callable[[float, float], None] | None = None,
     **kwargs: Any,
 ) -> Plan:
@@ -152,6 +153,9 @@ def optimize(
         compute_stream: whether boxings are ops of the compute stream of CUDA devices (what OneFlow
             calls nccl_use_compute_stream), so that they take less memory and overlap with nothing.
             "auto" does so where plans don't fit into memory, or only slower ones, without.
+        duplex: whether the batch goes through the step as two halves in turn, one computing while the
+            other communicates; they share parameters and update them once. "auto" does so where the
+            predicted step is shorter by more than predictions are off.
         progress: called with (elapsed seconds, best cost in seconds).
 
     Inside launched ranks rank 0 plans and all ranks get the same plan.
@@ -181,7 +185,7 @@ def optimize(
                 search=search, objective=objective, engine=engine, budget=budget, stop_gap=stop_gap,
                 seed=seed, pin=pin, strict=strict, allow_local_batchnorm=allow_local_batchnorm,
                 pipeline=pipeline, micro_batches=micro_batches, compute_stream=compute_stream,
-                progress=progress,
+                duplex=duplex, progress=progress,
             )  # fmt: skip
             return choose.choose(asked)
 

@@ -34,7 +34,7 @@ DOCUMENT = ROOT / "docs" / "op_rules.md"
 ARGUMENTS = {
     "oracle": ("seed", "op_types"),
     "engine": ("seed", "op_types", "models"),
-    "execution": ("seed", "models", "folder", "plans"),
+    "execution": ("seed", "models", "folder", "plans", "duplex"),
 }
 ON_RANKS = ("execution",)
 
@@ -67,6 +67,7 @@ class Report(Protocol):
 @click.option("--only", "op_types", default="", help="op types, with commas; default all")
 @cli.listed("--models", ZOO, help="whose ops the engine is asked about, too, or that are executed")
 @click.option("--plans", default=15, show_default=True, help="to execute of every model and mesh")
+@click.option("--duplex", is_flag=True, help="execute plans of two halves of the batch in turn")
 @cli.folder("out/proofs")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--write", is_flag=True, help="write the table of refused labels")
@@ -82,8 +83,8 @@ def command(write: bool, document: bool, file: Path | None, op_types: str, **giv
     proofs = proofs or [name for name in ARGUMENTS if name not in ON_RANKS]
     if write and "engine" not in proofs:
         raise AutoDDLError("--write needs --engine")
-    if document and set(proofs) != set(ARGUMENTS):
-        raise AutoDDLError("--document needs --oracle --engine --execution")
+    if document and (set(proofs) != set(ARGUMENTS) or given["duplex"]):
+        raise AutoDDLError("--document needs --oracle --engine --execution, and not --duplex")
     reports = {name: _run(name, {a: given[a] for a in ARGUMENTS[name]}) for name in proofs}
     faults = [f"{name}: {fault}" for name, report in reports.items() for fault in report.faults]
     for name, report in reports.items():

@@ -53,7 +53,7 @@ class _PartFile(msgspec.Struct, forbid_unknown_fields=True):
     rows: tuple[ModuleCost, ...]
 
 
-class _Body(msgspec.Struct, Generic[_Json], forbid_unknown_fields=True):
+class _Body(msgspec.Struct, Generic[_Json], forbid_unknown_fields=True, kw_only=True):
     program: _Json
     profile: str
     parts: tuple[_PartFile, ...]
@@ -64,9 +64,10 @@ class _Body(msgspec.Struct, Generic[_Json], forbid_unknown_fields=True):
     memory_limit_bytes: int | None
     engine: str | None
     compute_stream: bool
+    duplex: bool = False
 
 
-class _File(_Body[_Json], Generic[_Json], forbid_unknown_fields=True):
+class _File(_Body[_Json], Generic[_Json], forbid_unknown_fields=True, kw_only=True):
     format: str
     version: int
 

@@ -123,6 +123,7 @@ class Outcome:
     memory_bytes: int | None = None
     note: str = ""
     compute_stream: bool = False
+    duplex: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ class PlanValue:
 
     `parts` are the stages, each on devices of its own; one without stages. Of a batch that goes
     through them in several `micro_batches` the program is that of one; gradients are summed up over
-    all, and updates come once. A plan for no `engine` may have states that none executes. With
+    all, and updates come once. With `duplex` the program is that of two halves of the batch in turn
+    (sbp.rewrites.halves). A plan for no `engine` may have states that none executes. With
     `compute_stream` OneFlow runs boxings as ops of its compute stream, on CUDA devices. `baselines`
     that did not decide on the plan are estimated when they are first read.
     """
@@ -180,6 +182,7 @@ class PlanValue:
     memory_limit_bytes: int | None = None
     engine: str | None = ONEFLOW
     compute_stream: bool = False
+    duplex: bool = False
 
     @property
     def pipelined(self) -> bool:
@@ -187,9 +190,14 @@ class PlanValue:
         return len(self.parts) > 1 or self.micro_batches > 1
 
     @property
+    def parted(self) -> bool:
+        """Tell whether its inputs are parts of the batch: micro-batches, or halves."""
+        return self.pipelined or self.duplex
+
+    @property
     def fingerprint(self) -> str:
-        """Return what tells its program from others; of micro-batches, whatever their size."""
-        return self.program.structure if self.pipelined else self.program.fingerprint
+        """Return what tells its program from others; of parts of a batch, whatever their size."""
+        return self.program.structure if self.parted else self.program.fingerprint
 
     @property
     def device(self) -> str:
@@ -240,7 +248,7 @@ class PlanValue:
 
     @cached_property
     def inputs(self) -> tuple[InputPlan, ...]:
-        """Return the graph's inputs, with the shapes of one micro-batch."""
+        """Return the graph's inputs, with the shapes of one micro-batch; with duplex of both halves."""
         turn = {name: number for number, name in enumerate(self.program.inputs)}
         found = [
             InputPlan(name, self.program.tensor[name].shape, state, part.mesh)
@@ -309,7 +317,7 @@ class PlanValue:
                 f"plan: made for device type {self.device!r}, the graph is on {program.device!r}, "
                 "whose ops differ; plan again on the cluster, it takes seconds"
             )
-        found = program.structure if self.pipelined else program.fingerprint
+        found = program.structure if self.parted else program.fingerprint
         if found != self.fingerprint:
             raise AutoDDLError(
                 f"plan: made for graph {self.fingerprint}, this graph is {found} "

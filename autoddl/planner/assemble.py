@@ -27,6 +27,7 @@ def plan_of(
     baselines: Sequence[Estimate] = (),
     limit: int | None = None,
     engine: str | None = ONEFLOW,
+    duplex: bool = False,
 ) -> PlanValue:
     """Return the plan of an assignment, or of one that is cut into stages."""
     problem = found.problem
@@ -42,6 +43,7 @@ def plan_of(
         memory_limit_bytes=limit,
         engine=engine,
         compute_stream=problem.compute_stream,
+        duplex=duplex,
     )
 
 

@@ -19,12 +19,13 @@ MOST_STATES = 700
 
 @dataclass(frozen=True)
 class Candidate:
-    """A number of stages and micro-batches, the mesh of each stage, and how boxings run."""
+    """Stages, micro-batches, the mesh of each stage, how boxings run; `duplex`: halves in turn."""
 
     stages: int
     micro_batches: int
     mesh: Mesh
     way: StreamUse = SEPARATE_STREAMS
+    duplex: bool = False
 
     @property
     def place(self) -> tuple[int, int, Mesh]:

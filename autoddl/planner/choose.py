@@ -10,6 +10,7 @@ from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Outcome, PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, pipelines, too_large
+from autoddl.planner.halved import can_be_worth, halved
 from autoddl.planner.pipeline_trial import PipelineTrial
 from autoddl.planner.race import Solution, Standing, race
 from autoddl.planner.request import AUTO, Request
@@ -18,6 +19,8 @@ from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.solvers.named import SOLVERS
 
 TOO_LARGE = "too many states"
+WHOLE_BATCH = "one batch"  # the name of the best plan without halves among the baselines
+FIRST = 0.6  # of the budget for the whole batch where halves may be better; they have twice the ops
 
 
 def choose(request: Request) -> PlanValue:
@@ -31,10 +34,13 @@ def choose(request: Request) -> PlanValue:
     auto, whole = request.stages == AUTO, request.micro_batches in (None, 1)
     if not auto and (request.stages not in (None, 1) or not whole):
         return _made(request, _staged(request))
+    if request.duplex is True:
+        two = halved(request)
+        return _made(two, _unstaged(two, request.budget_s))
     single: Standing | None = None
     try:
         if whole:
-            single = _unstaged(request, request.budget_s / (2 if auto else 1))
+            single = _with_halves(request, request.budget_s / (2 if auto else 1))
     except InfeasibleError as error:
         staged = request.stages != 1 and request.search in SOLVERS and request.timed
         if not staged or not any(pipelines(request)):
@@ -49,6 +55,26 @@ def choose(request: Request) -> PlanValue:
     return _made(request, _staged(request, best=single.best if single else None), single)
 
 
+def _with_halves(request: Request, budget_s: float) -> Standing:
+    """Search plans without stages, and then, if that is asked for, the halves of the batch in turn."""
+    if request.duplex != AUTO:
+        return _unstaged(request, budget_s)
+    run = _unstaged(request, FIRST * budget_s)
+    whole = run.best
+    if whole is None or not can_be_worth(request, whole):
+        return run
+    try:
+        two = halved(request, whole.candidate.mesh)
+    except AutoDDLError:
+        return run
+    more = _unstaged(two, max(0.0, budget_s - run.spent_s()), best=whole)
+    if more.best is not None and more.best is not whole:
+        rows = replace(whole.row, name=WHOLE_BATCH), *whole.baselines
+        run.best = replace(more.best, baselines=rows)
+    run.outcomes |= more.outcomes
+    return run
+
+
 def _least_stages(error: InfeasibleError, request: Request) -> int:
     """Return how many stages are worth trying first: half as many as would hold one stage's memory.
 
@@ -59,7 +85,7 @@ def _least_stages(error: InfeasibleError, request: Request) -> int:
     return math.ceil(error.needed_bytes / request.limit_bytes / 2)
 
 
-def _unstaged(request: Request, budget_s: float) -> Standing:
+def _unstaged(request: Request, budget_s: float, *, best: Solution | None = None) -> Standing:
     """Search the candidates without stages: the lowest bounds first, equal ones in the given order."""
     meshes = dict(meshes_and_ways(request))
     wide = {m for m in meshes if len(meshes) > 1 and too_large(request.program, m)}
@@ -68,14 +94,20 @@ def _unstaged(request: Request, budget_s: float) -> Standing:
         for number, (mesh, ways) in enumerate(meshes.items())
         if mesh not in wide
     ]
-    run = race((WholeStep(place, way) for place in places for way in place.ways), budget_s)
+    run = race(
+        (WholeStep(place, way) for place in places for way in place.ways), budget_s, best=best
+    )
     if run.best is None:
         raise run.failure() or InfeasibleError(
             f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"
         )
     for mesh in wide:
         run.outcomes[Candidate(1, 1, mesh)] = Outcome(1, 1, mesh.describe(), note=TOO_LARGE)
-    in_turn = [Candidate(1, 1, mesh, way) for mesh, ways in meshes.items() for way in ways]
+    in_turn = [
+        Candidate(1, 1, mesh, way, duplex=request.duplex is True)
+        for mesh, ways in meshes.items()
+        for way in ways
+    ]
     run.outcomes = {one: run.outcomes[one] for one in in_turn if one in run.outcomes}
     return run
 
@@ -128,5 +160,6 @@ def _made(request: Request, run: Standing, single: Standing | None = None) -> Pl
         untried=run.untried,
     )
     return plan_of(
-        best.found, report, baselines=baselines, limit=request.limit_bytes, engine=request.engine
-    )
+        best.found, report, baselines=baselines, limit=request.limit_bytes, engine=request.engine,
+        duplex=best.candidate.duplex,
+    )  # fmt: skip

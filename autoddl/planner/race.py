@@ -25,6 +25,7 @@ from autoddl.search.result import SearchResult
 # Relative; a mesh of more axes has to be better by so much. The model does not tell less apart, and
 # what two calibrations of the same machine measure must not decide between two grids.
 WORTH = 1e-3
+WORTH_OF_HALVES = 0.05  # relative
 PATIENCE = 3  # budgets after which a race ends without a plan
 PRUNED, IMPOSSIBLE, NO_ROOM = "no better plan", "impossible", "does not fit into memory"
 
@@ -95,13 +96,15 @@ class Standing:
         return time.perf_counter() - self.begin
 
     def can_win(self, candidate: Candidate, judged_s: float) -> bool:
-        """Tell whether a solution is better than the best so far; axes of a mesh must be worth it."""
+        """Tell whether a solution is better than the best so far; axes and halves must be worth it."""
         if self.best is None:
             return True
         more, other = 0, self.best.candidate
         if not candidate.pipelined and not other.pipelined:
             more = candidate.mesh.ndim - other.mesh.ndim
-        return judged_s < self.best.judged_s * (1 - WORTH * (more > 0) + WORTH * (more < 0))
+        worth = WORTH * ((more > 0) - (more < 0))
+        worth += WORTH_OF_HALVES * (candidate.duplex - other.duplex)
+        return judged_s < self.best.judged_s * (1 - worth)
 
     def failure(self) -> AutoDDLError | None:
         """Return what was wrong with the first candidate; of its streams with that which needs least."""
@@ -151,6 +154,7 @@ class Standing:
             micro_batches=one.micro_batches,
             mesh=one.mesh.describe(),
             compute_stream=one.way.compute_stream,
+            duplex=one.duplex,
             lower_bound_s=trial.bound_s if solution is None else solution.result.lower_bound_s,
             step_s=None if solution is None else solution.row.step_s,
             memory_bytes=trial.needed_bytes,

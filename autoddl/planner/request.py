@@ -63,6 +63,7 @@ class Request:
     stages: int | str | None = None
     micro_batches: int | None = None
     ways: tuple[StreamUse, ...] = (SEPARATE_STREAMS,)
+    duplex: bool | str = False
     most_axes: int | None = None
     lists: SignatureLists | None = None
     progress: Callable[[float, float], None] | None = None
@@ -105,7 +106,8 @@ def read(
     engine: str | None = ONEFLOW, budget: float = 20.0, stop_gap: float = 0.0, seed: int = 0,
     pin: Mapping[str, str] | None = None, strict: bool = False, allow_local_batchnorm: bool = False,
     pipeline: int | str | None = None, micro_batches: int | None = None,
-    compute_stream: bool | str = AUTO, progress: Callable[[float, float], None] | None = None,
+    compute_stream: bool | str = AUTO, duplex: bool | str = False,
+    progress: Callable[[float, float], None] | None = None,
 ) -> Request:  # fmt: skip
     """Return the request that the arguments of `optimize` make; `ranks` are those that run, if any do.
 
@@ -125,6 +127,7 @@ def read(
          "is a whole number from 1 on"),
         ("compute_stream", compute_stream,
          compute_stream == AUTO or isinstance(compute_stream, bool), "are 'auto', True and False"),
+        ("duplex", duplex, duplex == AUTO or isinstance(duplex, bool), "are 'auto', True and False"),
     ):  # fmt: skip
         if not right:
             raise AutoDDLError(f"{name}: got {value!r}; allowed {allowed}")
@@ -136,6 +139,7 @@ def read(
             f"pipeline: got search {search!r} and objective {objective!r}; stages are planned for the "
             f"time of a step, with search one of {', '.join(SOLVERS)}"
         )
+    _check_duplex(duplex, search, objective, compute_stream, staged=staged)
     ways = _ways(compute_stream, program.device, pipeline, micro_batches)
     cluster = ranks if cluster is None else cluster
     if mesh is None and cluster is None:
@@ -171,6 +175,7 @@ def read(
         program, known, whole, given, limit, search, objective, engine, budget, stop_gap, seed, pin,
         allow=frozenset({LOCAL_STATISTICS} if allow_local_batchnorm else ()),
         stages=1 if ways == (COMPUTE_STREAM,) else pipeline, micro_batches=micro_batches, ways=ways,
+        duplex=duplex,
         most_axes=most_axes, lists=lists, progress=progress,
     )  # fmt: skip
 
@@ -209,6 +214,22 @@ def _check_pins(pin: Any) -> None:
         if not isinstance(pattern, str) or not isinstance(state, str):
             raise AutoDDLError(
                 f"pin {pattern!r}: got {state!r}; give a name pattern and a state such as 'B,S0'"
+            )
+
+
+def _check_duplex(
+    duplex: bool | str, search: str, objective: str, compute_stream: bool | str, *, staged: bool
+) -> None:
+    """Raise AutoDDLError where halves of a batch are asked for beside what has none."""
+    for name, got, refused, why in (
+        ("objective", objective, objective != TIME, "halves overlap in the time of a step only"),
+        ("search", search, search == HIDUP, "it has its own model of halves, for one batch"),
+        ("compute_stream", True, compute_stream is True, "there nothing overlaps"),
+        ("pipeline", "stages or micro-batches", staged, "these are parts of the batch already"),
+    ):
+        if duplex is True and refused:
+            raise AutoDDLError(
+                f"duplex: got True with {name} {got!r}; {why}; plan with duplex=False"
             )
 
 

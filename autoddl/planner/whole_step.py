@@ -61,7 +61,10 @@ class WholeStep(Contender):
     """A candidate without stages, to be searched."""
 
     def __init__(self, place: OnMesh, way: StreamUse) -> None:
-        self.place, self.candidate = place, Candidate(1, 1, place.mesh, way)
+        self.place, self.candidate = (
+            place,
+            Candidate(1, 1, place.mesh, way, duplex=place.request.duplex is True),
+        )
 
     def turn(self) -> tuple[float, ...]:
         """Return its place: those of low bounds first; rounding must not decide."""

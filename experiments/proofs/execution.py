@@ -30,6 +30,7 @@ MESHES = ("4", "2x2")
 TOLERANCE = 1e-4  # float32 sums in another order stay far below it
 PLAN_LIMIT_S = 120.0
 PLANS_AT_ONCE = 20  # in one launch: the engine keeps the buffers of all graphs of a process
+IN_HALVES = " in halves"  # behind a mesh: the plans are of two halves of the batch in turn
 _MODULE = "experiments.proofs.execution_ranks"
 
 Progress = Callable[[int, int], None]
@@ -101,9 +102,12 @@ def run(
     plans: int = 15,
     models: Collection[str] | None = None,
     meshes: Sequence[str] = MESHES,
+    duplex: bool = False,
     progress: Progress | None = None,
 ) -> ExecutionReport:
     """Run `plans` random plans of every model on every mesh; go on with what `folder` has.
+
+    With `duplex` they are plans of two halves of the batch in turn.
 
     Raises:
         AutoDDLError: an unknown model, or the reference on one device fails.
@@ -115,7 +119,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     total, found = len(names) * len(meshes) * plans, []
     jobs = [(name, number) for name in names for number in range(seed, seed + plans)]
-    for mesh in meshes:
+    for mesh in [f"{mesh}{IN_HALVES}" for mesh in meshes] if duplex else meshes:
         for result in _plans(folder, mesh, jobs):
             found.append(result)
             if progress is not None:
@@ -149,7 +153,7 @@ def _known(folder: Path, mesh: str, jobs: Sequence[tuple[str, int]]) -> dict[tup
 
 def rows_of(folder: Path, model: str, mesh: str) -> RowStore:
     """Return the runs of a model on a mesh."""
-    return RowStore(folder / f"{model}-{mesh}.jsonl")
+    return RowStore(folder / f"{model}-{mesh}.jsonl".replace(" ", "-"))
 
 
 def reference_of(folder: Path, model: str) -> Path:

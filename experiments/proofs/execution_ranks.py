@@ -5,6 +5,7 @@ Started by experiments.proofs.execution through the launcher.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from functools import partial
@@ -25,12 +26,14 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rewrites.halves import halves
+from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.solvers.random_sampling import random_assignment
 from experiments import models
 from experiments.models.training import seed_weights
-from experiments.proofs.execution import plan_row, reference_of, rows_of
+from experiments.proofs.execution import IN_HALVES, plan_row, reference_of, rows_of
 
 STEPS = 3
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -77,8 +80,12 @@ def variables(graph: Any) -> Arrays:
     return found
 
 
-def run_plans(folder: Path, mesh: str, model: str, seeds: list[int]) -> None:
-    """Train under one random plan per seed; rank 0 writes a line for each."""
+def run_plans(folder: Path, place: str, model: str, seeds: list[int]) -> None:
+    """Train under one random plan per seed; rank 0 writes a line for each.
+
+    `place` is a mesh, and may say that the plans are of two halves of the batch.
+    """
+    mesh, duplex = place.removesuffix(IN_HALVES), place.endswith(IN_HALVES)
     reference: Arrays = dict(np.load(reference_of(folder, model)))
     graph, inputs = fresh(model)
     program = autoddl.capture(graph, *inputs)  # on every rank: the engine counts graphs
@@ -88,11 +95,12 @@ def run_plans(folder: Path, mesh: str, model: str, seeds: list[int]) -> None:
         profile = replace(
             profile, overlap=dict.fromkeys(profile.levels, 1.0)
         )  # so ops get an order
-        problem = builder.build(program, Mesh.parse(mesh), profile)
+        program = halves(micro_batch(program, 2)) if duplex else program
+        problem = builder.build(program, Mesh.parse(mesh), profile, any_batch=duplex)
     for seed in seeds:
         begin = time.perf_counter()
         graph, inputs = fresh(model)
-        plan = Plan.of(from_rank_0(partial(_random_plan, problem, seed)))
+        plan = Plan.of(from_rank_0(partial(_random_plan, problem, seed, duplex)))
         step = plan.apply(graph)
         losses = np.array([step(*inputs).numpy() for _ in range(STEPS)])
         trained = variables(graph)
@@ -105,11 +113,12 @@ def run_plans(folder: Path, mesh: str, model: str, seeds: list[int]) -> None:
                 "redistributions": len(plan.redistributions), "ordered": len(plan.layout.after),
                 "seconds": round(time.perf_counter() - begin, 2),
             }  # fmt: skip
-            rows_of(folder, model, mesh).add(plan_row(model, mesh, seed, **figures))
+            rows_of(folder, model, place).add(plan_row(model, place, seed, **figures))
 
 
-def _random_plan(problem: CostNetwork, seed: int) -> PlanValue:
-    return make_plan(problem, problem.result("random", random_assignment(problem, seed)))
+def _random_plan(problem: CostNetwork, seed: int, duplex: bool) -> PlanValue:
+    found = problem.result("random", random_assignment(problem, seed))
+    return dataclasses.replace(make_plan(problem, found), duplex=duplex)
 
 
 def _distance(a: Any, b: Any) -> float:

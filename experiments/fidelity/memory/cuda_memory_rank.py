@@ -20,7 +20,7 @@ from oneflow.framework import session_context
 from autoddl.engine.oneflow.capture.abstract import abstract_parameters
 from autoddl.engine.oneflow.capture.reader import neutral_name, program_of, traced
 from autoddl.engine.oneflow.run import job_writer, plan_injection
-from autoddl.engine.oneflow.run.staged_graph import on_all_ranks, traced_micro_batch
+from autoddl.engine.oneflow.run.staged_graph import on_all_ranks, traced_part
 from autoddl.plan.codec import load
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
@@ -42,7 +42,8 @@ def main(folder: Path) -> None:
     with abstract_parameters():
         graph, inputs = _factory(request["factory"])(**request["arguments"])
     if plan.pipelined:
-        twin, program = traced_micro_batch(plan, graph, inputs, {})
+        twin, program = traced_part(plan, graph, inputs, {})
+        plan.check_graph(program)
         staged_on_cuda(twin._full_job_proto, plan, program, twin.name)
         twin._full_graph_proto = twin._full_job_proto
     else:

@@ -21,7 +21,7 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
     `program` is the job's: that of one micro-batch, where the job accumulates gradients.
     """
     writer = JobWriter(job, graph_name)
-    staged = StageWriter(writer, plan, program) if plan.pipelined else None
+    staged = StageWriter(writer, plan, program) if plan.parted else None
     if staged is not None:
         staged.place()
     for name, state in plan.variables.items():
@@ -42,6 +42,7 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
         writer.wait(name, before)
     if staged is not None:
         staged.buffer_rest()
+    if staged is not None and plan.pipelined:
         staged.order_updates()
 
 

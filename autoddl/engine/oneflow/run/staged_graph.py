@@ -1,4 +1,4 @@
-"""A graph whose plan has stages: traced on one device, rewritten, and run on the ranks of all stages.
+"""A graph whose plan has stages or halves: traced on one device, rewritten, and run on all ranks.
 
 The engine's own way to stages puts whole modules on devices while it traces. Here one micro-batch is
 traced as on one device, with parameters that take no memory, and the job is rewritten: so stages may
@@ -19,10 +19,15 @@ from autoddl.engine.oneflow.capture.abstract import zero_stride
 from autoddl.engine.oneflow.capture.reader import program_of, traced
 from autoddl.engine.oneflow.capture.shadow import named_variables, replace_variables
 from autoddl.engine.oneflow.run import accumulation, plan_injection
+from autoddl.engine.oneflow.run.halves_writer import write_halves
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
+from autoddl.sbp.rewrites.halves import HALF, halves, second
 
 _native = flow._oneflow_internal
+
+Call = tuple[Any, Any]
+"""Positional and keyword arguments of a graph."""
 
 
 def placements(plan: PlanValue) -> list[Any]:
@@ -40,17 +45,22 @@ def _nested(ranks: Sequence[int], shape: Sequence[int]) -> Any:
 
 
 class StagedGraph:
-    """A compiled graph with stages.
+    """A compiled graph with stages, or with both halves of a batch.
 
-    Call it with what the graph is called with, as global tensors on the stages of the plan; it
-    returns what the graph returns: the loss as the mean over all micro-batches, on all ranks;
-    what else a micro-batch returns on its stage, stacked or, with a batch dim, one behind the other.
+    Call it with the arguments that the graph is called with, for each half: global tensors on the
+    stages of the plan. It returns what the graph returns: the loss as the mean over all
+    micro-batches or halves, on all ranks; what else one of them returns on its stage, stacked or, with
+    a batch dim, one behind the other.
     """
 
-    def __init__(self, plan: PlanValue, graph: flow.nn.Graph, args: Any, kwargs: Any) -> None:
-        self._twin, program = traced_micro_batch(plan, graph, args, kwargs)
+    def __init__(self, plan: PlanValue, graph: flow.nn.Graph, calls: Sequence[Call]) -> None:
+        self._twin, program = traced_part(plan, graph, *calls[0])
         job = self._twin._full_job_proto
         on_all_ranks(job, plan)
+        if plan.duplex:
+            half, program = program, halves(program)
+            write_halves(job, half, program, self._twin.name)
+        plan.check_graph(program)
         plan_injection.write_plan(job, plan, program, self._twin.name)
         self._outputs = self._made_outputs(plan, program)
         self._written = convert_to_tensor_tuple(self._outputs)
@@ -65,7 +75,7 @@ class StagedGraph:
             self._twin.name, job.SerializeToString(), self._twin._job_id,
             self._twin._session._session_ctx,
         )  # fmt: skip
-        self._native.register_input_op_names_and_tensors(inputs, _flat(args, kwargs))
+        self._native.register_input_op_names_and_tensors(inputs, _flat(calls))
         self._native.register_output_op_names_and_tensors(outputs, self._written)
         self._native.register_variable_op_names_and_tensors(names, self._variables)
         self._twin._c_nn_graph = self._native
@@ -76,11 +86,11 @@ class StagedGraph:
         """Return the job proto that the engine has compiled."""
         return self._twin._compiled_job_proto
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, calls: Sequence[Call]) -> Any:
         """Run one step."""
         graph = _native.nn.graph
-        graph.RunLazyNNGraph(_flat(args, kwargs), self._written, self._variables, self._native)
-        found = iter([_copied(t, t is self._loss) for t in self._outputs])
+        graph.RunLazyNNGraph(_flat(calls), self._written, self._variables, self._native)
+        found = iter(self._returned())
         graph.SoftSyncNNGraphBuffers(self._written, self._native)
 
         def leaf(node: Any) -> Any:
@@ -92,21 +102,32 @@ class StagedGraph:
     def _made_outputs(self, plan: PlanValue, program: Program) -> list[flow.Tensor]:
         """Make the tensors that the engine writes outputs to, on the stages that make them."""
         places, whole = placements(plan), [flow.sbp.broadcast] * plan.mesh.ndim
-        local = _flat(self._twin._eager_outputs, {})
-        stage = [plan.stage_of[program.producer[name].name] for name in program.outputs]
-        found = [
-            flow.empty(tuple(t.shape), dtype=t.dtype, placement=places[number], sbp=whole)
-            for t, number in zip(local, stage, strict=True)
-        ]
-        made = dict(zip(program.outputs, found, strict=True))
-        self._loss = made.get(program.loss) if program.loss else None
-        return found
+        local = dict(zip(program.outputs, _flat([(self._twin._eager_outputs, {})]), strict=False))
+        local |= {second(name): tensor for name, tensor in local.items()}
+        stage = {name: plan.stage_of[program.producer[name].name] for name in program.outputs}
+        self._made = {
+            name: flow.empty(
+                tuple(local[name].shape), dtype=local[name].dtype, placement=places[stage[name]],
+                sbp=whole,
+            )
+            for name in program.outputs
+        }  # fmt: skip
+        self._loss = program.loss
+        return list(self._made.values())
+
+    def _returned(self) -> Iterator[flow.Tensor]:
+        """Yield copies of what the engine has written; of halves one of both."""
+        for name, tensor in self._made.items():
+            if name.startswith(HALF):
+                continue
+            found = [t for t in (tensor, self._made.get(second(name))) if t is not None]
+            yield _joined(found, is_loss=name == self._loss)
 
 
-def traced_micro_batch(
+def traced_part(
     plan: PlanValue, graph: flow.nn.Graph, args: Any, kwargs: Any
 ) -> tuple[flow.nn.Graph, Program]:
-    """Return a built copy of a graph and the Program of one micro-batch; its ops have these names."""
+    """Return a built copy of a graph and the Program of one part of the batch, with the same names."""
 
     def leaf(node: Any) -> Any:
         value = node.value()
@@ -119,9 +140,7 @@ def traced_micro_batch(
         twin = traced(graph, *args, **kwargs)
     job = twin._full_job_proto
     accumulation.rename(job, twin._forward_job_proto)
-    program = program_of(accumulation.micro_job(job), twin.name)
-    plan.check_graph(program)
-    return twin, program
+    return twin, program_of(accumulation.micro_job(job), twin.name)
 
 
 @contextmanager
@@ -178,14 +197,18 @@ def _is_scheduler(op: Any) -> bool:
     return op.name.startswith("System-Train")
 
 
-def _flat(args: Any, kwargs: Any) -> Any:
-    nodes = ArgsTree((args, kwargs), False).iter_nodes()
+def _flat(calls: Sequence[Call]) -> Any:
+    nodes = (node for call in calls for node in ArgsTree(call, False).iter_nodes())
     return convert_to_tensor_tuple([node for node in nodes if isinstance(node, flow.Tensor)])
 
 
-def _copied(tensor: flow.Tensor, is_loss: bool) -> flow.Tensor:
+def _joined(tensors: Sequence[flow.Tensor], *, is_loss: bool) -> flow.Tensor:
+    """Return one copy of what the halves return, or of what there is once."""
     with flow.no_grad():
+        whole = tensors[0].clone()
+        if len(tensors) > 1:
+            whole = flow.cat(list(tensors), dim=0) if tensors[0].ndim else flow.stack(list(tensors))
         if not is_loss:
-            return tensor.clone()
-        everywhere = flow.placement(tensor.placement.type, list(range(flow.env.get_world_size())))
-        return tensor.mean().to_global(placement=everywhere, sbp=flow.sbp.broadcast)
+            return whole
+        everywhere = flow.placement(whole.placement.type, list(range(flow.env.get_world_size())))
+        return whole.mean().to_global(placement=everywhere, sbp=flow.sbp.broadcast)

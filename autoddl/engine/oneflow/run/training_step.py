@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +21,10 @@ from autoddl.engine.oneflow.capture.shadow import (
 )
 from autoddl.engine.oneflow.run import plan_injection
 from autoddl.engine.oneflow.run.boxing_streams import streams
-from autoddl.engine.oneflow.run.staged_graph import StagedGraph, placements
+from autoddl.engine.oneflow.run.staged_graph import Call, StagedGraph, placements
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import InputPlan, PlanValue
+from autoddl.sbp.rewrites.halves import second
 from autoddl.sbp.state import NdSbp, broadcast
 
 logger = logging.getLogger(__name__)
@@ -71,24 +72,30 @@ class OneFlowStep:
         """Return the devices of a variable or an input."""
         return self.placements[self.plan.stage_of.get(name, 0)]
 
-    def _run(self, args: Any, kwargs: Any, convert: Callable[[str, Any], Any]) -> Any:
-        def leaf(node: Any) -> Any:
-            value = node.value()
-            if not isinstance(value, flow.Tensor):
-                return value
-            return convert(_neutral(node.prefix() + "_" + node.name()), value)
+    def _run(self, args: Any, kwargs: Any, convert: Callable[[str, Any, int], Any]) -> Any:
+        def call(half: int) -> Call:
+            def leaf(node: Any) -> Any:
+                value = node.value()
+                if not isinstance(value, flow.Tensor):
+                    return value
+                return convert(_neutral(node.prefix() + "_" + node.name()), value, half)
 
-        args, kwargs = ArgsTree((args, kwargs), True, "input", None).map_leaf(leaf)
+            return ArgsTree((args, kwargs), True, "input", None).map_leaf(leaf)
+
+        calls = [call(half) for half in range(self._halves)]
         if self._running is None:
-            self._running = self._build(args, kwargs)
+            self._running = self._build(calls)
+        if isinstance(self._running, StagedGraph):
+            return self._running(calls)
+        args, kwargs = calls[0]
         return self._running(*args, **kwargs)
 
-    def _build(self, args: Any, kwargs: Any) -> flow.nn.Graph | StagedGraph:
+    def _build(self, calls: Sequence[Call]) -> flow.nn.Graph | StagedGraph:
         try:
-            if self.plan.pipelined:
-                running = StagedGraph(self.plan, self.graph, args, kwargs)
+            if self.plan.parted:
+                running = StagedGraph(self.plan, self.graph, calls)
             else:
-                running = self._injected(args, kwargs)
+                running = self._injected(*calls[0])
         except AutoDDLError:
             raise
         except Exception as error:
@@ -117,21 +124,30 @@ class OneFlowStep:
             twin.finish_complie_and_init_runtime()
         return twin
 
-    def _whole_to_global(self, name: str, tensor: flow.Tensor) -> flow.Tensor:
-        item = self._input(name)
+    @property
+    def _halves(self) -> int:
+        """Return in how many halves the batch goes through the graph."""
+        return 2 if self.plan.duplex else 1
+
+    def _half(self, tensor: flow.Tensor, half: int) -> flow.Tensor:
+        return tensor.chunk(2, dim=0)[half] if self.plan.duplex and tensor.ndim else tensor
+
+    def _whole_to_global(self, name: str, tensor: flow.Tensor, half: int) -> flow.Tensor:
+        item = self._input(name, half)
         shape = self._batch_shape(item)
         if tuple(tensor.shape) != shape:
             raise AutoDDLError(
                 f"step: input {name} has shape {tuple(tensor.shape)}, planned was {shape}; "
                 "pass the whole logical batch (or use step.from_local), or plan again"
             )
-        place, sbp = self._placement(name), _engine_sbp(item.state)
+        place, sbp = self._placement(item.name), _engine_sbp(item.state)
+        tensor = self._half(tensor, half)
         if tensor.is_global:
             return tensor.to_global(placement=place, sbp=sbp)
         return self._part(item, tensor).to_global(placement=place, sbp=sbp)
 
     def _part(self, item: InputPlan, tensor: flow.Tensor) -> flow.Tensor:
-        """Cut this rank's part out of the whole batch: its part of one micro-batch after the other."""
+        """Cut this rank's part out of a batch or a half: its part of one micro-batch after the other."""
         if not item.shape:
             return tensor
         count = self.plan.micro_batches
@@ -141,10 +157,11 @@ class OneFlowStep:
 
     def _batch_shape(self, item: InputPlan) -> tuple[int, ...]:
         """Return the shape of an input for the whole step: all micro-batches one behind the other."""
-        return (*(size * self.plan.micro_batches for size in item.shape[:1]), *item.shape[1:])
+        times = self.plan.micro_batches * self._halves
+        return (*(size * times for size in item.shape[:1]), *item.shape[1:])
 
-    def _part_to_global(self, name: str, tensor: flow.Tensor) -> flow.Tensor:
-        item = self._input(name)
+    def _part_to_global(self, name: str, tensor: flow.Tensor, half: int) -> flow.Tensor:
+        item = self._input(name, half)
         part = replace(item, shape=self._batch_shape(item)).local_slice(
             flow.env.get_rank() % self.plan.mesh.size
         )
@@ -155,21 +172,24 @@ class OneFlowStep:
                 f"step.from_local: input {name} is {kind}; give a local tensor of shape {shape}, "
                 f"the part that {self._local_part()} names"
             )
-        return tensor.to_global(placement=self._placement(name), sbp=_engine_sbp(item.state))
+        here = self._half(tensor, half).contiguous()
+        return here.to_global(placement=self._placement(item.name), sbp=_engine_sbp(item.state))
 
     def _local_part(self) -> str:
+        if self.plan.duplex:
+            return "plan.inputs[i].local_slice(rank) of each half, one behind the other,"
         if not self.plan.pipelined:
             return "plan.inputs[i].local_slice(rank)"
         size = self.plan.mesh.size
         return f"plan.inputs[i].local_slice(rank % {size}), of one micro-batch behind the other,"
 
-    def _input(self, name: str) -> InputPlan:
+    def _input(self, name: str, half: int) -> InputPlan:
         if name not in self._inputs:
             raise AutoDDLError(
                 f"step: got input {name}, the plan knows {', '.join(self._inputs)}; "
                 "call it as the graph was called when it was planned"
             )
-        return self._inputs[name]
+        return self._inputs[second(name) if half else name]
 
     def _check(self) -> None:
         """Refuse early what can be told without building: ranks, device type, variables."""
