@@ -37,6 +37,11 @@ def generate(
         raise AutoDDLError(
             "codegen: the graph has no loss; call loss.backward() in build() and add an optimizer"
         )
+    if plan.duplex:
+        raise AutoDDLError(
+            "codegen: a script has no halves of a batch in turn, only plan.apply runs them; plan with "
+            "duplex=False"
+        )
     try:
         dialect.check(plan)
         return dialect.script(_content(plan, dialect, learning_rate, checked))

@@ -175,7 +175,7 @@ def read(
         program, known, whole, given, limit, search, objective, engine, budget, stop_gap, seed, pin,
         allow=frozenset({LOCAL_STATISTICS} if allow_local_batchnorm else ()),
         stages=1 if ways == (COMPUTE_STREAM,) else pipeline, micro_batches=micro_batches, ways=ways,
-        duplex=duplex,
+        duplex=duplex if search != HIDUP else False,
         most_axes=most_axes, lists=lists, progress=progress,
     )  # fmt: skip
 
@@ -227,10 +227,12 @@ def _check_duplex(
         ("compute_stream", True, compute_stream is True, "there nothing overlaps"),
         ("pipeline", "stages or micro-batches", staged, "these are parts of the batch already"),
     ):
-        if duplex is True and refused:
+        if refused and duplex is True:
             raise AutoDDLError(
                 f"duplex: got True with {name} {got!r}; {why}; plan with duplex=False"
             )
+        if refused and duplex == AUTO:
+            warnings.warn(f"duplex: 'auto' is off with {name} {got!r}; {why}", stacklevel=5)
 
 
 def _ways(

@@ -31,6 +31,8 @@ def plan_table(plan: PlanValue) -> str:
         console.print(
             "boxings are ops of the compute stream: their results are reused, nothing overlaps"
         )
+    if plan.duplex:
+        console.print("the batch goes through the step as two halves in turn, updates come once")
     found = plan.search
     counted = COUNTED[found.objective]
     console.print(

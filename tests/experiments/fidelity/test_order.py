@@ -16,13 +16,13 @@ from tests.support.programs import transformer
 def test_plans_that_gain_by_an_order(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     cluster().save(file)
-    found = list(order.plans(transformer(), file))
+    found = list(order.ordered(transformer(), order.BED, file))
     assert found
     profile = profiles.load(file)
-    for _, plan in found:
-        free, ordered = order.both(plan)
-        assert ordered == plan and not free.layout.after and plan.layout.after
-        assert free.signatures == plan.signatures and free.redistributions == plan.redistributions
+    for _, free, ordered, told in found:
+        assert not free.layout.after and ordered.layout.after
+        assert free.signatures == ordered.signatures
+        assert free.redistributions == ordered.redistributions
         said = [predict(one.mesh, profile, one.layout).step_s for one in (free, ordered)]
         assert said[1] < (1 - order.LEAST) * said[0]
-        assert said[1] == pytest.approx(plan.estimate.step_s)
+        assert told == pytest.approx(said) and said[1] == pytest.approx(ordered.estimate.step_s)
