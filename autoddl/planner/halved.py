@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from autoddl.errors import AutoDDLError
 from autoddl.planner.race import WORTH_OF_HALVES, Solution
 from autoddl.planner.request import Request
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.batch_mean import check_mean
-from autoddl.sbp.rewrites.halves import halves
+from autoddl.sbp.rewrites.halves import halves, second
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.network.pins import Pins
 
@@ -29,9 +32,16 @@ def halved(request: Request, mesh: Mesh | None = None) -> Request:
         if mesh is not None:
             Pins(half, mesh, request.pin or {}).check_batch()
         both = halves(half)
+        pin = {**(request.pin or {}), **_of_second(half, request.pin or {})}
     except AutoDDLError as error:
         raise AutoDDLError(f"duplex: {error} (of half a batch); {REMEDY}") from None
-    return replace(request, program=both, mesh=mesh, duplex=True, ways=request.ways[:1])
+    return replace(request, program=both, mesh=mesh, pin=pin, duplex=True, ways=request.ways[:1])
+
+
+def _of_second(half: Program, pin: Mapping[str, str]) -> dict[str, str]:
+    """Return pins for the second half's inputs, those of the first."""
+    found = {name: [s for p, s in pin.items() if fnmatchcase(name, p)] for name in half.inputs}
+    return {second(name): states[0] for name, states in found.items() if states}
 
 
 def can_be_worth(request: Request, whole: Solution) -> bool:

@@ -52,9 +52,9 @@ def main(argv: list[str]) -> None:
         run_plans(folder, argv[2], model, [int(seed) for _, seed in mine])
 
 
-def fresh(model: str) -> tuple[Any, tuple[Any, ...]]:
+def fresh(model: str, **sizes: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return a new toy graph with reproducible weights, and its inputs."""
-    graph, inputs = models.build(model)
+    graph, inputs = models.build(model, **sizes)
     for root in modules(graph):
         seed_weights(root, 1)
     return graph, inputs

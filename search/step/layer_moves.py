@@ -9,6 +9,7 @@ Source: Besag 1986 (iterated conditional modes), block by block.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -67,8 +68,20 @@ class LayerMoves:
         return sorted(found, key=lambda move: move.more_s)
 
 
-def moved(point: Point, move: LayerMove) -> Assignment:
-    """Return the assignment after a move."""
+def moved(point: Point, *moves: LayerMove) -> Assignment:
+    """Return the assignment after some moves."""
     found = as_ints(point).copy()
-    found[move.variables] = move.choice
+    for move in moves:
+        found[move.variables] = move.choice
     return Assignment(found)
+
+
+def pairs(ranked: Sequence[LayerMove], most: int) -> list[tuple[LayerMove, LayerMove]]:
+    """Return pairs of moves of different variables, at most so many, those that cost least first."""
+    found = [
+        (one, other)
+        for place, one in enumerate(ranked[: most + 1])
+        for other in ranked[place + 1 : most + 1]
+        if one.variables is not other.variables
+    ]
+    return sorted(found, key=lambda pair: pair[0].more_s + pair[1].more_s)[:most]

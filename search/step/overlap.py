@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
@@ -26,7 +27,7 @@ from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchRes
 from autoddl.search.step.bound_network import StepBounds
 from autoddl.search.step.critical_path import PathWeights
 from autoddl.search.step.dependency_path import DependencyPath
-from autoddl.search.step.layer_moves import LayerMoves, moved
+from autoddl.search.step.layer_moves import LayerMoves, moved, pairs
 from autoddl.search.step.step_bound import StepBound
 
 Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
@@ -209,15 +210,19 @@ class StepSearch:
             idle = 0 if self.best is not before else idle + 1
 
     def _move(self) -> None:
-        """Take moves that make the step shorter, cheap ones first, until the next TRIES do not."""
+        """Take moves that make the step shorter, cheap ones first, until the next TRIES do not.
+
+        Where all have been tried pairs of them are.
+        """
         moves, idle = LayerMoves(self.network), 0
         while idle < TRIES and self._goes_on(MOVES):
             here = self.best
             assert here is not None
             weights = PathWeights(self.network)
             weights.learn(here.timeline)
-            for move in moves.ranked(here.assignment, weights.prices().apply(self.network)):
-                self._offer(moved(here.assignment, move))
+            ranked = moves.ranked(here.assignment, weights.prices().apply(self.network))
+            for together in chain(((move,) for move in ranked), pairs(ranked, TRIES)):
+                self._offer(moved(here.assignment, *together))
                 idle += 1
                 if self.best is not here:
                     idle = 0

@@ -14,10 +14,15 @@ from tests.support.on_ranks import in_one_launch
 SCRIPTS = Path(__file__).parent / "rank_scripts"
 # By number of ranks the scripts, and the files or folders that they write to, each with more arguments.
 RUNS: dict[int, list[tuple[str, ...]]] = {
-    1: [("exactness", "exactness"), ("pipeline_dropout", "dropout.json")],
-    2: [("unknown_op", "unknown_op.json"), ("pipeline_dropout", "dropout.json")],
+    1: [("exactness", "exactness"), ("pipeline_dropout", "dropout.json"), ("halves", "halves")],
+    2: [
+        ("unknown_op", "unknown_op.json"),
+        ("pipeline_dropout", "dropout.json"),
+        ("halves", "halves"),
+    ],
     4: [
-        *(("use_plan", setting, setting) for setting in ("2x2", "stages")),
+        *(("use_plan", setting, setting) for setting in ("2x2", "stages", "halves")),
+        ("halves", "ten steps of halves"),
         ("exactness", "exactness"),
         ("any_mesh", "any_mesh"),
     ],

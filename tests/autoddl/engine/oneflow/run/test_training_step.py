@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.on_ranks import LIMIT_S, environment, seen_by
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 SCRIPTS = Path(__file__).parent / "rank_scripts"
 
 
-@pytest.fixture(params=["2x2", "stages"])
+@pytest.fixture(params=["2x2", "stages", "halves"])
 def seen(request: pytest.FixtureRequest, launched: Callable[[int], Path]) -> Any:
     """Return what four ranks saw of a plan that is fed, saved, loaded and misused."""
     return seen_by(4, launched(4) / request.param)
@@ -33,8 +34,8 @@ def test_losses_are_those_of_one_device_however_the_batch_is_fed(seen: Any) -> N
         assert rank["global"] is True
         assert len(set(rank["reference"])) == 5
         assert rank["losses"] == pytest.approx(rank["reference"], abs=1e-5)
-        if "late" not in rank:  # with stages, whose inputs are pinned
-            assert rank["inputs"] == ["(S0)", "(S0)"]
+        if "late" not in rank:  # with stages or halves, whose inputs are pinned
+            assert set(rank["inputs"]) in ({"(S0)"}, {"(S0, S0)"})
 
 
 def test_tensors_may_wait_for_the_backward_pass_in_any_state(seen: Any) -> None:
@@ -80,9 +81,26 @@ BAD_IN_STAGES = {
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_gets_one_line_on_every_rank(seen: Any, what: str) -> None:
     for rank in seen:
-        words = (BAD if "late" in rank else BAD_IN_STAGES)[what]
+        words = (BAD_IN_STAGES if len(rank["plan"]["parts"]) > 1 else BAD)[what]
         assert "\n" not in rank[what]
         assert all(word in rank[what] for word in words), rank[what]
+
+
+@pytest.mark.parametrize("mesh", ["2", "4", "2x2"])
+@pytest.mark.parametrize("model", ["gpt", "vgg13", "BERT-SGMoE", "BERT-Switch"])
+def test_halves_in_turn_train_as_the_batch_does(
+    model: str, mesh: str, launched: Callable[[int], Path]
+) -> None:
+    one = np.load(launched(1) / "halves" / f"{model}-None.npz")
+    folder = launched(2) / "halves" if mesh == "2" else launched(4) / "ten steps of halves"
+    found = np.load(folder / f"{model}-{mesh}.npz")
+    np.testing.assert_allclose(found["losses"], one["losses"], rtol=0, atol=1e-4)
+    assert len(one["losses"]) == 10 and one["losses"][-1] != one["losses"][0]
+    for name in one.files:
+        np.testing.assert_allclose(
+            found[name], one[name], rtol=0, atol=1e-4 if name == "losses" else 1e-5
+        )
+    assert json.loads((folder / f"{model}-{mesh}.json").read_text()) == []
 
 
 def test_ops_without_a_rule_are_split_as_the_engine_says(launched: Callable[[int], Path]) -> None:

@@ -29,6 +29,7 @@ SIZES = {**gpt.SIZES["toy"], "layers": 1}
 SETTINGS = {
     "2x2": {"mesh": "2x2"},
     "stages": {"mesh": "2", "pipeline": 2, "micro_batches": 2, "pin": {"input.*": "S0"}},
+    "halves": {"mesh": "2x2", "duplex": True, "pin": {"input.*": "S0,S0"}},
 }
 OTHER = {"mesh": "2"}, {"mesh": "2", "pipeline": 4, "micro_batches": 2}  # of other numbers of ranks
 
@@ -62,10 +63,13 @@ def refusal(action):
 
 
 def local_parts(plan, tensors):
-    """Return this rank's part of one micro-batch after the other."""
-    coordinate, count = flow.env.get_rank() % plan.mesh.size, plan.micro_batches
+    """Return this rank's part of one micro-batch, or half, after the other."""
+    coordinate, count = (
+        flow.env.get_rank() % plan.mesh.size,
+        2 if plan.duplex else plan.micro_batches,
+    )
     parts = []
-    for tensor, item in zip(tensors, plan.inputs, strict=True):
+    for tensor, item in zip(tensors, plan.inputs, strict=not plan.duplex):
         part = item.local_slice(coordinate)
         micro = tensor.chunk(count, dim=0) if count > 1 else [tensor]
         parts.append(flow.cat([m[part] for m in micro], dim=0).contiguous())
@@ -171,7 +175,7 @@ def main(out, setting):
             flow.load(str(out / f"stage{number}"), global_src_rank=source), strict=False
         )
     seen["loaded"] = distance(plan, target, weights)
-    if not plan.pipelined:
+    if not plan.parted:
         waiting = apply_waiting(plan.program, options["mesh"], x, y)
         seen["changed"] += waiting.pop("changed")
         seen |= waiting | apply_ordered(plan.program, options["mesh"], x, y)
