@@ -148,13 +148,6 @@ def read(
             "pass mesh='2x4' (nodes x devices), or cluster='2x4' to search all its meshes"
         )
     known = profiles.load(profile, device_type=program.device)
-    assumed = ", ".join(known.assumed_overlap)
-    if assumed and isinstance(profile, str | Path) and str(profile) not in profiles.bundled():
-        warnings.warn(
-            f"profile {profile}: how far boxings over level {assumed} overlap with ops is assumed, not "
-            f"measured; {profiles.AGAIN}",
-            stacklevel=4,
-        )
     limit = known.device.memory_bytes if memory is None else parse_bytes(memory)
     most_axes = 1 if search == HIDUP else None if ranks is None else ONEFLOW_LIMITS.axes
     if mesh is not None:
@@ -168,6 +161,8 @@ def read(
             f"search: got {HIDUP!r} on {given or whole}; it splits tensors over one axis of a mesh; give "
             f"mesh='{whole.size}', or another search"
         )
+    if isinstance(profile, str | Path) and str(profile) not in profiles.bundled():
+        _warn_of_assumed(profile, known, whole)
     lists = engine_signatures(
         program, [n for m in meshes for n in m.shape], strict=strict, engine=engine
     )
@@ -178,6 +173,18 @@ def read(
         duplex=duplex if search != HIDUP else False,
         most_axes=most_axes, lists=lists, progress=progress,
     )  # fmt: skip
+
+
+def _warn_of_assumed(file: str | Path, known: Profile, cluster: Cluster) -> None:
+    """Warn where a profile that was measured does not know how far boxings overlap with ops."""
+    used = {level.name for level in cluster.levels if level.size > 1}
+    assumed = ", ".join(level for level in known.assumed_overlap if level in used)
+    if assumed:
+        warnings.warn(
+            f"profile {file}: how far boxings over level {assumed} overlap with ops is assumed, not "
+            f"measured; {profiles.AGAIN}",
+            stacklevel=5,
+        )
 
 
 def _stages_of(mesh: Mesh, stages: int | str | None) -> Cluster:
