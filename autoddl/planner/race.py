@@ -26,7 +26,7 @@ from autoddl.search.result import SearchResult
 # what two calibrations of the same machine measure must not decide between two grids.
 WORTH = 1e-3
 # Relative; what halves of a batch gain on ranks is off by so much of the step on average, mostly less
-# than predicted (experiments.fidelity.duplex). With half of it GPT's Megatron plan there takes halves and
+# than predicted (experiments.fidelity.gains). With half of it GPT's Megatron plan there takes halves and
 # is slower; with twice the multi-layer perceptron does without those that are 9 % faster as predicted.
 WORTH_OF_HALVES = 0.05
 PATIENCE = 3  # budgets after which a race ends without a plan

@@ -7,10 +7,10 @@ lines of `FOLDER/rows.jsonl`, so that a run goes on where it was cut off.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -27,8 +27,9 @@ from experiments.lib.programs import captured
 # Of the calibration of a testbed: messages as plans have them here, a third of the usual time.
 SIZES = ("--minbytes", "1K", "--maxbytes", "4M", "--budget", "100")
 COLUMNS: frames.Formats = {
-    "bed": "{}", "model": "{}", "plan": "{}", "predicted_ms": "{:.1f}", "predicted_gain": "{:.1%}",
-    "first_ms": "{:.1f}", "second_ms": "{:.1f}", "gain": "{:.1%}",
+    "what": "{}", "bed": "{}", "model": "{}", "plan": "{}", "first_predicted_ms": "{:.1f}",
+    "first_ms": "{:.1f}", "second_predicted_ms": "{:.1f}", "second_ms": "{:.1f}",
+    "predicted_gain": "{:.1%}", "gain": "{:.1%}",
 }  # fmt: skip
 
 # The multi-layer perceptron is that of fidelity.two_halves: four pairs of layers.
@@ -43,24 +44,27 @@ Make = Callable[[Program, Bed, Path], Iterator[Pair]]
 
 
 def timed(
-    make: Make, beds: Sequence[Bed], models: Sequence[str], repetitions: int, folder: Path
-) -> pd.DataFrame:
-    """Return a row for each pair of each model on each testbed, timed now or in a call before."""
+    makes: Mapping[str, Make], beds: Sequence[Bed], models: Sequence[str], repetitions: int,
+    folder: Path,
+) -> pd.DataFrame:  # fmt: skip
+    """Return a row for each pair of each model on each testbed, timed now or in a call before.
+
+    `makes` says what pairs there are of each kind.
+    """
     store = RowStore(folder / "rows.jsonl")
     found = []
     for bed in beds:
         place = folder / bed.name
         with measure.running(bed) as (run, made):
             profile = measure.calibrate(bed, made, place, SIZES)
-            for model in models:
+            for (what, make), model in product(makes.items(), models):
                 program = captured(folder / f"{model}.json", model, "toy", **MODELS[model])
                 for name, *plans, said in make(program, bed, profile):
-                    key = {"bed": bed.name, "model": model, "plan": name}
-
-                    stem = place / f"{model}-{name}".replace(" ", "-")
+                    key = {"what": what, "bed": bed.name, "model": model, "plan": name}
+                    stem = place / f"{what}-{model}-{name}".replace(" ", "-")
                     row = partial(_row, run, model, stem, plans, said, repetitions)
                     found.append(store.once(key, row))
-                    print(f"{bed.name} {model} {name}: {found[-1]['gain']:.1%}", file=sys.stderr)
+                    print(*key.values(), f"{found[-1]['gain']:.1%}", file=sys.stderr)
     return pd.DataFrame(found)
 
 
@@ -75,15 +79,10 @@ def _row(
     for number in range(repetitions):
         for which in (0, 1) if number % 2 else (1, 0):
             steps[which].append(measure.step_s(run, model, MODELS[model], files[which]))
-    first, second = map(median, steps)
+    first, second = map(min, steps)  # other processes only ever add time
     return {
-        "predicted_ms": 1e3 * said[0], "predicted_gain": 1 - said[1] / said[0],
+        "first_predicted_ms": 1e3 * said[0], "second_predicted_ms": 1e3 * said[1],
+        "predicted_gain": 1 - said[1] / said[0],
         "first_ms": 1e3 * first, "second_ms": 1e3 * second, "gain": 1 - second / first,
         "samples_ms": [[round(1e3 * s, 3) for s in mine] for mine in steps],
     }  # fmt: skip
-
-
-def shown(frame: pd.DataFrame, folder: Path, name: str) -> None:
-    """Print the rows, and write them as CSV and JSON."""
-    print(frames.text(frame, COLUMNS))
-    frames.save(frame, folder, name)

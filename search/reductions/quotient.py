@@ -184,12 +184,8 @@ class _Gap(NamedTuple):
 def _gap(network: CostNetwork, head: int, tail: int) -> _Gap:
     """Return which variables are left out: those of runs of equal layers between head and tail."""
     blocks, variables = network.program.blocks, network.variables
-    number = network.program.columns.number
-    others = np.flatnonzero(variables.op < 0)
-    held = others[variables.of_kind("parameter", SAVED)[others]]
-    tensor = np.full(len(network), -1)
-    tensor[held] = [number[variables.name[v]] for v in held.tolist()]
-    places = _places(network, tensor)
+    tensor = _held(network)
+    held, places = np.flatnonzero(tensor >= 0), network.derived(places_of)
     looks = _looks(network)
     of_op = np.full(len(blocks.ops.stack), -1)
     of_op[variables.op[variables.op >= 0]] = looks[variables.op >= 0]
@@ -211,8 +207,18 @@ def _gap(network: CostNetwork, head: int, tail: int) -> _Gap:
     return _Gap(places, stand_in, first, last)
 
 
-def _places(network: CostNetwork, tensor: Ints) -> Places:
+def _held(network: CostNetwork) -> Ints:
+    """Return which tensor each variable holds that is no op, -1 if none: a parameter, or a saved one."""
+    variables, number = network.variables, network.program.columns.number
+    found = np.full(len(network), -1)
+    held = np.flatnonzero(variables.of_kind("parameter", SAVED) & (variables.op < 0))
+    found[held] = [number[variables.name[v]] for v in held.tolist()]
+    return found
+
+
+def places_of(network: CostNetwork) -> Places:
     """Return where the variables lie: where their ops do, or the tensors that they hold."""
+    tensor = _held(network)
     blocks, kinds = network.program.blocks, len(network.variables.kinds)
     op, kind = network.variables.op, network.variables.kind
     ops = blocks.ops.position.max(initial=0) + 1

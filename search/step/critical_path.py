@@ -18,12 +18,14 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.perfmodel.timeline import StepTimeline
+from autoddl.ragged import Ragged
 from autoddl.sbp.program.blocks import Places
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
+from autoddl.search.network.evaluator import Flags
 from autoddl.search.reductions.prices import Prices
 
-# On the six models of overlap.py, as the mean step: 0.25 and 0.9 +0.2 and +0.01 %; 0.01 and 0.04 +0.3 and
-# -0.03 %.
+# On six models of the zoo that are not proven, as the mean step: 0.25 and 0.9 +0.2 and +0.01 %; 0.01 and
+# 0.04 +0.3 and -0.03 %.
 LATEST = 0.5  # the weight of the latest path in the average
 LEAST = 0.02  # what a second off the critical path counts at least: of equal steps the cheaper one
 
@@ -45,11 +47,41 @@ class PathWeights:
 
     def prices(self) -> Prices:
         """Return what the seconds of variables and factors count."""
-        variables, factors = self.network.variables, self.network.factors
-        device = np.where(variables.op >= 0, self.ops[variables.op], 1.0)
-        return Prices(
-            device=np.maximum(device, LEAST), links=np.maximum(self.tensors[factors.tensor], LEAST)
-        )
+        return _prices(self.network, self.ops, self.tensors)
+
+
+def critical_prices(network: CostNetwork, timeline: StepTimeline) -> Prices:
+    """Return what seconds count for moves of one step: those on its critical path, layer by layer.
+
+    Boxings of tensors that it does not move count where more than an update waits for them.
+    """
+    ops, tensors = timeline.waited_for()
+    return _prices(network, ops, np.where(np.isnan(tensors), network.derived(needed), tensors))
+
+
+def _prices(network: CostNetwork, ops: Floats, tensors: Floats) -> Prices:
+    variables, factors = network.variables, network.factors
+    device = np.where(variables.op >= 0, ops[variables.op], 1.0)
+    return Prices(
+        device=np.maximum(device, LEAST), links=np.maximum(tensors[factors.tensor], LEAST)
+    )
+
+
+def needed(network: CostNetwork) -> Flags:
+    """Tell of every tensor whether an op makes it for which more than updates of parameters wait."""
+    program, columns = network.program, network.program.columns
+    updates = [columns.place[p.update] for p in program.parameters if p.update is not None]
+    waits, makers = columns.waits
+    last = Ragged.sorted(makers, waits, len(program.ops))
+    ops = np.ones(len(program.ops), dtype=np.bool_)
+    ops[updates] = False
+    for op in range(len(ops) - 1, -1, -1):
+        readers = last.items[last.start[op] : last.start[op + 1]]
+        if len(readers):
+            ops[op] = ops[readers].any()
+    inputs, found = columns.inputs, np.zeros(len(program.tensors), dtype=np.bool_)
+    np.logical_or.at(found, inputs.tensor, ops[inputs.op])
+    return found & (columns.maker >= 0)
 
 
 def alike(network: CostNetwork) -> tuple[Ints, Ints]:

@@ -10,6 +10,7 @@ Source: Besag 1986 (iterated conditional modes), block by block.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +22,12 @@ from autoddl.search.result import Assignment, Point
 from autoddl.search.step.critical_path import alike
 
 
-class LayerMove(NamedTuple):
-    """Some variables take a choice, which costs so many seconds more."""
+class Move(NamedTuple):
+    """Some variables take other choices, which costs so many seconds more."""
 
     more_s: float
     variables: Ints
-    choice: int
+    choices: Ints
 
 
 class LayerMoves:
@@ -51,37 +52,47 @@ class LayerMoves:
             for group in self.groups
         ]
 
-    def ranked(self, point: Point, weighted: CostNetwork) -> list[LayerMove]:
-        """Return all moves, those first that cost least in a network."""
+    def all(self, point: Point, weighted: CostNetwork) -> list[Move]:
+        """Return all moves, and what they cost in a network."""
         now = as_ints(point).copy()
-        found: list[LayerMove] = []
-        for group, factors in zip(self.groups, self.factors, strict=True):
-            count = int(self.network.variables.sizes[group[0]])
-            columns = np.repeat(np.arange(count)[None], len(group), axis=0)
-            seconds, _ = block_of(weighted.arrays, BlockMove(group, columns, factors), now)
-            before, _ = block_of(
-                weighted.arrays, BlockMove(group, now[group][:, None].copy(), factors), now
-            )
-            same = (now[group][:, None] == columns).all(axis=0)
-            for choice in np.flatnonzero(np.isfinite(seconds) & ~same).tolist():
-                found.append(LayerMove(float(seconds[choice] - before[0]), group, choice))
-        return sorted(found, key=lambda move: move.more_s)
+        found: list[Move] = []
+        for every, factors in zip(self.groups, self.factors, strict=True):
+            for here in np.unique(now[every]).tolist():
+                group = every[now[every] == here]
+                count = int(self.network.variables.sizes[group[0]])
+                columns = np.repeat(np.arange(count)[None], len(group), axis=0)
+                seconds, _ = block_of(weighted.arrays, BlockMove(group, columns, factors), now)
+                for choice in np.flatnonzero(np.isfinite(seconds)).tolist():
+                    if choice != here:
+                        more_s = float(seconds[choice] - seconds[here])
+                        found.append(Move(more_s, group, np.full(len(group), choice)))
+        return found
 
 
-def moved(point: Point, *moves: LayerMove) -> Assignment:
+def moved(point: Point, *moves: Move) -> Assignment:
     """Return the assignment after some moves."""
     found = as_ints(point).copy()
     for move in moves:
-        found[move.variables] = move.choice
+        found[move.variables] = move.choices
     return Assignment(found)
 
 
-def pairs(ranked: Sequence[LayerMove], most: int) -> list[tuple[LayerMove, LayerMove]]:
+def ranked(moves: Sequence[Move]) -> list[Move]:
+    """Return moves, those first that cost least."""
+    return sorted(moves, key=lambda move: move.more_s)
+
+
+def in_turn(*lists: Sequence[Move]) -> list[Move]:
+    """Return the first of each list, then the second of each, and so on."""
+    return [move for row in zip_longest(*lists) for move in row if move is not None]
+
+
+def pairs(moves: Sequence[Move], most: int) -> list[tuple[Move, Move]]:
     """Return pairs of moves of different variables, at most so many, those that cost least first."""
     found = [
         (one, other)
-        for place, one in enumerate(ranked[: most + 1])
-        for other in ranked[place + 1 : most + 1]
-        if one.variables is not other.variables
+        for place, one in enumerate(moves[: most + 1])
+        for other in moves[place + 1 : most + 1]
+        if not np.intersect1d(one.variables, other.variables).size
     ]
     return sorted(found, key=lambda pair: pair[0].more_s + pair[1].more_s)[:most]

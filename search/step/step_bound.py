@@ -21,7 +21,7 @@ from autoddl.search.network.cost_network import CostNetwork, Floats
 from autoddl.search.result import SearchResult
 from autoddl.search.step.bound_network import ALL, Kind, StepBounds
 
-# Half and twice of these change gaps of the six models of overlap.py by 1e-4 at most.
+# Half and twice of these change gaps of six models that are not proven by 1e-4 at most.
 LEAST = 1e-4  # of the weight of a resource; where seconds count nothing there are too many optima
 MET = 1e-3  # relative; so near do bound and planes come
 MOST = 12  # mixtures that are tried

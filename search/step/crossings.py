@@ -1,0 +1,76 @@
+"""Crossings of two assignments: one of them takes the other's choices in some layers.
+
+Equal layers need not have equal states. Where one assignment keeps the links busy and another one the
+device, a step in which a few layers are as in the latter may be shorter than with either. Regions are
+runs of 1, 2, 4, … layers of a stack, each beginning at a multiple of its length, whole stacks, and
+what lies outside of all.
+
+    12 layers, all cut by the batch: device 56 ms, links 80 ms; all replicated: 197 ms and 0 ms. With one
+    layer of the latter kind the device takes 68 ms, the links take 73 ms.
+
+Source: Radcliffe 1991 (crossovers that respect what both parents share); Dantzig and Wolfe 1960 (the
+optimum of a relaxation is a mixture of few assignments).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from autoddl.ragged import Ragged
+from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
+from autoddl.search.network.evaluator import BlockMove, Flags, block_of
+from autoddl.search.reductions.quotient import places_of
+from autoddl.search.result import Assignment, Point
+from autoddl.search.step.layer_moves import Move
+
+Regions = Sequence[Sequence[Ints]]
+
+
+def regions(network: CostNetwork) -> Regions:
+    """Return the variables of all regions, by how large they are: the largest first."""
+    at = network.derived(places_of)
+    outside = at.stack < 0
+    found: dict[int, list[Flags]] = {0: [outside]}
+    for stack in range(at.stack.max(initial=-1) + 1):
+        mine = at.stack == stack
+        layers = np.unique(at.layer[mine])
+        place = np.searchsorted(layers, at.layer)
+        found[0].append(mine)
+        length = 1
+        while length < len(layers):
+            for first in range(0, len(layers), length):
+                inside = mine & (place >= first) & (place < first + length)
+                found.setdefault(length, []).append(inside)
+            length *= 2
+    return [[np.flatnonzero(inside) for inside in same] for same in found.values()]
+
+
+def crossings(
+    point: Point, others: Sequence[Assignment], weighted: CostNetwork
+) -> list[list[Move]]:
+    """Return the moves of a point to others' choices in all regions, by how large these are.
+
+    They have what they cost in a network.
+    """
+    now = as_ints(point).copy()
+    differ = [(other, other != now) for other in map(as_ints, others)]
+    known: set[bytes] = set()
+    begin, factor = weighted.incidence
+    found: list[list[Move]] = []
+    for same in weighted.derived(regions):
+        found.append([])
+        for (there, differs), region in product(differ, same):
+            mine = region[differs[region]]
+            key = mine.tobytes() + there[mine].tobytes()
+            if not len(mine) or key in known:
+                continue
+            known.add(key)
+            factors = np.unique(Ragged(begin, factor).take(mine).items)
+            columns = np.stack([now[mine], there[mine]], axis=1)
+            seconds, _ = block_of(weighted.arrays, BlockMove(mine, columns, factors), now)
+            if np.isfinite(seconds[1]):
+                found[-1].append(Move(float(seconds[1] - seconds[0]), mine, there[mine]))
+    return found

@@ -1,0 +1,109 @@
+"""Crossings: which layers a region has, what a move costs, and what updates alone wait for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.search.network.builder import build
+from autoddl.search.network.cost_network import CostNetwork, as_ints
+from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.step.critical_path import needed
+from autoddl.search.step.crossings import crossings, regions
+from autoddl.search.step.layer_moves import LayerMoves, in_turn, moved, ranked
+from tests.support.clusters import cluster
+from tests.support.programs import mlp, tied, transformer
+
+
+def network(program: Program, mesh: str = "2x2") -> CostNetwork:
+    return build(program, Mesh.parse(mesh), cluster())
+
+
+def layer(name: str) -> int | None:
+    numbers = [int(part) for part in name.split(".") if part.isdigit()]
+    return numbers[0] if numbers else None
+
+
+def test_regions_are_runs_of_layers_the_stack_and_what_is_outside() -> None:
+    found = network(transformer(5))
+    largest, *runs = regions(found)
+    assert [len(same) for same in runs] == [5, 3, 2]  # of 1, 2 and 4 layers
+    assert sorted(np.concatenate(largest).tolist()) == list(range(len(found)))
+    for length, same in zip((1, 2, 4), runs, strict=True):
+        for number, region in enumerate(same):
+            names = [found.variables.name[v] for v in region.tolist()]
+            inside = {layer(name.partition("-")[0]) for name in names} - {None}
+            first = number * length
+            assert inside == set(range(first, min(first + length, 5)))
+        assert len(np.unique(np.concatenate(same))) == sum(map(len, same))
+
+
+def test_a_program_without_layers_has_what_is_outside() -> None:
+    found = network(mlp(16, (16, 16, 16)))
+    assert [len(r) for same in regions(found) for r in same if len(r)] == [len(found)]
+    assert crossings(random_assignment(found, 0), [random_assignment(found, 0)], found)[0] == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_moves_cost_what_the_network_says_and_keep_all_else(seed: int) -> None:
+    found = network(transformer(3))
+    here, *others = (random_assignment(found, 10 * seed + k) for k in range(3))
+    kinds = crossings(here, others, found)
+    moves = [move for same in kinds for move in same]
+    assert moves and any(len(same) > 1 for same in kinds)
+    for move in moves:
+        after = moved(here, move)
+        assert found.cost_s(after) - found.cost_s(here) == pytest.approx(move.more_s, abs=1e-12)
+        changed = np.flatnonzero(as_ints(after) != as_ints(here))
+        assert changed.tolist() == sorted(move.variables.tolist())
+        assert any((as_ints(after)[changed] == as_ints(o)[changed]).all() for o in others)
+    keys = [(m.variables.tobytes(), m.choices.tobytes()) for m in moves]
+    assert len(set(keys)) == len(keys)
+
+
+def test_layers_that_differ_move_by_themselves() -> None:
+    """A move of equal layers changes those that are alike now, as the network says."""
+    found = network(transformer(4))
+    base, other = random_assignment(found, 1), random_assignment(found, 2)
+    mixed = moved(base, min(crossings(base, [other], found)[1], key=lambda m: m.more_s))
+    moves = LayerMoves(found).all(mixed, found)
+    for move in moves[:: max(1, len(moves) // 50)]:
+        assert len({int(as_ints(mixed)[v]) for v in move.variables.tolist()}) == 1
+        more_s = found.cost_s(moved(mixed, move)) - found.cost_s(mixed)
+        assert more_s == pytest.approx(move.more_s, abs=1e-12)
+
+
+def test_lists_take_turns() -> None:
+    assert in_turn([1, 2, 3], [4], [5, 6]) == [1, 4, 5, 2, 6, 3]  # type: ignore[list-item]
+    found = network(mlp(16, (16, 16)))
+    moves = ranked(LayerMoves(found).all(random_assignment(found, 1), found))
+    assert [m.more_s for m in moves] == sorted(m.more_s for m in moves)
+
+
+@pytest.mark.parametrize("program", [mlp(16, (16, 16, 16)), tied(), transformer(2)])
+def test_what_only_updates_wait_for_is_not_needed(program: Program) -> None:
+    """Against a walk from each tensor to all ops that depend on it."""
+    found = network(program, "4")
+    updates = {p.update for p in program.parameters}
+    readers: dict[str, list[str]] = {}
+    for op in program.ops:
+        for _, tensor in op.inputs:
+            readers.setdefault(tensor, []).append(op.name)
+    some = 0
+    for tensor, is_needed in zip(program.tensors, needed(found).tolist(), strict=True):
+        ends, seen, waiting = set(), set(), list(readers.get(tensor.name, []))
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            after = [r for _, t in program.op[name].outputs for r in readers.get(t, [])]
+            waiting += after
+            if not after:
+                ends.add(name)
+        made = tensor.name in program.producer
+        assert is_needed == (made and bool(ends - updates)), tensor.name
+        some += made and not is_needed
+    assert some >= len(updates)
