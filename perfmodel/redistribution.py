@@ -197,8 +197,9 @@ class Redistributor:
         if self.weights is None:
             return RedistributionTable(shape, states, cost, hop)
         single: dict[str, Floats] = {}  # by resource, of boxings from one state to another
+        taken = {look: self._parts(Boxing(*look), item_bytes) for look in prices}
         for source, goal, look in zip(before, after, looks, strict=True):
-            for resource, seconds in self._parts(Boxing(*look), item_bytes):
+            for resource, seconds in taken[look]:
                 single.setdefault(resource, np.zeros((count, count)))[source, goal] = seconds
         parts = {resource: _along(hop, direct) for resource, direct in single.items()}
         return RedistributionTable(shape, states, cost, hop, parts)

@@ -1,12 +1,12 @@
 """Crossings of two assignments: one of them takes the other's choices in some layers.
 
-Equal layers need not have equal states. Where one assignment keeps the links busy and another one the
-device, a step in which a few layers are as in the latter may be shorter than with either. Regions are
-runs of 1, 2, 4, … layers of a stack, each beginning at a multiple of its length, whole stacks, and
-what lies outside of all.
+Equal layers need not have equal states. Where one assignment waits for results on their way, and
+another one keeps the links busy with gradients, a step in which some layers are as in the latter may be
+shorter than with either. Regions are runs of 1, 2, 4, … layers of a stack, each beginning at a multiple
+of its length, whole stacks, and what lies outside of all.
 
-    12 layers, all cut by the batch: device 56 ms, links 80 ms; all replicated: 197 ms and 0 ms. With one
-    layer of the latter kind the device takes 68 ms, the links take 73 ms.
+    BERT with experts: 465.8 ms if these are cut (links busy for 87 ms), 508.3 ms if they are whole (329
+    ms), 459.9 ms if they are whole in six layers of twelve (208 ms).
 
 Source: Radcliffe 1991 (crossovers that respect what both parents share); Dantzig and Wolfe 1960 (the
 optimum of a relaxation is a mixture of few assignments).
@@ -53,7 +53,7 @@ def crossings(
 ) -> list[list[Move]]:
     """Return the moves of a point to others' choices in all regions, by how large these are.
 
-    They have what they cost in a network.
+    A network says what they cost; those that it forbids are left out.
     """
     now = as_ints(point).copy()
     differ = [(other, other != now) for other in map(as_ints, others)]

@@ -9,7 +9,7 @@ Source: Besag 1986 (iterated conditional modes), block by block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -87,12 +87,12 @@ def in_turn(*lists: Sequence[Move]) -> list[Move]:
     return [move for row in zip_longest(*lists) for move in row if move is not None]
 
 
-def pairs(moves: Sequence[Move], most: int) -> list[tuple[Move, Move]]:
-    """Return pairs of moves of different variables, at most so many, those that cost least first."""
+def pairs(moves: Sequence[Move], most: int) -> Iterator[tuple[Move, Move]]:
+    """Yield pairs of moves of different variables, at most so many, those that cost least first."""
     found = [
         (one, other)
         for place, one in enumerate(moves[: most + 1])
         for other in moves[place + 1 : most + 1]
         if not np.intersect1d(one.variables, other.variables).size
     ]
-    return sorted(found, key=lambda pair: pair[0].more_s + pair[1].more_s)[:most]
+    yield from sorted(found, key=lambda pair: pair[0].more_s + pair[1].more_s)[:most]
