@@ -58,7 +58,7 @@ def crossings(
     now = as_ints(point).copy()
     differ = [(other, other != now) for other in map(as_ints, others)]
     known: set[bytes] = set()
-    begin, factor = weighted.incidence
+    incident, touched = Ragged(*weighted.incidence), np.zeros(len(weighted.factors.table), np.bool_)
     found: list[list[Move]] = []
     for same in weighted.derived(regions):
         found.append([])
@@ -68,7 +68,9 @@ def crossings(
             if not len(mine) or key in known:
                 continue
             known.add(key)
-            factors = np.unique(Ragged(begin, factor).take(mine).items)
+            touched[:] = False  # faster than np.unique
+            touched[incident.take(mine).items] = True
+            factors = np.flatnonzero(touched)
             columns = np.stack([now[mine], there[mine]], axis=1)
             seconds, _ = block_of(weighted.arrays, BlockMove(mine, columns, factors), now)
             if np.isfinite(seconds[1]):
