@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
@@ -44,13 +45,17 @@ def compiled(function: F) -> F:
     return cast(F, dispatcher)
 
 
-class _Tells(event.Listener):
-    """Says why a first plan takes longer, where nothing is kept yet."""
+class _Compilation(event.Listener):
+    """Counts the seconds that compilation takes, and says why a first plan takes longer."""
 
-    told = False
+    def __init__(self) -> None:
+        self.told, self.depth, self.begin, self.seconds = False, 0, 0.0, 0.0
 
     def on_start(self, event: event.Event) -> None:
         """Say it once in a process, and only of functions of ours."""
+        self.depth += 1
+        if self.depth == 1:
+            self.begin = time.perf_counter()
         ours = event.data["dispatcher"].py_func.__module__.startswith(f"{__package__}.")
         if ours and not self.told:
             self.told = True
@@ -59,7 +64,19 @@ class _Tells(event.Listener):
             )
 
     def on_end(self, event: event.Event) -> None:
-        """Nothing is to be said then."""
+        """Count it; a function that another one calls is compiled within that one's time."""
+        self.depth -= 1
+        if self.depth == 0:
+            self.seconds += time.perf_counter() - self.begin
 
 
-event.register("numba:compile", _Tells())
+_COMPILATION = _Compilation()
+event.register("numba:compile", _COMPILATION)
+
+
+def clock_s() -> float:
+    """Return the seconds of a clock that stands still while inner loops are compiled.
+
+    Budgets of searches are counted by it: the first plan on a machine is as good as any later one.
+    """
+    return time.perf_counter() - _COMPILATION.seconds

@@ -9,12 +9,12 @@ Source: A. H. Land, A. G. Doig, An automatic method of solving discrete programm
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Estimate, Outcome
 from autoddl.planner.candidate_plans import Candidate
@@ -89,14 +89,14 @@ class Standing:
 
     best: Solution | None
     budget_s: float
-    begin: float = field(default_factory=time.perf_counter)
+    begin: float = field(default_factory=clock_s)
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
     failures: list[tuple[Candidate, AutoDDLError]] = field(default_factory=list)
     untried: int = 0
 
     def spent_s(self) -> float:
         """Return the seconds since the race began."""
-        return time.perf_counter() - self.begin
+        return clock_s() - self.begin
 
     def can_win(self, candidate: Candidate, judged_s: float) -> bool:
         """Tell whether a solution is better than the best so far; axes and halves must be worth it."""

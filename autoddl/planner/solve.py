@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 
 from autoddl.collector import uncollected
+from autoddl.compiled import clock_s
 from autoddl.engine.limits import limits_of
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Estimate
@@ -55,7 +55,7 @@ class ProblemSearch:
         baselines: Mapping[str, Assignment] | None = None,
         others: bool = False,
     ) -> None:
-        self.begin, self.seconds = time.perf_counter(), seconds
+        self.begin, self.seconds = clock_s(), seconds
         self.request, self.limit = request, request.limit_bytes
         starts = _baselines(problem, request.objective, baselines or {})
         waits = problem.compute_stream and self.limit is not None
@@ -102,7 +102,7 @@ class ProblemSearch:
             baselines=LazyTuple(self._rows),
             searches=max(1, len(self.costs_s)),
             settled=len(self.costs_s) == 1 and not (self.steps and self.steps.binds),
-            seconds=time.perf_counter() - self.begin,
+            seconds=clock_s() - self.begin,
         )
 
     def _judged_s(self, row: Estimate) -> float:
@@ -176,7 +176,7 @@ class ProblemSearch:
         else:
             known = () if self.models else (*self.starts.values(), *self.again.values())
             options = SearchOptions(
-                budget=max(0.0, self.begin + self.seconds - time.perf_counter()),
+                budget=max(0.0, self.begin + self.seconds - clock_s()),
                 stop_gap=max(request.stop_gap, AGAIN) if self.costs_s else request.stop_gap,
                 seed=request.seed,
                 memory_bytes=bound,

@@ -9,12 +9,12 @@ Source: AutoDDL §4.4; Besag 1986 (iterated conditional modes).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from functools import cached_property
 
 import numpy as np
 
+from autoddl.compiled import clock_s
 from autoddl.search.heuristics.cells import build, single
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import OUT, WAITING, BlockMove, Queue, block_of, descend
@@ -78,7 +78,7 @@ class Descent:
 
     def late(self) -> bool:
         """Tell whether the time is up."""
-        return self.deadline is not None and time.perf_counter() > self.deadline
+        return self.deadline is not None and clock_s() > self.deadline
 
     def disturbed(self, assignment: Point, rng: np.random.Generator) -> Ints:
         """Return a point with one block changed at random."""

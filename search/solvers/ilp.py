@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import numpy as np
 
+from autoddl.compiled import clock_s
 from autoddl.errors import InfeasibleError
 from autoddl.search.heuristics.descent import least_memory, replicated
 from autoddl.search.incumbent import Incumbent
@@ -67,7 +67,7 @@ def _solve(model: Model, deadline: float, stop_gap: float) -> tuple[Any, float]:
     # presolve loses optima now and then
     options: dict[str, Any] = {"mip_rel_gap": stop_gap, "presolve": False}
     if math.isfinite(deadline):
-        options["time_limit"] = max(0.0, deadline - time.perf_counter())
+        options["time_limit"] = max(0.0, deadline - clock_s())
     answer = optimize.milp(
         cost * scale,
         integrality=np.arange(model.width) < model.binaries,

@@ -13,13 +13,13 @@ are solved by a solver of cost networks, whichever it is.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Protocol
 
+from autoddl.compiled import clock_s
 from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.timeline import StepTimeline
@@ -122,7 +122,7 @@ class StepSearch:
         Raises:
             InfeasibleError: no assignment fits into `options.memory_bytes`.
         """
-        self._options, self._begin, again = options, time.perf_counter(), self.best is not None
+        self._options, self._begin, again = options, clock_s(), self.best is not None
         first = self._solved(self.network, options, FIRST * options.budget)
         self._offer(first.assignment)
         for start in sorted(options.starts, key=lambda start: self.judge(start).least_step_s):
@@ -147,7 +147,7 @@ class StepSearch:
         )  # fmt: skip
 
     def _elapsed_s(self) -> float:
-        return time.perf_counter() - self._begin
+        return clock_s() - self._begin
 
     def _goes_on(self, until: float) -> bool:
         """Tell whether a part of the budget is left, and the gap not as small as is asked for."""

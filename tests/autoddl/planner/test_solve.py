@@ -75,7 +75,8 @@ def test_the_plan_says_what_it_is_the_least_of(objective: str, tmp_path: Path) -
 def test_the_gap_is_that_of_what_is_minimised() -> None:
     """On links of their own boxings overlap: the step is shorter than the sum, and has its own bound."""
     fast = cluster(levels=("node", "gpu"))
-    rows = {o: optimize(transformer(2), mesh="2x2", profile=fast, objective=o) for o in OBJECTIVES}
+    large = transformer(2, batch=32, length=32, width=128)
+    rows = {o: optimize(large, mesh="2x2", profile=fast, objective=o) for o in OBJECTIVES}
     step, total = rows["time"], rows["sum"]
     assert step.estimate.step_s <= total.estimate.step_s
     least = total.estimate.compute_s + total.estimate.communication_s
