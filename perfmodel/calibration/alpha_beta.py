@@ -1,7 +1,8 @@
-"""Fit α and β of collectives to measured points: relative least squares that survives outliers.
+"""Fit α and β of collectives to measured points: weighted least squares that survives outliers.
 
-A point off by 1 ms counts as much as its share of the time it was measured at, so that short and
-long messages weigh the same. Both parameters stay non-negative. Up to a quarter of the points may
+The square of what a point is off by counts in proportion to 1/seconds, between relative errors, which
+long messages would hardly sway, and absolute ones, which short messages would not (least_squares).
+Both parameters stay non-negative. Up to a quarter of the points may
 be wild (another process took the core): they are recognised by their distance to the line through
 the majority, left out of the fit and still counted in its mean error. Group sizes of one collective
 share a β where that hardly changes how well each is fitted, since it is known better from more points.
@@ -84,7 +85,7 @@ class _Table:
 
 
 def fit_alpha_beta(points: Sequence[Point], *, seed: int = 0) -> AlphaBeta:
-    """Return the α, β >= 0 that minimise the squared relative errors of the points.
+    """Return the α, β >= 0 that minimise the squared errors of the points, each over its seconds.
 
     The points may mix collectives and group sizes if one pair is to serve them all.
 

@@ -128,8 +128,8 @@ def test_time_that_falls_with_size_gives_beta_zero() -> None:
         [Point("all_gather", "gpu", 2, 100, 2e-3), Point("all_gather", "gpu", 2, 1000, 1e-3)]
     )
     assert fit.beta_s_per_byte == 0
-    # Relative least squares of a constant: Σ(1/t) / Σ(1/t²).
-    assert fit.alpha_s == pytest.approx((500 + 1000) / (500**2 + 1000**2))
+    # The constant with the least Σ (α − t)²/t is the harmonic mean.
+    assert fit.alpha_s == pytest.approx(2 / (500 + 1000))
 
 
 def test_time_proportional_to_size_gives_alpha_zero() -> None:
@@ -173,7 +173,29 @@ def test_noise_and_a_fifth_of_wild_points(alpha: float, beta: float, seed: int) 
         args = ("all_reduce", 4, size)
         want = collectives.seconds(*args, alpha_s=alpha, beta_s_per_byte=beta)
         got = collectives.seconds(*args, alpha_s=fit.alpha_s, beta_s_per_byte=fit.beta_s_per_byte)
-        assert got == pytest.approx(want, rel=0.15)
+        # α of long messages' noise: they span 20 octaves, and sway short ones, which count for less.
+        assert got == pytest.approx(want, rel=0.15 if size >= 1 << 15 else 0.5)
+
+
+def test_long_messages_are_not_missed_where_short_ones_take_no_longer() -> None:
+    """A shaped link lets 16 KiB through at once; relative errors alone would miss 4 MiB by 20 %."""
+    measured = (
+        0.774,
+        0.712,
+        0.782,
+        1.836,
+        6.845,
+        28.39,
+        127.8,
+    )  # ms, all-reduces of 1 KiB to 4 MiB
+    points = [
+        Point("all_reduce", "node", 2, 1024 << 2 * i, 1e-3 * t) for i, t in enumerate(measured)
+    ]
+    fit = fit_alpha_beta(points)
+    longest_s = collectives.seconds(
+        "all_reduce", 2, 4 << 20, alpha_s=fit.alpha_s, beta_s_per_byte=fit.beta_s_per_byte
+    )
+    assert longest_s == pytest.approx(0.1278, rel=0.05)
 
 
 def test_intervals_hold_the_planted_parameters() -> None:

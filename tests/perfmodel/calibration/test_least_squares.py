@@ -11,14 +11,15 @@ from autoddl.perfmodel.calibration.least_squares import Floats, r2, solve, tells
 
 
 def by_all_sets(rows: Floats, seconds: Floats) -> float:
-    """The least sum of squared relative errors of any set of unknowns."""
-    scaled, least = rows / seconds[:, None], float(len(seconds))
+    """The least sum of squared errors over seconds, of any set of unknowns."""
+    spreads = np.sqrt(seconds)
+    scaled, least = rows / spreads[:, None], float(seconds.sum())
     for count in range(1, rows.shape[1] + 1):
         for used in map(list, combinations(range(rows.shape[1]), count)):
             norms = np.linalg.norm(scaled[:, used], axis=0)
-            x = np.linalg.lstsq(scaled[:, used] / norms, np.ones(len(seconds)), rcond=None)[0]
+            x = np.linalg.lstsq(scaled[:, used] / norms, spreads, rcond=None)[0]
             if (x >= 0).all():
-                off = scaled[:, used] / norms @ x - 1
+                off = scaled[:, used] / norms @ x - spreads
                 least = min(least, float(off @ off))
     return least
 
@@ -34,9 +35,9 @@ def test_no_other_set_of_unknowns_is_nearer(seed: int) -> None:
         if not tells_apart(rows, seconds):
             continue
         found = solve(rows, seconds)
-        off = rows @ found / seconds - 1
+        off = (rows @ found - seconds) / np.sqrt(seconds)
         assert (found >= 0).all()
-        assert off @ off <= by_all_sets(rows, seconds) * (1 + 1e-9) + 1e-15
+        assert off @ off <= by_all_sets(rows, seconds) * (1 + 1e-9) + 1e-15 * seconds.sum()
 
 
 def test_points_of_one_size_do_not_tell_two_unknowns_apart() -> None:
