@@ -31,12 +31,15 @@ LEAST = 0.02  # what a second off the critical path counts at least: of equal st
 
 
 class PathWeights:
-    """What a second of each op counts, 1 in the beginning, and of each tensor's boxings, `scale` then."""
+    """What a second of each op counts, 1 in the beginning, and of each tensor's boxings.
 
-    def __init__(self, network: CostNetwork, scale: float = 1.0) -> None:
+    In the beginning that is `needed_scale` where more than an update waits for them, else `scale`.
+    """
+
+    def __init__(self, network: CostNetwork, needed_scale: float = 1.0, scale: float = 1.0) -> None:
         self.network, self._alike = network, network.derived(alike)
         self.ops = np.ones(len(self._alike[0]))
-        self.tensors = np.full(len(self._alike[1]), float(scale))
+        self.tensors = np.where(network.derived(needed), needed_scale, scale)
 
     def learn(self, timeline: StepTimeline) -> None:
         """Take in the critical path of another step; tensors that it does not move stay as they are."""
@@ -44,6 +47,8 @@ class PathWeights:
         self.ops += LATEST * (ops - self.ops)
         moved = ~np.isnan(tensors)
         self.tensors[moved] += LATEST * (tensors - self.tensors)[moved]
+        for weights in (self.ops, self.tensors):
+            np.maximum(weights, LEAST, out=weights)
 
     def prices(self) -> Prices:
         """Return what the seconds of variables and factors count."""
@@ -56,15 +61,14 @@ def critical_prices(network: CostNetwork, timeline: StepTimeline) -> Prices:
     Boxings of tensors that it does not move count where more than an update waits for them.
     """
     ops, tensors = timeline.waited_for()
-    return _prices(network, ops, np.where(np.isnan(tensors), network.derived(needed), tensors))
+    tensors = np.where(np.isnan(tensors), network.derived(needed), tensors)
+    return _prices(network, np.maximum(ops, LEAST), np.maximum(tensors, LEAST))
 
 
 def _prices(network: CostNetwork, ops: Floats, tensors: Floats) -> Prices:
     variables, factors = network.variables, network.factors
     device = np.where(variables.op >= 0, ops[variables.op], 1.0)
-    return Prices(
-        device=np.maximum(device, LEAST), links=np.maximum(tensors[factors.tensor], LEAST)
-    )
+    return Prices(device=device, links=tensors[factors.tensor])
 
 
 def needed(network: CostNetwork) -> Flags:
