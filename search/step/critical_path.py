@@ -72,20 +72,28 @@ def _prices(network: CostNetwork, ops: Floats, tensors: Floats) -> Prices:
 
 
 def needed(network: CostNetwork) -> Flags:
-    """Tell of every tensor whether an op makes it for which more than updates of parameters wait."""
+    """Tell of every tensor whether an op makes it for which more waits than the update of a parameter.
+
+    Gradients of parameters are not; those of activations are, since updates of several parameters follow.
+    """
     program, columns = network.program, network.program.columns
-    updates = [columns.place[p.update] for p in program.parameters if p.update is not None]
     waits, makers = columns.waits
-    last = Ragged.sorted(makers, waits, len(program.ops))
-    ops = np.ones(len(program.ops), dtype=np.bool_)
-    ops[updates] = False
-    for op in range(len(ops) - 1, -1, -1):
-        readers = last.items[last.start[op] : last.start[op + 1]]
-        if len(readers):
-            ops[op] = ops[readers].any()
-    inputs, found = columns.inputs, np.zeros(len(program.tensors), dtype=np.bool_)
-    np.logical_or.at(found, inputs.tensor, ops[inputs.op])
-    return found & (columns.maker >= 0)
+    readers = Ragged.sorted(makers, waits, len(program.ops))
+    several = len(program.ops)
+    update = np.full(several, several)  # of each op the only one that follows, else `several`
+    for parameter in program.parameters:
+        if parameter.update is not None:
+            update[columns.place[parameter.update]] = columns.place[parameter.update]
+    for op in range(several - 1, -1, -1):
+        followers = update[readers.items[readers.start[op] : readers.start[op + 1]]]
+        if len(followers):
+            update[op] = followers[0] if (followers == followers[0]).all() else several
+    inputs = columns.inputs
+    least, most = np.full(len(program.tensors), several), np.full(len(program.tensors), -1)
+    np.minimum.at(least, inputs.tensor, update[inputs.op])
+    np.maximum.at(most, inputs.tensor, update[inputs.op])
+    found: Flags = (columns.maker >= 0) & ((most == several) | (least < most))
+    return found
 
 
 def alike(network: CostNetwork) -> tuple[Ints, Ints]:
