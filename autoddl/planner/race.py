@@ -26,8 +26,8 @@ from autoddl.search.result import SearchResult
 # what two calibrations of the same machine measure must not decide between two grids.
 WORTH = 1e-3
 # Relative; what halves of a batch gain on ranks is off by so much of the step on average, mostly less
-# than predicted (experiments.fidelity.gains). With half of it GPT's Megatron plan there takes halves and
-# is slower; with twice the multi-layer perceptron does without those that are 9 % faster as predicted.
+# than predicted (experiments.fidelity.gains). With half of it the same plans there are halves; with twice
+# the multi-layer perceptron at 1 Gbit/s does without the 5 % that they gain, predicted 6.
 WORTH_OF_HALVES = 0.05
 PATIENCE = 3  # budgets after which a race ends without a plan
 PRUNED, IMPOSSIBLE, NO_ROOM = "no better plan", "impossible", "does not fit into memory"
