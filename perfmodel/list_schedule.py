@@ -14,6 +14,8 @@ scheduling, EJOR 56); Valls, Ballestín and Quintanilla 2005 (Justification and 
 
 from __future__ import annotations
 
+import numpy as np
+
 from autoddl.perfmodel.event_simulation import Ints, Works
 
 # Relative; what is gained by less is left to the engine, since each work that waits for another one
@@ -29,9 +31,11 @@ def ordered(works: Works, mine: Ints) -> Works | None:
     back = works.mirrored().ranked(-works.plain.ended[::-1])
     latest = -back.ended[::-1]
     forth = works.ranked(latest)
+    turns = [mine[when[mine].argsort(kind="stable")] for when in (forth.ended, latest)]
+    if np.array_equal(*turns):  # as for most plans of equal layers
+        del turns[1]
     best, least_s = None, (1 - WORTH) * works.end_s
-    for when in (forth.ended, latest):
-        turn = mine[when[mine].argsort(kind="stable")]
+    for turn in turns:
         chained = works.behind(turn[:-1], turn[1:])
         if chained.end_s < least_s:
             best, least_s = chained, chained.end_s

@@ -47,7 +47,7 @@ STARTS = ((1.0, 1.0), (1.0, 0.002))
 # ViT, DNABERT, AlexNet and GPT on 4x4, mixtures of experts on 2x2 and 2x4, DLRM, ResNets): the mean step.
 PATIENCE = 3  # critical paths in a row that lead to no better step: 2 +1.0 %, 6 +1.2 %
 # Moves in a row without a better step: so many, or so many times the gap, which is the most that is to
-# be gained. 24 -0.05 %, 96 -0.01 %; but with 96 a GPT of 24 layers on 4x8 takes 4.9 s, not 3.2.
+# be gained. 24 -0.05 %, 96 -0.01 %; but with 96 a GPT of 24 layers on 4x8 takes half as long again.
 LEAST_TRIES, TRIES = 48, 4000
 PAIRS = 64  # where no single move helps: of 100 tiny problems 98 are solved, without pairs 87
 ONE = 0.04  # of the budget for one path, twice that for one bound: half and twice the same
