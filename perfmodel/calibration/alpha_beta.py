@@ -2,10 +2,10 @@
 
 The square of what a point is off by counts in proportion to 1/seconds, between relative errors, which
 long messages would hardly sway, and absolute ones, which short messages would not (least_squares).
-Both parameters stay non-negative. Up to a quarter of the points may
-be wild (another process took the core): they are recognised by their distance to the line through
-the majority, left out of the fit and still counted in its mean error. Group sizes of one collective
-share a β where that hardly changes how well each is fitted, since it is known better from more points.
+Both parameters stay non-negative. Up to a quarter of the points may be wild (another process took the
+core): they are recognised by their distance to the line through the majority, left out of the fit and
+still counted in its mean error. Group sizes of one collective share a β where that hardly changes how
+well each is fitted, since it is known better from more points.
 
 Sends of 1 kB, 1 MB and 10 MB that took 10.1 µs, 110 µs and 1.01 ms give α = 10 µs and β = 0.1 ns/byte.
 """

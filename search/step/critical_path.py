@@ -24,8 +24,8 @@ from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
 from autoddl.search.network.evaluator import Flags
 from autoddl.search.reductions.prices import Prices
 
-# On six models of the zoo that are not proven, as the mean step: 0.25 and 0.9 +0.2 and +0.01 %; 0.01 and
-# 0.04 +0.3 and -0.03 %.
+# On six models of the zoo that are not proven, as the mean step, by the search before it had two starts:
+# 0.25 and 0.9 +0.2 and +0.01 %; 0.01 and 0.04 +0.3 and -0.03 %.
 LATEST = 0.5  # the weight of the latest path in the average
 LEAST = 0.02  # what a second off the critical path counts at least: of equal steps the cheaper one
 
@@ -33,7 +33,8 @@ LEAST = 0.02  # what a second off the critical path counts at least: of equal st
 class PathWeights:
     """What a second of each op counts, 1 in the beginning, and of each tensor's boxings.
 
-    In the beginning that is `needed_scale` where more than an update waits for them, else `scale`.
+    In the beginning that is `needed_scale` where more than the update of one parameter waits for them
+    (`needed`), else `scale`.
     """
 
     def __init__(self, network: CostNetwork, needed_scale: float = 1.0, scale: float = 1.0) -> None:
@@ -58,7 +59,7 @@ class PathWeights:
 def critical_prices(network: CostNetwork, timeline: StepTimeline) -> Prices:
     """Return what seconds count for moves of one step: those on its critical path, layer by layer.
 
-    Boxings of tensors that it does not move count where more than an update waits for them.
+    Boxings of tensors that it does not move count where more than one update waits for them (`needed`).
     """
     ops, tensors = timeline.waited_for()
     tensors = np.where(np.isnan(tensors), network.derived(needed), tensors)
@@ -72,7 +73,7 @@ def _prices(network: CostNetwork, ops: Floats, tensors: Floats) -> Prices:
 
 
 def needed(network: CostNetwork) -> Flags:
-    """Tell of every tensor whether an op makes it for which more waits than the update of a parameter.
+    """Tell of every tensor whether an op makes it for which more waits than the update of one parameter.
 
     Gradients of parameters are not; those of activations are, since updates of several parameters follow.
     """

@@ -39,9 +39,9 @@ Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
 # baselines shorter than them, and searches that end there up to 3 s quicker.
 NEAR, ENOUGH = 1e-3, 1e-4
 # What boxings count at first: those that more than the update of a parameter waits for, and the others.
-# With the second pair gradients and parameters move for nothing. Without it the search by itself finds
-# ViT's step on 4x4 16 % longer; with a third, 0.05 and 0.002, the mean step of the plans below is 0.1 %
-# longer.
+# With the second pair gradients and parameters move for nothing. Without it the mean step of the plans
+# below is 0.5 % longer, DLRM's on 2x4 4.8 %; with half of 0.002 -0.7 % (experts at 10 Gbit/s, which end
+# anywhere from 601 to 710 ms; the others +0.07 %), twice -0.1 %; with a third, 0.05 and 0.002, +0.1 %.
 STARTS = ((1.0, 1.0), (1.0, 0.002))
 # Half and twice of these were measured on thirteen plans that are not proven, with a budget of 12 s (T5,
 # ViT, DNABERT, AlexNet and GPT on 4x4, mixtures of experts on 2x2 and 2x4, DLRM, ResNets): the mean step.
@@ -50,6 +50,7 @@ PATIENCE = 3  # critical paths in a row that lead to no better step: 2 +1.0 %, 6
 # be gained. 24 -0.05 %, 96 -0.01 %; but with 96 a GPT of 24 layers on 4x8 takes half as long again.
 LEAST_TRIES, TRIES = 48, 4000
 PAIRS = 64  # where no single move helps: of 100 tiny problems 98 are solved, without pairs 87
+# The next two by the search before it had two starts.
 ONE = 0.04  # of the budget for one path, twice that for one bound: half and twice the same
 # Parts of the budget until which each is done. With half, or 1.5 times the first three, experts at 10
 # Gbit/s are 9 % longer, the others the same; the rest is for making a plan of it.
@@ -202,8 +203,8 @@ class StepSearch:
     def _follow_paths(self, needed_scale: float, scale: float) -> None:
         """Look for better steps, each time with the weights of the critical paths so far.
 
-        In the beginning boxings count `scale` times, `needed_scale` where more than an update waits for
-        them. Where all count in full it begins with the best one so far.
+        In the beginning boxings count `scale` times, `needed_scale` where more than the update of one
+        parameter waits for them. Where all count in full it begins with the best one so far.
         """
         weights, idle = PathWeights(self.network, needed_scale, scale), 0
         here = self.best if needed_scale == scale == 1 else None

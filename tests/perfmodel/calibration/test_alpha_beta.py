@@ -173,21 +173,14 @@ def test_noise_and_a_fifth_of_wild_points(alpha: float, beta: float, seed: int) 
         args = ("all_reduce", 4, size)
         want = collectives.seconds(*args, alpha_s=alpha, beta_s_per_byte=beta)
         got = collectives.seconds(*args, alpha_s=fit.alpha_s, beta_s_per_byte=fit.beta_s_per_byte)
-        # α of long messages' noise: they span 20 octaves, and sway short ones, which count for less.
+        # Over 20 octaves the noise of the longest messages sways α, which short ones mostly are.
         assert got == pytest.approx(want, rel=0.15 if size >= 1 << 15 else 0.5)
 
 
 def test_long_messages_are_not_missed_where_short_ones_take_no_longer() -> None:
     """A shaped link lets 16 KiB through at once; relative errors alone would miss 4 MiB by 20 %."""
-    measured = (
-        0.774,
-        0.712,
-        0.782,
-        1.836,
-        6.845,
-        28.39,
-        127.8,
-    )  # ms, all-reduces of 1 KiB to 4 MiB
+    # ms, of all-reduces of 1 KiB to 4 MiB
+    measured = (0.774, 0.712, 0.782, 1.836, 6.845, 28.39, 127.8)
     points = [
         Point("all_reduce", "node", 2, 1024 << 2 * i, 1e-3 * t) for i, t in enumerate(measured)
     ]

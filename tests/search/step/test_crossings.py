@@ -10,11 +10,10 @@ from autoddl.sbp.program import Program
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork, as_ints
 from autoddl.search.solvers.random_sampling import random_assignment
-from autoddl.search.step.critical_path import needed
 from autoddl.search.step.crossings import crossings, regions
 from autoddl.search.step.layer_moves import LayerMoves, in_turn, moved, ranked
 from tests.support.clusters import cluster
-from tests.support.programs import mlp, tied, transformer
+from tests.support.programs import mlp, transformer
 
 
 def network(program: Program, mesh: str = "2x2") -> CostNetwork:
@@ -80,32 +79,3 @@ def test_lists_take_turns() -> None:
     found = network(mlp(16, (16, 16)))
     moves = ranked(LayerMoves(found).all(random_assignment(found, 1), found))
     assert [m.more_s for m in moves] == sorted(m.more_s for m in moves)
-
-
-@pytest.mark.parametrize("program", [mlp(16, (16, 16, 16)), tied(), transformer(2)])
-def test_what_only_one_update_waits_for_is_not_needed(program: Program) -> None:
-    """Against a walk from each tensor to all ops that depend on it."""
-    found = network(program, "4")
-    updates = {p.update for p in program.parameters}
-    readers: dict[str, list[str]] = {}
-    for op in program.ops:
-        for _, tensor in op.inputs:
-            readers.setdefault(tensor, []).append(op.name)
-    flags = needed(found).tolist()
-    for tensor, is_needed in zip(program.tensors, flags, strict=True):
-        ends, seen, waiting = set(), set(), list(readers.get(tensor.name, []))
-        while waiting:
-            name = waiting.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            after = [r for _, t in program.op[name].outputs for r in readers.get(t, [])]
-            waiting += after
-            if not after:
-                ends.add(name)
-        made = tensor.name in program.producer
-        assert is_needed == (made and bool(ends - updates or len(ends) > 1)), tensor.name
-    gradients = {dict(program.op[u].inputs)["model_diff_0"] for u in updates if u}
-    by_name = dict(zip((t.name for t in program.tensors), flags, strict=True))
-    assert gradients and not any(by_name[name] for name in gradients)
-    assert any(flags)
