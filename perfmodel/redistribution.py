@@ -189,8 +189,10 @@ class Redistributor:
         prices = {look: self._price(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
         before, after = [step[0] for step in steps], [step[1] for step in steps]
         direct[after, before] = [prices[look] for look in looks]
+        # SciPy takes zeros for missing edges, masked or not; what is free costs next to nothing.
+        direct = np.maximum(direct, np.finfo(float).tiny)
+        np.fill_diagonal(direct, 0.0)
         # Backwards, so that the state before the last one is that after the first step.
-        # A mask: SciPy takes zeros of plain and sparse matrices for missing edges, not for free ones.
         masked = np.ma.masked_invalid(direct)  # type: ignore[no-untyped-call]
         found = floyd_warshall(masked, return_predecessors=True)
         cost, hop = (np.ascontiguousarray(array.T) for array in found)

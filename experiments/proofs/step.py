@@ -27,8 +27,8 @@ from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers.random_sampling import random_assignment
-from autoddl.search.step.bound_network import StepBounds
-from autoddl.search.step.dependency_path import DependencyPath
+from autoddl.search.step.bound_network import Kind, Mixture, StepBounds
+from autoddl.search.step.dependency_path import EARLY, EITHER, LATE, DependencyPath
 from autoddl.search.step.overlap import StepSearch
 from experiments.lib import cli
 from experiments.lib.programs import captured
@@ -85,10 +85,22 @@ def _shares(network: CostNetwork, seed: int, count: int, excess: float) -> Itera
         found = _step(network, point)
         if number % 100 == 0:
             bounds = StepBounds(network, DependencyPath.longest(found))
-            weights = excess * rng.dirichlet(np.full(len(bounds.kinds), 0.3))
-            mixed = bounds.mixed(dict(zip(bounds.kinds, weights.tolist(), strict=True))).network
+            weights = _weights(bounds, rng, excess)
+            mixed = Mixture(bounds, weights).network
         yield mixed.cost_s(point) / found.works.end_s
-        yield float(weights @ bounds.of(found)) / found.works.end_s
+        yield float(np.array([*weights.values()]) @ bounds.of(found)) / found.works.end_s
+
+
+def _weights(bounds: StepBounds, rng: np.random.Generator, total: float) -> dict[Kind, float]:
+    """Draw weights that have this sum in each window, and in either the smaller one."""
+    found: dict[Kind, float] = {}
+    for window in (EARLY, LATE):
+        own = [kind for kind in bounds.kinds if kind[0] == window]
+        drawn = total * rng.dirichlet(np.full(len(own), 0.3))
+        found.update(zip(own, drawn.tolist(), strict=True))
+    for resource in bounds.resources:
+        found[EITHER, resource] = min(found[EARLY, resource], found[LATE, resource])
+    return {kind: found[kind] for kind in bounds.kinds}
 
 
 def _tiny(network: CostNetwork, seed: int) -> tuple[bool, bool]:

@@ -1,41 +1,43 @@
 """Bounds on a step that are sums over variables and factors, and the network of a mixture of them.
 
-A resource does one thing at a time, so a step takes at least what each is busy in all (`all`). What is
-behind the head of a dependency path can't begin before that is over, so it takes at least the head and
-what the device is busy behind it (`late`). And it takes what the whole path takes (`path`). Each is a
-sum of seconds that an assignment decides one by one. So for weights ≥ 0 of these bounds, which add up
-to 1, the cheapest assignment of the network below bounds the step of every assignment.
+A pivot parts a step into two windows (dependency_path.py), and it takes at least what both take. A
+resource does one thing at a time, so a window takes at least what each is busy with what has to run
+there; and what the dependency path takes there. For each window, weights ≥ 0 of these bounds add up to
+1. What may run in either window counts with the smaller weight that its resource has. Then all is a sum
+of seconds that an assignment decides one by one, and the cheapest assignment of the network of these
+prices bounds the step of every assignment.
 
-    head 5 ms, device 9 ms behind it and 14 ms in all, path 12 ms: max(14, 14, 12) ms; with a boxing of 2
-    ms in the head the device is as busy, and the second bound is 16 ms.
+    early: path 5 ms, device 4; late: path 6, device 9, links 3; and 7 ms on links in either. With all
+    weight on the path, then on the device: 5 + 9 = 14 ms. With half of the weight of each window on the
+    links: (5 + 9 + 0 + 3 + 7) / 2 = 12 ms, less; with links of 14 ms in either it would be 15.5.
 
-Of a tensor on the path only the reader on the path counts, if the path has a weight.
+A factor becomes several terms, which add up to what its boxings count: for all readers what they count
+in any case, for readers in the early window what they count more there, for the one on the path that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
 from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
-from autoddl.perfmodel.redistribution import Redistributor
+from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
 from autoddl.perfmodel.resources import DEVICE, SERIAL
 from autoddl.perfmodel.timeline import StepTimeline
-from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, as_ints
+from autoddl.search.network.cost_network import CostNetwork, Factors, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import Flags, paid_of, unary_of
 from autoddl.search.reductions.prices import Prices
 from autoddl.search.reductions.retabulated import table
 from autoddl.search.result import Point
-from autoddl.search.step.dependency_path import HEAD, OFF, TAIL, DependencyPath
+from autoddl.search.step.dependency_path import EARLY, EITHER, LATE, DependencyPath
 
-# Of the weights; a path that weighs less leaves a tensor all its readers. Half and twice are the same.
-COUNTS = 0.05
-ALL, LATE, PATH = "all", "late", "path"
-Kind: TypeAlias = tuple[str, str]
-"""One of the bounds: ALL with a resource, LATE with DEVICE, or PATH with SERIAL."""
+SPANS = (EARLY, LATE, EITHER)
+Kind: TypeAlias = tuple[int, str]
+"""What has a weight: a resource in a span, or SERIAL, the path, in a window."""
+Weights: TypeAlias = Mapping[Kind, float]
 
 
 class StepBounds:
@@ -48,81 +50,161 @@ class StepBounds:
         self, network: CostNetwork, path: DependencyPath, *, limits: Limits = ONEFLOW_LIMITS
     ) -> None:
         self.network, self.path, self.limits = network, path, limits
-        levels = dict.fromkeys(axis.level for axis in network.mesh.axes)
-        self.resources = (DEVICE, *levels)
+        self.resources = (DEVICE, *dict.fromkeys(axis.level for axis in network.mesh.axes))
         self.kinds: tuple[Kind, ...] = (
-            *[(ALL, resource) for resource in self.resources], (LATE, DEVICE), (PATH, SERIAL),
+            *[(span, resource) for span in SPANS for resource in self.resources],
+            (EARLY, SERIAL), (LATE, SERIAL),
         )  # fmt: skip
 
     def of(self, timeline: StepTimeline) -> Floats:
-        """Return all bounds on the step of an assignment."""
-        every = np.ones(len(self.path.late) + 1, dtype=np.bool_)
-        busy = timeline.busy_s(every[:-1], every)
-        late_s = timeline.busy_s(self.path.late, self.path.starts_late)[DEVICE]
-        own = [busy.get(resource, 0.0) for resource in self.resources]
-        return np.array([*own, self.path.head_s(timeline) + late_s, self.path.all_s(timeline)])
+        """Return what all kinds are of an assignment."""
+        path, inputs, slot = self.path, self.path.program.columns.inputs, timeline.layout.moves.slot
+        early = np.zeros(len(timeline.tensor), dtype=np.bool_)
+        reader = inputs.op[slot[slot >= 0]]
+        early[timeline.move[slot >= 0][path.spans[reader] == EARLY]] = True
+        span = _span(path.is_made_late[timeline.maker], early)[timeline.boxing.row]
+        seconds = {resource: np.zeros(len(SPANS)) for resource in self.resources}
+        seconds[DEVICE] += _sums(path.spans[:-1], timeline.compute_s)
+        for number, parts in enumerate(timeline.parts):
+            times = np.bincount(span[timeline.boxing.items == number], minlength=len(SPANS))
+            for resource, each_s in parts:
+                seconds[resource] += times * each_s
+        return self.flat(seconds, path.paths_s(timeline))
 
-    def mixed(self, weights: Mapping[Kind, float]) -> Mixture:
-        """Return the network whose cheapest assignment bounds every step."""
-        network, path = self.network, self.path
-        head = sum(weight for (kind, _), weight in weights.items() if kind != ALL)
-        of_place = np.array([0.0, weights[PATH, SERIAL], head])  # OFF, TAIL, HEAD
-        of_op = of_place[path.places] + weights[ALL, DEVICE] + path.late * weights[LATE, DEVICE]
-        ops = network.timed_ops
-        place, mine = path.places_of(network.factors, ops)
-        counted = np.where(of_place[place] > COUNTS, place, OFF)
-        factors = network.factors.reading(mine | (counted == OFF)[network.factors.factor])
-        late = path.starts_late[network.program.columns.maker[factors.tensor]]
-        keys, which = np.unique([factors.table, late, counted], axis=1, return_inverse=True)
-        priced: dict[tuple[int, int], Redistributor] = {}
-        tables = []
-        for number, *kind in keys.T.tolist():
-            if tuple(kind) not in priced:
-                is_late, at = kind
-                own = {resource: weights[ALL, resource] for resource in self.resources}
-                own[DEVICE] += is_late * weights[LATE, DEVICE]
-                priced[is_late, at] = Redistributor(
-                    network.mesh, network.profile, any_order=self.limits.any_order,
-                    weights=own | {SERIAL: float(of_place[at])},
-                )  # fmt: skip
-            tables.append(table(network, number, priced[kind[0], kind[1]]))
-        factors = factors._replace(tables=tables, table=which.reshape(-1))
-        device = np.where(ops >= 0, of_op[ops], 0.0)
-        found = Prices(device=device).apply(replace(network, factors=factors))
-        return Mixture(self, found, late, place)
+    def flat(self, seconds: Mapping[str, Floats], paths_s: Floats) -> Floats:
+        """Return seconds of resources by span, and those of the path by window, in the order of kinds."""
+        of_span = np.stack([seconds[resource] for resource in self.resources], axis=1)
+        return np.append(of_span, paths_s)
 
 
-@dataclass(frozen=True, eq=False)
 class Mixture:
-    """A network of mixed bounds; of its factors `late` and `place` say when boxings come, and where."""
+    """The mixture of bounds with these weights: its `network`, and what each is of an assignment."""
 
-    bounds: StepBounds
-    network: CostNetwork
-    late: Flags
-    place: Ints
+    def __init__(self, bounds: StepBounds, weights: Weights) -> None:
+        self.bounds, network, path = bounds, bounds.network, bounds.path
+        self._priced: dict[tuple[float, ...], Redistributor] = {}
+        self._tables: dict[tuple[int, tuple[float, ...]], RedistributionTable] = {}
+        ops, factors = network.timed_ops, network.factors
+        # By span what seconds on each resource count; that of the path is the last column.
+        self._price = np.array([[weights[s, r] for r in bounds.resources] + [0.0] for s in SPANS])
+        on_path = np.array([weights[EARLY, SERIAL], weights[LATE, SERIAL], 0.0])  # OFF is the last
+        self._place, self._mine = path.places_of(factors, ops)
+        self._path_price = np.zeros((len(factors.table), len(bounds.resources) + 1))
+        self._path_price[:, -1] = on_path[self._place]
+        self._late = path.is_made_late[network.program.columns.maker[factors.tensor]]
+        self._early = factors.reads & (path.spans[ops[factors.variable]] == EARLY)
+        of_op = self._price[path.spans, 0] + on_path[path.places]
+        terms = [self._term(*term) for term in self._terms()]
+        device = np.where(ops >= 0, of_op[ops], 0.0)
+        self.network = Prices(device=device).apply(replace(network, factors=joined(terms)))
+
+    def _terms(self) -> Iterator[tuple[Flags, Floats]]:
+        """Yield sets of readers with what seconds count for them, factor by factor."""
+        factors = self.bounds.network.factors
+        early = self._early & ~self._late[factors.factor]
+        every, first, path = (self._count(ends) for ends in (factors.reads, early, self._mine))
+        span = _span(self._late, first == every)
+        more = np.where(span == EITHER, 1.0, 0.0)[:, None] * np.maximum(
+            self._price[EARLY] - self._price[EITHER], 0.0
+        )
+        # What has the same readers is one term, whose boxings go one way.
+        alone = path == every
+        as_early = (path == first) & (self._count(self._mine & early) == first)
+        serial = self._path_price
+        yield factors.reads, self._price[span] + serial * alone[:, None]
+        yield early, more + serial * (as_early & ~alone)[:, None]
+        yield self._mine, serial * ~(as_early | alone)[:, None]
+
+    def _count(self, ends: Flags) -> Ints:
+        factors = self.bounds.network.factors
+        return np.bincount(factors.factor[ends], minlength=len(factors.table))
+
+    def _term(self, ends: Flags, weights: Floats) -> Factors:
+        """Return the factors of some readers at some prices, without those that cost nothing."""
+        factors = self.bounds.network.factors
+        costs = (weights.max(axis=1) > 0) & (self._count(ends) > 0)
+        kept = costs[factors.factor] & (ends | ~factors.reads)
+        tables, which = self._at(factors.table[costs], weights[costs])
+        return factors._replace(
+            tensor=factors.tensor[costs], tables=tables, table=which,
+            begin=np.append(0, self._count(kept)[costs].cumsum()),
+            variable=factors.variable[kept], states=factors.states[kept],
+            operand=factors.operand[kept],
+        )  # fmt: skip
+
+    def _at(self, numbers: Ints, weights: Floats) -> tuple[list[RedistributionTable], Ints]:
+        """Return tables at weighted prices, once each, and which one is for each of the numbers."""
+        network, resources = self.bounds.network, (*self.bounds.resources, SERIAL)
+        rows = np.column_stack([numbers, weights])
+        rows, which = np.unique(rows, axis=0, return_inverse=True)
+        found = []
+        for number, *row in rows.tolist():
+            key = int(number), tuple(row)
+            if key[1] not in self._priced:
+                self._priced[key[1]] = Redistributor(
+                    network.mesh, network.profile, any_order=self.bounds.limits.any_order,
+                    weights=dict(zip(resources, row, strict=True)),
+                )  # fmt: skip
+            if key not in self._tables:
+                self._tables[key] = table(network, key[0], self._priced[key[1]])
+            found.append(self._tables[key])
+        return found, which.reshape(-1)
 
     def plane(self, point: Point) -> Floats:
-        """Return at least what each bound is of an assignment with the boxings that are cheapest here.
-
-        Of a tensor on the path all readers count where the path has no weight.
-        """
-        bounds, path, ops = self.bounds, self.bounds.path, self.bounds.network.timed_ops
-        compute_s = np.zeros(len(path.late) + 1)
-        whole, network = bounds.network.arrays, self.network
-        compute_s[ops] = unary_of(whole, as_ints(point))[0]
-        compute_s = compute_s[:-1]
-        paid, _ = paid_of(network.arrays, as_ints(point)).first(network.arrays)
-        parts = {r: np.zeros(len(paid.factor)) for r in bounds.resources}
-        which = network.factors.table[paid.factor]
-        for number in np.unique(which).tolist():
-            mine = np.flatnonzero(which == number)
-            for resource, seconds in network.factors.tables[number].parts.items():
+        """Return what each kind is of an assignment with the boxings that are cheapest here."""
+        bounds, path, whole = self.bounds, self.bounds.path, self.bounds.network
+        arrays, point = whole.arrays, as_ints(point)
+        compute_s = np.zeros(len(path.spans))
+        compute_s[whole.timed_ops] = unary_of(arrays, point)[0]
+        compute_s[-1] = 0.0
+        every = paid_of(arrays, point)
+        paid, _ = every.first(arrays)
+        most = int(arrays.size.max(initial=1))
+        known, which = np.unique(every.factor * most + every.wanted, return_inverse=True)
+        early, on_path = (
+            (np.bincount(which, ends[every.end], len(known)) > 0)[
+                np.searchsorted(known, paid.factor * most + paid.wanted)
+            ]
+            for ends in (self._early, self._mine)
+        )
+        span = _span(self._late[paid.factor], early)
+        weights: Floats = self._price[span] + self._path_price[paid.factor] * on_path[:, None]
+        tables, number = self._at(whole.factors.table[paid.factor], weights)
+        parts = {resource: np.zeros(len(paid.factor)) for resource in bounds.resources}
+        for which_one, its in enumerate(tables):
+            mine = np.flatnonzero(number == which_one)
+            for resource, seconds in its.parts.items():
                 parts[resource][mine] = seconds[paid.made[mine], paid.wanted[mine]]
-        late, place = self.late[paid.factor], self.place[paid.factor]
-        serial = np.sum(list(parts.values()), axis=0)
-        head = compute_s[path.places == HEAD].sum() + serial[place == HEAD].sum()
-        tail = compute_s[path.places == TAIL].sum() + serial[place == TAIL].sum()
-        busy = {resource: seconds.sum() for resource, seconds in parts.items()}
-        busy[DEVICE] += compute_s.sum()
-        behind = parts[DEVICE][late].sum() + compute_s[path.late].sum()
-        return np.array([*busy.values(), head + behind, head + tail])
+        all_s = np.sum(list(parts.values()), axis=0)
+        paths_s = _sums(path.places, compute_s)
+        paths_s += _sums(self._place[paid.factor[on_path]], all_s[on_path])
+        busy = {resource: _sums(span, seconds) for resource, seconds in parts.items()}
+        busy[DEVICE] += _sums(path.spans, compute_s)
+        return bounds.flat(busy, paths_s[: LATE + 1])
+
+
+def _span(is_made_late: Flags, is_read_early: Flags) -> Ints:
+    """Return in which window boxings are."""
+    return np.where(is_made_late, LATE, np.where(is_read_early, EARLY, EITHER))
+
+
+def _sums(span: Ints, seconds: Floats) -> Floats:
+    return np.bincount(span, seconds, len(SPANS)).astype(float)
+
+
+def joined(terms: Sequence[Factors]) -> Factors:
+    """Return all factors of several terms; by term variables call a tensor something else."""
+    names, tables = terms[0].operands, [table for term in terms for table in term.tables]
+    first = np.cumsum([0, *[len(term.tables) for term in terms]]).tolist()
+    end = np.cumsum([0, *[len(term.variable) for term in terms]]).tolist()
+    numbered = list(enumerate(terms))
+    return terms[0]._replace(
+        tensor=np.concatenate([term.tensor for term in terms]),
+        tables=tables,
+        table=np.concatenate([term.table + first[n] for n, term in numbered]),
+        begin=np.concatenate([[0], *[term.begin[1:] + end[n] for n, term in numbered]]),
+        variable=np.concatenate([term.variable for term in terms]),
+        states=np.concatenate([term.states for term in terms]),
+        operands=[f"{name} {n}" for n, _ in numbered for name in names],
+        operand=np.concatenate([term.operand + n * len(names) for n, term in numbered]),
+    )

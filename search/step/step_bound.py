@@ -13,18 +13,22 @@ Source: Kelley 1960 (cutting planes); Geoffrion 1974 (Lagrangian duals as concav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 
+from autoddl.perfmodel.resources import SERIAL
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.search.network.cost_network import CostNetwork, Floats
 from autoddl.search.result import SearchResult
-from autoddl.search.step.bound_network import ALL, Kind, StepBounds
+from autoddl.search.step.bound_network import Kind, Mixture, StepBounds
+from autoddl.search.step.dependency_path import EARLY, EITHER, LATE
 
 # Half and twice of these change gaps of six models that are not proven by 1e-4 at most.
 LEAST = 1e-4  # of the weight of a resource; where seconds count nothing there are too many optima
 MET = 1e-3  # relative; so near do bound and planes come
 MOST = 12  # mixtures that are tried
+WINDOWS = EARLY, LATE
 
 
 class StepBound:
@@ -40,15 +44,25 @@ class StepBound:
         self.planes.append(self.bounds.of(timeline))
 
     def weights(self) -> tuple[dict[Kind, float], float]:
-        """Return the weights at which the least of all planes is highest, and how high that is."""
+        """Return the weights at which the least of all planes is highest, and how high that is.
+
+        Those of a window add up to 1; what may run in several weighs no more than in any of them.
+        """
         from scipy.optimize import linprog  # takes time to load
 
         kinds, planes = self.bounds.kinds, np.array(self.planes)
-        least = [LEAST if kind == ALL else 0.0 for kind, _ in kinds]
+        place = {kind: number for number, kind in enumerate(kinds)}
+        windows = [[float(span == window) for span, _ in kinds] + [0.0] for window in WINDOWS]
+        no_more = np.zeros((0, len(kinds) + 1))
+        for window, resource in product(WINDOWS, self.bounds.resources):
+            row = np.zeros(len(kinds) + 1)
+            row[place[EITHER, resource]], row[place[window, resource]] = 1.0, -1.0
+            no_more = np.vstack([no_more, row])
+        least = [0.0 if resource == SERIAL else LEAST for _, resource in kinds]
         found = linprog(
             np.append(np.zeros(len(kinds)), -1.0),
-            A_ub=np.hstack([-planes, np.ones((len(planes), 1))]), b_ub=np.zeros(len(planes)),
-            A_eq=[[*np.ones(len(kinds)), 0.0]], b_eq=[1.0],
+            A_ub=np.vstack([np.hstack([-planes, np.ones((len(planes), 1))]), no_more]),
+            b_ub=np.zeros(len(planes) + len(no_more)), A_eq=windows, b_eq=np.ones(len(windows)),
             bounds=[*[(low, 1.0) for low in least], (None, None)],
         )  # fmt: skip
         return dict(zip(kinds, found.x[:-1].tolist(), strict=True)), float(found.x[-1])
@@ -60,7 +74,7 @@ class StepBound:
             weights, most_s = self.weights()
             if most_s <= self.bound_s * (1 + MET) or weights == before:
                 return
-            mixture, before = self.bounds.mixed(weights), weights
+            mixture, before = Mixture(self.bounds, weights), weights
             found = solve(mixture.network)
             if found is None:
                 return

@@ -125,6 +125,16 @@ def test_one_device_and_impossible_states() -> None:
         uneven.path(NdSbp((P,)), NdSbp((S(0),)))
 
 
+def test_what_is_free_is_a_way() -> None:
+    """Weights of one level alone: what crosses the other one costs nothing, and is taken."""
+    weights = {"device": 0.0, "node": 1.0, "gpu": 0.0, "serial": 0.0}
+    prices = Redistributor(Mesh.parse("2x2"), PROFILE, weights=weights)
+    table = prices.table((8, 8), 4)
+    src, within, across = (NdSbp(state) for state in ((P, P), (P, B), (B, P)))
+    costs = [table.cost[table.index[src], table.index[dst]] for dst in (within, across)]
+    assert costs[0] == pytest.approx(0.0, abs=1e-12) and 0.0 < costs[1] < np.inf
+
+
 def uniform(sizes: dict[str, tuple[int, ...]], *, inner: int = 1) -> Profile:
     """Return a profile of links without latency and equally fast, but for the launch of each step.
 

@@ -23,8 +23,8 @@ from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.result import Assignment, SearchOptions, SearchResult
 from autoddl.search.solvers.random_sampling import random_assignment
-from autoddl.search.step.bound_network import COUNTS, StepBounds
-from autoddl.search.step.dependency_path import DependencyPath
+from autoddl.search.step.bound_network import Kind, Mixture, StepBounds
+from autoddl.search.step.dependency_path import EARLY, EITHER, LATE, DependencyPath
 from autoddl.search.step.overlap import StepSearch
 from autoddl.search.step.step_bound import StepBound
 from tests.support.clusters import cluster
@@ -46,6 +46,17 @@ def drawn(network: CostNetwork, rng: np.random.Generator) -> Assignment:
     return random_assignment(network, int(rng.integers(1 << 30)))
 
 
+def weights_of(bounds: StepBounds, rng: np.random.Generator) -> dict[Kind, float]:
+    """Weights that add up to 1 in each window; what may run in either weighs no more than in both."""
+    found = {}
+    for window in (EARLY, LATE):
+        own = [kind for kind in bounds.kinds if kind[0] == window]
+        found.update(zip(own, rng.dirichlet(np.full(len(own), 0.3)).tolist(), strict=True))
+    for resource in bounds.resources:
+        found[EITHER, resource] = min(found[EARLY, resource], found[LATE, resource])
+    return {kind: found[kind] for kind in bounds.kinds}
+
+
 def problem(name: str, mesh: str) -> CostNetwork:
     return build(PROGRAMS[name], Mesh.parse(mesh), cluster())
 
@@ -58,20 +69,21 @@ def test_every_mixture_is_below_every_step(name: str, mesh: str) -> None:
     tight = 0.0
     for _ in range(3):
         bounds = StepBounds(network, DependencyPath.longest(timeline(network, drawn(network, rng))))
-        weights = rng.dirichlet(np.full(len(bounds.kinds), 0.3))
-        mixed = bounds.mixed(dict(zip(bounds.kinds, weights.tolist(), strict=True)))
+        weights = weights_of(bounds, rng)
+        numbers = np.array(list(weights.values()))
+        mixed = Mixture(bounds, weights)
         for _ in range(8):
             point = drawn(network, rng)
             found = timeline(network, point)
-            each = bounds.of(found)
-            assert (each <= found.works.end_s * (1 + 1e-9)).all()
+            each = float(numbers @ bounds.of(found))
+            assert each <= found.works.end_s * (1 + 1e-9)
             cost_s = mixed.network.cost_s(point)
-            above = float(weights @ mixed.plane(point))
-            assert cost_s <= above * (1 + 1e-9)
-            if weights[-1] > COUNTS:  # then the whole path counts, and the plane is exact
-                assert cost_s == pytest.approx(above, rel=1e-9)
-            assert cost_s <= float(weights @ each) * (1 + 1e-9)
-            tight = max(tight, each.max() / found.works.end_s)
+            assert cost_s <= float(numbers @ mixed.plane(point)) * (1 + 1e-9)
+            assert cost_s <= each * (1 + 1e-9)
+            best = StepBound(bounds)
+            best.cut(found)
+            assert best.weights()[1] <= found.works.end_s * (1 + 1e-9)
+            tight = max(tight, best.weights()[1] / found.works.end_s)
     assert tight > 0.6  # else any small numbers would do
 
 
@@ -79,14 +91,13 @@ def test_weights_that_add_up_to_more_than_1_bound_nothing() -> None:
     network, rng = problem("mlp", "4"), np.random.default_rng(3)
     path = DependencyPath.longest(timeline(network, drawn(network, rng)))
     bounds = StepBounds(network, path)
-    weights = dict.fromkeys(bounds.kinds, 0.0) | {bounds.kinds[0]: 1.5}
-    assert bounds.kinds[0] == ("all", DEVICE)
+    weights = {kind: 1.5 * float(kind[1] == DEVICE) for kind in bounds.kinds}
     points = [drawn(network, rng) for _ in range(20)]
-    wrong = bounds.mixed(weights)
+    wrong = Mixture(bounds, weights)
     assert any(wrong.network.cost_s(p) > timeline(network, p).works.end_s for p in points)
 
 
-def test_the_path_is_a_chain_of_ops_and_what_is_late_depends_on_its_pivot() -> None:
+def test_the_path_is_a_chain_of_ops_and_its_pivot_parts_what_comes_before_and_behind_it() -> None:
     network = problem("transformer", "2x2")
     program, columns = network.program, network.program.columns
     point = random_assignment(network, 5)
@@ -96,12 +107,19 @@ def test_the_path_is_a_chain_of_ops_and_what_is_late_depends_on_its_pivot() -> N
     assert (columns.inputs.op[path.slots] == path.ops[1:]).all()
     pivot = program.ops[path.ops[path.pivot]]
     assert pivot.phase == "forward" and program.ops[path.ops[path.pivot + 1]].phase == "backward"
-    behind = {pivot.name}
+    after, before = {pivot.name}, {pivot.name}
     for op in program.ops:
-        if any(t in program.producer and program.producer[t].name in behind for _, t in op.inputs):
-            behind.add(op.name)
-    late = {op.name for op, is_late in zip(program.ops, path.late, strict=True) if is_late}
-    assert late == behind - {pivot.name}
+        if any(t in program.producer and program.producer[t].name in after for _, t in op.inputs):
+            after.add(op.name)
+    for op in reversed(program.ops):
+        if op.name in before:
+            made = [program.producer[t] for _, t in op.inputs if t in program.producer]
+            before.update(one.name for one in made)
+    both = set(program.op) - before - after
+    for number, op in enumerate(program.ops):
+        of = (op.name in before, op.name in after - {pivot.name}, op.name in both).index(True)
+        assert path.spans[number] == (EARLY, LATE, EITHER)[of]
+        assert path.is_made_late[number] == (op.name in after)
 
 
 class Judged:
@@ -171,12 +189,24 @@ def test_weights_are_where_the_planes_meet() -> None:
     network = problem("mlp", "4")
     path = DependencyPath.longest(timeline(network, np.zeros(len(network), np.int64)))
     bound = StepBound(StepBounds(network, path))
-    planes = np.zeros((2, len(bound.bounds.kinds)))
-    planes[:, :2] = (4, 1), (2, 5)
+    level, kinds = network.mesh.axes[0].level, bound.bounds.kinds
+    wanted = (LATE, DEVICE), (LATE, level), (EITHER, level)
+    device, links, either = map(kinds.index, wanted)
+    planes = np.zeros((2, len(kinds)))
+    planes[:, [device, links]] = (4, 1), (2, 5)
     bound.planes = list(planes)
     weights, most = bound.weights()
     assert most == pytest.approx(3, rel=1e-3)
-    assert list(weights.values())[:2] == pytest.approx([2 / 3, 1 / 3], abs=1e-3)
+    found = list(weights.values())
+    assert [found[device], found[links]] == pytest.approx([2 / 3, 1 / 3], abs=1e-3)
+    # What may run in both windows weighs as much as in that in which it weighs less: half of 6.
+    planes[:, either], planes[:, kinds.index((EARLY, DEVICE))] = 6, 6
+    bound.planes = list(planes)
+    weights, most = bound.weights()
+    assert most == pytest.approx(9, rel=1e-3)
+    for window in (EARLY, LATE):
+        assert sum(w for (span, _), w in weights.items() if span == window) == pytest.approx(1)
+        assert weights[EITHER, level] <= weights[window, level] + 1e-9
 
 
 def test_a_network_whose_axes_cut_in_any_order_is_bounded_in_it() -> None:
@@ -185,12 +215,9 @@ def test_a_network_whose_axes_cut_in_any_order_is_bounded_in_it() -> None:
     rng = np.random.default_rng(1)
     path = DependencyPath.longest(timeline(network, drawn(network, rng)))
     bounds = StepBounds(network, path, limits=limits)
-    weights = dict.fromkeys(bounds.kinds, 1 / len(bounds.kinds))
-    mixed = bounds.mixed(weights)
-    for new, old in zip(
-        mixed.network.factors.table.tolist(), network.factors.table.tolist(), strict=True
-    ):
-        assert mixed.network.factors.tables[new].states == network.factors.tables[old].states
+    mixed = Mixture(bounds, weights_of(bounds, rng))
+    states = {table.shape: table.states for table in network.factors.tables}
+    assert all(table.states == states[table.shape] for table in mixed.network.factors.tables)
     for _ in range(20):
         point = drawn(network, rng)
         assert mixed.network.cost_s(point) <= timeline(network, point).works.end_s * (1 + 1e-9)
