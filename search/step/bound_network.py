@@ -168,7 +168,7 @@ class Mixture:
             for ends in (self._early, self._mine)
         )
         span = _span(self._late[paid.factor], early)
-        weights: Floats = self._price[span] + self._path_price[paid.factor] * on_path[:, None]
+        weights = self._price[span] + np.where(on_path[:, None], self._path_price[paid.factor], 0.0)
         tables, number = self._at(whole.factors.table[paid.factor], weights)
         parts = {resource: np.zeros(len(paid.factor)) for resource in bounds.resources}
         for which_one, its in enumerate(tables):
