@@ -219,10 +219,14 @@ class StepSearch:
             idle = 0 if self.best is not before else idle + 1
 
     def _move(self) -> None:
-        """Take moves that make the step shorter, from the best one on, and then from the next best."""
+        """Take moves that make the step shorter, from the best one on, and then from the next best.
+
+        Only the best one is worth it where the gap allows no more than the least vain moves.
+        """
         moves, seen = LayerMoves(self.network), list(self._seen)
-        for start in sorted(map(self.judge, seen), key=self._key)[:MOVED]:
-            seen.append(self._descend(start, moves, seen).assignment)
+        for number, start in enumerate(sorted(map(self.judge, seen), key=self._key)[:MOVED]):
+            if number == 0 or TRIES * self._gap() > LEAST_TRIES:
+                seen.append(self._descend(start, moves, seen).assignment)
 
     def _key(self, one: Judged) -> tuple[int, float]:
         """Return what is minimised: bytes over the limit first, then seconds."""
