@@ -19,6 +19,7 @@ from autoddl.errors import AutoDDLError
 T = TypeVar("T")
 
 MOST_SHOWN = 200  # characters of a value that an error repeats
+DIGEST = "digest"  # of a file's other fields (signed_files.py), which is none of the value
 
 
 class FieldError(AutoDDLError, ValueError):
@@ -38,10 +39,11 @@ def decode(
     try:
         data = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:
-        raise AutoDDLError(f"{where}: not JSON ({_line(str(error))}); {remedy}") from None
+        raise AutoDDLError(f"{where}: not JSON ({one_line(str(error))}); {remedy}") from None
     name, version = form
     if not isinstance(data, dict) or data.pop("format", None) != name:
         raise AutoDDLError(f"{where}: not a {name.removeprefix('autoddl.')}; {remedy}")
+    data.pop(DIGEST, None)
     found = data.pop("version", None)
     if type(found) is not int or found != version:
         raise AutoDDLError(
@@ -76,8 +78,8 @@ def shown(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
 
 
-def _line(text: str) -> str:
-    """Return one line of an error's text, which may repeat names of fields from the file."""
+def one_line(text: str) -> str:
+    """Return a text as one line of an error repeats it: printable, the first 200 characters."""
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return text[:MOST_SHOWN]
 
@@ -88,8 +90,8 @@ def _explained(error: msgspec.ValidationError, data: Any, kind: type[Any]) -> st
     what, path = (what, path.strip("`")) if at else (path, "$")
     where, value = _located(path, str(error), data, kind)
     if error.__cause__ is not None:  # said by the value itself
-        return f"{where}: {_line(str(error.__cause__))}"
-    return f"{where}: {_line(what[:1].lower() + what[1:])}: {shown(value)}"
+        return f"{where}: {one_line(str(error.__cause__))}"
+    return f"{where}: {one_line(what[:1].lower() + what[1:])}: {shown(value)}"
 
 
 def _located(path: str, message: str, data: Any, kind: type[Any]) -> tuple[str, Any]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoddl.decoding import one_line, shown
 from autoddl.errors import AutoDDLError
 
 
@@ -60,7 +61,30 @@ def check_writable(path: Path | None) -> None:
         raise AutoDDLError(f"output file {path}: {error.strerror}; give another with -o") from None
 
 
-def write(path: Path | None, data: bytes) -> None:
+def told(path: object) -> str:
+    """Return a path as a line of an error or a table shows it: printable, and not too long."""
+    text = str(path) if isinstance(path, str | Path) else shown(path)
+    return one_line(text)
+
+
+def content(path: str | Path, where: str, remedy: str) -> bytes:
+    """Return the bytes of a regular file; of a pipe one would wait for, nobody may write them.
+
+    `where` says in errors which file it is, `remedy` what to do.
+
+    Raises:
+        AutoDDLError: it can't be read.
+    """
+    try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise AutoDDLError(f"{where}: no regular file; {remedy}")
+        return Path(path).read_bytes()
+    except (OSError, TypeError, ValueError) as error:  # ValueError: NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise AutoDDLError(f"{where}: can't be read ({one_line(reason)}); {remedy}") from None
+
+
+def write(path: str | Path | None, data: bytes) -> None:
     """Write a file whole or not at all, so that a full disk does not spoil the old one.
 
     Raises:
@@ -69,6 +93,7 @@ def write(path: Path | None, data: bytes) -> None:
     if path is None:
         return
     try:
+        path = Path(path)
         if path.exists() and not path.is_file():  # such as /dev/stdout
             path.write_bytes(data)
             return
@@ -80,9 +105,10 @@ def write(path: Path | None, data: bytes) -> None:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-    except OSError as error:
+    except (OSError, TypeError, ValueError) as error:  # ValueError: NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
         raise AutoDDLError(
-            f"output file {path}: {error.strerror}; make room or give another with -o"
+            f"output file {told(path)}: {one_line(reason)}; make room, or name another file (-o)"
         ) from None
 
 

@@ -6,7 +6,6 @@ A profile is versioned JSON that `python -m autoddl fit-network` writes; bundled
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from functools import cached_property
@@ -16,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from autoddl import signed_files, store
 from autoddl.decoding import FieldError, decode
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
@@ -260,7 +260,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     def save(self, path: str | Path) -> None:
         """Write the profile as versioned JSON."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n")
+        store.write(path, self.encoded())
+
+    def encoded(self) -> bytes:
+        """Return the text of its file."""
+        return signed_files.signed(msgspec.json.encode(self.to_json()), indent=1)
 
     def to_json(self) -> dict[str, Any]:
         """Return the versioned JSON form."""
@@ -299,7 +303,7 @@ def load(source: str | Path | Profile | None, *, device_type: str = "cpu") -> Pr
             f"profile: got {source!r}; allowed are a file, a bundled name "
             f"({', '.join(bundled())}) or a Profile"
         )
-    return from_json(*_read(source))
+    return _read(source)
 
 
 def bundled() -> tuple[str, ...]:
@@ -308,20 +312,17 @@ def bundled() -> tuple[str, ...]:
     return tuple(sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".json")))
 
 
-def _read(source: str | Path) -> tuple[bytes, str]:
-    path = Path(source)
-    if path.is_file():
-        try:
-            return path.read_bytes(), f"profile file {path}"
-        except OSError as error:
-            raise AutoDDLError(f"profile file {path}: can't be read ({error})") from None
-    if str(source) in bundled():
+def _read(source: str | Path) -> Profile:
+    if str(source) in bundled() and not Path(source).exists():
         folder = resources.files("autoddl.perfmodel") / "profiles"
-        return (folder / f"{source}.json").read_bytes(), f"bundled profile {source}"
-    raise AutoDDLError(
-        f"profile {str(source)!r}: no such file and no bundled profile of that name; bundled: "
-        f"{', '.join(bundled())}; measure one with `python -m autoddl fit-network -o {source}`"
-    )
+        text, where = (folder / f"{source}.json").read_bytes(), f"bundled profile {source}"
+        return signed_files.verified(text, from_json, where=where, remedy=AGAIN)
+    if not Path(source).exists():
+        raise AutoDDLError(
+            f"profile {store.told(source)!r}: no such file and no bundled profile of that name; "
+            f"bundled: {', '.join(bundled())}; measure one with `python -m autoddl fit-network -o FILE`"
+        )
+    return signed_files.read(source, from_json, what="profile file", remedy=AGAIN)
 
 
 def from_json(text: bytes | str, where: str) -> Profile:

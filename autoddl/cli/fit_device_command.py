@@ -12,7 +12,7 @@ from rich.table import Table
 
 from autoddl import store
 from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for, profile_with
-from autoddl.cli.measuring import carry_out, columns, encoded, error_cell, show, write_all
+from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
 from autoddl.cli.options import MEASURING, Listed
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
@@ -71,7 +71,7 @@ def command(
         campaign.device, settings, name=output.stem if output else "device", into=base
     )
     table = store.csv_bytes(list(Timed.__dataclass_fields__), map(asdict, timed))
-    write_all(campaign, [(output, encoded(profile)), (into, encoded(profile)), (csv, table)])
+    write_all(campaign, [(output, profile.encoded()), (into, profile.encoded()), (csv, table)])
     wrote = [f"wrote {path}" for path in (output, into, csv) if path]
     show(profile, summary(profile.device, timed), wrote, as_json=as_json)
 

@@ -17,7 +17,7 @@ from autoddl.calibrate.network.link_cases import ALL_COLLECTIVES, LinkSettings, 
 from autoddl.calibrate.network.link_fits import LinkFits, fits_of, profile_of, raw_table
 from autoddl.calibrate.probe_launches import probe_job
 from autoddl.cli.app import tell
-from autoddl.cli.measuring import carry_out, columns, encoded, error_cell, show, write_all
+from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
 from autoddl.cli.options import MEASURING, NODES, POSITIVE, Listed, fields_of
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
@@ -179,7 +179,7 @@ def _files(
     profile: Profile, fits: LinkFits, options: SimpleNamespace
 ) -> Iterator[tuple[Path | None, bytes]]:
     """Yield profile, raw table and plot."""
-    yield options.output, encoded(profile)
+    yield options.output, profile.encoded()
     yield options.csv, raw_table(fits)
     if options.plot is not None and not link_plot.available():
         tell(
@@ -197,7 +197,7 @@ def _imported(options: SimpleNamespace) -> Profile:
     profile = nccl_tests.profile_of(
         options.from_nccl_tests, level=options.level, base=base, name=name
     )
-    store.write(options.output, encoded(profile))
+    store.write(options.output, profile.encoded())
     return profile
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,15 +74,10 @@ def write_all(campaign: Campaign[Any], files: Iterable[tuple[Path | None, bytes]
     campaign.forget()
 
 
-def encoded(profile: Profile) -> bytes:
-    """Return the file of a profile."""
-    return (json.dumps(profile.to_json(), indent=1) + "\n").encode()
-
-
 def show(profile: Profile, table: Table, closing: Iterable[str], *, as_json: bool) -> None:
     """Print a profile as JSON, or a table of it, its device and closing lines."""
     if as_json:
-        print(encoded(profile).decode(), end="")
+        print(profile.encoded().decode(), end="")
         return
     Console().print(table)
     print(_device_line(profile.device), *closing, sep="\n")

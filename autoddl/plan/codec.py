@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from autoddl import signed_files
 from autoddl.decoding import decode as decode_file
 from autoddl.decoding import parsed, shown
 from autoddl.engine.limits import ENGINES
@@ -70,6 +71,7 @@ class _Body(msgspec.Struct, Generic[_Json], forbid_unknown_fields=True, kw_only=
 class _File(_Body[_Json], Generic[_Json], forbid_unknown_fields=True, kw_only=True):
     format: str
     version: int
+    digest: str = ""
 
 
 class _Head(msgspec.Struct):
@@ -88,8 +90,12 @@ def encode(plan: PlanValue) -> bytes:
 
 
 def save(plan: PlanValue, path: str | Path) -> None:
-    """Write the file of a plan."""
-    Path(path).write_bytes(msgspec.json.format(encode(plan), indent=1) + b"\n")
+    """Write the file of a plan.
+
+    Raises:
+        AutoDDLError: it can't be written.
+    """
+    signed_files.write(path, encode(plan), indent=1)
 
 
 _text = lru_cache(maxsize=1 << 12)(str)
@@ -118,13 +124,9 @@ def load(path: str | Path) -> PlanValue:
     """Read the file of a plan.
 
     Raises:
-        AutoDDLError: the file is missing, truncated, no plan, or of another version.
+        AutoDDLError: the file is missing, truncated, changed, no plan, or of another version.
     """
-    try:
-        text = Path(path).read_bytes()
-    except (OSError, TypeError, ValueError) as error:
-        raise AutoDDLError(f"plan file {path}: {error}; {AGAIN}") from None
-    return decode(text, f"plan file {path}")
+    return signed_files.read(path, decode, what="plan file", remedy=AGAIN)
 
 
 def decode(text: bytes | str, where: str) -> PlanValue:
@@ -250,6 +252,9 @@ def _check(plan: PlanValue) -> None:
         raise AutoDDLError(f"$: {len(plan.parts)} parts, {plan.micro_batches} micro-batches")
     if len({part.mesh.shape for part in plan.parts}) > 1:
         raise AutoDDLError("$.parts: meshes of several shapes")
+    missing = set(plan.program.op).difference(*[p.layout.signatures for p in plan.parts])
+    if missing:
+        raise AutoDDLError(f"$.parts: no states for op {shown(min(missing))}")
     if plan.engine is not None and plan.engine not in ENGINES:
         raise AutoDDLError(f"$.engine: {shown(plan.engine)}; known are {', '.join(ENGINES)}, null")
     if plan.search.objective not in OBJECTIVES:
@@ -259,8 +264,5 @@ def _check(plan: PlanValue) -> None:
     texts += [plan.search.solver, *(o.note for o in plan.search.outcomes)]
     for text in (plan.profile, plan.estimate.name, *(b.name for b in plan.baselines), *texts):
         check_name(text)
-    missing = set(plan.program.op) - set(plan.signatures)
-    if missing:
-        raise AutoDDLError(f"$.parts: no states for op {shown(min(missing))}")
     for item in plan.inputs:
         item.local_slice(0)

@@ -29,6 +29,7 @@ from experiments.hidup.clusters import scaled
 from experiments.lib import cli, frames
 from experiments.lib.ranks import ROOT
 
+NEW, OLD = ".json", ".unsigned.json"  # endings of profiles
 FACTORS = (0.3, 1.0, 3.0)
 LEVEL = 1e-9  # relative; steps within it take equally long
 AGAIN = 5.0  # times the budget, where ours is slower: the 20 s that planning has by default
@@ -71,16 +72,17 @@ def cases(
     base = profiles.load(PROFILE)
     outer = base.levels[0]
     for factor in FACTORS:
-        # An older checkout may not know a field, which says nothing if it is empty.
+        # An older checkout may not know a field, which says nothing if it is empty, nor digests.
         fields = {k: v for k, v in scaled(base, factor).to_json().items() if v not in ({}, "")}
-        (folder / f"{PROFILE}-{factor:g}.json").write_text(json.dumps(fields))
+        (folder / f"{PROFILE}-{factor:g}{OLD}").write_text(json.dumps(fields))
+        scaled(base, factor).save(folder / f"{PROFILE}-{factor:g}{NEW}")
     for model in models:
         for mesh in meshes:
             crosses = any(a.level == outer for a in Mesh.parse(mesh, base.levels).axes)
             for factor in FACTORS if crosses else (1.0,):
                 task = {
                     "kind": "plan", "model": model, "size": ZOO[model], "mesh": mesh,
-                    "profile": str((folder / f"{PROFILE}-{factor:g}.json").resolve()),
+                    "profile": str((folder / f"{PROFILE}-{factor:g}{NEW}").resolve()),
                     "memory": ROOMY, "budget": budget, "baselines": mesh == CHECKED,
                 }  # fmt: skip
                 yield Case(f"{budget:g} s", f"{model} {mesh} {factor:g}", task)
@@ -88,7 +90,8 @@ def cases(
 
 def planned(case: Case, sides: tuple[Side, Side], turn: str) -> frames.Row:
     """Return the row of a pair, planned by both where it is not known."""
-    now, old = (_figures(side, case) for side in sides)
+    older = {**case.task, "profile": case.task["profile"].removesuffix(NEW) + OLD}
+    now, old = _figures(sides[0], case), _figures(sides[1], replace(case, task=older))
     baselines = [name for name in now if name.endswith(": step_s") and name in old]
     alike = sum(abs(now[name] / old[name] - 1) <= LEVEL for name in baselines)
     again = "step_s" in now and "step_s" in old and now["step_s"] > old["step_s"] * (1 + LEVEL)

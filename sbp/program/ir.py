@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from autoddl.errors import AutoDDLError
+from autoddl import signed_files
 from autoddl.sbp.program import program_json
 from autoddl.sbp.program.blocks import Blocks
 from autoddl.sbp.program.columns import Ints, ProgramColumns
@@ -118,8 +118,12 @@ class Program:
         return {operand: self.tensor[name].shape for operand, name in op.operands}
 
     def save(self, path: str | Path) -> None:
-        """Write the program as versioned JSON."""
-        Path(path).write_bytes(msgspec.json.encode(self.to_json()))
+        """Write the program as versioned JSON.
+
+        Raises:
+            AutoDDLError: it can't be written.
+        """
+        signed_files.write(path, msgspec.json.encode(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
         """Return the versioned JSON form."""
@@ -130,13 +134,10 @@ class Program:
         """Read a program that `save` wrote.
 
         Raises:
-            AutoDDLError: the file is missing, truncated, no program, or of another version.
+            AutoDDLError: the file is missing, truncated, changed, no program, or of another version.
         """
-        try:
-            text = Path(path).read_bytes()
-        except OSError as error:
-            raise AutoDDLError(f"program file {path}: {error}; {program_json.AGAIN}") from None
-        return cls.decode(text, where=f"program file {path}")
+        remedy = program_json.AGAIN
+        return signed_files.read(path, cls.decode, what="program file", remedy=remedy)
 
     @classmethod
     def decode(cls, text: bytes | str | msgspec.Raw, where: str = "program") -> Program:

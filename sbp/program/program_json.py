@@ -70,6 +70,7 @@ class _Body(msgspec.Struct, Generic[_A], forbid_unknown_fields=True):
 class _File(_Body[_A], Generic[_A], forbid_unknown_fields=True):
     format: str
     version: int
+    digest: str = ""
 
 
 def encode(

@@ -1,0 +1,53 @@
+"""`python -m autoddl sign`: what was edited on purpose is checked, and then read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autoddl.cli import app
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import profile as profiles
+
+GOLDEN = Path(__file__).parents[2] / "perfmodel" / "golden_profile.json"
+
+
+def edited(path: Path, **changes: object) -> Path:
+    path.write_text(json.dumps(json.loads(GOLDEN.read_text()) | changes))
+    return path
+
+
+def test_an_edited_file_is_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = edited(tmp_path / "network.json", name="mine")
+    with pytest.raises(AutoDDLError, match=r"was changed after it was written; .*autoddl sign"):
+        profiles.load(path)
+    assert app.main(["sign", str(path)]) == 0
+    assert capsys.readouterr().out == f"signed profile {path}\n"
+    assert profiles.load(path).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"links": 3}, "$.links: expected"),
+        ({"format": "autoddl.else"}, "none of plan, program, profile"),
+        ({"version": 99}, "version 99, this autoddl reads"),
+    ],
+)
+def test_a_wrong_file_is_refused_and_stays(
+    changes: dict[str, object], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(tmp_path / "network.json", **changes)
+    before = path.read_bytes()
+    assert app.main(["sign", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert expected in error and error.count("\n") == 1
+    assert path.read_bytes() == before
+
+
+def test_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (tmp_path, tmp_path / "missing"):
+        assert app.main(["sign", str(name)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
