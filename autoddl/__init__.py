@@ -13,7 +13,7 @@ from autoddl.collector import uncollected
 from autoddl.errors import AutoDDLError
 
 if TYPE_CHECKING:
-    from autoddl.api import Plan, load, optimize
+    from autoddl.api import Plan, load, optimize, resume
     from autoddl.engine.oneflow.capture.abstract import abstract_parameters
     from autoddl.engine.oneflow.capture.reader import capture
     from autoddl.perfmodel.profile import load as load_profile
@@ -29,6 +29,7 @@ _HOMES = {
     "capture": "autoddl.engine.oneflow.capture.reader:capture",
     "optimize": "autoddl.api:optimize",
     "load": "autoddl.api:load",
+    "resume": "autoddl.api:resume",
     "load_profile": "autoddl.perfmodel.profile:load",
     "Plan": "autoddl.api:Plan",
     "Mesh": "autoddl.sbp.mesh:Mesh",
@@ -51,6 +52,7 @@ __all__ = [
     "load_profile",
     "optimize",
     "register_rule",
+    "resume",
 ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from autoddl.checkpoint import sharded_files
 from autoddl.codegen import write
 from autoddl.collector import uncollected
 from autoddl.engine import engines
@@ -86,6 +87,31 @@ def load(path: str | Path) -> Plan:
         AutoDDLError: the file is missing, truncated, no plan, or of another version.
     """
     return Plan.of(codec.load(path))
+
+
+def resume(folder: str | Path, graph: Any, *inputs: Any, **options: Any) -> TrainingStep:
+    """Return the step of a graph that goes on from a checkpoint, on whatever ranks run now.
+
+    The plan is that of the checkpoint if it is for as many ranks and there are no options; else the
+    graph is planned again. Call it on every rank, before the first step.
+
+    Args:
+        folder: where step.save wrote the checkpoint.
+        graph: an oneflow.nn.Graph with its optimizer added, of the same model.
+        inputs: what it is called with.
+        options: those of `optimize`; with any the graph is planned anew.
+
+    Raises:
+        AutoDDLError: there is no checkpoint, it is damaged or of another model, or as `optimize`.
+    """
+    index = sharded_files.read_index(folder)
+    text, ranks = index.facts.get("plan"), engines.load(ONEFLOW).cluster()
+    plan = None if options or text is None else Plan.of(codec.decode(text, f"plan of {folder}"))
+    if plan is None or plan.devices != ranks[0] * ranks[1]:
+        plan = optimize(graph, *inputs, **options)
+    step = plan.apply(graph)
+    step.load(folder)
+    return step
 
 
 def optimize(

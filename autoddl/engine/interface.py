@@ -6,8 +6,9 @@ memory a model in perfmodel, so that plans can be made where no engine is instal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from autoddl.codegen.dialect import Dialect
@@ -36,6 +37,18 @@ class TrainingStep(Protocol):
 
     def from_local(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on this rank's parts of the batches."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all values as the graph of one device has them, on every rank."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from such values."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write a checkpoint, each rank its shards."""
+
+    def load(self, folder: str | Path) -> None:
+        """Go on from a checkpoint."""
 
     @property
     def changed_signatures(self) -> list[tuple[str, str]]:
@@ -76,6 +89,9 @@ class Engine(Protocol):
 
     def signatures(self, program: Program, sizes: Collection[int]) -> OwnSignatures:
         """Ask about ops without a rule of autoddl's, on mesh axes of these sizes."""
+
+    def write_state(self, arrays: Mapping[str, Any], blocks: Sequence[str], path: str) -> None:
+        """Write whole arrays as the engine's own state dict of a graph with these modules."""
 
     def apply(self, plan: PlanValue, graph: Any) -> TrainingStep:
         """Return a callable with the graph's signature that runs a plan on all ranks."""

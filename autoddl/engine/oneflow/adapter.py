@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from typing import Any
@@ -58,6 +58,12 @@ class OneFlow:
     def signatures(self, program: Program, sizes: Collection[int]) -> unknown_ops.EngineLists:
         """See `unknown_ops.ask`: a process of its own asks OneFlow."""
         return unknown_ops.ask(program, sizes)
+
+    def write_state(self, arrays: Mapping[str, Any], blocks: Sequence[str], path: str) -> None:
+        """See `saved_state.write`."""
+        from autoddl.engine.oneflow.run import saved_state
+
+        saved_state.write(arrays, blocks, path)
 
     def apply(self, plan: PlanValue, graph: Any) -> TrainingStep:
         """See `training_step.OneFlowStep`."""

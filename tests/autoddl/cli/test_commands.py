@@ -17,6 +17,8 @@ MISSING = {
     "run": "--nproc-per-node 2 missing.py",
     "fit-network": "--nproc-per-node 2 --device missing.json",
     "fit-device": "--nproc-per-node 2 --into missing.json",
+    "merge": "missing",
+    "sign": "missing.json",
     "trace": "missing.json",
 }
 BAD = {
@@ -24,6 +26,8 @@ BAD = {
     "run": "--nproc-per-node two script.py",
     "fit-network": "--nproc-per-node two",
     "fit-device": "--nproc-per-node 0",
+    "merge": "folder another",
+    "sign": "--learning-rate 3 plan.json",
     "trace": "plan.json another.json",
 }
 

@@ -55,10 +55,22 @@ def from_rank_0(make: Callable[[], PlanValue]) -> PlanValue:
 
 def text_of_rank_0(text: str) -> str:
     """Return rank 0's text on every rank."""
-    data = np.frombuffer(text.encode(), dtype=np.uint8)
-    size = flow.tensor([len(data)], dtype=flow.int64)
-    flow.comm.broadcast(size, 0)
+    return text_of(0, text)
+
+
+def text_of(rank: int, text: str) -> str:
+    """Return the text of a rank on every rank; all have to call it."""
+    return bytes_of(rank, text.encode()).decode()
+
+
+def bytes_of(rank: int, data: bytes) -> bytes:
+    """Return the bytes of a rank on every rank; all have to call it."""
+    array = np.frombuffer(data, dtype=np.uint8)
+    size = flow.tensor([len(array)], dtype=flow.int64)
+    flow.comm.broadcast(size, rank)
     count = int(size.numpy()[0])
-    body = flow.tensor(data.copy()) if len(data) == count else flow.zeros(count, dtype=flow.uint8)
-    flow.comm.broadcast(body, 0)
-    return bytes(body.numpy().tobytes()).decode()
+    if count == 0:
+        return b""
+    body = flow.tensor(array.copy()) if len(array) == count else flow.zeros(count, dtype=flow.uint8)
+    flow.comm.broadcast(body, rank)
+    return bytes(body.numpy().tobytes())

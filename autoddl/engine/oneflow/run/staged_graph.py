@@ -50,7 +50,7 @@ class StagedGraph:
     Call it with the arguments that the graph is called with, for each half: global tensors on the
     stages of the plan. It returns what the graph returns: the loss as the mean over all
     micro-batches or halves, on all ranks; what else one of them returns on its stage, stacked or, with
-    a batch dim, one behind the other.
+    a batch dim, one behind the other. `native` is what OneFlow has compiled.
     """
 
     def __init__(self, plan: PlanValue, graph: flow.nn.Graph, calls: Sequence[Call]) -> None:
@@ -71,14 +71,14 @@ class StagedGraph:
             [op.name for op in job.net.op if op.WhichOneof("op_type") == kind]
             for kind in ("input_conf", "output_conf")
         )
-        self._native = _native.nn.graph.CNNGraph(
+        self.native = _native.nn.graph.CNNGraph(
             self._twin.name, job.SerializeToString(), self._twin._job_id,
             self._twin._session._session_ctx,
         )  # fmt: skip
-        self._native.register_input_op_names_and_tensors(inputs, _flat(calls))
-        self._native.register_output_op_names_and_tensors(outputs, self._written)
-        self._native.register_variable_op_names_and_tensors(names, self._variables)
-        self._twin._c_nn_graph = self._native
+        self.native.register_input_op_names_and_tensors(inputs, _flat(calls))
+        self.native.register_output_op_names_and_tensors(outputs, self._written)
+        self.native.register_variable_op_names_and_tensors(names, self._variables)
+        self._twin._c_nn_graph = self.native
         self._twin.finish_complie_and_init_runtime()
 
     @property
@@ -89,9 +89,9 @@ class StagedGraph:
     def __call__(self, calls: Sequence[Call]) -> Any:
         """Run one step."""
         graph = _native.nn.graph
-        graph.RunLazyNNGraph(_flat(calls), self._written, self._variables, self._native)
+        graph.RunLazyNNGraph(_flat(calls), self._written, self._variables, self.native)
         found = iter(self._returned())
-        graph.SoftSyncNNGraphBuffers(self._written, self._native)
+        graph.SoftSyncNNGraphBuffers(self._written, self.native)
 
         def leaf(node: Any) -> Any:
             return next(found) if isinstance(node.value(), flow.Tensor) else node.value()

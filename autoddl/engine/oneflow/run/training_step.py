@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import oneflow as flow
 from oneflow.nn.graph.util import ArgsTree
 
+from autoddl.checkpoint import sharded_files
 from autoddl.engine.oneflow.capture.reader import program_of
 from autoddl.engine.oneflow.capture.shadow import (
     kept_gradients,
@@ -21,8 +23,10 @@ from autoddl.engine.oneflow.capture.shadow import (
 )
 from autoddl.engine.oneflow.run import plan_injection
 from autoddl.engine.oneflow.run.boxing_streams import streams
+from autoddl.engine.oneflow.run.saved_state import SavedState
 from autoddl.engine.oneflow.run.staged_graph import Call, StagedGraph, placements
 from autoddl.errors import AutoDDLError
+from autoddl.plan import codec
 from autoddl.plan.value import InputPlan, PlanValue
 from autoddl.sbp.rewrites.halves import second
 from autoddl.sbp.state import NdSbp, broadcast
@@ -44,6 +48,7 @@ class OneFlowStep:
         self.plan = plan
         self.graph = graph
         self._running: flow.nn.Graph | StagedGraph | None = None
+        self._pending: Callable[[SavedState], None] | None = None
         self._check()
         self.placements = placements(plan)
         self._inputs = {item.name: item for item in plan.inputs}
@@ -60,6 +65,61 @@ class OneFlowStep:
         micro-batch, one behind the other, and of `rank % plan.mesh.size`.
         """
         return self._run(args, kwargs, self._part_to_global)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `graph.state_dict()` does on one device: whole local tensors, on every rank.
+
+        With the states of optimizers and the count of steps. All ranks have to call it, after the first
+        step. It needs the memory of the whole model on each; `save` does not.
+
+        Raises:
+            AutoDDLError: no step was done yet.
+        """
+        return self._saved("state_dict").whole()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state dict of the graph: of this step, another plan's, or of one device.
+
+        Before the first step its values are taken when that is built.
+
+        Raises:
+            AutoDDLError: it lacks a tensor, or one has another shape.
+        """
+        self._load(lambda saved: saved.take(state_dict))
+
+    def save(self, folder: str | Path) -> None:
+        """Write a checkpoint: parameters, buffers, states of optimizers, the count of steps, the plan.
+
+        All ranks have to call it, after a step; each writes the shards that it owns into the `folder`,
+        which all nodes share. A crash leaves the checkpoint that was there before.
+
+        Raises:
+            AutoDDLError: no step was done yet, or a rank can't write.
+        """
+        self._saved("save").save(folder, {"plan": codec.encode(self.plan).decode()})
+
+    def load(self, folder: str | Path) -> None:
+        """Go on from a checkpoint, whatever plan and number of ranks saved it.
+
+        All ranks have to call it; each reads its shards. Before the first step values are taken when
+        that is built.
+
+        Raises:
+            AutoDDLError: there is none in the folder, it is damaged, or of another model.
+        """
+        sharded_files.read_index(folder)
+        self._load(lambda saved: saved.load(folder))
+
+    def _saved(self, what: str) -> SavedState:
+        if self._running is None:
+            raise AutoDDLError(f"step.{what}: not built yet; call the step once first")
+        return SavedState(self.graph, _native(self._running))
+
+    def _load(self, take: Callable[[SavedState], None]) -> None:
+        if self._running is None:
+            self._pending = take
+        else:
+            take(self._saved("load"))
 
     @property
     def changed_signatures(self) -> list[tuple[str, str]]:
@@ -85,6 +145,8 @@ class OneFlowStep:
         calls = [call(half) for half in range(self._halves)]
         if self._running is None:
             self._running = self._build(calls)
+            if self._pending is not None:
+                self._pending(self._saved("load"))
         if isinstance(self._running, StagedGraph):
             return self._running(calls)
         args, kwargs = calls[0]
@@ -224,6 +286,10 @@ class OneFlowStep:
                 f"{', '.join(sorted(devices))!r}, whose ops differ; plan again on the cluster, it "
                 "takes seconds"
             )
+
+
+def _native(running: flow.nn.Graph | StagedGraph) -> Any:
+    return running.native if isinstance(running, StagedGraph) else running._c_nn_graph
 
 
 def _compiled(running: flow.nn.Graph | StagedGraph) -> Any:

@@ -1,0 +1,1 @@
+"""Checkpoints: what training needs to go on, in shards on disk."""

@@ -1,0 +1,251 @@
+"""What a training step has to keep to go on, as tensors: saved by all ranks, loaded under any plan.
+
+That are the parameters and buffers of the model, and what OneFlow keeps besides: states of optimizers
+and the count of steps, on which learning rates and Adam's bias correction depend. Names are those of
+`graph.state_dict()` on one device: "model.0.weight" of the graph's module "model", "model.0.weight-m".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import oneflow as flow
+
+from autoddl import store
+from autoddl.checkpoint import sharded_files
+from autoddl.checkpoint.sharded_files import Array, Entry, Index, Shard, Slices
+from autoddl.decoding import shown
+from autoddl.engine.oneflow.capture.shadow import named_variables
+from autoddl.engine.oneflow.run.agree import bytes_of, text_of, text_of_rank_0, world_size
+from autoddl.errors import AutoDDLError
+from autoddl.sbp.shards import shard_slices
+from autoddl.sbp.state import B, NdSbp, S
+
+COUNT = "System-Train-TrainStep"
+"""The name under which OneFlow keeps the number of steps done."""
+
+
+class SavedState:
+    """The tensors of a graph and of what runs it; `native` is OneFlow's compiled graph."""
+
+    def __init__(self, graph: flow.nn.Graph, native: Any) -> None:
+        self.blocks = tuple(graph._blocks)
+        own = native.additional_var_names, native.additional_var_tensors
+        self.tensors: dict[str, flow.Tensor] = dict(named_variables(graph))
+        self.tensors |= dict(zip(*own, strict=True))
+
+    def whole(self) -> dict[str, Any]:
+        """Return all values, whole and on every rank, as `graph.state_dict()` does on one device."""
+        flow._oneflow_internal.eager.Sync()
+        mine = dict(self._owned())
+        found: dict[str, Array] = {}
+        spans = {
+            name: [shard.shape, [[s.start, s.stop] for s in shard.slices], shard.values.dtype.name]
+            for name, shard in mine.items()
+        }
+        for rank, told in enumerate(_together(None, spans)):
+            for name, (shape, span, dtype) in told.items():
+                own = mine[name].values.tobytes() if rank == flow.env.get_rank() else b""
+                part = np.frombuffer(bytes_of(rank, own), dtype=dtype)
+                array = found.setdefault(name, np.empty(shape, dtype=dtype))
+                slices = tuple([slice(*ends) for ends in span])
+                array[slices] = part.reshape(array[slices].shape)
+        return nested({name: flow.tensor(array) for name, array in found.items()}, self.blocks)
+
+    def take(self, values: Mapping[str, Any]) -> None:
+        """Give all tensors the values of a state dict of whole tensors, nested or not.
+
+        Raises:
+            AutoDDLError: it lacks some, or has another shape; nothing is changed then.
+        """
+        flat = flattened(values)
+
+        def read(name: str, slices: Slices) -> Array:
+            tensor = flat[name]
+            array = np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor)
+            return np.asarray(array[slices])
+
+        shapes = {name: tuple(value.shape) for name, value in flat.items()}
+        self._fill(shapes, read, "state dict")
+
+    def save(self, folder: str | Path, facts: Mapping[str, Any]) -> None:
+        """Write a checkpoint: each rank the shards that it owns. All ranks have to call it.
+
+        Raises:
+            AutoDDLError: a rank can't write; the folder keeps the checkpoint that it had.
+        """
+        flow._oneflow_internal.eager.Sync()
+        folder, rank, failure, entries = Path(folder), flow.env.get_rank(), None, {}
+        stem = text_of_rank_0(f"{self.count}-{os.urandom(4).hex()}")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            entries = sharded_files.write_shards(folder, f"{stem}.rank{rank}", dict(self._owned()))
+        except (AutoDDLError, OSError) as error:
+            failure = _said(error, folder)
+        try:
+            told = _together(failure, msgspec.to_builtins(entries))
+            own = {"blocks": list(self.blocks), "steps": self.count, **facts}
+            if rank == 0:
+                parts = [msgspec.convert(each, dict[str, Entry]) for each in told]
+                try:
+                    sharded_files.publish(folder, Index(sharded_files.joined(parts), own))
+                except AutoDDLError as error:
+                    failure = str(error)
+            _together(failure)
+        except AutoDDLError:
+            with contextlib.suppress(OSError):
+                (folder / f"{stem}.rank{rank}").unlink(missing_ok=True)
+            raise
+
+    def load(self, folder: str | Path) -> None:
+        """Read a checkpoint, of whatever plan: each rank the parts that it has. All have to call it.
+
+        Raises:
+            AutoDDLError: it is damaged, or of another model; nothing is changed where that can be told
+                from its index.
+        """
+        index = sharded_files.read_index(folder)
+
+        def read(name: str, slices: Slices) -> Array:
+            return sharded_files.read(folder, index, name, slices)
+
+        shapes, failure = {name: entry.shape for name, entry in index.tensors.items()}, None
+        try:
+            self._fill(shapes, read, f"checkpoint {store.told(folder)}")
+        except AutoDDLError as error:
+            failure = str(error)
+        _together(failure)
+
+    @property
+    def count(self) -> int:
+        """Return how many steps were done."""
+        tensor, own = self.tensors.get(COUNT), None
+        if tensor is not None and _coordinate(tensor) is not None:
+            own = int(tensor.detach().to_local().numpy()[0])
+        return max([0, *[count for count in _together(None, own) if count is not None]])
+
+    def _owned(self) -> Iterator[tuple[str, Shard]]:
+        """Yield what this rank writes: of copies the first device on each axis does."""
+        for name, tensor in self.tensors.items():
+            here = _coordinate(tensor)
+            if here is None:
+                continue
+            state = _state(tensor)
+            if any(at > 0 for at, each in zip(here, state, strict=True) if not each.is_split):
+                continue
+            shape = tuple(tensor.shape)
+            slices = shard_slices(shape, state, _hierarchy(tensor).shape, here)
+            yield name, Shard(shape, slices, tensor.detach().to_local().numpy())
+
+    def _fill(
+        self, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str, Slices], Array], what: str
+    ) -> None:
+        for name, tensor in self.tensors.items():
+            if name not in shapes:
+                raise AutoDDLError(
+                    f"{what}: it has no {shown(name)}, which this model and its optimizer have; give "
+                    "that of the same model and optimizer"
+                )
+            if shapes[name] != tuple(tensor.shape):
+                raise AutoDDLError(
+                    f"{what}: {shown(name)} has shape {shapes[name]}, here {tuple(tensor.shape)}; give "
+                    "that of the same model"
+                )
+        for name, tensor in self.tensors.items():
+            here, mesh = _coordinate(tensor), _hierarchy(tensor).shape
+            if here is not None:
+                slices = shard_slices(tuple(tensor.shape), _state(tensor), mesh, here)
+                local = tensor.detach().to_local()
+                values = np.ascontiguousarray(read(name, slices))
+                local.copy_(flow.tensor(values, dtype=local.dtype, device=local.device))
+        flow._oneflow_internal.eager.Sync()
+
+
+def _together(failure: str | None, said: Any = None) -> list[Any]:
+    """Return what every rank says, on every rank; raise the first failure on all, so that none waits.
+
+    Raises:
+        AutoDDLError: that of the first rank that failed.
+    """
+    text = json.dumps([failure, said])
+    told = [json.loads(text_of(rank, text)) for rank in range(world_size())]
+    for first, _ in told:
+        if first is not None:
+            raise AutoDDLError(first)
+    return [each for _, each in told]
+
+
+def nested(values: Mapping[str, Any], blocks: Sequence[str]) -> dict[str, Any]:
+    """Return values by module of the graph, and then by name, as `graph.state_dict()` has them.
+
+    States of optimizers stay at the top: their names are no path in a module.
+    """
+    found: dict[str, Any] = {block: {} for block in blocks}
+    for name, value in values.items():
+        block, _, rest = name.partition(".")
+        if block in blocks and "-" not in rest.rpartition(".")[2]:
+            found[block][rest] = value
+        else:
+            found[name] = value
+    return found
+
+
+def write(arrays: Mapping[str, Array], blocks: Sequence[str], path: str) -> None:
+    """Write whole arrays as a state dict that `flow.load` and `graph.load_state_dict` take.
+
+    Raises:
+        AutoDDLError: it can't be written.
+    """
+    beside = f"{path}.{os.getpid()}"
+    try:
+        flow.save(
+            nested({name: flow.tensor(array) for name, array in arrays.items()}, blocks), beside
+        )
+        os.replace(beside, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise AutoDDLError(
+            f"output file {store.told(path)}: {error.strerror}; name another"
+        ) from None
+
+
+def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a state dict by their names in programs."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{inner}": tensor for inner, tensor in value.items()}
+        else:
+            found[name] = value
+    return found
+
+
+def _state(tensor: flow.Tensor) -> NdSbp:
+    """Return the state of a global tensor that is no sum."""
+    splits = [flow.sbp.split(dim) for dim in range(len(tensor.shape))]
+    return NdSbp(B if each == flow.sbp.broadcast else S(splits.index(each)) for each in tensor.sbp)
+
+
+def _hierarchy(tensor: flow.Tensor) -> Array:
+    return np.array(tensor.placement.ranks)
+
+
+def _coordinate(tensor: flow.Tensor) -> tuple[int, ...] | None:
+    """Return where this rank is among the devices of a tensor."""
+    found = np.argwhere(_hierarchy(tensor) == flow.env.get_rank())
+    return tuple(found[0].tolist()) if len(found) else None
+
+
+def _said(error: Exception, folder: Path) -> str:
+    if isinstance(error, AutoDDLError):
+        return str(error)
+    reason = getattr(error, "strerror", None) or str(error)
+    return f"checkpoint {store.told(folder)}: {reason}; save elsewhere"

@@ -1,0 +1,117 @@
+"""Train, save after five steps, and go on in another process: `checkpoints.py FOLDER MODE [OPTIONS]`.
+
+Modes: "whole" trains ten steps on one device without autoddl; "save" trains ten under a plan and saves
+after five; "alone" does the last five on one device from merged files; any other resumes the
+checkpoints with the options of a plan. Each writes its losses and weights to FOLDER/<mode>-<case>.npz.
+"""
+
+import gc
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import oneflow as flow
+from oneflow import nn
+
+import autoddl
+
+folder, mode = Path(sys.argv[1]), sys.argv[2]
+options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+STEPS, SAVED = 10, 5
+PLAN = {"mesh": "2x2", "search": "Megatron"}
+
+
+class Tied(nn.Module):
+    """Two linear layers with one weight, a frozen one, and a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(16, 16)
+        self.frozen = nn.Linear(16, 16)
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 8)
+        self.frozen.weight.requires_grad = False
+
+    def forward(self, x):
+        h = nn.functional.gelu(self.norm(self.fc(x)))
+        return self.head(self.frozen(h) + flow.matmul(h, self.fc.weight))
+
+
+CASES = {
+    "adam": (
+        lambda p: flow.optim.Adam(p, lr=0.01),
+        lambda o: flow.optim.lr_scheduler.CosineAnnealingLR(o, STEPS),
+    ),
+    "momentum": (lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9), None),
+}
+
+
+def graph_of(case):
+    rng, model = np.random.default_rng(3), Tied()
+    for tensor in model.parameters():
+        value = rng.normal(0, 0.1, tuple(tensor.shape)).astype(np.float32)
+        tensor.data.copy_(flow.tensor(value))
+    make, schedule = CASES[case]
+    optimizer = make([p for p in model.parameters() if p.requires_grad])
+
+    class Train(nn.Graph):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+            if schedule is None:
+                self.add_optimizer(optimizer)
+            else:
+                self.add_optimizer(optimizer, lr_sch=schedule(optimizer))
+
+        def build(self, x, y):
+            loss = nn.functional.mse_loss(self.model(x), y)
+            loss.backward()
+            return loss
+
+    return Train()
+
+
+def batch(step):
+    rng = np.random.default_rng(step)
+    return [flow.tensor(rng.normal(size=(16, n)).astype(np.float32)) for n in (16, 8)]
+
+
+def loss_of(tensor):
+    return float(tensor.to_local().numpy() if tensor.is_global else tensor.numpy())
+
+
+def write(case, losses, state):
+    if flow.env.get_rank() == 0:
+        values = {name: value.numpy() for name, value in state["model"].items()}
+        values |= {name: value.numpy() for name, value in state.items() if name != "model"}
+        np.savez(folder / f"{mode}-{case}.npz", losses=losses, **values)
+
+
+for case in CASES:
+    graph = graph_of(case)
+    if mode in ("whole", "alone"):
+        if mode == "alone":
+            graph.load_state_dict(flow.load(str(folder / f"{case}.of")))
+        first = 0 if mode == "whole" else SAVED
+        losses = [loss_of(graph(*batch(step))) for step in range(first, STEPS)]
+        write(case, losses, graph.state_dict())
+        continue
+    if mode == "save":
+        step = autoddl.optimize(graph, *batch(0), **PLAN).apply(graph)
+        losses = []
+        for number in range(STEPS):
+            losses.append(loss_of(step(*batch(number))))
+            if number + 1 in (SAVED - 2, SAVED):  # the second replaces the first
+                step.save(folder / case)
+    elif mode == "taken":  # from a state dict of one device, after a step of its own
+        step = autoddl.optimize(graph, *batch(0), **options).apply(graph)
+        step(*batch(0))
+        step.load_state_dict(flow.load(str(folder / f"{case}.of")))
+        losses = [loss_of(step(*batch(number))) for number in range(SAVED, STEPS)]
+    else:
+        step = autoddl.resume(folder / case, graph, *batch(0), **options)
+        losses = [loss_of(step(*batch(number))) for number in range(SAVED, STEPS)]
+    write(case, losses, step.state_dict())
+    del step, graph
+    gc.collect()  # on all ranks at once: OneFlow hangs where one builds while another takes down

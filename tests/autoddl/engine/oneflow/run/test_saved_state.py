@@ -1,0 +1,62 @@
+"""Checkpoints on real ranks: training goes on as if it had not stopped, under any plan or none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoddl.checkpoint import sharded_files
+from autoddl.cli import app
+from tests.support.on_ranks import in_one_launch, on_ranks
+
+pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
+
+SCRIPT = Path(__file__).parent / "rank_scripts" / "checkpoints.py"
+CASES = ("adam", "momentum")
+ON_4 = {
+    "same plan": {},
+    "ZeRO": {"mesh": "4", "search": "ZeRO 2"},
+    "stages": {"mesh": "2", "pipeline": 2, "micro_batches": 2},
+    "halves": {"mesh": "2x2", "duplex": True},
+    "taken": {"mesh": "4"},
+}
+ON_2 = {"two ranks": {}, "two stages": {"mesh": "1", "pipeline": 2, "micro_batches": 2}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where all modes have written: saved on four ranks, resumed on four, two and one."""
+    found = tmp_path_factory.mktemp("checkpoints")
+    on_ranks(SCRIPT, found, "save", ranks=4)
+    for case in CASES:
+        assert app.main(["merge", str(found / case), "-o", str(found / f"{case}.of")]) == 0
+    for ranks, modes in ((4, ON_4), (2, ON_2)):
+        runs = [(SCRIPT, found, mode, json.dumps(options)) for mode, options in modes.items()]
+        in_one_launch(*runs, ranks=ranks)
+    in_one_launch((SCRIPT, found, "whole"), (SCRIPT, found, "alone"), ranks=1)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("mode", [*ON_4, *ON_2, "alone"])
+def test_training_goes_on_as_if_it_had_not_stopped(mode: str, case: str, folder: Path) -> None:
+    whole, found = (np.load(folder / f"{name}-{case}.npz") for name in ("whole", mode))
+    assert len(found["losses"]) == 5 and len(set(whole["losses"].tolist())) == 10
+    np.testing.assert_allclose(found["losses"], whole["losses"][5:], rtol=0, atol=1e-5)
+    assert sorted(found.files) == sorted(whole.files)
+    for name in whole.files:
+        if name != "losses":
+            np.testing.assert_allclose(found[name], whole[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_saved_is_written_once(case: str, folder: Path) -> None:
+    index = sharded_files.read_index(folder / case)
+    files = {path.name: path.stat().st_size for path in (folder / case).glob("*.rank*")}
+    assert set(files) == index.files  # those of the checkpoint before are gone
+    sizes = [np.prod(e.shape) * np.dtype(e.dtype).itemsize for e in index.tensors.values()]
+    assert sum(files.values()) == sum(sizes)
+    assert index.facts["steps"] == 5 and index.facts["blocks"] == ["model"]
