@@ -53,6 +53,19 @@ def fields_of(kind: Any, options: SimpleNamespace) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value not in (None, ())}
 
 
+class Ranks(click.ParamType):
+    """A number of ranks, or the fewest and the most: "4" is (4, 4), "2:4" is (2, 4)."""
+
+    name = "ranks"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        fewest, _, most = value.partition(":")
+        try:
+            return int(fewest), int(most or fewest)
+        except ValueError:
+            self.fail(f"{value!r} is not a valid integer, nor two such as 2:4", param, ctx)
+
+
 class Listed(click.ParamType):
     """Words between commas, each once and of another type: `Listed(int)` reads "2,4" as (2, 4)."""
 

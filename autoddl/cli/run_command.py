@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from autoddl.cli.options import NODES
-from autoddl.launch.job import LaunchJob, checked
-from autoddl.launch.supervise import supervise
+from autoddl.cli.app import tell
+from autoddl.cli.options import NODES, Ranks
+from autoddl.launch.job import LaunchJob
+from autoddl.launch.restarts import supervised
 
 
 @click.command(
@@ -21,7 +22,21 @@ from autoddl.launch.supervise import supervise
     options_metavar="--nproc-per-node N [OPTIONS]",
     help="Start the ranks of a OneFlow job on this node and end them together.",
 )
-@click.option("--nproc-per-node", type=int, required=True, metavar="N", help="ranks on each node")
+@click.option(
+    "--nproc-per-node",
+    "ranks",
+    type=Ranks(),
+    required=True,
+    metavar="N",
+    help="ranks on each node; 2:4: begin with 4, after a failure go on with 2",
+)
+@click.option(
+    "--max-restarts",
+    type=int,
+    default=0,
+    metavar="N",
+    help="start all ranks again when one has died, up to N times (0)",
+)
 @NODES
 @click.option(
     "--master-port", type=int, metavar="PORT", help="where rank 0 listens (one node: any)"
@@ -31,12 +46,15 @@ from autoddl.launch.supervise import supervise
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="(script.py | -m module) [ARGS …]"
 )
-def command(words: tuple[str, ...], **options: Any) -> int:
+def command(
+    words: tuple[str, ...], ranks: tuple[int, int], max_restarts: int, **options: Any
+) -> int:
     """Run the job; see LaunchJob for the options."""
     if words and words[0].startswith("-") and words[0] != "-m":
         raise click.NoSuchOption(words[0])
-    job = checked(LaunchJob(words, **options))
-    result = supervise(job)
+    fewest, most = ranks
+    job = LaunchJob(words, most, **options)
+    result = supervised(job, max_restarts, fewest, lambda line: tell("autoddl run", line))
     if not result.ok:
         sys.stderr.write(f"autoddl run: {result.told(job.rank(0))}")
         sys.stderr.flush()

@@ -9,7 +9,6 @@ import json
 import resource
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,10 @@ def captured(file: Path, model: str, size: str = "toy", **overrides: Any) -> Pro
     Raises:
         AutoDDLError: no such model, or no such size of it.
     """
-    if file.exists():
-        with suppress(AutoDDLError):  # of an older checkout
-            return Program.load(file)
-    print(f"tracing {model}, size {size}", flush=True)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    in_child(__name__, [str(file), model, size, json.dumps(overrides)])
+    if not file.exists():
+        print(f"tracing {model}, size {size}", flush=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        in_child(__name__, [str(file), model, size, json.dumps(overrides)])
     return Program.load(file)
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autoddl import store
 from autoddl.checkpoint import sharded_files
 from autoddl.cli import app
-from tests.support.on_ranks import in_one_launch, on_ranks
+from tests.support.on_ranks import environment, in_one_launch, on_ranks
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
@@ -60,3 +61,23 @@ def test_what_is_saved_is_written_once(case: str, folder: Path) -> None:
     sizes = [np.prod(e.shape) * np.dtype(e.dtype).itemsize for e in index.tensors.values()]
     assert sum(files.values()) == sum(sizes)
     assert index.facts["steps"] == 5 and index.facts["blocks"] == ["model"]
+
+
+def test_a_killed_rank_costs_a_step(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four ranks train until one is killed; two go on from what was saved, and end where one does."""
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    options = ["--nproc-per-node", "2:4", "--max-restarts", "1", "--timeout", "200"]
+    assert app.main(["run", *options, str(SCRIPT), str(folder), "elastic"]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "autoddl run:" in line]
+    assert len(told) == 1 and "SIGKILL" in told[0]
+    assert told[0].endswith("starting again with 2 ranks (1 of 1)")
+    rows = list(store.read(folder / "elastic.jsonl")[0].values())
+    assert [(number, ranks) for number, _, ranks in rows] == [
+        *((number, 4) for number in range(6)), *((number, 2) for number in range(5, 10))
+    ]  # fmt: skip
+    whole = np.load(folder / "whole-adam.npz")["losses"]
+    np.testing.assert_allclose(
+        [loss for _, loss, _ in rows], whole[[number for number, *_ in rows]], rtol=0, atol=1e-5
+    )

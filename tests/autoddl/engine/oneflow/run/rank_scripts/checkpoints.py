@@ -1,12 +1,15 @@
 """Train, save after five steps, and go on in another process: `checkpoints.py FOLDER MODE [OPTIONS]`.
 
 Modes: "whole" trains ten steps on one device without autoddl; "save" trains ten under a plan and saves
-after five; "alone" does the last five on one device from merged files; any other resumes the
-checkpoints with the options of a plan. Each writes its losses and weights to FOLDER/<mode>-<case>.npz.
+after five; "alone" does the last five on one device from merged files; "elastic" is killed once; any
+other resumes the checkpoints with the options of a plan. Each writes its losses and weights to
+FOLDER/<mode>-<case>.npz.
 """
 
 import gc
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +18,8 @@ import oneflow as flow
 from oneflow import nn
 
 import autoddl
+from autoddl import store
+from autoddl.checkpoint import sharded_files
 
 folder, mode = Path(sys.argv[1]), sys.argv[2]
 options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
@@ -88,7 +93,26 @@ def write(case, losses, state):
         np.savez(folder / f"{mode}-{case}.npz", losses=losses, **values)
 
 
-for case in CASES:
+def elastic():
+    """Save after every step; the first time a rank is killed in the sixth step."""
+    graph, case = graph_of("adam"), folder / "elastic"
+    if (case / "index.json").exists():
+        step = autoddl.resume(case, graph, *batch(0))
+    else:
+        step = autoddl.optimize(graph, *batch(0), **PLAN).apply(graph)
+    done = sharded_files.read_index(case).facts["steps"] if (case / "index.json").exists() else 0
+    for number in range(done, STEPS):
+        loss = loss_of(step(*batch(number)))
+        if flow.env.get_rank() == 0:
+            store.append(folder / "elastic.jsonl", [number, loss, flow.env.get_world_size()])
+        if number == SAVED and os.environ["AUTODDL_RESTARTS"] == "0" and flow.env.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step.save(case)
+
+
+if mode == "elastic":
+    elastic()
+for case in CASES if mode != "elastic" else ():
     graph = graph_of(case)
     if mode in ("whole", "alone"):
         if mode == "alone":
