@@ -10,6 +10,7 @@ from typing import Any
 from autoddl.checkpoint import sharded_files
 from autoddl.codegen import write
 from autoddl.collector import uncollected
+from autoddl.decoding import shown
 from autoddl.engine import engines
 from autoddl.engine.interface import TrainingStep
 from autoddl.engine.limits import ONEFLOW
@@ -191,6 +192,10 @@ def optimize(
     """
     oneflow = engines.load(ONEFLOW)
     if isinstance(graph, Program | str | Path):
+        if kwargs:  # a word that is misspelt, which a graph would get
+            raise AutoDDLError(
+                f"optimize: got {shown(next(iter(kwargs)))}, which is no option; a program has no inputs"
+            )
         program = graph if isinstance(graph, Program) else Program.load(graph)
         ranks = None
     elif not oneflow.installed():

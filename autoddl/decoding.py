@@ -72,16 +72,20 @@ def _parsed(kind: Any, text: str) -> Any:
     return kind.parse(text)
 
 
-def shown(value: object) -> str:
-    """Return a value as an error repeats it: the first 200 characters."""
-    text = repr(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+def shown(value: object, most: int = MOST_SHOWN) -> str:
+    """Return a value as an error repeats it: its first characters, on one line."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integers of thousands of digits
+        text = f"a {type(value).__name__} too long to be shown"
+    text = one_line(text, len(text))
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def one_line(text: str) -> str:
-    """Return a text as one line of an error repeats it: printable, the first 200 characters."""
+def one_line(text: str, most: int = MOST_SHOWN) -> str:
+    """Return a text as one line of an error repeats it: printable, the first characters."""
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return text[:MOST_SHOWN]
+    return text[:most]
 
 
 def _explained(error: msgspec.ValidationError, data: Any, kind: type[Any]) -> str:

@@ -67,6 +67,14 @@ def told(path: object) -> str:
     return one_line(text)
 
 
+def exists(path: str | Path) -> bool:
+    """Tell whether there is something at a path, which may be none that the system allows."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
 def content(path: str | Path, where: str, remedy: str) -> bytes:
     """Return the bytes of a regular file; of a pipe one would wait for, nobody may write them.
 
@@ -76,7 +84,7 @@ def content(path: str | Path, where: str, remedy: str) -> bytes:
         AutoDDLError: it can't be read.
     """
     try:
-        if Path(path).exists() and not Path(path).is_file():
+        if exists(path) and not Path(path).is_file():
             raise AutoDDLError(f"{where}: no regular file; {remedy}")
         return Path(path).read_bytes()
     except (OSError, TypeError, ValueError) as error:  # ValueError: NUL in the name

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 _PREFIXES = "kmgt"
+MOST = 1e300  # what floats hold
 BYTES = {
     **{"": 1, "b": 1},
     **{p + b: 1000**i for i, p in enumerate(_PREFIXES, 1) for b in ("", "b")},
@@ -27,7 +28,7 @@ def quantity(text: str | float, units: Mapping[str, int]) -> float:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         return math.nan
     if not isinstance(text, str):
-        return float(text)
+        return math.inf if text > MOST else float(text)
     match = re.fullmatch(
         r"\s*((?:\d+\.?\d*|\.\d+)(?:e\d+)?)\s*([a-z]*)\s*", text, re.IGNORECASE | re.ASCII
     )

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from autoddl import signed_files, store
-from autoddl.decoding import FieldError, decode
+from autoddl.decoding import FieldError, decode, shown
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
@@ -300,7 +300,7 @@ def load(source: str | Path | Profile | None, *, device_type: str = "cpu") -> Pr
         source = BUNDLED[device_type]
     if not isinstance(source, str | Path):
         raise AutoDDLError(
-            f"profile: got {source!r}; allowed are a file, a bundled name "
+            f"profile: got {shown(source)}; allowed are a file, a bundled name "
             f"({', '.join(bundled())}) or a Profile"
         )
     return _read(source)
@@ -313,13 +313,13 @@ def bundled() -> tuple[str, ...]:
 
 
 def _read(source: str | Path) -> Profile:
-    if str(source) in bundled() and not Path(source).exists():
+    if str(source) in bundled() and not store.exists(source):
         folder = resources.files("autoddl.perfmodel") / "profiles"
         text, where = (folder / f"{source}.json").read_bytes(), f"bundled profile {source}"
         return signed_files.verified(text, from_json, where=where, remedy=AGAIN)
-    if not Path(source).exists():
+    if not store.exists(source):
         raise AutoDDLError(
-            f"profile {store.told(source)!r}: no such file and no bundled profile of that name; "
+            f"profile {shown(str(source))}: no such file and no bundled profile of that name; "
             f"bundled: {', '.join(bundled())}; measure one with `python -m autoddl fit-network -o FILE`"
         )
     return signed_files.read(source, from_json, what="profile file", remedy=AGAIN)

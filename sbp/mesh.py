@@ -13,11 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from autoddl.decoding import shown
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.notation_reader import NotationReader
 
 DEFAULT_LEVELS = ("node", "gpu")
 
+MOST_DEVICES = 1 << 20
+MOST_AXES = 9  # of a mesh; the states of a tensor grow as a power of them
 _ALLOWED = "allowed are sizes such as '4', '2x4' or '[node 2][gpu 4]'"
 
 
@@ -52,6 +55,7 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.levels:
             raise AutoDDLError(f"cluster: got no levels; {_ALLOWED}")
+        _check_size("cluster", [level.size for level in self.levels])
         names = [level.name for level in self.levels]
         for i, level in enumerate(self.levels):
             if level.size < 1:
@@ -82,10 +86,11 @@ class Cluster:
         Each level's count is written as an ordered product of factors >= 2, one axis per factor; a
         level of one device has no axis. `max_axes` bounds the number of axes.
         """
-        options = [_factorisations(level.size) for level in self.levels]
+        most = MOST_AXES if max_axes is None else min(max_axes, MOST_AXES)
+        options = [_factorisations(level.size, most) for level in self.levels]
         counts = itertools.product(*(sorted(option) for option in options))
         for count in sorted(counts, key=lambda lengths: (sum(lengths), lengths)):
-            if max_axes is not None and sum(count) > max_axes:
+            if sum(count) > most:
                 return
             for sizes in itertools.product(*(o[n] for o, n in zip(options, count, strict=True))):
                 yield self._mesh(sizes)
@@ -111,6 +116,9 @@ class Mesh:
     def __post_init__(self) -> None:
         if not self.axes:
             raise AutoDDLError("mesh: got no axes; give at least one, for example '4' or '2x2'")
+        if len(self.axes) > MOST_AXES:
+            raise AutoDDLError(f"mesh: got {len(self.axes)} axes; allowed are {MOST_AXES} at most")
+        _check_size("mesh", [axis.size for axis in self.axes])
         for i, axis in enumerate(self.axes):
             if axis.size < 1:
                 raise AutoDDLError(f"mesh {self}: axis size {axis.size}; every size must be >= 1")
@@ -194,6 +202,13 @@ def rank_groups(shape: Sequence[int], axes: Sequence[int]) -> Iterator[tuple[int
         yield tuple(start + offset for offset in inside)
 
 
+def _check_size(what: str, sizes: Sequence[int]) -> None:
+    if math.prod(sizes) > MOST_DEVICES:
+        raise AutoDDLError(
+            f"{what}: got {shown(math.prod(sizes), 40)} devices; allowed are {MOST_DEVICES} at most"
+        )
+
+
 def _pairs(text: str | Sequence[int], what: str, levels: tuple[str, ...]) -> list[tuple[str, int]]:
     """Return (level, size) pairs; sizes alone get the levels from the innermost outwards."""
     if isinstance(text, str):
@@ -205,7 +220,9 @@ def _pairs(text: str | Sequence[int], what: str, levels: tuple[str, ...]) -> lis
         sizes = list(text)
         for size in sizes:
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise AutoDDLError(f"{what} {text!r}: size {size!r}; sizes are whole numbers >= 1")
+                raise AutoDDLError(
+                    f"{what} {shown(text, 100)}: size {shown(size, 100)}; sizes are whole numbers >= 1"
+                )
     missing = len(sizes) - len(levels)
     names = levels[-len(sizes) :] if missing <= 0 else levels + (levels[-1],) * missing
     return list(zip(names, sizes, strict=True)) if sizes else []
@@ -235,20 +252,21 @@ def _sizes(reader: NotationReader) -> list[int]:
 
 def _size(reader: NotationReader) -> int:
     before = reader.position
-    size = int(reader.need(r"\d+(?![\w.])|\d+(?=x)", "a size"))
-    if size < 1:
-        raise reader.error("a size of at least 1 expected", before)
-    return size
+    digits = reader.need(r"\d+(?![\w.])|\d+(?=x)", "a size")
+    if len(digits) > len(str(MOST_DEVICES)) or not 1 <= int(digits) <= MOST_DEVICES:
+        raise reader.error(f"a size from 1 to {MOST_DEVICES} expected", before)
+    return int(digits)
 
 
-def _factorisations(number: int) -> dict[int, list[tuple[int, ...]]]:
-    """Return the ordered factorisations into factors >= 2, by how many factors they have."""
+def _factorisations(number: int, most: int) -> dict[int, list[tuple[int, ...]]]:
+    """Return the ordered factorisations into at most so many factors >= 2, by how many these are."""
     found: dict[int, list[tuple[int, ...]]] = {}
+    divisors = [n for n in range(2, number + 1) if number % n == 0]
 
     def extend(rest: int, before: tuple[int, ...]) -> None:
         if rest == 1:
             found.setdefault(len(before), []).append(before)
-        for factor in range(2, rest + 1):
+        for factor in divisors if len(before) < most else ():
             if rest % factor == 0:
                 extend(rest // factor, (*before, factor))
 

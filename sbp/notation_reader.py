@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
+from autoddl.decoding import shown
 from autoddl.errors import AutoDDLError
+
+NEAR = 30  # characters on either side of a mark that an error repeats
 
 
 class NotationReader:
@@ -43,5 +46,8 @@ class NotationReader:
         """Return an error that quotes the text with a mark at `at` (default: where reading is)."""
         rest = self.text[self.position :]
         place = self.position + len(rest) - len(rest.lstrip()) if at is None else at
-        marked = f"{self.text[:place]} <-- HERE {self.text[place:]}".strip()
-        return AutoDDLError(f"{self.what} {self.text!r}: {reason} at {marked!r}; {self.allowed}")
+        before, behind = self.text[max(0, place - NEAR) : place], self.text[place : place + NEAR]
+        marked = shown(f"{before} <-- HERE {behind}".strip())
+        return AutoDDLError(
+            f"{self.what} {shown(self.text, 2 * NEAR)}: {reason} at {marked}; {self.allowed}"
+        )

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import NamedTuple
 
+from autoddl.decoding import shown
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.oneflow.compute_stream import AXES as COMPUTE_STREAM_AXES
 from autoddl.sbp.mesh import Mesh
@@ -85,6 +86,6 @@ def limits_of(engine: str | None) -> Limits:
     Raises:
         AutoDDLError: the engine is unknown.
     """
-    if engine not in _LIMITS:
-        raise AutoDDLError(f"engine: got {engine!r}; allowed are {', '.join(ENGINES)} or None")
+    if not isinstance(engine, str | None) or engine not in _LIMITS:
+        raise AutoDDLError(f"engine: got {shown(engine)}; allowed are {', '.join(ENGINES)} or None")
     return _LIMITS[engine]

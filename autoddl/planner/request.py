@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autoddl.decoding import shown
 from autoddl.engine.limits import (
     COMPUTE_STREAM,
     ONEFLOW,
@@ -21,7 +22,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.missing_rules import engine_signatures
-from autoddl.sbp.mesh import Cluster, Level, Mesh
+from autoddl.sbp.mesh import MOST_DEVICES, Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.search.baselines import BASELINES
@@ -35,6 +36,7 @@ from autoddl.units import BYTES, quantity
 
 AUTO = "auto"  # let the planner choose the number of stages
 SEARCHES = (*SOLVERS, *BASELINES)
+MOST = 1 << 60  # bytes, and seconds; sums of them stay in 64 bits
 
 
 @dataclass(frozen=True)
@@ -117,20 +119,22 @@ def read(
     for name, value, right, allowed in (
         ("search", search, search in SEARCHES, f"are {', '.join(SEARCHES)}"),
         ("objective", objective, objective in OBJECTIVES, f"are {', '.join(OBJECTIVES)}"),
-        ("budget", budget, _is_number(budget) and budget > 0, "are seconds > 0"),
+        ("budget", budget,
+         _is_number(budget) and (0 < budget <= MOST or budget == math.inf), "are seconds > 0"),
         ("stop_gap", stop_gap, _is_number(stop_gap) and 0 <= stop_gap < 1,
          "are 0 (proven best) to below 1"),
         ("seed", seed, _is_whole(seed, 0), "are whole numbers >= 0"),
-        ("pipeline", pipeline, pipeline in (None, AUTO) or _is_whole(pipeline, 1),
+        ("pipeline", pipeline, pipeline in (None, AUTO) or _is_whole(pipeline, 1, MOST_DEVICES),
          "is 'auto' or a number of stages from 1 on"),
-        ("micro_batches", micro_batches, micro_batches is None or _is_whole(micro_batches, 1),
+        ("micro_batches", micro_batches,
+         micro_batches is None or _is_whole(micro_batches, 1, MOST_DEVICES),
          "is a whole number from 1 on"),
         ("compute_stream", compute_stream,
          compute_stream == AUTO or isinstance(compute_stream, bool), "are 'auto', True and False"),
         ("duplex", duplex, duplex == AUTO or isinstance(duplex, bool), "are 'auto', True and False"),
     ):  # fmt: skip
         if not right:
-            raise AutoDDLError(f"{name}: got {value!r}; allowed {allowed}")
+            raise AutoDDLError(f"{name}: got {shown(value, 150)}; allowed {allowed}")
     limits_of(engine)
     _check_pins(pin)
     staged = pipeline not in (None, 1) or micro_batches not in (None, 1)
@@ -202,9 +206,10 @@ def cluster_of(given: str | Sequence[int] | Cluster, levels: Sequence[str]) -> C
     """
     if isinstance(given, Cluster):
         return given
-    if not isinstance(given, str | Sequence):
+    if not isinstance(given, str | Sequence) or isinstance(given, bytes):
         raise AutoDDLError(
-            f"cluster: got {given!r}; allowed are counts such as '2x4' (nodes x devices) or (2, 4)"
+            f"cluster: got {shown(given, 150)}; allowed are counts such as '2x4' (nodes x devices) or "
+            "(2, 4)"
         )
     if not isinstance(given, str) and len(levels) == 1 and len(given) == 2:
         given = (given[0] * given[1],)  # the profile does not tell nodes apart
@@ -215,12 +220,14 @@ def _check_pins(pin: Any) -> None:
     """Raise AutoDDLError for what are no name patterns with states."""
     if pin is not None and not isinstance(pin, Mapping):
         raise AutoDDLError(
-            f"pin: got {pin!r}; give a dict of name patterns and states, {{'*.fc1.weight': 'B,S0'}}"
+            f"pin: got {shown(pin, 150)}; give a dict of name patterns and states, "
+            "{'*.fc1.weight': 'B,S0'}"
         )
     for pattern, state in (pin or {}).items():
         if not isinstance(pattern, str) or not isinstance(state, str):
             raise AutoDDLError(
-                f"pin {pattern!r}: got {state!r}; give a name pattern and a state such as 'B,S0'"
+                f"pin {shown(pattern, 100)}: got {shown(state, 150)}; give a name pattern and a state "
+                "such as 'B,S0'"
             )
 
 
@@ -271,9 +278,10 @@ def parse_bytes(text: str | float) -> int:
         AutoDDLError: not a size.
     """
     size = quantity(text, BYTES)
-    if not 1 <= size < math.inf:
+    if not 1 <= size < MOST:
         raise AutoDDLError(
-            f"memory: got {text!r}; allowed are sizes > 0 such as '16GiB', '500MB' or 16e9 (bytes)"
+            f"memory: got {shown(text, 150)}; allowed are sizes > 0, up to 1 EiB, such as '16GiB', "
+            "'500MB' or 16e9 (bytes)"
         )
     return int(size)
 
@@ -282,8 +290,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_whole(value: Any, least: int) -> bool:
-    return _is_number(value) and isinstance(value, int) and value >= least
+def _is_whole(value: Any, least: int, most: int = 1 << 63) -> bool:
+    return _is_number(value) and isinstance(value, int) and least <= value <= most
 
 
 def mesh_of(given: Any, levels: tuple[str, ...]) -> Mesh:
@@ -293,5 +301,7 @@ def mesh_of(given: Any, levels: tuple[str, ...]) -> Mesh:
     sizes = (given,) if isinstance(given, int) else given
     listed = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
     if not isinstance(sizes, str) and not (listed and not any(isinstance(n, bool) for n in sizes)):
-        raise AutoDDLError(f"mesh: got {given!r}; allowed are sizes such as '4', '2x4' or (2, 4)")
+        raise AutoDDLError(
+            f"mesh: got {shown(given, 150)}; allowed are sizes such as '4', '2x4' or (2, 4)"
+        )
     return Mesh.parse(sizes, levels)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
+from autoddl.decoding import shown
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
@@ -33,12 +34,12 @@ class Pins:
         try:
             state = NdSbp.parse(text, self.mesh)
         except AutoDDLError as error:
-            raise AutoDDLError(f"pin {pattern!r}: {error}") from None
+            raise AutoDDLError(f"pin {shown(pattern, 100)}: {error}") from None
         for sbp in state:
             if sbp not in (B, OWN) and sbp is not S(sbp.dim if sbp.is_split else 0):
                 raise AutoDDLError(
-                    f"pin {pattern!r}: {sbp} in {state}; parameters and inputs are B or S<dim>, in the "
-                    "order of the mesh and without strides"
+                    f"pin {shown(pattern, 100)}: {sbp} in {state}; parameters and inputs are B or "
+                    "S<dim>, in the order of the mesh and without strides"
                 )
         return NdSbp(s if n > 1 else B for s, n in zip(state, self.mesh.shape, strict=True))
 
@@ -48,7 +49,7 @@ class Pins:
         for pattern in self.states:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise AutoDDLError(
-                    f"pin {pattern!r}: matches no parameter and no input; names are such as "
+                    f"pin {shown(pattern, 100)}: matches no parameter and no input; names are such as "
                     f"{', '.join(names[:4])}"
                 )
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.errors import AutoDDLError
-from autoddl.sbp.mesh import Axis, Cluster, Mesh
+from autoddl.sbp.mesh import MOST_AXES, Axis, Cluster, Mesh
 
 meshes = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple).map(Mesh.parse)
 
@@ -143,7 +143,7 @@ def test_meshes_by_hand() -> None:
     assert [str(m) for m in Cluster.parse("4x8").meshes(max_axes=2)] == ["4x8"]
 
 
-@given(st.lists(st.integers(1, 16), min_size=1, max_size=3))
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=3))  # nine axes at most
 def test_meshes_are_all_and_each_once(sizes: list[int]) -> None:
     cluster = Cluster.parse(tuple(sizes), levels=("rack", "node", "gpu")[-len(sizes) :])
     meshes = list(cluster.meshes())
@@ -171,3 +171,14 @@ def test_meshes_are_all_and_each_once(sizes: list[int]) -> None:
 def test_bad_clusters(text: str, why: str) -> None:
     with pytest.raises(AutoDDLError, match=why):
         Cluster.parse(text)
+
+
+def test_meshes_of_more_axes_than_can_be_are_left_out() -> None:
+    meshes = list(Cluster.parse("1024x8").meshes())
+    assert max(mesh.ndim for mesh in meshes) == MOST_AXES
+    with pytest.raises(AutoDDLError, match="mesh: got 10 axes; allowed are 9 at most"):
+        Mesh.parse("x".join("2" * 10))
+    with pytest.raises(
+        AutoDDLError, match="cluster: got 1099511627776 devices; allowed are 1048576"
+    ):
+        Cluster.parse((2**40,))
