@@ -189,7 +189,8 @@ class Redistributor:
         prices = {look: self._price(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
         before, after = [step[0] for step in steps], [step[1] for step in steps]
         direct[after, before] = [prices[look] for look in looks]
-        # SciPy takes zeros for missing edges, masked or not; what is free costs next to nothing.
+        # SciPy takes zeros for missing edges, masked or not, and unmasked all that is next to nothing,
+        # which is what is free costs here.
         direct = np.maximum(direct, np.finfo(float).tiny)
         np.fill_diagonal(direct, 0.0)
         # Backwards, so that the state before the last one is that after the first step.

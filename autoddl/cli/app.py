@@ -19,7 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "start the ranks of a training script on this node",
     "fit-network": "measure the links and devices of this cluster",
     "fit-device": "time the ops of this machine's devices",
-    "merge": "join the shards of a checkpoint to one file that OneFlow loads",
+    "merge": "join a checkpoint to a state dict that OneFlow loads",
     "sign": "check and sign files that were edited on purpose",
     "trace": "write the predicted timeline of a plan for Perfetto",
 }

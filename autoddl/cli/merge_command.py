@@ -1,4 +1,4 @@
-"""`python -m autoddl merge`: join the shards of a checkpoint to one file that OneFlow loads."""
+"""`python -m autoddl merge`: join the shards of a checkpoint to what OneFlow loads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import click
 
 @click.command("merge")
 @click.argument("folder", metavar="FOLDER", type=Path)
-@click.option("-o", "--output", default="state.of", show_default=True, help="what flow.load reads")
+@click.option(
+    "-o", "--output", default="state.of", show_default=True, help="a folder, which flow.load reads"
+)
 def command(folder: Path, output: str) -> None:
     """Join the checkpoint in FOLDER, which step.save wrote, to one state dict.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autoddl.checkpoint import sharded_files
 from autoddl.cli import app
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
@@ -32,7 +33,7 @@ def test_an_edited_file_is_signed(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("changes", "expected"),
     [
         ({"links": 3}, "$.links: expected"),
-        ({"format": "autoddl.else"}, "none of plan, program, profile"),
+        ({"format": "autoddl.else"}, "none of plan, program, profile, checkpoint"),
         ({"version": 99}, "version 99, this autoddl reads"),
     ],
 )
@@ -45,6 +46,16 @@ def test_a_wrong_file_is_refused_and_stays(
     error = capsys.readouterr().err
     assert expected in error and error.count("\n") == 1
     assert path.read_bytes() == before
+
+
+def test_the_index_of_a_checkpoint_is_signed(tmp_path: Path) -> None:
+    data = json.loads((Path(__file__).parents[1] / "checkpoint" / "index.json").read_text())
+    data["facts"]["steps"] = 7
+    (tmp_path / "index.json").write_text(json.dumps(data))
+    with pytest.raises(AutoDDLError, match="was changed after it was written"):
+        sharded_files.read_index(tmp_path)
+    assert app.main(["sign", str(tmp_path / "index.json")]) == 0
+    assert sharded_files.read_index(tmp_path).facts["steps"] == 7
 
 
 def test_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,8 @@ class SavedState:
         """
         flow._oneflow_internal.eager.Sync()
         folder, rank, failure, entries = Path(folder), flow.env.get_rank(), None, {}
-        stem = text_of_rank_0(f"{self.count}-{os.urandom(4).hex()}")
+        steps = self.count
+        stem = text_of_rank_0(f"{steps}-{os.urandom(4).hex()}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             entries = sharded_files.write_shards(folder, f"{stem}.rank{rank}", dict(self._owned()))
@@ -91,7 +93,7 @@ class SavedState:
             failure = _said(error, folder)
         try:
             told = _together(failure, msgspec.to_builtins(entries))
-            own = {"blocks": list(self.blocks), "steps": self.count, **facts}
+            own = {"blocks": list(self.blocks), "steps": steps, **facts}
             if rank == 0:
                 parts = [msgspec.convert(each, dict[str, Entry]) for each in told]
                 try:
@@ -162,7 +164,7 @@ class SavedState:
             here, mesh = _coordinate(tensor), _hierarchy(tensor).shape
             if here is not None:
                 slices = shard_slices(tuple(tensor.shape), _state(tensor), mesh, here)
-                local = tensor.detach().to_local()
+                local = tensor.detach().to_local()  # shares the memory that the graph runs on
                 values = np.ascontiguousarray(read(name, slices))
                 local.copy_(flow.tensor(values, dtype=local.dtype, device=local.device))
         flow._oneflow_internal.eager.Sync()
@@ -198,22 +200,24 @@ def nested(values: Mapping[str, Any], blocks: Sequence[str]) -> dict[str, Any]:
 
 
 def write(arrays: Mapping[str, Array], blocks: Sequence[str], path: str) -> None:
-    """Write whole arrays as a state dict that `flow.load` and `graph.load_state_dict` take.
+    """Write whole arrays as a state dict that `flow.load` and `graph.load_state_dict` take: a folder.
 
     Raises:
-        AutoDDLError: it can't be written.
+        AutoDDLError: it can't be written, or there is something at the path, which stays.
     """
-    beside = f"{path}.{os.getpid()}"
-    try:
-        flow.save(
-            nested({name: flow.tensor(array) for name, array in arrays.items()}, blocks), beside
+    if store.exists(path):
+        raise AutoDDLError(
+            f"output {store.told(path)}: exists already; remove it or name another (-o)"
         )
+    beside = f"{path}.{os.getpid()}"
+    tensors = {name: flow.tensor(array) for name, array in arrays.items()}
+    try:
+        flow.save(nested(tensors, blocks), beside)
         os.replace(beside, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
+        shutil.rmtree(beside, ignore_errors=True)
         raise AutoDDLError(
-            f"output file {store.told(path)}: {error.strerror}; name another"
+            f"output {store.told(path)}: {error.strerror}; name another (-o)"
         ) from None
 
 

@@ -147,6 +147,7 @@ class OneFlowStep:
             self._running = self._build(calls)
             if self._pending is not None:
                 self._pending(self._saved("load"))
+                self._pending = None  # it may hold a whole state dict
         if isinstance(self._running, StagedGraph):
             return self._running(calls)
         args, kwargs = calls[0]

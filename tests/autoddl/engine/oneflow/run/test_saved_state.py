@@ -53,6 +53,15 @@ def test_training_goes_on_as_if_it_had_not_stopped(mode: str, case: str, folder:
             np.testing.assert_allclose(found[name], whole[name], rtol=0, atol=1e-5, err_msg=name)
 
 
+def test_what_is_there_is_not_written_over(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(path.name for path in folder.iterdir())
+    assert app.main(["merge", str(folder / "adam"), "-o", str(folder / "adam.of")]) == 2
+    assert capsys.readouterr().err.endswith("exists already; remove it or name another (-o)\n")
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_saved_is_written_once(case: str, folder: Path) -> None:
     index = sharded_files.read_index(folder / case)
