@@ -269,7 +269,8 @@ class StepSearch:
         assert best is not None
         path = DependencyPath.longest(best.timeline)
         bound = StepBound(StepBounds(self.network, path, limits=self.limits))
-        bound.cut(best.timeline)
+        for known in self._seen:  # with the best one alone GPT-3's step on 128x8 is 1.2 % longer
+            bound.cut(self.judge(known).timeline)
         for found in bound.rise(partial(self._roughly, starts=(), until=BOUND, part=2 * ONE)):
             self._offer(found.assignment)
             self.bound_s = max(self.bound_s, bound.bound_s)
