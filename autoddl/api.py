@@ -10,16 +10,18 @@ from typing import Any
 from autoddl.checkpoint import sharded_files
 from autoddl.codegen import write
 from autoddl.collector import uncollected
-from autoddl.decoding import shown
 from autoddl.engine import engines
 from autoddl.engine.interface import TrainingStep
 from autoddl.engine.limits import ONEFLOW
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
+from autoddl.internal_errors import reported
+from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan import codec
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
+from autoddl.sbp.state import NdSbp
 
 TIME, AUTO = "time", "auto"
 
@@ -32,16 +34,33 @@ class Plan(PlanValue):
         """Return a plan that the planner has made, with the methods that users call."""
         return cls(**{f.name: getattr(value, f.name) for f in fields(value)})
 
-    def apply(self, graph: Any) -> TrainingStep:
+    @reported("apply")
+    def apply(self, graph: Any, *, profile: str | Path | Profile | None = None) -> TrainingStep:
         """Return a callable with the graph's signature that runs this plan on all ranks.
 
-        Call it on every rank, before the first step. The model's parameters become global tensors.
+        Call it on every rank, before the first step. The model's parameters become global tensors, of
+        which every rank keeps the shards that the plan gives it. `profile` prices the graphs that
+        `step.evaluate` plans, by default the bundled one that the plan names, or the default.
 
         Raises:
             AutoDDLError: the plan is for another graph, device type or number of ranks, or no engine.
         """
-        return engines.load(self.check_runnable()).apply(self, graph)
+        if profile is None and self.profile in profiles.bundled():
+            profile = self.profile
 
+        def replan(other: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlanValue:
+            return optimize(
+                other,
+                *args,
+                mesh=self.mesh,
+                profile=profile,
+                memory=self.memory_limit_bytes,
+                **kwargs,
+            )
+
+        return engines.load(self.check_runnable()).apply(self, graph, replan)
+
+    @reported("codegen")
     def codegen(self, path: str | Path, *, learning_rate: float | None = None) -> None:
         """Write this plan as a standalone Python script that needs only OneFlow and NumPy.
 
@@ -55,6 +74,7 @@ class Plan(PlanValue):
         dialect = engines.load(self.engine or ONEFLOW).dialect
         write(self, path, dialect, learning_rate=learning_rate)
 
+    @reported("trace")
     def trace(self, path: str | Path, *, profile: str | Path | Profile | None = None) -> None:
         """Write the predicted course of a step in the format of chrome://tracing and Perfetto.
 
@@ -67,6 +87,7 @@ class Plan(PlanValue):
 
         perfetto.write(self, path, profile=profile)
 
+    @reported("save")
     def save(self, path: str | Path) -> None:
         """Write the plan as versioned JSON."""
         codec.save(self, path)
@@ -81,6 +102,7 @@ class Plan(PlanValue):
         return plan_table(self)
 
 
+@reported("load")
 def load(path: str | Path) -> Plan:
     """Read a plan that `Plan.save` wrote.
 
@@ -90,6 +112,7 @@ def load(path: str | Path) -> Plan:
     return Plan.of(codec.load(path))
 
 
+@reported("resume")
 def resume(folder: str | Path, graph: Any, *inputs: Any, **options: Any) -> TrainingStep:
     """Return the step of a graph that goes on from a checkpoint, on whatever ranks run now.
 
@@ -115,6 +138,7 @@ def resume(folder: str | Path, graph: Any, *inputs: Any, **options: Any) -> Trai
     return step
 
 
+@reported("optimize")
 def optimize(
     graph: Any,
     *inputs: Any,
@@ -185,7 +209,8 @@ def optimize(
             predicted step is shorter by more than predictions are off.
         progress: called with (elapsed seconds, best cost in seconds).
 
-    Inside launched ranks rank 0 plans and all ranks get the same plan.
+    Inside launched ranks rank 0 plans and all ranks get the same plan. A graph without an optimizer whose
+    parameters a step trains already is planned on its mesh, with these in the states that they have.
 
     Raises:
         AutoDDLError: in one line, what is wrong and what to do.
@@ -206,6 +231,10 @@ def optimize(
     else:
         program = oneflow.capture(graph, *inputs, **kwargs)
         ranks = oneflow.cluster()
+        held = oneflow.held(graph)
+        if held is not None:  # by a step that trains these parameters
+            mesh = held[0] if mesh is None else mesh
+            pin = {**_whole(program, held[0]), **(pin or {}), **_fixed(program, held[1])}
 
     def make() -> PlanValue:
         from autoddl.planner import choose, request
@@ -221,3 +250,16 @@ def optimize(
             return choose.choose(asked)
 
     return Plan.of(make() if ranks is None else oneflow.agree(make))
+
+
+def _fixed(program: Program, states: Mapping[str, NdSbp]) -> dict[str, str]:
+    """Return pins for the variables of a program that are held in these states."""
+    own = [p.tensor for p in program.parameters]
+    return {name: ",".join(map(str, states[name])) for name in own if name in states}
+
+
+def _whole(program: Program, mesh: Sequence[int]) -> dict[str, str]:
+    """Return pins for inputs whose batch no axis of a mesh divides, the last ones of an epoch."""
+    shapes = {name: program.tensor[name].shape for name in program.inputs}
+    short = [n for n, s in shapes.items() if s and all(s[0] % axis for axis in mesh if axis > 1)]
+    return dict.fromkeys(short, ",".join("B" * len(mesh)))

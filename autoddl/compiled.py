@@ -15,20 +15,27 @@ from numba.core.caching import FunctionCache
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class StaleProofCache(FunctionCache):
-    """Numba's cache of machine code, begun anew where its index names types that are gone.
+class ProofCache(FunctionCache):
+    """Numba's cache of machine code, begun anew where it can't be read.
 
     Numba compares the stamp of the source only after it has unpickled the index, and that fails if a
-    named tuple in it was renamed since: an update of autoddl would end in an AttributeError.
+    named tuple in it was renamed since: an update of autoddl would end in an AttributeError. So would a
+    file that a full disk cut off, or that belongs to somebody else, in what else unpickling raises.
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the machine code for a signature, None if there is none of this source."""
+        """Return the machine code for a signature, None if there is none that can be read."""
         try:
             return super().load_overload(sig, target_context)
-        except (AttributeError, ImportError):
-            self.flush()
+        except Exception:  # unpickling damaged bytes may raise anything
+            with suppress(Exception):
+                self.flush()
             return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep machine code, if there is room for it."""
+        with suppress(OSError):
+            super().save_overload(sig, data)
 
 
 def compiled(function: F) -> F:
@@ -41,7 +48,7 @@ def compiled(function: F) -> F:
     """
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
     with suppress(RuntimeError):  # no place was found
-        dispatcher._cache = StaleProofCache(function)
+        dispatcher._cache = ProofCache(function)
     return cast(F, dispatcher)
 
 

@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from autoddl.errors import AutoDDLError
+from autoddl.errors import MOST_SHOWN, AutoDDLError, one_line, shown
 
 T = TypeVar("T")
 
-MOST_SHOWN = 200  # characters of a value that an error repeats
 DIGEST = "digest"  # of a file's other fields (signed_files.py), which is none of the value
 
 
@@ -70,22 +69,6 @@ def parsed(kind: Any, value: Any) -> Any:
 @lru_cache(maxsize=1 << 12)
 def _parsed(kind: Any, text: str) -> Any:
     return kind.parse(text)
-
-
-def shown(value: object, most: int = MOST_SHOWN) -> str:
-    """Return a value as an error repeats it: its first characters, on one line."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no integers of thousands of digits
-        text = f"a {type(value).__name__} too long to be shown"
-    text = one_line(text, len(text))
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def one_line(text: str, most: int = MOST_SHOWN) -> str:
-    """Return a text as one line of an error repeats it: printable, the first characters."""
-    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return text[:most]
 
 
 def _explained(error: msgspec.ValidationError, data: Any, kind: type[Any]) -> str:

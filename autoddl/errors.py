@@ -1,4 +1,6 @@
-"""The one family of errors that users see: what, where, got, allowed, what to do."""
+"""The one family of errors that users see: what, where, got, allowed, what to do; stdlib only."""
+
+MOST_SHOWN = 200  # characters of a value that an error repeats
 
 
 class AutoDDLError(Exception):
@@ -18,3 +20,26 @@ class InfeasibleError(AutoDDLError):
 
     needed_bytes: int | None = None
     hopeless: bool = False
+
+
+def shown(value: object, most: int = MOST_SHOWN) -> str:
+    """Return a value as an error repeats it: its first characters, on one line."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integers of thousands of digits
+        text = f"a {type(value).__name__} too long to be shown"
+    text = one_line(text, len(text))
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def one_line(text: str, most: int = MOST_SHOWN) -> str:
+    """Return a text as one line of an error repeats it: printable, the first characters."""
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text[:most]
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text as one printable line, without its middle where it is longer."""
+    text = one_line(text, len(text))
+    end = most // 3
+    return text if len(text) <= most else f"{text[: most - end - 1]}…{text[-end:]}"

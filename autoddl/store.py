@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoddl.decoding import one_line, shown
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, one_line, shown
 
 
 def read(path: Path) -> tuple[dict[int, Any], list[int]]:

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from autoddl import signed_files, store
-from autoddl.decoding import FieldError, decode, shown
-from autoddl.errors import AutoDDLError
+from autoddl.decoding import FieldError, decode
+from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.topology import Crossing

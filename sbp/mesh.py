@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autoddl.decoding import shown
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp.notation_reader import NotationReader
 
 DEFAULT_LEVELS = ("node", "gpu")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from autoddl.decoding import shown
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 
 NEAR = 30  # characters on either side of a mark that an error repeats
 

@@ -60,7 +60,7 @@ def launches(job: LaunchJob) -> Iterator[LaunchJob]:
         if port is not None:
             port += count % _PORTS
         if limit_s is not None:
-            limit_s = max(0.0, limit_s - (time.monotonic() - begin_s))
+            limit_s = max(1e-3, limit_s - (time.monotonic() - begin_s))  # 0 is none that is allowed
         yield replace(job, master_port=port, timeout_s=limit_s)
 
 

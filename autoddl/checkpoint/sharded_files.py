@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl import signed_files, store
-from autoddl.decoding import decode, shown
-from autoddl.errors import AutoDDLError
+from autoddl.decoding import decode
+from autoddl.errors import AutoDDLError, shown
 
 FORMAT, FORMAT_VERSION = "autoddl.checkpoint", 1
 INDEX = "index.json"

@@ -9,11 +9,12 @@ from importlib import import_module
 
 import click
 
-from autoddl.errors import AutoDDLError
+from autoddl.errors import MOST_SHOWN, AutoDDLError, shortened
+from autoddl.internal_errors import InternalError, reported
 from autoddl.launch.job import LaunchError
 
 PROG = "python -m autoddl"
-BAD_INPUT, INTERRUPTED = 2, 130
+BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
 COMMANDS: Mapping[str, str] = {
     "codegen": "write a saved plan as a Python script that needs only OneFlow",
     "run": "start the ranks of a training script on this node",
@@ -68,16 +69,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(command: click.Command, words: Sequence[str], *, prog: str, prefix: str) -> int:
     """Run a command, which `prog` calls, and return its exit code; `prefix` is what errors begin with.
 
-    Exit codes: what the command returns, 0 for None; 2 for bad input, a full disk and the like; 124
+    Exit codes: what the command returns, 0 for None; 2 for bad input, a full disk and the like; 70 for a
+    mistake of autoddl (EX_SOFTWARE of sysexits.h); 124
     after a time limit; 130 after Ctrl-C; else that of the rank that failed first (128 + signal if a
     signal killed it).
     """
     try:
+        with reported(prefix):
+            return _called(command, words, prog, prefix)
+    except InternalError as error:
+        print(error, file=sys.stderr, flush=True)
+        return INTERNAL
+
+
+def _called(command: click.Command, words: Sequence[str], prog: str, prefix: str) -> int:
+    try:
         return command.main(list(words), prog_name=prog, standalone_mode=False) or 0
+    except InternalError:
+        raise
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         path = prog if context is None else context.command_path
-        message = error.format_message().replace("\n", " ").rstrip(".")
+        message = shortened(error.format_message().replace("\n", " ").rstrip("."), MOST_SHOWN)
         tell(prefix, f"{message}; see `{path} --help`")
     except LaunchError as error:
         tell(prefix, "\n".join([str(error), *error.tail]))
@@ -87,7 +100,7 @@ def run(command: click.Command, words: Sequence[str], *, prog: str, prefix: str)
         tell(prefix, str(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        tell(prefix, f"{where}{error.strerror}")
+        tell(prefix, shortened(f"{where}{error.strerror}", MOST_SHOWN))
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     return BAD_INPUT

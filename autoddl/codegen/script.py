@@ -12,8 +12,7 @@ from autoddl.codegen.forward.function_text import name_groups, written
 from autoddl.codegen.forward.section import Section, Value, forward_ops
 from autoddl.codegen.script_facts import inputs_of, optimizer_of, top_module
 from autoddl.codegen.stage_sections import StageSections, check_stages
-from autoddl.decoding import shown
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 from autoddl.plan.value import PlanValue
 
 _DAMAGES = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, StopIteration)

@@ -16,6 +16,7 @@ from autoddl.engine.limits import Limits
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import Signature
+from autoddl.sbp.state import NdSbp
 
 
 class OwnSignatures(Protocol):
@@ -29,6 +30,10 @@ class OwnSignatures(Protocol):
         """Return the one-axis signatures of an op; () where there are none."""
 
 
+Replan = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], PlanValue]
+"""Plans a graph that is called with these arguments, with its parameters as they are."""
+
+
 class TrainingStep(Protocol):
     """A step of training under a plan, called as the user's graph is."""
 
@@ -37,6 +42,9 @@ class TrainingStep(Protocol):
 
     def from_local(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on this rank's parts of the batches."""
+
+    def evaluate(self, what: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a graph, or a module, over the parameters that are trained."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all values as the graph of one device has them, on every rank."""
@@ -93,5 +101,11 @@ class Engine(Protocol):
     def write_state(self, arrays: Mapping[str, Any], blocks: Sequence[str], path: str) -> None:
         """Write whole arrays as the engine's own state dict of a graph with these modules."""
 
-    def apply(self, plan: PlanValue, graph: Any) -> TrainingStep:
-        """Return a callable with the graph's signature that runs a plan on all ranks."""
+    def held(self, graph: Any) -> tuple[tuple[int, ...], Mapping[str, NdSbp]] | None:
+        """Return the mesh and the states that a graph's variables have in the step of another graph."""
+
+    def apply(self, plan: PlanValue, graph: Any, replan: Replan) -> TrainingStep:
+        """Return a callable with the graph's signature that runs a plan on all ranks.
+
+        `replan` plans graphs over the same parameters that are run beside it.
+        """

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import NamedTuple
 
-from autoddl.decoding import shown
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel.oneflow.compute_stream import AXES as COMPUTE_STREAM_AXES
 from autoddl.sbp.mesh import Mesh
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 from autoddl.launch import ports
 
+MOST_RANKS, MOST_NODES = 1 << 10, 1 << 16  # more is a slip of the finger, and would all be started
 _RANK_MAIN = Path(__file__).with_name("main.py")
 
 
@@ -158,8 +159,8 @@ def checked(job: LaunchJob) -> LaunchJob:
     _check_command(job.command)
     _check_ranks(job)
     for name, seconds in (("timeout", job.timeout_s), ("grace_s", job.grace_s)):
-        if seconds is not None and not seconds >= 0:
-            raise LaunchArgumentError(f"{name}: got {seconds}, allowed are 0 seconds and more")
+        if seconds is not None and not seconds > 0:
+            raise LaunchArgumentError(f"{name}: got {seconds}; allowed are seconds > 0")
     if job.master_port is None:
         return dataclasses.replace(job, master_port=ports.pick_port())
     return job
@@ -169,26 +170,40 @@ def _check_command(command: tuple[str, ...]) -> None:
     what = "give a Python script, or -m and a module, then its arguments"
     if not command or command == ("-m",):
         raise LaunchArgumentError(f"nothing to run: {what}")
+    if any("\0" in word for word in command):
+        raise LaunchArgumentError("command: a word contains NUL, which no program can be given")
     first = command[0]
     if first == "-m":
         return
     if first.startswith("-"):
-        raise LaunchArgumentError(f"command: got {first!r} where a script should be; {what}")
-    if not Path(first).exists():
+        raise LaunchArgumentError(f"command: got {shown(first)} where a script should be; {what}")
+    if not _is_file(Path(first)):
         raise LaunchArgumentError(
-            f"script {first!r} does not exist in {os.getcwd()!r}; {what}, without the interpreter"
+            f"script {shown(first, 100)} is no file in {shown(os.getcwd(), 100)}; {what}, without the "
+            "interpreter"
         )
     if Path(first).resolve() == Path(sys.executable).resolve():
-        raise LaunchArgumentError(f"command: starts with the interpreter {first!r}; {what} only")
+        raise LaunchArgumentError(
+            f"command: starts with the interpreter {shown(first)}; {what} only"
+        )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.exists() and not path.is_dir()  # a pipe may hold a script, too
+    except OSError:  # too long a name
+        return False
 
 
 def _check_ranks(job: LaunchJob) -> None:
-    for name, count in (("nproc_per_node", job.nproc_per_node), ("nnodes", job.nnodes)):
-        if count < 1:
-            raise LaunchArgumentError(f"{name}: got {count}, must be 1 or more")
+    for name, count, most in (
+        ("nproc_per_node", job.nproc_per_node, MOST_RANKS), ("nnodes", job.nnodes, MOST_NODES),
+    ):  # fmt: skip
+        if not 1 <= count <= most:
+            raise LaunchArgumentError(f"{name}: got {shown(count)}; allowed are 1 to {most}")
     if not 0 <= job.node_rank < job.nnodes:
         raise LaunchArgumentError(
-            f"node_rank: got {job.node_rank}, allowed with nnodes={job.nnodes} are "
+            f"node_rank: got {shown(job.node_rank)}, allowed with nnodes={job.nnodes} are "
             f"0 to {job.nnodes - 1}; number the nodes from 0"
         )
     port = job.master_port
@@ -199,7 +214,7 @@ def _check_ranks(job: LaunchJob) -> None:
                 "give the same free port on every node"
             )
     elif not 1 <= port <= 65535:
-        raise LaunchArgumentError(f"master_port: got {port}, allowed are 1 to 65535")
+        raise LaunchArgumentError(f"master_port: got {shown(port)}, allowed are 1 to 65535")
     elif job.node_rank == 0 and not ports.is_free(port):
         raise LaunchArgumentError(
             f"master_port: {port} is in use on this machine; give a free one"

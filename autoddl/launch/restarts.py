@@ -14,9 +14,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from autoddl.errors import shown
 from autoddl.launch.job import LaunchArgumentError, LaunchJob, LaunchResult, checked
 from autoddl.launch.supervise import supervise
 
+MOST_RESTARTS = 1 << 20
 RESTARTS = "AUTODDL_RESTARTS"
 """A variable of the ranks: how often the job was started again."""
 
@@ -47,15 +49,17 @@ def supervised(
 
 
 def _check(job: LaunchJob, most: int, fewest: int) -> None:
-    if most < 0:
-        raise LaunchArgumentError(f"max_restarts: got {most}, allowed are 0 and more")
+    if not 0 <= most <= MOST_RESTARTS:
+        raise LaunchArgumentError(
+            f"max_restarts: got {shown(most)}; allowed are 0 to {MOST_RESTARTS}"
+        )
     if most and job.nnodes > 1:
         raise LaunchArgumentError(
-            f"max_restarts: got {most} with nnodes={job.nnodes}; a launcher starts the ranks of its own "
-            "node again, and others would wait; restart all nodes from outside"
+            f"max_restarts: got {most} with nnodes={shown(job.nnodes)}; a launcher starts the ranks of its "
+            "own node again, and others would wait; restart all nodes from outside"
         )
     if fewest != job.nproc_per_node and not 1 <= fewest < job.nproc_per_node:
         raise LaunchArgumentError(
-            f"nproc_per_node: got {fewest}:{job.nproc_per_node}; allowed are N and FEWEST:MOST, such as "
-            "2:4"
+            f"nproc_per_node: got {shown(fewest)}:{shown(job.nproc_per_node)}; allowed are N and "
+            "FEWEST:MOST, such as 2:4"
         )

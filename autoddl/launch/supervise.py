@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoddl.errors import shown
 from autoddl.launch import ports
 from autoddl.launch.job import LaunchArgumentError, LaunchJob, LaunchResult, describe
 from autoddl.launch.output import last_lines
@@ -129,9 +130,10 @@ def _make_log_dir(wanted: Path | None) -> Path:
     try:
         wanted.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=wanted).close()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
         raise LaunchArgumentError(
-            f"log_dir: cannot write to {str(wanted)!r} ({error.strerror}); give another folder"
+            f"log_dir: cannot write to {shown(str(wanted))} ({reason}); give another folder"
         ) from error
     return wanted
 

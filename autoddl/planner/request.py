@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoddl.decoding import shown
 from autoddl.engine.limits import (
     COMPUTE_STREAM,
     ONEFLOW,
@@ -18,7 +17,7 @@ from autoddl.engine.limits import (
     StreamUse,
     limits_of,
 )
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.missing_rules import engine_signatures

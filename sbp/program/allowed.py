@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from autoddl.decoding import shown
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 
 DEVICES = ("cpu", "cuda")
 

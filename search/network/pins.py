@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
-from autoddl.decoding import shown
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import OWN, B, NdSbp, S

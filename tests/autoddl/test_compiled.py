@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numba
+import pytest
 
 from autoddl.compiled import clock_s
 
@@ -49,6 +50,21 @@ def test_code_is_kept_and_an_index_with_types_that_are_gone_is_begun_anew(tmp_pa
     assert run(tmp_path, "Before") == "6.0 1\n"  # from the cache
     assert run(tmp_path, "After") == "6.0 0\n"  # the index names Before, which is gone
     assert run(tmp_path, "After") == "6.0 1\n"
+
+
+@pytest.mark.parametrize("damage", ["cut off", "emptied", "noise"])
+def test_damaged_files_are_begun_anew(tmp_path: Path, damage: str) -> None:
+    assert run(tmp_path, "Before") == "6.0 0\n"
+    kept = [
+        file for file in (tmp_path / "__pycache__").iterdir() if file.suffix in (".nbi", ".nbc")
+    ]
+    assert len(kept) == 2
+    for file in kept:
+        whole = file.read_bytes()
+        damaged = {"cut off": whole[: len(whole) // 2], "emptied": b"", "noise": whole[::-1]}
+        file.write_bytes(damaged[damage])
+        assert run(tmp_path, "Before") == "6.0 0\n", file.suffix
+        assert run(tmp_path, "Before") == "6.0 1\n", file.suffix
 
 
 def test_searches_are_not_charged_for_compilation() -> None:

@@ -6,6 +6,7 @@ ranks on one node give a case for every collective and size over (0, 1, 2), and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -19,6 +20,7 @@ from autoddl.perfmodel.collectives import SEND_RECEIVE
 INSIDE, BETWEEN = "gpu", "node"
 _CHAIN_BYTES = 16 << 20  # short chains of long messages: OneFlow never frees a graph's buffers
 _BUFFERS_PER_STEP = 8  # messages that one step of a chain and of its twin hold
+MOST_SIZES = 64  # nccl-tests prints as many from 1 B to 16 EiB with its factor of 2
 MOST_STEPS, _QUICK_STEPS = 16, 4
 _LONG = 4 << 20  # bytes
 _PAIRED = 2.5
@@ -314,6 +316,11 @@ def sizes_of(least: int, most: int, factor: float) -> tuple[int, ...]:
         )
     if not factor > 1:
         raise AutoDDLError(f"sizes: got a step factor (-f) of {factor:g}; allowed are more than 1")
+    if math.log(most / least) > MOST_SIZES * math.log(factor):
+        raise AutoDDLError(
+            f"sizes: a step factor (-f) of {factor:.12g} makes more than {MOST_SIZES} sizes of {least} "
+            f"to {most} bytes; allowed are factors from {(most / least) ** (1 / MOST_SIZES):.3g} on"
+        )
     sizes = []
     size = float(least)
     while size <= most * (1 + 1e-9):

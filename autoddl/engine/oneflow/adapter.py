@@ -8,12 +8,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from autoddl.codegen.dialect import Dialect
-from autoddl.engine.interface import Engine, Probes, TrainingStep
+from autoddl.engine.interface import Engine, Probes, Replan, TrainingStep
 from autoddl.engine.limits import ONEFLOW, ONEFLOW_LIMITS
 from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
 from autoddl.engine.oneflow.signatures import unknown_ops
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
+from autoddl.sbp.state import NdSbp
 
 
 class OneFlow:
@@ -65,11 +66,17 @@ class OneFlow:
 
         saved_state.write(arrays, blocks, path)
 
-    def apply(self, plan: PlanValue, graph: Any) -> TrainingStep:
+    def held(self, graph: Any) -> tuple[tuple[int, ...], Mapping[str, NdSbp]] | None:
+        """See `global_tensors.held`."""
+        from autoddl.engine.oneflow.run import global_tensors
+
+        return global_tensors.held(graph)
+
+    def apply(self, plan: PlanValue, graph: Any, replan: Replan) -> TrainingStep:
         """See `training_step.OneFlowStep`."""
         from autoddl.engine.oneflow.run.training_step import OneFlowStep
 
-        return OneFlowStep(plan, graph)
+        return OneFlowStep(plan, graph, replan)
 
 
 ENGINE: Engine = OneFlow()

@@ -19,8 +19,8 @@ import oneflow as flow
 import autoddl
 from autoddl.engine.oneflow.capture.reader import neutral_name, program_of
 from autoddl.engine.oneflow.capture.shadow import kept_gradients, shadow
+from autoddl.engine.oneflow.run.global_tensors import make_global
 from autoddl.engine.oneflow.run.job_writer import read_state
-from autoddl.engine.oneflow.run.training_step import make_global
 from autoddl.sbp.state import broadcast
 from experiments.bench.against_auto_parallel.peer_plan import PeerPlan, beside
 from experiments.models import gpt
@@ -63,7 +63,7 @@ def peer(sizes: dict[str, Any], shape: tuple[int, ...]) -> PeerPlan:
     """Build the graph with auto-parallel, and once without, on tensors that are broadcast."""
     placement = flow.placement("cpu", np.arange(int(np.prod(shape))).reshape(shape).tolist())
     graph, inputs = gpt.build(**sizes)
-    make_global(graph, lambda _: placement, broadcast(len(shape)))
+    make_global(graph, lambda _: placement, lambda _: broadcast(len(shape)))
     sbp = [flow.sbp.broadcast] * len(shape)
     inputs = tuple(x.to_global(placement=placement, sbp=sbp) for x in inputs)
     plain, tuned = shadow(graph), shadow(graph)

@@ -18,13 +18,9 @@ import oneflow as flow
 from oneflow.framework import session_context
 
 from autoddl.engine.oneflow.capture.abstract import abstract_parameters
-from autoddl.engine.oneflow.capture.reader import neutral_name, program_of, traced
-from autoddl.engine.oneflow.run import job_writer, plan_injection
-from autoddl.engine.oneflow.run.staged_graph import on_all_ranks, traced_part
+from autoddl.engine.oneflow.run import job_writer
+from autoddl.engine.oneflow.run.planned_graph import planned_job
 from autoddl.plan.codec import load
-from autoddl.plan.value import PlanValue
-from autoddl.sbp.program import Program
-from autoddl.sbp.state import broadcast
 from experiments.fidelity.memory.cuda_memory import DONE, PLAN, REQUEST
 
 _POLL_S = 0.02
@@ -41,52 +37,16 @@ def main(folder: Path) -> None:
     flow.boxing.nccl.enable_use_compute_stream(plan.compute_stream)
     with abstract_parameters():
         graph, inputs = _factory(request["factory"])(**request["arguments"])
-    if plan.pipelined:
-        twin, program = traced_part(plan, graph, inputs, {})
-        plan.check_graph(program)
-        staged_on_cuda(twin._full_job_proto, plan, program, twin.name)
-        twin._full_graph_proto = twin._full_job_proto
-    else:
-        twin = traced(graph, *inputs)
-        plan.check_graph(program_of(twin._full_job_proto, twin.name))
-        twin._full_graph_proto = on_cuda(twin._full_job_proto, plan, twin.name)
+    twin, _ = planned_job(plan, graph, (inputs, {}))
+    on_cuda(twin._full_job_proto)
+    twin._full_graph_proto = twin._full_job_proto
     threading.Thread(target=_leave_when_written, args=(folder,), daemon=True).start()
     twin.finish_complie_and_init_runtime()  # does not return: the runtime finds no device
     os._exit(1)
 
 
-def on_cuda(job: Any, plan: PlanValue, graph_name: str) -> Any:
-    """Rewrite a one-device job to follow `plan` on one CUDA device per rank, and return it."""
-    planned = set(program_of(job, graph_name).op)
-    host = [op.name for op in job.net.op if _on_host(op, planned)]
-    devices = [op.name for op in job.net.op if op.name not in set(host)]
-    ranks = [f"@{rank}:{rank}" for rank in range(plan.mesh.size)]
-    del job.placement.placement_group[:]
-    del job.placement.blob_placement_group[:]
-    _place(job, "cpu", ["@0:0"], (1,), host)
-    _place(job, "cuda", ranks, plan.mesh.shape, devices)
-    view = job.job_parallel_view_conf
-    for name in devices:
-        for table in (view.op_name2nd_sbp_signature_conf, view.op_name2sbp_signature_conf):
-            if name in table:
-                del table[name]
-    plan_injection.write_plan(job, plan, program_of(job, graph_name), graph_name)
-    states = {item.name: item.state for item in plan.inputs}
-    for op in job.net.op:
-        view.op_name2is_local_parallel_view[op.name] = False
-        kind = op.WhichOneof("op_type")
-        if kind == "input_conf":
-            job_writer.write_input(job, op, states[neutral_name(op.name, graph_name)])
-        elif kind == "output_conf":
-            job_writer.write_output(job, op, broadcast(plan.mesh.ndim))
-    _replace_argmaxes(job)
-    return job
-
-
-def staged_on_cuda(job: Any, plan: PlanValue, program: Program, graph_name: str) -> None:
-    """Rewrite the job of a micro-batch to follow a plan with stages on CUDA devices."""
-    on_all_ranks(job, plan)
-    plan_injection.write_plan(job, plan, program, graph_name)
+def on_cuda(job: Any) -> None:
+    """Put what a job has on all ranks on CUDA devices, one per rank."""
     ops = {op.name: op for op in job.net.op}
     for group in (*job.placement.placement_group, *job.placement.blob_placement_group):
         if group.parallel_conf.device_name[0].startswith("@"):
@@ -95,26 +55,6 @@ def staged_on_cuda(job: Any, plan: PlanValue, program: Program, graph_name: str)
         for name in group.op_set.op_name:
             ops[name].device_tag = group.parallel_conf.device_tag
     _replace_argmaxes(job)
-
-
-def _on_host(op: Any, planned: set[str]) -> bool:
-    """Tell whether an op is of the engine's own scheduler, which runs on one CPU."""
-    user = op.WhichOneof("op_type") == "user_conf"
-    return op.name.startswith("System-") or (user and op.name not in planned)
-
-
-def _place(
-    job: Any, tag: str, devices: list[str], hierarchy: tuple[int, ...], names: list[str]
-) -> None:
-    group = job.placement.placement_group.add()
-    group.parallel_conf.device_tag = tag
-    group.parallel_conf.device_name.extend(devices)
-    group.parallel_conf.hierarchy.dim.extend(hierarchy)
-    group.op_set.op_name.extend(names)
-    chosen = set(names)
-    for op in job.net.op:
-        if op.name in chosen:
-            op.device_tag = tag
 
 
 def _replace_argmaxes(job: Any) -> None:

@@ -1,11 +1,14 @@
-"""Trace big models without allocating their parameters.
+"""Trace models without allocating their parameters.
 
 Inside `abstract_parameters()` new tensors are zero-stride views of one element: shapes are real,
-memory is not. Such a model can be captured and planned, never run.
+memory is not. Such a model can be captured and planned, and run once a checkpoint has filled it.
+Inside `without_values(graph)` a graph whose variables are spread over ranks has such tensors in their
+place, so that it can be traced as on one device.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,8 +18,9 @@ from unittest import mock
 import oneflow as flow
 from oneflow import nn
 from oneflow.nn import init
+from oneflow.nn.graph.util import ArgsTree
 
-from autoddl.engine.oneflow.capture.shadow import variables
+from autoddl.engine.oneflow.capture.shadow import named_variables, replace_variables, variables
 
 _FACTORIES = ("empty", "zeros", "ones", "randn", "rand")
 _IN_PLACE = ("fill_", "normal_", "uniform_", "zero_", "copy_", "mul_", "__mul__", "__rmul__")
@@ -61,9 +65,30 @@ def unmaterialised_states(graph: flow.nn.Graph) -> Iterator[None]:
         yield
 
 
-def zero_stride(shape: tuple[int, ...], dtype: Any) -> flow.Tensor:
-    """Return a local tensor of zeros that takes the memory of one."""
-    return _TensorFactory().make(shape, dtype)
+@contextmanager
+def without_values(graph: flow.nn.Graph, device: str) -> Iterator[None]:
+    """Let a graph have local variables that take no memory, for tracing."""
+    kept = dict(named_variables(graph))
+    replace_variables(graph, lambda _, tensor: _stand_in(tensor, device))
+    try:
+        yield
+    finally:
+        replace_variables(graph, lambda name, _: kept[name])
+
+
+def stand_ins(call: tuple[Any, Any], device: str) -> tuple[Any, Any]:
+    """Return positional and keyword arguments with local tensors that take no memory."""
+
+    def leaf(node: Any) -> Any:
+        value = node.value()
+        return _stand_in(value, device) if isinstance(value, flow.Tensor) else value
+
+    args, kwargs = ArgsTree(call, True, "input", None).map_leaf(leaf)
+    return args, kwargs
+
+
+def _stand_in(tensor: flow.Tensor, device: str) -> flow.Tensor:
+    return _TensorFactory(device).make(tuple(tensor.shape), tensor.dtype)
 
 
 def _holders(tensor_class: Any) -> list[Any]:
@@ -83,8 +108,8 @@ def _is_initialiser(name: str) -> bool:
 class _TensorFactory:
     """Make zero-stride tensors of any shape from one element per dtype."""
 
-    def __init__(self) -> None:
-        self._zeros = flow.zeros
+    def __init__(self, device: str | None = None) -> None:
+        self._zeros = functools.partial(flow.zeros, device=device)
         self._elements: dict[Any, flow.Tensor] = {}
 
     def make(self, shape: tuple[int, ...], dtype: Any) -> flow.Tensor:

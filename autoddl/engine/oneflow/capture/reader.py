@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import oneflow as flow
 from oneflow.core.common import data_type_pb2
 
 from autoddl.engine.oneflow.capture import abstract
-from autoddl.engine.oneflow.capture.shadow import kept_gradients, shadow
+from autoddl.engine.oneflow.capture.shadow import device_type, kept_gradients, shadow, variables
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
 from autoddl.sbp.program.ops_and_tensors import Interner
@@ -40,8 +41,24 @@ def capture(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> Program:
                 "(autoddl.optimize(graph, x, y, …)) or call graph.build_graph(x, y) first"
             )
         return program_of(graph._full_job_proto, graph.name)
-    twin = traced(graph, *inputs, **kwargs)
+    held = [tensor for tensor in variables(graph) if tensor.is_global]
+    if held:
+        twin = traced_alone(graph, (inputs, kwargs), device_type(held[0]))
+    else:
+        twin = traced(graph, *inputs, **kwargs)
     return program_of(twin._full_job_proto, twin.name)
+
+
+def traced_alone(
+    graph: flow.nn.Graph, call: tuple[Any, Any], device: str, *, micro_batches: int = 1
+) -> flow.nn.Graph:
+    """Return a built copy of a graph, traced as on one device wherever its variables and inputs are.
+
+    With several micro-batches, whose inputs the call has one behind the other, it sums up gradients.
+    """
+    args, kwargs = abstract.stand_ins(call, device)
+    with _accumulating(graph, micro_batches), abstract.without_values(graph, device):
+        return traced(graph, *args, **kwargs)
 
 
 def traced(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> flow.nn.Graph:
@@ -59,6 +76,20 @@ def traced(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> flow.nn.Graph:
             "run the graph once on one device to see the whole error"
         ) from error
     return twin
+
+
+@contextmanager
+def _accumulating(graph: flow.nn.Graph, count: int) -> Iterator[None]:
+    """Let copies of a graph sum up the gradients of so many micro-batches."""
+    proto = graph.config.proto
+    kept = type(proto)()
+    kept.CopyFrom(proto)
+    if count > 1:
+        graph.config.set_gradient_accumulation_steps(count)
+    try:
+        yield
+    finally:
+        proto.CopyFrom(kept)
 
 
 def program_of(job: Any, graph_name: str) -> Program:

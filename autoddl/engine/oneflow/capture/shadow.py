@@ -77,6 +77,11 @@ def variables(graph: flow.nn.Graph) -> Iterator[flow.Tensor]:
                 yield tensor
 
 
+def device_type(tensor: flow.Tensor) -> str:
+    """Return the type of the devices that a tensor is on."""
+    return str(tensor.placement.type if tensor.is_global else tensor.device.type)
+
+
 def named_variables(graph: flow.nn.Graph) -> Iterator[tuple[str, flow.Tensor]]:
     """Yield every parameter and buffer of the graph once, with its name in programs."""
     seen = set()

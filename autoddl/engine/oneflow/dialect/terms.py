@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from autoddl.codegen.source.expression import Expr
-from autoddl.decoding import shown
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp.program import ITEM_BYTES
 from autoddl.sbp.state import B, NdSbp
 

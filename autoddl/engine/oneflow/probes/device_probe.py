@@ -26,7 +26,7 @@ from autoddl.engine.oneflow.probes import stamps
 from autoddl.engine.oneflow.probes.device_sources import graph_of
 from autoddl.engine.oneflow.probes.estimates import in_step
 from autoddl.engine.oneflow.probes.stopwatch import of_all_ranks, report
-from autoddl.engine.oneflow.run.training_step import make_global
+from autoddl.engine.oneflow.run.global_tensors import make_global
 from autoddl.perfmodel.calibration.kernel_fits import Timed
 from autoddl.perfmodel.kernel_variants import variant
 from autoddl.sbp.program import Op, Program
@@ -43,7 +43,7 @@ def time_source(source: OpSource, *, seconds: float, wanted: Collection[str]) ->
     """Return the ops of a source, of the types in `wanted` or all, with what each takes in a step."""
     graph, inputs = graph_of(source)
     placement = flow.placement("cpu", list(range(flow.env.get_world_size())))
-    make_global(graph, lambda _: placement, NdSbp.parse("B"))
+    make_global(graph, lambda _: placement, lambda _: NdSbp.parse("B"))
     twin = shadow(graph)
     inputs = tuple(x.to_global(placement=placement, sbp=flow.sbp.broadcast) for x in inputs)
     with kept_gradients(graph):

@@ -56,10 +56,11 @@ def rename(job: Any, built: Any) -> None:
             blob.op_name = names.get(blob.op_name, blob.op_name)
     for module in job.module_name2module_conf.values():
         module.ops[:] = [names.get(n, n) for n in module.ops]
-    train = job.job_conf.train_conf
-    train.loss_lbn[:] = [lbn(s) for s in train.loss_lbn]
-    for conf in train.optimizer_conf:
-        conf.variable_grad_lbns[:] = [lbn(s) for s in conf.variable_grad_lbns]
+    if job.job_conf.HasField("train_conf"):  # to write into one that is not there makes it
+        train = job.job_conf.train_conf
+        train.loss_lbn[:] = [lbn(s) for s in train.loss_lbn]
+        for conf in train.optimizer_conf:
+            conf.variable_grad_lbns[:] = [lbn(s) for s in conf.variable_grad_lbns]
     view = job.job_parallel_view_conf
     for table in (
         view.op_name2sbp_signature_conf,

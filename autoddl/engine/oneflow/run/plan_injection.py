@@ -16,33 +16,29 @@ from autoddl.sbp.program import Program
 
 
 def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> None:
-    """Rewrite `job` (the full job proto of a graph built on global tensors) to follow `plan`.
+    """Rewrite `job` (the full job proto of a graph, with all ops on all ranks) to follow `plan`.
 
     `program` is the job's: that of one micro-batch, where the job accumulates gradients.
     """
     writer = JobWriter(job, graph_name)
-    staged = StageWriter(writer, plan, program) if plan.parted else None
-    if staged is not None:
-        staged.place()
+    staged = StageWriter(writer, plan, program)
+    staged.place()
     for name, state in plan.variables.items():
         writer.set_variable(name, state)
     for name, signature in plan.signatures.items():
         writer.set_signature(name, signature)
-    if staged is not None:
-        writer.set_inserted(plan)
-        staged.transfer()
+    writer.set_inserted(plan)
+    staged.transfer()
     for number, redistribution in enumerate(plan.redistributions):
-        if staged is not None:
-            staged.buffer_source(redistribution)
+        staged.buffer_source(redistribution)
         own = plan.variables.get(redistribution.tensor)
         if own is None and redistribution.comes_alone:
             own = plan.layout.made.get(redistribution.tensor)
         writer.redistribute(redistribution, number, own)
     for name, before in plan.layout.after.items():
         writer.wait(name, before)
-    if staged is not None:
-        staged.buffer_rest()
-    if staged is not None and plan.pipelined:
+    staged.buffer_rest()
+    if plan.pipelined:
         staged.order_updates()
 
 

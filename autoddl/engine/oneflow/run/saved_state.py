@@ -22,12 +22,11 @@ import oneflow as flow
 from autoddl import store
 from autoddl.checkpoint import sharded_files
 from autoddl.checkpoint.sharded_files import Array, Entry, Index, Shard, Slices
-from autoddl.decoding import shown
 from autoddl.engine.oneflow.capture.shadow import named_variables
 from autoddl.engine.oneflow.run.agree import bytes_of, text_of, text_of_rank_0, world_size
-from autoddl.errors import AutoDDLError
+from autoddl.engine.oneflow.run.global_tensors import coordinate, mesh_shape, state_of
+from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp.shards import shard_slices
-from autoddl.sbp.state import B, NdSbp, S
 
 COUNT = "System-Train-TrainStep"
 """The name under which OneFlow keeps the number of steps done."""
@@ -129,21 +128,21 @@ class SavedState:
     def count(self) -> int:
         """Return how many steps were done."""
         tensor, own = self.tensors.get(COUNT), None
-        if tensor is not None and _coordinate(tensor) is not None:
+        if tensor is not None and coordinate(tensor.placement) is not None:
             own = int(tensor.detach().to_local().numpy()[0])
         return max([0, *[count for count in _together(None, own) if count is not None]])
 
     def _owned(self) -> Iterator[tuple[str, Shard]]:
         """Yield what this rank writes: of copies the first device on each axis does."""
         for name, tensor in self.tensors.items():
-            here = _coordinate(tensor)
+            here = coordinate(tensor.placement)
             if here is None:
                 continue
-            state = _state(tensor)
+            state = state_of(tensor)
             if any(at > 0 for at, each in zip(here, state, strict=True) if not each.is_split):
                 continue
             shape = tuple(tensor.shape)
-            slices = shard_slices(shape, state, _hierarchy(tensor).shape, here)
+            slices = shard_slices(shape, state, mesh_shape(tensor.placement), here)
             yield name, Shard(shape, slices, tensor.detach().to_local().numpy())
 
     def _fill(
@@ -161,9 +160,9 @@ class SavedState:
                     "that of the same model"
                 )
         for name, tensor in self.tensors.items():
-            here, mesh = _coordinate(tensor), _hierarchy(tensor).shape
+            here, mesh = coordinate(tensor.placement), mesh_shape(tensor.placement)
             if here is not None:
-                slices = shard_slices(tuple(tensor.shape), _state(tensor), mesh, here)
+                slices = shard_slices(tuple(tensor.shape), state_of(tensor), mesh, here)
                 local = tensor.detach().to_local()  # shares the memory that the graph runs on
                 values = np.ascontiguousarray(read(name, slices))
                 local.copy_(flow.tensor(values, dtype=local.dtype, device=local.device))
@@ -230,22 +229,6 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[name] = value
     return found
-
-
-def _state(tensor: flow.Tensor) -> NdSbp:
-    """Return the state of a global tensor that is no sum."""
-    splits = [flow.sbp.split(dim) for dim in range(len(tensor.shape))]
-    return NdSbp(B if each == flow.sbp.broadcast else S(splits.index(each)) for each in tensor.sbp)
-
-
-def _hierarchy(tensor: flow.Tensor) -> Array:
-    return np.array(tensor.placement.ranks)
-
-
-def _coordinate(tensor: flow.Tensor) -> tuple[int, ...] | None:
-    """Return where this rank is among the devices of a tensor."""
-    found = np.argwhere(_hierarchy(tensor) == flow.env.get_rank())
-    return tuple(found[0].tolist()) if len(found) else None
 
 
 def _said(error: Exception, folder: Path) -> str:

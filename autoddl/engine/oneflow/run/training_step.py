@@ -13,18 +13,14 @@ import oneflow as flow
 from oneflow.nn.graph.util import ArgsTree
 
 from autoddl.checkpoint import sharded_files
-from autoddl.engine.oneflow.capture.reader import program_of
-from autoddl.engine.oneflow.capture.shadow import (
-    kept_gradients,
-    modules,
-    replace_variables,
-    shadow,
-    variables,
-)
+from autoddl.engine.interface import Replan
+from autoddl.engine.oneflow.capture.shadow import device_type, modules, named_variables, variables
 from autoddl.engine.oneflow.run import plan_injection
-from autoddl.engine.oneflow.run.boxing_streams import streams
+from autoddl.engine.oneflow.run.eager_calls import refuse_local_inputs
+from autoddl.engine.oneflow.run.evaluation import Evaluations
+from autoddl.engine.oneflow.run.global_tensors import make_global, placements, sbp_of, state_of
+from autoddl.engine.oneflow.run.planned_graph import Call, PlannedGraph
 from autoddl.engine.oneflow.run.saved_state import SavedState
-from autoddl.engine.oneflow.run.staged_graph import Call, StagedGraph, placements
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
 from autoddl.plan.value import InputPlan, PlanValue
@@ -42,17 +38,23 @@ class OneFlowStep:
     distributed graph is built in the first call; the graph object itself is not touched.
     """
 
-    def __init__(self, plan: PlanValue, graph: flow.nn.Graph) -> None:
+    def __init__(self, plan: PlanValue, graph: flow.nn.Graph, replan: Replan) -> None:
         if not isinstance(graph, flow.nn.Graph):
             raise AutoDDLError(f"apply: got {type(graph).__name__}; give the planned nn.Graph")
         self.plan = plan
         self.graph = graph
-        self._running: flow.nn.Graph | StagedGraph | None = None
+        self._running: PlannedGraph | None = None
         self._pending: Callable[[SavedState], None] | None = None
         self._check()
         self.placements = placements(plan)
         self._inputs = {item.name: item for item in plan.inputs}
-        make_global(graph, self._placement, broadcast(plan.mesh.ndim))
+        make_global(graph, self._placement, self._states().__getitem__)
+        refuse_local_inputs(graph)
+        # No reference to self: OneFlow takes graphs down on all ranks together, so that they have to go when
+        # the last name of a step does, not when some rank collects garbage.
+        self._evaluations = Evaluations(
+            replan, lambda plan, graph: OneFlowStep(plan, graph, replan)
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on the whole logical batch."""
@@ -65,6 +67,18 @@ class OneFlowStep:
         micro-batch, one behind the other, and of `rank % plan.mesh.size`.
         """
         return self._run(args, kwargs, self._part_to_global)
+
+    def evaluate(self, what: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a graph without an optimizer that shares the model, or a module of it; on all ranks.
+
+        Inputs are given as to the step; it returns what the graph returns, as global tensors. The first
+        call with inputs of new shapes plans the graph, with all parameters as this step has them, and
+        builds it. A module is called in evaluation mode, a graph traced in the mode its modules are in.
+
+        Raises:
+            AutoDDLError: it is neither, trains itself, or as `optimize` and `apply`.
+        """
+        return self._evaluations(what, args, kwargs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `graph.state_dict()` does on one device: whole local tensors, on every rank.
@@ -113,7 +127,7 @@ class OneFlowStep:
     def _saved(self, what: str) -> SavedState:
         if self._running is None:
             raise AutoDDLError(f"step.{what}: not built yet; call the step once first")
-        return SavedState(self.graph, _native(self._running))
+        return SavedState(self.graph, self._running.native)
 
     def _load(self, take: Callable[[SavedState], None]) -> None:
         if self._running is None:
@@ -126,7 +140,26 @@ class OneFlowStep:
         """Return the (op, operand) pairs that the engine did not execute as planned."""
         if self._running is None:
             raise AutoDDLError("step: not built yet; call it once first")
-        return plan_injection.changed_signatures(_compiled(self._running), self.plan)
+        return plan_injection.changed_signatures(self._running.compiled, self.plan)
+
+    def _states(self) -> dict[str, NdSbp]:
+        """Return the states of all variables; of one that no op reads any is right.
+
+        Raises:
+            AutoDDLError: another graph trains them in other states.
+        """
+        whole, found = broadcast(self.plan.mesh.ndim), {}
+        for name, tensor in named_variables(self.graph):
+            shared = tensor.is_global and not self.graph.config.training
+            found[name] = self.plan.variables.get(name, state_of(tensor) if shared else whole)
+            there = tensor.placement if shared else None
+            if shared and (state_of(tensor) != found[name] or there != self._placement(name)):
+                raise AutoDDLError(
+                    f"apply: {name} is in state {state_of(tensor)} where it is trained, this plan has it "
+                    f"in {found[name]} on mesh {self.plan.mesh}; plan the graph after the plan that "
+                    "trains was applied, or call step.evaluate(graph, …), which does both"
+                )
+        return found
 
     def _placement(self, name: str) -> Any:
         """Return the devices of a variable or an input."""
@@ -148,17 +181,11 @@ class OneFlowStep:
             if self._pending is not None:
                 self._pending(self._saved("load"))
                 self._pending = None  # it may hold a whole state dict
-        if isinstance(self._running, StagedGraph):
-            return self._running(calls)
-        args, kwargs = calls[0]
-        return self._running(*args, **kwargs)
+        return self._running(calls)
 
-    def _build(self, calls: Sequence[Call]) -> flow.nn.Graph | StagedGraph:
+    def _build(self, calls: Sequence[Call]) -> PlannedGraph:
         try:
-            if self.plan.parted:
-                running = StagedGraph(self.plan, self.graph, calls)
-            else:
-                running = self._injected(*calls[0])
+            running = PlannedGraph(self.plan, self.graph, calls)
         except AutoDDLError:
             raise
         except Exception as error:
@@ -166,26 +193,12 @@ class OneFlowStep:
             raise AutoDDLError(
                 f"plan: OneFlow can't run it on mesh {self.plan.mesh}: {reason.strip()[:300]}"
             ) from error
-        changed = plan_injection.changed_signatures(_compiled(running), self.plan)
+        changed = plan_injection.changed_signatures(running.compiled, self.plan)
         if changed:
             logger.warning(
                 "the engine changed %d planned signatures, first %s %s", len(changed), *changed[0]
             )
         return running
-
-    def _injected(self, args: Any, kwargs: Any) -> flow.nn.Graph:
-        """Return a compiled copy of the graph, traced on all devices of the mesh."""
-        twin = shadow(self.graph)
-        with kept_gradients(self.graph):
-            twin.build_graph(*args, **kwargs)
-        job = twin._full_job_proto
-        program = program_of(job, twin.name)
-        self.plan.check_graph(program)
-        plan_injection.write_plan(job, self.plan, program, twin.name)
-        twin._full_graph_proto = job
-        with streams(compute_stream=self.plan.compute_stream):
-            twin.finish_complie_and_init_runtime()
-        return twin
 
     @property
     def _halves(self) -> int:
@@ -203,7 +216,7 @@ class OneFlowStep:
                 f"step: input {name} has shape {tuple(tensor.shape)}, planned was {shape}; "
                 "pass the whole logical batch (or use step.from_local), or plan again"
             )
-        place, sbp = self._placement(item.name), _engine_sbp(item.state)
+        place, sbp = self._placement(item.name), sbp_of(item.state)
         tensor = self._half(tensor, half)
         if tensor.is_global:
             return tensor.to_global(placement=place, sbp=sbp)
@@ -236,7 +249,7 @@ class OneFlowStep:
                 f"the part that {self._local_part()} names"
             )
         here = self._half(tensor, half).contiguous()
-        return here.to_global(placement=self._placement(item.name), sbp=_engine_sbp(item.state))
+        return here.to_global(placement=self._placement(item.name), sbp=sbp_of(item.state))
 
     def _local_part(self) -> str:
         if self.plan.duplex:
@@ -280,7 +293,7 @@ class OneFlowStep:
                 "apply: the model was built inside abstract_parameters(), so it has no values to "
                 "train; build it outside on the ranks and apply the plan to that"
             )
-        devices = {_device_type(tensor) for tensor in variables(self.graph)}
+        devices = {device_type(tensor) for tensor in variables(self.graph)}
         if devices and devices != {plan.device}:
             raise AutoDDLError(
                 f"plan: made for device type {plan.device!r}, the model is on "
@@ -289,37 +302,6 @@ class OneFlowStep:
             )
 
 
-def _native(running: flow.nn.Graph | StagedGraph) -> Any:
-    return running.native if isinstance(running, StagedGraph) else running._c_nn_graph
-
-
-def _compiled(running: flow.nn.Graph | StagedGraph) -> Any:
-    return running.compiled if isinstance(running, StagedGraph) else running._compiled_job_proto
-
-
 def _neutral(name: str) -> str:
     match = re.fullmatch(r"input\.(.*)_\d+", name)
     return f"input.{match[1]}" if match else name
-
-
-def _device_type(tensor: flow.Tensor) -> str:
-    return str(tensor.placement.type if tensor.is_global else tensor.device.type)
-
-
-def _engine_sbp(state: NdSbp) -> list[Any]:
-    kinds = {"B": flow.sbp.broadcast, "P": flow.sbp.partial_sum}
-    return [flow.sbp.split(s.dim) if s.is_split else kinds[s.kind] for s in state]
-
-
-def make_global(graph: flow.nn.Graph, place: Callable[[str], Any], state: NdSbp) -> None:
-    """Replace the graph's parameters and buffers by global ones and tell its optimizers.
-
-    `place` maps the name of each to its devices.
-    """
-    sbp = _engine_sbp(state)
-
-    def moved(name: str, tensor: flow.Tensor) -> flow.Tensor:
-        with flow.no_grad():
-            return tensor.detach().to_global(placement=place(name), sbp=sbp)
-
-    replace_variables(graph, moved)

@@ -48,7 +48,7 @@ def test_a_stamped_step_is_the_same_step(tmp_path: Path) -> None:
     from autoddl.engine.oneflow.capture.shadow import kept_gradients, shadow
     from autoddl.engine.oneflow.probes import stamps
     from autoddl.engine.oneflow.probes.device_sources import graph_of
-    from autoddl.engine.oneflow.run.training_step import make_global
+    from autoddl.engine.oneflow.run.global_tensors import make_global
     from autoddl.sbp.state import NdSbp
 
     here = Path.cwd()
@@ -59,7 +59,7 @@ def test_a_stamped_step_is_the_same_step(tmp_path: Path) -> None:
             flow.manual_seed(0)
             graph, inputs = graph_of(OpSource("rows", (256, 512), "adam"))
             mesh = flow.placement("cpu", [0])
-            make_global(graph, lambda _, mesh=mesh: mesh, NdSbp.parse("B"))
+            make_global(graph, lambda _, mesh=mesh: mesh, lambda _: NdSbp.parse("B"))
             given = [x.to_global(placement=mesh, sbp=flow.sbp.broadcast) for x in inputs]
             twin = shadow(graph)
             with kept_gradients(graph):

@@ -14,7 +14,12 @@ from tests.support.on_ranks import in_one_launch
 SCRIPTS = Path(__file__).parent / "rank_scripts"
 # By number of ranks the scripts, and the files or folders that they write to, each with more arguments.
 RUNS: dict[int, list[tuple[str, ...]]] = {
-    1: [("exactness", "exactness"), ("pipeline_dropout", "dropout.json"), ("halves", "halves")],
+    1: [
+        ("exactness", "exactness"),
+        ("pipeline_dropout", "dropout.json"),
+        ("halves", "halves"),
+        ("evaluations", "evaluations"),
+    ],
     2: [
         ("unknown_op", "unknown_op.json"),
         ("pipeline_dropout", "dropout.json"),
@@ -25,6 +30,7 @@ RUNS: dict[int, list[tuple[str, ...]]] = {
         ("halves", "ten steps of halves"),
         ("exactness", "exactness"),
         ("any_mesh", "any_mesh"),
+        ("evaluations", "evaluations"),
     ],
     8: [],
 }

@@ -1,4 +1,4 @@
-"""Models and the stages that they are trained in, for the ranks of test_staged_graph."""
+"""Models and the stages that they are trained in, for the ranks of test_planned_graph."""
 
 from __future__ import annotations
 

@@ -1,0 +1,113 @@
+"""OneFlow's global tensors in the terms of plans: devices as meshes, SBP as states, shards of a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import oneflow as flow
+
+from autoddl.engine.oneflow.capture.shadow import named_variables, replace_variables
+from autoddl.errors import AutoDDLError
+from autoddl.plan.value import PlanValue
+from autoddl.sbp.shards import shard_slices
+from autoddl.sbp.state import B, NdSbp, S
+
+
+class Held(NamedTuple):
+    """The states of a graph's variables on the devices of a step that runs already, by name."""
+
+    mesh: tuple[int, ...]
+    states: dict[str, NdSbp]
+
+
+def placements(plan: PlanValue) -> list[Any]:
+    """Return the devices of every part, as global tensors want them."""
+    return [
+        flow.placement(plan.device, _nested(part.ranks, part.mesh.shape)) for part in plan.parts
+    ]
+
+
+def _nested(ranks: Sequence[int], shape: Sequence[int]) -> Any:
+    if len(shape) == 1:
+        return list(ranks)
+    step = len(ranks) // shape[0]
+    return [_nested(ranks[i : i + step], shape[1:]) for i in range(0, len(ranks), step)]
+
+
+def sbp_of(state: NdSbp) -> list[Any]:
+    """Return a state as OneFlow wants it."""
+    kinds = {"B": flow.sbp.broadcast, "P": flow.sbp.partial_sum}
+    return [flow.sbp.split(s.dim) if s.is_split else kinds[s.kind] for s in state]
+
+
+def state_of(tensor: flow.Tensor) -> NdSbp:
+    """Return the state of a global tensor that is no sum."""
+    splits = [flow.sbp.split(dim) for dim in range(len(tensor.shape))]
+    return NdSbp(B if each == flow.sbp.broadcast else S(splits.index(each)) for each in tensor.sbp)
+
+
+def mesh_shape(placement: Any) -> tuple[int, ...]:
+    """Return the shape of the devices of a placement."""
+    return tuple(np.array(placement.ranks).shape)
+
+
+def coordinate(placement: Any) -> tuple[int, ...] | None:
+    """Return where this rank is among the devices of a placement."""
+    found = np.argwhere(np.array(placement.ranks) == flow.env.get_rank())
+    return tuple(found[0].tolist()) if len(found) else None
+
+
+def shard(tensor: flow.Tensor, placement: Any, state: NdSbp) -> flow.Tensor:
+    """Return a tensor, the same whole one on all ranks or a global one, on devices in a state.
+
+    Of a whole one each rank keeps a copy of its shard, without any communication.
+    """
+    sbp = sbp_of(state)
+    if tensor.is_global:
+        if tensor.placement == placement and list(tensor.sbp) == sbp:
+            return tensor
+        return tensor.to_global(placement=placement, sbp=sbp)
+    here = coordinate(placement)
+    if here is not None and any(each.is_split for each in state):
+        slices = shard_slices(tuple(tensor.shape), state, mesh_shape(placement), here)
+        tensor = tensor[slices].clone()  # no view, which would keep the whole
+    return tensor.contiguous().to_global(placement=placement, sbp=sbp)
+
+
+def make_global(
+    graph: flow.nn.Graph, place: Callable[[str], Any], state: Callable[[str], NdSbp]
+) -> None:
+    """Replace the graph's parameters and buffers by global ones and tell its optimizers.
+
+    `place` and `state` map the name of each to its devices and its state there.
+    """
+
+    def moved(name: str, tensor: flow.Tensor) -> flow.Tensor:
+        with flow.no_grad():
+            found = shard(tensor, place(name), state(name))
+            return tensor if found is tensor else found.detach()
+
+    replace_variables(graph, moved)
+
+
+def held(graph: Any) -> Held | None:
+    """Return the states that the variables of a graph without an optimizer have in another's step.
+
+    Raises:
+        AutoDDLError: they are on the stages of a plan, or on different meshes.
+    """
+    if not isinstance(graph, flow.nn.Graph) or graph.config.training:
+        return None  # whoever trains may have them in other states
+    found = {name: tensor for name, tensor in named_variables(graph) if tensor.is_global}
+    if not found:
+        return None
+    first = next(iter(found.values())).placement
+    everywhere = np.array(first.ranks).size == flow.env.get_world_size()
+    if not everywhere or any(tensor.placement != first for tensor in found.values()):
+        raise AutoDDLError(
+            f"graph {graph.name}: its parameters are on the stages of another plan; save a checkpoint, "
+            "and evaluate that in a job without stages"
+        )
+    return Held(mesh_shape(first), {name: state_of(tensor) for name, tensor in found.items()})

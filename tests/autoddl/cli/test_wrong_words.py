@@ -1,0 +1,141 @@
+"""Wrong words on the command line: one line on stderr and exit code 2, soon, and no file is left."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoddl.cli import app
+from autoddl.cli.app import COMMANDS
+from tests.support.clusters import cluster
+from tests.support.programs import mlp
+
+LONG, LIMIT_S, LONGEST = "x" * 5000, 5.0, 400
+ODD = ["x", LONG, "\x1b[31mred", "a\nb", "½", "[red]x[/red]"]
+WHOLE = [*ODD, "", "-1", "2.5", "nan", "inf", "1e3", "9" * 400, "9" * 5000, "0x4"]
+SECONDS = [*ODD, "", "-1", "nan", "-inf", "1e400x"]
+UNREADABLE = ["missing.json", "folder", "pipe", "empty", "noise", "cut.json", "a\nb", LONG, "nul\0"]
+UNWRITABLE = ["folder", "no/such/folder/file", "nul\0", LONG, "file.txt/x"]
+BASES = {
+    "run": ["--nproc-per-node", "1", "script.py"],
+    "fit-network": ["--nproc-per-node", "2", "--quick"],
+    "fit-device": ["--nproc-per-node", "2", "--quick"],
+    "codegen": ["plan.json"],
+    "trace": ["plan.json"],
+    "merge": ["checkpoint"],
+    "sign": [],
+}
+VALUES: dict[tuple[str, str], list[str]] = {
+    ("run", "--nproc-per-node"): [*WHOLE, "0", "4:", ":", "4:2", "0:2", "2:2:2"],
+    ("run", "--max-restarts"): WHOLE,
+    ("run", "--nnodes"): [*WHOLE, "0"],
+    ("run", "--node-rank"): [*WHOLE, "1"],
+    ("run", "--master-port"): [*WHOLE, "0", "65536"],
+    ("run", "--timeout"): [*SECONDS, "0"],
+    ("run", "--share-cores"): ODD,
+    ("run", "--log-dir"): ["file.txt", "nul\0", LONG, "file.txt/x"],
+    ("fit-network", "--nproc-per-node"): [*WHOLE, "0", "1"],
+    ("fit-network", "--nnodes"): [*WHOLE, "0"],
+    ("fit-network", "--minbytes"): [*ODD, "", "-1", "nan", "0", "1T"],
+    ("fit-network", "--maxbytes"): [*ODD, "", "-1", "nan", "0", "1"],
+    ("fit-network", "--stepfactor"): [*ODD, "", "nan", "inf", "0", "1", "-2", "1.0000001"],
+    ("fit-network", "--iters"): [*WHOLE, "0"],
+    ("fit-network", "--warmup-iters"): WHOLE,
+    ("fit-network", "--budget"): [*SECONDS, "0"],
+    ("fit-network", "--timeout"): [*SECONDS, "0"],
+    ("fit-network", "--mode"): [*ODD, ""],
+    ("fit-network", "--collectives"): ["x", LONG, "all-reduce,x"],
+    ("fit-network", "--group-sizes"): ["x", "0", "1", "-2", "3", "2,x", "9" * 5000],
+    ("fit-network", "--output"): UNWRITABLE,
+    ("fit-network", "--csv"): UNWRITABLE,
+    ("fit-network", "--device"): UNREADABLE,
+    ("fit-network", "--from-nccl-tests"): UNREADABLE,
+    ("fit-device", "--nproc-per-node"): [*WHOLE, "0"],
+    ("fit-device", "--timeout"): [*SECONDS, "0"],
+    ("fit-device", "--into"): UNREADABLE,
+    ("fit-device", "--output"): UNWRITABLE,
+    ("fit-device", "--csv"): UNWRITABLE,
+    ("codegen", ""): UNREADABLE,
+    ("codegen", "--output"): UNWRITABLE,
+    ("codegen", "--learning-rate"): [*ODD, "", "nan", "inf", "-1"],
+    ("trace", ""): UNREADABLE,
+    ("trace", "--output"): UNWRITABLE,
+    ("trace", "--profile"): UNREADABLE,
+    ("merge", ""): [*UNREADABLE, "file.txt"],
+    ("merge", "--output"): ["folder", "file.txt", "nul\0"],
+    ("sign", ""): [*UNREADABLE, "", "checkpoint"],
+}
+LINES = [
+    [], ["x"], [LONG], ["\x1b[31m"], ["--x"], ["run"], ["run", "script.py"],
+    ["run", "--nproc-per-node", "1"], ["run", "--nproc-per-node", "1", "missing.py"],
+    ["run", "--nproc-per-node", "1", "-m"], ["run", "--nproc-per-node", "1", "folder"],
+    ["run", "--nproc-per-node", "1", "nul\0"], ["run", "--nproc-per-node", "1", "--x", "script.py"],
+    ["fit-network"], ["fit-network", "--nproc-per-node", "2", "x"], ["fit-network", "--x"],
+    ["fit-device"], ["fit-device", "--nproc-per-node", "2", LONG], ["codegen"], ["trace"], ["merge"],
+    ["sign"], ["codegen", "plan.json", "x"], ["merge", "checkpoint", "x"],
+]  # fmt: skip
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Work in a folder with files of all kinds; give their names."""
+    import autoddl
+
+    monkeypatch.chdir(tmp_path)
+    plan = autoddl.optimize(mlp(8, (16, 32, 8)), mesh="2", profile=cluster(), budget=0.3)
+    plan.save("plan.json")
+    Path("cut.json").write_bytes(Path("plan.json").read_bytes()[:100])
+    Path("script.py").write_text("raise SystemExit('a rank was started')\n")
+    Path("file.txt").write_text("a file\n")
+    Path("noise").write_bytes(bytes(range(256)))
+    Path("empty").touch()
+    for folder in ("folder", "checkpoint"):
+        Path(folder).mkdir()
+    os.mkfifo("pipe")
+    yield _names()
+    monkeypatch.undo()
+
+
+def _names() -> set[str]:
+    return {str(path) for path in Path().rglob("*")}
+
+
+def _refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    begin = time.monotonic()
+    code = app.main(words)
+    said = capsys.readouterr().err.splitlines()
+    short = [word[:50] for word in words]
+    assert code == 2, (short, code, said)
+    assert len(said) == 1, (short, said)
+    assert said[0].isprintable() and len(said[0]) <= LONGEST, (short, said)
+    assert time.monotonic() - begin < LIMIT_S, short
+
+
+@pytest.mark.parametrize(("command", "option"), VALUES)
+def test_a_wrong_value(
+    command: str, option: str, workplace: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in VALUES[command, option]:
+        words = [option, value] if option else [value]
+        base = BASES[command]
+        if not option:
+            base = []
+        elif option in base:
+            base = [w for i, w in enumerate(base) if w != option and base[i - 1] != option]
+        _refused([command, *words, *base], capsys)
+        assert _names() == workplace, (value[:50], _names() ^ workplace)
+
+
+def test_other_lines(workplace: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for words in LINES:
+        _refused(words, capsys)
+    assert _names() == workplace
+
+
+def test_there_are_enough_of_them() -> None:
+    assert {command for command, _ in VALUES} == set(COMMANDS)
+    assert sum(map(len, VALUES.values())) + len(LINES) >= 200

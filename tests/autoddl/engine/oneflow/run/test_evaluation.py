@@ -1,0 +1,75 @@
+"""Validation between training steps: the same numbers as one process, on the weights as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.on_ranks import seen_by
+
+pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
+
+FOLDER = "evaluations"
+
+
+@pytest.fixture(scope="module")
+def expected(launched: Callable[[int], Path]) -> Any:
+    """Return what one process saw without autoddl."""
+    (seen,) = seen_by(1, launched(1) / FOLDER)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def seen(launched: Callable[[int], Path]) -> Any:
+    """Return what four ranks saw."""
+    return seen_by(4, launched(4) / FOLDER)
+
+
+PLANS = {"4": "coupled", "2x2": "coupled", "ZeRO": "coupled", "halves": "apart"}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_training_and_validation_are_those_of_one_process(
+    plan: str, expected: Any, seen: Any
+) -> None:
+    one = expected[PLANS[plan]]
+    assert len({loss for loss in one["losses"]}) == 6
+    for rank in seen:
+        assert rank[plan]["losses"] == pytest.approx(one["losses"], abs=1e-5)
+        for found, right in zip(rank[plan]["evaluated"], one["evaluated"], strict=True):
+            assert found["loss"] == pytest.approx(right["loss"], abs=1e-5)
+            for row, wanted in zip(found["out"], right["out"], strict=True):
+                assert row == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_module_is_called_on_a_batch_of_another_size(plan: str, expected: Any, seen: Any) -> None:
+    one = expected[PLANS[plan]]
+    for rank in seen:
+        for found, right in zip(rank[plan]["module"], one["module"], strict=True):
+            assert len(found) == 6
+            for row, wanted in zip(found, right, strict=True):
+                assert row == pytest.approx(wanted, abs=1e-5)
+
+
+def test_parameters_on_stages_are_refused(seen: Any) -> None:
+    for rank in seen:
+        assert "on the stages of another plan" in rank["stages"]
+        assert "save a checkpoint" in rank["stages"]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("eager", "Model: called with a local tensor"),
+        ("trains", "has an optimizer"),
+        ("no graph", "got int"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(what: str, words: str, seen: Any) -> None:
+    for rank in seen:
+        assert words in rank["2x2"][what]
+        assert "\n" not in rank["2x2"][what]
