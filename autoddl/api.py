@@ -200,7 +200,8 @@ def optimize(
             that of each stage. "auto" chooses it, 1 included, and the mesh of each stage. Without it
             there is one stage, and more only where memory demands it.
         micro_batches: in so many equal parts the batch goes through the stages, and gradients are
-            summed up; chosen if not given. BatchNorm uses the statistics of each part.
+            summed up; as many as the graph itself accumulates over, or chosen if not given. BatchNorm
+            uses the statistics of each part.
         compute_stream: whether boxings are ops of the compute stream of CUDA devices (what OneFlow
             calls nccl_use_compute_stream), so that they take less memory and overlap with nothing.
             "auto" does so where plans don't fit into memory, or only slower ones, without.
@@ -231,6 +232,7 @@ def optimize(
     else:
         program = oneflow.capture(graph, *inputs, **kwargs)
         ranks = oneflow.cluster()
+        micro_batches = _accumulated(oneflow.accumulation_steps(graph), micro_batches)
         held = oneflow.held(graph)
         if held is not None:  # by a step that trains these parameters
             mesh = held[0] if mesh is None else mesh
@@ -250,6 +252,16 @@ def optimize(
             return choose.choose(asked)
 
     return Plan.of(make() if ranks is None else oneflow.agree(make))
+
+
+def _accumulated(own: int, asked: int | None) -> int | None:
+    """Return the number of micro-batches, which a graph that accumulates gradients has set."""
+    if own > 1 and asked not in (None, own):
+        raise AutoDDLError(
+            f"micro_batches: got {shown(asked)}, and the graph accumulates gradients over {own}; leave "
+            "one of them out"
+        )
+    return own if own > 1 else asked
 
 
 def _fixed(program: Program, states: Mapping[str, NdSbp]) -> dict[str, str]:

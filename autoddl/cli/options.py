@@ -59,9 +59,9 @@ class Ranks(click.ParamType):
     name = "ranks"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
-        fewest, _, most = value.partition(":")
+        fewest, colon, most = value.partition(":")
         try:
-            return int(fewest), int(most or fewest)
+            return int(fewest), int(most if colon else fewest)
         except ValueError:
             self.fail(f"{value!r} is not a valid integer, nor two such as 2:4", param, ctx)
 

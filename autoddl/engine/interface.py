@@ -101,6 +101,9 @@ class Engine(Protocol):
     def write_state(self, arrays: Mapping[str, Any], blocks: Sequence[str], path: str) -> None:
         """Write whole arrays as the engine's own state dict of a graph with these modules."""
 
+    def accumulation_steps(self, graph: Any) -> int:
+        """Return in how many micro-batches the user's graph cuts the batch."""
+
     def held(self, graph: Any) -> tuple[tuple[int, ...], Mapping[str, NdSbp]] | None:
         """Return the mesh and the states that a graph's variables have in the step of another graph."""
 

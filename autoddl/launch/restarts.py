@@ -55,8 +55,8 @@ def _check(job: LaunchJob, most: int, fewest: int) -> None:
         )
     if most and job.nnodes > 1:
         raise LaunchArgumentError(
-            f"max_restarts: got {most} with nnodes={shown(job.nnodes)}; a launcher starts the ranks of its "
-            "own node again, and others would wait; restart all nodes from outside"
+            f"max_restarts: got {most} with nnodes={shown(job.nnodes)}; a launcher starts the ranks of "
+            "its own node again, and others would wait; restart all nodes from outside"
         )
     if fewest != job.nproc_per_node and not 1 <= fewest < job.nproc_per_node:
         raise LaunchArgumentError(

@@ -66,6 +66,12 @@ class OneFlow:
 
         saved_state.write(arrays, blocks, path)
 
+    def accumulation_steps(self, graph: Any) -> int:
+        """See `reader.accumulation_steps`."""
+        from autoddl.engine.oneflow.capture import reader
+
+        return reader.accumulation_steps(graph)
+
     def held(self, graph: Any) -> tuple[tuple[int, ...], Mapping[str, NdSbp]] | None:
         """See `global_tensors.held`."""
         from autoddl.engine.oneflow.run import global_tensors

@@ -17,7 +17,8 @@ import numpy as np
 import oneflow as flow
 
 import autoddl
-from autoddl.engine.oneflow.capture.reader import neutral_name, program_of
+from autoddl.engine.oneflow.capture.op_names import neutral_name
+from autoddl.engine.oneflow.capture.reader import program_of
 from autoddl.engine.oneflow.capture.shadow import kept_gradients, shadow
 from autoddl.engine.oneflow.run.global_tensors import make_global
 from autoddl.engine.oneflow.run.job_writer import read_state

@@ -11,7 +11,8 @@ from typing import Any
 import oneflow as flow
 from oneflow.core.common import data_type_pb2
 
-from autoddl.engine.oneflow.capture import abstract
+from autoddl.engine.oneflow.capture import abstract, op_names
+from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.capture.shadow import device_type, kept_gradients, shadow, variables
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
@@ -40,12 +41,18 @@ def capture(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> Program:
                 f"graph {graph.name}: not built and no inputs given; pass example inputs "
                 "(autoddl.optimize(graph, x, y, …)) or call graph.build_graph(x, y) first"
             )
+        if accumulation_steps(graph) > 1:
+            raise AutoDDLError(
+                f"graph {graph.name}: built to accumulate gradients; pass example inputs "
+                "(autoddl.optimize(graph, x, y, …)), so that it is traced as the whole batch"
+            )
         return program_of(graph._full_job_proto, graph.name)
     held = [tensor for tensor in variables(graph) if tensor.is_global]
     if held:
         twin = traced_alone(graph, (inputs, kwargs), device_type(held[0]))
     else:
-        twin = traced(graph, *inputs, **kwargs)
+        with _accumulating(graph, 1):  # over micro-batches, which are the plan's
+            twin = traced(graph, *inputs, **kwargs)
     return program_of(twin._full_job_proto, twin.name)
 
 
@@ -75,7 +82,15 @@ def traced(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> flow.nn.Graph:
             f"graph {graph.name}: OneFlow can't trace it on these inputs: {reason.strip()}; "
             "run the graph once on one device to see the whole error"
         ) from error
+    op_names.neutralise(twin._full_job_proto)
     return twin
+
+
+def accumulation_steps(graph: flow.nn.Graph) -> int:
+    """Return over how many micro-batches a user's graph sums up gradients."""
+    proto = graph.config.proto
+    field = "num_gradient_accumulation_steps"
+    return int(getattr(proto, field)) if proto.HasField(field) else 1
 
 
 @contextmanager
@@ -84,7 +99,7 @@ def _accumulating(graph: flow.nn.Graph, count: int) -> Iterator[None]:
     proto = graph.config.proto
     kept = type(proto)()
     kept.CopyFrom(proto)
-    if count > 1:
+    if count != accumulation_steps(graph):
         graph.config.set_gradient_accumulation_steps(count)
     try:
         yield
@@ -94,14 +109,7 @@ def _accumulating(graph: flow.nn.Graph, count: int) -> Iterator[None]:
 
 def program_of(job: Any, graph_name: str) -> Program:
     """Return the Program of a full job proto; names that contain the graph's own are made neutral."""
-    reader = _JobReader(job, graph_name)
-    return reader.program()
-
-
-def neutral_name(name: str, graph_name: str) -> str:
-    """Return an op name without the graph's own: "_G_0_input.0.1_3" becomes "input.0.1"."""
-    match = re.fullmatch(rf"_{re.escape(graph_name)}_(input|output)\.(.*)_\d+", name)
-    return f"{match[1]}.{match[2]}" if match else name
+    return _JobReader(op_names.neutral(job), graph_name).program()
 
 
 class _JobReader:
@@ -187,9 +195,9 @@ class _JobReader:
         """Return the name of what the engine's scheduler makes, the same in all traces of a graph.
 
         Its numbers go on from trace to trace: the scheduler's own is left out, clipped gradients are
-        counted from 0 in the order in which they are read.
+        counted from 0 in the order in which they are read. What scales the loss is named after the graph.
         """
-        named, slash, rest = lbn.partition("/")
+        named, slash, rest = lbn.replace(f"-{self.graph_name}-", "-").partition("/")
         name, number = re.split(r"([-_]\d+)?$", named, maxsplit=1)[:2]
         if number is None or number[0] == "_":
             return f"{name}{slash}{rest}"

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from autoddl.engine.oneflow.capture import op_names
+
 INSERTED = ("unpack", "repeat", "acc", "pack")
-_SCALING = "Sys-DiffScale-ScalarMul-"
 
 
 def is_inserted(op: Any) -> bool:
     """Tell whether gradient accumulation added an op of a job."""
-    return _numbered(op) or op.name.startswith(_SCALING)
+    return _numbered(op) or op_names.scales_accumulated(op)
 
 
 def source(op: Any) -> str:
@@ -35,40 +36,7 @@ def rename(job: Any, built: Any) -> None:
     numbers = sorted({_number(op) for op in (*built.net.op, *job.net.op) if _numbered(op)})
     names = dict(_names(job, numbers))
 
-    def lbn(old: str) -> str:
-        op, slash, blob = old.partition("/")
-        return names.get(op, op) + slash + blob
-
-    for op in job.net.op:
-        op.name = names.get(op.name, op.name)
-        op.ctrl_in_op_name[:] = [names.get(n, n) for n in op.ctrl_in_op_name]
-        kind = op.WhichOneof("op_type")
-        if kind == "user_conf":
-            for ports in (op.user_conf.input, op.user_conf.output):
-                for port in ports.values():
-                    port.s[:] = [lbn(s) for s in port.s]
-        elif kind == "output_conf":
-            setattr(op.output_conf, "in", lbn(getattr(op.output_conf, "in")))
-    for group in job.placement.placement_group:
-        group.op_set.op_name[:] = [names.get(n, n) for n in group.op_set.op_name]
-    for group in job.placement.blob_placement_group:
-        for blob in group.lbi:
-            blob.op_name = names.get(blob.op_name, blob.op_name)
-    for module in job.module_name2module_conf.values():
-        module.ops[:] = [names.get(n, n) for n in module.ops]
-    if job.job_conf.HasField("train_conf"):  # to write into one that is not there makes it
-        train = job.job_conf.train_conf
-        train.loss_lbn[:] = [lbn(s) for s in train.loss_lbn]
-        for conf in train.optimizer_conf:
-            conf.variable_grad_lbns[:] = [lbn(s) for s in conf.variable_grad_lbns]
-    view = job.job_parallel_view_conf
-    for table in (
-        view.op_name2sbp_signature_conf,
-        view.op_name2nd_sbp_signature_conf,
-        view.op_name2is_local_parallel_view,
-    ):
-        _rekey(table, names.get)
-    _rekey(job.helper.lbn2logical_blob_desc, lbn)
+    op_names.rename(job, names)
 
 
 def micro_job(job: Any) -> Any:
@@ -116,22 +84,3 @@ def _number(op: Any) -> int:
 
 def _numbered(op: Any) -> bool:
     return op.WhichOneof("op_type") == "user_conf" and op.user_conf.op_type_name in INSERTED
-
-
-def _rekey(table: Any, name: Any) -> None:
-    """Give the entries of a protobuf map other keys."""
-    found: Mapping[str, Any] = {key: table[key] for key in table}
-    messages = {}
-    for key, value in found.items():
-        if hasattr(value, "CopyFrom"):
-            messages[key] = type(value)()
-            messages[key].CopyFrom(value)
-        else:
-            messages[key] = value
-    table.clear()
-    for key, value in messages.items():
-        new = name(key) or key
-        if hasattr(value, "CopyFrom"):
-            table[new].CopyFrom(value)
-        else:
-            table[new] = value

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from autoddl.engine.oneflow.capture.reader import neutral_name
+from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.run import accumulation
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue

@@ -8,14 +8,15 @@ model is not touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import oneflow as flow
 from oneflow.framework.tensor_tuple_util import convert_to_tensor_tuple
 from oneflow.nn.graph.util import ArgsTree
 
-from autoddl.engine.oneflow.capture.reader import program_of, traced_alone
+from autoddl.engine.oneflow.capture.op_names import neutral_name
+from autoddl.engine.oneflow.capture.reader import accumulation_steps, program_of, traced_alone
 from autoddl.engine.oneflow.capture.shadow import named_variables
 from autoddl.engine.oneflow.run import accumulation, plan_injection
 from autoddl.engine.oneflow.run.boxing_streams import streams
@@ -29,21 +30,26 @@ _native = flow._oneflow_internal
 
 Call = tuple[Any, Any]
 """Positional and keyword arguments of a graph."""
+Inputs = Mapping[str, flow.Tensor]
+"""The tensors among them, by their names in programs."""
 
 
 class PlannedGraph:
     """A compiled graph that follows a plan.
 
-    Call it with the arguments that the graph is called with, for each half of the batch if the plan
-    has halves: global tensors on the devices of the plan. It returns what the graph returns: the loss
-    on all ranks, as the mean over all micro-batches or halves; what else one of them returns on the
+    Call it with what the graph is called with, for each half of the batch if the plan has halves: global
+    tensors on the devices of the plan. It returns what the graph returns: the loss
+    on all ranks, as the mean over all micro-batches or halves, of each where the graph itself accumulates
+    gradients; what else one of them returns on the
     devices that make it, stacked or, with a batch dim, one behind the other. `native` is what OneFlow
     has compiled.
     """
 
-    def __init__(self, plan: PlanValue, graph: flow.nn.Graph, calls: Sequence[Call]) -> None:
-        self._plan = plan
-        self._twin, program = planned_job(plan, graph, calls[0])
+    def __init__(
+        self, plan: PlanValue, graph: flow.nn.Graph, call: Call, inputs: Sequence[Inputs]
+    ) -> None:
+        self._plan, self._as_user = plan, accumulation_steps(graph) > 1
+        self._twin, program = planned_job(plan, graph, call)
         job = self._twin._full_job_proto
         self._made = list(self._made_outputs(program))
         self._loss = program.loss
@@ -51,7 +57,7 @@ class PlannedGraph:
         variables = dict(named_variables(graph))
         names = [op.name for op in job.net.op if op.name in variables]
         self._variables = convert_to_tensor_tuple([variables[name] for name in names])
-        inputs, outputs = (
+        read, written = (
             [op.name for op in job.net.op if op.WhichOneof("op_type") == kind]
             for kind in ("input_conf", "output_conf")
         )
@@ -59,8 +65,9 @@ class PlannedGraph:
             self._twin.name, job.SerializeToString(), self._twin._job_id,
             self._twin._session._session_ctx,
         )  # fmt: skip
-        self.native.register_input_op_names_and_tensors(inputs, _flat(calls))
-        self.native.register_output_op_names_and_tensors(outputs, self._written)
+        self._read = [neutral_name(name, self._twin.name) for name in read]
+        self.native.register_input_op_names_and_tensors(read, self._in_turn(inputs))
+        self.native.register_output_op_names_and_tensors(written, self._written)
         self.native.register_variable_op_names_and_tensors(names, self._variables)
         self._twin._c_nn_graph = self.native
         with streams(compute_stream=plan.compute_stream):
@@ -71,10 +78,10 @@ class PlannedGraph:
         """Return the job proto that the engine has compiled."""
         return self._twin._compiled_job_proto
 
-    def __call__(self, calls: Sequence[Call]) -> Any:
+    def __call__(self, inputs: Sequence[Inputs]) -> Any:
         """Run one step."""
         graph = _native.nn.graph
-        graph.RunLazyNNGraph(_flat(calls), self._written, self._variables, self.native)
+        graph.RunLazyNNGraph(self._in_turn(inputs), self._written, self._variables, self.native)
         found = iter(self._returned())
         graph.SoftSyncNNGraphBuffers(self._written, self.native)
 
@@ -84,11 +91,17 @@ class PlannedGraph:
         tree = ArgsTree((self._twin._eager_outputs, {}), True, "output", None)
         return tree.map_leaf(leaf)[0][0]
 
+    def _in_turn(self, inputs: Sequence[Inputs]) -> Any:
+        """Return the inputs of all halves in the order in which the job has them."""
+        return convert_to_tensor_tuple(
+            [inputs[name.startswith(HALF)][name.removeprefix(HALF)] for name in self._read]
+        )
+
     def _made_outputs(self, program: Program) -> Iterator[tuple[str, flow.Tensor]]:
         """Make the tensors that the engine writes outputs to, on the devices that make these."""
         plan, whole = self._plan, [flow.sbp.broadcast] * self._plan.mesh.ndim
         places = placements(plan)
-        local = dict(zip(program.outputs, _flat([(self._twin._eager_outputs, {})]), strict=False))
+        local = dict(zip(program.outputs, _tensors((self._twin._eager_outputs, {})), strict=False))
         local |= {second(name): tensor for name, tensor in local.items()}
         for name in program.outputs:
             producer = program.producer.get(name)
@@ -106,7 +119,15 @@ class PlannedGraph:
             if name.startswith(HALF):
                 continue
             found = [t for t in (tensor, seconds.get(second(name))) if t is not None]
-            yield _joined(found, is_mean=self._plan.parted and name == self._loss)
+            whole = _joined(found)
+            yield self._of_all(whole) if self._plan.parted and name == self._loss else whole
+
+    def _of_all(self, losses: flow.Tensor) -> flow.Tensor:
+        """Return the losses of all parts of the batch on all ranks: their mean, if the plan parted it."""
+        everywhere = flow.placement(losses.placement.type, list(range(flow.env.get_world_size())))
+        with flow.no_grad():
+            found = losses if self._as_user else losses.mean()
+            return found.to_global(placement=everywhere, sbp=flow.sbp.broadcast)
 
 
 def planned_job(plan: PlanValue, graph: flow.nn.Graph, call: Call) -> tuple[flow.nn.Graph, Program]:
@@ -156,18 +177,13 @@ def _is_scheduler(op: Any) -> bool:
     return op.name.startswith("System-Train")
 
 
-def _flat(calls: Sequence[Call]) -> Any:
-    nodes = (node for call in calls for node in ArgsTree(call, False).iter_nodes())
-    return convert_to_tensor_tuple([node for node in nodes if isinstance(node, flow.Tensor)])
+def _tensors(call: Call) -> list[flow.Tensor]:
+    return [node for node in ArgsTree(call, False).iter_nodes() if isinstance(node, flow.Tensor)]
 
 
-def _joined(tensors: Sequence[flow.Tensor], *, is_mean: bool) -> flow.Tensor:
+def _joined(tensors: Sequence[flow.Tensor]) -> flow.Tensor:
     """Return one copy of what the halves return, or of what there is once."""
     with flow.no_grad():
-        whole = tensors[0].clone()
-        if len(tensors) > 1:
-            whole = flow.cat(list(tensors), dim=0) if tensors[0].ndim else flow.stack(list(tensors))
-        if not is_mean:
-            return whole
-        everywhere = flow.placement(whole.placement.type, list(range(flow.env.get_world_size())))
-        return whole.mean().to_global(placement=everywhere, sbp=flow.sbp.broadcast)
+        if len(tensors) == 1:
+            return tensors[0].clone()
+        return flow.cat(list(tensors), dim=0) if tensors[0].ndim else flow.stack(list(tensors))

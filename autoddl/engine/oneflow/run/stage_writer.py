@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autoddl.engine.oneflow.capture.reader import neutral_name
+from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.run import accumulation
 from autoddl.engine.oneflow.run.job_writer import JobWriter
 from autoddl.plan.value import PlanValue
@@ -158,18 +158,25 @@ class StageWriter:
         return self.stage_of[tensor if producer is None else producer.name]
 
     def _stages(self) -> dict[str, int]:
-        """Return the stages of ops by name; inserted ones and outputs are where their source is."""
+        """Return the stages of ops by name; inserted ones and outputs are where their source is.
+
+        What the engine puts between gradients and updates is where all that it reads is.
+        """
         writer, given = self.writer, self.stage_of
         found = {}
         for op in self.job.net.op:
-            name = neutral_name(op.name, writer.graph_name)
+            kind, names = op.WhichOneof("op_type"), [op.name]
             if accumulation.is_inserted(op):
-                name = writer.source(f"{op.name}/out_0").split("/")[0]
-            elif op.WhichOneof("op_type") == "output_conf":
-                name = writer.source(getattr(op.output_conf, "in")).split("/")[0]
-            name = neutral_name(name, writer.graph_name)
-            if name in given:
-                found[op.name] = given[name]
+                names = [writer.source(f"{op.name}/out_0").split("/")[0]]
+            elif kind == "output_conf":
+                names = [writer.source(getattr(op.output_conf, "in")).split("/")[0]]
+            elif kind == "user_conf" and op.name not in given:
+                read = (lbn for port in op.user_conf.input.values() for lbn in port.s)
+                names = [writer.source(lbn).split("/")[0] for lbn in read]
+            names = [neutral_name(name, writer.graph_name) for name in names]
+            stages = {given[name] for name in names if name in given}
+            if len(stages) == 1:
+                found[op.name] = stages.pop()
         return found
 
 

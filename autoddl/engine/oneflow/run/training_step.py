@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +13,18 @@ from oneflow.nn.graph.util import ArgsTree
 
 from autoddl.checkpoint import sharded_files
 from autoddl.engine.interface import Replan
+from autoddl.engine.oneflow.capture import op_names
 from autoddl.engine.oneflow.capture.shadow import device_type, modules, named_variables, variables
 from autoddl.engine.oneflow.run import plan_injection
 from autoddl.engine.oneflow.run.eager_calls import refuse_local_inputs
 from autoddl.engine.oneflow.run.evaluation import Evaluations
 from autoddl.engine.oneflow.run.global_tensors import make_global, placements, sbp_of, state_of
-from autoddl.engine.oneflow.run.planned_graph import Call, PlannedGraph
+from autoddl.engine.oneflow.run.planned_graph import Call, Inputs, PlannedGraph
 from autoddl.engine.oneflow.run.saved_state import SavedState
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
 from autoddl.plan.value import InputPlan, PlanValue
-from autoddl.sbp.rewrites.halves import second
+from autoddl.sbp.rewrites.halves import HALF, second
 from autoddl.sbp.state import NdSbp, broadcast
 
 logger = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ class OneFlowStep:
         self._inputs = {item.name: item for item in plan.inputs}
         make_global(graph, self._placement, self._states().__getitem__)
         refuse_local_inputs(graph)
-        # No reference to self: OneFlow takes graphs down on all ranks together, so that they have to go when
-        # the last name of a step does, not when some rank collects garbage.
+        # No reference to self: OneFlow takes graphs down on all ranks together, so that they have to go
+        # when the last name of a step does, not when some rank collects garbage.
         self._evaluations = Evaluations(
             replan, lambda plan, graph: OneFlowStep(plan, graph, replan)
         )
@@ -166,26 +166,37 @@ class OneFlowStep:
         return self.placements[self.plan.stage_of.get(name, 0)]
 
     def _run(self, args: Any, kwargs: Any, convert: Callable[[str, Any, int], Any]) -> Any:
-        def call(half: int) -> Call:
+        def converted(half: int) -> tuple[Call, Inputs]:
+            found: dict[str, flow.Tensor] = {}
+
             def leaf(node: Any) -> Any:
                 value = node.value()
                 if not isinstance(value, flow.Tensor):
                     return value
-                return convert(_neutral(node.prefix() + "_" + node.name()), value, half)
+                name = _input_name(node)
+                found[name] = convert(name, value, half)
+                return found[name]
 
-            return ArgsTree((args, kwargs), True, "input", None).map_leaf(leaf)
+            call = ArgsTree((args, kwargs), True, "input", None).map_leaf(leaf)
+            for name in self.plan.program.inputs:
+                if name not in found and half == 0 and not name.startswith(HALF):
+                    raise AutoDDLError(
+                        f"step: input {name} is missing; call it as the graph was called when it was "
+                        "planned"
+                    )
+            return call, found
 
-        calls = [call(half) for half in range(self._halves)]
+        calls, inputs = zip(*map(converted, range(self._halves)), strict=True)
         if self._running is None:
-            self._running = self._build(calls)
+            self._running = self._build(calls[0], inputs)
             if self._pending is not None:
                 self._pending(self._saved("load"))
                 self._pending = None  # it may hold a whole state dict
-        return self._running(calls)
+        return self._running(inputs)
 
-    def _build(self, calls: Sequence[Call]) -> PlannedGraph:
+    def _build(self, call: Call, inputs: Sequence[Inputs]) -> PlannedGraph:
         try:
-            running = PlannedGraph(self.plan, self.graph, calls)
+            running = PlannedGraph(self.plan, self.graph, call, inputs)
         except AutoDDLError:
             raise
         except Exception as error:
@@ -302,6 +313,7 @@ class OneFlowStep:
             )
 
 
-def _neutral(name: str) -> str:
-    match = re.fullmatch(r"input\.(.*)_\d+", name)
-    return f"input.{match[1]}" if match else name
+def _input_name(node: Any) -> str:
+    """Return the name that an argument has in programs."""
+    path, last = node.prefix().removeprefix("input."), node.name()
+    return f"input.{op_names.place(path, last)}"

@@ -277,17 +277,6 @@ def of_list(model: Any, batch: Any) -> Any:
     return squares(model, batch[0], batch[1])
 
 
-def with_number(rng: np.random.Generator) -> Batch:
-    (x, y), _ = rows(rng)
-    return (x, y, 0.5), {}
-
-
-def weighted(model: Any, x: Any, y: Any, weight: float) -> Any:
-    loss = weight * F.mse_loss(model(x), y)
-    loss.backward()
-    return loss
-
-
 def in_halves(graph: nn.Graph) -> None:
     graph.config.enable_amp(True)
 
@@ -310,7 +299,7 @@ def sharded(graph: nn.Graph) -> None:
 
 
 def checkpointed(graph: nn.Graph) -> None:
-    graph.model.to(nn.graph.GraphModule)[0].to(nn.graph.GraphModule).activation_checkpointing = True
+    graph.model[0].to(nn.graph.GraphModule).activation_checkpointing = True
 
 
 schedules = flow.optim.lr_scheduler
@@ -386,7 +375,6 @@ CASES: dict[str, Case] = {
     "only keywords": Case(batch=keywords_only, build=by_keywords),
     "a dict": Case(batch=in_dict, build=of_dict),
     "a list": Case(batch=in_list, build=of_list),
-    "a number": Case(batch=with_number, build=weighted),
 }
 
 

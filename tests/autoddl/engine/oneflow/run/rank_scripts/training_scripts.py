@@ -30,9 +30,12 @@ def trained(case, options):
 
 folder, seen = Path(sys.argv[1]), []
 for name, options in json.loads(sys.argv[2]):
+    print(f"{name} under {options}", flush=True)  # which one it was, should ranks be killed or hang
     try:
         seen.append(trained(CASES[name], options))
     except autoddl.AutoDDLError as error:
         seen.append(str(error))
+    except Exception as error:
+        seen.append(f"{type(error).__name__}: {error}")
     gc.collect()
 (folder / f"rank{flow.env.get_rank()}.json").write_text(json.dumps(seen))
