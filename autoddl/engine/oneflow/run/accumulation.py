@@ -15,6 +15,7 @@ from typing import Any
 
 from autoddl.engine.oneflow.capture import op_names
 
+_NONE = -1  # the number of an op whose name has none
 INSERTED = ("unpack", "repeat", "acc", "pack")
 
 
@@ -33,8 +34,13 @@ def rename(job: Any, built: Any) -> None:
 
     `built` is the job before the engine's passes, some of which drop ops that have been counted.
     """
-    numbers = sorted({_number(op) for op in (*built.net.op, *job.net.op) if _numbered(op)})
+    inserted = [op for op in (*built.net.op, *job.net.op) if _numbered(op)]
+    numbers = sorted({_number(op) for op in inserted} - {_NONE})
     names = dict(_names(job, numbers))
+    for op in job.net.op:  # what scales the loss is named after that
+        before, pinned, rest = op.name.partition("_out_0_pinned_")
+        if pinned and before in names:
+            names[op.name] = names[before] + pinned + rest
 
     op_names.rename(job, names)
 
@@ -79,7 +85,7 @@ def _names(job: Any, numbers: Sequence[int]) -> Iterator[tuple[str, str]]:
 
 def _number(op: Any) -> int:
     match = re.fullmatch(r".+-(\d+)", op.name)
-    return int(match[1]) if match else -1
+    return int(match[1]) if match else _NONE
 
 
 def _numbered(op: Any) -> bool:

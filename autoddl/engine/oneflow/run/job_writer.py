@@ -18,6 +18,9 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import OUTPUT, Reader, Redistribution
 from autoddl.sbp.state import NdSbp, Sbp, broadcast
 
+# Of the maxima of parts OneFlow 0.9 makes the sum: gradients whose largest is clipped get too small.
+_NEVER_CUT = ("multi_reduce_max_abs", "multi_reduce_min_abs")
+
 
 def read_state(message: Any) -> NdSbp:
     """Return the state that an NdSbp message of the engine holds."""
@@ -99,6 +102,14 @@ class JobWriter:
                 state = made[accumulation.source(op)]
                 made[f"{op.name}/out_0"] = state
                 write_signature(self.job, op.name, {"in_0": state, "out_0": state})
+
+    def set_whole(self, axes: int) -> None:
+        """Let ops that OneFlow would cut to wrong results read and make whole tensors."""
+        for op in self.job.net.op:
+            if op.WhichOneof("op_type") == "user_conf" and op.user_conf.op_type_name in _NEVER_CUT:
+                ports = (*op.user_conf.input.items(), *op.user_conf.output.items())
+                operands = [f"{name}_{i}" for name, port in ports for i in range(len(port.s))]
+                write_signature(self.job, op.name, dict.fromkeys(operands, broadcast(axes)))
 
     def source(self, lbn: str) -> str:
         """Return the blob that the ops of gradient accumulation hand on as `lbn`."""

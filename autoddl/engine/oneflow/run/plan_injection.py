@@ -28,6 +28,7 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
     for name, signature in plan.signatures.items():
         writer.set_signature(name, signature)
     writer.set_inserted(plan)
+    writer.set_whole(plan.mesh.ndim)
     staged.transfer()
     for number, redistribution in enumerate(plan.redistributions):
         staged.buffer_source(redistribution)

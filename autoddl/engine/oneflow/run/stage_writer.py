@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autoddl.engine.oneflow.capture.op_names import neutral_name
+from autoddl.engine.oneflow.capture.op_names import SCALING, neutral_name
 from autoddl.engine.oneflow.run import accumulation
 from autoddl.engine.oneflow.run.job_writer import JobWriter
 from autoddl.plan.value import PlanValue
@@ -114,6 +114,10 @@ class StageWriter:
         """
         for parameter in self.program.parameters:
             made = self.program.producer.get(parameter.gradient or "")
+            while made is not None and made.name.startswith(SCALING):  # that is done once per step
+                made = next(
+                    filter(None, (self.program.producer.get(t) for _, t in made.inputs)), None
+                )
             if made is None:
                 continue
             stage = self.stage_of[made.name]

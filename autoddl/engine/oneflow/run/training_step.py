@@ -288,6 +288,12 @@ class OneFlowStep:
                 f"start {plan.devices} ranks (python -m autoddl run --nproc-per-node "
                 f"{plan.devices} …) or plan for {world}"
             )
+        scaler = getattr(self.graph, "_grad_scaler", None)
+        if plan.micro_batches > 1 and isinstance(scaler, flow.amp.StaticGradScaler):
+            raise AutoDDLError(
+                f"graph {self.graph.name}: OneFlow has no StaticGradScaler with micro-batches, of which "
+                f"the plan has {plan.micro_batches}; use flow.amp.GradScaler, or plan without"
+            )
         names = {
             f"{name}.{path}"
             for name, module in zip(self.graph._blocks, modules(self.graph), strict=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import oneflow as flow
+from oneflow import nn
 
 import autoddl
 from tests.autoddl.engine.oneflow.run.training_cases import CASES, graph_of, leaves
@@ -21,11 +22,26 @@ STEPS = 10
 def trained(case, options):
     graph = graph_of(case)
     batches = [case.batch(np.random.default_rng(number)) for number in range(STEPS)]
-    run = graph
+    run = eagerly(graph) if case.eager else graph
     if options is not None:
         args, kwargs = batches[0]
         run = autoddl.optimize(graph, *args, **options, **kwargs).apply(graph)
     return [leaves(run(*args, **kwargs)) for args, kwargs in batches]
+
+
+def eagerly(graph):
+    """Return what does a step of a graph as its optimizer does it outside of graphs."""
+    model, optimizer = graph.model.to(nn.Module), graph._opts[0]["optim"]
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.clip_grad()
+        optimizer.step()
+        return loss
+
+    return step
 
 
 folder, seen = Path(sys.argv[1]), []
