@@ -23,5 +23,6 @@ def command(folder: Path, output: str) -> None:
 
     index = sharded_files.read_index(folder)
     arrays = {name: sharded_files.read(folder, index, name) for name in index.tensors}
-    engines.load(ONEFLOW).write_state(arrays, tuple(index.facts.get("blocks", ())), output)
+    blocks, graph = tuple(index.facts.get("blocks", ())), str(index.facts.get("graph", ""))
+    engines.load(ONEFLOW).write_state(arrays, blocks, graph, output)
     print(f"wrote {output}: {len(arrays)} tensors after {index.facts.get('steps', 0)} steps")

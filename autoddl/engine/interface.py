@@ -98,8 +98,10 @@ class Engine(Protocol):
     def signatures(self, program: Program, sizes: Collection[int]) -> OwnSignatures:
         """Ask about ops without a rule of autoddl's, on mesh axes of these sizes."""
 
-    def write_state(self, arrays: Mapping[str, Any], blocks: Sequence[str], path: str) -> None:
-        """Write whole arrays as the engine's own state dict of a graph with these modules."""
+    def write_state(
+        self, arrays: Mapping[str, Any], blocks: Sequence[str], graph: str, path: str
+    ) -> None:
+        """Write whole arrays as the engine's own state dict of a graph with these modules and name."""
 
     def accumulation_steps(self, graph: Any) -> int:
         """Return in how many micro-batches the user's graph cuts the batch."""

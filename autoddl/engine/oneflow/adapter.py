@@ -60,11 +60,13 @@ class OneFlow:
         """See `unknown_ops.ask`: a process of its own asks OneFlow."""
         return unknown_ops.ask(program, sizes)
 
-    def write_state(self, arrays: Mapping[str, Any], blocks: Sequence[str], path: str) -> None:
+    def write_state(
+        self, arrays: Mapping[str, Any], blocks: Sequence[str], graph: str, path: str
+    ) -> None:
         """See `saved_state.write`."""
         from autoddl.engine.oneflow.run import saved_state
 
-        saved_state.write(arrays, blocks, path)
+        saved_state.write(arrays, blocks, graph, path)
 
     def accumulation_steps(self, graph: Any) -> int:
         """See `reader.accumulation_steps`."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 SCALING = "Sys-DiffScale-ScalarMul-"
+_SCALER = "System-Train-DynamicLossScale"
 
 
 def neutral_name(name: str, graph_name: str) -> str:
@@ -27,6 +28,16 @@ def place(path: str, last: str) -> str:
     The key tells tensors apart where calls give them in another order.
     """
     return f"{path.rpartition('.')[0]}.{last}" if last.isidentifier() else path
+
+
+def state_name(name: str, graph_name: str = "") -> str:
+    """Return the name of a state of loss scaling with the name of a graph in it, or with none.
+
+    "System-Train-DynamicLossScale-Train_0-LossScale" is "System-Train-DynamicLossScale-LossScale" in
+    programs and checkpoints, since graphs are numbered. Other names stay.
+    """
+    match = re.fullmatch(rf"({_SCALER})-(?:.*-)?(LossScale|GoodStepCounter)", name)
+    return "-".join(filter(None, (match[1], graph_name, match[2]))) if match else name
 
 
 def neutral(job: Any) -> Any:

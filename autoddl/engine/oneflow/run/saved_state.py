@@ -22,6 +22,7 @@ import oneflow as flow
 from autoddl import store
 from autoddl.checkpoint import sharded_files
 from autoddl.checkpoint.sharded_files import Array, Entry, Index, Shard, Slices
+from autoddl.engine.oneflow.capture import op_names
 from autoddl.engine.oneflow.capture.shadow import named_variables
 from autoddl.engine.oneflow.run.agree import bytes_of, text_of, text_of_rank_0, world_size
 from autoddl.engine.oneflow.run.global_tensors import coordinate, mesh_shape, state_of
@@ -36,8 +37,8 @@ class SavedState:
     """The tensors of a graph and of what runs it; `native` is OneFlow's compiled graph."""
 
     def __init__(self, graph: flow.nn.Graph, native: Any) -> None:
-        self.blocks = tuple(graph._blocks)
-        own = native.additional_var_names, native.additional_var_tensors
+        self.blocks, self.graph = tuple(graph._blocks), str(graph.name)
+        own = map(op_names.state_name, native.additional_var_names), native.additional_var_tensors
         self.tensors: dict[str, flow.Tensor] = dict(named_variables(graph))
         self.tensors |= dict(zip(*own, strict=True))
 
@@ -57,7 +58,9 @@ class SavedState:
                 array = found.setdefault(name, np.empty(shape, dtype=dtype))
                 slices = tuple([slice(*ends) for ends in span])
                 array[slices] = part.reshape(array[slices].shape)
-        return nested({name: flow.tensor(array) for name, array in found.items()}, self.blocks)
+        return nested(
+            {n: flow.tensor(array) for n, array in found.items()}, self.blocks, self.graph
+        )
 
     def take(self, values: Mapping[str, Any]) -> None:
         """Give all tensors the values of a state dict of whole tensors, nested or not.
@@ -92,7 +95,7 @@ class SavedState:
             failure = _said(error, folder)
         try:
             told = _together(failure, msgspec.to_builtins(entries))
-            own = {"blocks": list(self.blocks), "steps": steps, **facts}
+            own = {"blocks": list(self.blocks), "graph": self.graph, "steps": steps, **facts}
             if rank == 0:
                 parts = [msgspec.convert(each, dict[str, Entry]) for each in told]
                 try:
@@ -183,10 +186,11 @@ def _together(failure: str | None, said: Any = None) -> list[Any]:
     return [each for _, each in told]
 
 
-def nested(values: Mapping[str, Any], blocks: Sequence[str]) -> dict[str, Any]:
+def nested(values: Mapping[str, Any], blocks: Sequence[str], graph: str) -> dict[str, Any]:
     """Return values by module of the graph, and then by name, as `graph.state_dict()` has them.
 
-    States of optimizers stay at the top: their names are no path in a module.
+    States of optimizers stay at the top: their names are no path in a module. So do those of loss
+    scaling, which have the graph's name.
     """
     found: dict[str, Any] = {block: {} for block in blocks}
     for name, value in values.items():
@@ -194,11 +198,11 @@ def nested(values: Mapping[str, Any], blocks: Sequence[str]) -> dict[str, Any]:
         if block in blocks and "-" not in rest.rpartition(".")[2]:
             found[block][rest] = value
         else:
-            found[name] = value
+            found[op_names.state_name(name, graph)] = value
     return found
 
 
-def write(arrays: Mapping[str, Array], blocks: Sequence[str], path: str) -> None:
+def write(arrays: Mapping[str, Array], blocks: Sequence[str], graph: str, path: str) -> None:
     """Write whole arrays as a state dict that `flow.load` and `graph.load_state_dict` take: a folder.
 
     Raises:
@@ -211,7 +215,7 @@ def write(arrays: Mapping[str, Array], blocks: Sequence[str], path: str) -> None
     beside = f"{path}.{os.getpid()}"
     tensors = {name: flow.tensor(array) for name, array in arrays.items()}
     try:
-        flow.save(nested(tensors, blocks), beside)
+        flow.save(nested(tensors, blocks, graph), beside)
         os.replace(beside, path)
     except OSError as error:
         shutil.rmtree(beside, ignore_errors=True)
@@ -227,7 +231,7 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping):
             found |= {f"{name}.{inner}": tensor for inner, tensor in value.items()}
         else:
-            found[name] = value
+            found[op_names.state_name(name)] = value
     return found
 
 

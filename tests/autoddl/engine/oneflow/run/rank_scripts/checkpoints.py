@@ -9,6 +9,7 @@ FOLDER/<mode>-<case>.npz.
 import gc
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -48,6 +49,7 @@ CASES = {
         lambda p: flow.optim.Adam(p, lr=0.01),
         lambda o: flow.optim.lr_scheduler.CosineAnnealingLR(o, STEPS),
     ),
+    "scaled": (lambda p: flow.optim.Adam(p, lr=0.01), None),
     "momentum": (lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9), None),
 }
 
@@ -68,12 +70,18 @@ def graph_of(case):
                 self.add_optimizer(optimizer)
             else:
                 self.add_optimizer(optimizer, lr_sch=schedule(optimizer))
+            if case == "scaled":
+                self.config.enable_amp(True)
+                self.set_grad_scaler(flow.amp.GradScaler(init_scale=64.0, growth_interval=3))
 
         def build(self, x, y):
             loss = nn.functional.mse_loss(self.model(x), y)
             loss.backward()
             return loss
 
+    Train.__name__ = (
+        case.capitalize()
+    )  # OneFlow counts the graphs of a name, and states of scalers have it
     return Train()
 
 
@@ -89,7 +97,8 @@ def loss_of(tensor):
 def write(case, losses, state):
     if flow.env.get_rank() == 0:
         values = {name: value.numpy() for name, value in state["model"].items()}
-        values |= {name: value.numpy() for name, value in state.items() if name != "model"}
+        own = {name: value.numpy() for name, value in state.items() if name != "model"}
+        values |= {re.sub(r"-Scaled_\d+-", "-", name): value for name, value in own.items()}
         np.savez(folder / f"{mode}-{case}.npz", losses=losses, **values)
 
 
