@@ -50,14 +50,17 @@ def check_writable(path: Path | None) -> None:
     """
     if path is None:
         return
-    fresh = not path.exists()
+    fresh = not exists(path)
     try:
         with path.open("a"):
             pass
         if fresh:
             path.unlink()
-    except OSError as error:
-        raise AutoDDLError(f"output file {path}: {error.strerror}; give another with -o") from None
+    except (OSError, ValueError) as error:  # ValueError: NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise AutoDDLError(
+            f"output file {told(path)}: {one_line(reason)}; give another with -o"
+        ) from None
 
 
 def told(path: object) -> str:

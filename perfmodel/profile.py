@@ -319,7 +319,7 @@ def _read(source: str | Path) -> Profile:
         return signed_files.verified(text, from_json, where=where, remedy=AGAIN)
     if not store.exists(source):
         raise AutoDDLError(
-            f"profile {shown(str(source))}: no such file and no bundled profile of that name; "
+            f"profile {shown(str(source), 150)}: no such file and no bundled profile of that name; "
             f"bundled: {', '.join(bundled())}; measure one with `python -m autoddl fit-network -o FILE`"
         )
     return signed_files.read(source, from_json, what="profile file", remedy=AGAIN)

@@ -13,7 +13,7 @@ from rich.table import Table
 from autoddl import store
 from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for, profile_with
 from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
-from autoddl.cli.options import MEASURING, Listed
+from autoddl.cli.options import MEASURING, RANKS, Listed
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
 from autoddl.errors import AutoDDLError
@@ -34,7 +34,7 @@ def _op_type(name: str) -> str:
 
 
 @click.command("fit-device")
-@click.option("--nproc-per-node", type=int, required=True, metavar="N", help="ranks")
+@click.option("--nproc-per-node", type=RANKS, required=True, metavar="N", help="ranks")
 @click.option(
     "--ops",
     type=Listed(_op_type),

@@ -18,7 +18,7 @@ from autoddl.calibrate.network.link_fits import LinkFits, fits_of, profile_of, r
 from autoddl.calibrate.probe_launches import probe_job
 from autoddl.cli.app import tell
 from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
-from autoddl.cli.options import MEASURING, NODES, POSITIVE, Listed, fields_of
+from autoddl.cli.options import MEASURING, NODES, POSITIVE, RANKS, Listed, fields_of
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
 from autoddl.launch.job import LaunchJob
@@ -28,6 +28,7 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.units import BINARY_BYTES, quantity
 
 _PREFIX = "autoddl fit-network"
+MOST_ITERATIONS = 1 << 20  # a budget ends them long before
 
 
 def size(text: str) -> int:
@@ -39,7 +40,7 @@ def size(text: str) -> int:
 
 
 @click.command("fit-network")
-@click.option("--nproc-per-node", type=int, metavar="N", help="ranks on each node")
+@click.option("--nproc-per-node", type=RANKS, metavar="N", help="ranks on each node")
 @NODES
 @click.option("--master-port", type=int, metavar="PORT", help="the first of some free ports there")
 @click.option("-b", "--minbytes", type=size, help="smallest message, e.g. 8K (16K)")
@@ -49,7 +50,7 @@ def size(text: str) -> int:
     "-n",
     "--iters",
     "iterations",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MOST_ITERATIONS),
     metavar="N",
     help=f"repetitions of a case, as far as the budget allows ({link_cases.ITERATIONS})",
 )
@@ -57,7 +58,7 @@ def size(text: str) -> int:
     "-w",
     "--warmup-iters",
     "warm_up",
-    type=click.IntRange(0),
+    type=click.IntRange(0, MOST_ITERATIONS),
     metavar="N",
     help=f"repetitions before those ({link_cases.WARM_UP})",
 )
@@ -149,8 +150,10 @@ def settings_of(options: SimpleNamespace) -> LinkSettings:
         raise click.UsageError("Missing option '--nproc-per-node'.")
     sizes = link_cases.QUICK_SIZES if options.quick else link_cases.SIZES
     if (options.minbytes, options.maxbytes, options.stepfactor) != (None, None, None):
-        least, most = options.minbytes or sizes[0], options.maxbytes or sizes[-1]
-        sizes = sizes_of(least, most, options.stepfactor or 4.0)
+        least = sizes[0] if options.minbytes is None else options.minbytes
+        most = sizes[-1] if options.maxbytes is None else options.maxbytes
+        factor = 4.0 if options.stepfactor is None else options.stepfactor
+        sizes = sizes_of(least, most, factor)
     asked = fields_of(LinkSettings, options)
     return LinkSettings(**asked | {"sizes": sizes, "device": options.device is None})
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from types import SimpleNamespace
 from typing import Any
 
 import click
+
+from autoddl.launch.job import MOST_NODES, MOST_RANKS
 
 Decorator = Callable[[Any], Any]
 
@@ -18,7 +21,9 @@ def with_options(*options: Decorator) -> Decorator:
 
 
 NODES = with_options(
-    click.option("--nnodes", type=int, default=1, metavar="N", help="nodes (1)"),
+    click.option(
+        "--nnodes", type=click.IntRange(1, MOST_NODES), default=1, metavar="N", help="nodes (1)"
+    ),
     click.option("--node-rank", type=int, default=0, metavar="K", help="this node, from 0"),
     click.option(
         "--master-addr", default="127.0.0.1", metavar="HOST", help="where others reach node 0"
@@ -32,7 +37,19 @@ NODES = with_options(
 )
 """Of commands that start ranks on several nodes; all are fields of LaunchJob."""
 
-POSITIVE = click.FloatRange(0, min_open=True)
+
+class _Positive(click.FloatRange):
+    """A number above 0, without what is none (nan), of which click says that it is in any range."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
+POSITIVE = _Positive(0, min_open=True)
+RANKS = click.IntRange(1, MOST_RANKS)
 MEASURING = with_options(
     click.option("--json", "as_json", is_flag=True, help="print the profile instead of a table"),
     click.option("--fresh", is_flag=True, help="forget the results of an interrupted run"),

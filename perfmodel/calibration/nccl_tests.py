@@ -20,6 +20,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from autoddl import store
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration.alpha_beta import Point
@@ -135,10 +136,11 @@ def profile_of(
 
 
 def _read(file: Path) -> str:
+    where = f"nccl-tests file {store.told(file)}"
     try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise AutoDDLError(f"nccl-tests file {file}: can't be read ({error})") from None
+        return store.content(file, where, "name what nccl-tests printed").decode()
+    except UnicodeDecodeError as error:
+        raise AutoDDLError(f"{where}: no text ({error.reason}); name what nccl-tests printed") from None
 
 
 def _device(gpu: str) -> Device:

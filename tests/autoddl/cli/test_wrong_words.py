@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,7 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("run", "--timeout"): [*SECONDS, "0"],
     ("run", "--share-cores"): ODD,
     ("run", "--log-dir"): ["file.txt", "nul\0", LONG, "file.txt/x"],
-    ("fit-network", "--nproc-per-node"): [*WHOLE, "0", "1"],
+    ("fit-network", "--nproc-per-node"): [*WHOLE, "0"],
     ("fit-network", "--nnodes"): [*WHOLE, "0"],
     ("fit-network", "--minbytes"): [*ODD, "", "-1", "nan", "0", "1T"],
     ("fit-network", "--maxbytes"): [*ODD, "", "-1", "nan", "0", "1"],
@@ -104,9 +105,19 @@ def _names() -> set[str]:
     return {str(path) for path in Path().rglob("*")}
 
 
+def _too_long(number: int, frame: object) -> None:
+    raise TimeoutError("it hangs")
+
+
 def _refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     begin = time.monotonic()
-    code = app.main(words)
+    before = signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(2 * int(LIMIT_S))
+    try:
+        code = app.main(words)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
     said = capsys.readouterr().err.splitlines()
     short = [word[:50] for word in words]
     assert code == 2, (short, code, said)
