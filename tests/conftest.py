@@ -42,6 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="of a parametrised test run N cases at most, from the first to the last",
     )
+    parser.addoption(
+        "--all-scripts",
+        action="store_true",
+        help="run every kind of training script under every plan, not each under one (2 more minutes)",
+    )
 
 
 def pytest_collection(session: pytest.Session) -> None:

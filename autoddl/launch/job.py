@@ -177,9 +177,10 @@ def _check_command(command: tuple[str, ...]) -> None:
         return
     if first.startswith("-"):
         raise LaunchArgumentError(f"command: got {shown(first)} where a script should be; {what}")
-    if not _is_file(Path(first)):
+    wrong = _wrong_script(Path(first))
+    if wrong:
         raise LaunchArgumentError(
-            f"script {shown(first, 100)} is no file in {shown(os.getcwd(), 100)}; {what}, without the "
+            f"script {shown(first, 100)} {wrong} in {shown(os.getcwd(), 100)}; {what}, without the "
             "interpreter"
         )
     if Path(first).resolve() == Path(sys.executable).resolve():
@@ -188,11 +189,14 @@ def _check_command(command: tuple[str, ...]) -> None:
         )
 
 
-def _is_file(path: Path) -> bool:
+def _wrong_script(path: Path) -> str:
+    """Return what is wrong with a script, which may be a pipe, too."""
     try:
-        return path.exists() and not path.is_dir()  # a pipe may hold a script, too
+        if path.is_dir():
+            return "is a folder"
+        return "" if path.exists() else "does not exist"
     except OSError:  # too long a name
-        return False
+        return "does not exist"
 
 
 def _check_ranks(job: LaunchJob) -> None:

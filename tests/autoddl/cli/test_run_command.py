@@ -41,7 +41,7 @@ def test_module_form(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 BAD = {
-    "--nproc-per-node 0 SCRIPT": "nproc_per_node: got 0, must be 1 or more",
+    "--nproc-per-node 0 SCRIPT": "nproc_per_node: got 0; allowed are 1 to 1024",
     "--nproc-per-node two SCRIPT": "Invalid value for '--nproc-per-node': 'two' is not a valid integer",
     "--nproc-per-node": "Option '--nproc-per-node' requires an argument",
     "SCRIPT": "Missing option '--nproc-per-node'",
@@ -50,14 +50,14 @@ BAD = {
     "--nproc-per-node 2 missing.py": "script 'missing.py' does not exist in ",
     "--nproc-per-node 2 PYTHON SCRIPT": "command: starts with the interpreter",
     "--nproc-per-node 2 --bogus 1 SCRIPT": "No such option '--bogus'",
-    "--nproc-per-node 2 --nnodes 0 SCRIPT": "nnodes: got 0",
+    "--nproc-per-node 2 --nnodes 0 SCRIPT": "Invalid value for '--nnodes': 0 is not in the range",
     "--nproc-per-node 2 --nnodes 2 SCRIPT": "master_port: missing with nnodes=2",
     "--nproc-per-node 2 --node-rank 1 SCRIPT": "node_rank: got 1, allowed with nnodes=1 are 0 to 0",
     "--nproc-per-node 2 --nnodes 2 --node-rank -1 --master-port 9 SCRIPT": "node_rank: got -1",
     "--nproc-per-node 2 --master-port 70000 SCRIPT": "master_port: got 70000, allowed are 1 to",
     "--nproc-per-node 2 --master-port PORT SCRIPT": "master_port: PORT is in use on this machine",
-    "--nproc-per-node 2 --timeout -3 SCRIPT": "timeout: got -3.0, allowed are",
-    "--nproc-per-node 2 --timeout nan SCRIPT": "timeout: got nan, allowed are",
+    "--nproc-per-node 2 --timeout -3 SCRIPT": "timeout: got -3.0; allowed are",
+    "--nproc-per-node 2 --timeout nan SCRIPT": "timeout: got nan; allowed are",
     "--nproc-per-node 2 --log-dir SCRIPT SCRIPT": "log_dir: cannot write to ",
 }
 

@@ -1,7 +1,8 @@
-"""Run training scripts for ten steps each: `training_scripts.py FOLDER CASES`.
+"""Run training scripts for ten steps each: `training_scripts.py FOLDER PLANS HOW`.
 
-CASES is JSON: pairs of a case and the options of its plan, null for one process without autoddl. Writes
-what each step returned, or the line of the error, as rank<N>.json.
+PLANS is JSON: the options of plans by name, null for one process without autoddl. HOW is "all", for all
+cases under every plan, or "in turn", for each case under another plan than the next. Writes what each
+step returned, or the line of the error, by plan and case as rank<N>.json.
 """
 
 import gc
@@ -44,14 +45,18 @@ def eagerly(graph):
     return step
 
 
-folder, seen = Path(sys.argv[1]), []
-for name, options in json.loads(sys.argv[2]):
-    print(f"{name} under {options}", flush=True)  # which one it was, should ranks be killed or hang
-    try:
-        seen.append(trained(CASES[name], options))
-    except autoddl.AutoDDLError as error:
-        seen.append(str(error))
-    except Exception as error:
-        seen.append(f"{type(error).__name__}: {error}")
-    gc.collect()
+folder, plans, how = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+seen = {plan: {} for plan in plans}
+for number, (name, case) in enumerate(CASES.items()):
+    for place, (plan, options) in enumerate(plans.items()):
+        if how != "all" and number % len(plans) != place:
+            continue
+        print(
+            f"{name} under {plan}", flush=True
+        )  # which one it was, should ranks be killed or hang
+        try:
+            seen[plan][name] = trained(case, options)
+        except autoddl.AutoDDLError as error:
+            seen[plan][name] = str(error)
+        gc.collect()
 (folder / f"rank{flow.env.get_rank()}.json").write_text(json.dumps(seen))

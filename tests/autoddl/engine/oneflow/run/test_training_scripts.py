@@ -1,0 +1,80 @@
+"""Training scripts of all kinds train as on one process; each under one of several plans in turn.
+
+`pytest --all-scripts` runs each under every plan.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.on_ranks import on_ranks, seen_by
+
+pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
+
+SCRIPT = Path(__file__).parent / "rank_scripts" / "training_scripts.py"
+STAGES = "two stages"
+PLANS: dict[str, Any] = {
+    "4": {"mesh": "4"},
+    "2x2": {"mesh": "2x2"},
+    STAGES: {"mesh": "2", "pipeline": 2, "micro_batches": 2},
+}
+# What README and docs/limits.md list: it is refused in one line, or has other numbers.
+REFUSED = ("static scaler", "scaler and clipping")
+OTHER_NUMBERS = ("BatchNorm",)
+
+
+@pytest.fixture(scope="module")
+def every(request: pytest.FixtureRequest) -> bool:
+    """Tell whether each case runs under every plan."""
+    return bool(request.config.getoption("--all-scripts"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return what the steps returned on one process, by case."""
+    folder = tmp_path_factory.mktemp("one")
+    on_ranks(SCRIPT, folder, json.dumps({"one": None}), "all", ranks=1)
+    return seen_by(1, folder)[0]["one"]
+
+
+@pytest.fixture(scope="module")
+def seen(every: bool, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return what the steps returned on each of four ranks, by plan and case."""
+    folder = tmp_path_factory.mktemp("four")
+    on_ranks(SCRIPT, folder, json.dumps(PLANS), "all" if every else "in turn", ranks=4)
+    return seen_by(4, folder)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_ten_steps_are_those_of_one_process(plan: str, seen: Any, alone: Any, every: bool) -> None:
+    assert len(alone) >= 50
+    for rank in seen:
+        assert len(rank[plan]) >= (len(alone) if every else len(alone) // len(PLANS))
+        wrong = {case: _wrong(plan, case, rank[plan][case], alone[case]) for case in rank[plan]}
+        assert not any(wrong.values()), {case: what for case, what in wrong.items() if what}
+
+
+def _wrong(plan: str, case: str, found: Any, expected: Any) -> str:
+    """Return what is wrong with what the steps of a script returned; nothing if that is right."""
+    if plan == STAGES and case in REFUSED:
+        refused = "use flow.amp.GradScaler, or plan without" in found and "\n" not in found
+        return "" if refused else f"not refused: {found}"
+    if not isinstance(found, list) or len(found) != 10:
+        return str(found)
+    within = 1e-2 if plan == STAGES and case in OTHER_NUMBERS else 1e-5
+    for number, (returned, right) in enumerate(zip(found, expected, strict=True)):
+        for tensor, wanted in zip(returned, right, strict=True):
+            both = len(wanted) == 1 and len(tensor) == 2  # no loss: one of each micro-batch
+            whole = [sum(tensor) / 2] if both else tensor
+            if whole != pytest.approx(wanted, abs=within):
+                return f"step {number}: {whole[:3]}, not {wanted[:3]}"
+    return ""
+
+
+def test_losses_change_from_step_to_step(alone: Any) -> None:
+    for case, steps in alone.items():
+        assert len({step[0][0] for step in steps}) == 10, case
