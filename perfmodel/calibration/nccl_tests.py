@@ -140,7 +140,9 @@ def _read(file: Path) -> str:
     try:
         return store.content(file, where, "name what nccl-tests printed").decode()
     except UnicodeDecodeError as error:
-        raise AutoDDLError(f"{where}: no text ({error.reason}); name what nccl-tests printed") from None
+        raise AutoDDLError(
+            f"{where}: no text ({error.reason}); name what nccl-tests printed"
+        ) from None
 
 
 def _device(gpu: str) -> Device:
