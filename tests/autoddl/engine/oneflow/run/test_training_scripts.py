@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.on_ranks import on_ranks, seen_by
+from autoddl import store
+from autoddl.launch.launcher import launch
+from tests.support.on_ranks import environment, on_ranks
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
 SCRIPT = Path(__file__).parent / "rank_scripts" / "training_scripts.py"
+# OneFlow 0.9 crashes or hangs where a call of a graph ends before it is in its queue: on one process that
+# is so once in some thousand of these calls. What is done by then is kept.
+ATTEMPTS, HANGS_S = 8, 40.0
 STAGES = "two stages"
 PLANS: dict[str, Any] = {
     "4": {"mesh": "4"},
@@ -37,8 +42,11 @@ def every(request: pytest.FixtureRequest) -> bool:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return what the steps returned on one process, by case."""
     folder = tmp_path_factory.mktemp("one")
-    on_ranks(SCRIPT, folder, json.dumps({"one": None}), "all", ranks=1)
-    return seen_by(1, folder)[0]["one"]
+    words = [str(SCRIPT), str(folder), json.dumps({"one": None}), "all"]
+    for _ in range(ATTEMPTS):
+        if launch(words, nproc_per_node=1, timeout_s=HANGS_S, env=environment()).ok:
+            break
+    return _seen(folder, 0)["one"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +54,15 @@ def seen(every: bool, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return what the steps returned on each of four ranks, by plan and case."""
     folder = tmp_path_factory.mktemp("four")
     on_ranks(SCRIPT, folder, json.dumps(PLANS), "all" if every else "in turn", ranks=4)
-    return seen_by(4, folder)
+    return [_seen(folder, rank) for rank in range(4)]
+
+
+def _seen(folder: Path, rank: int) -> dict[str, dict[str, Any]]:
+    """Return what a rank has written, by plan and case."""
+    found: dict[str, dict[str, Any]] = {}
+    for plan, case, steps in store.read(folder / f"rank{rank}.jsonl")[0].values():
+        found.setdefault(plan, {})[case] = steps
+    return found
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -1,8 +1,9 @@
 """Run training scripts for ten steps each: `training_scripts.py FOLDER PLANS HOW`.
 
 PLANS is JSON: the options of plans by name, null for one process without autoddl. HOW is "all", for all
-cases under every plan, or "in turn", for each case under another plan than the next. Writes what each
-step returned, or the line of the error, by plan and case as rank<N>.json.
+cases under every plan, or "in turn", for each case under another plan than the next. Adds what each
+step returned, or the line of the error, to rank<N>.jsonl, a line for each plan and case; what is there
+already is not run again.
 """
 
 import gc
@@ -15,6 +16,7 @@ import oneflow as flow
 from oneflow import nn
 
 import autoddl
+from autoddl import store
 from tests.autoddl.engine.oneflow.run.training_cases import CASES, graph_of, leaves
 
 STEPS = 10
@@ -46,17 +48,19 @@ def eagerly(graph):
 
 
 folder, plans, how = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
-seen = {plan: {} for plan in plans}
+file = folder / f"rank{flow.env.get_rank()}.jsonl"
+file.touch()
+done = {(plan, name) for plan, name, _ in store.read(file)[0].values()}
 for number, (name, case) in enumerate(CASES.items()):
     for place, (plan, options) in enumerate(plans.items()):
-        if how != "all" and number % len(plans) != place:
+        if (plan, name) in done or (how != "all" and number % len(plans) != place):
             continue
         print(
             f"{name} under {plan}", flush=True
         )  # which one it was, should ranks be killed or hang
         try:
-            seen[plan][name] = trained(case, options)
+            seen = trained(case, options)
         except autoddl.AutoDDLError as error:
-            seen[plan][name] = str(error)
+            seen = str(error)
+        store.append(file, [plan, name, seen])
         gc.collect()
-(folder / f"rank{flow.env.get_rank()}.json").write_text(json.dumps(seen))
