@@ -70,9 +70,8 @@ def run(command: click.Command, words: Sequence[str], *, prog: str, prefix: str)
     """Run a command, which `prog` calls, and return its exit code; `prefix` is what errors begin with.
 
     Exit codes: what the command returns, 0 for None; 2 for bad input, a full disk and the like; 70 for a
-    mistake of autoddl (EX_SOFTWARE of sysexits.h); 124
-    after a time limit; 130 after Ctrl-C; else that of the rank that failed first (128 + signal if a
-    signal killed it).
+    mistake of autoddl (EX_SOFTWARE of sysexits.h); 124 after a time limit; 130 after Ctrl-C; else that
+    of the rank that failed first (128 + signal if a signal killed it).
     """
     try:
         with reported(prefix):

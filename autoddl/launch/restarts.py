@@ -18,7 +18,7 @@ from autoddl.errors import shown
 from autoddl.launch.job import LaunchArgumentError, LaunchJob, LaunchResult, checked
 from autoddl.launch.supervise import supervise
 
-MOST_RESTARTS = 1 << 20
+MOST_RESTARTS = 1 << 20  # more is a slip of the finger
 RESTARTS = "AUTODDL_RESTARTS"
 """A variable of the ranks: how often the job was started again."""
 

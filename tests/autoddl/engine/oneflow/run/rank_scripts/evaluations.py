@@ -14,6 +14,7 @@ from oneflow import nn
 
 import autoddl
 from experiments.models.training import seed_weights
+from tests.support.refusals import refusal
 
 STEPS, EVERY, BATCH = 6, 2, 16
 COUPLED, APART = "coupled", "apart"
@@ -108,14 +109,6 @@ def trained(apart, options):
         seen["trains"] = refusal(lambda: step.evaluate(train, *batch(0)))
         seen["no graph"] = refusal(lambda: step.evaluate(3, *batch(0)))
     return seen
-
-
-def refusal(action):
-    try:
-        action()
-    except autoddl.AutoDDLError as error:
-        return str(error)
-    return "no error"
 
 
 folder, rank = Path(sys.argv[1]), flow.env.get_rank()

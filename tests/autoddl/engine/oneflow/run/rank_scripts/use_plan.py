@@ -23,6 +23,7 @@ from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.solvers.random_sampling import random_assignment
 from experiments.models import gpt, mlp
 from experiments.models.training import OPTIMIZERS, seed_weights
+from tests.support.refusals import refusal
 
 RANKS = 4
 SIZES = {**gpt.SIZES["toy"], "layers": 1}
@@ -52,14 +53,6 @@ def one_process(steps):
         optimizer.zero_grad()
         losses.append(float(loss.numpy()))
     return losses, {name: p.numpy().copy() for name, p in model.named_parameters()}
-
-
-def refusal(action):
-    try:
-        action()
-    except autoddl.AutoDDLError as error:
-        return str(error)
-    return "no error"
 
 
 def local_parts(plan, tensors):
