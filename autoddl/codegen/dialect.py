@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from autoddl.codegen.script_facts import Input, Optimizer
+from autoddl.codegen.optimizer_facts import Optimizer
+from autoddl.codegen.script_facts import Input
 from autoddl.codegen.source.expression import Expr
 from autoddl.codegen.stage_sections import StageSections
 from autoddl.codegen.templates import Template
@@ -29,8 +30,9 @@ class ScriptContent:
     """What a script has to say.
 
     `functions` are the texts of those of the forward pass; `top` is the graph's attribute that has the
-    model ("": several). `learning_rate` None leaves the default to the dialect. `stages` is None where
-    one function computes the loss; `checked` scripts test the state of each op's output.
+    model ("": several). `learning_rate` None leaves the default to the optimizer, or the dialect.
+    `stages` is None where one function computes the loss; `checked` scripts test the state of each op's
+    output.
     """
 
     plan: PlanValue
@@ -41,6 +43,15 @@ class ScriptContent:
     stages: StageSections | None
     learning_rate: float | None
     checked: bool
+
+    @property
+    def has_idle(self) -> bool:
+        """Tell whether some stage trains no parameter."""
+        plan = self.plan
+        if self.stages is None:
+            return False
+        trained = {plan.stage_of[p.tensor] for p in plan.program.parameters if p.update is not None}
+        return len(trained) < len(plan.parts)
 
 
 class Dialect(Protocol):

@@ -10,7 +10,8 @@ from autoddl.codegen.forward.forward_writer import write_section
 from autoddl.codegen.forward.function import Groups
 from autoddl.codegen.forward.function_text import name_groups, written
 from autoddl.codegen.forward.section import Section, Value, forward_ops
-from autoddl.codegen.script_facts import inputs_of, optimizer_of, top_module
+from autoddl.codegen.optimizer_facts import optimizer_of
+from autoddl.codegen.script_facts import inputs_of, top_module
 from autoddl.codegen.stage_sections import StageSections, check_stages
 from autoddl.errors import AutoDDLError, shown
 from autoddl.plan.value import PlanValue
@@ -23,7 +24,7 @@ def generate(
 ) -> str:
     """Return a plan as the text of a Python script that needs only the engine and NumPy.
 
-    `learning_rate` is the default of the script's option (a captured graph does not tell it). With
+    `learning_rate` is the default of the script's option, if it is to be another than the graph's. With
     `checked` the script tests after each op that the engine has made the planned state.
 
     Raises:
@@ -91,11 +92,12 @@ def _content(
 
 
 def _loss_section(plan: PlanValue, inputs: tuple[str, ...]) -> Section:
-    """Return the whole forward pass, whose first result is the loss."""
+    """Return the forward pass up to the loss."""
     program, state = plan.program, {item.name: item.state for item in plan.inputs}
     assert program.loss is not None
     ops, arguments = forward_ops(program), {tensor: state[tensor] for tensor in inputs}
-    probe = Section(plan, ops, arguments, ())
-    outputs = [probe.output(tensor) for tensor in program.outputs]
-    loss = next((v for v in outputs if v.tensor == Value(program.loss).tensor), Value(program.loss))
-    return Section(plan, ops, arguments, dict.fromkeys([loss, *outputs]))
+    returned = program.loss in program.outputs
+    loss = (
+        Section(plan, ops, arguments, ()).output(program.loss) if returned else Value(program.loss)
+    )
+    return Section(plan, ops, arguments, (loss,))

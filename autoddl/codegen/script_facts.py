@@ -1,18 +1,14 @@
-"""What a script says of inputs, parameters and the optimizer, read from the program.
+"""What a script says of inputs and parameters, read from the program.
 
 Example: what a gather reads as indices is called ids, and its whole numbers are below the table's rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from autoddl.codegen.source.expression import number
 from autoddl.codegen.source.identifiers import identifier, last_word
-from autoddl.errors import AutoDDLError
-from autoddl.sbp.program import Op, Parameter, Program
+from autoddl.sbp.program import Op, Program
 
 _SHAPE_ONLY = ("reshape", "transpose", "cast", "slice", "expand", "expand_dims", "squeeze")
 _MEANINGS = {  # (op type, operand): what an input is that is read there
@@ -99,77 +95,3 @@ def _bound(program: Program, op: Op, operand: str) -> int | None:
 def _smaller(a: int | None, b: int | None) -> int | None:
     known = [value for value in (a, b) if value is not None]
     return min(known) if known else None
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """The optimizer: its class, options, and trained parameters by the scale of their learning rate.
-
-    `unknown` are options that the program has, without their values: they become the script's own.
-    """
-
-    kind: str
-    options: Mapping[str, str]
-    scales: Mapping[str, float]
-    unknown: tuple[str, ...]
-
-
-def optimizer_of(program: Program) -> Optimizer | None:
-    """Return the optimizer that the program's updates do; None if it has none.
-
-    Raises:
-        AutoDDLError: updates of several kinds or with different options; an unknown kind.
-    """
-    trained = [p for p in program.parameters if p.update is not None]
-    if not trained:
-        return None
-    found = {_update(program, p) for p in trained}
-    if len(found) > 1:
-        raise AutoDDLError(
-            f"codegen: the parameters have {len(found)} different optimizers or options, allowed is "
-            "one; give all parameters the same (learning rates may differ)"
-        )
-    ((kind, options),) = found
-    scales = {
-        p.tensor: float(program.op[p.update].attr["learning_rate_scale"])
-        for p in trained
-        if p.update is not None
-    }
-    unknown = []
-    if any("System-RegularizeGradient" in str(p.gradient) for p in trained):
-        unknown.append("weight_decay")
-    if any("System-ClipGradient" in str(p.gradient) for p in trained):
-        if set(scales.values()) != {1.0}:
-            raise AutoDDLError(
-                "codegen: gradients are clipped in groups with learning rates of their own; generated "
-                "scripts clip all gradients together, so give all parameters one learning rate"
-            )
-        unknown.append("max_norm")
-    return Optimizer(kind, dict(options), scales, tuple(unknown))
-
-
-def _update(program: Program, parameter: Parameter) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return an update's optimizer class and its options as Python texts."""
-    assert parameter.update is not None
-    op = program.op[parameter.update]
-    attr: Mapping[str, Any] = op.attr
-    if op.type == "sgd_update":
-        return "SGD", ()
-    if op.type == "momentum_update":
-        options = {"momentum": number(attr["beta"])}
-        if attr["dampening"]:
-            options["dampening"] = number(attr["dampening"])
-        options |= {key: "True" for key in ("nesterov", "maximize") if attr[key]}
-        return "SGD", tuple(options.items())
-    if op.type == "adam_update":
-        options = {"betas": f"({number(attr['beta1'])}, {number(attr['beta2'])})"}
-        options["eps"] = number(attr["epsilon"])
-        if attr["weight_decay"]:
-            options["weight_decay"] = number(attr["weight_decay"])
-        options |= {"amsgrad": "True"} if attr["amsgrad"] else {}
-        options |= {} if attr["do_bias_correction"] else {"do_bias_correction": "False"}
-        return "AdamW" if attr["weight_decay"] else "Adam", tuple(options.items())
-    raise AutoDDLError(
-        f"codegen: op {op.name} is an update of type {op.type!r}; allowed are SGD (with momentum), "
-        "Adam and AdamW"
-    )

@@ -139,7 +139,7 @@ class StageSections:
 
 def check_stages(plan: PlanValue) -> None:
     """Raise AutoDDLError where a pipeline can't be written."""
-    if any("System-ClipGradient" in str(p.gradient) for p in plan.program.parameters):
+    if any(group.clip for group in plan.program.groups):
         raise AutoDDLError(
             "codegen: gradients are clipped by their norm, which generated scripts do without stages "
             "only; plan with pipeline=1, or without clipping"

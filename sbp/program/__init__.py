@@ -7,6 +7,7 @@ from autoddl.sbp.program.ops_and_tensors import (
     ROLES,
     Op,
     Parameter,
+    ParameterGroup,
     Tensor,
     freeze,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "ROLES",
     "Op",
     "Parameter",
+    "ParameterGroup",
     "Program",
     "Tensor",
     "freeze",

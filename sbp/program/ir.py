@@ -19,7 +19,7 @@ from autoddl.sbp.program import program_json
 from autoddl.sbp.program.blocks import Blocks
 from autoddl.sbp.program.columns import Ints, ProgramColumns
 from autoddl.sbp.program.fingerprint import digest
-from autoddl.sbp.program.ops_and_tensors import Op, Parameter, Tensor
+from autoddl.sbp.program.ops_and_tensors import Op, Parameter, ParameterGroup, Tensor
 
 _T = TypeVar("_T")
 
@@ -42,7 +42,11 @@ class _Named(Mapping[str, _T]):
 
 @dataclass(frozen=True)
 class Program:
-    """A training step: `ops` in topological order over `tensors`."""
+    """A training step: `ops` in topological order over `tensors`.
+
+    `groups` say how the optimizer treats the trained parameters; plans do not depend on it, nor does the
+    fingerprint.
+    """
 
     ops: tuple[Op, ...]
     tensors: tuple[Tensor, ...]
@@ -51,6 +55,7 @@ class Program:
     parameters: tuple[Parameter, ...]
     loss: str | None
     device: str = "cpu"
+    groups: tuple[ParameterGroup, ...] = ()
 
     @cached_property
     def columns(self) -> ProgramColumns:

@@ -18,7 +18,15 @@ from autoddl.decoding import decode as decode_file
 from autoddl.decoding import shown
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program.allowed import check_device, check_name
-from autoddl.sbp.program.ops_and_tensors import ITEM_BYTES, PHASES, ROLES, Op, Parameter, Tensor
+from autoddl.sbp.program.ops_and_tensors import (
+    ITEM_BYTES,
+    PHASES,
+    ROLES,
+    Op,
+    Parameter,
+    ParameterGroup,
+    Tensor,
+)
 
 FORMAT = "autoddl.program"
 FORMAT_VERSION = 1
@@ -57,6 +65,14 @@ class _ParameterFile(msgspec.Struct, forbid_unknown_fields=True):
     update: str | None
 
 
+class _GroupFile(msgspec.Struct, forbid_unknown_fields=True):
+    parameters: tuple[str, ...]
+    learning_rate: float
+    schedule: tuple[Any, ...]
+    weight_decay: float
+    clip: tuple[Any, ...]
+
+
 class _Body(msgspec.Struct, Generic[_A], forbid_unknown_fields=True):
     ops: list[_OpFile[_A]]
     tensors: list[_TensorFile]
@@ -65,16 +81,21 @@ class _Body(msgspec.Struct, Generic[_A], forbid_unknown_fields=True):
     parameters: list[_ParameterFile]
     loss: str | None
     device: str
+    groups: list[_GroupFile] = []  # files of 0.1 have none
 
 
-class _File(_Body[_A], Generic[_A], forbid_unknown_fields=True):
+class _File(_Body[_A], Generic[_A], forbid_unknown_fields=True, kw_only=True):
     format: str
     version: int
     digest: str = ""
 
 
 def encode(
-    ops: Sequence[Op], tensors: Sequence[Tensor], parameters: Sequence[Parameter], **rest: Any
+    ops: Sequence[Op],
+    tensors: Sequence[Tensor],
+    parameters: Sequence[Parameter],
+    groups: Sequence[ParameterGroup],
+    **rest: Any,
 ) -> dict[str, Any]:
     """Return the JSON form of a program; `rest` are its other fields."""
     attrs = {id(op.attrs): op.attrs for op in ops}
@@ -85,12 +106,17 @@ def encode(
         "ops": [{**_fields_of(op), "attrs": plain[id(op.attrs)]} for op in ops],
         "tensors": list(map(_fields_of, tensors)),
         "parameters": list(map(_fields_of, parameters)),
+        **({"groups": list(map(_group, groups))} if groups else {}),
         **rest,
     }
 
 
-def _fields_of(value: Op | Tensor | Parameter) -> dict[str, Any]:
+def _fields_of(value: Op | Tensor | Parameter | ParameterGroup) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _group(group: ParameterGroup) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in _fields_of(group).items()}
 
 
 def _plain(value: Any) -> Any:
@@ -148,6 +174,7 @@ def _program(file: _Body[Any], attributes: Sequence[Attributes]) -> dict[str, An
         "parameters": tuple(map(_parameter, file.parameters)),
         "loss": file.loss,
         "device": file.device,
+        "groups": tuple(_groups(file)),
     }
     _check_ends(file, names)
     return program
@@ -261,6 +288,33 @@ def _words(files: Sequence[_OpFile[Any]]) -> dict[str, str]:
 
 def _parameter(file: _ParameterFile) -> Parameter:
     return Parameter(file.tensor, file.gradient, file.states, file.update)
+
+
+def _groups(file: _Body[Any]) -> Iterator[ParameterGroup]:
+    """Yield the groups of trained parameters.
+
+    Raises:
+        AutoDDLError: a trained parameter is in none or two of them, or one is no trained parameter.
+    """
+    trained = {parameter.tensor for parameter in file.parameters if parameter.update is not None}
+    for place, group in enumerate(file.groups):
+        path = f"$.groups[{place}]"
+        for name in group.parameters:
+            if name not in trained:
+                raise _damage(
+                    f"{path}.parameters", name, "is trained by no update or in two groups"
+                )
+            trained.discard(name)
+        clip = _frozen(group.clip, f"{path}.clip")
+        if len(clip) not in (0, 2) or not all(isinstance(value, float) for value in clip):
+            raise _damage(f"{path}.clip", group.clip, "is neither [] nor a norm and its order")
+        schedule = _frozen(group.schedule, f"{path}.schedule")
+        yield ParameterGroup(
+            tuple(map(intern, group.parameters)), group.learning_rate, schedule,
+            group.weight_decay, clip,
+        )  # fmt: skip
+    if file.groups and trained:
+        raise _damage("$.groups", min(trained), "is in no group")
 
 
 def _check_word(path: str, word: str, known: Collection[str]) -> None:

@@ -140,12 +140,12 @@ def _is_identity(op: Op, shape: Mapping[str, tuple[int, ...]]) -> bool:
 
 
 def forward_ops(program: Program) -> tuple[Op, ...]:
-    """Return the forward ops in the order of the user's code, as far as the data allow it.
+    """Return the ops on which the loss depends in the order of the user's code, as far as the data allow.
 
     The engine numbers ops as they are written ("model.fc1-matmul-3"); a graph's job lists them in some
     topological order.
     """
-    waiting = {op.name: op for op in program.ops if op.phase == "forward"}
+    waiting = _before_loss(program)
     left = {
         name: {program.producer[t].name for _, t in op.inputs if t in program.producer}
         for name, op in waiting.items()
@@ -165,6 +165,18 @@ def forward_ops(program: Program) -> tuple[Op, ...]:
                 ready.append(other)
         ready.sort(key=_number)
     return tuple(order)
+
+
+def _before_loss(program: Program) -> dict[str, Op]:
+    """Return the ops on which the loss depends, by name; others make what else the graph returns."""
+    found: dict[str, Op] = {}
+    waiting = [program.loss] if program.loss else []
+    while waiting:
+        op = program.producer.get(waiting.pop())
+        if op is not None and op.phase == "forward" and op.name not in found:
+            found[op.name] = op
+            waiting += [tensor for _, tensor in op.inputs]
+    return found
 
 
 def _number(name: str) -> int:

@@ -19,6 +19,7 @@ from autoddl.codegen.forward.section import forward_ops
 from autoddl.codegen.source.expression import call
 from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
 from autoddl.errors import AutoDDLError
+from autoddl.sbp.program import ParameterGroup
 from autoddl.sbp.state import NdSbp
 from tests.autoddl.codegen.plans import generate, planned, with_updates
 from tests.support.pipelines import in_stages, recomputing
@@ -142,18 +143,56 @@ def test_the_optimizer_is_that_of_the_program() -> None:
     assert "weight_decay=0.05" in generate(plan)
 
 
-def test_what_the_graph_does_not_tell_becomes_an_option(small: Plan) -> None:
-    program = small.program
-    assert program is not None
-    for kind, option in (
-        ("RegularizeGradient-L1L2", "weight_decay"),
-        ("ClipGradient-Norm", "max_norm"),
-    ):
-        parameters = tuple(replace(p, gradient=f"System-{kind}-7/out") for p in program.parameters)
-        text = generate(replace(small, program=replace(program, parameters=parameters)))
-        assert f'"--{option.replace("_", "-")}", type=float, required=True' in text
-        assert f"make_optimizer(params, args.learning_rate, args.{option})" in text
-        ast.parse(text)
+def test_groups_have_their_rates_decay_and_clipping(small: Plan, tmp_path: Path) -> None:
+    names = [p.tensor for p in small.program.parameters]
+    weights = tuple(name for name in names if name.endswith("weight"))
+    biases = tuple(name for name in names if name.endswith("bias"))
+    groups = (
+        ParameterGroup(weights, 0.02, weight_decay=0.1),
+        ParameterGroup(biases, 0.01, clip=(0.5, math.inf)),
+    )
+    text = generate(replace(small, program=replace(small.program, groups=groups)))
+    for line in (
+        '["fc1.bias", "fc2.bias"],',
+        '{"params": [params[name] for name in names[0]], "weight_decay": 0.1},',
+        '"lr": learning_rate * 0.5,', '"clip_grad_max_norm": 0.5,',
+        '"clip_grad_norm_type": float("inf"),', "optimizer.clip_grad()",
+        'parser.add_argument("--learning-rate", type=float, default=0.02)',
+    ):  # fmt: skip
+        assert line in [written.strip() for written in text.splitlines()]
+    (tmp_path / "script.py").write_text(text)
+    assert ruff(tmp_path / "script.py") == ""
+
+
+def test_the_schedule_is_that_of_the_graph(small: Plan, tmp_path: Path) -> None:
+    (group,) = small.program.groups or [
+        ParameterGroup(tuple(p.tensor for p in small.program.parameters), 0.1)
+    ]
+    step = ("step", (("gamma", 0.5), ("step_size", 3)))
+    linear = ("linear_lr", (("end_factor", 1.0), ("start_factor", 0.25), ("total_iters", 4)))
+    both = (("interval_rescaling", (0,)), ("milestones", (4,)), ("schedulers", (linear, step)))
+    for schedule in (step, ("sequential_scheduler", both)):
+        own = replace(group, schedule=schedule)
+        text = generate(replace(small, program=replace(small.program, groups=(own,))))
+        assert "flow.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.5)" in text
+        assert "        schedule.step()\n" in text
+        (tmp_path / "script.py").write_text(text)
+        assert ruff(tmp_path / "script.py") == ""
+    for schedule in (("none", ()), ("step", (("gamma", 0.5),)), ("step",), ("step", 3), (3, ())):
+        own = replace(group, schedule=schedule)
+        with pytest.raises(AutoDDLError, match="codegen: "):
+            generate(replace(small, program=replace(small.program, groups=(own,))))
+
+
+def test_programs_that_do_not_tell_decay_or_clipping_are_refused(small: Plan) -> None:
+    for kind in ("RegularizeGradient-L1L2", "ClipGradient-Norm"):
+        parameters = tuple(
+            replace(p, gradient=f"System-{kind}-7/out") for p in small.program.parameters
+        )
+        with pytest.raises(
+            AutoDDLError, match=r"codegen: the program has .*capture the graph again"
+        ):
+            generate(replace(small, program=replace(small.program, parameters=parameters)))
 
 
 def test_states_that_oneflow_has_not_are_refused(small: Plan) -> None:
@@ -210,7 +249,7 @@ def test_constants_are_made_on_the_devices_of_their_stage(tmp_path: Path) -> Non
 def test_learning_rates_have_their_scales(tmp_path: Path) -> None:
     program = with_updates(mlp(), learning_rate_scale=0.25)
     text = generate(autoddl.optimize(program, mesh="2", search="data parallel"))
-    assert '    scales = {  # of the learning rate\n        "fc1.weight": 0.25,\n' in text
+    assert '    groups = [{"params": trained, "lr": learning_rate * 0.25}]\n' in text
     (tmp_path / "script.py").write_text(text)
     assert ruff(tmp_path / "script.py") == ""
 

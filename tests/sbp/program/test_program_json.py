@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from autoddl.errors import AutoDDLError
-from autoddl.sbp.program import Op, Program
+from autoddl.sbp.program import Op, ParameterGroup, Program
 from tests.sbp.program.test_ir import small_program
 from tests.support.programs import mlp, transformer
 
@@ -28,6 +28,19 @@ def golden_program() -> Program:
     fill = (("finite", False), ("name", "-inf"), ("value", -math.inf), ("zeros", (0.0, 0)))
     masked = Op("mask", "masked_fill", (("x_0", "y"),), (), fill, module="mask.0")
     return replace(program, ops=(*program.ops, masked))
+
+
+def grouped() -> Program:
+    """Return a program that tells how its optimizer treats two groups of parameters."""
+    program = mlp()
+    first, *others = (p.tensor for p in program.parameters if p.update is not None)
+    warm = ("linear_lr", (("end_factor", 1.0), ("total_iters", 4)))
+    both = ("sequential_scheduler", (("milestones", (4,)), ("schedulers", (warm, ("step", ())))))
+    groups = (
+        ParameterGroup((first,), 0.1, both, 0.01),
+        ParameterGroup(tuple(others), 0.2, clip=(0.5, math.inf)),
+    )
+    return replace(program, groups=groups)
 
 
 def plain(program: Program) -> Json:
@@ -45,7 +58,7 @@ def test_the_golden_file_is_what_is_written_and_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [small_program, golden_program, mlp, lambda: transformer(layers=3)]
+    "make", [small_program, golden_program, mlp, lambda: transformer(layers=3), grouped]
 )
 def test_save_and_load(make: Callable[[], Program], tmp_path: Path) -> None:
     program = make()
@@ -122,6 +135,9 @@ def put(path: str, value: object) -> Callable[[Json], None]:
     return change
 
 
+GROUP = {
+    "parameters": ["w"], "learning_rate": 0.1, "schedule": [], "weight_decay": 0.0, "clip": [],
+}  # fmt: skip
 NO_TENSOR = "is no tensor of the program"
 DAMAGE: dict[str, tuple[Callable[[Json], None], str]] = {
     "ops of another type": (put("ops", 3), "$.ops: expected `array`, got `int`: 3"),
@@ -195,6 +211,22 @@ DAMAGE: dict[str, tuple[Callable[[Json], None], str]] = {
     ),
     "an object as an attribute": (
         put("ops.0.attrs.1", ["alpha", {"a": 1}]), "$.ops[0].attrs[1][1]: {'a': 1} is no attribute"
+    ),
+    "a group of what is not trained": (
+        put("groups", [{**GROUP, "parameters": ["w", "x"]}]),
+        "$.groups[0].parameters: 'x' is trained by no update or in two groups",
+    ),
+    "two groups of one parameter": (
+        put("groups", [GROUP, GROUP]), "$.groups[1].parameters: 'w' is trained by no update or in"
+    ),
+    "a parameter in no group": (
+        put("groups", [{**GROUP, "parameters": []}]), "$.groups: 'w' is in no group"
+    ),
+    "a norm without its order": (
+        put("groups", [{**GROUP, "clip": [0.5]}]), "$.groups[0].clip: (0.5,) is neither [] nor a no"
+    ),
+    "a learning rate in words": (
+        put("groups", [{**GROUP, "learning_rate": "0.1"}]), "$.groups[0].learning_rate: expected `f"
     ),
     "lists in lists": (
         put("ops.0.attrs.1.1", [[[[[[[[[]]]]]]]]]), "$.ops[0].attrs[1][1][0][0][0][0][0][0][0]: "

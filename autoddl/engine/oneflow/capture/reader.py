@@ -13,6 +13,7 @@ from oneflow.core.common import data_type_pb2
 
 from autoddl.engine.oneflow.capture import abstract, op_names
 from autoddl.engine.oneflow.capture.op_names import neutral_name
+from autoddl.engine.oneflow.capture.optimizer_reader import groups_of
 from autoddl.engine.oneflow.capture.shadow import device_type, kept_gradients, shadow, variables
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
@@ -167,6 +168,7 @@ class _JobReader:
             parameters=tuple(parameters),
             loss=loss,
             device=_device(self.user_ops),
+            groups=groups_of(self.job, {p.tensor for p in parameters if p.update is not None}),
         )
 
     def _op(self, op: Any) -> Op:

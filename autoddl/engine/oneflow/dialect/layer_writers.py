@@ -109,8 +109,10 @@ def nll(op: ScriptOp) -> Expr:
 
 
 def binary_cross_entropy(op: ScriptOp) -> Expr:
-    name = f"F.{op.op.type}"
-    return call(name, op.args["input_0"], op.args["target_0"], reduction="none")
+    """Write the losses of all elements, or their mean."""
+    name = op.op.type.removesuffix("_reduce_mean")
+    reduction = "none" if name == op.op.type else "mean"
+    return call(f"F.{name}", op.args["input_0"], op.args["target_0"], reduction=reduction)
 
 
 def one_hot(op: ScriptOp) -> Expr:

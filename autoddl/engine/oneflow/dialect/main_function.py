@@ -1,12 +1,12 @@
-"""The command line of a script: options that a captured graph does not tell, and the loop."""
+"""The command line of a script, and the loop."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from autoddl.codegen.dialect import ScriptContent
 
-DEFAULT_LEARNING_RATES = {"SGD": 0.1, "Adam": 1e-3, "AdamW": 1e-3}
+DEFAULT_LEARNING_RATES = {  # where the program does not tell it
+    "SGD": 0.1, "Adam": 1e-3, "AdamW": 1e-3, "RMSprop": 1e-3, "Adadelta": 1.0,
+}  # fmt: skip
 
 _WHOLE = """\
 for step, inputs in zip(range(args.steps), batches(args.data), strict=False):
@@ -30,15 +30,21 @@ for step, micro_batches in zip(range(args.steps), batches(args.data), strict=Fal
 def main_function(content: ScriptContent) -> str:
     """Return main() and what calls it."""
     optimizer, staged = content.optimizer, content.stages is not None
-    own = DEFAULT_LEARNING_RATES[optimizer.kind if optimizer else "SGD"]
-    unknown = optimizer.unknown if optimizer else ()
+    rate = content.learning_rate
+    if rate is None and optimizer is not None:
+        rate = optimizer.learning_rate
+    if rate is None:
+        rate = DEFAULT_LEARNING_RATES[optimizer.kind if optimizer else "SGD"]
     random = any(op.type == "dropout" for op in content.plan.program.ops)
     level = "logging.INFO" + ("" if staged else " if flow.env.get_rank() == 0 else logging.ERROR")
     loop = _STAGED if staged else _ACCUMULATED if content.plan.micro_batches > 1 else _WHOLE
-    arguments = "".join(f", args.{name}" for name in unknown)
+    scheduled = optimizer is not None and bool(optimizer.schedule)
+    goes_on = ["schedule.step()"]
+    if content.has_idle:
+        goes_on = ["if schedule is not None:", "    schedule.step()"]
     lines = [
         "parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])",
-        *_options(float(content.learning_rate or own), unknown, random),
+        *_options(float(rate), random),
         "args = parser.parse_args()",
         f"logging.basicConfig(level={level})",
         *(
@@ -46,8 +52,10 @@ def main_function(content: ScriptContent) -> str:
             * random
         ),
         "params = load_parameters(args.weights)",
-        f"optimizer = make_optimizer(params, args.learning_rate{arguments})",
+        "optimizer = make_optimizer(params, args.learning_rate)",
+        *(["schedule = make_schedule(optimizer)"] * scheduled),
         *loop.splitlines(),
+        *([f"    {line}" for line in goes_on] * scheduled),
         "if args.save:",
         f"    save_checkpoint(args.save, params{', flow.load(args.weights)' * staged})",
     ]
@@ -55,7 +63,7 @@ def main_function(content: ScriptContent) -> str:
     return f'def main():\n{body}\n\n\nif __name__ == "__main__":\n    main()'
 
 
-def _options(rate: float, unknown: Sequence[str], random: bool) -> list[str]:
+def _options(rate: float, random: bool) -> list[str]:
     """Return the options of the command line."""
     options = [
         '"--weights", required=True, help="state dict of the single-device model"',
@@ -63,9 +71,6 @@ def _options(rate: float, unknown: Sequence[str], random: bool) -> list[str]:
         '"--steps", type=int, default=10',
         f'"--learning-rate", type=float, default={rate!r}',
     ]
-    for name in unknown:
-        option = f'"--{name.replace("_", "-")}"'
-        options.append(f'{option}, type=float, required=True, help="as planned"')
     if random:
         options.append('"--seed", type=int, default=0, help="of the dropout masks"')
     options.append('"--save", help="where to write the trained state dict"')

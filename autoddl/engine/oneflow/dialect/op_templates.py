@@ -72,6 +72,7 @@ TEMPLATES: Mapping[str, Template] = {
     "nll": Template(layer.nll, "losses"),
     "binary_cross_entropy": Template(layer.binary_cross_entropy, "losses"),
     "binary_cross_entropy_with_logits": Template(layer.binary_cross_entropy, "losses"),
+    "binary_cross_entropy_with_logits_reduce_mean": Template(layer.binary_cross_entropy, "x"),
     **{name: Template(layer.conv, "x", inline=True) for name in layer.CONVOLUTIONS},
     "bias_add": Template(layer.with_bias, ""),
     "max_pool_2d": Template(layer.max_pool, ""),

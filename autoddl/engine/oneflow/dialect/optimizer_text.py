@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoddl.codegen.script_facts import Optimizer
+from autoddl.codegen.optimizer_facts import Group, Optimizer
 from autoddl.codegen.source import source_lines as layout
 from autoddl.codegen.source.expression import number, quoted
 
@@ -14,6 +14,10 @@ def make_optimizer(params, learning_rate):
 def update(params, optimizer):
     """Change nothing: the planned graph has no optimizer."""
 '''
+_OF_GROUPS = (
+    "clip_grad_max_norm",
+    "clip_grad_norm_type",
+)  # what OneFlow's classes have no argument for
 
 
 def optimizer_text(
@@ -25,22 +29,20 @@ def optimizer_text(
     """
     if optimizer is None:
         return _NONE
-    name, lines = _groups(optimizer, top, " if name in params" if stages else "")
-    options = dict(optimizer.options)
-    options |= {"weight_decay": "weight_decay"} if "weight_decay" in optimizer.unknown else {}
-    written = "".join(f", {key}={value}" for key, value in options.items())
-    made = f"return flow.optim.{optimizer.kind}({name}, lr=learning_rate{written})"
+    same = _same_options(optimizer)
+    name, lines = _groups(optimizer, top, same, stages=stages)
     if idle:
         lines += [f"    if not {name}:", "        return None  # a stage without parameters"]
+    written = "".join(f", {key}={value}" for key, value in same.items())
+    made = f"return flow.optim.{optimizer.kind}({name}, lr=learning_rate{written})"
     lines += layout.laid_out(made, 4) or [f"    {made}"]
-    steps = ["optimizer.clip_grad()"] if "max_norm" in optimizer.unknown else []
+    steps = ["optimizer.clip_grad()"] if optimizer.clips else []
     steps += ["optimizer.step()", "optimizer.zero_grad()"]
     if idle:
         steps = ["if optimizer is not None:", *(f"    {step}" for step in steps)]
-    arguments = "".join(f", {name}" for name in optimizer.unknown)
     body, updating = "\n".join(lines), "\n".join(f"    {step}" for step in steps)
     return f'''
-def make_optimizer(params, learning_rate{arguments}):
+def make_optimizer(params, learning_rate):
     """Return the optimizer; its states are cut as the parameters are."""
 {body}
 
@@ -51,26 +53,49 @@ def update(params, optimizer):
 '''
 
 
-def _groups(optimizer: Optimizer, top: str, own: str) -> tuple[str, list[str]]:
+def _same_options(optimizer: Optimizer) -> dict[str, str]:
+    """Return the options that are the same in all groups, but for those that only groups have."""
+    first = optimizer.groups[0].options
+    return {
+        key: value
+        for key, value in first.items()
+        if key not in _OF_GROUPS and all(g.options.get(key) == value for g in optimizer.groups)
+    }
+
+
+def _groups(
+    optimizer: Optimizer, top: str, same: dict[str, str], *, stages: bool
+) -> tuple[str, list[str]]:
     """Return the name of what is trained, and the lines that make it."""
+    own = " if name in params" if stages else ""
+    if len(optimizer.groups) == 1:
+        (group,) = optimizer.groups
+        lines = [f"    trained = [params[name] for name in PARAMETERS{own}]"]
+        options = _options(group, same)
+        if not options:
+            return "trained", lines
+        return "groups", [*lines, f"    groups = [{_dict('trained', options)}]"]
     prefix = f"{top}." if top else ""
-    scales = optimizer.scales.items()
-    scaled = [(quoted(name[len(prefix) :]), scale) for name, scale in scales if scale != 1.0]
-    if scaled:
-        return "groups", [
-            "    scales = {  # of the learning rate",
-            *(f"        {name}: {number(scale)}," for name, scale in scaled),
-            "    }",
-            "    groups = [",
-            '        {"params": [params[name]], "lr": learning_rate * scales.get(name, 1.0)}',
-            f"        for name in PARAMETERS{own}",
-            "    ]",
-        ]
-    lines = [f"    trained = [params[name] for name in PARAMETERS{own}]"]
-    if "max_norm" not in optimizer.unknown:
-        return "trained", lines
-    return "groups", [
-        *lines,
-        '    norms = {"clip_grad_max_norm": max_norm, "clip_grad_norm_type": 2.0}',
-        '    groups = [{"params": trained, **norms}]',
-    ]
+    lines = ["    names = ["]
+    for group in optimizer.groups:
+        names = ", ".join(quoted(name[len(prefix) :]) for name in group.parameters)
+        lines += layout.entry("", f"[{names}]", indent=8)
+    lines += ["    ]", "    groups = ["]
+    for place, group in enumerate(optimizer.groups):
+        trained = f"[params[name] for name in names[{place}]{own}]"
+        lines += layout.entry("", _dict(trained, _options(group, same)), indent=8)
+    lines += ["    ]"]
+    if stages:
+        lines += ['    groups = [group for group in groups if group["params"]]']
+    return "groups", lines
+
+
+def _options(group: Group, same: dict[str, str]) -> dict[str, str]:
+    """Return the options that a group has for itself."""
+    rate = {} if group.scale == 1.0 else {"lr": f"learning_rate * {number(group.scale)}"}
+    return rate | {key: value for key, value in group.options.items() if key not in same}
+
+
+def _dict(params: str, options: dict[str, str]) -> str:
+    items = {"params": params, **options}
+    return f"{{{', '.join(f'{quoted(key)}: {value}' for key, value in items.items())}}}"

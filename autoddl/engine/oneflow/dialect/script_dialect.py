@@ -14,6 +14,7 @@ from autoddl.engine.oneflow.dialect import main_function, script_tables, terms
 from autoddl.engine.oneflow.dialect.op_templates import TEMPLATES
 from autoddl.engine.oneflow.dialect.optimizer_text import optimizer_text
 from autoddl.engine.oneflow.dialect.runtime_source import functions_of
+from autoddl.engine.oneflow.dialect.schedule_text import schedule_text
 from autoddl.engine.oneflow.dialect.script_globals import GLOBALS
 from autoddl.engine.oneflow.dialect.script_header import header
 from autoddl.errors import AutoDDLError
@@ -67,7 +68,8 @@ class OneFlowDialect:
             functions_of(model, "as_global", "as_whole"),
             *_helpers(content),
             *content.functions,
-            optimizer_text(content.optimizer, content.top, stages=staged, idle=_has_idle(content)),
+            optimizer_text(content.optimizer, content.top, stages=staged, idle=content.has_idle),
+            *schedule_text(content.optimizer, idle=content.has_idle),
             *_step(content),
             functions_of(model, "load_parameters", "save_checkpoint"),
             functions_of(model, "batches"),
@@ -106,15 +108,6 @@ def _step(content: ScriptContent) -> list[str]:
         passes,
         functions_of("staged_model", "train_step"),
     ]
-
-
-def _has_idle(content: ScriptContent) -> bool:
-    """Tell whether some stage trains no parameter."""
-    plan = content.plan
-    if not plan.pipelined:
-        return False
-    trained = {plan.stage_of[p.tensor] for p in plan.program.parameters if p.update is not None}
-    return len(trained) < len(plan.parts)
 
 
 DIALECT: Dialect = OneFlowDialect()

@@ -5,8 +5,9 @@ from __future__ import annotations
 _IMPORTS = {"argparse", "itertools", "logging", "np", "flow", "F"}
 _FUNCTIONS = {
     "as_global", "as_whole", "batches", "compute", "exchange", "expect", "load_parameters", "main",
-    "make_optimizer", "one_f_one_b", "part", "receive", "rendezvous_order", "run_backward",
-    "run_forward", "save_checkpoint", "send", "train_step", "update", "whole_where_partial",
+    "make_optimizer", "make_schedule", "one_f_one_b", "part", "receive", "rendezvous_order",
+    "run_backward", "run_forward", "save_checkpoint", "send", "train_step", "update",
+    "whole_where_partial",
 }  # fmt: skip
 _TABLES = {
     "ARGUMENTS", "B", "BUFFERS", "DEVICE", "DONE", "FORWARD", "INPUTS", "MICRO_BATCHES", "ORDER", "P",

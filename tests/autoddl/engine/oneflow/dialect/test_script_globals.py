@@ -39,7 +39,7 @@ def test_the_names_of_scripts_are_known(small: Plan) -> None:
     scripts = [generate(plan, checked=checked) for plan in kinds for checked in (True, False)]
     found = set().union(*(defined(text) for text in scripts))
     assert found - GLOBALS == {"forward", "loss_of", "stage_0", "stage_1"}
-    assert GLOBALS - found == {"INPUT", "RANK", "part"}
+    assert GLOBALS - found == {"INPUT", "RANK", "make_schedule", "part"}
 
 
 @pytest.mark.parametrize("name", sorted(GLOBALS - {"B", "P", "S", "F"}))

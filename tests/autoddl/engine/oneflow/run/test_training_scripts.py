@@ -1,6 +1,6 @@
 """Training scripts of all kinds train as on one process; each under one of several plans in turn.
 
-`pytest --all-scripts` runs each under every plan.
+`pytest --all-scripts` runs each under every plan. Each is trained by a generated script, too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from tests.support.on_ranks import environment, on_ranks
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
 SCRIPT = Path(__file__).parent / "rank_scripts" / "training_scripts.py"
+GENERATED = Path(__file__).parent / "rank_scripts" / "generated_scripts.py"
 # OneFlow 0.9 crashes or hangs where a call of a graph ends before it is in its queue: on one process that
 # is so once in some thousand of these calls. What is done by then is kept.
 ATTEMPTS, HANGS_S = 8, 40.0
+STEPS = 10
 STAGES = "two stages"
 PLANS: dict[str, Any] = {
     "4": {"mesh": "4"},
@@ -30,6 +32,8 @@ PLANS: dict[str, Any] = {
 # What README and docs/limits.md list: it is refused in one line, or has other numbers.
 REFUSED = ("static scaler", "scaler and clipping")
 OTHER_NUMBERS = ("BatchNorm",)
+NOT_GENERATED = ("lamb", "adagrad")
+OTHER_MASKS = ("dropout",)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,21 @@ def seen(every: bool, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return [_seen(folder, rank) for rank in range(4)]
 
 
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the losses of each case's generated script on each of four ranks, or why there is none."""
+    from tests.autoddl.engine.oneflow.run.generated_cases import write_scripts
+
+    folder = tmp_path_factory.mktemp("generated")
+    refused = write_scripts(folder, STEPS)
+    on_ranks(GENERATED, folder, ranks=4)
+    found = []
+    for rank in range(4):
+        lines = (folder / f"rank{rank}.jsonl").read_text().splitlines()
+        found.append(refused | dict(json.loads(line) for line in lines))
+    return found
+
+
 def _seen(folder: Path, rank: int) -> dict[str, dict[str, Any]]:
     """Return what a rank has written, by plan and case."""
     found: dict[str, dict[str, Any]] = {}
@@ -79,7 +98,7 @@ def _wrong(plan: str, case: str, found: Any, expected: Any) -> str:
     if plan == STAGES and case in REFUSED:
         refused = "use flow.amp.GradScaler, or plan without" in found and "\n" not in found
         return "" if refused else f"not refused: {found}"
-    if not isinstance(found, list) or len(found) != 10:
+    if not isinstance(found, list) or len(found) != STEPS:
         return str(found)
     within = 1e-2 if plan == STAGES and case in OTHER_NUMBERS else 1e-5
     for number, (returned, right) in enumerate(zip(found, expected, strict=True)):
@@ -91,6 +110,24 @@ def _wrong(plan: str, case: str, found: Any, expected: Any) -> str:
     return ""
 
 
+def test_generated_scripts_have_the_losses_of_one_process(generated: Any, alone: Any) -> None:
+    for rank in generated:
+        assert rank.keys() == alone.keys()
+        wrong = {case: _wrong_losses(case, rank[case], alone[case]) for case in rank}
+        assert not any(wrong.values()), {case: what for case, what in wrong.items() if what}
+
+
+def _wrong_losses(case: str, found: Any, expected: Any) -> str:
+    """Return what is wrong with the losses of a generated script, nothing if they are right."""
+    if case in NOT_GENERATED:
+        return "" if "allowed are SGD" in found and "\n" not in found else f"not refused: {found}"
+    losses = [
+        sum(returned[0]) / len(returned[0]) for returned in expected
+    ]  # of micro-batches: their mean
+    close = isinstance(found, list) and found == pytest.approx(losses, abs=1e-5)
+    return "" if close != (case in OTHER_MASKS) else f"{found[:3]}, not {losses[:3]}"
+
+
 def test_losses_change_from_step_to_step(alone: Any) -> None:
     for case, steps in alone.items():
-        assert len({step[0][0] for step in steps}) == 10, case
+        assert len({step[0][0] for step in steps}) == STEPS, case
