@@ -44,6 +44,7 @@ TEST = [
     "numba==0.68.1",
     "pytest==9.2.0",
     "pytest-xdist==3.8.0",
+    "pytest-rerunfailures==16.7",
     "scipy==1.15.3",
     "setuptools==80.9.0",  # builds the wheel that tests/test_packaging.py looks into
 ]

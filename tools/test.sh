@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
 # tools/test.sh VENV [pytest arguments]: run the tests that need no engine on all cores; those that only
 # trace with OneFlow on two (each process brings threads for all cores); and one after the other what
-# starts ranks or runs graphs: on crowded cores short calls of a graph sometimes crash the engine.
-# Without OneFlow in VENV only the first.
+# starts ranks or runs graphs. Without OneFlow in VENV only the first.
+#
+# OneFlow 0.9 crashes where a short call of a graph ends before the thread that made it has put it into its
+# queue. As batch processes the engine's threads do not preempt that thread when they are woken up, so that
+# it happens more rarely (in 3 of 32 runs of some hundred calls on crowded cores, in 0 of 32 as batch); a
+# test in whose process it happens is run once more, one that fails is not.
 
 set -uo pipefail
 venv=$1
 shift
 none=5 # pytest's exit code where no test is left to run
 passed=$none
+before= # a command that runs another in some way
 
 run() {
-    "$venv/bin/python" -m pytest "$@"
+    $before "$venv/bin/python" -m pytest "$@"
     local code=$?
     [ "$code" -eq "$none" ] && return
     [ "$code" -eq 0 ] || exit "$code"
@@ -22,6 +27,6 @@ PYTHONPATH=. "$venv/bin/python" tools/compile_loops.py || exit
 run -n auto -m "not oneflow and not ranks and not testbed" "$@"
 if "$venv/bin/python" -c 'import importlib.util as u; exit(u.find_spec("oneflow") is None)'; then
     run -n 2 --dist loadfile -m "oneflow and not ranks and not testbed" "$@"
-    run -m "ranks or testbed" "$@"
+    before="chrt --batch 0" run -n 1 --reruns 1 --only-rerun crashed -m "ranks or testbed" "$@"
 fi
 exit "$passed"

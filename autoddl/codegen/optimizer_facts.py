@@ -19,7 +19,7 @@ Attributes = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Group:
+class OptimizerGroup:
     """Trained parameters that are treated alike.
 
     `scale` is of the script's learning rate, `options` are Python texts by the optimizer's names.
@@ -38,7 +38,7 @@ class Optimizer:
     """
 
     kind: str
-    groups: tuple[Group, ...]
+    groups: tuple[OptimizerGroup, ...]
     learning_rate: float | None
     schedule: tuple[Any, ...]
 
@@ -98,7 +98,9 @@ def _updates(program: Program, group: ParameterGroup) -> list[Op]:
     return [program.op[update] for update in updates if update is not None]
 
 
-def _parts(program: Program, group: ParameterGroup, kind: str, first_rate: float) -> list[Group]:
+def _parts(
+    program: Program, group: ParameterGroup, kind: str, first_rate: float
+) -> list[OptimizerGroup]:
     """Return a group, parted where its updates have other options."""
     found: dict[tuple[float, tuple[tuple[str, str], ...]], list[str]] = {}
     for name, update in zip(group.parameters, _updates(program, group), strict=True):
@@ -117,7 +119,10 @@ def _parts(program: Program, group: ParameterGroup, kind: str, first_rate: float
             "codegen: gradients are clipped together whose parameters have other options of the "
             "optimizer; give all parameters of a group the same"
         )
-    return [Group(tuple(names), scale, dict(options)) for (scale, options), names in found.items()]
+    return [
+        OptimizerGroup(tuple(names), scale, dict(options))
+        for (scale, options), names in found.items()
+    ]
 
 
 def _kind(update: Op) -> str:

@@ -65,6 +65,7 @@ def nodes(text: str) -> list[str]:
         if isinstance(node, ast.FunctionDef | ast.Module) and ast.get_docstring(node):
             assert "pwned()\n" not in str(ast.get_docstring(node))
     assert not [line for line in text.splitlines() if re.match(r"\s*pwned", line)]
+    assert text.replace("\n", "").isprintable(), "the script shows a control character"
     return [type(node).__name__ for node in ast.walk(tree)]
 
 

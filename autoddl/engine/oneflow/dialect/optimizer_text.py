@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoddl.codegen.optimizer_facts import Group, Optimizer
+from autoddl.codegen.optimizer_facts import Optimizer, OptimizerGroup
 from autoddl.codegen.source import source_lines as layout
 from autoddl.codegen.source.expression import number, quoted
 
@@ -90,7 +90,7 @@ def _groups(
     return "groups", lines
 
 
-def _options(group: Group, same: dict[str, str]) -> dict[str, str]:
+def _options(group: OptimizerGroup, same: dict[str, str]) -> dict[str, str]:
     """Return the options that a group has for itself."""
     rate = {} if group.scale == 1.0 else {"lr": f"learning_rate * {number(group.scale)}"}
     return rate | {key: value for key, value in group.options.items() if key not in same}

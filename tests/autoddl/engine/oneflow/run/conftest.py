@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.autoddl.engine.oneflow.run.pipeline_cases import CASES
+from tests.autoddl.engine.oneflow.run.pipeline_cases import CASES, HALVES
 from tests.support.on_ranks import in_one_launch
 
 SCRIPTS = Path(__file__).parent / "rank_scripts"
@@ -17,17 +17,17 @@ RUNS: dict[int, list[tuple[str, ...]]] = {
     1: [
         ("exactness", "exactness"),
         ("pipeline_dropout", "dropout.json"),
-        ("halves", "halves"),
+        ("halves", "halves", json.dumps(HALVES[1])),
         ("evaluations", "evaluations"),
     ],
     2: [
         ("unknown_op", "unknown_op.json"),
         ("pipeline_dropout", "dropout.json"),
-        ("halves", "halves"),
+        ("halves", "halves", json.dumps(HALVES[2])),
     ],
     4: [
         *(("use_plan", setting, setting) for setting in ("2x2", "stages", "halves")),
-        ("halves", "ten steps of halves"),
+        ("halves", "ten steps of halves", json.dumps(HALVES[4])),
         ("exactness", "exactness"),
         ("any_mesh", "any_mesh"),
         ("evaluations", "evaluations"),

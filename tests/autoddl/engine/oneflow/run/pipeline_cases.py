@@ -1,4 +1,4 @@
-"""Models and the stages that they are trained in, for the ranks of test_planned_graph."""
+"""Models with the stages or halves that they are trained in, for the ranks of the tests here."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ CASES = {
     },
     8: {"gpt on 2 x 2x2": _case("gpt", 2, "2x2", 2, sizes={"layers": 1})},
 }  # fmt: skip
+
+# Models that train in two halves of the batch, and their meshes, by number of ranks.
+HALVES = {
+    1: [("gpt", None), ("vgg13", None), ("BERT-SGMoE", None), ("BERT-Switch", None)],
+    2: [("gpt", "2"), ("vgg13", "2"), ("BERT-SGMoE", "2"), ("BERT-Switch", "2")],
+    4: [("gpt", "2x2"), ("vgg13", "4"), ("BERT-SGMoE", "2x2"), ("BERT-Switch", "4")],
+}

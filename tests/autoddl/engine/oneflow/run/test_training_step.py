@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.autoddl.engine.oneflow.run.pipeline_cases import HALVES
 from tests.support.on_ranks import LIMIT_S, environment, seen_by
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
@@ -86,8 +87,7 @@ def test_bad_input_gets_one_line_on_every_rank(seen: Any, what: str) -> None:
         assert all(word in rank[what] for word in words), rank[what]
 
 
-@pytest.mark.parametrize("mesh", ["2", "4", "2x2"])
-@pytest.mark.parametrize("model", ["gpt", "vgg13", "BERT-SGMoE", "BERT-Switch"])
+@pytest.mark.parametrize(("model", "mesh"), [*HALVES[2], *HALVES[4]])
 def test_halves_in_turn_train_as_the_batch_does(
     model: str, mesh: str, launched: Callable[[int], Path]
 ) -> None:
