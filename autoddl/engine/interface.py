@@ -46,6 +46,9 @@ class TrainingStep(Protocol):
     def evaluate(self, what: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a graph, or a module, over the parameters that are trained."""
 
+    def close(self) -> None:
+        """Give the memory of what was compiled back, on all ranks at the same place."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return all values as the graph of one device has them, on every rank."""
 

@@ -114,6 +114,7 @@ def run_plans(folder: Path, place: str, model: str, seeds: list[int]) -> None:
                 "seconds": round(time.perf_counter() - begin, 2),
             }  # fmt: skip
             rows_of(folder, model, place).add(plan_row(model, place, seed, **figures))
+        step.close()
 
 
 def _random_plan(problem: CostNetwork, seed: int, duplex: bool) -> PlanValue:

@@ -24,6 +24,9 @@ class Runs(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph."""
 
+    def close(self) -> None:
+        """Take the graph down."""
+
 
 class Evaluations:
     """The graphs that were called so far, with what runs them for inputs of each shape.
@@ -33,9 +36,8 @@ class Evaluations:
 
     def __init__(self, replan: Replan, apply: Callable[[PlanValue, Any], Runs]) -> None:
         self._replan, self._apply = replan, apply
-        self._graphs: dict[
-            int, tuple[Any, flow.nn.Graph]
-        ] = {}  # keeps the objects whose ids are keys
+        # It keeps the objects whose ids are keys.
+        self._graphs: dict[int, tuple[Any, flow.nn.Graph]] = {}
         self._runs: dict[tuple[int, str], Runs] = {}
 
     def __call__(self, what: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -50,6 +52,12 @@ class Evaluations:
             if key not in self._runs:
                 self._runs[key] = self._apply(self._replan(graph, args, kwargs), graph)
             return self._runs[key](*args, **kwargs)
+
+    def close(self) -> None:
+        """Take all graphs down."""
+        for run in self._runs.values():
+            run.close()
+        self._runs.clear()
 
     def _graph(self, what: Any) -> flow.nn.Graph:
         if id(what) not in self._graphs:

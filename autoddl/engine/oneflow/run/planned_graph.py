@@ -27,6 +27,9 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.halves import HALF, halves, second
 
 _native = flow._oneflow_internal
+# OneFlow takes a graph down on all ranks together, and one that does so alone waits for the others for
+# ever: while it handles an exception, say, or collects garbage. So graphs stay until `close`.
+_kept: list[flow.nn.Graph] = []
 
 Call = tuple[Any, Any]
 """Positional and keyword arguments of a graph."""
@@ -72,6 +75,12 @@ class PlannedGraph:
         self._twin._c_nn_graph = self.native
         with streams(compute_stream=plan.compute_stream):
             self._twin.finish_complie_and_init_runtime()
+        _kept.append(self._twin)
+
+    def close(self) -> None:
+        """Take the graph down: all ranks have to, at the same place. It can't be called after that."""
+        _kept.remove(self._twin)
+        del self._twin, self.native
 
     @property
     def compiled(self) -> Any:

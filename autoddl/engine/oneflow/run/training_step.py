@@ -50,11 +50,10 @@ class OneFlowStep:
         self._inputs = {item.name: item for item in plan.inputs}
         make_global(graph, self._placement, self._states().__getitem__)
         refuse_local_inputs(graph)
-        # No reference to self: OneFlow takes graphs down on all ranks together, so that they have to go
-        # when the last name of a step does, not when some rank collects garbage.
         self._evaluations = Evaluations(
             replan, lambda plan, graph: OneFlowStep(plan, graph, replan)
         )
+        self._closed = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on the whole logical batch."""
@@ -79,6 +78,16 @@ class OneFlowStep:
             AutoDDLError: it is neither, trains itself, or as `optimize` and `apply`.
         """
         return self._evaluations(what, args, kwargs)
+
+    def close(self) -> None:
+        """Take the compiled graphs down and give their memory back; the step can't be called after that.
+
+        All ranks have to call it, at the same place. Without it they stay until the process ends.
+        """
+        self._evaluations.close()
+        if self._running is not None:
+            self._running.close()
+        self._running, self._closed = None, True
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `graph.state_dict()` does on one device: whole local tensors, on every rank.
@@ -166,6 +175,9 @@ class OneFlowStep:
         return self.placements[self.plan.stage_of.get(name, 0)]
 
     def _run(self, args: Any, kwargs: Any, convert: Callable[[str, Any, int], Any]) -> Any:
+        if self._closed:
+            raise AutoDDLError("step: it is closed; apply the plan again")
+
         def converted(half: int) -> tuple[Call, Inputs]:
             found: dict[str, flow.Tensor] = {}
 

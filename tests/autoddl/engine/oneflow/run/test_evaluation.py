@@ -67,6 +67,7 @@ def test_parameters_on_stages_are_refused(seen: Any) -> None:
         ("eager", "Model: called with a local tensor"),
         ("trains", "has an optimizer"),
         ("no graph", "got int"),
+        ("closed", "apply the plan again"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(what: str, words: str, seen: Any) -> None:

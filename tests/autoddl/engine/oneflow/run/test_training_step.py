@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoddl.launch.launcher import launch
 from tests.autoddl.engine.oneflow.run.pipeline_cases import HALVES
 from tests.support.on_ranks import LIMIT_S, environment, seen_by
 
@@ -114,6 +115,12 @@ def test_ops_without_a_rule_are_split_as_the_engine_says(launched: Callable[[int
         assert name in seen["warnings"][0]
         assert name in seen["strict"]
     assert "register_rule" in seen["strict"]
+
+
+def test_a_rank_that_catches_its_error_and_leaves_ends_the_job() -> None:
+    """The engine would wait for the other ranks where one lets go of its graph."""
+    result = launch([str(SCRIPTS / "caught.py")], nproc_per_node=2, timeout_s=40, env=environment())
+    assert (result.failed_rank, result.exit_code, result.timed_out) == (1, 3, False), result.message
 
 
 def test_a_users_script_runs_under_both_launchers(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 Writes the losses and what the evaluations return as JSON, for each way to split the training.
 """
 
-import gc
 import json
 import sys
 from pathlib import Path
@@ -108,6 +107,8 @@ def trained(apart, options):
         seen["eager"] = refusal(lambda: model(batch(0)[0]))
         seen["trains"] = refusal(lambda: step.evaluate(train, *batch(0)))
         seen["no graph"] = refusal(lambda: step.evaluate(3, *batch(0)))
+        step.close()
+        seen["closed"] = refusal(lambda: step(*batch(0)))
     return seen
 
 
@@ -119,5 +120,4 @@ for kind, plans in PLANS.items():
             seen[name] = trained(kind == APART, options)
         except autoddl.AutoDDLError as error:
             seen[name] = str(error)
-        gc.collect()
 (folder / f"rank{rank}.json").write_text(json.dumps(seen))

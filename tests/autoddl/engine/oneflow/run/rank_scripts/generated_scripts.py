@@ -4,7 +4,6 @@ CASE.py is a script, CASE.weights the model's state dict, CASE.npz the batches o
 the losses, or the line of an error, to rank<N>.jsonl.
 """
 
-import gc
 import itertools
 import json
 import runpy
@@ -48,4 +47,3 @@ with (folder / f"rank{flow.env.get_rank()}.jsonl").open("a") as file:
         print(case.stem, flush=True)  # which one it was, should ranks be killed or hang
         file.write(json.dumps([case.stem, losses(case)]) + "\n")
         file.flush()
-        gc.collect()

@@ -6,7 +6,6 @@ step returned, or the line of the error, to rank<N>.jsonl, a line for each plan 
 already is not run again.
 """
 
-import gc
 import json
 import sys
 from pathlib import Path
@@ -29,7 +28,10 @@ def trained(case, options):
     if options is not None:
         args, kwargs = batches[0]
         run = autoddl.optimize(graph, *args, **options, **kwargs).apply(graph)
-    return [leaves(run(*args, **kwargs)) for args, kwargs in batches]
+    found = [leaves(run(*args, **kwargs)) for args, kwargs in batches]
+    if options is not None:
+        run.close()
+    return found
 
 
 def eagerly(graph):
@@ -63,4 +65,3 @@ for number, (name, case) in enumerate(CASES.items()):
         except autoddl.AutoDDLError as error:
             seen = str(error)
         store.append(file, [plan, name, seen])
-        gc.collect()
