@@ -89,8 +89,8 @@ class Engine(Protocol):
     def capture(self, graph: Any, *inputs: Any, **kwargs: Any) -> Program:
         """Return the program of a user's graph on one device."""
 
-    def abstract_parameters(self) -> AbstractContextManager[None]:
-        """Build modules inside that take no memory, to be captured only."""
+    def abstract_parameters(self, seed: int = 0) -> AbstractContextManager[None]:
+        """Build modules inside that take no memory until a plan is applied."""
 
     def cluster(self) -> tuple[int, int]:
         """Count the nodes of the running ranks, and the ranks of each."""

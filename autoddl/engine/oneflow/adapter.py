@@ -38,11 +38,11 @@ class OneFlow:
 
         return reader.capture(graph, *inputs, **kwargs)
 
-    def abstract_parameters(self) -> AbstractContextManager[None]:
+    def abstract_parameters(self, seed: int = 0) -> AbstractContextManager[None]:
         """See `abstract.abstract_parameters`."""
         from autoddl.engine.oneflow.capture import abstract
 
-        return abstract.abstract_parameters()
+        return abstract.abstract_parameters(seed)
 
     def cluster(self) -> tuple[int, int]:
         """See `agree.cluster`."""

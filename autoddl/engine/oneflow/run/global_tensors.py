@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import oneflow as flow
 
+from autoddl.engine.oneflow.capture import abstract
 from autoddl.engine.oneflow.capture.shadow import named_variables, replace_variables
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
@@ -62,7 +63,8 @@ def coordinate(placement: Any) -> tuple[int, ...] | None:
 def shard(tensor: flow.Tensor, placement: Any, state: NdSbp) -> flow.Tensor:
     """Return a tensor, the same whole one on all ranks or a global one, on devices in a state.
 
-    Of a whole one each rank keeps a copy of its shard, without any communication.
+    Of a whole one each rank keeps a copy of its shard, without any communication. A stand-in's values are
+    drawn, those of this rank's shard only; it is zeros where nothing tells them.
     """
     sbp = sbp_of(state)
     if tensor.is_global:
@@ -70,9 +72,12 @@ def shard(tensor: flow.Tensor, placement: Any, state: NdSbp) -> flow.Tensor:
             return tensor
         return tensor.to_global(placement=placement, sbp=sbp)
     here = coordinate(placement)
-    if here is not None and any(each.is_split for each in state):
+    if here is not None:
         slices = shard_slices(tuple(tensor.shape), state, mesh_shape(placement), here)
-        tensor = tensor[slices].clone()  # no view, which would keep the whole
+        if abstract.is_stand_in(tensor):
+            tensor = abstract.drawn(tensor, slices)
+        elif any(each.is_split for each in state):
+            tensor = tensor[slices].clone()  # no view, which would keep the whole
     return tensor.contiguous().to_global(placement=placement, sbp=sbp)
 
 

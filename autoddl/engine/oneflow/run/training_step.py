@@ -13,7 +13,7 @@ from oneflow.nn.graph.util import ArgsTree
 
 from autoddl.checkpoint import sharded_files
 from autoddl.engine.interface import Replan
-from autoddl.engine.oneflow.capture import op_names
+from autoddl.engine.oneflow.capture import abstract, op_names
 from autoddl.engine.oneflow.capture.shadow import device_type, modules, named_variables, variables
 from autoddl.engine.oneflow.run import plan_injection
 from autoddl.engine.oneflow.run.eager_calls import refuse_local_inputs
@@ -47,6 +47,7 @@ class OneFlowStep:
         self._pending: Callable[[SavedState], None] | None = None
         self._check()
         self.placements = placements(plan)
+        self._missing = self._without_values()
         self._inputs = {item.name: item for item in plan.inputs}
         make_global(graph, self._placement, self._states().__getitem__)
         refuse_local_inputs(graph)
@@ -54,6 +55,23 @@ class OneFlowStep:
             replan, lambda plan, graph: OneFlowStep(plan, graph, replan)
         )
         self._closed = False
+
+    def _without_values(self) -> list[str]:
+        """Return the variables that were built without memory, and whose values nothing tells.
+
+        Raises:
+            AutoDDLError: some was computed from others that have no values yet.
+        """
+        found = []
+        for name, tensor in named_variables(self.graph):
+            if abstract.is_stand_in(tensor):
+                found += [] if abstract.told(tensor) else [name]
+            elif abstract.computed_from_stand_ins(tensor):
+                raise AutoDDLError(
+                    f"apply: {name} was computed inside abstract_parameters() from parameters that have "
+                    "no values there; compute it outside, or from arrays of NumPy"
+                )
+        return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on the whole logical batch."""
@@ -139,6 +157,7 @@ class OneFlowStep:
         return SavedState(self.graph, self._running.native)
 
     def _load(self, take: Callable[[SavedState], None]) -> None:
+        self._missing = []
         if self._running is None:
             self._pending = take
         else:
@@ -177,6 +196,11 @@ class OneFlowStep:
     def _run(self, args: Any, kwargs: Any, convert: Callable[[str, Any, int], Any]) -> Any:
         if self._closed:
             raise AutoDDLError("step: it is closed; apply the plan again")
+        if self._missing:
+            raise AutoDDLError(
+                f"step: {self._missing[0]} was built inside abstract_parameters(), and no initialiser of "
+                "oneflow.nn.init tells its values; load a checkpoint first (step.load, autoddl.resume)"
+            )
 
         def converted(half: int) -> tuple[Call, Inputs]:
             found: dict[str, flow.Tensor] = {}
@@ -317,11 +341,6 @@ class OneFlowStep:
                     f"plan: made for another graph, this one has no variable {name}; "
                     "plan again with autoddl.optimize"
                 )
-        if not all(tensor.is_contiguous() for tensor in variables(self.graph)):
-            raise AutoDDLError(
-                "apply: the model was built inside abstract_parameters(), so it has no values to "
-                "train; build it outside on the ranks and apply the plan to that"
-            )
         devices = {device_type(tensor) for tensor in variables(self.graph)}
         if devices and devices != {plan.device}:
             raise AutoDDLError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.autoddl.engine.oneflow.run.pipeline_cases import CASES, HALVES
+from tests.autoddl.engine.oneflow.run.pipeline_cases import ABSTRACT, CASES, HALVES
 from tests.support.on_ranks import in_one_launch
 
 SCRIPTS = Path(__file__).parent / "rank_scripts"
@@ -31,6 +31,7 @@ RUNS: dict[int, list[tuple[str, ...]]] = {
         ("exactness", "exactness"),
         ("any_mesh", "any_mesh"),
         ("evaluations", "evaluations"),
+        ("abstract_models", "abstract_models", json.dumps(ABSTRACT)),
     ],
     8: [],
 }

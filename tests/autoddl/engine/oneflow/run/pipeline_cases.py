@@ -43,3 +43,10 @@ HALVES = {
     2: [("gpt", "2"), ("vgg13", "2"), ("BERT-SGMoE", "2"), ("BERT-Switch", "2")],
     4: [("gpt", "2x2"), ("vgg13", "4"), ("BERT-SGMoE", "2x2"), ("BERT-Switch", "4")],
 }
+
+# Plans under which a model is trained that was built without memory.
+ABSTRACT = {
+    "4": {"mesh": "4", "search": "ZeRO 2"},
+    "2x2": {"mesh": "2x2", "search": "SUMMA"},
+    "two stages": {"mesh": "2", "pipeline": 2, "micro_batches": 2},
+}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autoddl.launch.launcher import launch
-from tests.autoddl.engine.oneflow.run.pipeline_cases import HALVES
+from tests.autoddl.engine.oneflow.run.pipeline_cases import ABSTRACT, HALVES
 from tests.support.on_ranks import LIMIT_S, environment, seen_by
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
@@ -70,7 +70,7 @@ BAD = {
     "wrong part": ("(3, 8)", "local_slice"),
     "ranks": ("2 devices", "4 ranks", "--nproc-per-node 2"),
     "another graph": ("no variable model.", "plan again"),
-    "abstract": ("abstract_parameters()", "build it outside"),
+    "abstract": ("model.head.weight was built inside abstract_parameters()", "load a checkpoint"),
     "another graph, same variables": ("made for graph", "plan again"),
 }
 BAD_IN_STAGES = {
@@ -102,6 +102,71 @@ def test_halves_in_turn_train_as_the_batch_does(
             found[name], one[name], rtol=0, atol=1e-4 if name == "losses" else 1e-5
         )
     assert json.loads((folder / f"{model}-{mesh}.json").read_text()) == []
+
+
+@pytest.fixture(scope="module")
+def drawn(launched: Callable[[int], Path]) -> dict[str, Any]:
+    """Return the first values and losses of a model that was built without memory, by plan."""
+    folder = launched(4) / "abstract_models"
+    return {name: dict(np.load(folder / f"{name}.npz")) for name in ABSTRACT}
+
+
+def test_models_without_memory_begin_alike_on_all_meshes(drawn: dict[str, Any]) -> None:
+    one, *others = drawn.values()
+    for other in others:
+        for name, value in one.items():
+            if name not in ("losses", "both"):
+                np.testing.assert_array_equal(other[name], value, err_msg=name)
+    limit = 1 / np.sqrt(16)  # of nn.Linear(16, …): Kaiming's, uniform
+    assert 0.97 * limit < np.abs(one["first.weight"]).max() < limit
+    assert one["first.weight"].std() == pytest.approx(limit / np.sqrt(3), rel=0.1)
+    assert one["last.weight"].std() == pytest.approx(0.02, rel=0.15)
+    assert one["table"].std() == pytest.approx(0.5, rel=0.15)
+    assert 0.5 < one["gate"].min() < 0.7 and 1.3 < one["gate"].max() < 1.5
+    assert not one["last.bias"].any() and (one["norm.weight"] == 1).all()
+    np.testing.assert_array_equal(one["mask"], np.tril(np.ones((4, 4))))
+
+
+def test_models_without_memory_train_as_with_these_values(drawn: dict[str, Any]) -> None:
+    """Hold the losses against the gradients of the formula in NumPy, with momentum."""
+    for values in drawn.values():
+        np.testing.assert_allclose(values["losses"], momentum_losses(values), rtol=0, atol=1e-5)
+        assert values["both"][0] == values["both"][1] != values["losses"][-1]  # after a resume, too
+
+
+def test_what_was_computed_without_values_is_refused(launched: Callable[[int], Path]) -> None:
+    for rank in range(4):
+        text = (launched(4) / "abstract_models" / f"refused{rank}.txt").read_text()
+        assert "model.sum was computed inside abstract_parameters()" in text and "\n" not in text
+
+
+def momentum_losses(values: dict[str, Any]) -> list[float]:
+    """Return the losses of rank_scripts/abstract_models.py, by differences instead of derivatives."""
+    names = [name for name in values if name not in ("losses", "both", "mask")]
+    at = np.concatenate([values[name].ravel().astype(np.float64) for name in names])
+    bounds = np.cumsum([values[name].size for name in names])[:-1]
+
+    def loss(point: Any, x: Any, y: Any) -> float:
+        parts = np.split(point, bounds)
+        p = {n: part.reshape(values[n].shape) for n, part in zip(names, parts, strict=True)}
+        hidden = x @ p["first.weight"].T + p["first.bias"]
+        centred = hidden - hidden.mean(-1, keepdims=True)
+        normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+        normed = normed * p["norm.weight"] + p["norm.bias"] + p["table"]
+        out = np.tanh(values["mask"] @ normed) * p["scale"] * p["gate"] @ p["last.weight"].T
+        out = out + p["last.bias"]
+        return float(((out - y) ** 2).mean())
+
+    found, velocity = [], np.zeros_like(at)
+    for number in range(len(values["losses"])):
+        rng = np.random.default_rng(number)
+        x, y = (rng.normal(size=(16, 4, n)).astype(np.float32).astype(float) for n in (16, 8))
+        found.append(loss(at, x, y))
+        steps = np.eye(len(at)) * 1e-5
+        gradient = np.array([(loss(at + d, x, y) - loss(at - d, x, y)) / 2e-5 for d in steps])
+        velocity = 0.9 * velocity + gradient
+        at = at - 0.1 * velocity
+    return found
 
 
 def test_ops_without_a_rule_are_split_as_the_engine_says(launched: Callable[[int], Path]) -> None:

@@ -17,7 +17,10 @@ def main():
             raise RuntimeError("as asked for")
 
 
+code = 0
 try:
     main()
-except RuntimeError:
-    sys.exit(3)
+except RuntimeError as error:
+    print(error)
+    code = 3  # behind this line the frame of main() goes, and the step with it
+sys.exit(code)
