@@ -11,7 +11,8 @@ import pytest
 from autoddl import store
 from autoddl.checkpoint import sharded_files
 from autoddl.cli import app
-from tests.support.on_ranks import environment, in_one_launch, on_ranks
+from autoddl.launch.launcher import launch
+from tests.support.on_ranks import LIMIT_S, environment, in_one_launch, on_ranks
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
@@ -29,9 +30,11 @@ ON_2 = {"two ranks": {}, "two stages": {"mesh": "1", "pipeline": 2, "micro_batch
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where all modes have written: saved on four ranks, resumed on four, two and one."""
+    """Return where all modes have written: saved on four ranks, all killed, resumed on four, two, one."""
     found = tmp_path_factory.mktemp("checkpoints")
-    on_ranks(SCRIPT, found, "save", ranks=4)
+    words = [str(SCRIPT), str(found), "save"]
+    killed = launch(words, nproc_per_node=4, timeout_s=LIMIT_S, env=environment())
+    assert "was killed by SIGKILL" in killed.message, "\n".join([killed.message, *killed.tail])
     for case in CASES:
         assert app.main(["merge", str(found / case), "-o", str(found / f"{case}.of")]) == 0
     for ranks, modes in ((4, ON_4), (2, ON_2)):
