@@ -48,6 +48,11 @@ def capture(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> Program:
                 "(autoddl.optimize(graph, x, y, …)), so that it is traced as the whole batch"
             )
         return program_of(graph._full_job_proto, graph.name)
+    if graph._is_compiled and flow.env.get_world_size() > 1:
+        raise AutoDDLError(
+            f"graph {graph.name}: it has run on each rank alone, with which OneFlow can't go on in a job "
+            f"of {flow.env.get_world_size()} ranks, nor end it well; plan a graph that has not run"
+        )
     held = [tensor for tensor in variables(graph) if tensor.is_global]
     if held:
         twin = traced_alone(graph, (inputs, kwargs), device_type(held[0]))

@@ -156,6 +156,23 @@ def test_a_graph_that_is_not_built_needs_inputs() -> None:
         capture(object())
 
 
+@pytest.mark.ranks
+def test_a_graph_that_has_run_on_each_of_several_ranks_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import oneflow as flow
+
+    from autoddl.engine.oneflow.capture.reader import capture
+    from experiments.models import mlp
+
+    graph, inputs = mlp.build()
+    graph(*inputs)
+    capture(graph, *inputs)
+    monkeypatch.setattr(flow.env, "get_world_size", lambda: 2)
+    with pytest.raises(AutoDDLError, match="it has run on each rank alone"):
+        capture(graph, *inputs)
+
+
 def test_inputs_that_the_graph_cannot_take_are_one_line() -> None:
     import oneflow as flow
 
