@@ -123,10 +123,16 @@ def replace_variables(
 
 @contextmanager
 def kept_gradients(graph: flow.nn.Graph) -> Iterator[None]:
-    """Put `grad` of every parameter back afterwards: tracing leaves lazy tensors in it."""
-    kept = [(tensor, tensor.grad) for tensor in variables(graph) if tensor.requires_grad]
-    for tensor, _ in kept:
-        tensor.grad = None
+    """Put `grad` of every parameter back afterwards: tracing leaves lazy tensors in it.
+
+    Those that the graph's own trace has left, which has run already, are none and can't be put back.
+    """
+    kept = []
+    for tensor in variables(graph):
+        if tensor.requires_grad:
+            grad = tensor.grad
+            kept.append((tensor, None if grad is None or grad.is_lazy else grad))
+            tensor.grad = None
     try:
         yield
     finally:

@@ -48,6 +48,8 @@ class OneFlowStep:
         self._check()
         self.placements = placements(plan)
         self._missing = self._without_values()
+        has_run = graph._is_compiled and graph.config.training
+        before = graph.state_dict() if has_run else None  # with what its optimizer remembers
         self._inputs = {item.name: item for item in plan.inputs}
         make_global(graph, self._placement, self._states().__getitem__)
         refuse_local_inputs(graph)
@@ -55,6 +57,8 @@ class OneFlowStep:
             replan, lambda plan, graph: OneFlowStep(plan, graph, replan)
         )
         self._closed = False
+        if before is not None:
+            self.load_state_dict(before)
 
     def _without_values(self) -> list[str]:
         """Return the variables that were built without memory, and whose values nothing tells.

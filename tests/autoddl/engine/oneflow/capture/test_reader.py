@@ -186,6 +186,26 @@ def test_inputs_that_the_graph_cannot_take_are_one_line() -> None:
 
 
 @pytest.mark.ranks
+def test_a_graph_that_has_run_goes_on_with_what_its_optimizer_remembers() -> None:
+    import oneflow as flow
+
+    import autoddl
+    from experiments.models import mlp
+    from experiments.models.training import seed_weights
+
+    losses = []
+    for steps_before in (0, 2):
+        graph, inputs = mlp.build(optimizer="adam")
+        seed_weights(graph.model.to(flow.nn.Module), 3)
+        found = [float(graph(*inputs).numpy()) for _ in range(steps_before)]
+        step = autoddl.optimize(graph, *inputs, mesh="1").apply(graph)
+        found += [float(step(*inputs).to_local().numpy()) for _ in range(5 - steps_before)]
+        losses.append(found)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert len(set(losses[0])) == 5
+
+
+@pytest.mark.ranks
 def test_optimize_on_one_device_is_trivial_and_applies() -> None:
     import oneflow as flow
 
