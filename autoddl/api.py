@@ -35,12 +35,17 @@ class Plan(PlanValue):
         return cls(**{f.name: getattr(value, f.name) for f in fields(value)})
 
     @reported("apply")
-    def apply(self, graph: Any, *, profile: str | Path | Profile | None = None) -> TrainingStep:
+    def apply(
+        self, graph: Any, *, profile: str | Path | Profile | None = None, other_shapes: bool = False
+    ) -> TrainingStep:
         """Return a callable with the graph's signature that runs this plan on all ranks.
 
         Call it on every rank, before the first step. The model's parameters become global tensors, of
         which every rank keeps the shards that the plan gives it. `profile` prices the graphs that
         `step.evaluate` plans, by default the bundled one that the plan names, or the default.
+
+        With `other_shapes` the step takes inputs of other shapes, too, such as the last batch of an
+        epoch: for each of them it plans once more, with parameters and states where they are.
 
         Raises:
             AutoDDLError: the plan is for another graph, device type or number of ranks, or no engine.
@@ -48,17 +53,29 @@ class Plan(PlanValue):
         if profile is None and self.profile in profiles.bundled():
             profile = self.profile
 
-        def replan(other: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlanValue:
+        engine = engines.load(self.check_runnable())
+
+        def replan(
+            other: Any,
+            args: tuple[Any, ...],
+            kwargs: Mapping[str, Any],
+            states: Mapping[str, NdSbp] | None,
+        ) -> PlanValue:
+            pin = None
+            if states is not None:
+                program = engine.capture(other, *args, **kwargs)
+                pin = {**_whole(program, self.mesh.shape), **_fixed(program, states)}
             return optimize(
                 other,
                 *args,
                 mesh=self.mesh,
                 profile=profile,
                 memory=self.memory_limit_bytes,
+                pin=pin,
                 **kwargs,
             )
 
-        return engines.load(self.check_runnable()).apply(self, graph, replan)
+        return engine.apply(self, graph, replan, other_shapes=other_shapes)
 
     @reported("codegen")
     def codegen(self, path: str | Path, *, learning_rate: float | None = None) -> None:

@@ -30,7 +30,7 @@ class OwnSignatures(Protocol):
         """Return the one-axis signatures of an op; () where there are none."""
 
 
-Replan = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], PlanValue]
+Replan = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Mapping[str, NdSbp] | None], PlanValue]
 """Plans a graph that is called with these arguments, with its parameters as they are."""
 
 
@@ -112,7 +112,9 @@ class Engine(Protocol):
     def held(self, graph: Any) -> tuple[tuple[int, ...], Mapping[str, NdSbp]] | None:
         """Return the mesh and the states that a graph's variables have in the step of another graph."""
 
-    def apply(self, plan: PlanValue, graph: Any, replan: Replan) -> TrainingStep:
+    def apply(
+        self, plan: PlanValue, graph: Any, replan: Replan, *, other_shapes: bool
+    ) -> TrainingStep:
         """Return a callable with the graph's signature that runs a plan on all ranks.
 
         `replan` plans graphs over the same parameters that are run beside it.

@@ -80,11 +80,13 @@ class OneFlow:
 
         return global_tensors.held(graph)
 
-    def apply(self, plan: PlanValue, graph: Any, replan: Replan) -> TrainingStep:
+    def apply(
+        self, plan: PlanValue, graph: Any, replan: Replan, *, other_shapes: bool
+    ) -> TrainingStep:
         """See `training_step.OneFlowStep`."""
         from autoddl.engine.oneflow.run.training_step import OneFlowStep
 
-        return OneFlowStep(plan, graph, replan)
+        return OneFlowStep(plan, graph, replan, other_shapes=other_shapes)
 
 
 ENGINE: Engine = OneFlow()

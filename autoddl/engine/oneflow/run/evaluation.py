@@ -48,9 +48,9 @@ class Evaluations:
         """
         graph = self._graph(what)
         with _evaluating(what):
-            key = id(what), _shapes(args, kwargs)
+            key = id(what), shapes_of(args, kwargs)
             if key not in self._runs:
-                self._runs[key] = self._apply(self._replan(graph, args, kwargs), graph)
+                self._runs[key] = self._apply(self._replan(graph, args, kwargs, None), graph)
             return self._runs[key](*args, **kwargs)
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ def _evaluating(what: Any) -> Iterator[None]:
             module.training = training
 
 
-def _shapes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+def shapes_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return what tells calls apart that have to be planned each."""
 
     def leaf(node: Any) -> Any:

@@ -15,6 +15,7 @@ import oneflow as flow
 from oneflow.framework.tensor_tuple_util import convert_to_tensor_tuple
 from oneflow.nn.graph.util import ArgsTree
 
+from autoddl.engine.oneflow.capture import op_names
 from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.capture.reader import accumulation_steps, program_of, traced_alone
 from autoddl.engine.oneflow.capture.shadow import named_variables
@@ -45,11 +46,16 @@ class PlannedGraph:
     on all ranks, as the mean over all micro-batches or halves, of each where the graph itself accumulates
     gradients; what else one of them returns on the
     devices that make it, stacked or, with a batch dim, one behind the other. `native` is what OneFlow
-    has compiled.
+    has compiled. `states` are those of the optimizer that another graph over the same model has already.
     """
 
     def __init__(
-        self, plan: PlanValue, graph: flow.nn.Graph, call: Call, inputs: Sequence[Inputs]
+        self,
+        plan: PlanValue,
+        graph: flow.nn.Graph,
+        call: Call,
+        inputs: Sequence[Inputs],
+        states: Mapping[str, flow.Tensor],
     ) -> None:
         self._plan, self._as_user = plan, accumulation_steps(graph) > 1
         self._twin, program = planned_job(plan, graph, call)
@@ -73,6 +79,10 @@ class PlannedGraph:
         self.native.register_output_op_names_and_tensors(written, self._written)
         self.native.register_variable_op_names_and_tensors(names, self._variables)
         self._twin._c_nn_graph = self.native
+        for op in job.net.op:
+            state = states.get(op_names.state_name(op.name))
+            if state is not None and op.WhichOneof("op_type") == "variable_conf":
+                self._twin._additional_variable_tobe_loaded[op.name] = state
         with streams(compute_stream=plan.compute_stream):
             self._twin.finish_complie_and_init_runtime()
         _kept.append(self._twin)
@@ -81,6 +91,12 @@ class PlannedGraph:
         """Take the graph down: all ranks have to, at the same place. It can't be called after that."""
         _kept.remove(self._twin)
         del self._twin, self.native
+
+    @property
+    def states(self) -> dict[str, flow.Tensor]:
+        """Return what the engine keeps besides the model: states of optimizers, the count of steps."""
+        names = map(op_names.state_name, self.native.additional_var_names)
+        return dict(zip(names, self.native.additional_var_tensors, strict=True))
 
     @property
     def compiled(self) -> Any:

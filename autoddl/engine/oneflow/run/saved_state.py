@@ -34,13 +34,11 @@ COUNT = "System-Train-TrainStep"
 
 
 class SavedState:
-    """The tensors of a graph and of what runs it; `native` is OneFlow's compiled graph."""
+    """The tensors of a graph, and the `states` of its optimizer that what runs it keeps."""
 
-    def __init__(self, graph: flow.nn.Graph, native: Any) -> None:
+    def __init__(self, graph: flow.nn.Graph, states: Mapping[str, flow.Tensor]) -> None:
         self.blocks, self.graph = tuple(graph._blocks), str(graph.name)
-        own = map(op_names.state_name, native.additional_var_names), native.additional_var_tensors
-        self.tensors: dict[str, flow.Tensor] = dict(named_variables(graph))
-        self.tensors |= dict(zip(*own, strict=True))
+        self.tensors: dict[str, flow.Tensor] = {**dict(named_variables(graph)), **states}
 
     def whole(self) -> dict[str, Any]:
         """Return all values, whole and on every rank, as `graph.state_dict()` does on one device."""

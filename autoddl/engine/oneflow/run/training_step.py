@@ -17,7 +17,7 @@ from autoddl.engine.oneflow.capture import abstract, op_names
 from autoddl.engine.oneflow.capture.shadow import device_type, modules, named_variables, variables
 from autoddl.engine.oneflow.run import plan_injection
 from autoddl.engine.oneflow.run.eager_calls import refuse_local_inputs
-from autoddl.engine.oneflow.run.evaluation import Evaluations
+from autoddl.engine.oneflow.run.evaluation import Evaluations, shapes_of
 from autoddl.engine.oneflow.run.global_tensors import make_global, placements, sbp_of, state_of
 from autoddl.engine.oneflow.run.planned_graph import Call, Inputs, PlannedGraph
 from autoddl.engine.oneflow.run.saved_state import SavedState
@@ -38,12 +38,21 @@ class OneFlowStep:
     distributed graph is built in the first call; the graph object itself is not touched.
     """
 
-    def __init__(self, plan: PlanValue, graph: flow.nn.Graph, replan: Replan) -> None:
+    def __init__(
+        self, plan: PlanValue, graph: flow.nn.Graph, replan: Replan, *, other_shapes: bool = False
+    ) -> None:
         if not isinstance(graph, flow.nn.Graph):
             raise AutoDDLError(f"apply: got {type(graph).__name__}; give the planned nn.Graph")
+        if other_shapes and plan.pipelined:
+            raise AutoDDLError(
+                "apply: other_shapes with stages or micro-batches, of which the plan has "
+                f"{len(plan.parts)} and {plan.micro_batches}; plan with pipeline=1 and micro_batches=1"
+            )
         self.plan = plan
         self.graph = graph
         self._running: PlannedGraph | None = None
+        self._others: dict[str, OneFlowStep] | None = {} if other_shapes else None
+        self._replan = replan
         self._pending: Callable[[SavedState], None] | None = None
         self._check()
         self.placements = placements(plan)
@@ -57,6 +66,7 @@ class OneFlowStep:
             replan, lambda plan, graph: OneFlowStep(plan, graph, replan)
         )
         self._closed = False
+        self._keeps: Mapping[str, flow.Tensor] = {}
         if before is not None:
             self.load_state_dict(before)
 
@@ -79,7 +89,8 @@ class OneFlowStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on the whole logical batch."""
-        return self._run(args, kwargs, self._whole_to_global)
+        step = self._step_for(args, kwargs)
+        return step._run(args, kwargs, step._whole_to_global)
 
     def from_local(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on local tensors that hold just this rank's part of the batch.
@@ -109,7 +120,9 @@ class OneFlowStep:
         self._evaluations.close()
         if self._running is not None:
             self._running.close()
-        self._running, self._closed = None, True
+        for other in (self._others or {}).values():
+            other.close()
+        self._running, self._others, self._closed = None, None, True
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `graph.state_dict()` does on one device: whole local tensors, on every rank.
@@ -158,7 +171,7 @@ class OneFlowStep:
     def _saved(self, what: str) -> SavedState:
         if self._running is None:
             raise AutoDDLError(f"step.{what}: not built yet; call the step once first")
-        return SavedState(self.graph, self._running.native)
+        return SavedState(self.graph, self._running.states)
 
     def _load(self, take: Callable[[SavedState], None]) -> None:
         self._missing = []
@@ -234,9 +247,38 @@ class OneFlowStep:
                 self._pending = None  # it may hold a whole state dict
         return self._running(inputs)
 
+    def _step_for(self, args: Any, kwargs: Any) -> OneFlowStep:
+        """Return the step for inputs of these shapes: this one, or another over the same tensors."""
+        if self._others is None or self._is_planned_for(args, kwargs):
+            return self
+        if self._running is None:
+            raise AutoDDLError(
+                "step: the first call has other inputs than the plan; begin with those that it was "
+                "planned for"
+            )
+        key = shapes_of(args, kwargs)
+        if key not in self._others:
+            plan = self._replan(self.graph, args, kwargs, self.plan.variables)
+            self._others[key] = OneFlowStep(plan, self.graph, self._replan)
+            self._others[key]._keeps = self._running.states
+        return self._others[key]
+
+    def _is_planned_for(self, args: Any, kwargs: Any) -> bool:
+        found = []
+
+        def leaf(node: Any) -> Any:
+            value = node.value()
+            if isinstance(value, flow.Tensor) and _input_name(node) in self._inputs:
+                item = self._inputs[_input_name(node)]
+                found.append(tuple(value.shape) == self._batch_shape(item))
+            return value
+
+        ArgsTree((args, kwargs), True, "input", None).map_leaf(leaf)
+        return all(found)
+
     def _build(self, call: Call, inputs: Sequence[Inputs]) -> PlannedGraph:
         try:
-            running = PlannedGraph(self.plan, self.graph, call, inputs)
+            running = PlannedGraph(self.plan, self.graph, call, inputs, self._keeps)
         except AutoDDLError:
             raise
         except Exception as error:
@@ -265,7 +307,8 @@ class OneFlowStep:
         if tuple(tensor.shape) != shape:
             raise AutoDDLError(
                 f"step: input {name} has shape {tuple(tensor.shape)}, planned was {shape}; "
-                "pass the whole logical batch (or use step.from_local), or plan again"
+                "pass the whole logical batch (or use step.from_local), plan again, or "
+                "plan.apply(graph, other_shapes=True)"
             )
         place, sbp = self._placement(item.name), sbp_of(item.state)
         tensor = self._half(tensor, half)

@@ -19,6 +19,7 @@ RUNS: dict[int, list[tuple[str, ...]]] = {
         ("pipeline_dropout", "dropout.json"),
         ("halves", "halves", json.dumps(HALVES[1])),
         ("evaluations", "evaluations"),
+        ("other_shapes", "other_shapes.json"),
     ],
     2: [
         ("unknown_op", "unknown_op.json"),
@@ -32,6 +33,7 @@ RUNS: dict[int, list[tuple[str, ...]]] = {
         ("any_mesh", "any_mesh"),
         ("evaluations", "evaluations"),
         ("abstract_models", "abstract_models", json.dumps(ABSTRACT)),
+        ("other_shapes", "other_shapes.json"),
     ],
     8: [],
 }

@@ -169,6 +169,23 @@ def momentum_losses(values: dict[str, Any]) -> list[float]:
     return found
 
 
+@pytest.mark.parametrize("plan", ["4", "2x2", "searched"])
+def test_batches_of_other_sizes_train_as_on_one_device(
+    plan: str, launched: Callable[[int], Path]
+) -> None:
+    seen, one = (json.loads((launched(n) / "other_shapes.json").read_text()) for n in (4, 1))
+    losses, weights = one["alone"]
+    assert seen[plan][0] == pytest.approx(losses, abs=1e-5)
+    for name, value in weights.items():
+        np.testing.assert_allclose(seen[plan][1][name], value, rtol=0, atol=1e-5)
+
+
+def test_other_sizes_are_refused_in_stages_and_at_first(launched: Callable[[int], Path]) -> None:
+    seen = json.loads((launched(4) / "other_shapes.json").read_text())
+    assert "plan with pipeline=1" in seen["stages"]
+    assert "begin with those that it was planned for" in seen["first"]
+
+
 def test_ops_without_a_rule_are_split_as_the_engine_says(launched: Callable[[int], Path]) -> None:
     seen = json.loads((launched(2) / "unknown_op.json").read_text())
     assert seen["losses"] == pytest.approx(seen["reference"], abs=1e-6)

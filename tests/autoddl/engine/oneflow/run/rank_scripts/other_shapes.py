@@ -1,0 +1,87 @@
+"""Train on batches of several sizes: `other_shapes.py FILE`; on one rank eagerly, without autoddl.
+
+Rank 0 writes by plan ("alone" on one rank) the losses and the last weights.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import oneflow as flow
+from oneflow import nn
+
+import autoddl
+from experiments.models.training import seed_weights
+from tests.support.refusals import refusal
+
+ROWS = (16, 16, 6, 16, 12, 6, 16, 15, 12, 16)
+PLANS = {
+    "4": {"mesh": "4", "search": "ZeRO 2"}, "2x2": {"mesh": "2x2", "search": "SUMMA"},
+    "searched": {"mesh": "2x2"},
+}  # fmt: skip
+STAGES = {"mesh": "2", "pipeline": 2, "micro_batches": 2}
+
+
+def build():
+    model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 8))
+    seed_weights(model, 1)
+    optimizer = flow.optim.Adam(model.parameters(), lr=0.01)
+    schedule = flow.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+
+    class Train(nn.Graph):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+            self.add_optimizer(optimizer, lr_sch=schedule)
+
+        def build(self, x, y):
+            loss = nn.functional.mse_loss(self.model(x), y)
+            loss.backward()
+            return loss
+
+    return Train(), model, optimizer, schedule
+
+
+def batch(number):
+    rng = np.random.default_rng(number)
+    rows = ROWS[number]
+    return [flow.tensor(rng.normal(size=(rows, n)).astype(np.float32)) for n in (16, 8)]
+
+
+def alone():
+    _, model, optimizer, schedule = build()
+    losses = []
+    for number in range(len(ROWS)):
+        x, y = batch(number)
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        losses.append(float(loss.numpy()))
+    return losses, {name: tensor.numpy().tolist() for name, tensor in model.state_dict().items()}
+
+
+def planned(options, folder):
+    graph, *_ = build()
+    step = autoddl.optimize(graph, *batch(0), **options).apply(graph, other_shapes=True)
+    losses = [float(step(*batch(number)).to_local().numpy()) for number in range(len(ROWS))]
+    state = step.state_dict()["model"]
+    step.close()
+    return losses, {name: tensor.numpy().tolist() for name, tensor in state.items()}
+
+
+file, seen = Path(sys.argv[1]), {}
+if flow.env.get_world_size() == 1:
+    seen["alone"] = alone()
+else:
+    seen = {name: planned(options, file.parent) for name, options in PLANS.items()}
+    graph, *_ = build()
+    plan = autoddl.optimize(graph, *batch(0), **STAGES)
+    seen["stages"] = refusal(lambda: plan.apply(graph, other_shapes=True))
+    graph, *_ = build()
+    step = autoddl.optimize(graph, *batch(0), mesh="4").apply(graph, other_shapes=True)
+    seen["first"] = refusal(lambda: step(*batch(2)))
+if flow.env.get_rank() == 0:
+    file.write_text(json.dumps(seen))
