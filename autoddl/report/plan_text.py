@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from autoddl.errors import one_line
 from autoddl.plan.value import Estimate, ModuleCost, PlanValue
 from autoddl.sbp.program.blocks import pattern
 from autoddl.units import bytes_text, seconds_text
@@ -71,7 +72,7 @@ def _stages(plan: PlanValue) -> Table:
     """Return a row per stage: devices, modules, seconds, how long it waits for others."""
     count, known = len(plan.parts), all(part.work is not None for part in plan.parts)
     several = f"{count} stages" if count > 1 else "1 stage"
-    table = Table(title=escape(f"{several}, {plan.micro_batches} micro-batches of {_batch(plan)}"))
+    table = Table(title=_shown(f"{several}, {plan.micro_batches} micro-batches of {_batch(plan)}"))
     for name in ("stage", "ranks", "modules"):
         table.add_column(name, overflow="fold")
     for name in ("forward", "backward", "once per step", "in flight", "idle", "memory"):
@@ -91,7 +92,7 @@ def _stages(plan: PlanValue) -> Table:
         memory = bytes_text(part.memory_bytes) if part.memory_bytes else "-"
         first, last = part.ranks[0], part.ranks[-1]
         ranks = f"{first}" if first == last else f"{first}-{last}"
-        table.add_row(str(stage), ranks, escape(_span(plan, stage)), *cells, memory)
+        table.add_row(str(stage), ranks, _shown(_span(plan, stage)), *cells, memory)
     return table
 
 
@@ -120,7 +121,7 @@ def _modules(plan: PlanValue) -> Table:
     """Return a row per module, with stages those of one after the other; equal ones of layers once."""
     staged = len(plan.parts) > 1
     title = f"plan on mesh {plan.mesh} {plan.mesh.describe()}, costs per module and device"
-    table = Table(title=escape(title))
+    table = Table(title=_shown(title))
     for name in (*(["stage"] if staged else []), "module", "signature of the main op"):
         table.add_column(name, overflow="fold")
     for name in ("compute", "communication", "memory"):
@@ -132,8 +133,13 @@ def _modules(plan: PlanValue) -> Table:
             repeats.setdefault(key, []).append(row.module)
     for (number, path, *cells), modules in repeats.items():
         name = modules[0] if len(modules) == 1 else f"{path} ×{len(modules)}"
-        table.add_row(*([number] if staged else []), escape(name), *cells)
+        table.add_row(*([number] if staged else []), _shown(name), *cells)
     return table
+
+
+def _shown(text: str) -> str:
+    """Return a text with names in it as a terminal may get it: no markup, no escape sequences."""
+    return escape(one_line(text))
 
 
 def _cells(row: ModuleCost) -> tuple[str, ...]:

@@ -82,3 +82,16 @@ if __name__ == "__main__":
     for case in CASES:
         found = re.sub(r"in \d+\.\d s;", "in SECONDS;", str(planned(case)))
         (HERE / f"{case}.txt").write_text(found + "\n")
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b[31mred", "two\nlines", "\u202eturned", "[red]x[/red]", "\x00"]
+)
+def test_names_reach_the_terminal_as_text(name: str) -> None:
+    """A captured model's modules may have any names; files with such are refused."""
+    program = transformer(layers=1)
+    ops = tuple(replace(op, module=op.module.replace("fc1", name)) for op in program.ops)
+    plan = autoddl.optimize(replace(program, ops=ops), mesh="2", search="data parallel")
+    text = str(plan)
+    assert text.replace("\n", "").isprintable()
+    assert name.encode("unicode_escape").decode() in text
