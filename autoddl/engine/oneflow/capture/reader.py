@@ -15,6 +15,7 @@ from autoddl.engine.oneflow.capture import abstract, op_names
 from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.capture.optimizer_reader import groups_of
 from autoddl.engine.oneflow.capture.shadow import device_type, kept_gradients, shadow, variables
+from autoddl.engine.oneflow.reason import reason
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
 from autoddl.sbp.program.ops_and_tensors import Interner
@@ -83,9 +84,8 @@ def traced(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> flow.nn.Graph:
     except AutoDDLError:
         raise
     except Exception as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), repr(error))
         raise AutoDDLError(
-            f"graph {graph.name}: OneFlow can't trace it on these inputs: {reason.strip()}; "
+            f"graph {graph.name}: OneFlow can't trace it on these inputs: {reason(error)}; "
             "run the graph once on one device to see the whole error"
         ) from error
     op_names.neutralise(twin._full_job_proto)

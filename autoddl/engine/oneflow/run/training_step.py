@@ -15,6 +15,7 @@ from autoddl.checkpoint import sharded_files
 from autoddl.engine.interface import Replan
 from autoddl.engine.oneflow.capture import abstract, op_names
 from autoddl.engine.oneflow.capture.shadow import device_type, modules, named_variables, variables
+from autoddl.engine.oneflow.reason import reason
 from autoddl.engine.oneflow.run import plan_injection
 from autoddl.engine.oneflow.run.eager_calls import refuse_local_inputs
 from autoddl.engine.oneflow.run.evaluation import Evaluations, shapes_of
@@ -282,9 +283,8 @@ class OneFlowStep:
         except AutoDDLError:
             raise
         except Exception as error:
-            reason = next((line for line in str(error).splitlines() if line.strip()), repr(error))
             raise AutoDDLError(
-                f"plan: OneFlow can't run it on mesh {self.plan.mesh}: {reason.strip()[:300]}"
+                f"plan: OneFlow can't run it on mesh {self.plan.mesh}: {reason(error)}"
             ) from error
         changed = plan_injection.changed_signatures(running.compiled, self.plan)
         if changed:
