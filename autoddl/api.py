@@ -14,7 +14,7 @@ from autoddl.engine import engines
 from autoddl.engine.interface import TrainingStep
 from autoddl.engine.limits import ONEFLOW
 from autoddl.errors import AutoDDLError, shown
-from autoddl.internal_errors import reported
+from autoddl.internal_errors import callback, reported
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan import codec
@@ -264,7 +264,7 @@ def optimize(
                 search=search, objective=objective, engine=engine, budget=budget, stop_gap=stop_gap,
                 seed=seed, pin=pin, strict=strict, allow_local_batchnorm=allow_local_batchnorm,
                 pipeline=pipeline, micro_batches=micro_batches, compute_stream=compute_stream,
-                duplex=duplex, progress=progress,
+                duplex=duplex, progress=callback(progress) if callable(progress) else progress,
             )  # fmt: skip
             return choose.choose(asked)
 

@@ -10,20 +10,41 @@ report it with the trace in /tmp/autoddl-trace-1f3a.txt".
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from typing import ParamSpec
 
 from autoddl.errors import AutoDDLError, one_line
+
+_P = ParamSpec("_P")
 
 
 class InternalError(AutoDDLError):
     """Report a mistake of autoddl, in one line."""
+
+
+_OF_USERS = "of a callback that autoddl was given"  # in the __dict__ of an error
+
+
+def callback(function: Callable[_P, None]) -> Callable[_P, None]:
+    """Return a function of the user's whose errors come out as they are."""
+
+    @functools.wraps(function, updated=())  # whatever can be called
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+        except Exception as error:
+            error.__dict__[_OF_USERS] = True
+            raise
+
+    return called
 
 
 @contextmanager
@@ -38,6 +59,8 @@ def reported(what: str) -> Iterator[None]:
     except (AutoDDLError, MemoryError):
         raise
     except Exception as error:
+        if _OF_USERS in error.__dict__:
+            raise
         file = _written(error)
         trace = f" with the trace in {file}" if file else ""
         raise InternalError(

@@ -131,6 +131,11 @@ def read(
         ("compute_stream", compute_stream,
          compute_stream == AUTO or isinstance(compute_stream, bool), "are 'auto', True and False"),
         ("duplex", duplex, duplex == AUTO or isinstance(duplex, bool), "are 'auto', True and False"),
+        ("strict", strict, isinstance(strict, bool), "are True and False"),
+        ("allow_local_batchnorm", allow_local_batchnorm, isinstance(allow_local_batchnorm, bool),
+         "are True and False"),
+        ("progress", progress, progress is None or callable(progress),
+         "is a function of two numbers"),
     ):  # fmt: skip
         if not right:
             raise AutoDDLError(f"{name}: got {shown(value, 150)}; allowed {allowed}")

@@ -35,6 +35,14 @@ def test_a_mistake_is_one_line_with_its_trace_in_a_file() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+def test_what_a_callback_raises_comes_out_as_it_is() -> None:
+    def progress(elapsed_s: float, best_s: float) -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match=r"^mine$"):
+        autoddl.optimize(mlp(), mesh="2x2", profile=cluster(), progress=progress)
+
+
 def test_errors_of_users_stay_what_they_are() -> None:
     for kind in (AutoDDLError, MemoryError, KeyboardInterrupt):
         with pytest.raises(kind) as caught, reported("here"):
