@@ -204,7 +204,8 @@ def optimize(
         engine: "oneflow" plans what OneFlow can execute; None in the whole space, as papers do: with
             nothing that it refuses left out, and axes that cut one dim in any order. Such plans can
             be studied, not applied, and take longer to find.
-        budget: seconds for the search; baselines are always finished.
+        budget: seconds for the search. The baselines of the first mesh are always finished; meshes for
+            which no time is left are counted in the plan's search report.
         stop_gap: (cost − lower bound) / cost at which the search may end, 0 to below 1.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.

@@ -180,14 +180,16 @@ def race(
     """Return the best solution of some trials, if it is better than `best`.
 
     Each gets an equal part of the seconds that are left; while there are several, rough searches will
-    do, and the winner's is made better at the end. When the budget is spent and there is a plan,
-    those with stages are left; without one those that need least memory come next.
+    do, and the winner's is made better at the end. When the budget is spent and there is a plan, the
+    others are left; without one those with stages that need least memory come next.
     """
     run, winner = Standing(best, budget_s), None
     waiting = run.in_order(trials)
     while waiting:
+        if run.spent_s() >= budget_s and run.best is not None:
+            break
         if run.spent_s() >= budget_s and waiting[0].candidate.pipelined:
-            if run.best is not None or run.spent_s() > PATIENCE * budget_s:
+            if run.spent_s() > PATIENCE * budget_s:
                 break
             waiting.sort(key=lambda t: (-t.candidate.stages, -t.candidate.micro_batches))
         trial = waiting.pop(0)

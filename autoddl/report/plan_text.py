@@ -40,6 +40,11 @@ def plan_table(plan: PlanValue) -> str:
         f"searched with {found.solver} (seed {found.seed}) in {found.seconds:.1f} s; "
         f"{counted} at least {seconds_text(found.lower_bound_s)}"
     )
+    if found.untried:
+        console.print(
+            f"no time was left for {found.untried} more (meshes, stages, micro-batches): give a budget "
+            "of more seconds"
+        )
     return out.getvalue().rstrip()
 
 
