@@ -84,6 +84,13 @@ if __name__ == "__main__":
         (HERE / f"{case}.txt").write_text(found + "\n")
 
 
+def test_what_there_was_no_time_for_is_told() -> None:
+    plan = planned("one_stage")
+    assert "no time was left" not in str(plan)
+    late = replace(plan, search=replace(plan.search, untried=3))
+    assert "no time was left for 3 more" in str(late)
+
+
 @pytest.mark.parametrize(
     "name", ["\x1b[31mred", "two\nlines", "\u202eturned", "[red]x[/red]", "\x00"]
 )
