@@ -73,9 +73,10 @@ def optimizer_of(program: Program) -> Optimizer | None:
             f"codegen: groups of parameters have {len(schedules)} different schedules of learning rates, "
             "allowed is one; add one optimizer to the graph"
         )
-    kind, first = kinds.pop(), told[0].learning_rate
-    groups = tuple(part for group in told for part in _parts(program, group, kind, first))
-    return Optimizer(kind, groups, first if program.groups else None, schedules.pop())
+    kind = kinds.pop()
+    rate = next((group.learning_rate for group in told if group.learning_rate), 0.0)
+    groups = tuple(part for group in told for part in _parts(program, group, kind, rate))
+    return Optimizer(kind, groups, rate if program.groups else None, schedules.pop())
 
 
 def _groups_without_rates(program: Program) -> tuple[ParameterGroup, ...]:
@@ -99,7 +100,7 @@ def _updates(program: Program, group: ParameterGroup) -> list[Op]:
 
 
 def _parts(
-    program: Program, group: ParameterGroup, kind: str, first_rate: float
+    program: Program, group: ParameterGroup, kind: str, whole_rate: float
 ) -> list[OptimizerGroup]:
     """Return a group, parted where its updates have other options."""
     found: dict[tuple[float, tuple[tuple[str, str], ...]], list[str]] = {}
@@ -112,7 +113,8 @@ def _parts(
         if group.clip:
             norms = zip(("clip_grad_max_norm", "clip_grad_norm_type"), group.clip, strict=True)
             options |= {key: number(value) for key, value in norms}
-        scale = update.attr["learning_rate_scale"] * group.learning_rate / (first_rate or 1.0)
+        share = group.learning_rate / whole_rate if whole_rate else 1.0
+        scale = update.attr["learning_rate_scale"] * share
         found.setdefault((scale, tuple(options.items())), []).append(name)
     if len(found) > 1 and group.clip:
         raise AutoDDLError(

@@ -164,6 +164,15 @@ def test_groups_have_their_rates_decay_and_clipping(small: Plan, tmp_path: Path)
     assert ruff(tmp_path / "script.py") == ""
 
 
+def test_a_group_that_rests_does_not_stop_the_others(small: Plan) -> None:
+    first, *others = (p.tensor for p in small.program.parameters)
+    groups = ParameterGroup((first,), 0.0), ParameterGroup(tuple(others), 0.5)
+    text = generate(replace(small, program=replace(small.program, groups=groups)))
+    assert '{"params": [params[name] for name in names[0]], "lr": learning_rate * 0.0},' in text
+    assert '{"params": [params[name] for name in names[1]]},' in text
+    assert '"--learning-rate", type=float, default=0.5)' in text
+
+
 def test_the_schedule_is_that_of_the_graph(small: Plan, tmp_path: Path) -> None:
     (group,) = small.program.groups or [
         ParameterGroup(tuple(p.tensor for p in small.program.parameters), 0.1)

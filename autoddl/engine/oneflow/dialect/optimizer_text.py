@@ -14,10 +14,8 @@ def make_optimizer(params, learning_rate):
 def update(params, optimizer):
     """Change nothing: the planned graph has no optimizer."""
 '''
-_OF_GROUPS = (
-    "clip_grad_max_norm",
-    "clip_grad_norm_type",
-)  # what OneFlow's classes have no argument for
+# What OneFlow's classes have no argument for.
+_OF_GROUPS = ("clip_grad_max_norm", "clip_grad_norm_type")
 
 
 def optimizer_text(
