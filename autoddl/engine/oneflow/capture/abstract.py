@@ -28,6 +28,7 @@ from oneflow.nn.graph.util import ArgsTree
 from autoddl.engine.oneflow.capture import draws
 from autoddl.engine.oneflow.capture.draws import Draw
 from autoddl.engine.oneflow.capture.shadow import named_variables, replace_variables, variables
+from autoddl.errors import AutoDDLError
 
 _MOST_REAL = 1 << 22  # elements of constants that are made at once: masks are computed from them
 _ENSURE = "_Graph__ensure_state_tensors_contiguous"
@@ -84,7 +85,25 @@ def drawn(tensor: flow.Tensor, slices: Sequence[slice]) -> flow.Tensor:
     return flow.tensor(array, device=tensor.device).to(tensor.dtype)
 
 
-def computed_from_stand_ins(tensor: flow.Tensor) -> bool:
+def without_told_values(graph: flow.nn.Graph) -> list[str]:
+    """Return the variables of a graph that were built without memory, and whose values nothing tells.
+
+    Raises:
+        AutoDDLError: some was computed from others that have no values yet.
+    """
+    found = []
+    for name, tensor in named_variables(graph):
+        if is_stand_in(tensor):
+            found += [] if told(tensor) else [name]
+        elif _computed_from_stand_ins(tensor):
+            raise AutoDDLError(
+                f"apply: {name} was computed inside abstract_parameters() from parameters that have "
+                "no values there; compute it outside, or from arrays of NumPy"
+            )
+    return found
+
+
+def _computed_from_stand_ins(tensor: flow.Tensor) -> bool:
     """Tell whether a tensor has values of its own that were taken from stand-ins: NaN."""
     if not _noted or tensor.is_global or not tensor.is_floating_point():
         return False

@@ -57,7 +57,7 @@ class OneFlowStep:
         self._pending: Callable[[SavedState], None] | None = None
         self._check()
         self.placements = placements(plan)
-        self._missing = self._without_values()
+        self._missing = abstract.without_told_values(graph)
         has_run = graph._is_compiled and graph.config.training
         before = graph.state_dict() if has_run else None  # with what its optimizer remembers
         self._inputs = {item.name: item for item in plan.inputs}
@@ -70,23 +70,6 @@ class OneFlowStep:
         self._keeps: Mapping[str, flow.Tensor] = {}
         if before is not None:
             self.load_state_dict(before)
-
-    def _without_values(self) -> list[str]:
-        """Return the variables that were built without memory, and whose values nothing tells.
-
-        Raises:
-            AutoDDLError: some was computed from others that have no values yet.
-        """
-        found = []
-        for name, tensor in named_variables(self.graph):
-            if abstract.is_stand_in(tensor):
-                found += [] if abstract.told(tensor) else [name]
-            elif abstract.computed_from_stand_ins(tensor):
-                raise AutoDDLError(
-                    f"apply: {name} was computed inside abstract_parameters() from parameters that have "
-                    "no values there; compute it outside, or from arrays of NumPy"
-                )
-        return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on the whole logical batch."""
@@ -243,9 +226,9 @@ class OneFlowStep:
         calls, inputs = zip(*map(converted, range(self._halves)), strict=True)
         if self._running is None:
             self._running = self._build(calls[0], inputs)
-            if self._pending is not None:
-                self._pending(self._saved("load"))
-                self._pending = None  # it may hold a whole state dict
+        if self._pending is not None:  # again where it has failed: there are no other values
+            self._pending(self._saved("load"))
+            self._pending = None  # it may hold a whole state dict
         return self._running(inputs)
 
     def _step_for(self, args: Any, kwargs: Any) -> OneFlowStep:

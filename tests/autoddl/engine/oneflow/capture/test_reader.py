@@ -206,6 +206,19 @@ def test_a_graph_that_has_run_goes_on_with_what_its_optimizer_remembers() -> Non
 
 
 @pytest.mark.ranks
+def test_a_step_does_not_go_on_without_the_values_that_it_was_to_load() -> None:
+    import autoddl
+    from experiments.models import mlp
+
+    graph, inputs = mlp.build()
+    step = autoddl.optimize(graph, *inputs, mesh="1").apply(graph)
+    step.load_state_dict({})
+    for _ in range(2):
+        with pytest.raises(AutoDDLError, match="state dict: it has no"):
+            step(*inputs)
+
+
+@pytest.mark.ranks
 def test_optimize_on_one_device_is_trivial_and_applies() -> None:
     import oneflow as flow
 

@@ -63,7 +63,7 @@ def alone():
     return losses, {name: tensor.numpy().tolist() for name, tensor in model.state_dict().items()}
 
 
-def planned(options, folder):
+def planned(options):
     graph, *_ = build()
     step = autoddl.optimize(graph, *batch(0), **options).apply(graph, other_shapes=True)
     losses = [float(step(*batch(number)).to_local().numpy()) for number in range(len(ROWS))]
@@ -76,7 +76,7 @@ file, seen = Path(sys.argv[1]), {}
 if flow.env.get_world_size() == 1:
     seen["alone"] = alone()
 else:
-    seen = {name: planned(options, file.parent) for name, options in PLANS.items()}
+    seen = {name: planned(options) for name, options in PLANS.items()}
     graph, *_ = build()
     plan = autoddl.optimize(graph, *batch(0), **STAGES)
     seen["stages"] = refusal(lambda: plan.apply(graph, other_shapes=True))
