@@ -174,7 +174,7 @@ class StepTimeline:
             [(columns.place[op], columns.place[other]) for op, other in self.layout.after.items()],
             dtype=np.int64,
         ).reshape(-1, 2).T  # fmt: skip
-        readers, updates = self.program.overwritten
+        readers, updates = self.program.precedence
         first = np.concatenate((source, before, early, readers))
         then = np.concatenate((inputs.op, boxings, late, updates))
         first, then = place[first[first >= 0]], place[then[first >= 0]]

@@ -230,7 +230,7 @@ def _check_names(program: Program, part: _PartFile, at: str) -> None:
 
 def _check_order(program: Program, after: Mapping[str, str], at: str) -> None:
     """Raise where ops wait for what is none, or for each other; OneFlow would abort."""
-    readers, updates = program.overwritten
+    readers, updates = program.precedence
     waits = [set(ops) for ops in program.columns.before]
     for reader, update in zip(readers.tolist(), updates.tolist(), strict=True):
         waits[update].add(reader)

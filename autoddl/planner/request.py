@@ -171,6 +171,7 @@ def read(
         )
     if isinstance(profile, str | Path) and str(profile) not in profiles.bundled():
         _warn_of_assumed(profile, known, whole)
+    _warn_of_rates(program, known)
     lists = engine_signatures(
         program, [n for m in meshes for n in m.shape], strict=strict, engine=engine
     )
@@ -191,6 +192,18 @@ def _warn_of_assumed(file: str | Path, known: Profile, cluster: Cluster) -> None
         warnings.warn(
             f"profile {file}: how far boxings over level {assumed} overlap with ops is assumed, not "
             f"measured; {profiles.AGAIN}",
+            stacklevel=5,
+        )
+
+
+def _warn_of_rates(program: Program, known: Profile) -> None:
+    """Warn where a program computes in a half precision whose rate the profile does not know."""
+    used = {tensor.dtype for tensor in program.tensors} & {"float16", "bfloat16"}
+    for dtype in sorted(used - set(known.device.peak_flops)):
+        warnings.warn(
+            f"profile {known.name}: no rate of {dtype}, so its ops are priced at that of float32; write "
+            f"device.peak_flops.{dtype}, in flop/s, into the file and sign it with "
+            "`python -m autoddl sign`",
             stacklevel=5,
         )
 

@@ -1,6 +1,6 @@
 """Programs of the zoo: traced once, in a process of its own, without memory for parameters.
 
-`python -m experiments.lib.programs FILE MODEL SIZE OVERRIDES` is that process.
+`python -m experiments.lib.programs FILE MODEL SIZE PRECISION OVERRIDES` is that process.
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import resource
 import sys
+import tempfile
 import time
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Program
 from experiments import models
+from experiments.lib.cuda_stand_in import environment, mixed, traced_as_cuda
 from experiments.lib.ranks import in_child
 
 
@@ -27,10 +31,29 @@ def captured(file: Path, model: str, size: str = "toy", **overrides: Any) -> Pro
     Raises:
         AutoDDLError: no such model, or no such size of it.
     """
+    return _captured(file, model, size, "", overrides)
+
+
+def captured_for_cuda(
+    file: Path, model: str, size: str, precision: str, **overrides: Any
+) -> Program:
+    """Return the program that a model has on CUDA devices, where it computes in this precision.
+
+    Raises:
+        AutoDDLError: as for `captured`; no C compiler.
+    """
+    return _captured(file, model, size, precision, overrides)
+
+
+def _captured(
+    file: Path, model: str, size: str, precision: str, overrides: Mapping[str, Any]
+) -> Program:
     if not file.exists():
         print(f"tracing {model}, size {size}", flush=True)
         file.parent.mkdir(parents=True, exist_ok=True)
-        in_child(__name__, [str(file), model, size, json.dumps(overrides)])
+        arguments = [str(file), model, size, precision, json.dumps(overrides)]
+        with tempfile.TemporaryDirectory(prefix="autoddl-trace-") as folder:
+            in_child(__name__, arguments, env=environment(Path(folder)) if precision else {})
     return Program.load(file)
 
 
@@ -45,12 +68,14 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def main(file: str, model: str, size: str, overrides: str) -> None:
+def main(file: str, model: str, size: str, precision: str, overrides: str) -> None:
     """Trace a model; write its program and what that took."""
     begin = time.perf_counter()
     with autoddl.abstract_parameters():
         graph, inputs = models.build(model, size, **json.loads(overrides))
-    program = autoddl.capture(graph, *inputs)
+    mixed(graph, precision or "float32")
+    with traced_as_cuda() if precision else nullcontext():
+        program = autoddl.capture(graph, *inputs)
     facts = {"capture_s": time.perf_counter() - begin, "capture_bytes": peak_bytes()}
     Path(file).with_suffix(".facts").write_text(json.dumps(facts))
     part = Path(file).with_suffix(".part")

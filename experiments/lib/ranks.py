@@ -38,16 +38,19 @@ def failure(result: Any) -> str:
     return "" if result.ok else f"{result.message}: {' | '.join(result.tail[-3:])}"
 
 
-def in_child(module: str, arguments: Sequence[str], limit_s: float | None = None) -> str:
+def in_child(
+    module: str, arguments: Sequence[str], limit_s: float | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
     """Run a module in a process of its own and return what it prints.
 
     Raises:
         AutoDDLError: it failed, with the last line that it wrote, or was not done in time.
     """
     command = [sys.executable, "-m", module, *arguments]
-    env = os.environ | environment()
+    whole = {**os.environ, **environment(), **(env or {})}
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=limit_s)
+        done = subprocess.run(command, env=whole, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise AutoDDLError(f"not done after {limit_s:g} s") from None
     if done.returncode != 0:

@@ -10,7 +10,7 @@ Source: the InplaceProposalFn and InferTmpSizeFn of the kernels in OneFlow 0.9, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from autoddl.sbp.program import Op
 
@@ -41,6 +41,10 @@ _ONE_OPERAND = {
                      "reduce_all", "reduce_nansum"), "input_tensor_0"),
 }  # fmt: skip
 
+_SUMS = {"reduce_sum": "output_tensor_0", "reduce_sum_like": "y_0"}  # with what they make
+_HALVES = ("float16", "bfloat16")
+_ALIGNED = 512  # bytes, each part of a workspace
+
 
 def shared_input(op: Op, shapes: Shapes, dtypes: Mapping[str, str]) -> tuple[str, bool] | None:
     """Return the operand whose memory the first result may use, and whether the op writes to it."""
@@ -56,13 +60,35 @@ def shared_input(op: Op, shapes: Shapes, dtypes: Mapping[str, str]) -> tuple[str
     return (operand, True) if operand in inputs else None
 
 
-def workspace_bytes(op: Op, shapes: Shapes, item_bytes: Mapping[str, int]) -> int:
+def workspace_bytes(
+    op: Op, shapes: Shapes, item_bytes: Mapping[str, int], dtypes: Mapping[str, str]
+) -> int:
     """Return the bytes of workspace of an op on operands of these local shapes."""
     if op.type == "argmax":  # a pair of index and value for each result
         return 8 * math.prod(shapes["out_0"])
     if op.type == "where":  # both sides and the condition, broadcast
         return sum(math.prod(shapes["out_0"]) * item_bytes[o] for o, _ in op.inputs)
+    if op.type.startswith("unsorted_segment_sum") and dtypes["out_0"] == "float16":
+        return _aligned(4 * math.prod(shapes["out_0"]))  # summed up in float32
     operand = _ONE_OPERAND.get(op.type, "")
     if operand not in shapes or (op.type == "reduce_sum_like" and not op.attr.get("axis")):
         return 0
+    if op.type in _SUMS and dtypes[operand] in _HALVES:
+        return _half_sum_bytes(shapes[operand], shapes[_SUMS[op.type]], op.attr.get("axis") or ())
     return math.prod(shapes[operand]) * item_bytes[operand]
+
+
+def _half_sum_bytes(shape: tuple[int, ...], result: tuple[int, ...], axes: Sequence[int]) -> int:
+    """Return the workspace of a sum in half precision.
+
+    Over the first or the last axes it is a product with ones, else it is done in float32.
+    """
+    first, last = min(axes, default=0), max(axes, default=-1)
+    outer, inner = math.prod(shape[:first]), math.prod(shape[last + 1 :])
+    if last - first + 1 == len(axes) and 1 in (outer, inner):
+        return _aligned(2 * math.prod(shape[first : last + 1]))
+    return 2 * _aligned(4 * math.prod(shape)) + _aligned(4 * math.prod(result))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED

@@ -9,9 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from autoddl.perfmodel.oneflow.kernel_memory import shared_input, workspace_bytes
-from autoddl.perfmodel.oneflow.task_graph import BITS, NONE
+from autoddl.perfmodel.oneflow.task_graph import BITS, NONE, Flags
 from autoddl.perfmodel.oneflow.task_templates import OpSizes, Templates
 from autoddl.sbp.program import PHASES, ROLES, Op, Program, Tensor
+from autoddl.sbp.program.columns import ProgramColumns
 from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, SUM
 from autoddl.sbp.rewrites.stage_program import ARRIVAL
 from autoddl.sbp.rules.candidates import NdSignature
@@ -24,16 +25,17 @@ class Dataflow:
 
     By tensor, `role` is its place in ROLES and `result` which result of which op it is (see BITS), or
     NONE; by input of all ops, those of each from `first_input`, `made` is the result that it is.
-    `updates` tells which ops are of the optimizer, and, last, whether what follows them is, `merged`
-    (with and without the compute stream) which can be merged with neighbours. What each op holds does so
-    from `first_held`: its results, and itself (a workspace), by their numbers among tensors, then ops.
+    `updates` tells which ops are of the optimizer's pass, and, last, whether what follows them is,
+    `merged` (with and without the compute stream) which can be merged with neighbours. What each op
+    holds does so from `first_held`: its results, and itself (a workspace), by their numbers among
+    tensors, then ops.
     """
 
     def __init__(self, program: Program) -> None:
         columns, ops = program.columns, program.ops
         role = np.array([ROLES.index(name) for name in columns.roles], dtype=np.int64)
         self.role = np.concatenate((role[columns.role], np.full(len(ops), NONE)))
-        updates = columns.phase == PHASES[-1]
+        updates = _optimizer_pass(columns)
         self.updates = np.append(updates, updates[-1:] if len(ops) else False)
         outside, sums = (
             np.array([name in types for name in columns.types], dtype=np.bool_)[columns.type]
@@ -49,6 +51,28 @@ class Dataflow:
         self.held = np.empty(self.first_held[-1], dtype=np.int64)
         self.held[self.first_held[1:] - 1] = len(columns.form) + held
         self.held[np.arange(len(results.tensor)) + results.op] = results.tensor
+
+
+def _optimizer_pass(columns: ProgramColumns) -> Flags:
+    """Return which ops OneFlow counts to the optimizer's pass: updates, and casts that only they read.
+
+    Mixed precision makes gradients in float16; updates, and sums over two halves, read float32.
+    """
+    found: Flags = columns.phase == PHASES[-1]
+    inputs, outputs = columns.inputs, columns.outputs
+    cast, total = (
+        np.array([name == wanted for name in columns.types], dtype=np.bool_)[columns.type]
+        for wanted in ("cast", "add_n")
+    )
+    source, result = np.zeros((2, len(found)), dtype=np.int64)  # the first operands of each op
+    source[inputs.op[::-1]], result[outputs.op[::-1]] = inputs.tensor[::-1], outputs.tensor[::-1]
+    total &= np.append(cast, False)[columns.maker[source]]
+    for candidates in (cast, total, cast):
+        read = np.zeros(len(columns.form), dtype=np.bool_)
+        read[inputs.tensor[found[inputs.op]]] = True
+        read[inputs.tensor[~found[inputs.op]]] = False
+        found = found | (candidates & read[result])
+    return found
 
 
 class LocalSizes:
@@ -100,10 +124,11 @@ class LocalSizes:
         tensors = {o: self.program.tensor[t] for o, t in op.operands}
         shapes = {o: self._shape(t, signature[o]) for o, t in tensors.items()}
         items = {o: t.item_bytes for o, t in tensors.items()}
+        dtypes = {o: t.dtype for o, t in tensors.items()}
         return OpSizes(
             tuple(math.prod(shapes[o]) * items[o] for o, _ in op.outputs),
-            workspace_bytes(op, shapes, items),
-            shared_input(op, shapes, {o: t.dtype for o, t in tensors.items()}),
+            workspace_bytes(op, shapes, items, dtypes),
+            shared_input(op, shapes, dtypes),
         )
 
     def _shape(self, tensor: Tensor, state: NdSbp) -> tuple[int, ...]:

@@ -40,6 +40,10 @@ class _Named(Mapping[str, _T]):
         return len(self._place)
 
 
+_OF_ALL_GRADIENTS = ("model_diff_0", "skip_if_0", "scale_by_tensor_0")
+"""Operands of updates; what they read depends on all gradients if no op of the program makes it."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A training step: `ops` in topological order over `tensors`.
@@ -97,8 +101,35 @@ class Program:
         return {name: tuple(readers) for name, readers in table.items()}
 
     @cached_property
-    def overwritten(self) -> tuple[Ints, Ints]:
-        """Return pairs of ops: one that reads a parameter, and the update that comes after it."""
+    def precedence(self) -> tuple[Ints, Ints]:
+        """Return pairs of ops of which the second comes after the first, though it reads nothing of it.
+
+        A parameter's update comes after those that read the parameter. Where the engine clips gradients
+        by their norm, or skips updates unless all are finite, it comes after all gradients: the first
+        update does, and each other one after that before it.
+        """
+        (readers, overwriting), (makers, first) = self._overwritten, self._joint
+        return np.concatenate((readers, makers)), np.concatenate((overwriting, first))
+
+    @property
+    def _joint(self) -> tuple[Ints, Ints]:
+        columns = self.columns
+        of_all = [
+            place
+            for place in np.flatnonzero(columns.phase == "optimizer").tolist()
+            for operand, name in self.ops[place].inputs
+            if operand in _OF_ALL_GRADIENTS and columns.maker[columns.number[name]] < 0
+        ]
+        updates = np.array(list(dict.fromkeys(of_all)), dtype=np.int64)
+        read = np.zeros(len(self.tensors), dtype=np.bool_)
+        read[columns.inputs.tensor[columns.phase[columns.inputs.op] != "optimizer"]] = True
+        made = columns.outputs
+        last = np.unique(made.op[~read[made.tensor] & (columns.phase[made.op] == "backward")])
+        makers = np.concatenate((last[: len(last) * len(updates)], updates[:-1]))
+        return makers, np.append(updates[:1].repeat(len(makers) - len(updates[1:])), updates[1:])
+
+    @property
+    def _overwritten(self) -> tuple[Ints, Ints]:
         update = np.full(len(self.tensors), -1)
         for parameter in self.parameters:
             if parameter.update is not None:

@@ -21,6 +21,7 @@ gradients are added up before they are synchronised.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -55,7 +56,12 @@ class _Doubling:
                 f"duplex: nothing reads the loss {half.loss} as the seed of the backward pass; "
                 "plan with duplex=False"
             )
-        self.sums = {name: f"{SUM}{half.producer[name].name}" for name in self._gradients()}
+        makers = {name: half.producer[name].name for name in self._gradients()}
+        times = Counter(makers.values())  # an op may make several: of a norm's weight and bias, say
+        self.sums = {
+            name: SUM + (maker if times[maker] == 1 else name.replace("/", "-"))
+            for name, maker in makers.items()
+        }
 
     def program(self) -> Program:
         half, twice = self.half, self.twice

@@ -1,12 +1,13 @@
 """Predicted memory against OneFlow's own plan, compiled for CUDA without a GPU.
 
 `python -m experiments.fidelity.memory [--models gpt,vgg13,bert_moe] [--meshes 4,2x2] [--plans 10]
-[--seed 0] [--folder out/memory] [--compute-stream]` compares, for every rank, the bytes of baseline
-and random plans; half of the random ones are refined by coordinate descent, so that they are of the
-kind that a search returns. With `--compute-stream` boxings are ops of the compute stream, and tensors
-may be redistributed for the forward and again for the backward pass (16 plans have all kinds). Every
-plan is a line of runs.jsonl at once: a run that is cut off goes on from there. The exit code is 1
-where a rank is off by more than 10 %.
+[--seed 0] [--precision float16] [--folder out/memory] [--compute-stream]` compares, for every rank, the
+bytes of baseline and random plans; half of the random ones are refined by coordinate descent, so that
+they are of the kind that a search returns. With a precision the graph is traced as for CUDA devices,
+with mixed precision where it is not float32; without as for the CPU. With `--compute-stream` boxings are
+ops of the compute stream, and tensors may be redistributed for the forward and again for the backward
+pass (16 plans have all kinds). Every plan is a line of runs.jsonl at once: a run that is cut off goes on
+from there. The exit code is 1 where a rank is off by more than 10 %.
 
 Workspaces of convolutions are not part of either side: cuDNN chooses them on the device.
 """
@@ -39,8 +40,9 @@ from autoddl.search.result import Assignment
 from autoddl.search.solvers.random_sampling import random_assignment
 from experiments.fidelity.memory.cuda_memory import cuda_memory
 from experiments.lib import cli, figures, frames
+from experiments.lib.cuda_stand_in import PRECISIONS
 from experiments.lib.frames import Row, RowStore
-from experiments.lib.programs import captured
+from experiments.lib.programs import captured, captured_for_cuda
 
 BAR = 0.10
 AGAIN = ", made again"  # a baseline whose tensors wait for the backward pass as they were made
@@ -69,19 +71,29 @@ COLUMNS: frames.Formats = {
 @click.option("--meshes", default="4,2x2", show_default=True)
 @click.option("--plans", default=10, show_default=True)
 @click.option("--seed", default=0, show_default=True)
+@click.option("--precision", type=click.Choice(PRECISIONS), default="")
 @click.option("--compute-stream", is_flag=True)
 @cli.folder("out/memory")
 def command(
-    models: Sequence[str], meshes: str, plans: int, seed: int, compute_stream: bool, folder: Path
-) -> int:
+    models: Sequence[str], meshes: str, plans: int, seed: int, precision: str,
+    compute_stream: bool, folder: Path,
+) -> int:  # fmt: skip
     """Run what is missing, print the table, write and draw it."""
     kept = RowStore(folder / "runs.jsonl")
     names = plan_names(plans, seed, compute_stream=compute_stream)
     found: list[Row] = []
     for model in models:
-        program = captured(folder / "programs" / f"{model}.json", model, "toy", **SIZES[model])
+        file = folder / "programs" / f"{'-'.join(filter(None, (model, precision)))}.json"
+        program = (
+            captured_for_cuda(file, model, "toy", precision, **SIZES[model])
+            if precision
+            else captured(file, model, "toy", **SIZES[model])
+        )
         for mesh in meshes.split(","):
-            found += run(kept, program, model, mesh, names, compute_stream=compute_stream)
+            found += run(
+                kept, program, model, mesh, names,
+                precision=precision, compute_stream=compute_stream,
+            )  # fmt: skip
     frame = pd.DataFrame(found)
     frame["error"] = frame.predicted / frame.oneflow - 1
     print(frames.text(summary(frame), COLUMNS))
@@ -92,7 +104,7 @@ def command(
 
 def run(
     kept: RowStore, program: Program, model: str, mesh: str, names: Sequence[str],
-    *, compute_stream: bool = False,
+    *, precision: str = "", compute_stream: bool = False,
 ) -> list[Row]:  # fmt: skip
     """Return the rows of a model on a mesh, one for each rank of each plan; missing ones are added."""
     where, profile = Mesh.parse(mesh), profiles.load(None)
@@ -108,7 +120,7 @@ def run(
     def compiled(name: str) -> Row:
         begin = time.perf_counter()
         plan = _plan(problem(), name)
-        rows = [] if plan is None else compare(plan, model)
+        rows = [] if plan is None else compare(plan, model, precision)
         for worst in sorted((r["predicted"] / r["oneflow"] - 1 for r in rows), key=abs)[-1:]:
             took, size = time.perf_counter() - begin, rows[-1]["oneflow"] / MIB
             text = f"{size:.0f} MiB, error {worst:+.2%} ({took:.1f} s)"
@@ -118,6 +130,7 @@ def run(
     found: list[Row] = []
     for name in names:
         key = {"model": model, "mesh": mesh, "plan": name, "compute_stream": compute_stream}
+        key |= {"precision": precision} if precision else {}
         row = kept.once(key, partial(compiled, name))
         found += [{**key, **rank} for rank in row["ranks"]]
     return found
@@ -130,11 +143,12 @@ def plan_names(plans: int, seed: int, *, compute_stream: bool = False) -> list[s
     return [*BASELINES, *again, *drawn][:plans]
 
 
-def compare(plan: Plan, model: str) -> list[Row]:
+def compare(plan: Plan, model: str, precision: str = "") -> list[Row]:
     """Compile a plan for CUDA and return each rank's bytes beside the predicted ones."""
     arguments: dict[str, Any] = {"name": model, **SIZES[model]}
     rows = []
-    for real in cuda_memory(plan, "experiments.models:build", arguments):
+    build, precision = "experiments.models:build", precision or "float32"
+    for real in cuda_memory(plan, build, arguments, precision=precision):
         memory = rank_estimate(
             plan.mesh.shape, plan.layout, coords=plan.mesh.coords(real.rank),
             compute_stream=plan.compute_stream,

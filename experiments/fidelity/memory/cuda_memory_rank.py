@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from autoddl.engine.oneflow.run import job_writer
 from autoddl.engine.oneflow.run.planned_graph import planned_job
 from autoddl.plan.codec import load
 from experiments.fidelity.memory.cuda_memory import DONE, PLAN, REQUEST
+from experiments.lib.cuda_stand_in import mixed, traced_as_cuda
 
 _POLL_S = 0.02
 
@@ -37,7 +39,11 @@ def main(folder: Path) -> None:
     flow.boxing.nccl.enable_use_compute_stream(plan.compute_stream)
     with abstract_parameters():
         graph, inputs = _factory(request["factory"])(**request["arguments"])
-    twin, _ = planned_job(plan, graph, (inputs, {}))
+    mixed(graph, request["precision"])
+    parts = 2 if plan.duplex else 1
+    inputs = [x[: x.shape[0] // parts] if x.ndim else x for x in inputs]
+    with traced_as_cuda() if plan.device == "cuda" else nullcontext():
+        twin, _ = planned_job(plan, graph, (inputs, {}))
     on_cuda(twin._full_job_proto)
     twin._full_graph_proto = twin._full_job_proto
     threading.Thread(target=_leave_when_written, args=(folder,), daemon=True).start()
@@ -54,13 +60,11 @@ def on_cuda(job: Any) -> None:
     for group in job.placement.placement_group:
         for name in group.op_set.op_name:
             ops[name].device_tag = group.parallel_conf.device_tag
-    _replace_argmaxes(job)
-
-
-def _replace_argmaxes(job: Any) -> None:
     for op in list(job.net.op):
-        if op.WhichOneof("op_type") == "user_conf" and op.user_conf.op_type_name == "argmax":
-            _replace_argmax(job, op)
+        if op.WhichOneof("op_type") == "user_conf":
+            replace = _REPLACED.get(op.user_conf.op_type_name)
+            if replace is not None:
+                replace(job, op)
 
 
 def _replace_argmax(job: Any, op: Any) -> None:
@@ -69,35 +73,79 @@ def _replace_argmax(job: Any, op: Any) -> None:
     Shapes and states are the same, and so is the size of the result.
     """
     source = op.user_conf.input["in"].s[0]
-    maximum = job.net.op.add()
-    maximum.CopyFrom(op)
-    maximum.name = f"{op.name}-value"
-    value = f"{maximum.name}/output_tensor_0"
-    conf = maximum.user_conf
+    value = f"{op.name}-value/output_tensor_0"
+    descs = job.helper.lbn2logical_blob_desc
+    descs[value].CopyFrom(descs[f"{op.name}/out_0"])
+    descs[value].data_type = descs[source].data_type
+    last = len(descs[source].shape.dim) - 1
+    _add_reduction(job, op, "reduce_max", source, value, [last], "in_0", "out_0")
+    made = job_writer.read_state(_states(job, op.name)["out_0"])
+    job_writer.write_signature(job, op.name, {"in_0": made, "out_0": made})
+    conf = op.user_conf
+    conf.op_type_name = "cast"
+    conf.input["in"].s[0] = value
+    conf.attr["dtype"].at_data_type = descs[f"{op.name}/out_0"].data_type
+
+
+def _replace_norm_gradients(job: Any, op: Any) -> None:
+    """Replace the gradients of a layer norm's parameters, whose kernel asks the device, by sums of dy.
+
+    Results and their states are the same; what it reads besides, the norm's other gradient reads, too.
+    """
+    source = op.user_conf.input["dy"].s[0]
+    descs = job.helper.lbn2logical_blob_desc
+    made = {which: op.user_conf.output[which].s[0] for which in ("beta_diff", "gamma_diff")}
+    summed = list(range(len(descs[source].shape.dim) - len(descs[made["beta_diff"]].shape.dim)))
+    # The second keeps the op's name, of which control edges may speak.
+    for which, name in (("beta_diff", f"{op.name}-beta"), ("gamma_diff", op.name)):
+        value = f"{name}/output_tensor_0"
+        descs[value].CopyFrom(descs[made[which]])
+        _add_reduction(job, op, "reduce_sum", source, value, summed, "dy_0", f"{which}_0")
+        _read_instead(job, made[which], value)
+    job.net.op.remove(op)
+
+
+_REPLACED = {"argmax": _replace_argmax, "layer_norm_param_grad": _replace_norm_gradients}
+
+
+def _add_reduction(
+    job: Any, op: Any, kind: str, source: str, value: str, axes: list[int], read: str, made: str
+) -> None:
+    """Add a reduction where an op is, in the states of the operands that the op reads and makes."""
+    added = job.net.op.add()
+    added.CopyFrom(op)
+    added.name = value.partition("/")[0]
+    conf = added.user_conf
     conf.Clear()
-    conf.op_type_name = "reduce_max"
+    conf.op_type_name = kind
     conf.input["input_tensor"].s.append(source)
     conf.output["output_tensor"].s.append(value)
     conf.input_order.append("input_tensor")
     conf.output_order.append("output_tensor")
-    descs = job.helper.lbn2logical_blob_desc
-    conf.attr["axis"].at_list_int32.val.append(len(descs[source].shape.dim) - 1)
+    conf.attr["axis"].at_list_int32.val.extend(axes)
     conf.attr["keepdims"].at_bool = False
-    descs[value].CopyFrom(descs[f"{op.name}/out_0"])
-    descs[value].data_type = descs[source].data_type
     for group in job.placement.placement_group:
-        if op.name in group.op_set.op_name:
-            group.op_set.op_name.append(maximum.name)
-    signature = job.job_parallel_view_conf.op_name2nd_sbp_signature_conf[op.name]
-    read = job_writer.read_state(signature.bn_in_op2nd_sbp["in_0"])
-    made = job_writer.read_state(signature.bn_in_op2nd_sbp["out_0"])
-    job_writer.write_signature(job, maximum.name, {"input_tensor_0": read, "output_tensor_0": made})
-    job_writer.write_signature(job, op.name, {"in_0": made, "out_0": made})
-    number = descs[f"{op.name}/out_0"].data_type
-    conf = op.user_conf
-    conf.op_type_name = "cast"
-    conf.input["in"].s[0] = value
-    conf.attr["dtype"].at_data_type = number
+        if op.name in group.op_set.op_name and added.name != op.name:
+            group.op_set.op_name.append(added.name)
+    states = {
+        "input_tensor_0": job_writer.read_state(_states(job, op.name)[read]),
+        "output_tensor_0": job_writer.read_state(_states(job, op.name)[made]),
+    }
+    job_writer.write_signature(job, added.name, states)
+
+
+def _states(job: Any, op_name: str) -> Any:
+    return job.job_parallel_view_conf.op_name2nd_sbp_signature_conf[op_name].bn_in_op2nd_sbp
+
+
+def _read_instead(job: Any, old: str, new: str) -> None:
+    """Let all readers of a tensor read another one."""
+    for op in job.net.op:
+        if op.WhichOneof("op_type") == "user_conf":
+            for port in op.user_conf.input.values():
+                port.s[:] = [new if lbn == old else lbn for lbn in port.s]
+    for conf in job.job_conf.train_conf.optimizer_conf:
+        conf.variable_grad_lbns[:] = [new if s == old else s for s in conf.variable_grad_lbns]
 
 
 def _write_logs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,18 @@ def test_overlap_that_was_not_measured_is_told_of(
     texts = [str(one.message) for one in said]
     assert len(texts) == bool(told)
     assert all(told in text and str(file) in text and "\n" not in text for text in texts)
+
+
+def test_a_half_precision_that_the_profile_has_no_rate_of_is_told_of() -> None:
+    program = mlp()
+    halved = tuple(
+        replace(t, dtype="bfloat16") if t.role == "activation" else t for t in program.tensors
+    )
+    with pytest.warns(
+        UserWarning, match="profile v100-8x: no rate of bfloat16, so its ops"
+    ) as said:
+        read(replace(program, tensors=halved), mesh="2x2", profile="v100-8x")
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read(replace(program, tensors=halved), mesh="2x2", profile="h100")

@@ -32,7 +32,7 @@ def test_what_a_process_says_at_last_is_the_error(tmp_path: Path) -> None:
 def test_ranks_that_fail_are_named(tmp_path: Path) -> None:
     script = "experiments.lib.programs"  # wants arguments
     said = ranks.started(script, [], 2, 60.0)
-    assert "rank" in said and "main() missing 4 required positional arguments" in said
+    assert "rank" in said and "main() missing 5 required positional arguments" in said
     assert "\n" not in said
 
 

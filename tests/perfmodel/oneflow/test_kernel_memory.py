@@ -68,4 +68,34 @@ def test_workspaces_follow_from_shapes(
         "op", type_, tuple((o, o) for o in inputs), ((output, output),),
         attrs=tuple(attributes.items()),
     )  # fmt: skip
-    assert workspace_bytes(op, shapes, dict.fromkeys(shapes, 4)) == expected
+    known = dict.fromkeys(shapes, 4), dict.fromkeys(shapes, "float32")
+    assert workspace_bytes(op, shapes, *known) == expected
+
+
+@pytest.mark.parametrize(
+    ("type_", "axes", "shapes", "expected"),
+    [  # the sizes that OneFlow's plan of GPT for CUDA has
+        ("reduce_sum", (0,), {"input_tensor_0": (1024,), "output_tensor_0": ()}, 2048),
+        ("reduce_sum", (0,), {"input_tensor_0": (3,), "output_tensor_0": ()}, 512),
+        ("reduce_sum_like", (0, 1), {"x_0": (8, 128, 512), "like_0": (512,), "y_0": (512,)}, 2048),
+        ("reduce_sum_like", (2,), {"x_0": (8, 4, 512), "like_0": (8, 4), "y_0": (8, 4)}, 1024),
+        # neither first nor last axes: in float32, what is summed up twice and the result
+        (
+            "reduce_sum_like", (1,), {"x_0": (8, 128, 64), "like_0": (8, 64), "y_0": (8, 64)},
+            2 * 8 * 128 * 64 * 4 + 8 * 64 * 4,
+        ),
+        (
+            "unsorted_segment_sum_like", None,
+            {"data_0": (8, 128, 512), "like_0": (2048, 512), "segment_ids_0": (8, 128),
+             "out_0": (2048, 512)}, 4194304,
+        ),
+    ],
+)  # fmt: skip
+def test_half_precision_has_workspaces_of_its_own(
+    type_: str, axes: tuple[int, ...] | None, shapes: dict[str, tuple[int, ...]], expected: int
+) -> None:
+    *inputs, output = shapes
+    attrs = () if axes is None else (("axis", axes),)
+    op = Op("op", type_, tuple((o, o) for o in inputs), ((output, output),), attrs=attrs)
+    known = dict.fromkeys(shapes, 2), dict.fromkeys(shapes, "float16")
+    assert workspace_bytes(op, shapes, *known) == expected

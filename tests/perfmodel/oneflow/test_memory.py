@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -357,6 +358,34 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
         assert predicted.total == pytest.approx(found.total, rel=0.1)
         if not recomputed:
             assert predicted.total == plan.parts[stage].memory_bytes
+
+
+@pytest.mark.oneflow
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"mesh": "2", "search": "ZeRO 2"},
+        {"mesh": "1", "pipeline": 2, "micro_batches": 4},
+        {"mesh": "2", "duplex": True},
+    ],
+    ids=lambda kind: "+".join(kind),
+)
+def test_prediction_of_mixed_precision_is_oneflows_plan_for_cuda(
+    kind: dict[str, Any], tmp_path: Path
+) -> None:
+    import autoddl
+    from experiments.fidelity.memory.cuda_memory import cuda_memory
+    from experiments.lib.programs import captured_for_cuda
+
+    sizes = {"layers": 3, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 512, "batch": 8}
+    program = captured_for_cuda(tmp_path / "gpt.json", "gpt", "toy", "float16", **sizes)
+    plan = autoddl.optimize(program, profile="a100-2x16", **kind)
+    found = cuda_memory(
+        plan, "experiments.models:build", {"name": "gpt", **sizes}, precision="float16"
+    )
+    most = max(real.total for real in found)
+    assert plan.estimate.memory_bytes == pytest.approx(most, rel=0.03)
 
 
 def test_all_ranks_that_differ_are_looked_at() -> None:

@@ -157,3 +157,44 @@ def test_ops_of_one_kind_differ_in_names_only() -> None:
     assert all(len(kinds) == 1 for kinds in alike.values())
     assert len({kind for kinds in alike.values() for kind in kinds}) == len(alike)
     assert len(alike) < len(program.ops) / 2
+
+
+def waits(program: Program) -> set[tuple[str, str]]:
+    """Which ops come after which others, though they read nothing of them."""
+    names = [op.name for op in program.ops]
+    return {(names[a], names[b]) for a, b in zip(*program.precedence, strict=True)}
+
+
+def test_updates_come_after_those_that_read_the_parameter() -> None:
+    assert waits(small_program()) == {("fc", "opt")}
+
+
+def test_updates_by_clipped_gradients_come_after_all_gradients() -> None:
+    """What reads all gradients is in no program: they have no reader there, what it makes no maker."""
+
+    def backward(number: int) -> Op:
+        return Op(f"g{number}", "relu", (("x_0", "x"),), (("y_0", f"d{number}"),), phase="backward")
+
+    def update(number: int, gradient: str) -> Op:
+        inputs = (("model_0", f"w{number}"), ("model_diff_0", gradient))
+        return Op(f"u{number}", "sgd_update", inputs, (), phase="optimizer")
+
+    clipped = [Tensor(f"System-Clip-{n}/y_0", (4,), "float32", "system") for n in range(3)]
+    given = [Tensor("x", (4,), "float32", "input")]
+    given += [Tensor(f"w{n}", (4,), "float32", "parameter") for n in range(3)]
+    made = [Tensor(f"d{n}", (4,), "float32", "gradient") for n in range(3)]
+    program = Program(
+        ops=(*map(backward, range(3)), *(update(n, t.name) for n, t in enumerate(clipped))),
+        tensors=(*given, *made, *clipped),
+        inputs=("x",), outputs=(),
+        parameters=tuple(Parameter(f"w{n}", t.name, (), f"u{n}") for n, t in enumerate(clipped)),
+        loss=None,
+    )  # fmt: skip
+    after_all = {("g0", "u0"), ("g1", "u0"), ("g2", "u0"), ("u0", "u1"), ("u1", "u2")}
+    assert waits(program) == after_all
+    plain = [replace(op, inputs=(op.inputs[0], ("model_diff_0", f"d{op.name[1]}")))
+             if op.phase == "optimizer" else op for op in program.ops]  # fmt: skip
+    assert waits(replace(program, ops=tuple(plain))) == set()
+    skipped = [replace(op, inputs=(*op.inputs, ("skip_if_0", clipped[0].name)))
+               if op.phase == "optimizer" else op for op in plain]  # fmt: skip
+    assert waits(replace(program, ops=tuple(skipped))) >= {("u0", "u1"), ("u1", "u2")}

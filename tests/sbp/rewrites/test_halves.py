@@ -113,6 +113,25 @@ def test_gradients_that_are_clipped_are_summed_up_before() -> None:
     assert both.parameters == parameters
 
 
+def test_two_gradients_of_one_op_have_two_sums() -> None:
+    """CUDA's layer norm makes those of its weight and bias together."""
+    half = micro_batch(PROGRAMS["mlp"], 2)
+    gradients = [str(p.gradient) for p in half.parameters[:2]]
+    makers = [half.producer[name] for name in gradients]
+    joint = Op(
+        "joint", "joint", tuple((f"in_{n}", makers[n].inputs[0][1]) for n in range(2)),
+        tuple((f"out_{n}", name) for n, name in enumerate(gradients)), phase="backward",
+    )  # fmt: skip
+    last = max(map(half.ops.index, makers))
+    ops = [
+        joint if n == last else op for n, op in enumerate(half.ops) if n == last or op not in makers
+    ]
+    both = halves(replace(half, ops=tuple(ops)))
+    assert len({op.name for op in both.ops}) == len(both.ops)
+    summed = {op.inputs for op in both.ops if op.name.startswith(SUM)}
+    assert {(("in_0", g), ("in_1", second(g))) for g in gradients} <= summed
+
+
 def test_a_backward_pass_without_a_seed_is_refused() -> None:
     program = micro_batch(PROGRAMS["mlp"], 2)
     ops = tuple(replace(o, type="zeros_like") if o.type == "ones_like" else o for o in program.ops)

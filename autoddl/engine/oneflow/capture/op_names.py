@@ -3,7 +3,9 @@
 OneFlow names most ops by a count that begins anew with each trace. What scales gradients back after
 loss scaling goes on counting: "Sys-DiffScale-ScalarMul-model.0.bias_out-2227" becomes
 "Sys-DiffScale-ScalarMul-model.0.bias_out". Inputs have the graph's own name, and what they are called
-with: "_Train_0_input.0.1_3" becomes "input.0.1", "_Train_0_input.1.0_y" of the keyword y "input.1.y".
+with: "_Train_0_input.0.1_3" becomes "input.0.1", "_Train_0_input.1.0_y" of the keyword y "input.1.y"; so
+do casts of inputs under mixed precision: "_Train_0_input.0.1_3-out-cast_f2h" becomes
+"input.0.1-out-cast_f2h".
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def state_name(name: str, graph_name: str = "") -> str:
 
 def neutral(job: Any) -> Any:
     """Return a job whose names are neutral: itself, or a copy if there is any to change."""
-    names = dict(_scaling(job))
+    names = dict(_numbered(job))
     if not names:
         return job
     found = type(job)()
@@ -53,7 +55,17 @@ def neutral(job: Any) -> Any:
 
 def neutralise(job: Any) -> None:
     """Give the ops of a job neutral names."""
-    rename(job, dict(_scaling(job)))
+    rename(job, dict(_numbered(job)))
+
+
+def is_precision_cast(name: str) -> bool:
+    """Tell whether an op is a cast that mixed precision has added, by its name."""
+    return name.endswith(("-cast_f2h", "-cast_h2f"))
+
+
+def is_added_by_a_pass(name: str) -> bool:
+    """Tell whether an op is one that OneFlow adds to a traced graph, by its name."""
+    return is_precision_cast(name) or name.startswith(SCALING)
 
 
 def scales_accumulated(op: Any) -> bool:
@@ -63,11 +75,15 @@ def scales_accumulated(op: Any) -> bool:
     return any(re.search(r"-acc-\d+/", lbn) for lbn in sources)
 
 
-def _scaling(job: Any) -> Iterator[tuple[str, str]]:
+def _numbered(job: Any) -> Iterator[tuple[str, str]]:
+    """Yield the names that differ from trace to trace, and what they become."""
     for op in job.net.op:
         numbered = re.fullmatch(rf"({SCALING}.*)-\d+", op.name)
         if numbered and not scales_accumulated(op):
             yield op.name, numbered[1]
+        cast = re.fullmatch(r"_.+_input\.([\d.]+)_(.*)(-out-cast_...)", op.name)
+        if cast and is_precision_cast(op.name):
+            yield op.name, f"input.{place(cast[1], cast[2])}{cast[3]}"
 
 
 def rename(job: Any, names: Mapping[str, str]) -> None:

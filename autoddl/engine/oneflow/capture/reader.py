@@ -68,10 +68,13 @@ def traced_alone(
 ) -> flow.nn.Graph:
     """Return a built copy of a graph, traced as on one device wherever its variables and inputs are.
 
-    With several micro-batches, whose inputs the call has one behind the other, it sums up gradients.
+    With several micro-batches, whose inputs the call has one behind the other, it sums up gradients, and
+    has no mixed precision (run/precision_writer.py adds that).
     """
     args, kwargs = abstract.stand_ins(call, device)
     with _accumulating(graph, micro_batches), abstract.without_values(graph, device):
+        if micro_batches > 1:
+            graph.config.proto.enable_auto_mixed_precision = False
         return traced(graph, *args, **kwargs)
 
 
@@ -164,7 +167,8 @@ class _JobReader:
         parameters += [
             Parameter(name) for name in self.variables if name not in updates and name not in states
         ]
-        ordered = _topological(ops)
+        # What OneFlow adds in no order comes where it is read.
+        ordered = _topological(sorted(ops, key=lambda op: op_names.is_added_by_a_pass(op.name)))
         return Program(
             ops=tuple(ordered),
             tensors=tuple(self._tensors(ordered, parameters, states, loss)),

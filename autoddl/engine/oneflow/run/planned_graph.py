@@ -23,6 +23,7 @@ from autoddl.engine.oneflow.run import accumulation, plan_injection
 from autoddl.engine.oneflow.run.boxing_streams import streams
 from autoddl.engine.oneflow.run.global_tensors import placements
 from autoddl.engine.oneflow.run.halves_writer import write_halves
+from autoddl.engine.oneflow.run.precision_writer import write_precision
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.halves import HALF, halves, second
@@ -165,6 +166,9 @@ def planned_job(plan: PlanValue, graph: flow.nn.Graph, call: Call) -> tuple[flow
     accumulation.rename(job, twin._forward_job_proto)
     program = program_of(accumulation.micro_job(job), twin.name)
     on_all_ranks(job, plan)
+    if plan.micro_batches > 1 and any(map(op_names.is_precision_cast, plan.signatures)):
+        write_precision(job, program, plan.layout.program, twin.name)
+        program = program_of(accumulation.micro_job(job), twin.name)
     if plan.duplex:
         half, program = program, halves(program)
         write_halves(job, half, program, twin.name)
@@ -174,7 +178,10 @@ def planned_job(plan: PlanValue, graph: flow.nn.Graph, call: Call) -> tuple[flow
 
 
 def on_all_ranks(job: Any, plan: PlanValue) -> None:
-    """Let a job that was traced on one device run on all ranks, but the engine's scheduler on one."""
+    """Let a job that was traced on one device run on all ranks, but the engine's scheduler on one.
+
+    The scheduler counts steps and gives learning rates: it has kernels for CPUs alone.
+    """
     placement, view = job.placement, job.job_parallel_view_conf
     host = {op.name for op in job.net.op if _is_scheduler(op)}
     names = [op.name for op in job.net.op]
@@ -182,12 +189,13 @@ def on_all_ranks(job: Any, plan: PlanValue) -> None:
     del placement.blob_placement_group[:]
     ranks = flow.env.get_world_size()
     per_node = ranks // flow.env.get_node_size()
-    for devices, chosen in (
-        (["0:0"], [n for n in names if n in host]),
-        ([f"@{r}:{r % per_node}" for r in range(ranks)], [n for n in names if n not in host]),
+    everywhere = [f"@{r}:{r % per_node}" for r in range(ranks)]
+    for device, devices, chosen in (
+        ("cpu", ["0:0"], [n for n in names if n in host]),
+        (plan.device, everywhere, [n for n in names if n not in host]),
     ):
         group = placement.placement_group.add()
-        group.parallel_conf.device_tag = plan.device
+        group.parallel_conf.device_tag = device
         group.parallel_conf.device_name.extend(devices)
         group.parallel_conf.hierarchy.dim.append(len(devices))
         group.op_set.op_name.extend(chosen)
