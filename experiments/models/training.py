@@ -16,7 +16,16 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "plain_sgd": lambda ps: flow.optim.SGD(ps, lr=0.1),
     "adam": lambda ps: flow.optim.Adam(ps, lr=1e-3),
     "adamw": lambda ps: flow.optim.AdamW(ps, lr=1e-3, weight_decay=0.01),
+    "clipped_adam": lambda ps: flow.optim.Adam([_clipped(ps)], lr=1e-3),
+    "clipped_sgd": lambda ps: flow.optim.SGD([_clipped(ps) | {"weight_decay": 0.1}], lr=0.1),
 }
+
+
+def _clipped(parameters: Any) -> dict[str, Any]:
+    """Return a group of parameters whose gradients have a Euclidean norm of 1 at most."""
+    return {
+        "params": list(parameters), "clip_grad_max_norm": 1.0, "clip_grad_norm_type": 2.0,
+    }  # fmt: skip
 
 
 class TrainGraph(nn.Graph):

@@ -21,6 +21,7 @@ from autoddl.perfmodel.oneflow.task_graph import BOXING, KINDS, Ints, RankTasks
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, buffered, summed
+from autoddl.sbp.rewrites.gradient_chains import chained
 from autoddl.sbp.rewrites.recomputation import can_repeat, recomputed
 from autoddl.sbp.rewrites.stage_program import ARRIVAL
 from autoddl.sbp.state import NdSbp
@@ -84,6 +85,7 @@ def estimate(
         layout = summed(layout)
     if in_flight > 1:
         layout = buffered(layout)
+    layout = chained(layout)
     if sizes is None or sizes.program is not layout.program:
         sizes = LocalSizes(layout.program, mesh)
     found = [

@@ -19,6 +19,8 @@ from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp
 
+_BEHIND_CASTS = ("add_n", "scalar_mul_by_tensor")  # of gradients: each at most once
+
 
 class Dataflow:
     """What the ops of a program read and make, as numbers.
@@ -54,24 +56,29 @@ class Dataflow:
 
 
 def _optimizer_pass(columns: ProgramColumns) -> Flags:
-    """Return which ops OneFlow counts to the optimizer's pass: updates, and casts that only they read.
+    """Return which ops OneFlow counts to the optimizer's pass: updates, and what casts for them.
 
-    Mixed precision makes gradients in float16; updates, and sums over two halves, read float32.
+    Mixed precision makes gradients in float16; what scales them, sums over two halves, and updates
+    read float32.
     """
     found: Flags = columns.phase == PHASES[-1]
     inputs, outputs = columns.inputs, columns.outputs
-    cast, total = (
-        np.array([name == wanted for name in columns.types], dtype=np.bool_)[columns.type]
-        for wanted in ("cast", "add_n")
+    cast, other = (
+        np.array([name in wanted for name in columns.types], dtype=np.bool_)[columns.type]
+        for wanted in (("cast",), _BEHIND_CASTS)
     )
-    source, result = np.zeros((2, len(found)), dtype=np.int64)  # the first operands of each op
-    source[inputs.op[::-1]], result[outputs.op[::-1]] = inputs.tensor[::-1], outputs.tensor[::-1]
-    total &= np.append(cast, False)[columns.maker[source]]
-    for candidates in (cast, total, cast):
+    result = np.zeros(len(found), dtype=np.int64)  # of each op the first
+    result[outputs.op[::-1]] = outputs.tensor[::-1]
+    casted = cast
+    for _ in _BEHIND_CASTS:
+        reads = np.zeros(len(found), dtype=np.bool_)
+        reads[inputs.op[np.append(casted, False)[columns.maker[inputs.tensor]]]] = True
+        casted = cast | (other & reads)
+    for _ in (*_BEHIND_CASTS, cast):
         read = np.zeros(len(columns.form), dtype=np.bool_)
         read[inputs.tensor[found[inputs.op]]] = True
         read[inputs.tensor[~found[inputs.op]]] = False
-        found = found | (candidates & read[result])
+        found = found | (casted & read[result])
     return found
 
 

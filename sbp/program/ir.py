@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,10 +39,6 @@ class _Named(Mapping[str, _T]):
 
     def __len__(self) -> int:
         return len(self._place)
-
-
-_OF_ALL_GRADIENTS = ("model_diff_0", "skip_if_0", "scale_by_tensor_0")
-"""Operands of updates; what they read depends on all gradients if no op of the program makes it."""
 
 
 @dataclass(frozen=True)
@@ -113,20 +110,30 @@ class Program:
 
     @property
     def _joint(self) -> tuple[Ints, Ints]:
-        columns = self.columns
-        of_all = [
-            place
-            for place in np.flatnonzero(columns.phase == "optimizer").tolist()
-            for operand, name in self.ops[place].inputs
-            if operand in _OF_ALL_GRADIENTS and columns.maker[columns.number[name]] < 0
+        place, of = self.columns.place, self.parameter
+        together = [group.parameters for group in self.groups if group.clip]
+        skipped = [name for name, p in of.items() if p.update and self._skips(self.op[p.update])]
+        pairs = [
+            pair
+            for names in (*together, skipped)
+            for known in [[of[name] for name in names]]
+            for updates in [[place[p.update] for p in known if p.update is not None]]
+            for pair in (
+                *((place[m.name], updates[0]) for p in known for m in self._makers(p)),
+                *pairwise(updates),
+            )
         ]
-        updates = np.array(list(dict.fromkeys(of_all)), dtype=np.int64)
-        read = np.zeros(len(self.tensors), dtype=np.bool_)
-        read[columns.inputs.tensor[columns.phase[columns.inputs.op] != "optimizer"]] = True
-        made = columns.outputs
-        last = np.unique(made.op[~read[made.tensor] & (columns.phase[made.op] == "backward")])
-        makers = np.concatenate((last[: len(last) * len(updates)], updates[:-1]))
-        return makers, np.append(updates[:1].repeat(len(makers) - len(updates[1:])), updates[1:])
+        first, then = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return first, then
+
+    def _makers(self, parameter: Parameter) -> list[Op]:
+        """Return the op that makes a gradient, if one does."""
+        made = self.producer.get(parameter.gradient or "")
+        return [] if made is None else [made]
+
+    def _skips(self, update: Op) -> bool:
+        """Tell whether an update does nothing unless all gradients are finite."""
+        return "skip_if_0" in dict(update.inputs)
 
     @property
     def _overwritten(self) -> tuple[Ints, Ints]:

@@ -85,21 +85,10 @@ class _Doubling:
         return op.type == "ones_like" and [t for _, t in op.inputs] == [self.half.loss]
 
     def _gradients(self) -> Iterator[str]:
-        """Yield the gradients of parameters, before these are clipped.
-
-        Clipping itself is not in programs: what it reads has no reader there.
-        """
-        half = self.half
-        trained = [p for p in half.parameters if p.update is not None]
-        clipped = any(p.gradient not in half.producer for p in trained)
-        shapes = {half.tensor[p.tensor].shape for p in trained}
-        updates = {p.update for p in trained}
-        for op in half.ops:
-            for _, name in op.outputs if op.phase == "backward" else ():
-                readers = {reader.name for reader, _ in half.consumers.get(name, ())}
-                bare = clipped and not readers and half.tensor[name].shape in shapes
-                if name in self.twice and (bare or readers & updates):
-                    yield name
+        """Yield the gradients that updates read."""
+        for parameter in self.half.parameters:
+            if parameter.update is not None and parameter.gradient in self.twice:
+                yield parameter.gradient
 
     def _ops(self) -> Iterator[Op]:
         for op in self.half.ops:

@@ -20,6 +20,7 @@ from oneflow.framework import session_context
 
 from autoddl.engine.oneflow.capture.abstract import abstract_parameters
 from autoddl.engine.oneflow.run import job_writer
+from autoddl.engine.oneflow.run.boxing_streams import compiling
 from autoddl.engine.oneflow.run.planned_graph import planned_job
 from autoddl.plan.codec import load
 from experiments.fidelity.memory.cuda_memory import DONE, PLAN, REQUEST
@@ -36,7 +37,6 @@ def main(folder: Path) -> None:
     plan = load(folder / PLAN)
     request = json.loads((folder / REQUEST).read_text())
     _write_logs()
-    flow.boxing.nccl.enable_use_compute_stream(plan.compute_stream)
     with abstract_parameters():
         graph, inputs = _factory(request["factory"])(**request["arguments"])
     mixed(graph, request["precision"])
@@ -47,7 +47,8 @@ def main(folder: Path) -> None:
     on_cuda(twin._full_job_proto)
     twin._full_graph_proto = twin._full_job_proto
     threading.Thread(target=_leave_when_written, args=(folder,), daemon=True).start()
-    twin.finish_complie_and_init_runtime()  # does not return: the runtime finds no device
+    with compiling(plan, graph):
+        twin.finish_complie_and_init_runtime()  # does not return: the runtime finds no device
     os._exit(1)
 
 

@@ -319,17 +319,18 @@ def test_memory_of_oneflow_is_read_from_its_plan() -> None:
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-def test_prediction_is_oneflows_plan_for_cuda() -> None:
+@pytest.mark.parametrize("optimizer", ["adam", "clipped_adam", "clipped_sgd"])
+def test_prediction_is_oneflows_plan_for_cuda(optimizer: str) -> None:
     import autoddl
     from experiments import models
     from experiments.fidelity.memory.cuda_memory import cuda_memory
 
-    sizes = {"widths": [256, 512, 128], "batch": 64, "optimizer": "adam"}
+    sizes = {"widths": [256, 512, 128], "batch": 64, "optimizer": optimizer}
     graph, inputs = models.build("mlp", **sizes)
     program = autoddl.capture(graph, *inputs)
     plan = autoddl.optimize(program, mesh="2", search="data parallel")
     for real in cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes}):
-        found = rank_estimate((2,), plan.layout, coords=(real.rank,))
+        found = estimate((2,), plan.layout)
         assert found.parameters + found.optimizer_states == real.variables
         assert found.total == pytest.approx(real.total, rel=0.01)
 

@@ -8,7 +8,7 @@ import struct
 from dataclasses import replace
 from typing import Any
 
-from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
+from autoddl.sbp.program import Op, Parameter, ParameterGroup, Program, Tensor, freeze
 from tests.support.programs import transformer
 
 
@@ -170,31 +170,34 @@ def test_updates_come_after_those_that_read_the_parameter() -> None:
 
 
 def test_updates_by_clipped_gradients_come_after_all_gradients() -> None:
-    """What reads all gradients is in no program: they have no reader there, what it makes no maker."""
+    """What reads all gradients is in no program: the norm of a group, what finds values not finite."""
 
     def backward(number: int) -> Op:
         return Op(f"g{number}", "relu", (("x_0", "x"),), (("y_0", f"d{number}"),), phase="backward")
 
-    def update(number: int, gradient: str) -> Op:
-        inputs = (("model_0", f"w{number}"), ("model_diff_0", gradient))
+    def update(number: int) -> Op:
+        inputs = (("model_0", f"w{number}"), ("model_diff_0", f"d{number}"))
         return Op(f"u{number}", "sgd_update", inputs, (), phase="optimizer")
 
-    clipped = [Tensor(f"System-Clip-{n}/y_0", (4,), "float32", "system") for n in range(3)]
     given = [Tensor("x", (4,), "float32", "input")]
-    given += [Tensor(f"w{n}", (4,), "float32", "parameter") for n in range(3)]
-    made = [Tensor(f"d{n}", (4,), "float32", "gradient") for n in range(3)]
+    given += [Tensor(f"w{n}", (4,), "float32", "parameter") for n in range(4)]
+    made = [Tensor(f"d{n}", (4,), "float32", "gradient") for n in range(4)]
+    state = Tensor("count", (1,), "int64", "system")
     program = Program(
-        ops=(*map(backward, range(3)), *(update(n, t.name) for n, t in enumerate(clipped))),
-        tensors=(*given, *made, *clipped),
+        ops=(*map(backward, range(4)), *map(update, range(4))),
+        tensors=(*given, *made, state),
         inputs=("x",), outputs=(),
-        parameters=tuple(Parameter(f"w{n}", t.name, (), f"u{n}") for n, t in enumerate(clipped)),
+        parameters=tuple(Parameter(f"w{n}", f"d{n}", (), f"u{n}") for n in range(4)),
         loss=None,
     )  # fmt: skip
-    after_all = {("g0", "u0"), ("g1", "u0"), ("g2", "u0"), ("u0", "u1"), ("u1", "u2")}
-    assert waits(program) == after_all
-    plain = [replace(op, inputs=(op.inputs[0], ("model_diff_0", f"d{op.name[1]}")))
-             if op.phase == "optimizer" else op for op in program.ops]  # fmt: skip
-    assert waits(replace(program, ops=tuple(plain))) == set()
-    skipped = [replace(op, inputs=(*op.inputs, ("skip_if_0", clipped[0].name)))
-               if op.phase == "optimizer" else op for op in plain]  # fmt: skip
-    assert waits(replace(program, ops=tuple(skipped))) >= {("u0", "u1"), ("u1", "u2")}
+    assert waits(program) == set()
+    decayed = ParameterGroup(("w0",), 0.1, weight_decay=0.1)
+    clipped = ParameterGroup(("w1", "w2", "w3"), 0.1, clip=(1.0, 2.0))
+    grouped = replace(program, groups=(decayed, clipped))
+    of_group = {("g1", "u1"), ("g2", "u1"), ("g3", "u1"), ("u1", "u2"), ("u2", "u3")}
+    assert waits(grouped) == of_group
+    skipped = tuple(
+        replace(op, inputs=(*op.inputs, ("skip_if_0", "count"))) if op.name == "u0" else op
+        for op in program.ops
+    )
+    assert waits(replace(program, ops=skipped)) == {("g0", "u0")}

@@ -16,6 +16,11 @@ from typing import Any
 
 SCALING = "Sys-DiffScale-ScalarMul-"
 _SCALER = "System-Train-DynamicLossScale"
+_BETWEEN = "System-"
+# What is there once for each gradient, and which operand that is.
+_GRADIENT_PORTS = (
+    ("ClipGradient-GlobalNorm-ScalarMul-", "x"), ("RegularizeGradient-L1L2-", "model_diff"),
+)  # fmt: skip
 
 
 def neutral_name(name: str, graph_name: str) -> str:
@@ -56,6 +61,13 @@ def neutral(job: Any) -> Any:
 def neutralise(job: Any) -> None:
     """Give the ops of a job neutral names."""
     rename(job, dict(_numbered(job)))
+
+
+def gradient_port(op: Any) -> str:
+    """Return which input of an op is a gradient that it clips or adds decay to; "" for other ops."""
+    found = (p for name, p in _GRADIENT_PORTS if op.name.startswith(f"{_BETWEEN}{name}"))
+    port = next(found, "") if op.WhichOneof("op_type") == "user_conf" else ""
+    return port if port in op.user_conf.input else ""
 
 
 def is_precision_cast(name: str) -> bool:

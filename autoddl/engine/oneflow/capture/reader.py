@@ -104,12 +104,15 @@ def accumulation_steps(graph: flow.nn.Graph) -> int:
 
 @contextmanager
 def _accumulating(graph: flow.nn.Graph, count: int) -> Iterator[None]:
-    """Let copies of a graph sum up the gradients of so many micro-batches."""
+    """Let copies of a graph sum up the gradients of so many micro-batches.
+
+    OneFlow's own method for that also changes how all graphs of the process are compiled.
+    """
     proto = graph.config.proto
     kept = type(proto)()
     kept.CopyFrom(proto)
     if count != accumulation_steps(graph):
-        graph.config.set_gradient_accumulation_steps(count)
+        proto.num_gradient_accumulation_steps = count
     try:
         yield
     finally:
@@ -149,6 +152,15 @@ class _JobReader:
             f"{op.name}/out": neutral_name(op.name, graph_name) for op in self.input_ops
         } | {f"{name}/out": name for name in self.variables}
         self.counted: Counter[str] = Counter()
+        # An update reads the gradient itself, whatever clips it or adds decay to it on the way.
+        self.read_through = {
+            f"{op.name}/{blob}_0": op.user_conf.input[port].s[0]
+            for op, kind in kinds
+            if kind == "user_conf"
+            for port in [op_names.gradient_port(op)]
+            if port
+            for blob in op.user_conf.output
+        }
         self.once = Interner()
 
     def program(self) -> Program:
@@ -198,6 +210,8 @@ class _JobReader:
                 yield f"{port}_{index}", self._tensor_name(lbn)
 
     def _tensor_name(self, lbn: str) -> str:
+        while lbn in self.read_through:
+            lbn = self.read_through[lbn]
         if lbn.startswith(SYSTEM_PREFIX) and lbn not in self.rename:
             self.rename[lbn] = self._neutral_system_name(lbn)
         return self.rename.get(lbn, lbn)

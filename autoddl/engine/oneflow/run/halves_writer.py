@@ -22,14 +22,9 @@ class _HalvesWriter:
     def __init__(self, writer: JobWriter, half: Program, both: Program) -> None:
         self.writer, self.half, self.both = writer, half, both
         self.descs = writer.job.helper.lbn2logical_blob_desc
-        self.sums = {
-            op.inputs[0][1]: op.outputs[0][1]
-            for op in both.ops
-            if op.name not in half.op and not op.name.startswith(HALF) and op.type == "add_n"
-        }
 
     def write(self) -> None:
-        writer, half = self.writer, self.half
+        writer = self.writer
         given = list(writer.job.net.op)
         for op in given:
             if op.WhichOneof("op_type") == "input_conf":
@@ -45,9 +40,6 @@ class _HalvesWriter:
             if kind == "output_conf" and second(getattr(op.output_conf, "in")) in self.both.tensor:
                 copy = self._add_copy(op, second(neutral_name(op.name, writer.graph_name)))
                 setattr(copy.output_conf, "in", second(getattr(op.output_conf, "in")))
-            elif kind == "user_conf" and op.name not in half.op:  # it clips gradients
-                for port in op.user_conf.input.values():
-                    port.s[:] = [self.sums.get(lbn, lbn) for lbn in port.s]
 
     def _add(self, planned: Op) -> None:
         """Add an op: the second half's copy of one, or one that the traced job has nothing like."""
@@ -86,12 +78,11 @@ class _HalvesWriter:
         first = self.half.op.get(planned.name.removeprefix(HALF))
         if first is None:
             return
-        op = self.writer.ops[planned.name]
+        lbn = self.writer.lbn
         for (operand, tensor), (_, before) in zip(planned.inputs, first.inputs, strict=True):
             if tensor != before:
-                port, _, position = operand.rpartition("_")
-                lbn = self.writer.lbn.get(tensor, tensor)
-                op.user_conf.input[port].s[int(position)] = lbn
+                reader = planned.name, operand
+                self.writer.rewire(reader, lbn.get(before, before), lbn.get(tensor, tensor))
 
     def _add_copy(self, original: Any, name: str) -> Any:
         op = self._add_like(original, name)

@@ -9,17 +9,16 @@ one-axis meshes the legacy map gets the same value.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
+from autoddl.engine.oneflow.capture import op_names
 from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.run import accumulation
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import OUTPUT, Reader, Redistribution
 from autoddl.sbp.state import NdSbp, Sbp, broadcast
-
-# Of the maxima of parts OneFlow 0.9 makes the sum: gradients whose largest is clipped get too small.
-_NEVER_CUT = ("multi_reduce_max_abs", "multi_reduce_min_abs")
 
 
 def read_state(message: Any) -> NdSbp:
@@ -60,8 +59,15 @@ def write_output(job: Any, op: Any, state: NdSbp) -> None:
     write_signature(job, op.name, {"in": state, "out": state})
 
 
+_GRADIENT = "model_diff_0"
+
+
 class JobWriter:
-    """Edit one job proto; looks ops up by name and keeps what it adds findable."""
+    """Edit one job proto; looks ops up by name and keeps what it adds findable.
+
+    `behind` are the updates' operands that get a gradient through what clips it or adds decay to it: to
+    read a gradient there means to read it at the head of that chain.
+    """
 
     def __init__(self, job: Any, graph_name: str) -> None:
         self.job, self.graph_name = job, graph_name
@@ -74,6 +80,24 @@ class JobWriter:
         self.group = {
             name: group for group in job.placement.placement_group for name in group.op_set.op_name
         }
+        self.behind: dict[Reader, Reader] = {}
+        for op in job.net.op:
+            if op.WhichOneof("op_type") == "user_conf" and "model_diff" in op.user_conf.input:
+                chain = [] if op_names.gradient_port(op) else self.chain_before(op.name)
+                if chain:
+                    head = chain[-1]
+                    reader = head.name, f"{op_names.gradient_port(head)}_0"
+                    self.behind[op.name, "model_diff_0"] = reader
+
+    def chain_before(self, update: str) -> list[Any]:
+        """Return the ops that clip or decay the gradient of an update, the last one first."""
+        found = list[Any]()
+        op, port = self.ops[update], "model_diff"
+        while port:
+            op = self.ops[op.user_conf.input[port].s[0].split("/")[0]]
+            port = op_names.gradient_port(op)
+            found += [op] if port else []
+        return found
 
     def set_variable(self, name: str, state: NdSbp) -> None:
         conf = self._op(name).variable_conf
@@ -103,14 +127,6 @@ class JobWriter:
                 made[f"{op.name}/out_0"] = state
                 write_signature(self.job, op.name, {"in_0": state, "out_0": state})
 
-    def set_whole(self, axes: int) -> None:
-        """Let ops that OneFlow would cut to wrong results read and make whole tensors."""
-        for op in self.job.net.op:
-            if op.WhichOneof("op_type") == "user_conf" and op.user_conf.op_type_name in _NEVER_CUT:
-                ports = (*op.user_conf.input.items(), *op.user_conf.output.items())
-                operands = [f"{name}_{i}" for name, port in ports for i in range(len(port.s))]
-                write_signature(self.job, op.name, dict.fromkeys(operands, broadcast(axes)))
-
     def source(self, lbn: str) -> str:
         """Return the blob that the ops of gradient accumulation hand on as `lbn`."""
         while accumulation.is_inserted(self.ops[lbn.split("/")[0]]):
@@ -128,19 +144,42 @@ class JobWriter:
                 if op.WhichOneof("op_type") == "output_conf"
             ]
             return [lbn for lbn in dict.fromkeys(read) if self.source(lbn) == goal]
+        op_name, operand = self.behind.get(reader, reader)
         port, _, position = operand.rpartition("_")
         return [self._op(op_name).user_conf.input[port].s[int(position)]]
 
     def rewire(self, reader: Reader, old: str, new: str) -> None:
-        """Let a reader that reads the blob `old` read `new`."""
-        op_name, operand = reader
+        """Let a reader that reads the blob `old` read `new`; with an update all else behind gradients."""
+        op_name, operand = self.behind.get(reader, reader)
         if op_name != OUTPUT:
             port, _, position = operand.rpartition("_")
             self._op(op_name).user_conf.input[port].s[int(position)] = new
+            if operand == _GRADIENT or reader in self.behind:
+                for blobs, place in self._of_all_gradients.pop(old, ()):
+                    blobs[place] = new
+                    self._of_all_gradients.setdefault(new, []).append((blobs, place))
             return
         for op in self.job.net.op:
             if op.WhichOneof("op_type") == "output_conf" and getattr(op.output_conf, "in") == old:
                 setattr(op.output_conf, "in", new)
+
+    @cached_property
+    def _of_all_gradients(self) -> dict[str, list[tuple[Any, int]]]:
+        """Return by blob where an operand of what reads all gradients is it."""
+        found = dict[str, list[tuple[Any, int]]]()
+        for op in self.job.net.op:
+            kind = op.user_conf.op_type_name if op.WhichOneof("op_type") == "user_conf" else ""
+            for blobs in op.user_conf.input.values() if kind.startswith("multi_") else ():
+                for place, lbn in enumerate(blobs.s):
+                    found.setdefault(lbn, []).append((blobs.s, place))
+        return found
+
+    def move(self, name: str, group: Any) -> None:
+        """Put an op on the devices of another group."""
+        if self.group[name] is not group:
+            self.group[name].op_set.op_name.remove(name)
+            group.op_set.op_name.append(name)
+            self.group[name] = group
 
     def redistribute(self, redistribution: Redistribution, number: int, own: NdSbp | None) -> None:
         """Chain one identity per step behind a tensor and let its readers read the last one.

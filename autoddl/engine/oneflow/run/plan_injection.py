@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoddl.engine.oneflow.run.gradient_chains import write_chains
 from autoddl.engine.oneflow.run.job_writer import JobWriter, read_state
 from autoddl.engine.oneflow.run.stage_writer import StageWriter
 from autoddl.plan.value import PlanValue
@@ -28,7 +29,6 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
     for name, signature in plan.signatures.items():
         writer.set_signature(name, signature)
     writer.set_inserted(plan)
-    writer.set_whole(plan.mesh.ndim)
     staged.transfer()
     for number, redistribution in enumerate(plan.redistributions):
         staged.buffer_source(redistribution)
@@ -36,6 +36,7 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
         if own is None and redistribution.comes_alone:
             own = plan.layout.made.get(redistribution.tensor)
         writer.redistribute(redistribution, number, own)
+    write_chains(writer, plan)
     for name, before in plan.layout.after.items():
         writer.wait(name, before)
     staged.buffer_rest()

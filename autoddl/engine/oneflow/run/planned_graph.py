@@ -20,7 +20,7 @@ from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.capture.reader import accumulation_steps, program_of, traced_alone
 from autoddl.engine.oneflow.capture.shadow import named_variables
 from autoddl.engine.oneflow.run import accumulation, plan_injection
-from autoddl.engine.oneflow.run.boxing_streams import streams
+from autoddl.engine.oneflow.run.boxing_streams import compiling
 from autoddl.engine.oneflow.run.global_tensors import placements
 from autoddl.engine.oneflow.run.halves_writer import write_halves
 from autoddl.engine.oneflow.run.precision_writer import write_precision
@@ -84,7 +84,7 @@ class PlannedGraph:
             state = states.get(op_names.state_name(op.name))
             if state is not None and op.WhichOneof("op_type") == "variable_conf":
                 self._twin._additional_variable_tobe_loaded[op.name] = state
-        with streams(compute_stream=plan.compute_stream):
+        with compiling(plan, graph):
             self._twin.finish_complie_and_init_runtime()
         _kept.append(self._twin)
 

@@ -61,7 +61,7 @@ class _Cast:
         traced = self.operand
         while traced in self.added:
             traced = self.added[traced].inputs[0][1]
-        for reader in self._readers(traced):
+        for reader in self._readers():
             for lbn in self.writer.reads(traced, reader):
                 source, behind = self._place(lbn)
                 self._write(source, behind or self.writer.ops.get(reader[0]))
@@ -70,26 +70,13 @@ class _Cast:
                 else:
                     behind.user_conf.input["in"].s[0] = self.result
 
-    def _readers(self, traced: str) -> list[Reader]:
-        """Return the readers of the cast that are no casts themselves."""
-        consumers = self.planned.consumers.get(self.result, ())
-        others = [(op.name, o) for op, o in consumers if not self._is_added(op)]
+    def _readers(self) -> Iterator[Reader]:
+        """Yield the readers of the cast that are no casts themselves."""
+        for op, operand in self.planned.consumers.get(self.result, ()):
+            if not any(name in self.added for _, name in op.outputs):
+                yield op.name, operand
         if self.result in self.planned.outputs:
-            others.append((OUTPUT, ""))
-        return others if others or consumers else list(self._outside(traced))
-
-    def _is_added(self, op: Op) -> bool:
-        return any(name in self.added for _, name in op.outputs)
-
-    def _outside(self, tensor: str) -> Iterator[Reader]:
-        """Yield who reads a tensor besides the ops of the program: what clips gradients."""
-        for op in self.writer.job.net.op:
-            if op.WhichOneof("op_type") != "user_conf" or op.name in self.planned.op:
-                continue
-            for port, blobs in op.user_conf.input.items():
-                for place, lbn in enumerate(blobs.s):
-                    if not accumulation.is_inserted(op) and self.writer.source(lbn) == tensor:
-                        yield op.name, f"{port}_{place}"
+            yield OUTPUT, ""
 
     def _place(self, lbn: str) -> tuple[str, Any]:
         """Return what a cast of a blob has to read, and the inserted op that has to read the cast."""
