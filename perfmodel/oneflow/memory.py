@@ -20,8 +20,8 @@ from autoddl.perfmodel.oneflow.sizes import LocalSizes
 from autoddl.perfmodel.oneflow.task_graph import BOXING, KINDS, Ints, RankTasks
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Program
+from autoddl.sbp.rewrites.clipped_gradients import chained
 from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, buffered, summed
-from autoddl.sbp.rewrites.gradient_chains import chained
 from autoddl.sbp.rewrites.recomputation import can_repeat, recomputed
 from autoddl.sbp.rewrites.stage_program import ARRIVAL
 from autoddl.sbp.state import NdSbp

@@ -237,3 +237,21 @@ def test_optimize_on_one_device_is_trivial_and_applies() -> None:
 def _flat(built: tuple[object, tuple[object, ...]]) -> tuple[object, ...]:
     graph, inputs = built
     return (graph, *inputs)
+
+
+def test_tracing_micro_batches_changes_nothing_for_other_graphs() -> None:
+    """OneFlow's own method for them sets a variable of the process, and where boxings run."""
+    import os
+
+    from oneflow.framework import session_context
+
+    from autoddl.engine.oneflow.capture.reader import traced_alone
+    from experiments.models import mlp
+
+    graph, inputs = mlp.build(widths=(16, 32, 8), batch=8)
+    before = dict(os.environ)
+    twin = traced_alone(graph, (inputs, {}), "cpu", micro_batches=4)  # of two rows each
+    assert os.environ == before
+    assert not session_context.GetDefaultSession().resource.nccl_use_compute_stream
+    assert {op.user_conf.op_type_name for op in twin._full_job_proto.net.op} >= {"acc", "unpack"}
+    assert graph.config.proto.num_gradient_accumulation_steps <= 1
