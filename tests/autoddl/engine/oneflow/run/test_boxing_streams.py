@@ -1,24 +1,56 @@
-"""The session's setting of streams."""
+"""Settings of the process for one compilation, and as they were afterwards."""
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+pytestmark = pytest.mark.oneflow
+CHAINS = "ENABLE_LOGICAL_CHAIN"
 
-@pytest.mark.oneflow
-def test_the_setting_is_put_back() -> None:
+
+def settings(*, micro_batches: int = 1, compute_stream: bool = False, scaler: Any = None) -> Any:
+    """Where boxings run, and whether ops are chained, for a plan of a graph."""
     from oneflow.framework import session_context
 
-    from autoddl.engine.oneflow.run.boxing_streams import streams
+    from autoddl.engine.oneflow.run.boxing_streams import compiling
+
+    plan: Any = SimpleNamespace(micro_batches=micro_batches, compute_stream=compute_stream)
+    graph: Any = SimpleNamespace(_grad_scaler=scaler)
+    with compiling(plan, graph):
+        resource = session_context.GetDefaultSession().resource
+        return resource.nccl_use_compute_stream, os.environ.get(CHAINS)
+
+
+def test_micro_batches_are_compiled_as_oneflow_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHAINS, "true")  # as a graph that accumulates by itself leaves it
+    assert settings() == (False, None)
+    assert settings(compute_stream=True) == (True, None)
+    assert settings(micro_batches=2) == (True, "true")
+    assert settings(micro_batches=2, scaler=object()) == (True, None)
+    assert settings() == (False, None)
+    assert os.environ[CHAINS] == "true"
+
+
+def test_settings_are_put_back_after_an_error() -> None:
+    import oneflow as flow
+    from oneflow.framework import session_context
+
+    from autoddl.engine.oneflow.run.boxing_streams import compiling
 
     session = session_context.GetDefaultSession()
     session.TryInit()
-    for before in (False, True, False):
-        with streams(compute_stream=before):
-            with pytest.raises(RuntimeError), streams(compute_stream=True):
+    plan: Any = SimpleNamespace(micro_batches=1, compute_stream=True)
+    graph: Any = SimpleNamespace(_grad_scaler=None)
+    for before in (False, True):
+        flow.boxing.nccl.enable_use_compute_stream(before)
+        try:
+            with pytest.raises(RuntimeError), compiling(plan, graph):
                 assert session.resource.nccl_use_compute_stream
                 raise RuntimeError
             assert session.resource.nccl_use_compute_stream == before
-            with streams(compute_stream=False):
-                assert session.resource.nccl_use_compute_stream == before
-    assert not session.resource.nccl_use_compute_stream
+        finally:
+            flow.boxing.nccl.enable_use_compute_stream(False)
