@@ -8,7 +8,7 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.api import Plan
-from autoddl.engine.oneflow.run.job_writer import read_state, write_output, write_signature
+from autoddl.engine.oneflow.job.job_writer import read_state, write_output, write_signature
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp, broadcast

@@ -110,30 +110,22 @@ class Program:
 
     @property
     def _joint(self) -> tuple[Ints, Ints]:
-        place, of = self.columns.place, self.parameter
-        together = [group.parameters for group in self.groups if group.clip]
-        skipped = [name for name, p in of.items() if p.update and self._skips(self.op[p.update])]
-        pairs = [
-            pair
-            for names in (*together, skipped)
-            for known in [[of[name] for name in names]]
-            for updates in [[place[p.update] for p in known if p.update is not None]]
-            for pair in (
-                *((place[m.name], updates[0]) for p in known for m in self._makers(p)),
-                *pairwise(updates),
-            )
+        trained = [p for p in self.parameters if p.update is not None]
+        together = [
+            [self.parameter[name] for name in group.parameters]
+            for group in self.groups
+            if group.clip
         ]
+        skipping = [p for p in trained if "skip_if_0" in dict(self.op[p.update or ""].inputs)]
+        place, pairs = self.columns.place, list[tuple[int, int]]()
+        for parameters in (*together, skipping):
+            updates = [place[p.update] for p in parameters if p.update is not None]
+            gradients = [p.gradient for p in parameters if p.gradient in self.producer]
+            makers = [place[self.producer[name].name] for name in gradients if name is not None]
+            pairs += [(maker, update) for update in updates[:1] for maker in makers]
+            pairs += pairwise(updates)
         first, then = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         return first, then
-
-    def _makers(self, parameter: Parameter) -> list[Op]:
-        """Return the op that makes a gradient, if one does."""
-        made = self.producer.get(parameter.gradient or "")
-        return [] if made is None else [made]
-
-    def _skips(self, update: Op) -> bool:
-        """Tell whether an update does nothing unless all gradients are finite."""
-        return "skip_if_0" in dict(update.inputs)
 
     @property
     def _overwritten(self) -> tuple[Ints, Ints]:

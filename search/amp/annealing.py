@@ -19,7 +19,9 @@ from random import Random
 from autoddl.errors import AutoDDLError
 from autoddl.search.amp.strategies import Strategy
 
-TEMPERATURE = 0.1  # a neighbour that is 10 % dearer is taken with 1/e at first
+# A neighbour that is 10 % dearer is taken with 1/e at first. Half of it changes nothing on both of the
+# paper's set-ups; with twice one seed of ten fewer finds the optimum of the mixed one.
+TEMPERATURE = 0.1
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
-from autoddl.search.amp.partition import partition
+from autoddl.search.amp.partition import partition, pipeline_s
 from autoddl.search.amp.strategies import Domino, Strategy
 
 Floats = npt.NDArray[np.float64]
@@ -88,16 +88,12 @@ class AmpEstimate:
 
     def step_s(self, strategy: Strategy, bounds: tuple[int, ...]) -> float:
         """Return T of a strategy with a cut."""
-        seconds, transfer_s = self.seconds(strategy), self.transfer_s(strategy)
-        spans = list(pairwise(bounds))
-        stages = [float(row[a:b].sum()) for row, (a, b) in zip(seconds, spans, strict=True)]
-        moved = sum(float(row[b - 1]) for row, (_, b) in zip(transfer_s, spans[:-1], strict=True))
-        later = strategy.micro_batches(self.batch) - 1
         synced = [
             self.synchronised_s(strategy, stage, *span)
-            for stage, span in zip(strategy.stages, spans, strict=True)
+            for stage, span in zip(strategy.stages, pairwise(bounds), strict=True)
         ]
-        return later * max(stages) + sum(stages) + moved + max(synced)
+        parts = self.seconds(strategy), self.transfer_s(strategy)
+        return pipeline_s(bounds, *parts, strategy.micro_batches(self.batch)) + max(synced)
 
     def cut(self, strategy: Strategy) -> tuple[int, ...]:
         """Return the bounds that AMP's dynamic program chooses; it does not know of s."""

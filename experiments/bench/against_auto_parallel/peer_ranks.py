@@ -20,8 +20,8 @@ import autoddl
 from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.capture.reader import program_of
 from autoddl.engine.oneflow.capture.shadow import kept_gradients, shadow
+from autoddl.engine.oneflow.job.job_writer import read_state
 from autoddl.engine.oneflow.run.global_tensors import make_global
-from autoddl.engine.oneflow.run.job_writer import read_state
 from autoddl.sbp.state import broadcast
 from experiments.bench.against_auto_parallel.peer_plan import PeerPlan, beside
 from experiments.models import gpt

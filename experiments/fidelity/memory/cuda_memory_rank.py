@@ -19,8 +19,8 @@ import oneflow as flow
 from oneflow.framework import session_context
 
 from autoddl.engine.oneflow.capture.abstract import abstract_parameters
-from autoddl.engine.oneflow.run import job_writer
-from autoddl.engine.oneflow.run.boxing_streams import compiling
+from autoddl.engine.oneflow.job import job_writer
+from autoddl.engine.oneflow.run.compile_settings import compiling
 from autoddl.engine.oneflow.run.planned_graph import planned_job
 from autoddl.plan.codec import load
 from experiments.fidelity.memory.cuda_memory import DONE, PLAN, REQUEST

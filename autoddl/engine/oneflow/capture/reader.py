@@ -69,7 +69,7 @@ def traced_alone(
     """Return a built copy of a graph, traced as on one device wherever its variables and inputs are.
 
     With several micro-batches, whose inputs the call has one behind the other, it sums up gradients, and
-    has no mixed precision (run/precision_writer.py adds that).
+    has no mixed precision (job/precision_writer.py adds that).
     """
     args, kwargs = abstract.stand_ins(call, device)
     with _accumulating(graph, micro_batches), abstract.without_values(graph, device):
@@ -219,8 +219,8 @@ class _JobReader:
     def _neutral_system_name(self, lbn: str) -> str:
         """Return the name of what the engine's scheduler makes, the same in all traces of a graph.
 
-        Its numbers go on from trace to trace: the scheduler's own is left out, clipped gradients are
-        counted from 0 in the order in which they are read. What scales the loss is named after the graph.
+        Its numbers go on from trace to trace: the scheduler's own is left out, others are counted from 0
+        in the order in which they are read. What scales the loss is named after the graph.
         """
         named, slash, rest = lbn.replace(f"-{self.graph_name}-", "-").partition("/")
         name, number = re.split(r"([-_]\d+)?$", named, maxsplit=1)[:2]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.engine.oneflow.capture.reader import DTYPE_NUMBERS
-from autoddl.engine.oneflow.run.job_writer import JobWriter, write_signature
+from autoddl.engine.oneflow.job.job_writer import JobWriter, write_signature
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.state import NdSbp
 

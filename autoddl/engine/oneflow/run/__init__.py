@@ -1,1 +1,1 @@
-"""Run a plan: write it into the job that OneFlow compiles."""
+"""Run a plan: compile the rewritten job of a graph, call it, save and load what it holds."""

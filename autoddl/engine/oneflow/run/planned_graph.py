@@ -19,11 +19,11 @@ from autoddl.engine.oneflow.capture import op_names
 from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.capture.reader import accumulation_steps, program_of, traced_alone
 from autoddl.engine.oneflow.capture.shadow import named_variables
-from autoddl.engine.oneflow.run import accumulation, plan_injection
-from autoddl.engine.oneflow.run.boxing_streams import compiling
+from autoddl.engine.oneflow.job import accumulation, plan_injection
+from autoddl.engine.oneflow.job.halves_writer import write_halves
+from autoddl.engine.oneflow.job.precision_writer import write_precision
+from autoddl.engine.oneflow.run.compile_settings import compiling
 from autoddl.engine.oneflow.run.global_tensors import placements
-from autoddl.engine.oneflow.run.halves_writer import write_halves
-from autoddl.engine.oneflow.run.precision_writer import write_precision
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.halves import HALF, halves, second

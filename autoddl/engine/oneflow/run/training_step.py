@@ -15,8 +15,8 @@ from autoddl.checkpoint import sharded_files
 from autoddl.engine.interface import Replan
 from autoddl.engine.oneflow.capture import abstract, op_names
 from autoddl.engine.oneflow.capture.shadow import device_type, modules, named_variables, variables
+from autoddl.engine.oneflow.job import plan_injection
 from autoddl.engine.oneflow.reason import reason
-from autoddl.engine.oneflow.run import plan_injection
 from autoddl.engine.oneflow.run.eager_calls import refuse_local_inputs
 from autoddl.engine.oneflow.run.evaluation import Evaluations, shapes_of
 from autoddl.engine.oneflow.run.global_tensors import make_global, placements, sbp_of, state_of

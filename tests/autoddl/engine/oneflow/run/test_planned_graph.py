@@ -102,7 +102,7 @@ def test_a_tied_weight_goes_to_the_stage_that_reads_it_too(seen: Callable[[str],
 def test_forward_results_are_made_again_in_these_stages(
     seen: Callable[[str], Seen], name: str
 ) -> None:
-    from autoddl.engine.oneflow.run.stage_writer import AGAIN
+    from autoddl.engine.oneflow.job.stage_writer import AGAIN
 
     found = seen(name)
     wanted = CASES[RANKS[name]][name]["recomputed"]

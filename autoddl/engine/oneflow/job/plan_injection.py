@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoddl.engine.oneflow.run.gradient_chains import write_chains
-from autoddl.engine.oneflow.run.job_writer import JobWriter, read_state
-from autoddl.engine.oneflow.run.stage_writer import StageWriter
+from autoddl.engine.oneflow.job.gradient_chains import write_chains
+from autoddl.engine.oneflow.job.job_writer import JobWriter, read_state
+from autoddl.engine.oneflow.job.stage_writer import StageWriter
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from autoddl.engine.oneflow.capture import op_names
 from autoddl.engine.oneflow.capture.op_names import neutral_name
-from autoddl.engine.oneflow.run import accumulation
+from autoddl.engine.oneflow.job import accumulation
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import OUTPUT, Reader, Redistribution
@@ -59,7 +59,7 @@ def write_output(job: Any, op: Any, state: NdSbp) -> None:
     write_signature(job, op.name, {"in": state, "out": state})
 
 
-_GRADIENT = "model_diff_0"
+_GRADIENT = "model_diff_0"  # an update's operand
 
 
 class JobWriter:
@@ -87,7 +87,7 @@ class JobWriter:
                 if chain:
                     head = chain[-1]
                     reader = head.name, f"{op_names.gradient_port(head)}_0"
-                    self.behind[op.name, "model_diff_0"] = reader
+                    self.behind[op.name, _GRADIENT] = reader
 
     def chain_before(self, update: str) -> list[Any]:
         """Return the ops that clip or decay the gradient of an update, the last one first."""
@@ -154,7 +154,7 @@ class JobWriter:
         if op_name != OUTPUT:
             port, _, position = operand.rpartition("_")
             self._op(op_name).user_conf.input[port].s[int(position)] = new
-            if operand == _GRADIENT or reader in self.behind:
+            if reader[1] == _GRADIENT:
                 for blobs, place in self._of_all_gradients.pop(old, ()):
                     blobs[place] = new
                     self._of_all_gradients.setdefault(new, []).append((blobs, place))

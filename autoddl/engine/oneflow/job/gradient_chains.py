@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from autoddl.engine.oneflow.run.job_writer import JobWriter, write_signature
+from autoddl.engine.oneflow.job.job_writer import JobWriter, write_signature
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.state import B, NdSbp, P, broadcast
 

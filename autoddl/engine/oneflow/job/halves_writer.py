@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoddl.engine.oneflow.capture.op_names import neutral_name
-from autoddl.engine.oneflow.run.job_writer import JobWriter
+from autoddl.engine.oneflow.job.job_writer import JobWriter
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rewrites.halves import HALF, second
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from autoddl.engine.oneflow.capture.op_names import SCALING, neutral_name
-from autoddl.engine.oneflow.run import accumulation
-from autoddl.engine.oneflow.run.job_writer import JobWriter
+from autoddl.engine.oneflow.job import accumulation
+from autoddl.engine.oneflow.job.job_writer import JobWriter
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import Reader, Redistribution
 from autoddl.sbp.program import Program

@@ -18,8 +18,8 @@ from oneflow.core.framework.user_op_attr_pb2 import AttrValue
 
 from autoddl.engine.oneflow.capture.op_names import is_precision_cast, scales_accumulated
 from autoddl.engine.oneflow.capture.reader import DTYPE_NUMBERS
-from autoddl.engine.oneflow.run import accumulation
-from autoddl.engine.oneflow.run.job_writer import JobWriter
+from autoddl.engine.oneflow.job import accumulation
+from autoddl.engine.oneflow.job.job_writer import JobWriter
 from autoddl.sbp.layout import OUTPUT, Reader
 from autoddl.sbp.program import Op, Program
 

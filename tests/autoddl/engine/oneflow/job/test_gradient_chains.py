@@ -16,7 +16,7 @@ def written(optimizer: str, **options: Any) -> tuple[Any, Any]:
     """The job of a small MLP under a plan for four devices, and the plan."""
     import autoddl
     from autoddl.engine.oneflow.capture.reader import program_of, traced
-    from autoddl.engine.oneflow.run.plan_injection import write_plan
+    from autoddl.engine.oneflow.job.plan_injection import write_plan
     from experiments.models import mlp
 
     graph, inputs = mlp.build(widths=(16, 32, 8), batch=8, optimizer=optimizer)
@@ -31,7 +31,7 @@ def written(optimizer: str, **options: Any) -> tuple[Any, Any]:
 
 
 def states(job: Any, name: str) -> dict[str, NdSbp]:
-    from autoddl.engine.oneflow.run.job_writer import read_state
+    from autoddl.engine.oneflow.job.job_writer import read_state
 
     table = job.job_parallel_view_conf.op_name2nd_sbp_signature_conf[name].bn_in_op2nd_sbp
     return {operand: read_state(table[operand]) for operand in table}

@@ -16,7 +16,7 @@ def settings(*, micro_batches: int = 1, compute_stream: bool = False, scaler: An
     """Where boxings run, and whether ops are chained, for a plan of a graph."""
     from oneflow.framework import session_context
 
-    from autoddl.engine.oneflow.run.boxing_streams import compiling
+    from autoddl.engine.oneflow.run.compile_settings import compiling
 
     plan: Any = SimpleNamespace(micro_batches=micro_batches, compute_stream=compute_stream)
     graph: Any = SimpleNamespace(_grad_scaler=scaler)
@@ -39,7 +39,7 @@ def test_settings_are_put_back_after_an_error() -> None:
     import oneflow as flow
     from oneflow.framework import session_context
 
-    from autoddl.engine.oneflow.run.boxing_streams import compiling
+    from autoddl.engine.oneflow.run.compile_settings import compiling
 
     session = session_context.GetDefaultSession()
     session.TryInit()

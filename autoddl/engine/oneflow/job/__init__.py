@@ -1,0 +1,1 @@
+"""Write a plan into the job that OneFlow compiles: states, redistributions, stages, halves, casts."""
