@@ -19,7 +19,7 @@ import msgspec
 
 from autoddl import store
 from autoddl.decoding import DIGEST
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, one_line
 
 T = TypeVar("T")
 
@@ -68,7 +68,10 @@ def read(path: str | Path, decode: Callable[[bytes, str], T], *, what: str, reme
 def verified(text: bytes, decode: Callable[[bytes, str], T], *, where: str, remedy: str) -> T:
     """Return what a text holds that was not changed since it was signed, as `read`."""
     found = decode(text, where)
-    data = msgspec.json.decode(text)
+    try:
+        data = msgspec.json.decode(text)
+    except ValueError as error:  # in text that `decode` had no need to read
+        raise AutoDDLError(f"{where}: not JSON ({one_line(str(error))}); {remedy}") from None
     if data.get(DIGEST) != digest(data):
         state = "was changed after it was written" if DIGEST in data else "has no digest"
         raise AutoDDLError(f"{where}: {state}; {remedy}, or {UNSIGNED}")

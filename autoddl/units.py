@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _PREFIXES = "kmgt"
 MOST = 1e300  # what floats hold
@@ -44,6 +44,17 @@ def seconds_text(seconds: float) -> str:
     return (
         f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 or seconds == 0 else f"{seconds * 1e6:.1f} µs"
     )
+
+
+def runs_text(numbers: Iterable[int]) -> str:
+    """Return ascending whole numbers, those that follow each other as one: "0-3, 8"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def bytes_text(size: float) -> str:

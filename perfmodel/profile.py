@@ -7,127 +7,42 @@ A profile is versioned JSON that `python -m autoddl fit-network` writes; bundled
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from autoddl import signed_files, store
 from autoddl.decoding import FieldError, decode
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import collectives
+from autoddl.perfmodel.mixed_kinds import links_of, unjoined
+from autoddl.perfmodel.profile_entries import Device, Link, check_number
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.topology import Crossing
 
 FORMAT = "autoddl.profile"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+_OF_ONE_KIND = 2  # readable, too: its one device has no kind
 BUNDLED = {"cpu": "cpu-loopback"}
 KINDS = ("measured", "data sheet")
 AGAIN = "measure again with `python -m autoddl fit-network`"
-
-Interval = tuple[float, float]
+ALIKE = ""  # the kind of devices that are all alike
 
 _SHARING = "0 (each device has its own link) to 1 (one link for all)"
 _OVERLAP = "0 (the device copies every byte itself) to 1 (the link works alone)"
 
 
-class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """α and β of one collective among the `group_size` members of a group.
-
-    `level` is the outermost level that the group crosses. `inner` members lie in each unit of that
-    level; where they are more than one, the group spans several levels. When this was measured,
-    `groups` groups at a time shared the link of each unit; in the innermost level so many were at work
-    among the devices of one unit of the level outside (perfmodel.topology).
-
-    `mean_error` is the mean relative error of the fit on its own points (0.1 = 10 %), `r2` the share of
-    their variance that it explains, the intervals hold α and β with 95 % confidence (calibration);
-    None where no points are known.
-    """
-
-    collective: str
-    level: str
-    group_size: int
-    alpha_s: float
-    beta_s_per_byte: float
-    inner: int = 1
-    groups: int = 1
-    mean_error: float | None = None
-    r2: float | None = None
-    alpha_interval_s: Interval | None = None
-    beta_interval_s_per_byte: Interval | None = None
-
-    def __post_init__(self) -> None:
-        if self.collective not in collectives.COLLECTIVES:
-            raise FieldError(
-                f"link of {self.collective!r}; collectives are {', '.join(collectives.COLLECTIVES)}"
-            )
-        of = f"of {self.collective}"
-        for key, least in (("group_size", 2), ("inner", 1), ("groups", 1)):
-            if getattr(self, key) < least:
-                raise FieldError(
-                    f"{key} {of} is {getattr(self, key)}; allowed: whole numbers >= {least}"
-                )
-        if self.group_size % self.inner or self.inner == self.group_size:
-            raise FieldError(
-                f"inner {of} is {self.inner} of {self.group_size} members; allowed: a true divisor, "
-                "since the group crosses its level"
-            )
-        for key in ("alpha_s", "beta_s_per_byte"):
-            _check_number(getattr(self, key), f"{key} {of}", least=0.0)
-        for key in ("alpha_interval_s", "beta_interval_s_per_byte"):
-            for bound in getattr(self, key) or ():
-                _check_number(bound, f"{key} {of}", least=0.0)
-
-
-class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One op type, or one family of them, on one device while its neighbours work as well.
-
-    An op takes `overhead_s` and then as long as its flop at `flops_per_s` (by dtype, float32 always among
-    them) or its bytes, read and written, at `bytes_per_s`, whichever is longer.
-    """
-
-    overhead_s: float
-    bytes_per_s: float
-    flops_per_s: Mapping[str, float]
-    mean_error: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_number(self.overhead_s, "overhead_s", least=0.0)
-        _check_number(self.bytes_per_s, "bytes_per_s", least=1.0)
-        _check_rates(self.flops_per_s, "flops_per_s")
-
-    def op_s(self, dtype: str, flops: float, moved_bytes: float) -> float:
-        """Return the seconds of an op."""
-        rate = rate_of(self.flops_per_s, dtype)
-        return self.overhead_s + max(flops / rate, moved_bytes / self.bytes_per_s)
-
-
-class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One device while all its neighbours work as well.
-
-    `peak_flops` by dtype in flop/s; `kernels` by op type or family; ops of neither cost `op_overhead_s`
-    and then what perfmodel.roofline makes of the peak and of `memory_bytes_per_s`.
-    """
-
-    name: str
-    memory_bytes: int
-    peak_flops: Mapping[str, float]
-    memory_bytes_per_s: float
-    op_overhead_s: float
-    kernels: Mapping[str, Kernel] = {}
-
-    def __post_init__(self) -> None:
-        _check_number(self.memory_bytes, "memory_bytes", least=1.0)
-        _check_number(self.memory_bytes_per_s, "memory_bytes_per_s", least=1.0)
-        _check_number(self.op_overhead_s, "op_overhead_s", least=0.0)
-        _check_rates(self.peak_flops, "peak_flops")
-
-
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """A cluster profile. `levels` are the cluster's levels, outermost first.
+
+    `devices` are those of each kind, or one without a name (ALIKE) where all are alike. Of several
+    kinds `part` gives the profile of a group; in that an op takes as long as on the slowest of them.
 
     `sharing` says by level, from 0 to 1, how much concurrent groups slow each other down on one link:
     g of them take 1 + sharing·(g − 1) times the β of one. 1 is one NIC for each node, 0 a link for each
@@ -144,7 +59,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     device_type: str
     levels: tuple[str, ...]
     links: tuple[Link, ...]
-    device: Device
+    devices: Mapping[str, Device]
     licence: str = ""
     sharing: Mapping[str, float] = {}
     overlap: Mapping[str, float] = {}
@@ -156,11 +71,15 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             raise FieldError(f"kind {self.kind!r}; allowed: {', '.join(KINDS)}")
         if not self.levels:
             raise FieldError("no levels; name at least one, as 'node', 'gpu'")
+        if not self.devices or (ALIKE in self.devices and len(self.devices) > 1):
+            raise FieldError("devices without a kind, or none; name the kind of each")
         for link in self.links:
             if link.level not in self.levels:
                 raise FieldError(
                     f"link in level {link.level!r}; levels are {', '.join(self.levels)}"
                 )
+            for kind in set(link.kinds).difference(self.devices):
+                raise FieldError(f"link of kind {kind!r}; kinds are {', '.join(self.devices)}")
         for what, shares, meaning in (
             ("sharing", self.sharing, _SHARING),
             ("overlap", self.overlap, _OVERLAP),
@@ -169,9 +88,68 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             for level, share in shares.items():
                 if level not in self.levels:
                     raise FieldError(f"{what} of {level!r}; levels are {', '.join(self.levels)}")
-                _check_number(share, f"{what}[{level}]", least=0.0)
+                check_number(share, f"{what}[{level}]", least=0.0)
                 if meaning and share > 1:
                     raise FieldError(f"{what}[{level}] is {share!r}; allowed: {meaning}")
+
+    @property
+    def device(self) -> Device:
+        """Return the one device.
+
+        Raises:
+            AutoDDLError: there are several kinds.
+        """
+        if len(self.devices) > 1:
+            raise AutoDDLError(
+                f"profile {self.name}: devices of kinds {', '.join(self.devices)}; say which node is "
+                f"what, cluster='2*{next(iter(self.devices))}x4 + …'"
+            )
+        return next(iter(self.devices.values()))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the memory of the device that has least."""
+        return min(device.memory_bytes for device in self.devices.values())
+
+    @property
+    def op_overhead_s(self) -> float:
+        """Return what the launch of an op costs, on the slowest of the devices."""
+        return max(device.op_overhead_s for device in self.devices.values())
+
+    def part(self, kinds: Collection[str]) -> Profile:
+        """Return the profile of a group of devices of these kinds; without kinds of all alike.
+
+        Raises:
+            AutoDDLError: a kind is not known, or no link between two of them; or which kinds they are
+                has to be said.
+        """
+        wanted = tuple(sorted(set(kinds)))
+        if not wanted and self.device:
+            return self
+        if wanted not in self._parts:
+            self._parts[wanted] = self._part(wanted)
+        return self._parts[wanted]
+
+    @cached_property
+    def _parts(self) -> dict[tuple[str, ...], Profile]:
+        return {}
+
+    def _part(self, kinds: tuple[str, ...]) -> Profile:
+        for kind in kinds:
+            if kind not in self.devices:
+                known = (
+                    ", ".join(self.devices) if ALIKE not in self.devices else "none, all are alike"
+                )
+                raise AutoDDLError(
+                    f"profile {self.name}: no kind {kind!r}; its kinds are {known}; {AGAIN}"
+                )
+        outermost = self.levels[0]
+        for pair in unjoined(self.links, kinds, outermost):
+            raise AutoDDLError(
+                f"profile {self.name}: no link between {' and '.join(pair)}; {AGAIN} on nodes of both"
+            )
+        devices = {kind: self.devices[kind] for kind in kinds}
+        return structs.replace(self, devices=devices, links=links_of(self.links, kinds, outermost))
 
     @cached_property
     def _by_level(self) -> dict[tuple[str, str], list[Link]]:
@@ -271,11 +249,6 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return {"format": FORMAT, "version": FORMAT_VERSION, **msgspec.to_builtins(self)}
 
 
-def rate_of(by_dtype: Mapping[str, float], dtype: str) -> float:
-    """Return the rate of a dtype, of float32 if it is not listed."""
-    return by_dtype.get(dtype) or by_dtype["float32"]
-
-
 def _distance(link: Link, way: Crossing) -> tuple[float, ...]:
     """Return how far a link is from a kind of group, by ratio; equally far: the smaller."""
     has, wanted = ((of.inner, of.group_size, of.groups) for of in (link, way))
@@ -331,21 +304,16 @@ def from_json(text: bytes | str, where: str) -> Profile:
     Raises:
         AutoDDLError: the file is damaged, or of another format or version.
     """
-    return decode(text, Profile, form=(FORMAT, FORMAT_VERSION), where=where, remedy=AGAIN)
+    return decode(
+        _of_today(text), Profile, form=(FORMAT, FORMAT_VERSION), where=where, remedy=AGAIN
+    )
 
 
-def _check_rates(rates: Mapping[str, float], what: str) -> None:
-    """Raise FieldError where rates by dtype lack float32 or can't be."""
-    if "float32" not in rates:
-        raise FieldError(
-            f"{what} of {', '.join(rates) or 'nothing'}; give at least float32, the rate of every "
-            "dtype that is not listed"
-        )
-    for dtype, flops in rates.items():
-        _check_number(flops, f"{what}[{dtype}]", least=1.0)
-
-
-def _check_number(value: float, what: str, *, least: float) -> None:
-    """Raise FieldError unless `value` is a finite number of at least `least`."""
-    if not (math.isfinite(value) and value >= least):
-        raise FieldError(f"{what} is {value!r}; allowed: a finite number >= {least:g}")
+def _of_today(text: bytes | str) -> bytes | str:
+    """Return the text of a file, with that of an earlier version as it is written now."""
+    with suppress(ValueError, RecursionError):
+        data = msgspec.json.decode(text)
+        if isinstance(data, dict) and data.get("version") == _OF_ONE_KIND and "device" in data:
+            devices = {ALIKE: data.pop("device")}
+            return msgspec.json.encode({**data, "version": FORMAT_VERSION, "devices": devices})
+    return text

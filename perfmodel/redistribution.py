@@ -20,7 +20,8 @@ from scipy.sparse.csgraph import floyd_warshall
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.oneflow.compute_stream import is_converted
-from autoddl.perfmodel.profile import Link, Profile
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.profile_entries import Link
 from autoddl.perfmodel.resources import SERIAL, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.topology import crossing
@@ -146,13 +147,12 @@ class Redistributor:
         nn.Graph has no kernel that pads: S→P costs it about what a gather does.
         """
         size = step.elements * item_bytes
-        device = self.profile.device
         if step.primitive == LOCAL:
-            return op_s(device, OpWork("boxing", "memory", "", 0.0, 2 * size))
+            return op_s(self.profile, OpWork("boxing", "memory", "", 0.0, 2 * size))
         if self.link(step) is None:
             return math.inf
         seconds = self.profile.collective_s(_collective(step), self._way(step.axes), size)
-        return device.op_overhead_s + seconds
+        return self.profile.op_overhead_s + seconds
 
     def _price(self, step: Boxing, item_bytes: int) -> float:
         seconds, weights = self.step_s(step, item_bytes), self.weights

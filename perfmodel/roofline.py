@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from autoddl.perfmodel.kernel_variants import variant
-from autoddl.perfmodel.profile import Device, Kernel, rate_of
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.profile_entries import Device, Kernel, rate_of
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.rules.registry import OpView, find
@@ -66,7 +67,17 @@ class OpWork(NamedTuple):
         return self.op_type, None
 
 
-def op_s(device: Device, work: OpWork) -> float:
+def op_s(profile: Profile, work: OpWork) -> float:
+    """Return the seconds of an op on the device that takes longest, of those of a profile."""
+    return max([device_s(device, work) for device in profile.devices.values()])
+
+
+def slowest(profile: Profile, work: OpWork) -> Device:
+    """Return the device that takes longest for an op, of those of a profile."""
+    return max(profile.devices.values(), key=lambda device: device_s(device, work))
+
+
+def device_s(device: Device, work: OpWork) -> float:
     """Return overhead + max(flops / rate, bytes / bandwidth), in seconds.
 
     The numbers are those of the op type (in this variant), else of its family, else the device's

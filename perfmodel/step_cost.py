@@ -19,9 +19,10 @@ import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.grouping import distinct
-from autoddl.perfmodel.profile import Kernel, Link, Profile
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.profile_entries import Kernel, Link
 from autoddl.perfmodel.redistribution import Redistributor
-from autoddl.perfmodel.roofline import OpWork, op_s
+from autoddl.perfmodel.roofline import OpWork, op_s, slowest
 from autoddl.ragged import Ragged
 from autoddl.sbp.boxing import Boxing, boxing
 from autoddl.sbp.layout import NONE, Layout, Path
@@ -174,8 +175,8 @@ class StepPrices:
 
     def _op(self, op: Op, signature: NdSignature) -> Price:
         work = OpWork.of(self.program, op, signature, self.mesh.shape)
-        source, kernel = work.kernel(self.profile.device)
-        return Price(op_s(self.profile.device, work), source, _error(kernel))
+        source, kernel = work.kernel(slowest(self.profile, work))
+        return Price(op_s(self.profile, work), source, _error(kernel))
 
     def _boxing(self, tensor: Tensor, before: NdSbp, after: NdSbp) -> Price:
         step = boxing(before, after, tensor.shape, self.mesh.shape, uneven=True)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autoddl.errors import AutoDDLError, shown
+from autoddl.sbp import cluster_kinds
 from autoddl.sbp.notation_reader import NotationReader
 
 DEFAULT_LEVELS = ("node", "gpu")
@@ -47,9 +48,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nest levels, outermost first: [node 2][gpu 4] is two nodes of four GPUs."""
+    """Nest levels, outermost first: [node 2][gpu 4] is two nodes of four GPUs.
+
+    `kinds` are those of the devices, for each unit of the outermost level (node, say); none where all
+    are alike.
+    """
 
     levels: tuple[Level, ...]
+    kinds: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -63,14 +69,21 @@ class Cluster:
                 raise AutoDDLError(
                     f"cluster {self}: level {level.name} twice; name each level once"
                 )
+        cluster_kinds.check(self.kinds, self.levels[0].size, "cluster")
 
     @classmethod
     def parse(cls, text: str | Sequence[int], levels: Sequence[str] = DEFAULT_LEVELS) -> Cluster:
-        """Read "[node 2][gpu 4]", "2x4" or (2, 4); sizes alone are laid on `levels` from inside.
+        """Read "[node 2][gpu 4]", "2x4", (2, 4) or "3*v100x4 + 1*t4x4", nodes of several kinds.
+
+        Sizes alone are laid on `levels` from inside.
 
         Raises:
             AutoDDLError: the text is not a cluster; the error marks the place.
         """
+        if isinstance(text, str) and cluster_kinds.is_of_kinds(text):
+            kinds, size = cluster_kinds.parse(text)
+            sizes = [len(kinds), *([] if size is None else [size])]
+            return replace(cls.parse(sizes, levels), kinds=kinds)
         pairs = _pairs(text, "cluster", tuple(levels))
         return cls(tuple(Level(name, size) for name, size in pairs))
 
@@ -78,6 +91,15 @@ class Cluster:
     def size(self) -> int:
         """Return the number of devices."""
         return math.prod(level.size for level in self.levels)
+
+    @property
+    def unit_size(self) -> int:
+        """Return the number of devices of a unit of the outermost level."""
+        return self.size // self.levels[0].size
+
+    def kind(self, device: int) -> str:
+        """Return the kind of a device; "" where all are alike."""
+        return self.kinds[device // self.unit_size] if self.kinds else ""
 
     def meshes(self, max_axes: int | None = None) -> Iterator[Mesh]:
         """Yield every mesh of the cluster, those with few axes first.
@@ -103,6 +125,10 @@ class Cluster:
         return Mesh(tuple(axes) or (Axis(self.levels[-1].name, 1),))
 
     def __str__(self) -> str:
+        if self.kinds and len(self.levels) <= 2:
+            return cluster_kinds.text_of(
+                self.kinds, self.unit_size if len(self.levels) > 1 else None
+            )
         return "".join(map(str, self.levels))
 
 

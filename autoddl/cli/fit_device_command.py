@@ -19,7 +19,7 @@ from autoddl.engine.limits import ONEFLOW
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration.kernel_fits import Timed
-from autoddl.perfmodel.profile import Device
+from autoddl.perfmodel.profile_entries import Device
 from autoddl.perfmodel.roofline import names
 from autoddl.sbp.rules.registry import find
 

@@ -16,7 +16,8 @@ from autoddl.calibrate.campaign import Campaign, OnProgress
 from autoddl.cli.app import tell
 from autoddl.errors import AutoDDLError
 from autoddl.launch.job import LaunchError, LaunchJob
-from autoddl.perfmodel.profile import Device, Profile
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.profile_entries import Device
 
 
 def carry_out(prefix: str, campaign: Campaign[Any], job: LaunchJob) -> None:

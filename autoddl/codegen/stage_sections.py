@@ -21,12 +21,13 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Sent:
-    """A tensor on its way from one stage to another: its name in the script and the state it has."""
+    """A tensor on its way from one stage to another: its name in the script, its states at both ends."""
 
     name: str
     transfer: Transfer
     source: int
     state: NdSbp
+    arrival: NdSbp
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,9 @@ class StageSections:
             if value not in names:
                 names[value] = self._name(transfer.tensor, set(names.values()))
             section = Section(self.plan, (), {}, ())
-            state = (
-                transfer.path[-1] if transfer.path else self._made_state(section, transfer.tensor)
-            )
-            found.append(Sent(names[value], transfer, source, state))
+            made = self._made_state(section, transfer.tensor)
+            ends = transfer.sent(made), transfer.arrived(made)
+            found.append(Sent(names[value], transfer, source, *ends))
         return tuple(sorted(found, key=lambda s: (s.source, s.transfer.target)))
 
     def _made_state(self, section: Section, tensor: str) -> NdSbp:
@@ -120,7 +120,7 @@ class StageSections:
         for sent in self.sent:
             if sent.transfer.target == number:
                 tensor = sent.transfer.tensor
-                arguments[tensor], names[tensor] = sent.state, sent.name
+                arguments[tensor], names[tensor] = sent.arrival, sent.name
         results = {
             Value(s.transfer.tensor, s.transfer.path): s.name
             for s in self.sent

@@ -26,8 +26,10 @@ from autoddl.sbp.program.allowed import check_name
 from autoddl.sbp.state import NdSbp
 from autoddl.search.reductions.objective import OBJECTIVES
 
-FORMAT, FORMAT_VERSION = "autoddl.plan", 3
-# Readable, too: there ops go as they are ready, and the objective "time" is what is "sum" now.
+FORMAT, FORMAT_VERSION = "autoddl.plan", 4
+# Readable, too: there parts have ranks that follow each other, from `first_rank` on.
+_OF_RANGES = 3
+# As well: there ops go as they are ready, and the objective "time" is what is "sum" now.
 _OF_SUMS = 2
 AGAIN = "plan again with autoddl.optimize"
 
@@ -45,13 +47,14 @@ class _LayoutFile(msgspec.Struct, forbid_unknown_fields=True):
 class _PartFile(msgspec.Struct, forbid_unknown_fields=True):
     mesh: str
     layout: _LayoutFile
-    first_rank: int
     arrivals: tuple[Transfer, ...]
     recomputed: bool
     in_flight: int
     work: StageWork | None
     memory_bytes: int
     rows: tuple[ModuleCost, ...]
+    ranks: tuple[int, ...] = ()
+    first_rank: int | None = None
 
 
 class _Body(msgspec.Struct, Generic[_Json], forbid_unknown_fields=True, kw_only=True):
@@ -155,8 +158,9 @@ def _read(text: bytes | str, where: str) -> tuple[_Body[Any], Program]:
     """Return the values of a file, and its program; if that fails slowly, which tells what is wrong."""
     inside, version = f"{where}: $.program", FORMAT_VERSION
     try:
-        if msgspec.json.decode(text, type=_Head).version == _OF_SUMS:
-            version = _OF_SUMS
+        told = msgspec.json.decode(text, type=_Head).version
+        if told in (_OF_SUMS, _OF_RANGES):
+            version = told
         file = msgspec.json.decode(text, type=_File[msgspec.Raw], dec_hook=parsed)
         if (file.format, file.version) == (FORMAT, version):
             return _of_today(file, version, where), Program.decode(file.program, inside)
@@ -181,8 +185,8 @@ def _of_today(body: _Body[_Json], version: int, where: str) -> _Body[_Json]:
 
 def _part(program: Program, body: _Body[Any], number: int) -> Part:
     file, at = body.parts[number], f"$.parts[{number}]"
-    if file.first_rank < 0 or file.in_flight < 1:
-        raise AutoDDLError(f"{at}: rank {file.first_rank}, {file.in_flight} in flight")
+    if file.in_flight < 1:
+        raise AutoDDLError(f"{at}: {file.in_flight} in flight")
     try:
         mesh = Mesh.parse(file.mesh)
     except AutoDDLError:
@@ -195,15 +199,25 @@ def _part(program: Program, body: _Body[Any], number: int) -> Part:
     states = [*kept.variables.values(), *kept.inputs.values()]
     states += [state for each in kept.signatures.values() for state in each.values()]
     states += [state for item in kept.redistributions for state in item.path]
-    states += [state for item in file.arrivals for state in item.path]
+    states += [item.arrival for item in file.arrivals if item.arrival is not None]
     for state in states:
         if len(state) != mesh.ndim:
             raise AutoDDLError(f"{at}.layout: state {state} on mesh {mesh}")
     layout = Layout.of(
         program, kept.signatures, kept.variables, kept.inputs, kept.redistributions, kept.after
     )
-    own = {name: getattr(file, name) for name in file.__struct_fields__}
-    return Part(**own | {"mesh": mesh, "layout": layout})
+    ranks = file.ranks
+    if file.first_rank is not None:
+        ranks = tuple(range(file.first_rank, file.first_rank + mesh.size))
+    if len(ranks) != mesh.size or ranks[0] < 0 or sorted(set(ranks)) != list(ranks):
+        raise AutoDDLError(
+            f"{at}: ranks {shown(list(ranks), 150)}; mesh {mesh} has {mesh.size}, which ascend from 0 on"
+        )
+    own = {f.name: getattr(file, f.name) for f in fields(Part) if f.name not in _OF_PART}
+    return Part(**own, mesh=mesh, layout=layout, ranks=ranks)
+
+
+_OF_PART = ("mesh", "layout", "ranks")
 
 
 def _check_names(program: Program, part: _PartFile, at: str) -> None:
@@ -250,8 +264,18 @@ def _check(plan: PlanValue) -> None:
     """Raise where values don't fit each other, or are no text for one line."""
     if not plan.parts or plan.micro_batches < 1:
         raise AutoDDLError(f"$: {len(plan.parts)} parts, {plan.micro_batches} micro-batches")
-    if len({part.mesh.shape for part in plan.parts}) > 1:
-        raise AutoDDLError("$.parts: meshes of several shapes")
+    owner = dict[int, int]()
+    for number, part in enumerate(plan.parts):
+        for rank in part.ranks:
+            if rank in owner:
+                raise AutoDDLError(f"$.parts: rank {rank} is in part {owner[rank]} and in {number}")
+            owner[rank] = number
+        for sent in part.arrivals:
+            source, at = plan.parts[sent.source].mesh, f"$.parts[{number}].arrivals"
+            if any(len(state) != source.ndim for state in sent.path):
+                raise AutoDDLError(f"{at}: path {sent.path} on mesh {source}")
+            if sent.arrival is None and source.shape != part.mesh.shape:
+                raise AutoDDLError(f"{at}: no arrival from mesh {source} on mesh {part.mesh}")
     missing = set(plan.program.op).difference(*[p.layout.signatures for p in plan.parts])
     if missing:
         raise AutoDDLError(f"$.parts: no states for op {shown(min(missing))}")

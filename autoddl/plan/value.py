@@ -26,10 +26,11 @@ from autoddl.sbp.state import NdSbp
 class Transfer:
     """A tensor that goes from the devices of the part that makes it to those of another part.
 
-    Every device sends its shard to the device at the same place of the other part's mesh. `path` are
-    the states after boxings that come before, in the part that makes it; the last one is the state in
-    which it arrives, without any the one in which it is made. It takes `seconds` for each micro-batch;
-    None is for what goes once per step, or in plans made by hand.
+    `path` are the states after boxings that come before, in the part that makes it; in the last one it
+    is sent, without any in the one in which it is made. In the state `arrival` of the other part's mesh
+    it arrives; None is for the same state on a mesh of the same shape, where every device sends its shard
+    to the one at its place. Who sends what to whom is in sbp.transfer_boxes. It takes `seconds` for each
+    micro-batch; None is for what goes once per step, or in plans made by hand.
     """
 
     tensor: str
@@ -37,6 +38,15 @@ class Transfer:
     target: int
     path: Path = ()
     seconds: float | None = None
+    arrival: NdSbp | None = None
+
+    def sent(self, made: NdSbp) -> NdSbp:
+        """Return the state in which it is sent, if it is made in `made`."""
+        return self.path[-1] if self.path else made
+
+    def arrived(self, made: NdSbp) -> NdSbp:
+        """Return the state in which it arrives, if it is made in `made`."""
+        return self.sent(made) if self.arrival is None else self.arrival
 
 
 @dataclass(frozen=True)
@@ -58,18 +68,18 @@ class ModuleCost:
 class Part:
     """What a group of devices does: all of a step, or one stage of it.
 
-    Its devices are a mesh, on the ranks from `first_rank` on. `layout` has the states of what is made
-    or kept here; where a tensor is one of the `arrivals` from other parts, its redistributions begin
-    in the state in which it arrives. If the part is `recomputed` its backward pass makes activations
-    again (activation checkpointing). Forward results of `in_flight` micro-batches are kept at once: with
-    one-forward-one-backward the number of stages from this one on. `work` are the seconds of a
-    micro-batch by pass, `rows` what each module takes of a step, computed when they are first read,
-    `memory_bytes` all that the device needs that needs most.
+    Its devices are a mesh on these `ranks`, which ascend; parts share none. `layout` has the states of
+    what is made or kept here; where a tensor is one of the `arrivals` from other parts, its
+    redistributions begin in the state in which it arrives. If the part is `recomputed` its backward pass
+    makes activations again (activation checkpointing). Forward results of `in_flight` micro-batches are
+    kept at once: with one-forward-one-backward the number of stages from this one on. `work` are the
+    seconds of a micro-batch by pass, `rows` what each module takes of a step, computed when they are
+    first read, `memory_bytes` all that the device needs that needs most.
     """
 
     mesh: Mesh
     layout: Layout
-    first_rank: int = 0
+    ranks: tuple[int, ...]
     arrivals: tuple[Transfer, ...] = ()
     recomputed: bool = False
     in_flight: int = 1
@@ -77,10 +87,9 @@ class Part:
     memory_bytes: int = 0
     rows: Sequence[ModuleCost] = ()
 
-    @property
-    def ranks(self) -> range:
-        """Return the ranks of its devices."""
-        return range(self.first_rank, self.first_rank + self.mesh.size)
+    def place(self, rank: int) -> int:
+        """Return which of its devices a rank is; of a rank of another part, a place that there is."""
+        return self.ranks.index(rank) if rank in self.ranks else rank % len(self.ranks)
 
 
 @dataclass(frozen=True)
@@ -148,16 +157,20 @@ class SearchReport:
 
 @dataclass(frozen=True)
 class InputPlan:
-    """One input of the graph: its logical shape and its state on the mesh."""
+    """One input of the graph: its logical shape and its state in the part that reads it."""
 
     name: str
     shape: tuple[int, ...]
     state: NdSbp
-    mesh: Mesh
+    part: Part = field(repr=False)
 
     def local_slice(self, rank: int) -> tuple[slice, ...]:
-        """Return which part of the logical batch a rank needs, one slice per dim."""
-        return shard_slices(self.shape, self.state, self.mesh.shape, self.mesh.coords(rank))
+        """Return which part of the logical batch a rank needs, one slice per dim.
+
+        What a rank of another part gives is not looked at; it has the shape of some rank's.
+        """
+        mesh = self.part.mesh
+        return shard_slices(self.shape, self.state, mesh.shape, mesh.coords(self.part.place(rank)))
 
 
 @dataclass(frozen=True)
@@ -206,8 +219,18 @@ class PlanValue:
 
     @property
     def mesh(self) -> Mesh:
-        """Return the mesh of each part."""
+        """Return the mesh of the first part; without stages that of all devices."""
         return self.parts[0].mesh
+
+    @property
+    def devices_text(self) -> str:
+        """Return the meshes of all parts in words; of equal ones how many there are."""
+        meshes = [str(part.mesh) for part in self.parts]
+        if len(set(meshes)) > 1:
+            return f"stages of meshes {', '.join(meshes)}"
+        return (
+            f"{len(meshes)} stages of mesh {meshes[0]}" if self.pipelined else f"mesh {meshes[0]}"
+        )
 
     @property
     def devices(self) -> int:
@@ -251,7 +274,7 @@ class PlanValue:
         """Return the graph's inputs, with the shapes of one micro-batch; with duplex of both halves."""
         turn = {name: number for number, name in enumerate(self.program.inputs)}
         found = [
-            InputPlan(name, self.program.tensor[name].shape, state, part.mesh)
+            InputPlan(name, self.program.tensor[name].shape, state, part)
             for part in self.parts
             for name, state in part.layout.inputs.items()
         ]

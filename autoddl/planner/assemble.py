@@ -73,6 +73,7 @@ def _whole(assigned: Assigned) -> Part:
     return Part(
         mesh=assigned.problem.mesh,
         layout=assigned.layout,
+        ranks=tuple(range(assigned.problem.mesh.size)),
         memory_bytes=assigned.memory_bytes,
         rows=LazyTuple(lambda: module_costs(_one_stage(assigned), 0)),
     )
@@ -91,7 +92,7 @@ def _stages(staged: Staged) -> tuple[Part, ...]:
         Part(
             mesh=staged.mesh,
             layout=_layout(staged, stage),
-            first_rank=stage * staged.mesh.size,
+            ranks=tuple(range(stage * staged.mesh.size, (stage + 1) * staged.mesh.size)),
             arrivals=tuple(item for item in staged.transfers if item.target == stage),
             recomputed=stage in staged.recomputed,
             in_flight=staged.in_flight[stage],

@@ -156,7 +156,7 @@ def read(
             "pass mesh='2x4' (nodes x devices), or cluster='2x4' to search all its meshes"
         )
     known = profiles.load(profile, device_type=program.device)
-    limit = known.device.memory_bytes if memory is None else parse_bytes(memory)
+    limit = known.memory_bytes if memory is None else parse_bytes(memory)
     most_axes = 1 if search == HIDUP else None if ranks is None else ONEFLOW_LIMITS.axes
     if mesh is not None:
         given = mesh_of(mesh, known.levels)
@@ -199,10 +199,11 @@ def _warn_of_assumed(file: str | Path, known: Profile, cluster: Cluster) -> None
 def _warn_of_rates(program: Program, known: Profile) -> None:
     """Warn where a program computes in a half precision whose rate the profile does not know."""
     used = {tensor.dtype for tensor in program.tensors} & {"float16", "bfloat16"}
-    for dtype in sorted(used - set(known.device.peak_flops)):
+    devices = known.devices.values()
+    for dtype in sorted(d for d in used if any(d not in each.peak_flops for each in devices)):
         warnings.warn(
             f"profile {known.name}: no rate of {dtype}, so its ops are priced at that of float32; write "
-            f"device.peak_flops.{dtype}, in flop/s, into the file and sign it with "
+            f"peak_flops.{dtype} of devices, in flop/s, into the file and sign it with "
             "`python -m autoddl sign`",
             stacklevel=5,
         )

@@ -11,7 +11,7 @@ from rich.table import Table
 from autoddl.errors import one_line
 from autoddl.plan.value import Estimate, ModuleCost, PlanValue
 from autoddl.sbp.program.blocks import pattern
-from autoddl.units import bytes_text, seconds_text
+from autoddl.units import bytes_text, runs_text, seconds_text
 
 WIDTH = 120
 COUNTED = {
@@ -95,9 +95,7 @@ def _stages(plan: PlanValue) -> Table:
         if part.recomputed:
             cells[1] += " (forward again)"
         memory = bytes_text(part.memory_bytes) if part.memory_bytes else "-"
-        first, last = part.ranks[0], part.ranks[-1]
-        ranks = f"{first}" if first == last else f"{first}-{last}"
-        table.add_row(str(stage), ranks, _shown(_span(plan, stage)), *cells, memory)
+        table.add_row(str(stage), runs_text(part.ranks), _shown(_span(plan, stage)), *cells, memory)
     return table
 
 

@@ -162,9 +162,9 @@ def measure_all(cases: Sequence[PipelineCase], folder: Path, number: int) -> Non
             place = folder / bed.name
             place.mkdir(exist_ok=True)
             device = shared_cores.device(_ops_file(folder, mine[0].ranks), mine[0].ranks)
-            Profile("device", str(place), "measured", "cpu", ("gpu",), (), device).save(
-                place / "device.json"
-            )
+            Profile(
+                "device", str(place), "measured", "cpu", ("gpu",), (), {profiles.ALIKE: device}
+            ).save(place / "device.json")
             measure.calibrate(bed, made, place, _calibrated(bed))
             for case in mine:
                 run(case, folder, run_ranks)
@@ -184,7 +184,9 @@ def _calibrated(bed: Bed) -> list[str]:
 def profile_of(case: PipelineCase, folder: Path) -> Profile:
     """Return the profile of the testbed, with ops as so many ranks of this machine take for them."""
     device = shared_cores.device(_ops_file(folder, case.ranks), case.ranks)
-    return structs.replace(profiles.load(folder / case.bed.name / "network.json"), device=device)
+    return structs.replace(
+        profiles.load(folder / case.bed.name / "network.json"), devices={profiles.ALIKE: device}
+    )
 
 
 def run(case: PipelineCase, folder: Path, run_ranks: measure.Run) -> None:

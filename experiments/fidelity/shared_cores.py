@@ -17,7 +17,7 @@ from autoddl.engine import engines
 from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep
 from autoddl.perfmodel.pipeline.pipeline_timeline import simulate
-from autoddl.perfmodel.profile import Device
+from autoddl.perfmodel.profile_entries import Device
 from experiments.lib.frames import RowStore
 
 

@@ -24,7 +24,8 @@ import pandas as pd
 from msgspec import structs
 
 from autoddl.engine.limits import ONEFLOW, limits_of
-from autoddl.perfmodel.profile import Device, Link, Profile
+from autoddl.perfmodel.profile import ALIKE, Profile
+from autoddl.perfmodel.profile_entries import Device, Link
 from autoddl.sbp.boxing import COLLECTIVES
 from autoddl.sbp.layers import Layer, linear_layers
 from autoddl.sbp.mesh import Mesh
@@ -91,7 +92,7 @@ def counting(devices: int) -> Profile:
     )  # fmt: skip
     return Profile(
         name="counting", source="formulas", kind="data sheet", device_type="cpu",
-        levels=(LEVEL,), links=links, device=device,
+        levels=(LEVEL,), links=links, devices={ALIKE: device},
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from autoddl.perfmodel.profile import Link, Profile
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.profile_entries import Link
 
 BITS = 8e-9  # a byte at 1 Gbit/s takes so many seconds
 

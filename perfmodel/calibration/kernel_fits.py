@@ -20,7 +20,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.profile import Device, Kernel, rate_of
+from autoddl.perfmodel.profile_entries import Device, Kernel, rate_of
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.calibration.alpha_beta import Point, fit_sharing
-from autoddl.perfmodel.profile import Device, Kernel, Link
+from autoddl.perfmodel.profile_entries import Device, Kernel, Link
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration.alpha_beta import Point
 from autoddl.perfmodel.calibration.measurements import links_of, sharing_of
 from autoddl.perfmodel.collectives import SEND_RECEIVE
-from autoddl.perfmodel.profile import Device, Profile
+from autoddl.perfmodel.profile import ALIKE, Profile
+from autoddl.perfmodel.profile_entries import Device
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 logger = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ def profile_of(
         device_type=base.device_type if base else "cuda",
         levels=levels,
         links=links,
-        device=base.device if base else _device(gpu),
+        devices=base.devices if base else {ALIKE: _device(gpu)},
         sharing={**(base.sharing if base else {}), **sharing_of(links, levels)},
     )
 

@@ -182,7 +182,7 @@ class _Builder:
             if tuple(signature.values()) in valid:
                 kept.append(index)
                 work = OpWork.of(self.program, update, signature, self.mesh.shape)
-                seconds.append(op_s(self.profile.device, work))
+                seconds.append(op_s(self.profile, work))
         if not kept:
             raise AutoDDLError(
                 f"pin of {parameter.tensor}: its optimizer's op type {update.type} can't update it in "
@@ -251,7 +251,7 @@ class _Builder:
         }
         shapes = [tuple([of[choice[o]] for o, of in local.items()]) for choice in found]
         known = {
-            each: op_s(self.profile.device, OpWork.local(op, operands, each))
+            each: op_s(self.profile, OpWork.local(op, operands, each))
             for each in dict.fromkeys(shapes)
         }
         sizes = [

@@ -120,7 +120,7 @@ def test_another_graph_or_device_type() -> None:
     ("change", "words"),
     [
         (lambda text: text[:300], "plan again"),
-        (lambda text: text.replace('"version": 3', '"version": 7'), "version 7"),
+        (lambda text: text.replace('"version": 4', '"version": 7'), "version 7"),
         (lambda text: text.replace("autoddl.plan", "something"), "not a plan"),
         (lambda text: text.replace('"signatures"', '"signs"'), r"\$\.parts\[0\]\.layout: .*signs"),
     ],

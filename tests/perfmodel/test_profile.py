@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.collectives import SEND_RECEIVE
-from autoddl.perfmodel.profile import Device, Kernel, Link, Profile
+from autoddl.perfmodel.profile import ALIKE, Profile
+from autoddl.perfmodel.profile_entries import Device, Kernel, Link
 from autoddl.perfmodel.topology import Crossing
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, COLLECTIVES, REDUCE_SCATTER
 
@@ -39,7 +40,7 @@ PROFILE = Profile(
         ),
         Link(SEND_RECEIVE, "gpu", 2, 1e-5, 1e-10),
     ),
-    device=DEVICE,
+    devices={ALIKE: DEVICE},
     licence="CC0-1.0",
     sharing={"node": 0.5},
     overlap={"node": 0.75},
@@ -63,6 +64,10 @@ def test_the_format_of_files_is_that_of_the_golden_one(file: Path) -> None:
     golden = Path(__file__).parent / "golden_profile.json"
     assert file.read_bytes() == golden.read_bytes()
     assert profiles.load(golden) == PROFILE
+
+
+def test_a_file_of_version_2_has_devices_of_one_kind() -> None:
+    assert profiles.load(Path(__file__).parent / "golden_profile_2.json") == PROFILE
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -124,10 +129,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "truncated": (_cut, "not JSON", AGAIN),
     "binary": (lambda p: p.write_bytes(b"\xff\xfe\x00") and None, "not JSON", AGAIN),
     "not a profile": (lambda p: p.write_text("[1, 2]") and None, "not a profile", "fit-network"),
-    "other version": (_edit(lambda d: d.update(version=99)), "version 99, .* reads 2", AGAIN),
+    "other version": (_edit(lambda d: d.update(version=99)), "version 99, .* reads 3", AGAIN),
     "field missing": (
-        _edit(lambda d: d.pop("device")),
-        r"\$: object missing required field `device`",
+        _edit(lambda d: d.pop("devices")),
+        r"\$: object missing required field `devices`",
         AGAIN,
     ),
     "field unknown": (
@@ -196,28 +201,34 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "",
     ),
     "kernel without float32": (
-        _edit(lambda d: d["device"]["kernels"]["matmul"]["flops_per_s"].pop("float32")),
-        r"\$\.device\.kernels\['matmul'\]: flops_per_s of float16; give at least float32",
+        _edit(lambda d: d["devices"][""]["kernels"]["matmul"]["flops_per_s"].pop("float32")),
+        r"\$\.devices\[''\]\.kernels\['matmul'\]: flops_per_s of float16; give at least float32",
         "",
     ),
     "kernels a list": (
-        _edit(lambda d: d["device"].update(kernels=[])),
-        r"\$\.device\.kernels: expected `object`, got `array`: \[\]",
+        _edit(lambda d: d["devices"][""].update(kernels=[])),
+        r"\$\.devices\[''\]\.kernels: expected `object`, got `array`: \[\]",
         "",
     ),
     "a rate a text": (
-        _edit(lambda d: d["device"]["kernels"]["matmul"]["flops_per_s"].update(float16="fast")),
+        _edit(
+            lambda d: d["devices"][""]["kernels"]["matmul"]["flops_per_s"].update(float16="fast")
+        ),
         r"kernels\['matmul'\]\.flops_per_s\['float16'\]: expected `float`, got `str`: 'fast'",
         AGAIN,
     ),
-    "old version": (_edit(lambda d: d.update(version=1)), "version 1, .* reads 2", AGAIN),
+    "old version": (_edit(lambda d: d.update(version=1)), "version 1, .* reads 3", AGAIN),
     "wrong level": (
         _edit(lambda d: d["links"][0].update(level="rack")),
         "link in level 'rack'; levels are node, gpu",
         "",
     ),
     "wrong kind": (_edit(lambda d: d.update(kind="guess")), "allowed: measured, data sheet", ""),
-    "no memory": (_edit(lambda d: d["device"].update(memory_bytes=0)), "memory_bytes is 0", AGAIN),
+    "no memory": (
+        _edit(lambda d: d["devices"][""].update(memory_bytes=0)),
+        "memory_bytes is 0",
+        AGAIN,
+    ),
     "infinite rate": (
         lambda p: p.write_text(p.read_text().replace("10000000000.0", "1e999", 1)) and None,
         "not JSON .*out of range",

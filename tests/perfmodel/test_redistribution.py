@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.profile import Link, Profile
+from autoddl.perfmodel.profile import ALIKE, Profile
+from autoddl.perfmodel.profile_entries import Link
 from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.sbp.boxing import ALL_REDUCE, COLLECTIVES, Boxing, boxing
 from autoddl.sbp.canonical import canonical
@@ -148,7 +149,7 @@ def uniform(sizes: dict[str, tuple[int, ...]], *, inner: int = 1) -> Profile:
         for size in group_sizes
     ]
     device = replace(PROFILE.device, op_overhead_s=1e-5)
-    return replace(PROFILE, levels=tuple(sizes), links=tuple(links), device=device)
+    return replace(PROFILE, levels=tuple(sizes), links=tuple(links), devices={ALIKE: device})
 
 
 CHANGES = (("P, P", "B, B"), ("S0, S0", "B, B"), ("P, P", "S1, S1"), ("S0, S0", "S1, S1"))

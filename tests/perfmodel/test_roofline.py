@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from autoddl.perfmodel.profile import Device, Kernel
-from autoddl.perfmodel.roofline import OpWork, op_s
+from autoddl.perfmodel.profile_entries import Device, Kernel
+from autoddl.perfmodel.roofline import OpWork, device_s
 
 DEVICE = Device(
     name="made up",
@@ -39,4 +39,4 @@ DEVICE = Device(
 )
 def test_seconds_of_an_op(case: dict[str, Any], seconds: float) -> None:
     default = {"family": "matmul", "dtype": "float32", "flops": 1e9, "moved_bytes": 0.0}
-    assert op_s(DEVICE, OpWork(**{**default, **case})) == pytest.approx(seconds)
+    assert device_s(DEVICE, OpWork(**{**default, **case})) == pytest.approx(seconds)

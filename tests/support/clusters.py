@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoddl.perfmodel.profile import Device, Kernel, Link, Profile
+from autoddl.perfmodel.profile import ALIKE, Profile
+from autoddl.perfmodel.profile_entries import Device, Kernel, Link
 from autoddl.sbp.boxing import COLLECTIVES
 
 GIB = 1024**3
@@ -44,7 +45,7 @@ def cluster(
     )
     fields: dict[str, Any] = {
         "name": "made-up", "source": "tests", "kind": "data sheet", "device_type": "cpu",
-        "levels": ("node", "gpu"), "links": links, "device": device,
+        "levels": ("node", "gpu"), "links": links, "devices": {ALIKE: device},
     }  # fmt: skip
     return Profile(**{**fields, **changes})
 
@@ -69,5 +70,5 @@ def counting() -> Profile:
     )
     return Profile(
         name="counting", source="tests", kind="data sheet", device_type="cpu",
-        levels=("gpu",), links=links, device=device,
+        levels=("gpu",), links=links, devices={ALIKE: device},
     )  # fmt: skip

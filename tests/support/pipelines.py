@@ -60,8 +60,8 @@ def in_stages(
             tuple(item for where, item in split if where == stage),
         )
         arrivals = tuple(item for item in transfers if item.target == stage)
-        first = stage * plan.mesh.size
-        return Part(plan.mesh, own, first, arrivals, in_flight=in_flight[stage])
+        ranks = tuple(range(stage * plan.mesh.size, (stage + 1) * plan.mesh.size))
+        return Part(plan.mesh, own, ranks, arrivals, in_flight=in_flight[stage])
 
     parts = tuple(part(stage) for stage in range(stages))
     return replace(plan, parts=parts, micro_batches=micro_batches)

@@ -15,7 +15,8 @@ from autoddl.calibrate.probe_launches import one_of, probe_job
 from autoddl.engine.interface import Engine
 from autoddl.launch.job import LaunchJob
 from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
-from autoddl.perfmodel.profile import Device, Profile
+from autoddl.perfmodel.profile import ALIKE, Profile
+from autoddl.perfmodel.profile_entries import Device
 
 _LIMIT_S = {True: 240.0, False: 900.0}  # quick or not
 
@@ -138,7 +139,9 @@ def profile_with(
     command = f"python -m autoddl fit-device --nproc-per-node {settings.ranks}"
     command += " --quick" * settings.quick
     if into is not None:
-        return structs.replace(into, device=device, source=f"{into.source}; device: {command}")
+        return structs.replace(
+            into, devices={ALIKE: device}, source=f"{into.source}; device: {command}"
+        )
     return Profile(
         name=name,
         source=f"measured with {command}",
@@ -146,5 +149,5 @@ def profile_with(
         device_type="cpu",
         levels=("gpu",),
         links=(),
-        device=device,
+        devices={ALIKE: device},
     )

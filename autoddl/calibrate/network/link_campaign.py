@@ -22,7 +22,7 @@ from autoddl.calibrate.network.link_cases import (
 )
 from autoddl.calibrate.probe_launches import one_of
 from autoddl.perfmodel.calibration.measurements import device_of
-from autoddl.perfmodel.profile import Device
+from autoddl.perfmodel.profile_entries import Device
 
 DEVICE = RankDevice()
 

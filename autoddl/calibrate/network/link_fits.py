@@ -22,7 +22,8 @@ from autoddl.perfmodel import collectives
 from autoddl.perfmodel.calibration.alpha_beta import Point
 from autoddl.perfmodel.calibration.measurements import links_of, sharing_of
 from autoddl.perfmodel.calibration.overlaps import Attributed, Delays, attributed, delays
-from autoddl.perfmodel.profile import Device, Link, Profile
+from autoddl.perfmodel.profile import ALIKE, Profile
+from autoddl.perfmodel.profile_entries import Device, Link
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def profile_of(results: LinkFits, settings: LinkSettings, *, name: str, device: 
         device_type="cpu",
         levels=levels,
         links=_profile_links(links, levels[-1]),
-        device=device,
+        devices={ALIKE: device},
         sharing=sharing_of(in_step, levels),
         overlap={level: found.overlap for level, found in beside.items()},
         interference={level: found.interference for level, found in beside.items()},

@@ -313,7 +313,7 @@ class Staged:
         """Return what an op takes that moves so many bytes."""
         family = {"identity": "memory", "add_n": "elementwise"}[op_type]
         work = OpWork(op_type, family, "float32", 0.0, moved)
-        seconds = op_s(self.problem.profile.device, work)
+        seconds = op_s(self.problem.profile, work)
         return Spent(stage, phase, COMPUTE, (self.maker(tensor),), seconds)
 
     def times(self, phase: str) -> int:

@@ -25,7 +25,8 @@ from autoddl.errors import AutoDDLError
 from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration.kernel_fits import Timed
-from autoddl.perfmodel.profile import Link, Profile
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.profile_entries import Link
 
 ONEFLOW = engines.load("oneflow")
 OPS = [
@@ -70,14 +71,14 @@ def test_into_replaces_the_device_only(settings: list[OpSettings]) -> None:
     network = Profile(
         name="network", source="here", kind="measured", device_type="cpu", levels=("gpu",),
         links=(Link("all_reduce", "gpu", 2, 1e-4, 1e-9),),
-        device=profiles.load("cpu-loopback").device,
+        devices=profiles.load("cpu-loopback").devices,
     )  # fmt: skip
     network.save("network.json")
     assert main(["fit-device", "--nproc-per-node", "2", "--into", "network.json"]) == 0
     loaded = profiles.load("network.json")
     assert "relu" in loaded.device.kernels
     assert loaded.source == "here; device: python -m autoddl fit-device --nproc-per-node 2"
-    assert replace(loaded, device=network.device, source="here") == network
+    assert replace(loaded, devices=network.devices, source="here") == network
     assert not Path("device.json").exists()
 
 
@@ -85,7 +86,7 @@ def test_json_alone_writes_no_file(
     settings: list[OpSettings], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["fit-device", "--nproc-per-node", "2", "--json", "--ops", "matmul, relu"]) == 0
-    assert json.loads(capsys.readouterr().out)["device"]["kernels"]["relu"]
+    assert json.loads(capsys.readouterr().out)["devices"][""]["kernels"]["relu"]
     assert settings == [OpSettings(2, ops=("matmul", "relu"))]
     assert not list(Path().iterdir())
 

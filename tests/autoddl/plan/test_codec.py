@@ -53,6 +53,7 @@ def changed(*path: str | int, to: Any) -> str:
 def test_the_golden_file_is_read_and_written_as_it_is() -> None:
     """Of this version: who changes what is written raises FORMAT_VERSION, and makes the file again."""
     read = codec.load(GOLDEN)
+    assert read == codec.load(GOLDEN.with_name("golden_plan_3.json"))
     assert json.loads(signed_files.signed(codec.encode(read))) == json.loads(GOLDEN.read_text())
     assert codec.decode(codec.encode(read), "again") == read
 
@@ -69,12 +70,18 @@ def test_plans_are_written_so_today() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        (("version",), 1, "version 1, this autoddl reads 3"),
+        (("version",), 1, "version 1, this autoddl reads 4"),
         (("version",), "3", "version '3'"),
         (("format",), "other", "not a plan"),
         (("parts", 0, "mesh"), "[gpu x]", "$.parts[0].mesh: '[gpu x]'"),
         (("parts", 0, "mesh"), 7, "$.parts[0].mesh: expected `str`, got `int`: 7"),
-        (("parts", 1, "first_rank"), "2", "$.parts[1].first_rank: expected `int`"),
+        (("parts", 1, "ranks"), "2", "$.parts[1].ranks: expected `array`"),
+        (("parts", 1, "ranks"), [2], "$.parts[1]: ranks [2]; mesh 2 has 2, which ascend from 0 on"),
+        (("parts", 1, "ranks"), [3, 2], "$.parts[1]: ranks [3, 2]; mesh 2 has 2, which ascend"),
+        (("parts", 1, "ranks"), [-1, 2], "$.parts[1]: ranks [-1, 2]; mesh 2 has 2, which ascend"),
+        (("parts", 1, "ranks"), [1, 2], "$.parts: rank 1 is in part 0 and in 1"),
+        (("parts", 1, "arrivals", 0, "arrival"), "(S0, B)", "$.parts[1].layout: state (S0, B)"),
+        (("parts", 1, "arrivals", 0, "path"), ["(S0, B)"], "$.parts[1].arrivals: path"),
         (("parts", 1, "in_flight"), 0, "$.parts[1]"),
         (("parts",), [], "0 parts"),
         (("micro_batches",), 0, "0 micro-batches"),
@@ -113,8 +120,9 @@ def refusal_of_any(text: str) -> str:
 
 
 def test_a_plan_of_version_2_loads_and_says_that_its_gap_is_of_the_sum() -> None:
+    old = json.loads(GOLDEN.with_name("golden_plan_3.json").read_text()) | {"version": 2}
     with pytest.warns(UserWarning, match="version 2: its gap is of the sum") as said:
-        read = codec.decode(changed("version", to=2), "a.json")
+        read = codec.decode(json.dumps(old), "a.json")
     assert len(said) == 1
     golden = codec.load(GOLDEN)
     assert read.search == replace(golden.search, objective="sum")
@@ -136,7 +144,7 @@ def test_the_order_of_ops_is_kept() -> None:
 
 def test_a_plan_of_version_1_says_how_to_make_it_again() -> None:
     old = {"format": "autoddl.plan", "version": 1, "fingerprint": "0" * 16, "mesh": "[gpu 2]"}
-    assert refusal(json.dumps(old)) == f"a.json: version 1, this autoddl reads 3; {REMEDY}"
+    assert refusal(json.dumps(old)) == f"a.json: version 1, this autoddl reads 4; {REMEDY}"
 
 
 def test_no_bytes_make_anything_but_a_plan_or_a_line() -> None:

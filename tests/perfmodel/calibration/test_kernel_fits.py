@@ -10,7 +10,7 @@ import pytest
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
-from autoddl.perfmodel.roofline import OpWork, op_s
+from autoddl.perfmodel.roofline import OpWork, device_s
 
 # op type: family, overhead, flop/s, bytes/s, flops of n elements
 PLANTED: dict[str, tuple[str, float, float, float, Callable[[float], float]]] = {
@@ -55,7 +55,7 @@ def test_the_device_predicts_what_was_timed() -> None:
     device = device_of(ops, name="d", memory_bytes=1 << 30)
     for op in ops:
         work = OpWork(op.op_type, op.family, op.dtype, op.flops, op.moved_bytes)
-        assert op_s(device, work) == pytest.approx(op.seconds, rel=0.05)
+        assert device_s(device, work) == pytest.approx(op.seconds, rel=0.05)
 
 
 def test_families_serve_types_that_were_not_timed() -> None:

@@ -12,8 +12,8 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.calibration.alpha_beta import Point
 from autoddl.perfmodel.calibration.measurements import device_of, links_of, seconds_of, sharing_of
-from autoddl.perfmodel.profile import Link
-from autoddl.perfmodel.roofline import OpWork, op_s
+from autoddl.perfmodel.profile_entries import Link
+from autoddl.perfmodel.roofline import OpWork, device_s
 
 OVERHEAD_S, PEAK, BANDWIDTH = 1e-5, 1e10, 5e9
 
@@ -149,7 +149,7 @@ def test_the_device_reproduces_the_samples() -> None:
     assert device.op_overhead_s == pytest.approx(OVERHEAD_S)
     assert device.peak_flops == {"float32": pytest.approx(PEAK)}
     assert device.memory_bytes_per_s == pytest.approx(BANDWIDTH)
-    taken = op_s(device, OpWork("conv2d", "conv", "float32", 1e7, 0.0))
+    taken = device_s(device, OpWork("conv2d", "conv", "float32", 1e7, 0.0))
     assert taken == pytest.approx(OVERHEAD_S + 1e7 / (PEAK * 0.25))
 
 

@@ -23,7 +23,7 @@ for step, micro_batches in zip(range(args.steps), batches(args.data), strict=Fal
     loss = train_step(params, optimizer, micro_batches)
     if loss is not None:
         loss = as_whole(loss)
-        if flow.env.get_rank() == STAGE * RANKS_PER_STAGE:
+        if flow.env.get_rank() == np.ravel(RANKS[STAGE])[0]:
             logging.info("step %d: loss %.6f", step, loss)"""
 
 

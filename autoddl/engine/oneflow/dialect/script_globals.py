@@ -4,14 +4,14 @@ from __future__ import annotations
 
 _IMPORTS = {"argparse", "itertools", "logging", "np", "flow", "F"}
 _FUNCTIONS = {
-    "as_global", "as_whole", "batches", "compute", "exchange", "expect", "load_parameters", "main",
-    "make_optimizer", "make_schedule", "one_f_one_b", "part", "receive", "rendezvous_order",
-    "run_backward", "run_forward", "save_checkpoint", "send", "train_step", "update",
-    "whole_where_partial",
+    "as_global", "as_whole", "batches", "boxes", "compute", "exchange", "expect", "inside",
+    "load_parameters", "main", "make_optimizer", "make_schedule", "move", "one_f_one_b", "part",
+    "rendezvous_order", "routes", "run_backward", "run_forward", "save_checkpoint", "train_step",
+    "transfer_boxes", "update", "whole_where_partial",
 }  # fmt: skip
 _TABLES = {
     "ARGUMENTS", "B", "BUFFERS", "DEVICE", "DONE", "FORWARD", "INPUTS", "MICRO_BATCHES", "ORDER", "P",
-    "PARAMETERS", "PLACEMENT", "PLACEMENTS", "RANKS", "RANKS_PER_STAGE", "RECOMPUTED", "RESULTS", "S",
+    "PARAMETERS", "PLACEMENT", "PLACEMENTS", "RANKS", "RECOMPUTED", "RESULTS", "ROUTES", "S",
     "STAGE", "STAGES", "TRANSFERS", "UNPLANNED", "WHOLE",
 }  # fmt: skip
 _MISTAKABLE = {"INPUT", "RANK"}  # not there, but too like those that are

@@ -40,9 +40,12 @@ def header(plan: PlanValue, body: str, top: str) -> str:
 
 def _text(plan: PlanValue, top: str) -> str:
     ranks, estimate = plan.devices, plan.estimate
-    where = f"mesh {layout.prose(plan.mesh.describe())}"
+    meshes = [layout.prose(part.mesh.describe()) for part in plan.parts]
+    where = f"mesh {meshes[0]}"
     if plan.pipelined:
-        where = f"{len(plan.parts)} stages of {where}, {plan.micro_batches} micro-batches"
+        equal = len(set(meshes)) == 1
+        where = f"{len(meshes)} stages of " + (where if equal else f"meshes {', '.join(meshes)}")
+        where += f", {plan.micro_batches} micro-batches"
     share = estimate.uncertainty_s / max(estimate.step_s, 1e-12)
     predicted = f"{seconds_text(estimate.step_s)} a step (± {share:.0%})"
     profile, graph = layout.prose(plan.profile), layout.prose(plan.fingerprint)

@@ -11,6 +11,7 @@ from autoddl.codegen.source.expression import literal, quoted
 from autoddl.codegen.stage_sections import StageSections
 from autoddl.engine.oneflow.dialect.script_globals import GLOBALS
 from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
+from autoddl.plan.value import Part
 
 MAX_LISTED_RANKS = 16
 _NAMES = "B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split"
@@ -31,6 +32,7 @@ def orders(stages: StageSections) -> str:
             *table[:-1],
             table[-1].rstrip(","),
             "ORDER = rendezvous_order(STAGES, MICRO_BATCHES, sorted({row[1:3] for row in TRANSFERS}))",
+            "ROUTES = routes()",
             "DONE = []  # what this stage computed in the last step, in order: F0, F1, B0, …",
         ]
     )
@@ -39,9 +41,7 @@ def orders(stages: StageSections) -> str:
 def _whole(content: ScriptContent) -> list[str]:
     """Return the tables of a script without stages."""
     plan, mesh = content.plan, content.plan.mesh
-    ranks = str(np.arange(mesh.size).reshape(mesh.shape).tolist())
-    if mesh.size > MAX_LISTED_RANKS:
-        ranks = f"np.arange({mesh.size}).reshape({', '.join(map(str, mesh.shape))}).tolist()"
+    ranks = _ranks(plan.parts[0])
     return [
         _NAMES,
         f"DEVICE = {quoted(plan.device)}",
@@ -61,8 +61,6 @@ def _whole(content: ScriptContent) -> list[str]:
 def _staged(content: ScriptContent, stages: StageSections) -> list[str]:
     """Return the tables of a script with stages."""
     plan, count = content.plan, len(stages.stages)
-    shape = ", ".join(map(str, (count, *plan.mesh.shape)))
-    mesh = layout.prose(plan.mesh.describe())
     again = [number for number, part in enumerate(plan.parts) if part.recomputed]
     note = "  # stages that keep no activations: they compute them twice"
     return [
@@ -70,11 +68,11 @@ def _staged(content: ScriptContent, stages: StageSections) -> list[str]:
         f"DEVICE = {quoted(plan.device)}",
         f"STAGES = {count}",
         f"MICRO_BATCHES = {plan.micro_batches}  # of a step",
-        f"RANKS_PER_STAGE = {plan.mesh.size}",
-        f"RANKS = np.arange({plan.devices}).reshape({shape})  # mesh {mesh}",
-        "PLACEMENTS = [flow.placement(DEVICE, ranks.tolist()) for ranks in RANKS]",
-        "STAGE = flow.env.get_rank() // RANKS_PER_STAGE  # of this rank",
-        f"WHOLE = [{', '.join('B' * plan.mesh.ndim)}]  # every device has the whole tensor",
+        "RANKS = [  # by stage",
+        *(f"    {_ranks(p)},  # mesh {layout.prose(p.mesh.describe())}" for p in plan.parts),
+        "]",
+        "PLACEMENTS = [flow.placement(DEVICE, ranks) for ranks in RANKS]",
+        "STAGE = [flow.env.get_rank() in np.ravel(ranks) for ranks in RANKS].index(True)  # of this rank",
         *([f"RECOMPUTED = {again}{note}"] if again else []),
         *_variables(
             content,
@@ -86,7 +84,7 @@ def _staged(content: ScriptContent, stages: StageSections) -> list[str]:
             "Inputs of a micro-batch: stage, shape, dtype, state, what whole numbers are below.",
         ),
         "",
-        "# What goes from stage to stage: name, from, to, shape, dtype, state.",
+        "# What goes from stage to stage: name, from, to, shape, dtype, states there and here.",
         *_list("TRANSFERS", _transfers(stages)),
         "",
         "# Arguments and results of the stages' functions.",
@@ -134,9 +132,21 @@ def _transfers(stages: StageSections) -> list[str]:
     for sent in stages.sent:
         tensor = stages.program.tensor[sent.transfer.tensor]
         ends = [literal(sent.source), literal(sent.transfer.target)]
-        kind = [literal(tensor.shape), dtype_text(tensor.dtype).text, sbp_text(sent.state)]
-        rows.append(f"({', '.join([quoted(sent.name), *ends, *kind])})")
+        kind = [literal(tensor.shape), dtype_text(tensor.dtype).text]
+        states = [sbp_text(sent.state), sbp_text(sent.arrival)]
+        rows.append(f"({', '.join([quoted(sent.name), *ends, *kind, *states])})")
     return rows
+
+
+def _ranks(part: Part) -> str:
+    """Return the ranks of a part, nested as its mesh is."""
+    first, size, shape = part.ranks[0], part.mesh.size, part.mesh.shape
+    if size <= MAX_LISTED_RANKS:
+        return str(np.array(part.ranks).reshape(shape).tolist())
+    row = f"np.array({list(part.ranks)})"
+    if part.ranks == tuple(range(first, first + size)):
+        row = f"np.arange({f'{first}, ' if first else ''}{first + size})"
+    return f"{row}.reshape({', '.join(map(str, shape))}).tolist()"
 
 
 def _list(name: str, rows: list[str]) -> list[str]:

@@ -70,9 +70,8 @@ def _part(writer: JobWriter, op: Any) -> None:
         write_signature(writer.job, part.name, {**operands, "y_0": made})
         lbn = writer.chain(f"{_NAME}{part.name}", part.user_conf.output["y"].s[0], _to_whole(made))
         if devices != tuple(home.parallel_conf.device_name):
-            lbn = writer.identity(
-                f"{_NAME}{part.name}-here", lbn, broadcast(len(state)), group=home
-            )
+            whole = broadcast(len(home.parallel_conf.hierarchy.dim))
+            lbn = writer.identity(f"{_NAME}{part.name}-here", lbn, whole, group=home)
         sums.append(lbn)
     result = sums[0] if len(sums) == 1 else _added(writer, f"{op.name}-sum", sums, home)
     for port, place in readers:
@@ -138,7 +137,7 @@ def _added(writer: JobWriter, name: str, sums: Sequence[str], group: Any) -> str
     writer.added(op, group)
     descs = writer.job.helper.lbn2logical_blob_desc
     descs[result].CopyFrom(descs[sums[0]])
-    whole = broadcast(len(writer.state(sums[0])))
+    whole = broadcast(len(group.parallel_conf.hierarchy.dim))
     operands = [*(f"in_{place}" for place in range(len(sums))), "out_0"]
     write_signature(writer.job, name, dict.fromkeys(operands, whole))
     return result

@@ -112,12 +112,12 @@ class JobWriter:
     def set_inserted(self, plan: PlanValue) -> None:
         """Give inputs, outputs and the ops of gradient accumulation their states."""
         held = {item.name: item.state for item in plan.inputs} | dict(plan.variables)
-        whole = broadcast(plan.mesh.ndim)
         for op in self.job.net.op:
             if op.WhichOneof("op_type") == "input_conf":
                 write_input(self.job, op, held[neutral_name(op.name, self.graph_name)])
             elif op.WhichOneof("op_type") == "output_conf":
-                write_output(self.job, op, whole)
+                axes = len(self.group[op.name].parallel_conf.hierarchy.dim)
+                write_output(self.job, op, broadcast(axes))
         made = {self.lbn[name]: state for name, state in held.items() if name in self.lbn}
         for name, signature in plan.signatures.items():
             made |= {f"{name}/{operand}": state for operand, state in signature.items()}

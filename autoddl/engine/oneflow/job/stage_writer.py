@@ -49,7 +49,7 @@ class StageWriter:
             )
             conf = group.parallel_conf
             conf.device_tag = self.plan.device
-            conf.device_name.extend(devices[part.ranks.start : part.ranks.stop])
+            conf.device_name.extend(devices[rank] for rank in part.ranks)
             conf.hierarchy.dim.extend(part.mesh.shape)
             blob_group.parallel_conf.CopyFrom(conf)
             self.groups.append(group)
@@ -79,7 +79,7 @@ class StageWriter:
                         name = f"autoddl-transfer-{number}" + (f"-{len(arrived)}" * bool(arrived))
                         sent = writer.chain(f"{name}-sent", lbn, (*variable, *item.path))
                         arrived[lbn] = writer.identity(
-                            name, sent, writer.state(sent),
+                            name, sent, item.arrived(writer.state(sent)),
                             group=self.groups[item.target], buffer_size=between,
                         )  # fmt: skip
                     writer.rewire(reader, lbn, arrived[lbn])

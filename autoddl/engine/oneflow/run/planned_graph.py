@@ -23,10 +23,11 @@ from autoddl.engine.oneflow.job import accumulation, plan_injection
 from autoddl.engine.oneflow.job.halves_writer import write_halves
 from autoddl.engine.oneflow.job.precision_writer import write_precision
 from autoddl.engine.oneflow.run.compile_settings import compiling
-from autoddl.engine.oneflow.run.global_tensors import placements
+from autoddl.engine.oneflow.run.global_tensors import placements, sbp_of
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.halves import HALF, halves, second
+from autoddl.sbp.state import broadcast
 
 _native = flow._oneflow_internal
 # OneFlow takes a graph down on all ranks together, and one that does so alone waits for the others for
@@ -125,18 +126,17 @@ class PlannedGraph:
 
     def _made_outputs(self, program: Program) -> Iterator[tuple[str, flow.Tensor]]:
         """Make the tensors that the engine writes outputs to, on the devices that make these."""
-        plan, whole = self._plan, [flow.sbp.broadcast] * self._plan.mesh.ndim
-        places = placements(plan)
+        plan, places = self._plan, placements(self._plan)
         local = dict(zip(program.outputs, _tensors((self._twin._eager_outputs, {})), strict=False))
         local |= {second(name): tensor for name, tensor in local.items()}
         for name in program.outputs:
             producer = program.producer.get(name)
             stage = plan.stage_of.get(name if producer is None else producer.name, 0)
-            like = local[name]
-            yield (
-                name,
-                flow.empty(tuple(like.shape), dtype=like.dtype, placement=places[stage], sbp=whole),
+            like, whole = local[name], sbp_of(broadcast(plan.parts[stage].mesh.ndim))
+            made = flow.empty(
+                tuple(like.shape), dtype=like.dtype, placement=places[stage], sbp=whole
             )
+            yield name, made
 
     def _returned(self) -> Iterator[flow.Tensor]:
         """Yield copies of what the engine has written; of halves one of both."""

@@ -79,8 +79,8 @@ class OneFlowStep:
     def from_local(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step on local tensors that hold just this rank's part of the batch.
 
-        Which part that is says `plan.inputs[i].local_slice(rank)`; with stages this part of each
-        micro-batch, one behind the other, and of `rank % plan.mesh.size`.
+        Which part that is says `plan.inputs[i].local_slice(rank)`; of micro-batches this part of each,
+        one behind the other. An input that another stage reads has to be there, whatever its values.
         """
         return self._run(args, kwargs, self._part_to_global)
 
@@ -177,7 +177,7 @@ class OneFlowStep:
         Raises:
             AutoDDLError: another graph trains them in other states.
         """
-        whole, found = broadcast(self.plan.mesh.ndim), {}
+        whole, found = broadcast(self.plan.mesh.ndim), {}  # what none reads is in the first part
         for name, tensor in named_variables(self.graph):
             shared = tensor.is_global and not self.graph.config.training
             found[name] = self.plan.variables.get(name, state_of(tensor) if shared else whole)
@@ -267,7 +267,7 @@ class OneFlowStep:
             raise
         except Exception as error:
             raise AutoDDLError(
-                f"plan: OneFlow can't run it on mesh {self.plan.mesh}: {reason(error)}"
+                f"plan: OneFlow can't run it on {self.plan.devices_text}: {reason(error)}"
             ) from error
         changed = plan_injection.changed_signatures(running.compiled, self.plan)
         if changed:
@@ -304,7 +304,7 @@ class OneFlowStep:
         if not item.shape:
             return tensor
         count = self.plan.micro_batches
-        part = item.local_slice(flow.env.get_rank() % self.plan.mesh.size)
+        part = item.local_slice(flow.env.get_rank())
         parts = [micro[part].contiguous() for micro in tensor.chunk(count, dim=0)]
         return flow.cat(parts, dim=0) if count > 1 else parts[0]
 
@@ -315,9 +315,7 @@ class OneFlowStep:
 
     def _part_to_global(self, name: str, tensor: flow.Tensor, half: int) -> flow.Tensor:
         item = self._input(name, half)
-        part = replace(item, shape=self._batch_shape(item)).local_slice(
-            flow.env.get_rank() % self.plan.mesh.size
-        )
+        part = replace(item, shape=self._batch_shape(item)).local_slice(flow.env.get_rank())
         shape = tuple(s.stop - s.start for s in part)
         if tensor.is_global or tuple(tensor.shape) != shape:
             kind = "a global tensor" if tensor.is_global else f"shape {tuple(tensor.shape)}"
@@ -331,10 +329,8 @@ class OneFlowStep:
     def _local_part(self) -> str:
         if self.plan.duplex:
             return "plan.inputs[i].local_slice(rank) of each half, one behind the other,"
-        if not self.plan.pipelined:
-            return "plan.inputs[i].local_slice(rank)"
-        size = self.plan.mesh.size
-        return f"plan.inputs[i].local_slice(rank % {size}), of one micro-batch behind the other,"
+        several = ", of one micro-batch behind the other," if self.plan.pipelined else ""
+        return f"plan.inputs[i].local_slice(rank){several}"
 
     def _input(self, name: str, half: int) -> InputPlan:
         if name not in self._inputs:
@@ -348,9 +344,8 @@ class OneFlowStep:
         """Refuse early what can be told without building: ranks, device type, variables."""
         plan, world = self.plan, flow.env.get_world_size()
         if plan.devices != world:
-            stages = f"{len(plan.parts)} stages of " if plan.pipelined else ""
             raise AutoDDLError(
-                f"plan: {stages}mesh {plan.mesh} has {plan.devices} devices, but {world} ranks run; "
+                f"plan: {plan.devices_text} has {plan.devices} devices, but {world} ranks run; "
                 f"start {plan.devices} ranks (python -m autoddl run --nproc-per-node "
                 f"{plan.devices} …) or plan for {world}"
             )

@@ -12,7 +12,7 @@ from autoddl.calibrate.network import link_plot
 from autoddl.calibrate.network.link_cases import CollectiveCase, LinkSettings, Timing
 from autoddl.calibrate.network.link_fits import COLUMNS, LinkFits, fits_of, profile_of, raw_table
 from autoddl.perfmodel import collectives
-from autoddl.perfmodel.profile import Device
+from autoddl.perfmodel.profile_entries import Device
 from autoddl.perfmodel.topology import Crossing
 
 SIZES = (1 << 12, 1 << 16, 1 << 22)

@@ -28,7 +28,7 @@ def staged(micro_batches: int, bounds: tuple[int, ...]) -> Staged:
 
 
 def moved_s(op_type: str, family: str, size: int) -> float:
-    return op_s(PROFILE.device, OpWork(op_type, family, "float32", 0.0, size))
+    return op_s(PROFILE, OpWork(op_type, family, "float32", 0.0, size))
 
 
 def seconds(found: Staged, stage: int, phase: str) -> float:

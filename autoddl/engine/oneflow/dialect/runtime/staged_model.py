@@ -10,21 +10,22 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.codegen.rendezvous import rendezvous_order
+from autoddl.sbp.transfer_boxes import transfer_boxes
 
 B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split
 DEVICE = "cpu"
 STAGES = 1
 MICRO_BATCHES = 1
-RANKS_PER_STAGE = 1
-PLACEMENTS = [flow.placement(DEVICE, [0])]
+RANKS: list[Any] = [[0]]
+PLACEMENTS = [flow.placement(DEVICE, ranks) for ranks in RANKS]
 STAGE = 0
-WHOLE = [B]
 PARAMETERS: dict[str, Any] = {}
 BUFFERS: dict[str, Any] = {}
 INPUTS: dict[str, Any] = {}
 TRANSFERS: list[Any] = []
 ARGUMENTS: list[list[str]] = [[]]
 RESULTS = [["loss"]]
+ROUTES: dict[Any, Any] = {}
 FORWARD = [lambda params: flow.zeros(())]
 ORDER = rendezvous_order(STAGES, MICRO_BATCHES, [])
 DONE: list[str] = []
@@ -39,12 +40,12 @@ def update(params, optimizer):
 def as_global(array, sbp, stage):
     """Return an array that every rank has as a global tensor on a stage. All ranks must call this."""
     tensor = flow.tensor(array, device=DEVICE)
-    return tensor.to_global(placement=PLACEMENTS[stage], sbp=WHOLE).to_global(sbp=sbp)
+    return tensor.to_global(placement=PLACEMENTS[stage], sbp=[B] * len(sbp)).to_global(sbp=sbp)
 
 
 def as_whole(tensor):
     """Return the whole of a global tensor as an array, on the ranks of its stage."""
-    return tensor.to_global(sbp=WHOLE).to_local().numpy().copy()
+    return tensor.to_global(sbp=[B] * len(tensor.sbp)).to_local().numpy().copy()
 
 
 def whole_where_partial(sbp):
@@ -52,39 +53,79 @@ def whole_where_partial(sbp):
     return [B if each == P else each for each in sbp]
 
 
-def send(tensor, stage):
-    """Send this rank's part of a tensor to the rank at the same place of another stage."""
-    peer = flow.env.get_rank() + (stage - STAGE) * RANKS_PER_STAGE
-    flow.comm.send(tensor.detach().to_local().contiguous(), peer, send_meta=False)
+def boxes(shape, sbp, ranks):
+    """Return what each rank of a stage has of a tensor, as (start, stop) for each dim."""
+    found = []
+    for place in np.ndindex(np.shape(ranks)):
+        box = [(0, size) for size in shape]
+        for each, index, count in zip(sbp, place, np.shape(ranks), strict=True):
+            for dim, (start, stop) in enumerate(box):
+                if each == S(dim):
+                    size = (stop - start) // count
+                    box[dim] = start + index * size, start + (index + 1) * size
+        found.append(tuple(box))
+    return found
 
 
-def receive(shape, dtype, sbp, stage):
-    """Return a global tensor on this stage whose parts come from the ranks of another one."""
-    peer = flow.env.get_rank() + (stage - STAGE) * RANKS_PER_STAGE
-    tensor = flow.empty(shape, dtype=dtype, placement=PLACEMENTS[STAGE], sbp=sbp)
-    local = tensor.to_local()
-    flow.comm.recv(peer, tuple(local.shape), local.dtype, local.device, out=local)
-    return tensor
+def inside(box, whole):
+    """Return where a box is in another one that holds it, as slices."""
+    return tuple(
+        slice(start - first, stop - first)
+        for (start, stop), (first, _) in zip(box, whole, strict=True)
+    )
+
+
+def routes():
+    """Return by tensor and stages which rank sends which part of its shard to where in which other's."""
+    found = {}
+    for name, maker, reader, shape, _, sent, arrived in TRANSFERS:
+        forward = (
+            (maker, boxes(shape, sent, RANKS[maker])),
+            (reader, boxes(shape, arrived, RANKS[reader])),
+        )
+        for (source, has), (target, wants) in (forward, forward[::-1]):
+            from_ranks, to_ranks = (np.ravel(RANKS[stage]).tolist() for stage in (source, target))
+            found[name, source, target] = [
+                (from_ranks[a], to_ranks[b], inside(box, has[a]), inside(box, wants[b]))
+                for a, b, box in transfer_boxes(has, wants)
+            ]
+    return found
+
+
+def move(name, source, target, tensor):
+    """Send this rank's parts of a tensor to another stage, or fill it with what comes from there."""
+    local, rank = tensor.detach().to_local(), flow.env.get_rank()
+    for from_rank, to_rank, sent, filled in ROUTES[name, source, target]:
+        if rank == from_rank:
+            part = local[sent] if sent else local
+            flow.comm.send(part.contiguous(), to_rank, send_meta=False)
+        elif rank == to_rank:
+            shape = tuple(each.stop - each.start for each in filled)
+            part = local if shape == tuple(local.shape) else flow.empty(shape, dtype=local.dtype)
+            flow.comm.recv(from_rank, shape, local.dtype, local.device, out=part)
+            if part is not local:
+                local[filled] = part
 
 
 def exchange(kind, source, target, values, gradients):
     """Send or receive all that goes from one stage to another in one direction for a micro-batch."""
-    for name, maker, reader, shape, dtype, sbp in TRANSFERS:
+    for name, maker, reader, shape, dtype, sent, arrived in TRANSFERS:
+        facts = {"dtype": dtype, "placement": PLACEMENTS[STAGE]}
         if kind == "F" and (maker, reader) == (source, target):
-            if source == STAGE:
-                send(values[name], target)
-            else:
-                values[name] = receive(shape, dtype, sbp, source)
+            if target == STAGE:
+                values[name] = flow.empty(shape, sbp=arrived, **facts)
+            move(name, source, target, values[name])
+            if target == STAGE:
                 values[name].requires_grad = dtype.is_floating_point
         elif kind == "B" and (reader, maker) == (source, target) and dtype.is_floating_point:
-            sbp = whole_where_partial(sbp)
             if source == STAGE:
-                gradient = values.pop(name)
+                gradient, sbp = values.pop(name), whole_where_partial(arrived)
                 if gradient is None:  # the loss does not depend on it
-                    gradient = flow.zeros(shape, dtype=dtype, placement=PLACEMENTS[STAGE], sbp=sbp)
-                send(gradient.to_global(sbp=sbp), target)
+                    gradient = flow.zeros(shape, sbp=sbp, **facts)
+                move(name, source, target, gradient.to_global(sbp=sbp))
             else:
-                gradient = receive(shape, dtype, sbp, source)
+                gradient = flow.empty(shape, sbp=whole_where_partial(sent), **facts)
+                move(name, source, target, gradient)
                 before = gradients.get(name)
                 gradients[name] = gradient if before is None else before + gradient
 
@@ -151,7 +192,7 @@ def save_checkpoint(path, params, loaded=None):
     """
     state = dict(loaded or {})
     for name, (stage, _) in {**PARAMETERS, **BUFFERS}.items():
-        first = stage * RANKS_PER_STAGE  # the rank that sends what its stage has
+        first = int(np.ravel(RANKS[stage])[0])  # the rank that sends what its stage has
         if stage == STAGE:
             whole = flow.tensor(as_whole(params[name]))
         if flow.env.get_rank() == first != 0:
