@@ -12,7 +12,6 @@ from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.module_costs import module_costs
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.sbp.layout import Layout
 from autoddl.sbp.lazy import LazyTuple
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.network.cost_network import CostNetwork
@@ -30,7 +29,7 @@ def plan_of(
     duplex: bool = False,
 ) -> PlanValue:
     """Return the plan of an assignment, or of one that is cut into stages."""
-    problem = found.problem
+    problem = found.assigned(0).problem if isinstance(found, Staged) else found.problem
     parts = _stages(found) if isinstance(found, Staged) else (_whole(found),)
     return PlanValue(
         program=problem.program,
@@ -81,18 +80,18 @@ def _whole(assigned: Assigned) -> Part:
 
 def _one_stage(assigned: Assigned) -> Staged:
     """Return the whole program as the only stage of a pipeline, with a batch as its only micro-batch."""
-    problem, mesh = assigned.problem, assigned.problem.mesh
-    links = Links(problem.profile, mesh.cluster, mesh.size)
-    return Staged(assigned, positions(problem.program), (), 1, links)
+    problem = assigned.problem
+    links = Links(problem.profile, problem.mesh.cluster)
+    return Staged.equal(assigned, positions(problem.program), (), 1, links)
 
 
 def _stages(staged: Staged) -> tuple[Part, ...]:
-    """Return the parts of a pipeline, which lie one behind the other on the devices."""
+    """Return the parts of a pipeline."""
     return tuple(
         Part(
-            mesh=staged.mesh,
-            layout=_layout(staged, stage),
-            ranks=tuple(range(stage * staged.mesh.size, (stage + 1) * staged.mesh.size)),
+            mesh=staged.assigned(stage).problem.mesh,
+            layout=staged.stage_layout(stage),
+            ranks=staged.parts[stage].ranks,
             arrivals=tuple(item for item in staged.transfers if item.target == stage),
             recomputed=stage in staged.recomputed,
             in_flight=staged.in_flight[stage],
@@ -101,16 +100,4 @@ def _stages(staged: Staged) -> tuple[Part, ...]:
             rows=LazyTuple(partial(module_costs, staged, stage)),
         )
         for stage in range(staged.stages)
-    )
-
-
-def _layout(staged: Staged, stage: int) -> Layout:
-    """Return what is made and kept in one stage."""
-    whole, stage_of = staged.layout, staged.stage_of
-    return Layout.of(
-        staged.program,
-        {op: states for op, states in whole.signatures.items() if stage_of[op] == stage},
-        {name: state for name, state in whole.variables.items() if stage_of[name] == stage},
-        {name: state for name, state in whole.inputs.items() if stage_of[name] == stage},
-        tuple(item for item in whole.redistributions if staged.stage(item) == stage),
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from autoddl.errors import AutoDDLError
+from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.race import WORTH_OF_HALVES, Solution
 from autoddl.planner.request import Request
 from autoddl.sbp.mesh import Mesh
@@ -46,7 +47,7 @@ def _of_second(half: Program, pin: Mapping[str, str]) -> dict[str, str]:
 
 def can_be_worth(request: Request, whole: Solution) -> bool:
     """Tell whether halves can be so much faster: they compute as long as the whole batch, at least."""
-    if request.ways[0].compute_stream or not request.timed:
+    if request.ways[0].compute_stream or not request.timed or not isinstance(whole.found, Assigned):
         return False
     least_s = whole.found.problem.lower_bound_s()
     return least_s < (1 - WORTH_OF_HALVES) * whole.judged_s

@@ -91,6 +91,6 @@ class PipelineTrial(Contender):
 
     def _cut(self, problem: CostNetwork, result: SearchResult) -> Staged:
         one, request = self.candidate, self.request
-        links = Links(request.profile, request.cluster, one.mesh.size)
+        links = Links(request.profile, request.cluster)
         counts = one.stages, one.micro_batches
         return cut_into_stages(problem, result.assignment, *counts, links, request.limit_bytes)

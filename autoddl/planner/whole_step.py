@@ -10,6 +10,7 @@ from autoddl.engine.limits import StreamUse, limits_of
 from autoddl.perfmodel.oneflow.lowering import never_reused_bytes
 from autoddl.perfmodel.oneflow.memory import estimate
 from autoddl.planner.candidate_plans import Candidate
+from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.race import Contender, Solution
 from autoddl.planner.request import Request
 from autoddl.planner.solve import HOPELESS, ProblemSearch
@@ -87,6 +88,7 @@ class WholeStep(Contender):
         ).solution(self.candidate)
         settled = found.settled
         if stream and len(ways) > 1 and self.candidate.way == ways[0]:
+            assert isinstance(found.found, Assigned)
             settled = is_settled(base, found.found.layout, request.limit_bytes or 0)
         yield replace(found, settled=settled)
 

@@ -118,20 +118,20 @@ def staged(case: PipelineCase, folder: Path, profile: Profile) -> Staged:
     file = folder / "plans" / f"{case.name}.states.json"
     levels = [("node", case.stages), ("gpu", case.mesh)]
     cluster = Cluster(tuple(Level(name, size) for name, size in levels if size > 1))
-    links = Links(profile, cluster, mesh.size)
+    links = Links(profile, cluster)
     places, count = positions(problem.program), case.micro_batches
     if not file.exists():
         weighted = repeated(problem, case.stages, count)
         result = SOLVERS["exact"](weighted, SearchOptions(budget=SEARCH_S, seed=0))
         cut = cut_into_stages(problem, result.assignment, case.stages, count, links)
         bounds = cut.bounds if case.shares is None else _bounds(cut, case.shares)
-        cut = Staged(cut.assigned, places, bounds, count, links)
+        cut = Staged.equal(cut.assigned(0), places, bounds, count, links)
         file.parent.mkdir(parents=True, exist_ok=True)
         Plan.of(staged_plan(cut, result)).save(_plan_file(case, folder))
         kept = {"assignment": [int(n) for n in result.assignment], "bounds": list(bounds)}
         file.write_text(json.dumps(kept) + "\n")
     kept = json.loads(file.read_text())
-    return Staged(Assigned(problem, kept["assignment"]), places, kept["bounds"], count, links)
+    return Staged.equal(Assigned(problem, kept["assignment"]), places, kept["bounds"], count, links)
 
 
 def _bounds(whole: Staged, shares: Sequence[float]) -> list[int]:

@@ -185,7 +185,7 @@ def _fits(staged: Staged, given: Request) -> bool:
 def _cut(
     problem: CostNetwork, result: SearchResult, candidate: Candidate, given: Request
 ) -> Staged:
-    links = Links(given.profile, given.cluster, candidate.mesh.size)
+    links = Links(given.profile, given.cluster)
     stages, count = candidate.stages, candidate.micro_batches
     return cut_into_stages(problem, result.assignment, stages, count, links, given.limit_bytes)
 

@@ -55,7 +55,7 @@ class _Cuts:
         self.preferred = _layer_begins(assigned.problem.program)
 
     def staged(self, bounds: Sequence[int], recomputed: Sequence[int] = ()) -> Staged:
-        return Staged(
+        return Staged.equal(
             self.assigned, self.found, bounds, self.micro_batches, self.links,
             recomputed=recomputed, memories=self.memories,
         )  # fmt: skip
@@ -129,12 +129,14 @@ class _Cuts:
     def _crossing_s(self) -> tuple[float, ...]:
         """Return for every place between positions the seconds of what crosses it, both ways."""
         whole, change = self.whole, np.zeros(self.found.count + 1)
+        size = self.assigned.problem.mesh.size
+        ends = tuple(range(size)), tuple(range(size, 2 * size))
         for tensor, state in whole.made.items():
             readers = whole.program.consumers.get(tensor, ())
             names = [op.name for op, _ in readers if op.phase != "optimizer"]
             places = [self._place(name) for name in (whole.maker(tensor), *names)]
             if min(places) < max(places):
-                sent_s = whole.links.seconds(0, 1, whole.local(tensor, state))
+                sent_s = whole.links.seconds(*ends, whole.local(tensor, state, 0))
                 change[min(places)] += sent_s
                 change[max(places)] -= sent_s
         return tuple(np.maximum(np.cumsum(change), 0.0)[: self.found.count - 1].tolist())

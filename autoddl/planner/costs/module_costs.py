@@ -19,7 +19,7 @@ def module_costs(staged: Staged, stage: int) -> tuple[ModuleCost, ...]:
     sent for the module that makes it. What is in no op of the program counts, too: the forward pass
     that is run again, copies into buffers, sums of gradients.
     """
-    program, signatures = staged.program, staged.layout.signatures
+    program, signatures = staged.program, staged.signatures
     updated = {p.update: p.tensor for p in program.parameters}
 
     def module(name: str) -> str:

@@ -1,7 +1,9 @@
-"""What it takes to send tensors between the stages of a pipeline."""
+"""What it takes to send tensors between the parts of a pipeline, on the links of a cluster."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 
 from autoddl.perfmodel.collectives import SEND_RECEIVE
@@ -10,29 +12,50 @@ from autoddl.perfmodel.topology import Crossing
 from autoddl.sbp.boxing import ALL_GATHER
 from autoddl.sbp.mesh import Cluster
 
+Ranks = tuple[int, ...]
+
 
 class Links:
-    """The links between stages, which lie one behind the other on the devices of a cluster."""
+    """The links between groups of a cluster's devices, which it numbers node by node."""
 
-    def __init__(self, profile: Profile, cluster: Cluster, stage_size: int) -> None:
-        self.profile, self.cluster, self.stage_size = profile, cluster, stage_size
-        self._crossed = cache(self._way)
+    def __init__(self, profile: Profile, cluster: Cluster) -> None:
+        self.profile, self.cluster = profile, cluster
+        self._crossed = cache(self._ways)
         # An all-gather of two sends as much, where the profile does not know send/receive.
         measured = any(link.collective == SEND_RECEIVE for link in profile.links)
         self._collective, self._shares = (SEND_RECEIVE, 1) if measured else (ALL_GATHER, 2)
 
-    def seconds(self, source: int, target: int, size_bytes: int) -> float:
-        """Return the seconds in which every device of a stage sends so many bytes to another stage."""
-        crossing = self._crossed(source, target)
-        return self.profile.collective_s(self._collective, crossing, self._shares * size_bytes)
+    def seconds(self, source: Ranks, target: Ranks, size_bytes: float) -> float:
+        """Return the seconds in which every device of a group receives so many bytes from another one.
 
-    def _way(self, source: int, target: int) -> Crossing:
-        """Return how pairs of devices cross the outermost level between two stages."""
+        All devices of the source send as much of it as each other; what takes longer counts.
+        """
+        between, *ways = self._crossed(source, target)
+        sent = size_bytes * len(target) / len(source)
+        ends = zip(ways, (sent, size_bytes), strict=True)
+        return max(
+            between.collective_s(self._collective, way, self._shares * size) for way, size in ends
+        )
+
+    def _ways(self, source: Ranks, target: Ranks) -> tuple[Profile, Crossing, Crossing]:
+        """Return the profile of both groups' devices, and how what each sends and gets crosses levels.
+
+        A transfer goes over the outermost level between two of its ends; the devices of a group in one
+        unit of that level share the unit's link.
+        """
+        kinds = {self.cluster.kind(rank) for rank in (*source, *target)} - {""}
         unit = self.cluster.size
         for level in self.cluster.levels:
             unit //= level.size
-            first, second = (stage * self.stage_size for stage in (source, target))
-            devices = range(self.stage_size)
-            if any((first + d) // unit != (second + d) // unit for d in devices):
-                return Crossing(level.name, 2, groups=min(unit, self.stage_size))
-        raise AssertionError("stages on the same devices")
+            if any(a // unit != b // unit for a, b in _ends(source, target, unit)):
+                shared = (max(Counter(r // unit for r in g).values()) for g in (source, target))
+                ways = [Crossing(level.name, 2, groups=groups) for groups in shared]
+                return self.profile.part(kinds), ways[0], ways[1]
+        raise AssertionError("parts on the same devices")
+
+
+def _ends(source: Ranks, target: Ranks, unit: int) -> Sequence[tuple[int, int]]:
+    """Return pairs of ranks that send to each other: equal groups one to one."""
+    if len(source) == len(target):
+        return list(zip(source, target, strict=True))
+    return [(source[0], r) for r in target] + [(r, target[0]) for r in source]

@@ -1,4 +1,4 @@
-"""An assignment that is cut into stages: what goes between them, what they take and hold."""
+"""Assignments that are cut into stages: what goes between them, what they take and hold."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from autoddl.perfmodel.oneflow.memory import MemoryEstimate, stage_memory
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
 from autoddl.perfmodel.pipeline.stage_partition import strict_in_flight
 from autoddl.perfmodel.roofline import OpWork, op_s
-from autoddl.perfmodel.step_cost import Price
 from autoddl.perfmodel.timeline import MODEL_ERROR
-from autoddl.plan.value import Estimate, Transfer, pipeline_step
+from autoddl.plan.value import Estimate, pipeline_step
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
-from autoddl.sbp.layout import OUTPUT, Layout, Path, Reader, Redistribution
+from autoddl.planner.costs.stage_moves import StageMoves, StagePart
+from autoddl.sbp.layout import OUTPUT, Layout, Path
 from autoddl.sbp.program.forward_positions import Positions, stages
 from autoddl.sbp.program.live_across import kept_tensors
 from autoddl.sbp.rewrites.stage_program import stage_layout
-from autoddl.sbp.shards import local_bytes
+from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 
 # Ready ops of different passes take turns. So many parts of a pass come close to it (with one the
@@ -32,7 +32,7 @@ PARTS = 8
 PASSES, ONCE = ("forward", "backward"), "once"
 STREAMS = COMPUTE, BOXING
 
-Memories = dict[tuple[int | None, ...], MemoryEstimate]
+Memories = dict[tuple[Assigned | int | None, ...], MemoryEstimate]
 
 
 class Spent(NamedTuple):
@@ -50,111 +50,51 @@ class Spent(NamedTuple):
     free: float = 0.0
 
 
-class Staged:
-    """An assignment of the problem of one micro-batch, cut at positions of the forward pass.
+class Staged(StageMoves):
+    """Assignments of the problem of one micro-batch, cut at positions of the forward pass.
 
-    `memories` are those of stages of other cuts of the same assignment, for as many stages.
+    Part number n follows its assignment from one of the `bounds` to the next. `memories` are those of
+    stages of other cuts of the same assignments.
     """
 
     def __init__(
-        self, assigned: Assigned, found: Positions, bounds: Sequence[int], micro_batches: int,
+        self, parts: Sequence[StagePart], found: Positions, bounds: Sequence[int], micro_batches: int,
         links: Links, *, recomputed: Sequence[int] = (), memories: Memories | None = None,
     ) -> None:  # fmt: skip
-        self.assigned, self.problem = assigned, assigned.problem
-        self.program, self.mesh = assigned.problem.program, assigned.problem.mesh
-        self.links, self.bounds = links, tuple(bounds)
-        self.stages, self.micro_batches = len(bounds) + 1, micro_batches
-        self.stage_of = stages(found, bounds)
+        super().__init__(parts, stages(found, bounds), links)
+        self.bounds, self.stages, self.micro_batches = tuple(bounds), len(parts), micro_batches
         self.recomputed = tuple(recomputed)
         self.memories: Memories = {} if memories is None else memories
-        self.made = assigned.layout.made
 
-    @property
-    def transfers(self) -> tuple[Transfer, ...]:
-        """Return what goes between stages."""
-        return self._moves[0]
-
-    @property
-    def redistributions(self) -> tuple[Redistribution, ...]:
-        """Return the redistributions inside stages."""
-        return self._moves[1]
-
-    @cached_property
-    def layout(self) -> Layout:
-        """Return the states of all tensors, with the redistributions inside stages."""
-        return self.assigned.layout.with_redistributions(self.redistributions)
-
-    @cached_property
-    def _moves(self) -> tuple[tuple[Transfer, ...], tuple[Redistribution, ...]]:
-        found: dict[str, list[Redistribution]] = {}
-        for item in self.assigned.layout.redistributions:
-            found.setdefault(item.tensor, []).append(item)
-        transfers: list[Transfer] = []
-        redistributions: list[Redistribution] = []
-        for tensor in self.made:
-            items = found.get(tensor, [])
-            wanted = {reader: item.path for item in items for reader in item.readers}
-            by_stage = self._readers(tensor, wanted)
-            if by_stage.keys() == {self.where(tensor)}:
-                redistributions += items
-                continue
-            for stage, readers in by_stage.items():
-                known = {reader: wanted.get(reader, ()) for reader in readers}
-                if stage != self.where(tensor):
-                    sent = self._sent(tensor, tuple(known.values()))
-                    transfers.append(self._transfer(tensor, stage, sent))
-                    known = {reader: path[len(sent) :] for reader, path in known.items()}
-                redistributions += _grouped(tensor, known)
-        return tuple(transfers), tuple(redistributions)
-
-    def _transfer(self, tensor: str, target: int, path: Path) -> Transfer:
-        source, state = self.where(tensor), path[-1] if path else self.made[tensor]
-        seconds = self.links.seconds(source, target, self.local(tensor, state))
-        readers = self.program.consumers.get(tensor, ())
-        once = bool(readers) and all(op.phase == "optimizer" for op, _ in readers)
-        return Transfer(tensor, source, target, path, None if once else seconds)
-
-    def _readers(self, tensor: str, wanted: Mapping[Reader, Path]) -> dict[int, list[Reader]]:
-        """Return who reads a tensor, by stage; outputs stay in the stage that makes them."""
-        found: dict[int, list[Reader]] = {}
-        for op, operand in self.program.consumers.get(tensor, ()):
-            found.setdefault(self.stage_of[op.name], []).append((op.name, operand))
-        found.setdefault(self.where(tensor), []).extend(r for r in wanted if r[0] == OUTPUT)
-        return found
-
-    def maker(self, tensor: str) -> str:
-        """Return the op that makes a tensor; a variable or input, which none makes, stands for itself."""
-        producer = self.program.producer.get(tensor)
-        return tensor if producer is None else producer.name
-
-    def where(self, tensor: str) -> int:
-        """Return the stage that makes or keeps a tensor."""
-        return self.stage_of[self.maker(tensor)]
-
-    def _sent(self, tensor: str, paths: Sequence[Path]) -> Path:
-        """Return the part of all readers' paths behind which the fewest bytes have to be sent."""
-        common = 0
-        while all(len(p) > common and p[common] == paths[0][common] for p in paths):
-            common += 1
-        sizes = [
-            (any(s.is_partial for s in state), self.local(tensor, state), length)
-            for length in range(common + 1)
-            for state in ((self.made[tensor], *paths[0])[length],)
+    @classmethod
+    def equal(
+        cls, assigned: Assigned, found: Positions, bounds: Sequence[int], micro_batches: int,
+        links: Links, **more: Any,
+    ) -> Staged:  # fmt: skip
+        """Return stages that follow one assignment, on devices one behind the other."""
+        size = assigned.problem.mesh.size
+        parts = [
+            StagePart(assigned, tuple(range(n * size, (n + 1) * size)))
+            for n in range(len(bounds) + 1)
         ]
-        return paths[0][: min(sizes)[2]]
+        return cls(parts, found, bounds, micro_batches, links, **more)
 
-    def local(self, tensor: str, state: NdSbp) -> int:
-        """Return the bytes of a tensor in a state on each device."""
-        return local_bytes(self.program.tensor[tensor], state, self.mesh.shape)
+    @cached_property
+    def signatures(self) -> Mapping[str, NdSignature]:
+        """Return the states of the operands of every op, in its stage."""
+        held = [part.assigned.layout.signatures for part in self.parts]
+        return {op.name: held[self.stage_of[op.name]][op.name] for op in self.program.ops}
 
-    def arrived(self, item: Transfer) -> NdSbp:
-        """Return the state in which a tensor arrives."""
-        return item.path[-1] if item.path else self.made[item.tensor]
-
-    def stage(self, item: Redistribution) -> int:
-        """Return the stage whose ops read what a redistribution makes."""
-        op = item.readers[0][0]
-        return self.where(item.tensor) if op == OUTPUT else self.stage_of[op]
+    def stage_layout(self, stage: int) -> Layout:
+        """Return what is made and kept in one stage."""
+        whole, stage_of = self.assigned(stage).layout, self.stage_of
+        return Layout.of(
+            self.program,
+            {op: states for op, states in whole.signatures.items() if stage_of[op] == stage},
+            {name: state for name, state in whole.variables.items() if stage_of[name] == stage},
+            {name: state for name, state in whole.inputs.items() if stage_of[name] == stage},
+            tuple(item for item in self.redistributions if self.stage(item) == stage),
+        )
 
     @cached_property
     def _start(self) -> dict[tuple[str, int], NdSbp]:
@@ -190,14 +130,15 @@ class Staged:
 
     def estimate(self, name: str) -> Estimate:
         """Return what a step takes on the busiest stage's devices, and what these wait."""
-        step_s, known = self.timeline.step_s, self.assigned.prediction.cost
+        step_s = self.timeline.step_s
         sums = [[0.0, 0.0] for _ in range(self.stages)]
         for item in self.spent:
             sums[item.stage][STREAMS.index(item.stream)] += self.times(item.phase) * item.seconds
         compute_s, communication_s = max(sums, key=sum)
         hidden_s = compute_s + communication_s - step_s
         hidden_s *= abs(hidden_s) > 1e-9 * step_s  # else it is rounding
-        share = known.uncertainty_s / known.step_s if known.step_s else 0.0
+        costs = [each.prediction.cost for each in dict.fromkeys(p.assigned for p in self.parts)]
+        share = max(cost.uncertainty_s / cost.step_s if cost.step_s else 0.0 for cost in costs)
         return Estimate(
             name, compute_s, communication_s, self.memory_bytes,
             uncertainty_s=step_s * math.hypot(MODEL_ERROR, share),
@@ -209,7 +150,7 @@ class Staged:
         """Return by stage the memory of the device that needs most."""
         found = []
         for stage, ends in enumerate(pairwise((0, *self.bounds, None))):
-            key = (*ends, self.in_flight[stage], stage in self.recomputed)
+            key = self.assigned(stage), *ends, self.in_flight[stage], stage in self.recomputed
             if key not in self.memories:
                 self.memories[key] = self.stage_memory(stage)
             found.append(self.memories[key])
@@ -222,14 +163,20 @@ class Staged:
 
     def stage_memory(self, stage: int) -> MemoryEstimate:
         """Return the memory of one stage."""
-        arrivals = {t.tensor: self.arrived(t) for t in self.transfers if t.target == stage}
         return stage_memory(
-            self.mesh.shape,
-            stage_layout(self.layout, self.stage_of, stage, arrivals),
+            self.assigned(stage).problem.mesh.shape,
+            self.stage_run(stage),
             micro_batches=self.micro_batches,
             in_flight=self.in_flight[stage],
             recompute=stage in self.recomputed,
         )
+
+    def stage_run(self, stage: int) -> Layout:
+        """Return what one stage runs, as a program of its own in which arrivals are made by ops."""
+        here = [item for item in self.redistributions if self.stage(item) == stage]
+        arrivals = {t.tensor: self.arrived(t) for t in self.transfers if t.target == stage}
+        layout = self.assigned(stage).layout.with_redistributions(here)
+        return stage_layout(layout, self.stage_of, stage, arrivals)
 
     def sizes(self) -> Iterator[tuple[str, int, str]]:
         """Yield what devices hold, by maker: variables, gradients and, by micro-batch, activations.
@@ -237,12 +184,17 @@ class Staged:
         Inputs are among the last.
         """
         gradients = {p.gradient for p in self.program.parameters}
-        for name in self.layout.variables:
-            yield name, self.local(name, self.made[name]), "variable"
-        for name in (*self.layout.inputs, *kept_tensors(self.program)):
+        layout = self.assigned(0).layout
+        for name in layout.variables:
+            yield name, self._size(name), "variable"
+        for name in (*layout.inputs, *kept_tensors(self.program)):
             if name in self.made:
                 kind = "gradient" if name in gradients else "activation"
-                yield self.maker(name), self.local(name, self.made[name]), kind
+                yield self.maker(name), self._size(name), kind
+
+    def _size(self, tensor: str) -> int:
+        """Return the bytes of a tensor on each device where it is made."""
+        return self.local(tensor, self.made[tensor], self.where(tensor))
 
     @property
     def spent(self) -> list[Spent]:
@@ -252,27 +204,41 @@ class Staged:
     @cached_property
     def planned(self) -> list[Spent]:
         """Return what ops and boxings take; a boxing is in the pass of its first reader."""
-        prices = self.problem.setting.prices
+        rows = {
+            each: each.problem.setting.prices.ops(each.layout).rows()
+            for each in dict.fromkeys(part.assigned for part in self.parts)
+        }
         found = [
-            Spent(self.stage_of[op.name], self._phase(op.name), COMPUTE, (op.name,), price.seconds)
-            for op, price in zip(self.program.ops, prices.ops(self.layout).rows(), strict=True)
+            Spent(
+                stage,
+                self._phase(op.name),
+                COMPUTE,
+                (op.name,),
+                rows[self.assigned(stage)][n].seconds,
+            )
+            for n, op in enumerate(self.program.ops)
+            for stage in (self.stage_of[op.name],)
         ]
         for item in self.redistributions:
             stage, readers = self.stage(item), tuple(op for op, _ in item.readers)
-            path = prices.path(item.tensor, self._start[item.tensor, stage], item.path)
-            found += self._boxings(stage, readers, path)
+            found += self._boxings(
+                stage, readers, item.tensor, self._start[item.tensor, stage], item.path
+            )
         for sent in self.transfers:
-            path = prices.path(sent.tensor, self.made[sent.tensor], sent.path)
-            found += self._boxings(sent.source, (self.maker(sent.tensor),), path)
+            of = (self.maker(sent.tensor),)
+            found += self._boxings(sent.source, of, sent.tensor, self.made[sent.tensor], sent.path)
         again = [s for s in found if s.phase == "forward" and s.stage in self.recomputed]
         return found + [spent._replace(phase="backward") for spent in again]
 
-    def _boxings(self, stage: int, of: tuple[str, ...], path: Sequence[Price]) -> Iterator[Spent]:
+    def _boxings(
+        self, stage: int, of: tuple[str, ...], tensor: str, start: NdSbp, path: Path
+    ) -> Iterator[Spent]:
         phases = {self._phase(name) for name in of}
         phase = next((each for each in PASSES if each in phases), ONCE)
-        for price in path:
+        problem = self.assigned(stage).problem
+        for price in problem.setting.prices.path(tensor, start, path):
             axes = price.boxing.axes if price.boxing is not None else ()
-            free = self.problem.profile.hidden(self.mesh.axes[axes[0]].level if axes else "")
+            free = problem.profile.hidden(problem.mesh.axes[axes[0]].level if axes else "")
             yield Spent(stage, phase, BOXING, of, price.seconds, free)
 
     def _phase(self, name: str) -> str:
@@ -294,7 +260,7 @@ class Staged:
         if self.micro_batches > 1:
             gradients = (p.gradient for p in self.program.parameters if p.gradient in self.made)
             for name in filter(None, gradients):
-                size = 3 * self.local(name, self.made[name])
+                size = 3 * self._size(name)
                 found.append(self._moved(self.where(name), "backward", name, "add_n", size))
         return found
 
@@ -306,14 +272,14 @@ class Staged:
             readers = self.program.consumers.get(tensor, ())
             here = (op for op, _ in readers if self.stage_of[op.name] == stage)
             if forward and any(op.phase == "backward" for op in here):
-                size = 2 * self.local(tensor, state)
+                size = 2 * self.local(tensor, state, stage)
                 yield self._moved(stage, "forward", tensor, "identity", size)
 
     def _moved(self, stage: int, phase: str, tensor: str, op_type: str, moved: int) -> Spent:
         """Return what an op takes that moves so many bytes."""
         family = {"identity": "memory", "add_n": "elementwise"}[op_type]
         work = OpWork(op_type, family, "float32", 0.0, moved)
-        seconds = op_s(self.problem.profile, work)
+        seconds = op_s(self.assigned(stage).problem.profile, work)
         return Spent(stage, phase, COMPUTE, (self.maker(tensor),), seconds)
 
     def times(self, phase: str) -> int:
@@ -338,13 +304,3 @@ class Staged:
             for phase in PASSES
         )  # fmt: skip
         return StageWork(forward, backward, tuple((k, found[stage, ONCE, k]) for k in STREAMS))
-
-
-def _grouped(tensor: str, paths: Mapping[Reader, Path]) -> Iterator[Redistribution]:
-    """Yield one redistribution for all readers that want the same state."""
-    readers: dict[Path, list[Reader]] = {}
-    for reader, path in paths.items():
-        if path:
-            readers.setdefault(path, []).append(reader)
-    for path, group in readers.items():
-        yield Redistribution(tensor, path, tuple(group))

@@ -27,11 +27,11 @@ PROFILE = profiles.load(None)
 def staged(stages: int, shares: tuple[float, ...] = ()) -> Staged:
     program = micro_batch(transformer(layers=4), 4)
     problem = build(program, Mesh.parse("1"), PROFILE)
-    links = Links(PROFILE, Cluster.parse(str(stages), PROFILE.levels), 1)
+    links = Links(PROFILE, Cluster.parse(str(stages), PROFILE.levels))
     only, found = Assigned(problem, [0] * len(problem)), positions(program)
-    whole = Staged(only, found, (), 4, links)
+    whole = Staged.equal(only, found, (), 4, links)
     bounds = pipelines._bounds(whole, shares or (1 / stages,) * stages)
-    return Staged(only, found, bounds, 4, links)
+    return Staged.equal(only, found, bounds, 4, links)
 
 
 def test_cuts_have_the_shares_that_were_asked_for() -> None:

@@ -16,7 +16,7 @@ from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.forward_positions import positions
-from autoddl.sbp.rewrites.stage_program import ARRIVAL, stage_layout
+from autoddl.sbp.rewrites.stage_program import ARRIVAL
 from autoddl.search.exact.primal_dual import search
 from autoddl.search.network import builder
 from autoddl.search.result import SearchOptions
@@ -37,9 +37,9 @@ def assigned(name: str) -> Assigned:
 
 def staged(name: str, bounds: Sequence[int], micro_batches: int = 4) -> Staged:
     whole = assigned(name)
-    links = Links(whole.problem.profile, Mesh.parse("4x2").cluster, whole.problem.mesh.size)
+    links = Links(whole.problem.profile, Mesh.parse("4x2").cluster)
     found = positions(whole.problem.program)
-    return Staged(whole, found, bounds, micro_batches, links)
+    return Staged.equal(whole, found, bounds, micro_batches, links)
 
 
 def equal_cut(name: str, stages: int) -> list[int]:
@@ -48,11 +48,7 @@ def equal_cut(name: str, stages: int) -> list[int]:
 
 
 def parts(cut: Staged) -> list[Layout]:
-    found = []
-    for stage in range(cut.stages):
-        arrivals = {t.tensor: cut.arrived(t) for t in cut.transfers if t.target == stage}
-        found.append(stage_layout(cut.layout, cut.stage_of, stage, arrivals))
-    return found
+    return [cut.stage_run(stage) for stage in range(cut.stages)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,7 +67,7 @@ def test_every_op_and_variable_is_in_one_part(name: str, stages: int) -> None:
     ops = Counter(op for p in found for op in p.program.ops if op.type != ARRIVAL)
     assert ops == Counter(cut.program.ops)
     variables = Counter(n for p in found for n in p.variables)
-    assert variables == Counter(list(cut.layout.variables))
+    assert variables == Counter(list(cut.assigned(0).layout.variables))
     inputs = Counter(n for p in found for n in p.program.inputs)
     assert inputs == Counter(cut.program.inputs)
     assert Counter(n for p in found for n in p.program.outputs) == Counter(cut.program.outputs)
@@ -108,7 +104,7 @@ def test_stages_hold_the_parameters_of_the_whole_together(name: str, stages: int
 def test_each_micro_batch_in_flight_needs_the_same_more(name: str) -> None:
     cut = staged(name, equal_cut(name, 2))
     first = parts(cut)[0]
-    shape = cut.mesh.shape
+    shape = cut.assigned(0).problem.mesh.shape
     needed = [
         stage_memory(shape, first, micro_batches=8, in_flight=count).total for count in range(2, 7)
     ]
@@ -134,15 +130,15 @@ def test_earlier_stages_hold_more_micro_batches(stages: int) -> None:
 @pytest.mark.parametrize("name", ["long mlp", "deep mlp", "gpt"])
 def test_making_results_again_needs_less(name: str) -> None:
     cut = staged(name, equal_cut(name, 2))
-    first, shape = parts(cut)[0], cut.mesh.shape
+    first, shape = parts(cut)[0], cut.assigned(0).problem.mesh.shape
     needed = {
         again: stage_memory(shape, first, micro_batches=8, in_flight=6, recompute=again).total
         for again in (False, True)
     }
     assert needed[True] < needed[False]
-    links = Links(cut.assigned.problem.profile, Mesh.parse("4x2").cluster, cut.mesh.size)
+    links = Links(cut.assigned(0).problem.profile, Mesh.parse("4x2").cluster)
     found = positions(cut.program)
-    again = Staged(cut.assigned, found, cut.bounds, 4, links, recomputed=(0,))
+    again = Staged.equal(cut.assigned(0), found, cut.bounds, 4, links, recomputed=(0,))
     assert again.memory[1] == cut.memory[1]
     assert again.step.stages[1] == cut.step.stages[1]
 

@@ -39,9 +39,9 @@ def staged(
     problem: CostNetwork, assignment: Assignment, bounds: tuple[int, ...], micro_batches: int
 ) -> Staged:
     whole = Mesh.parse(f"{len(bounds) + 1}x{problem.mesh.size}").cluster
-    links = Links(problem.profile, whole, problem.mesh.size)
+    links = Links(problem.profile, whole)
     found = positions(problem.program)
-    return Staged(Assigned(problem, assignment), found, bounds, micro_batches, links)
+    return Staged.equal(Assigned(problem, assignment), found, bounds, micro_batches, links)
 
 
 def small() -> CostNetwork:

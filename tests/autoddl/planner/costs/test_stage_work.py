@@ -22,9 +22,9 @@ PROFILE = profiles.load(None)
 def staged(micro_batches: int, bounds: tuple[int, ...]) -> Staged:
     program = micro_batch(mlp(batch=8), micro_batches)
     problem = build(program, Mesh.parse("1"), PROFILE)
-    links = Links(PROFILE, Cluster.parse("2", PROFILE.levels), 1)
+    links = Links(PROFILE, Cluster.parse("2", PROFILE.levels))
     only = Assigned(problem, [0] * len(problem))
-    return Staged(only, positions(program), bounds, micro_batches, links)
+    return Staged.equal(only, positions(program), bounds, micro_batches, links)
 
 
 def moved_s(op_type: str, family: str, size: int) -> float:

@@ -44,8 +44,8 @@ def random_cuts(problem: CostNetwork, number: int = 10) -> Iterator[Staged]:
         stages = int(rng.integers(2, 5))
         bounds = sorted(rng.choice(np.arange(1, found.count), stages - 1, replace=False).tolist())
         whole = Cluster((Level("node", stages), *problem.mesh.cluster.levels[-1:]))
-        links = Links(problem.profile, whole, problem.mesh.size)
-        yield Staged(Assigned(problem, assignment), found, bounds, MICRO_BATCHES, links)
+        links = Links(problem.profile, whole)
+        yield Staged.equal(Assigned(problem, assignment), found, bounds, MICRO_BATCHES, links)
 
 
 @pytest.fixture(scope="module", params=[(n, m) for n in ZOO for m in ("2", "2x2")], ids=str)
@@ -97,7 +97,7 @@ def test_transfer_and_redistribution_are_the_planned_path(cuts: list[Staged]) ->
     for staged in cuts:
         planned = {
             (item.tensor, reader): item.path
-            for item in staged.assigned.layout.redistributions
+            for item in staged.assigned(0).layout.redistributions
             for reader in item.readers
         }
         sent = {(t.tensor, t.target): t.path for t in staged.transfers}
@@ -123,7 +123,7 @@ def test_every_reader_gets_the_state_that_it_wants(cuts: list[Staged]) -> None:
             for item in staged.redistributions
             for reader in item.readers
         }
-        signatures = staged.assigned.layout.signatures
+        signatures = staged.assigned(0).layout.signatures
         for tensor, op, operand, stage in readers(staged):
             here = arrived.get((tensor, stage), staged.made[tensor])
             state = after.get((tensor, (op, operand)), here)
@@ -135,7 +135,7 @@ def test_a_tensor_is_sent_where_fewest_bytes_go(cuts: list[Staged]) -> None:
     for staged in cuts:
         planned = {
             (item.tensor, reader): item.path
-            for item in staged.assigned.layout.redistributions
+            for item in staged.assigned(0).layout.redistributions
             for reader in item.readers
         }
         for item in staged.transfers:
@@ -150,9 +150,9 @@ def test_a_tensor_is_sent_where_fewest_bytes_go(cuts: list[Staged]) -> None:
                     break
                 states.append(column[0])
             whole = [state for state in states if not _is_partial(state)]
-            sizes = [staged.local(item.tensor, state) for state in whole or states]
+            sizes = [staged.local(item.tensor, state, 0) for state in whole or states]
             assert _is_partial(staged.arrived(item)) == (not whole)
-            assert staged.local(item.tensor, staged.arrived(item)) == min(sizes)
+            assert staged.local(item.tensor, staged.arrived(item), 0) == min(sizes)
 
 
 def _is_partial(state: NdSbp) -> bool:
@@ -162,7 +162,7 @@ def _is_partial(state: NdSbp) -> bool:
 def test_stages_share_all_the_work_of_the_assignment(cuts: list[Staged]) -> None:
     """Compute is the same, wherever it is cut; a tensor takes at least its dearest redistribution."""
     for staged in cuts:
-        problem, assignment = staged.assigned.problem, staged.assigned.assignment
+        problem, assignment = staged.assigned(0).problem, staged.assigned(0).assignment
         seconds = {
             stream: sum(spent.seconds for spent in staged.planned if spent.stream == stream)
             for stream in ("compute", "boxing")
@@ -206,10 +206,10 @@ def test_a_gradient_that_only_an_update_reads_is_sent_once() -> None:
     (parameter,) = (p for p in problem.program.parameters if p.tensor == "model.weight")
     producer = problem.program.producer[parameter.gradient or ""]
     moved = replace(found, op={**found.op, producer.name: found.count - 1})
-    links = Links(problem.profile, Mesh.parse("2x2").cluster, 2)
+    links = Links(problem.profile, Mesh.parse("2x2").cluster)
     assignment = tuple(0 for _ in nodes_of(problem))
     for places, once in ((found, []), (moved, [parameter.gradient])):
-        staged = Staged(Assigned(problem, assignment), places, (found.count // 2,), 4, links)
+        staged = Staged.equal(Assigned(problem, assignment), places, (found.count // 2,), 4, links)
         sent = {t.tensor for t in staged.transfers} - {t.tensor for t in staged.step.transfers}
         assert sorted(sent) == once
         assert ("model.weight", 1) in {(t.tensor, t.target) for t in staged.transfers}
@@ -234,9 +234,10 @@ def test_a_transfer_goes_over_the_outermost_level_between_two_stages(
 ) -> None:
     """Devices lie one behind the other: number d is in node d // 4."""
     profile = cluster()
-    links = Links(profile, LEVELS, size)
+    links = Links(profile, LEVELS)
+    ends = [tuple(range(stage * size, (stage + 1) * size)) for stage in (source, target)]
     devices = range(size)
     nodes = [((source * size + d) // 4, (target * size + d) // 4) for d in devices]
     assert any(a != b for a, b in nodes) == (level == "node")
     expected = profile.collective_s(ALL_GATHER, Crossing(level, 2, groups=groups), 2 * 1000)
-    assert links.seconds(source, target, 1000) == expected
+    assert links.seconds(ends[0], ends[1], 1000) == expected

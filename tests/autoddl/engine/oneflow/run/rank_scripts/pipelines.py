@@ -180,7 +180,7 @@ def planned(case, graph, inputs):
         *_, solution = trial.search(asked.budget_s, rough=False)
         whole, bounds = solution.found, case["bounds"]
         places = positions(whole.program)
-        cut = Staged(whole.assigned, places, bounds, candidate.micro_batches, whole.links)
+        cut = Staged.equal(whole.assigned(0), places, bounds, candidate.micro_batches, whole.links)
         return staged_plan(cut, solution.result)
 
     return autoddl.Plan.of(agree.from_rank_0(make))

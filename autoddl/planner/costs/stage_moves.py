@@ -1,0 +1,191 @@
+"""What goes between the stages of a pipeline, and which redistributions are left inside them.
+
+Stages that follow one assignment, on meshes of one shape, cut a tensor's path of boxings in two: those
+up to the state in which least has to be sent come before, the rest behind. Else a sum is made whole
+first, the tensor arrives in the state from which all readers there get theirs soonest, and is boxed:
+
+    (P) on 4 devices, read in (S1) on 2:  → (S0), sent, arrives in (S1); or (S0) and an all-to-all
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from autoddl.plan.value import Transfer
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.stage_links import Links
+from autoddl.sbp.layout import OUTPUT, Path, Reader, Redistribution
+from autoddl.sbp.program import Program
+from autoddl.sbp.shards import local_bytes
+from autoddl.sbp.state import NdSbp
+
+
+class StagePart(NamedTuple):
+    """The devices of a stage, and the assignment that it follows: one of their mesh, at their prices."""
+
+    assigned: Assigned
+    ranks: tuple[int, ...]
+
+
+class _Way(NamedTuple):
+    """How a tensor gets to another stage: boxings before, the state on arrival, boxings there."""
+
+    before: Path
+    arrival: NdSbp | None
+    paths: Mapping[Reader, Path]
+
+
+class StageMoves:
+    """Assignments of the problem of one micro-batch, cut into stages: what goes between these.
+
+    Each of the `parts` follows its own in its stage; parts that are alike share one. `stage_of` tells
+    that of every op, variable and input.
+    """
+
+    def __init__(
+        self, parts: Sequence[StagePart], stage_of: Mapping[str, int], links: Links
+    ) -> None:
+        self.parts, self.stage_of, self.links = tuple(parts), stage_of, links
+        self.program: Program = parts[0].assigned.problem.program
+
+    def assigned(self, stage: int) -> Assigned:
+        """Return the assignment that a stage follows."""
+        return self.parts[stage].assigned
+
+    def maker(self, tensor: str) -> str:
+        """Return the op that makes a tensor; a variable or input, which none makes, stands for itself."""
+        producer = self.program.producer.get(tensor)
+        return tensor if producer is None else producer.name
+
+    def where(self, tensor: str) -> int:
+        """Return the stage that makes or keeps a tensor."""
+        return self.stage_of[self.maker(tensor)]
+
+    @cached_property
+    def made(self) -> Mapping[str, NdSbp]:
+        """Return the state in which each tensor is made or kept, in the stage that does."""
+        made = [part.assigned.layout.made for part in self.parts]
+        if all(each is made[0] for each in made):
+            return made[0]
+        return {tensor: made[self.where(tensor)][tensor] for tensor in made[0]}
+
+    def local(self, tensor: str, state: NdSbp, stage: int) -> int:
+        """Return the bytes of a tensor in a state on each device of a stage."""
+        mesh = self.assigned(stage).problem.mesh
+        return local_bytes(self.program.tensor[tensor], state, mesh.shape)
+
+    def arrived(self, item: Transfer) -> NdSbp:
+        """Return the state in which a tensor arrives."""
+        return item.arrived(self.made[item.tensor])
+
+    def stage(self, item: Redistribution) -> int:
+        """Return the stage whose ops read what a redistribution makes."""
+        op = item.readers[0][0]
+        return self.where(item.tensor) if op == OUTPUT else self.stage_of[op]
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Return what goes between stages."""
+        return self._moves[0]
+
+    @property
+    def redistributions(self) -> tuple[Redistribution, ...]:
+        """Return the redistributions inside stages."""
+        return self._moves[1]
+
+    @cached_property
+    def _moves(self) -> tuple[tuple[Transfer, ...], tuple[Redistribution, ...]]:
+        items = [_by_tensor(part.assigned) for part in self.parts]
+        transfers: list[Transfer] = []
+        redistributions: list[Redistribution] = []
+        for tensor in self.made:
+            source = self.where(tensor)
+            mine = items[source].get(tensor, [])
+            by_stage = self._readers(tensor, mine)
+            if by_stage.keys() == {source}:
+                redistributions += mine
+                continue
+            for stage, readers in by_stage.items():
+                theirs = items[stage].get(tensor, [])
+                wanted = {reader: item.path for item in theirs for reader in item.readers}
+                paths: Mapping[Reader, Path] = {each: wanted.get(each, ()) for each in readers}
+                if stage != source:
+                    alike = self.assigned(stage) is self.assigned(source)
+                    way = (
+                        self._cut(tensor, source, paths)
+                        if alike
+                        else self._boxed(tensor, source, stage, readers)
+                    )
+                    transfers.append(self._transfer(tensor, source, stage, way))
+                    paths = way.paths
+                redistributions += _grouped(tensor, paths)
+        return tuple(transfers), tuple(redistributions)
+
+    def _readers(self, tensor: str, items: Sequence[Redistribution]) -> dict[int, list[Reader]]:
+        """Return who reads a tensor, by stage; outputs stay in the stage that makes them."""
+        found: dict[int, list[Reader]] = {}
+        for op, operand in self.program.consumers.get(tensor, ()):
+            found.setdefault(self.stage_of[op.name], []).append((op.name, operand))
+        returned = [r for item in items for r in item.readers if r[0] == OUTPUT]
+        found.setdefault(self.where(tensor), []).extend(returned)
+        return found
+
+    def _transfer(self, tensor: str, source: int, target: int, way: _Way) -> Transfer:
+        sent = Transfer(tensor, source, target, way.before, None, way.arrival)
+        readers = self.program.consumers.get(tensor, ())
+        if readers and all(op.phase == "optimizer" for op, _ in readers):
+            return sent
+        size = self.local(tensor, self.arrived(sent), target)
+        seconds = self.links.seconds(self.parts[source].ranks, self.parts[target].ranks, size)
+        return Transfer(tensor, source, target, way.before, seconds, way.arrival)
+
+    def _cut(self, tensor: str, source: int, paths: Mapping[Reader, Path]) -> _Way:
+        """Cut the paths of all readers in two, where the fewest bytes have to be sent."""
+        known, common = list(paths.values()), 0
+        while all(len(p) > common and p[common] == known[0][common] for p in known):
+            common += 1
+        sizes = [
+            (any(s.is_partial for s in state), self.local(tensor, state, source), length)
+            for length in range(common + 1)
+            for state in ((self.made[tensor], *known[0])[length],)
+        ]
+        length = min(sizes)[2]
+        rest = {reader: path[length:] for reader, path in paths.items()}
+        return _Way(known[0][:length], None, rest)
+
+    def _boxed(self, tensor: str, source: int, target: int, readers: Sequence[Reader]) -> _Way:
+        """Choose the states in which a tensor leaves one assignment's mesh and arrives on another's."""
+        at = self.program.tensor[tensor]
+        here, there = (self.assigned(s).problem.setting.prices for s in (source, target))
+        path = here.to_whole(tensor, self.made[tensor])
+        layout = self.assigned(target).layout
+        wanted = {reader: layout.signatures[reader[0]][reader[1]] for reader in readers}
+        ends = self.parts[source].ranks, self.parts[target].ranks
+        best: tuple[float, int, NdSbp] | None = None
+        for number, state in enumerate(there.whole_states(tensor)):
+            sent_s = self.links.seconds(*ends, self.local(tensor, state, target))
+            boxed_s = sum(there.seconds(tensor, state, goal) for goal in set(wanted.values()))
+            if best is None or (sent_s + boxed_s, number) < best[:2]:
+                best = sent_s + boxed_s, number, state
+        assert best is not None, at
+        paths = {r: there.between(tensor, best[2], goal) for r, goal in wanted.items()}
+        return _Way(path, best[2], paths)
+
+
+def _by_tensor(assigned: Assigned) -> dict[str, list[Redistribution]]:
+    found: dict[str, list[Redistribution]] = {}
+    for item in assigned.layout.redistributions:
+        found.setdefault(item.tensor, []).append(item)
+    return found
+
+
+def _grouped(tensor: str, paths: Mapping[Reader, Path]) -> Iterator[Redistribution]:
+    """Yield one redistribution for all readers that want the same state."""
+    readers: dict[Path, list[Reader]] = {}
+    for reader, path in paths.items():
+        if path:
+            readers.setdefault(path, []).append(reader)
+    for path, group in readers.items():
+        yield Redistribution(tensor, path, tuple(group))
