@@ -133,7 +133,7 @@ class StageSections:
             outputs = [section.output(t) for t in self.program.outputs]
             found = next((v for v in outputs if v.tensor == loss), Value(loss))
             results[found] = LOSS
-        section = Section(self.plan, ops, arguments, results)
+        section = Section(self.plan, ops, arguments, results, number)
         return StageSection(section, names, tuple(results.values()))
 
 

@@ -29,7 +29,7 @@ _WORDS = {  # what is read for, where no module's name says it
 def reason(section: Section, scope: str, value: Value, before: NdSbp, after: NdSbp) -> str:
     """Return "(S0, P) → (S0, B) for norm: all-reduce over axis 1, 1.0 MiB"."""
     tensor = section.program.tensor[value.tensor]
-    mesh = section.plan.mesh.shape
+    mesh = section.mesh.shape
     axes = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
     kinds = list(dict.fromkeys(_KINDS[before[i].kind, after[i].kind] for i in axes))
     over = ""

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import OUTPUT
+from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.state import NdSbp
 
@@ -37,7 +38,7 @@ class Section:
 
     `ops` are in the order in which they are written. `arguments` map tensors that come from outside
     (inputs, what other stages send) to the states in which they come. `results` are tensors that go
-    out, as they are made or after the boxings of a path.
+    out, as they are made or after the boxings of a path. It is run by part number `stage` of the plan.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Section:
         ops: Sequence[Op],
         arguments: Mapping[str, NdSbp],
         results: Iterable[Value],
+        stage: int = 0,
     ) -> None:
         self.plan: PlanValue = plan
+        self.mesh: Mesh = plan.parts[stage].mesh
         self.program: Program = plan.program
         self.arguments = dict(arguments)
         self._path = {

@@ -21,6 +21,7 @@ from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
 from tests.autoddl.codegen import functional_models
 from tests.autoddl.codegen.plans import generate
 from tests.support.pipelines import in_stages, recomputing
+from tests.support.unlike_parts import parted
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
@@ -44,6 +45,7 @@ class Case:
     sizes: tuple[tuple[str, Any], ...] = ()
     uneven: int | None = None
     recomputed: tuple[int, ...] = ()
+    parts: tuple[str, ...] = ()  # meshes of stages of unlike shape, each with equally many ops
     checked: bool = False  # with a test of the state that each op makes, one op a line
     # In float64 where rounding decides over ReLUs: ResNet, trained alone in float32 with the rows of
     # its batch in another order, has weights that are 3e-6 to 3e-3 off, on some CPUs more than on others.
@@ -108,6 +110,23 @@ FOUR = (
     Case("constants_2x2", "constants", "2", "data parallel", 2, 4, functional_models.halves),
     Case("unet_4x1", "unet", "1", "coordinate", 4, 6, four_levels),
 )
+THREE = (
+    Case(
+        "gpt_2_1",
+        "gpt",
+        "1",
+        "data parallel",
+        stages=2,
+        micro_batches=4,
+        parts=("2", "1"),
+        checked=True,
+    ),
+    Case("unet_1_2", "unet", "1", "coordinate", stages=2, micro_batches=4, parts=("1", "2")),
+)
+SIX = (
+    Case("gpt_2x2_2", "gpt", "1", "coordinate", stages=2, micro_batches=4, parts=("2x2", "2")),
+    Case("unet_2_2x2", "unet", "1", "coordinate", stages=2, micro_batches=4, parts=("2", "2x2")),
+)
 EIGHT = (
     Case("gpt_3d_checked", "gpt", "2x2x2", sizes=(("layers", 1),), checked=True),
     Case("gpt_2x[2,2]", "gpt", "2x2", "SUMMA", 2, 4, by_block(2, 2)),
@@ -125,11 +144,16 @@ def prepare(case: Case, folder: Path) -> dict[str, Any]:
     if case.double:
         graph.model.to(flow.nn.Module).to(flow.float64)
         inputs = tuple(t.to(flow.float64) if t.is_floating_point() else t for t in inputs)
-    plan = autoddl.optimize(graph, *inputs, mesh=case.mesh, search=case.search)
+    mesh = case.mesh or "1"  # with parts only the program of this plan is taken
+    plan = autoddl.optimize(
+        graph, *inputs, mesh=mesh, search=case.search if case.mesh else "data parallel"
+    )
     if case.uneven is not None:  # the same states, whose shards are now of different sizes
         graph, inputs = functional_models.build(case.model, **sizes, batch=case.uneven)
         plan = at_shapes(plan, autoddl.capture(graph, *inputs))
-    if case.stages * case.micro_batches > 1:
+    if case.parts:  # of the first plan only the program is taken
+        plan = parted(plan.program, case.parts, case.micro_batches)
+    elif case.stages * case.micro_batches > 1:
         plan = in_stages(plan, case.stages, case.micro_batches, case.stage_of)
         plan = recomputing(plan, case.recomputed)
     (folder / f"{case.name}.py").write_text(generate(plan, checked=case.checked))
@@ -235,6 +259,15 @@ def read_weights(path: Path) -> dict[str, Any]:
     import oneflow as flow
 
     return {name: tensor.numpy() for name, tensor in flow.load(str(path)).items()}
+
+
+@pytest.mark.parametrize(("cases", "ranks"), [(THREE, 3), (SIX, 6)])
+def test_stages_on_unlike_meshes_train_as_one_process(
+    cases: tuple[Case, ...], ranks: int, folder: Path
+) -> None:
+    seen = run(cases, ranks, folder)
+    for case in cases:
+        check(case, seen[case.name], folder)
 
 
 @pytest.mark.parametrize("case", FOUR, ids=lambda case: case.name)

@@ -81,6 +81,13 @@ def shard(tensor: flow.Tensor, placement: Any, state: NdSbp) -> flow.Tensor:
     return tensor.contiguous().to_global(placement=placement, sbp=sbp)
 
 
+def whole_of(tensor: flow.Tensor) -> flow.Tensor:
+    """Return a global tensor as a local one of all its values, on every rank. All have to call it."""
+    ranks = list(range(flow.env.get_world_size()))
+    everywhere = flow.placement(tensor.placement.type, ranks)
+    return tensor.to_global(placement=everywhere, sbp=[flow.sbp.broadcast]).to_local()
+
+
 def make_global(
     graph: flow.nn.Graph, place: Callable[[str], Any], state: Callable[[str], NdSbp]
 ) -> None:

@@ -19,7 +19,13 @@ from autoddl.engine.oneflow.job import plan_injection
 from autoddl.engine.oneflow.reason import reason
 from autoddl.engine.oneflow.run.eager_calls import refuse_local_inputs
 from autoddl.engine.oneflow.run.evaluation import Evaluations, shapes_of
-from autoddl.engine.oneflow.run.global_tensors import make_global, placements, sbp_of, state_of
+from autoddl.engine.oneflow.run.global_tensors import (
+    make_global,
+    placements,
+    sbp_of,
+    state_of,
+    whole_of,
+)
 from autoddl.engine.oneflow.run.planned_graph import Call, Inputs, PlannedGraph
 from autoddl.engine.oneflow.run.saved_state import SavedState
 from autoddl.errors import AutoDDLError
@@ -295,6 +301,10 @@ class OneFlowStep:
             )
         place, sbp = self._placement(item.name), sbp_of(item.state)
         tensor = self._half(tensor, half)
+        if tensor.is_global and self.plan.micro_batches > 1:
+            # OneFlow would cut micro-batches from each rank's shard: stages that have an input in
+            # different states would pair different samples.
+            tensor = whole_of(tensor)
         if tensor.is_global:
             return tensor.to_global(placement=place, sbp=sbp)
         return self._part(item, tensor).to_global(placement=place, sbp=sbp)

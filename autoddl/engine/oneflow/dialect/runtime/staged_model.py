@@ -101,9 +101,9 @@ def move(name, source, target, tensor):
             flow.comm.send(part.contiguous(), to_rank, send_meta=False)
         elif rank == to_rank:
             shape = tuple(each.stop - each.start for each in filled)
-            part = local if shape == tuple(local.shape) else flow.empty(shape, dtype=local.dtype)
-            flow.comm.recv(from_rank, shape, local.dtype, local.device, out=part)
-            if part is not local:
+            whole = local if shape == tuple(local.shape) else None
+            part = flow.comm.recv(from_rank, shape, local.dtype, local.device, out=whole)
+            if whole is None:
                 local[filled] = part
 
 

@@ -47,7 +47,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     def folder_of(ranks: int) -> Path:
         if ranks not in folders:
             folder = folders[ranks] = tmp_path_factory.mktemp(f"on{ranks}")
-            runs = list(RUNS[ranks])
+            runs = list(RUNS.get(ranks, []))
             if ranks in CASES:
                 runs.append(("pipelines", "pipelines", json.dumps(CASES[ranks])))
             for _, out, *_ in runs:

@@ -11,6 +11,12 @@ def _case(model: str, pipeline: int, mesh: str, micro_batches: int, **more: Any)
     }  # fmt: skip
 
 
+def _parts(model: str, parts: list[str], micro_batches: int, **more: Any) -> dict[str, Any]:
+    """Return a case with a stage on each of some meshes, in the states that `by` says."""
+    by = {n: more.pop(n) for n in ("search", "ranks", "bounds") if n in more}
+    return {"model": model, "parts": parts, "micro_batches": micro_batches, "by": by, **more}
+
+
 # By number of ranks. Bounds are positions in the forward pass; weights have a normal distribution of
 # the given scale, with which the loss falls in five steps.
 CASES = {
@@ -24,6 +30,15 @@ CASES = {
         "two": _case("two", 2, "1", 4, scale=0.2),
         "clipped": _case("clipped", 2, "1", 4, scale=0.3),
     },
+    3: {
+        "gpt on 2 and 1": _parts("gpt", ["2", "1"], 4, sizes={"layers": 1}),
+        "gpt on 1 and 2": _parts("gpt", ["1", "2"], 4, search=["data parallel", "Megatron"]),
+        "norm on 2 and 1, global": _parts("norm", ["2", "1"], 4, **{"global": True}),
+        "unet on 2 and 1": _parts("unet", ["2", "1"], 2, scale=0.15, optimizer="adam"),
+        "tied on 1 and 2": _parts("tied", ["1", "2"], 4, scale=0.5),
+        "clipped on 2 and 1": _parts("clipped", ["2", "1"], 4, scale=0.3),
+        "scored on 2 and 1": _parts("scored", ["2", "1"], 4, scale=0.2, ranks=[[0, 2], [1]]),
+    },
     4: {
         "gpt on 2 x 2": _case("gpt", 2, "2", 4, optimizer="adam", sizes={"layers": 1}),
         "gpt in random states": _case(
@@ -33,6 +48,10 @@ CASES = {
         "unet on 2 x 2": _case("unet", 2, "2", 2, optimizer="adam", scale=0.15),
         "unet made again": _case("unet", 4, "1", 4, scale=0.2, recomputed=[0, 1, 2]),
         "norm on 2 x 2": _case("norm", 2, "2", 2, options={"pin": {"input.*": "S0"}}),
+    },
+    6: {
+        "gpt on 2x2 and 2": _parts("gpt", ["2x2", "2"], 2, search=["SUMMA", "Megatron"]),
+        "unet on 2 and 2x2": _parts("unet", ["2", "2x2"], 2, scale=0.15),
     },
     8: {"gpt on 2 x 2x2": _case("gpt", 2, "2x2", 2, sizes={"layers": 1})},
 }  # fmt: skip

@@ -31,6 +31,7 @@ from experiments.models.training import (
     mean_squared_error,
     seed_weights,
 )
+from tests.support.unlike_parts import parted
 
 STEPS = 5
 # Softmax takes no notice of the keys' bias: its gradient is rounding, which Adam would make big steps of.
@@ -153,18 +154,24 @@ def held(model):
 
 def save_weights(plan, model, out):
     """Save what a stage has from its first rank."""
-    stage, first = divmod(flow.env.get_rank(), plan.mesh.size)
-    whole, found = [flow.sbp.broadcast] * plan.mesh.ndim, {}
+    rank, found = flow.env.get_rank(), {}
     for name, tensor in held(model):
+        whole = [flow.sbp.broadcast] * len(tensor.sbp)
         local = tensor.to_global(placement=tensor.placement, sbp=whole).to_local()
         if flow.env.get_rank() in tensor.placement.ranks.flatten():
             found[name] = local.numpy().copy()
-    if first == 0:
-        np.savez(out / f"stage{stage}.npz", **found)
+    for stage, part in enumerate(plan.parts):
+        if rank == part.ranks[0]:
+            np.savez(out / f"stage{stage}.npz", **found)
 
 
 def planned(case, graph, inputs):
-    """Return the plan of a case: its stages begin at the positions that it gives, or where it is best."""
+    """Return the plan of a case: on its parts, with stages where it says, or where it is best."""
+    if "parts" in case:
+        program = autoddl.capture(graph, *inputs)
+        count = case["micro_batches"]
+        given = micro_batch(program, count), case["parts"], count
+        return autoddl.Plan.of(agree.from_rank_0(lambda: parted(*given, **case["by"])))
     options = {
         "mesh": case["mesh"], "pipeline": case["pipeline"], "micro_batches": case["micro_batches"],
         **{"budget": 5, **case.get("options", {})},
@@ -198,6 +205,9 @@ def run(case, out):
     parts = (replace(part, recomputed=n in again) for n, part in enumerate(plan.parts))
     plan = replace(plan, parts=tuple(parts))
     step = plan.apply(graph)
+    if case.get("global"):
+        everywhere = flow.placement("cpu", list(range(flow.env.get_world_size())))
+        inputs = [x.to_global(everywhere, flow.sbp.broadcast) for x in inputs]
     found = [step(*inputs) for _ in range(STEPS)]
     losses = [made["loss"] if isinstance(made, dict) else made for made in found]
     seen["losses"] = [float(loss.to_local().numpy()) for loss in losses]
