@@ -102,6 +102,8 @@ def place(chains: Chains, graph: PartGraph, micro_batches: int) -> PlacedCut | N
     A box has least and greatest max t_i and max o_i. Its greatest ones give the least Σ t_i + Σ e_i of
     all cuts in it, its least ones the least of the rest.
     """
+    if not len(graph.tail):
+        return None
     repeats = micro_batches - 1
     parts = _most_parts(graph)
     fastest = (np.diff(sums, axis=1).min(axis=0) for sums in (chains.last_s, chains.once_s))

@@ -1,0 +1,188 @@
+"""Cuts and placements on parts of unlike classes: equal to brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
+from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
+
+RANDOM = 300
+MOST = 4  # stages
+
+
+class Case(NamedTuple):
+    """A random chain: by class (row) and unit the seconds and bytes, by pair of classes the transfers."""
+
+    other: np.ndarray
+    last: np.ndarray
+    once: np.ndarray
+    held: np.ndarray
+    active: np.ndarray
+    sent: dict[tuple[int, int, bool], np.ndarray]
+    needs: list[tuple[int, ...]]
+    pools: tuple[int, ...]
+    per_node: int
+    micro_batches: int
+
+
+def random_case(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    units, classes = int(rng.integers(1, 9)), int(rng.integers(2, 4))
+    pools = tuple(rng.integers(1, 5, classes - 1 + seed % 2).tolist())
+    per_node = int(rng.integers(1, 4))
+    needs = []
+    for kind in range(classes):
+        need = [0] * len(pools)
+        for pool in {kind % len(pools), int(rng.integers(0, len(pools)))}:
+            need[pool] = int(rng.integers(1, 3))
+        needs.append(tuple(need))
+
+    def draw(*shape: int) -> np.ndarray:
+        if seed % 2:
+            return rng.integers(0, 4, shape).astype(float)
+        return rng.random(shape) ** 2
+
+    speed = rng.choice([1.0, 2.0, 5.0], (classes, 1))
+    last = draw(classes, units) * speed
+    sent = {
+        key: draw(units) * rng.choice([0.1, 1.0])
+        for key in itertools.product(range(classes), range(classes), (False, True))
+    }
+    return Case(
+        last + draw(classes, units) * rng.choice([0.0, 0.5]), last,
+        draw(classes, units) * rng.choice([0.0, 1.0, 10.0]),
+        rng.integers(0, 9, (classes, units)), rng.integers(0, 5, (classes, units)), sent,
+        needs, pools, per_node, int(rng.integers(1, 9)),
+    )  # fmt: skip
+
+
+def sums(values: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros((len(values), 1), values.dtype), values.cumsum(1)], axis=1)
+
+
+def chains(case: Case, parts: PlacedParts, limits: list[int]) -> Chains:
+    rows = [np.append(case.sent[tuple(pair)], np.inf) for pair in parts.pairs]
+    units = case.last.shape[1]
+    transfer = np.array(rows).reshape(len(rows), units + 1)
+    return Chains(
+        sums(case.other), sums(case.last), sums(case.once), sums(case.held), sums(case.active),
+        np.array(limits), transfer,
+    )  # fmt: skip
+
+
+def filled(case: Case, kinds: tuple[int, ...]) -> list[bool] | None:
+    """Fill the pools from the last part on; tell which neighbours share a node, None if devices lack."""
+    used, near, behind = [0] * len(case.pools), [], None
+    for kind in reversed(kinds):
+        mine = []
+        for pool, need in enumerate(case.needs[kind]):
+            free = (-used[pool]) % case.per_node
+            if need > free:
+                used[pool] += free
+            mine += [(pool, (used[pool] + n) // case.per_node) for n in range(need)]
+            used[pool] += need
+        if any(u > size for u, size in zip(used, case.pools, strict=True)):
+            return None
+        nodes = set(mine)
+        if behind is not None:
+            near.append(len(nodes) == 1 and nodes == behind)
+        behind = nodes
+    return near[::-1]
+
+
+def brute_force(case: Case, limits: list[int], *, leave: bool) -> float:
+    units, best = case.last.shape[1], math.inf
+    for count in range(1, min(MOST, units) + 1):
+        for kinds in itertools.product(range(len(case.needs)), repeat=count):
+            near = filled(case, kinds)
+            taken = [sum(case.needs[k][p] for k in kinds) for p in range(len(case.pools))]
+            if near is None or not (leave or taken == list(case.pools)):
+                continue
+            for inner in itertools.combinations(range(1, units), count - 1):
+                best = min(best, step_s(case, kinds, near, (0, *inner, units), limits))
+    return best
+
+
+def step_s(
+    case: Case, kinds: tuple[int, ...], near: list[bool], bounds: tuple[int, ...], limits: list[int]
+) -> float:
+    count, m = len(kinds), case.micro_batches
+    times, once = [], []
+    for stage, (kind, (a, b)) in enumerate(zip(kinds, itertools.pairwise(bounds), strict=True)):
+        flying = min(m, count - stage)
+        if case.held[kind, a:b].sum() + flying * case.active[kind, a:b].sum() > limits[kind]:
+            return math.inf
+        table = case.last if stage == count - 1 else case.other
+        times.append(math.fsum(table[kind, a:b]))
+        once.append(math.fsum(case.once[kind, a:b]))
+    sent = [
+        case.sent[a, b, n][at]
+        for (a, b), n, at in zip(itertools.pairwise(kinds), near, bounds[1:-1], strict=True)
+    ]
+    return (m - 1) * max(times) + math.fsum(times) + math.fsum(sent) + max(once)
+
+
+@pytest.mark.parametrize("seed", range(RANDOM))
+def test_equals_brute_force(seed: int) -> None:
+    """Cuts, classes and their order, with limits on memory or none, all devices used or some left."""
+    case, leave = random_case(seed), bool(seed // 2 % 2)
+    flying = [min(case.micro_batches, n + 1) for n in range(MOST)]
+    parts = part_graph(case.needs, case.pools, case.per_node, in_flight=flying, leave=leave)
+    rng = np.random.default_rng(seed)
+    total = (case.held + 2 * case.active).sum(axis=1)
+    for limits in ([NO_LIMIT] * len(case.needs), [int(t * rng.uniform(0.3, 1.0)) for t in total]):
+        expected = brute_force(case, limits, leave=leave)
+        found = place(chains(case, parts, limits), parts.graph, case.micro_batches)
+        if found is None:
+            assert expected == math.inf
+            continue
+        assert found.seconds == pytest.approx(expected, rel=1e-9)
+        near = filled(case, found.kinds)
+        assert near is not None
+        told = step_s(case, found.kinds, near, found.bounds, limits)
+        assert told == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_cases_are_of_all_sorts() -> None:
+    """Some have no answer, some need several classes, some share nodes."""
+    several = nodes = none = 0
+    for seed in range(RANDOM):
+        case = random_case(seed)
+        flying = [min(case.micro_batches, n + 1) for n in range(MOST)]
+        parts = part_graph(case.needs, case.pools, case.per_node, in_flight=flying)
+        found = place(
+            chains(case, parts, [NO_LIMIT] * len(case.needs)), parts.graph, case.micro_batches
+        )
+        none += found is None
+        if found is not None:
+            several += len(set(found.kinds)) > 1
+            nodes += any(filled(case, found.kinds) or ())
+    assert none > 20 and several > 50 and nodes > 20, (none, several, nodes)
+
+
+def test_the_example_of_the_module() -> None:
+    seconds = np.array([[3.0, 1.0, 2.0, 2.0], [1.5, 0.5, 1.0, 1.0]])
+    zero = np.zeros((2, 4))
+    free = {key: np.zeros(4) for key in itertools.product(range(2), range(2), (False, True))}
+    case = Case(
+        seconds,
+        seconds,
+        zero,
+        zero.astype(int),
+        zero.astype(int),
+        free,
+        [(1, 0), (0, 1)],
+        (1, 1),
+        1,
+        4,
+    )
+    parts = part_graph(case.needs, case.pools, 1, in_flight=[1, 2])
+    found = place(chains(case, parts, [NO_LIMIT] * 2), parts.graph, 4)
+    assert found is not None
+    assert (found.bounds, found.kinds, found.seconds) == ((0, 3, 4), (1, 0), 14.0)
