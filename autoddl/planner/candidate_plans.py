@@ -62,9 +62,9 @@ def pipelines(request: Request) -> Iterator[Candidate]:
     one micro-batch is none of them.
     """
     program, cluster = request.program, request.cluster
-    counts = [request.stages] if isinstance(request.stages, int) else _divisors(cluster.size)
+    numbers = [request.stages] if isinstance(request.stages, int) else divisors(cluster.size)
     most = sum(op.phase == "forward" for op in program.ops)
-    for count in counts:
+    for count in numbers:
         part = stage_cluster(cluster, count)
         if count > most or part is None:
             continue
@@ -74,6 +74,13 @@ def pipelines(request: Request) -> Iterator[Candidate]:
         for number in _micro_batches(program, count, request.micro_batches):
             if (count, number) != (1, 1):
                 yield from (Candidate(count, number, mesh) for mesh in meshes)
+
+
+def counts(request: Request) -> list[int]:
+    """Return the numbers of micro-batches for parts of any size: the given one, or all divisors."""
+    if request.micro_batches is not None:
+        return [request.micro_batches]
+    return divisors(_batch(request.program))
 
 
 def stage_cluster(cluster: Cluster, stages: int) -> Cluster | None:
@@ -92,16 +99,21 @@ def stage_cluster(cluster: Cluster, stages: int) -> Cluster | None:
     return Cluster(tuple(kept))
 
 
-def _divisors(number: int) -> list[int]:
+def _batch(program: Program) -> int:
+    """Return what micro-batches have to divide."""
+    shapes = [program.tensor[name].shape for name in program.inputs]
+    return math.gcd(*(shape[0] for shape in shapes if shape)) if shapes else 1
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, the least first."""
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def _micro_batches(program: Program, stages: int, given: int | None) -> list[int]:
     if given is not None:
         return [given]
-    shapes = [program.tensor[name].shape for name in program.inputs]
-    batch = math.gcd(*(shape[0] for shape in shapes if shape)) if shapes else 1
-    found = [n for n in _divisors(batch) if stages <= n <= 8 * stages]
+    found = [n for n in divisors(_batch(program)) if stages <= n <= 8 * stages]
     if not found:
         return []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 
@@ -12,8 +13,9 @@ from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, pipelines, too_large
 from autoddl.planner.halved import can_be_worth, halved
 from autoddl.planner.pipeline_trial import PipelineTrial
-from autoddl.planner.race import Solution, Standing, race
-from autoddl.planner.request import AUTO, Request
+from autoddl.planner.race import Contender, Solution, Standing, race
+from autoddl.planner.request import ANY, AUTO, Request
+from autoddl.planner.unlike_trial import unlike_trials
 from autoddl.planner.whole_step import OnMesh, WholeStep
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.solvers.named import SOLVERS
@@ -120,7 +122,11 @@ def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -
         AutoDDLError: no candidate has a plan; what was wrong with the first one.
     """
     micro = cache(partial(micro_batch, request.program, allow=request.allow))
-    trials = (PipelineTrial(request, one, micro, least) for one in pipelines(request))
+    trials: Iterator[Contender]
+    if request.cluster.kinds or request.parts == ANY:
+        trials = unlike_trials(request, micro)
+    else:
+        trials = (PipelineTrial(request, one, micro, least) for one in pipelines(request))
     run = race(trials, request.budget_s, stop_gap=request.stop_gap, best=best)
     if run.best is not None:
         return run

@@ -152,10 +152,14 @@ class Standing:
     def _note(self, trial: Contender, note: str, solution: Solution | None = None) -> None:
         """Keep what came of a trial."""
         one = trial.candidate
+        found = None if solution is None else solution.found
+        meshes = [one.mesh]
+        if isinstance(found, Staged):
+            meshes = [part.assigned.problem.mesh for part in found.parts]
         self.outcomes[one] = Outcome(
-            stages=one.stages,
+            stages=found.stages if isinstance(found, Staged) else one.stages,
             micro_batches=one.micro_batches,
-            mesh=one.mesh.describe(),
+            mesh=", ".join(dict.fromkeys(mesh.describe() for mesh in meshes)),
             compute_stream=one.way.compute_stream,
             duplex=one.duplex,
             lower_bound_s=trial.bound_s if solution is None else solution.result.lower_bound_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, TIME
 from autoddl.search.solvers.named import HIDUP, SOLVERS
 from autoddl.units import BYTES, quantity
 
-AUTO = "auto"  # let the planner choose the number of stages
+AUTO = "auto"  # let the planner choose
+EQUAL, ANY = "equal", "any"  # sizes of stages
 SEARCHES = (*SOLVERS, *BASELINES)
 MOST = 1 << 60  # bytes, and seconds; sums of them stay in 64 bits
 
@@ -45,7 +46,9 @@ class Request:
     `cluster` are all devices; `mesh` that of each stage, if it is fixed; `most_axes` bounds the meshes
     that the planner chooses by itself. `stages` is a number, "auto", or None: more than one only where
     memory demands it. `ways` are those to run boxings, that to be tried first first. `allow` names
-    approximations of rules, `lists` are the engine's signatures of ops without a rule.
+    approximations of rules, `lists` are the engine's signatures of ops without a rule. `limits` are
+    the bytes of devices by kind, where there are several; `limit_bytes` is then the least. Stages are
+    `parts` of equal size, or of any.
     """
 
     program: Program
@@ -68,14 +71,31 @@ class Request:
     most_axes: int | None = None
     lists: SignatureLists | None = None
     progress: Callable[[float, float], None] | None = None
+    limits: Mapping[str, int] | None = None
+    parts: str = EQUAL
 
     @property
     def timed(self) -> bool:
         """Tell whether compute counts, not communication alone."""
         return self.objective != COMMUNICATION
 
-    def problem(self, mesh: Mesh, part: Program | None = None) -> CostNetwork:
+    @property
+    def whole_mesh(self) -> Mesh:
+        """Return all devices as one mesh of the cluster's levels."""
+        return next(self.cluster.meshes(len(self.cluster.levels)))
+
+    def limit_of(self, kinds: Collection[str]) -> int | None:
+        """Return the bytes that fit into each device of these kinds."""
+        if self.limits is None:
+            return self.limit_bytes
+        return min(self.limits[kind] for kind in kinds or self.limits)
+
+    def problem(
+        self, mesh: Mesh, part: Program | None = None, kinds: Collection[str] | None = None
+    ) -> CostNetwork:
         """Return the problem of the program on a mesh, or of one micro-batch of it.
+
+        Devices are of these `kinds`, by default of all that the cluster has.
 
         Raises:
             AutoDDLError: there is none, or boxings can't run on such a mesh as the user wants them.
@@ -88,7 +108,7 @@ class Request:
         return build(
             self.program if part is None else part,
             mesh,
-            self.profile,
+            self.profile.part(self.cluster.kinds if kinds is None else kinds),
             pin=self.pin,
             lists=self.lists,
             allow=self.allow,
@@ -107,7 +127,7 @@ def read(
     engine: str | None = ONEFLOW, budget: float = 20.0, stop_gap: float = 0.0, seed: int = 0,
     pin: Mapping[str, str] | None = None, strict: bool = False, allow_local_batchnorm: bool = False,
     pipeline: int | str | None = None, micro_batches: int | None = None,
-    compute_stream: bool | str = AUTO, duplex: bool | str = False,
+    compute_stream: bool | str = AUTO, duplex: bool | str = False, parts: str = AUTO,
     progress: Callable[[float, float], None] | None = None,
 ) -> Request:  # fmt: skip
     """Return the request that the arguments of `optimize` make; `ranks` are those that run, if any do.
@@ -131,6 +151,7 @@ def read(
         ("compute_stream", compute_stream,
          compute_stream == AUTO or isinstance(compute_stream, bool), "are 'auto', True and False"),
         ("duplex", duplex, duplex == AUTO or isinstance(duplex, bool), "are 'auto', True and False"),
+        ("parts", parts, parts in (AUTO, EQUAL, ANY), f"are '{AUTO}', '{EQUAL}' and '{ANY}'"),
         ("strict", strict, isinstance(strict, bool), "are True and False"),
         ("allow_local_batchnorm", allow_local_batchnorm, isinstance(allow_local_batchnorm, bool),
          "are True and False"),
@@ -156,7 +177,6 @@ def read(
             "pass mesh='2x4' (nodes x devices), or cluster='2x4' to search all its meshes"
         )
     known = profiles.load(profile, device_type=program.device)
-    limit = known.memory_bytes if memory is None else parse_bytes(memory)
     most_axes = 1 if search == HIDUP else None if ranks is None else ONEFLOW_LIMITS.axes
     if mesh is not None:
         given = mesh_of(mesh, known.levels)
@@ -164,6 +184,9 @@ def read(
     else:
         given, whole = None, cluster_of(cluster, known.levels)
         meshes = list(whole.meshes(most_axes))
+    if whole.kinds and pipeline is None and micro_batches is None and search in SOLVERS:
+        pipeline = AUTO if objective == TIME and compute_stream is not True else None
+    limits, limit = _limits(memory, known, whole)
     if search == HIDUP and not any(len(live(m.shape)) <= 1 for m in meshes):
         raise AutoDDLError(
             f"search: got {HIDUP!r} on {given or whole}; it splits tensors over one axis of a mesh; give "
@@ -180,8 +203,35 @@ def read(
         allow=frozenset({LOCAL_STATISTICS} if allow_local_batchnorm else ()),
         stages=1 if ways == (COMPUTE_STREAM,) else pipeline, micro_batches=micro_batches, ways=ways,
         duplex=duplex if search != HIDUP else False,
-        most_axes=most_axes, lists=lists, progress=progress,
+        most_axes=most_axes, lists=lists, progress=progress, limits=limits,
+        parts=(ANY if whole.kinds else EQUAL) if parts == AUTO else parts,
     )  # fmt: skip
+
+
+def _limits(memory: Any, known: Profile, cluster: Cluster) -> tuple[Mapping[str, int] | None, int]:
+    """Return the memory of the devices by kind, if there are several, and the least of all.
+
+    Raises:
+        AutoDDLError: it is given for a kind that is not there, or is no size.
+    """
+    of_all = known.part(cluster.kinds)
+    kinds = dict.fromkeys(cluster.kinds)
+    if not kinds and not isinstance(memory, Mapping):
+        return None, of_all.memory_bytes if memory is None else parse_bytes(memory)
+    given = memory if isinstance(memory, Mapping) else dict.fromkeys(kinds, memory)
+    for kind in given:
+        if kind not in kinds:
+            there = ", ".join(kinds) or "none, all devices are alike"
+            raise AutoDDLError(
+                f"memory of kind {shown(kind, 100)}: not in the cluster {cluster}; kinds are {there}"
+            )
+    limits = {
+        kind: of_all.devices[kind].memory_bytes
+        if given.get(kind) is None
+        else parse_bytes(given[kind])
+        for kind in kinds
+    }
+    return limits, min(limits.values())
 
 
 def _warn_of_assumed(file: str | Path, known: Profile, cluster: Cluster) -> None:

@@ -43,7 +43,7 @@ class PlacedParts:
 class _Node(NamedTuple):
     used: tuple[int, ...]
     last: int
-    count: int
+    parts: int
 
 
 def part_graph(
@@ -52,9 +52,10 @@ def part_graph(
     per_node: int,
     *,
     in_flight: Sequence[int],
+    exactly: int | None = None,
     leave: bool = False,
 ) -> PlacedParts:
-    """Return the graph of pipelines of at most `len(in_flight)` parts.
+    """Return the graph of pipelines of at most `len(in_flight)` parts, or `exactly` so many.
 
     Class c takes `needs[c][p]` of the `pools[p]` devices of pool p, of which each node has `per_node`.
     The n-th part from the end keeps `in_flight[n]` micro-batches. All devices are used, unless they may
@@ -66,7 +67,7 @@ def part_graph(
     rows: list[tuple[int, int, int, int, int]] = []
     begins, ends = [], []
     for node in waiting:  # grows while it is read
-        if node.count == len(in_flight):
+        if node.parts == len(in_flight):
             continue
         for kind, need in enumerate(needs):
             begin = tuple(_begin(u, n, per_node) for u, n in zip(node.used, need, strict=True))
@@ -76,20 +77,25 @@ def part_graph(
             if begin != node.used and not leave:
                 continue
             link = NONE
-            if node.count:
+            if node.parts:
                 pair = Pair(kind, node.last, _near(node, needs, begin, end, kind, per_node))
                 link = pairs.setdefault(pair, len(pairs))
-            after = _Node(end, kind, node.count + 1)
+            after = _Node(end, kind, node.parts + 1)
             if after not in number:
                 number[after] = len(number)
                 waiting.append(after)
-            rows.append((number[node], number[after], kind, link, in_flight[node.count]))
+            rows.append((number[node], number[after], kind, link, in_flight[node.parts]))
             begins.append(begin)
             ends.append(end)
     order = sorted(range(len(rows)), key=lambda row: rows[row][1])
     columns = np.array([rows[row] for row in order], dtype=np.int64).reshape(-1, 5).T
-    whole = [n.count > 0 and (leave or n.used == tuple(pools)) for n in number]
-    graph = PartGraph(*[np.ascontiguousarray(c) for c in columns], np.array(whole))
+    whole = [
+        n.parts in ((exactly,) if exactly else range(1, len(in_flight) + 1))
+        and (leave or n.used == tuple(pools))
+        for n in number
+    ]
+    tail, head, kinds, links, flying = (np.ascontiguousarray(column) for column in columns)
+    graph = PartGraph(tail, head, kinds, links, flying, np.array(whole))
     return PlacedParts(
         graph, tuple(pairs), tuple(begins[row] for row in order), tuple(ends[row] for row in order)
     )

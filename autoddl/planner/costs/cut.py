@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,7 +12,8 @@ from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.pipeline.stage_partition import UnitChain, cut, strict_in_flight
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import ONCE, Memories, Spent, Staged
+from autoddl.planner.costs.staged_assignment import Memories, Staged
+from autoddl.planner.costs.unit_costs import UnitCosts, crossing_s
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.blocks import layer_path
 from autoddl.sbp.program.forward_positions import positions
@@ -51,7 +52,7 @@ class _Cuts:
         self.stages, self.micro_batches = stages, micro_batches
         self.found = positions(assigned.problem.program)
         self.memories: Memories = {}
-        self.whole = self.staged(())
+        self.costs = UnitCosts(self.staged(()), self.found)
         self.preferred = _layer_begins(assigned.problem.program)
 
     def staged(self, bounds: Sequence[int], recomputed: Sequence[int] = ()) -> Staged:
@@ -92,54 +93,15 @@ class _Cuts:
         return chosen.bounds[1:-1]
 
     def _chain(self, *, again: bool) -> UnitChain:
-        """Return a unit for each position; with `again` their forward passes are run twice.
-
-        Else forward results are copied into buffers, but where no other micro-batch comes between.
-        """
-        spent, waiting = self.whole.spent, list[Spent]()
-        if again:
-            waiting = [item for item in spent if item.phase == "forward"]
-        elif self.micro_batches > 1:
-            waiting = list(self.whole.copies())
-        held, active = (np.zeros(self.found.count, dtype=np.int64) for _ in range(2))
-        for maker, size, kind in self.whole.sizes():
-            kept = active if kind == "activation" and not again else held
-            twice = kind == "gradient" and self.micro_batches > 1  # of a micro-batch, and of all
-            kept[self._place(maker)] += size * (1 + twice)
-        return UnitChain(
-            self._by_place(item for item in spent if item.phase != ONCE),
-            self._by_place(item for item in spent if item.phase == ONCE),
-            self._crossing_s(),
-            tuple(held.tolist()),
-            tuple(active.tolist()),
-            waiting_s=self._by_place(waiting),
-        )
-
-    def _by_place(self, spent: Iterable[Spent]) -> tuple[float, ...]:
-        seconds = [0.0] * self.found.count
-        for item in spent:
-            seconds[min(map(self._place, item.of))] += item.seconds
-        return tuple(seconds)
-
-    def _place(self, name: str) -> int:
-        """Return the position of an op, variable or input; the last one for what the graph returns."""
-        held = self.found.held.get(name, self.found.count - 1)
-        return self.found.op.get(name, held)
-
-    def _crossing_s(self) -> tuple[float, ...]:
-        """Return for every place between positions the seconds of what crosses it, both ways."""
-        whole, change = self.whole, np.zeros(self.found.count + 1)
+        """Return a unit for each position; see UnitCosts.units."""
+        units = self.costs.units(again=again)
         size = self.assigned.problem.mesh.size
         ends = tuple(range(size)), tuple(range(size, 2 * size))
-        for tensor, state in whole.made.items():
-            readers = whole.program.consumers.get(tensor, ())
-            names = [op.name for op, _ in readers if op.phase != "optimizer"]
-            places = [self._place(name) for name in (whole.maker(tensor), *names)]
-            if min(places) < max(places):
-                sent_s = whole.links.seconds(*ends, whole.local(tensor, state, 0))
-                change[min(places)] += sent_s
-                change[max(places)] -= sent_s
-        return tuple(np.maximum(np.cumsum(change), 0.0)[: self.found.count - 1].tolist())
+        crossing = np.zeros(self.found.count - 1)
+        if self.stages > 1:
+            crossing = crossing_s(self.costs, self.costs, self.links, ends)
+        columns = {name: tuple(column.tolist()) for name, column in units._asdict().items()}
+        return UnitChain(**columns, transfer_s=tuple(crossing.tolist()))
 
 
 def _layer_begins(program: Program) -> set[int]:

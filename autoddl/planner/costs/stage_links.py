@@ -6,12 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
+import numpy.typing as npt
+
 from autoddl.perfmodel.collectives import SEND_RECEIVE
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.topology import Crossing
 from autoddl.sbp.boxing import ALL_GATHER
 from autoddl.sbp.mesh import Cluster
 
+Floats = npt.NDArray[np.float64]
 Ranks = tuple[int, ...]
 
 
@@ -30,12 +34,19 @@ class Links:
 
         All devices of the source send as much of it as each other; what takes longer counts.
         """
+        return float(self.all_seconds(source, target, np.array([float(size_bytes)]))[0])
+
+    def all_seconds(self, source: Ranks, target: Ranks, sizes: Floats) -> Floats:
+        """Return the seconds for each of several sizes."""
         between, *ways = self._crossed(source, target)
-        sent = size_bytes * len(target) / len(source)
-        ends = zip(ways, (sent, size_bytes), strict=True)
-        return max(
-            between.collective_s(self._collective, way, self._shares * size) for way, size in ends
-        )
+        found = np.zeros(len(sizes))
+        for way, received in zip(ways, (len(target) / len(source), 1.0), strict=True):
+            line = [
+                between.collective_s(self._collective, way, x * self._shares) for x in (0.0, 1e9)
+            ]
+            per_byte = (line[1] - line[0]) / 1e9 * received
+            found = np.maximum(found, line[0] + per_byte * sizes)
+        return found
 
     def _ways(self, source: Ranks, target: Ranks) -> tuple[Profile, Crossing, Crossing]:
         """Return the profile of both groups' devices, and how what each sends and gets crosses levels.

@@ -1,0 +1,286 @@
+"""Candidates whose stages are parts of any size, mesh and kind of devices.
+
+For every class of parts (part_classes.py) one exact search finds the states of all tensors, under the
+prices of a step on such devices. What each unit of the model takes on each class, and what goes between
+two of them, makes a chain; its fastest cut into parts that the cluster has is found exactly
+(perfmodel.pipeline.placed_cut). The same cut with the least that any states take bounds the step of every
+cut, placement and state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from autoddl.engine.limits import ONEFLOW_LIMITS
+from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
+from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, PlacedCut, place
+from autoddl.planner.candidate_plans import Candidate, counts, divisors
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.stage_links import Links, Ranks
+from autoddl.planner.costs.stage_moves import StagePart
+from autoddl.planner.costs.staged_assignment import Memories, Staged
+from autoddl.planner.costs.unit_costs import UnitCosts, Units, crossing_s
+from autoddl.planner.part_classes import PartClass, Pools, part_classes
+from autoddl.planner.race import Contender, Solution
+from autoddl.planner.request import ANY, AUTO, Request
+from autoddl.sbp.program import Program
+from autoddl.sbp.program.forward_positions import Positions, positions
+from autoddl.search.baselines import assignments
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.pipeline_objective import repeated
+from autoddl.search.result import SearchOptions, SearchResult
+from autoddl.search.solvers.named import SOLVERS
+
+Floats = npt.NDArray[np.float64]
+
+ROUGH_GAP = 0.01  # of the searches for states; the cut decides by more
+ROUNDS = 4  # cuts until the whole memory fits
+MOST_STAGES = 64  # the graph of parts grows with it
+
+
+class ClassCosts:
+    """A class of parts: its problem, the states found for it, and what they take by unit."""
+
+    def __init__(
+        self, request: Request, one: PartClass, micro: Program, parts: int, count: int
+    ) -> None:
+        self.request, self.one, self.micro_batches = request, one, count
+        self.problem: CostNetwork = request.problem(one.mesh, micro, one.kinds)
+        self.parts = parts
+        self.limit = request.limit_of(one.kinds)
+
+    @cached_property
+    def least_s(self) -> Floats:
+        """Return by unit the least seconds that ops take, in whatever states, forward and backward."""
+        variables, program = self.problem.variables, self.problem.program
+        found = positions(program)
+        least = np.array([domain.compute_s.min() for domain in variables.domains])[variables.domain]
+        seconds = np.zeros(found.count)
+        for op, own in zip(variables.op.tolist(), least.tolist(), strict=True):
+            if op >= 0 and program.ops[op].phase != "optimizer":
+                seconds[found.op[program.ops[op].name]] += own
+        return seconds
+
+    def search(self, seconds: float) -> None:
+        """Search the states of all tensors."""
+        request = self.request
+        weighted = repeated(self.problem, self.parts, self.micro_batches)
+        self.result: SearchResult = SOLVERS[request.search](
+            weighted,
+            SearchOptions(
+                budget=seconds, stop_gap=max(request.stop_gap, ROUGH_GAP), seed=request.seed,
+                memory_bytes=None, starts=list(assignments(weighted).values()),
+            ),
+        )  # fmt: skip
+
+    @cached_property
+    def assigned(self) -> Assigned:
+        """Return the states that the search found."""
+        return Assigned(self.problem, self.result.assignment)
+
+    def costs(self, found: Positions, links: Links) -> UnitCosts:
+        """Return what they take by unit."""
+        size = self.one.mesh.size
+        part = StagePart(self.assigned, tuple(range(size)))
+        return UnitCosts(Staged([part], found, (), self.micro_batches, links), found)
+
+
+class UnlikeTrial(Contender):
+    """A number of micro-batches, to be searched for parts of any class."""
+
+    share, least_s = 1 / 3, 0.5
+
+    def __init__(
+        self, request: Request, count: int, micro: Callable[[int], Program], stages: int | None
+    ) -> None:
+        """Plan so many micro-batches; with `stages` for as many equal parts, else for any."""
+        self.request, self.micro, self.stages = request, micro, stages
+        self.candidate = Candidate(stages or 0, count, request.whole_mesh)
+
+    def turn(self) -> tuple[float, ...]:
+        """Return its place: many micro-batches first, which wait least for the first and the last."""
+        return (-self.candidate.micro_batches,)
+
+    def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
+        """Bound all cuts, then search the states for each class of parts, and cut."""
+        request, count = self.request, self.candidate.micro_batches
+        program, wanted = self.micro(count), request.stages
+        found, pools = positions(program), Pools.of(request.cluster)
+        classes = self._classes(program, pools)
+        most = min(MOST_STAGES, found.count, request.cluster.size)
+        flying = [min(count, n + 1) for n in range(most)]
+        parts = part_graph(
+            [each.one.needs for each in classes], [len(r) for r in pools.ranks], pools.per_node,
+            in_flight=flying, exactly=self.stages or (wanted if isinstance(wanted, int) else None),
+        )  # fmt: skip
+        if not parts.graph.whole.any():
+            raise AutoDDLError(
+                f"pipeline: {request.cluster} can't be parted into {self.stages or wanted} stages; give "
+                "another number, or 'auto'"
+            )
+        bound_s = self._bound_s(classes, parts)
+        yield bound_s
+        for each in classes:
+            each.search(seconds / len(classes))
+        links = Links(request.profile, request.cluster)
+        cuts = _UnlikeCuts(classes, parts, pools, found, links, count)
+        staged = cuts.best()
+        self.needed_bytes = staged.memory_bytes
+        if cuts.fits(staged):
+            yield Solution(
+                replace(self.candidate, stages=staged.stages, mesh=staged.assigned(0).problem.mesh),
+                staged,
+                replace(classes[0].result, lower_bound_s=bound_s),
+                cost_s=max(staged.bounded_s, bound_s),
+                judged_s=staged.timeline.step_s,
+            )
+
+    def _classes(self, program: Program, pools: Pools) -> list[ClassCosts]:
+        """Return the classes that the program can be planned for."""
+        request, found, failure = self.request, [], None
+        total = sum(map(len, pools.ranks))
+        size = total // self.stages if self.stages else None
+        most_axes = request.most_axes or ONEFLOW_LIMITS.axes
+        for one in part_classes(request.cluster, most_axes, size=size, mesh=request.mesh):
+            parts = max(1, round(total / one.mesh.size))
+            try:
+                found.append(ClassCosts(request, one, program, parts, self.candidate.micro_batches))
+            except AutoDDLError as error:
+                failure = error
+        if not found:
+            raise failure or InfeasibleError(
+                f"pipeline: no parts of {request.cluster}; give no mesh"
+            )
+        return found
+
+    def _bound_s(self, classes: Sequence[ClassCosts], parts: PlacedParts) -> float:
+        """Return a bound on the step of every cut, placement and state."""
+        units = [each.least_s for each in classes]
+        nothing = np.zeros((len(classes), len(units[0]) + 1))
+        least = _sums(units)
+        limit = np.full(len(classes), NO_LIMIT)
+        links = np.zeros((len(parts.pairs), nothing.shape[1]))
+        integers = nothing.astype(np.int64)
+        chains = Chains(least, least, nothing, integers, integers, limit, links)
+        found = place(chains, parts.graph, self.candidate.micro_batches)
+        return 0.0 if found is None else found.seconds
+
+
+class _UnlikeCuts:
+    """The cuts of a program into parts of some classes, each in the states found for it."""
+
+    def __init__(
+        self, classes: Sequence[ClassCosts], parts: PlacedParts, pools: Pools, found: Positions,
+        links: Links, micro_batches: int,
+    ) -> None:  # fmt: skip
+        self.classes, self.parts, self.pools, self.found = classes, parts, pools, found
+        self.links, self.micro_batches = links, micro_batches
+        self.costs = [each.costs(found, links) for each in classes]
+        self.memories: Memories = {}
+
+    def best(self) -> Staged:
+        """Return the fastest cut that fits into memory; where none does, that which needs least."""
+        tried = list(self._tried(again=False))
+        if not self.fits(tried[-1]):
+            tried += self._tried(again=True)
+        fitting = [staged for staged in tried if self.fits(staged)]
+        if fitting:
+            return min(fitting, key=lambda staged: staged.timeline.step_s)
+        return min(tried, key=lambda staged: staged.memory_bytes)
+
+    def fits(self, staged: Staged) -> bool:
+        """Tell whether each stage fits into its devices."""
+        limits = {each.assigned: each.limit for each in self.classes}
+        return all(
+            limit is None or memory.total <= limit
+            for part, memory in zip(staged.parts, staged.memory, strict=True)
+            for limit in (limits[part.assigned],)
+        )
+
+    def _tried(self, *, again: bool) -> Iterator[Staged]:
+        """Yield cuts until one fits; with `again` stages make their forward results again."""
+        units = [costs.units(again=again) for costs in self.costs]
+        limits = [NO_LIMIT if each.limit is None else each.limit for each in self.classes]
+        for _ in range(ROUNDS):
+            cut = place(self._chains(units, limits), self.parts.graph, self.micro_batches)
+            if cut is None:  # nothing fits: what all need without limits is told
+                limits = [NO_LIMIT] * len(limits)
+                cut = place(self._chains(units, limits), self.parts.graph, self.micro_batches)
+                assert cut is not None
+                yield self._staged(cut, again=again)
+                return
+            staged = self._staged(cut, again=again)
+            yield staged
+            if self.fits(staged):
+                return
+            for number, memory in zip(cut.kinds, staged.memory, strict=True):
+                own = self.classes[number].limit
+                if own is not None and memory.total > own:
+                    limits[number] = min(limits[number], int(limits[number] * own / memory.total))
+
+    def _chains(self, units: Sequence[Units], limits: Sequence[int]) -> Chains:
+        seconds, waiting = _sums([u.seconds for u in units]), _sums([u.waiting_s for u in units])
+        held, active = (
+            np.concatenate([np.zeros((len(units), 1), np.int64), np.cumsum(rows, axis=1)], axis=1)
+            for rows in ([u.held_bytes for u in units], [u.active_bytes for u in units])
+        )
+        once = _sums([u.once_s for u in units])
+        return Chains(
+            seconds + waiting, seconds, once, held, active, np.array(limits), self._transfers
+        )
+
+    @cached_property
+    def _transfers(self) -> Floats:
+        """Return by pair of classes and place the seconds of what goes between them."""
+        ends = dict(self._ends())
+        rows = []
+        for number, pair in enumerate(self.parts.pairs):
+            before, behind = self.costs[pair.before], self.costs[pair.behind]
+            row = crossing_s(before, behind, self.links, ends[number])
+            rows.append(np.concatenate(([np.inf], row, [np.inf])))
+        return np.array(rows).reshape(len(rows), self.found.count + 1)
+
+    def _ends(self) -> Iterator[tuple[int, tuple[Ranks, Ranks]]]:
+        """Yield for every pair of classes ranks of two parts that follow each other so."""
+        graph = self.parts.graph
+        made = {int(head): edge for edge, head in enumerate(graph.head.tolist())}
+        for edge, link in enumerate(graph.link.tolist()):
+            if link >= 0:
+                behind = made[int(graph.tail[edge])]
+                yield link, (self._ranks(edge), self._ranks(behind))
+
+    def _ranks(self, edge: int) -> Ranks:
+        return self.pools.taken(self.parts.begin[edge], self.parts.end[edge])
+
+    def _staged(self, cut: PlacedCut, *, again: bool) -> Staged:
+        parts = [
+            StagePart(self.classes[kind].assigned, self._ranks(edge))
+            for kind, edge in zip(cut.kinds, cut.edges, strict=True)
+        ]
+        return Staged(
+            parts, self.found, cut.bounds[1:-1], self.micro_batches, self.links,
+            recomputed=range(len(parts) - 1) if again else (), memories=self.memories,
+        )  # fmt: skip
+
+
+def unlike_trials(request: Request, micro: Callable[[int], Program]) -> Iterator[UnlikeTrial]:
+    """Yield what may be tried: numbers of micro-batches, and of stages where these are equal."""
+    for count in counts(request):
+        if request.parts == ANY:
+            yield UnlikeTrial(request, count, micro, None)
+            continue
+        for stages in divisors(request.cluster.size):
+            if request.stages in (AUTO, None, stages):
+                yield UnlikeTrial(request, count, micro, stages)
+
+
+def _sums(rows: Sequence[Floats]) -> Floats:
+    """Return the sums over the first units, by class."""
+    table = np.array(rows)
+    return np.concatenate([np.zeros((len(table), 1)), np.cumsum(table, axis=1)], axis=1)
