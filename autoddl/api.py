@@ -162,7 +162,7 @@ def optimize(
     mesh: str | Sequence[int] | Mesh | None = None,
     cluster: str | Sequence[int] | Cluster | None = None,
     profile: str | Path | Profile | None = None,
-    memory: str | float | None = None,
+    memory: str | float | Mapping[str, str | float] | None = None,
     search: str = "exact",
     objective: str = TIME,
     engine: str | None = ONEFLOW,
@@ -176,6 +176,7 @@ def optimize(
     micro_batches: int | None = None,
     compute_stream: bool | str = AUTO,
     duplex: bool | str = False,
+    parts: str = AUTO,
     progress: Callable[[float, float], None] | None = None,
     **kwargs: Any,
 ) -> Plan:
@@ -189,9 +190,11 @@ def optimize(
             and the best plan is kept, with the gap on its mesh (`plan.search.outcomes` has the others).
         cluster: nodes x devices, "8x8" or (8, 8), for `mesh=None`; the running ranks if not given, on
             which OneFlow executes one or two axes. All factorisations of both numbers are meshes
-            of a cluster, up to those of prime axes.
+            of a cluster, up to those of prime axes. "3*v100x4 + 1*t4x4" are nodes of several kinds of
+            devices, which the profile has to know.
         profile: a file of `python -m autoddl fit-network`, a bundled name, or the bundled default.
-        memory: bytes per device, as a number or "16GiB"; the profile's device memory if not given.
+        memory: bytes per device, as a number or "16GiB", or a dict of these by kind of device; the
+            profile's device memory if not given.
         search: "exact" (the best plan, and the proof that there is no better one), "fast" (within
             1 % of it), "coordinate" (the paper's), "hidup" (that of HiDup, for two halves of a batch
             in turn, on one mesh axis), "ilp" (slow), "metropolis", "random", "exhaustive" (small
@@ -215,8 +218,8 @@ def optimize(
             the batch, as data-parallel training usually does: faster, and other numbers than one
             device's. Otherwise every device normalises the whole batch.
         pipeline: the number of stages, each on an equal part of the devices; with a number `mesh` is
-            that of each stage. "auto" chooses it, 1 included, and the mesh of each stage. Without it
-            there is one stage, and more only where memory demands it.
+            that of each stage. "auto" chooses it, 1 included, and the mesh of each stage; so is it on
+            devices of several kinds. Else there is one stage, and more only where memory demands it.
         micro_batches: in so many equal parts the batch goes through the stages, and gradients are
             summed up; as many as the graph itself accumulates over, or chosen if not given. BatchNorm
             uses the statistics of each part.
@@ -226,6 +229,8 @@ def optimize(
         duplex: whether the batch goes through the step as two halves in turn, one computing while the
             other communicates; they share parameters and update them once. "auto" does so where the
             predicted step is shorter by more than predictions are off.
+        parts: whether stages are on "equal" parts of the devices, or on "any": of unlike sizes and
+            meshes. "auto" is any where devices are of several kinds, else equal.
         progress: called with (elapsed seconds, best cost in seconds).
 
     Inside launched ranks rank 0 plans and all ranks get the same plan. A graph without an optimizer whose
@@ -265,7 +270,8 @@ def optimize(
                 search=search, objective=objective, engine=engine, budget=budget, stop_gap=stop_gap,
                 seed=seed, pin=pin, strict=strict, allow_local_batchnorm=allow_local_batchnorm,
                 pipeline=pipeline, micro_batches=micro_batches, compute_stream=compute_stream,
-                duplex=duplex, progress=callback(progress) if callable(progress) else progress,
+                duplex=duplex, parts=parts,
+                progress=callback(progress) if callable(progress) else progress,
             )  # fmt: skip
             return choose.choose(asked)
 

@@ -123,7 +123,7 @@ def read(
     ranks: tuple[int, int] | None = None,
     *,
     mesh: Any = None, cluster: Any = None, profile: str | Path | Profile | None = None,
-    memory: str | float | None = None, search: str = "exact", objective: str = TIME,
+    memory: Any = None, search: str = "exact", objective: str = TIME,
     engine: str | None = ONEFLOW, budget: float = 20.0, stop_gap: float = 0.0, seed: int = 0,
     pin: Mapping[str, str] | None = None, strict: bool = False, allow_local_batchnorm: bool = False,
     pipeline: int | str | None = None, micro_batches: int | None = None,

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,7 @@ from autoddl.planner.part_classes import PartClass, Pools, part_classes
 from autoddl.planner.race import Contender, Solution
 from autoddl.planner.request import ANY, AUTO, Request
 from autoddl.sbp.program import Program
+from autoddl.sbp.program.blocks import submodule_path
 from autoddl.sbp.program.forward_positions import Positions, positions
 from autoddl.search.baselines import assignments
 from autoddl.search.network.cost_network import CostNetwork
@@ -112,8 +115,9 @@ class UnlikeTrial(Contender):
         request, count = self.request, self.candidate.micro_batches
         program, wanted = self.micro(count), request.stages
         found, pools = positions(program), Pools.of(request.cluster)
+        places = cut_places(program)
         classes = self._classes(program, pools)
-        most = min(MOST_STAGES, found.count, request.cluster.size)
+        most = min(MOST_STAGES, len(places) - 1, request.cluster.size)
         flying = [min(count, n + 1) for n in range(most)]
         parts = part_graph(
             [each.one.needs for each in classes], [len(r) for r in pools.ranks], pools.per_node,
@@ -124,12 +128,12 @@ class UnlikeTrial(Contender):
                 f"pipeline: {request.cluster} can't be parted into {self.stages or wanted} stages; give "
                 "another number, or 'auto'"
             )
-        bound_s = self._bound_s(classes, parts)
+        bound_s = self._bound_s(classes, parts, places)
         yield bound_s
         for each in classes:
             each.search(seconds / len(classes))
         links = Links(request.profile, request.cluster)
-        cuts = _UnlikeCuts(classes, parts, pools, found, links, count)
+        cuts = _UnlikeCuts(classes, parts, pools, found, places, links, count)
         staged = cuts.best()
         self.needed_bytes = staged.memory_bytes
         if cuts.fits(staged):
@@ -159,11 +163,12 @@ class UnlikeTrial(Contender):
             )
         return found
 
-    def _bound_s(self, classes: Sequence[ClassCosts], parts: PlacedParts) -> float:
-        """Return a bound on the step of every cut, placement and state."""
-        units = [each.least_s for each in classes]
-        nothing = np.zeros((len(classes), len(units[0]) + 1))
-        least = _sums(units)
+    def _bound_s(
+        self, classes: Sequence[ClassCosts], parts: PlacedParts, places: Sequence[int]
+    ) -> float:
+        """Return a bound on the step of every cut at these places, every placement and all states."""
+        least = _sums([each.least_s for each in classes])[:, places]
+        nothing = np.zeros(least.shape)
         limit = np.full(len(classes), NO_LIMIT)
         links = np.zeros((len(parts.pairs), nothing.shape[1]))
         integers = nothing.astype(np.int64)
@@ -177,9 +182,10 @@ class _UnlikeCuts:
 
     def __init__(
         self, classes: Sequence[ClassCosts], parts: PlacedParts, pools: Pools, found: Positions,
-        links: Links, micro_batches: int,
+        places: Sequence[int], links: Links, micro_batches: int,
     ) -> None:  # fmt: skip
-        self.classes, self.parts, self.pools, self.found = classes, parts, pools, found
+        self.classes, self.parts, self.pools = classes, parts, pools
+        self.found, self.places = found, list(places)
         self.links, self.micro_batches = links, micro_batches
         self.costs = [each.costs(found, links) for each in classes]
         self.memories: Memories = {}
@@ -187,7 +193,7 @@ class _UnlikeCuts:
     def best(self) -> Staged:
         """Return the fastest cut that fits into memory; where none does, that which needs least."""
         tried = list(self._tried(again=False))
-        if not self.fits(tried[-1]):
+        if not any(map(self.fits, tried)):
             tried += self._tried(again=True)
         fitting = [staged for staged in tried if self.fits(staged)]
         if fitting:
@@ -218,6 +224,7 @@ class _UnlikeCuts:
             staged = self._staged(cut, again=again)
             yield staged
             if self.fits(staged):
+                yield from self._more_in_flight(staged, cut, again=again)
                 return
             for number, memory in zip(cut.kinds, staged.memory, strict=True):
                 own = self.classes[number].limit
@@ -225,12 +232,9 @@ class _UnlikeCuts:
                     limits[number] = min(limits[number], int(limits[number] * own / memory.total))
 
     def _chains(self, units: Sequence[Units], limits: Sequence[int]) -> Chains:
-        seconds, waiting = _sums([u.seconds for u in units]), _sums([u.waiting_s for u in units])
-        held, active = (
-            np.concatenate([np.zeros((len(units), 1), np.int64), np.cumsum(rows, axis=1)], axis=1)
-            for rows in ([u.held_bytes for u in units], [u.active_bytes for u in units])
+        seconds, once, waiting, held, active = (
+            _sums(rows)[:, self.places] for rows in zip(*units, strict=True)
         )
-        once = _sums([u.once_s for u in units])
         return Chains(
             seconds + waiting, seconds, once, held, active, np.array(limits), self._transfers
         )
@@ -244,7 +248,7 @@ class _UnlikeCuts:
             before, behind = self.costs[pair.before], self.costs[pair.behind]
             row = crossing_s(before, behind, self.links, ends[number])
             rows.append(np.concatenate(([np.inf], row, [np.inf])))
-        return np.array(rows).reshape(len(rows), self.found.count + 1)
+        return np.array(rows).reshape(len(rows), self.found.count + 1)[:, self.places]
 
     def _ends(self) -> Iterator[tuple[int, tuple[Ranks, Ranks]]]:
         """Yield for every pair of classes ranks of two parts that follow each other so."""
@@ -258,14 +262,29 @@ class _UnlikeCuts:
     def _ranks(self, edge: int) -> Ranks:
         return self.pools.taken(self.parts.begin[edge], self.parts.end[edge])
 
-    def _staged(self, cut: PlacedCut, *, again: bool) -> Staged:
+    def _more_in_flight(self, staged: Staged, cut: PlacedCut, *, again: bool) -> Iterator[Staged]:
+        """Yield the cut with more micro-batches in flight, where that is faster on slow links and fits.
+
+        Too many are slower: a stage's micro-batches take turns, so that the first comes late.
+        """
+        count = self.micro_batches
+        tried = {tuple(min(count, n + more) for n in staged.in_flight) for more in (1, 2, 3)}
+        for flying in sorted({*tried, staged.flying} - {staged.in_flight}):
+            other = self._staged(cut, again=again, in_flight=flying)
+            if other.timeline.step_s < staged.timeline.step_s and self.fits(other):
+                yield other
+
+    def _staged(
+        self, cut: PlacedCut, *, again: bool, in_flight: Sequence[int] | None = None
+    ) -> Staged:
         parts = [
             StagePart(self.classes[kind].assigned, self._ranks(edge))
             for kind, edge in zip(cut.kinds, cut.edges, strict=True)
         ]
         return Staged(
-            parts, self.found, cut.bounds[1:-1], self.micro_batches, self.links,
-            recomputed=range(len(parts) - 1) if again else (), memories=self.memories,
+            parts, self.found, [self.places[n] for n in cut.bounds[1:-1]], self.micro_batches, self.links,
+            recomputed=range(len(parts) - 1) if again else (), in_flight=in_flight,
+            memories=self.memories,
         )  # fmt: skip
 
 
@@ -280,7 +299,18 @@ def unlike_trials(request: Request, micro: Callable[[int], Program]) -> Iterator
                 yield UnlikeTrial(request, count, micro, stages)
 
 
-def _sums(rows: Sequence[Floats]) -> Floats:
+def _sums(rows: Sequence[Any]) -> Any:
     """Return the sums over the first units, by class."""
     table = np.array(rows)
-    return np.concatenate([np.zeros((len(table), 1)), np.cumsum(table, axis=1)], axis=1)
+    nothing = np.zeros((len(table), 1), dtype=table.dtype)
+    return np.concatenate([nothing, np.cumsum(table, axis=1)], axis=1)
+
+
+def cut_places(program: Program) -> list[int]:
+    """Return the positions at which a module of a layer begins, or one outside of layers; and both ends.
+
+    Within such a module more goes from op to op than between them.
+    """
+    paths = [submodule_path(op.module) for op in program.ops if op.phase == "forward"]
+    inner = [place for place, (a, b) in enumerate(pairwise(paths), 1) if a != b]
+    return [0, *inner, len(paths)]

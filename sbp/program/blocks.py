@@ -62,6 +62,12 @@ def layer_path(path: str) -> str:
     return path if found is None else f"{found.stack}.{found.layer}".removeprefix(".")
 
 
+def submodule_path(path: str) -> str:
+    """Return the path of the module of a layer that a module lies in, of others their own."""
+    layer = layer_path(path)
+    return path if layer == path else f"{layer}.{path[len(layer) + 1 :].partition('.')[0]}"
+
+
 @dataclass(frozen=True)
 class Repeat:
     """Equal layers: `count` periods of `period` layers each, from layer `start` on."""

@@ -1,0 +1,111 @@
+"""Plans on devices of several kinds, and on parts of unlike size."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import autoddl
+from autoddl.api import Plan
+from autoddl.errors import AutoDDLError
+from autoddl.plan import codec
+from autoddl.sbp.program.blocks import layer_path
+from tests.support.clusters import cluster, of_two_kinds
+from tests.support.programs import transformer
+
+# Ops of a millisecond, which a link of the testbed is fast enough for.
+SLOW = replace(cluster().device, peak_flops={"float32": 1e8}, kernels={})
+KINDS = of_two_kinds(replace(cluster(), devices={"": SLOW}), slower=3.0)
+PROGRAM = transformer(layers=6, batch=8)
+
+
+@cache
+def planned(text: str = "1*fastx2 + 1*slowx2", **options: Any) -> Plan:
+    return autoddl.optimize(PROGRAM, cluster=text, profile=KINDS, budget=20.0, **options)
+
+
+def layers(plan: Plan, part: int) -> int:
+    """Return of how many layers a part has ops."""
+    modules = [plan.program.op[name].module for name in plan.parts[part].layout.signatures]
+    return len({layer_path(module) for module in modules if ".blocks." in module})
+
+
+def test_every_op_is_on_one_part_and_every_device_in_one() -> None:
+    plan = planned(pipeline=3, micro_batches=4)
+    assert sorted(rank for part in plan.parts for rank in part.ranks) == [0, 1, 2, 3]
+    ops = [op for part in plan.parts for op in part.layout.signatures]
+    assert sorted(ops) == sorted(plan.program.op)
+    assert len({part.mesh.size for part in plan.parts}) == 2
+    assert codec.encode(codec.decode(codec.encode(plan), "again")) == codec.encode(plan)
+
+
+def test_the_slow_devices_get_fewer_layers() -> None:
+    plan = planned(pipeline=4, micro_batches=8)
+    count = {part.ranks[0]: layers(plan, number) for number, part in enumerate(plan.parts)}
+    assert min(count[0], count[1]) > max(count[2], count[3])
+
+
+def test_knowing_the_kinds_beats_stages_of_equal_length() -> None:
+    """The blind plan is that for four slow devices, as many as keep no other waiting."""
+    blind = autoddl.optimize(
+        PROGRAM, mesh="1", pipeline=4, micro_batches=4, profile=KINDS.part(["slow"]), budget=20.0
+    )
+    knowing = planned(pipeline=4, micro_batches=4)
+    assert knowing.estimate.step_s < 0.8 * blind.estimate.step_s
+
+
+@pytest.mark.parametrize("options", [{}, {"pipeline": 3}, {"parts": "equal", "pipeline": 2}])
+def test_the_bound_holds(options: dict[str, Any]) -> None:
+    plan = planned(**options)
+    assert 0 < plan.search.lower_bound_s <= plan.estimate.step_s * (1 + 1e-9)
+    assert 0 <= plan.search.gap < 1
+
+
+def test_equal_parts_are_equal() -> None:
+    plan = planned(parts="equal", pipeline=2, micro_batches=4)
+    assert [part.mesh.size for part in plan.parts] == [2, 2]
+
+
+def test_unlike_parts_of_devices_that_are_alike() -> None:
+    plan = autoddl.optimize(
+        PROGRAM, cluster="3", profile=cluster(), parts="any", pipeline=2, micro_batches=4
+    )
+    assert sorted(part.mesh.size for part in plan.parts) == [1, 2]
+
+
+def test_each_kind_has_its_own_memory() -> None:
+    """What the slow devices lack in memory goes to the fast ones."""
+    free = planned(pipeline=2, micro_batches=4)
+    need = {part.ranks[0] // 2: part.memory_bytes for part in free.parts}
+    limit = int(0.8 * need[1])
+    plan = planned(pipeline=2, micro_batches=4, **{"memory": FrozenDict(slow=limit)})
+    held = {part.ranks[0] // 2: part.memory_bytes for part in plan.parts}
+    assert held[1] <= limit < need[1]
+
+
+class FrozenDict(dict):  # type: ignore[type-arg]
+    """A dict that calls can be remembered by."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted(self.items())))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cluster": "2*fastx1 + 1*a100x1"}, "no kind 'a100'; its kinds are fast, slow"),
+        ({"cluster": "2x2"}, "devices of kinds fast, slow; say which node is what"),
+        ({"cluster": "1*fastx2 + 1*slowx2", "pipeline": 5}, "can't be parted into 5 stages"),
+        ({"cluster": "1*fastx2 + 1*slowx2", "memory": {"a100": "1GB"}}, "memory of kind 'a100'"),
+        ({"cluster": "1*fastx2 + 1*slowx2", "memory": {"slow": "much"}}, "memory: got 'much'"),
+        ({"cluster": "1*fastx2 + 1*slowx2", "memory": "1KB", "pipeline": 2}, "no plan fits"),
+        ({"cluster": "1*fastx2 + 1*slowx2", "parts": "some"}, "parts: got 'some'; allowed are"),
+    ],
+)
+def test_one_line_for_bad_input(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(AutoDDLError) as caught:
+        autoddl.optimize(PROGRAM, profile=KINDS, budget=10.0, **options)
+    assert words in str(caught.value) and "\n" not in str(caught.value)

@@ -1,0 +1,61 @@
+"""Clusters of several kinds of nodes: their notation, and what is wrong with one."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoddl.errors import AutoDDLError
+from autoddl.sbp.mesh import Cluster, Level
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "kinds"),
+    [
+        ("3*v100x4 + 1*t4x4", (4, 4), ("v100", "v100", "v100", "t4")),
+        ("2*a+1*b +  1*a", (4,), ("a", "a", "b", "a")),
+        ("2*fastx1 + 2*slowx1", (4, 1), ("fast", "fast", "slow", "slow")),
+        ("1*a100-sxm.2x8 + 1*rtx_6000x8", (2, 8), ("a100-sxm.2", "rtx_6000")),
+    ],
+)
+def test_the_notation_is_read_and_written(
+    text: str, sizes: tuple[int, ...], kinds: tuple[str, ...]
+) -> None:
+    found = Cluster.parse(text)
+    assert tuple(level.size for level in found.levels) == sizes
+    assert found.kinds == kinds
+    assert Cluster.parse(str(found)) == found
+
+
+def test_each_device_has_the_kind_of_its_node() -> None:
+    found = Cluster.parse("1*ax2 + 2*bx2")
+    assert [found.kind(rank) for rank in range(6)] == ["a", "a", "b", "b", "b", "b"]
+    assert Cluster.parse("2x2").kind(3) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("3*v100x4 + 1*t4x8", "4 devices per node expected, as before: nodes keep one size"),
+        ("2*fast + 2*slowx2", "one device per node expected, as before"),
+        ("0*ax4", "a number from 1 to 1048576 expected"),
+        ("3*v100x4 + ", "a count of nodes expected"),
+        ("3*v100x4 - 1*t4x4", "a kind expected"),
+        ("3*4", "a kind expected"),
+        ("9999999*ax4", "a number from 1 to 1048576 expected"),
+    ],
+)
+def test_one_line_for_what_is_no_cluster(text: str, words: str) -> None:
+    with pytest.raises(AutoDDLError, match=r"HERE") as caught:
+        Cluster.parse(text)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert "'3*v100x4 + 1*t4x4'" in str(caught.value)
+
+
+def test_there_are_not_too_many_devices() -> None:
+    with pytest.raises(AutoDDLError, match="4000000 devices; allowed are 1048576 at most"):
+        Cluster.parse("1000000*ax4")
+
+
+def test_kinds_cover_the_nodes() -> None:
+    with pytest.raises(AutoDDLError, match="1 kinds for 2 nodes"):
+        Cluster((Level("node", 2), Level("gpu", 4)), ("a",))
