@@ -107,6 +107,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return next(iter(self.devices.values()))
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the names of the kinds of devices; none where all are alike."""
+        return tuple(kind for kind in self.devices if kind != ALIKE)
+
+    @property
     def memory_bytes(self) -> int:
         """Return the memory of the device that has least."""
         return min(device.memory_bytes for device in self.devices.values())

@@ -82,6 +82,8 @@ class Cluster:
         """
         if isinstance(text, str) and cluster_kinds.is_of_kinds(text):
             kinds, size = cluster_kinds.parse(text)
+            if len(levels) == 1 and size is not None:  # where nodes are not told apart
+                kinds, size = tuple(kind for kind in kinds for _ in range(size)), None
             sizes = [len(kinds), *([] if size is None else [size])]
             return replace(cls.parse(sizes, levels), kinds=kinds)
         pairs = _pairs(text, "cluster", tuple(levels))

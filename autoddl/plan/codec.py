@@ -54,6 +54,7 @@ class _PartFile(msgspec.Struct, forbid_unknown_fields=True):
     memory_bytes: int
     rows: tuple[ModuleCost, ...]
     ranks: tuple[int, ...] = ()
+    kinds: tuple[str, ...] = ()
     first_rank: int | None = None
 
 

@@ -74,7 +74,8 @@ class Part:
     makes activations again (activation checkpointing). Forward results of `in_flight` micro-batches are
     kept at once: with one-forward-one-backward the number of stages from this one on. `work` are the
     seconds of a micro-batch by pass, `rows` what each module takes of a step, computed when they are
-    first read, `memory_bytes` all that the device needs that needs most.
+    first read, `memory_bytes` all that the device needs that needs most. `kinds` are those of its
+    devices, where these are not all alike.
     """
 
     mesh: Mesh
@@ -86,6 +87,7 @@ class Part:
     work: StageWork | None = None
     memory_bytes: int = 0
     rows: Sequence[ModuleCost] = ()
+    kinds: tuple[str, ...] = ()
 
     def place(self, rank: int) -> int:
         """Return which of its devices a rank is; of a rank of another part, a place that there is."""

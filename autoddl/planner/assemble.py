@@ -74,6 +74,7 @@ def _whole(assigned: Assigned) -> Part:
         layout=assigned.layout,
         ranks=tuple(range(assigned.problem.mesh.size)),
         memory_bytes=assigned.memory_bytes,
+        kinds=assigned.problem.profile.kinds,
         rows=LazyTuple(lambda: module_costs(_one_stage(assigned), 0)),
     )
 
@@ -97,6 +98,7 @@ def _stages(staged: Staged) -> tuple[Part, ...]:
             in_flight=staged.in_flight[stage],
             work=staged.step.stages[stage],
             memory_bytes=staged.memory[stage].total,
+            kinds=staged.assigned(stage).problem.profile.kinds,
             rows=LazyTuple(partial(module_costs, staged, stage)),
         )
         for stage in range(staged.stages)

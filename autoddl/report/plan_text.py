@@ -78,7 +78,9 @@ def _stages(plan: PlanValue) -> Table:
     count, known = len(plan.parts), all(part.work is not None for part in plan.parts)
     several = f"{count} stages" if count > 1 else "1 stage"
     table = Table(title=_shown(f"{several}, {plan.micro_batches} micro-batches of {_batch(plan)}"))
-    for name in ("stage", "ranks", "modules"):
+    meshes = {(str(part.mesh), part.kinds) for part in plan.parts}
+    unlike = len(meshes) > 1  # else the title above says it
+    for name in ("stage", *(["devices"] if unlike else []), "ranks", "modules"):
         table.add_column(name, overflow="fold")
     for name in ("forward", "backward", "once per step", "in flight", "idle", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -95,7 +97,9 @@ def _stages(plan: PlanValue) -> Table:
         if part.recomputed:
             cells[1] += " (forward again)"
         memory = bytes_text(part.memory_bytes) if part.memory_bytes else "-"
-        table.add_row(str(stage), runs_text(part.ranks), _shown(_span(plan, stage)), *cells, memory)
+        devices = [_shown(" ".join((str(part.mesh), *part.kinds)))] if unlike else []
+        span = _shown(_span(plan, stage))
+        table.add_row(str(stage), *devices, runs_text(part.ranks), span, *cells, memory)
     return table
 
 
@@ -123,7 +127,10 @@ def _span(plan: PlanValue, stage: int) -> str:
 def _modules(plan: PlanValue) -> Table:
     """Return a row per module, with stages those of one after the other; equal ones of layers once."""
     staged = len(plan.parts) > 1
-    title = f"plan on mesh {plan.mesh} {plan.mesh.describe()}, costs per module and device"
+    where = {
+        part.mesh.describe(): f"mesh {part.mesh} {part.mesh.describe()}" for part in plan.parts
+    }
+    title = f"plan on {' and '.join(where.values())}, costs per module and device"
     table = Table(title=_shown(title))
     for name in (*(["stage"] if staged else []), "module", "signature of the main op"):
         table.add_column(name, overflow="fold")

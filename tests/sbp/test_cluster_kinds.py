@@ -26,6 +26,11 @@ def test_the_notation_is_read_and_written(
     assert Cluster.parse(str(found)) == found
 
 
+def test_on_one_level_every_device_has_a_kind() -> None:
+    found = Cluster.parse("1*ax2 + 1*bx2", ["gpu"])
+    assert str(found) == "2*a + 2*b" and found.levels == (Level("gpu", 4),)
+
+
 def test_each_device_has_the_kind_of_its_node() -> None:
     found = Cluster.parse("1*ax2 + 2*bx2")
     assert [found.kind(rank) for rank in range(6)] == ["a", "a", "b", "b", "b", "b"]

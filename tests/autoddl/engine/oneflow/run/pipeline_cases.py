@@ -40,6 +40,10 @@ CASES = {
         "scored on 2 and 1": _parts("scored", ["2", "1"], 4, scale=0.2, ranks=[[0, 2], [1]]),
     },
     4: {
+        "gpt on two kinds": {
+            "model": "gpt", "cluster": "1*fastx2 + 1*slowx2", "micro_batches": 4,
+            "options": {"pipeline": 3, "micro_batches": 4, "budget": 5},
+        },
         "gpt on 2 x 2": _case("gpt", 2, "2", 4, optimizer="adam", sizes={"layers": 1}),
         "gpt in random states": _case(
             "gpt", 2, "2", 2, bounds=[33], options={"search": "random", "budget": 0.01, "seed": 1}

@@ -16,6 +16,7 @@ from oneflow import nn
 
 import autoddl
 from autoddl.engine.oneflow.run import agree
+from autoddl.perfmodel import profile as profiles
 from autoddl.planner import request
 from autoddl.planner.assemble import staged_plan
 from autoddl.planner.candidate_plans import pipelines
@@ -31,6 +32,7 @@ from experiments.models.training import (
     mean_squared_error,
     seed_weights,
 )
+from tests.support.clusters import of_two_kinds
 from tests.support.unlike_parts import parted
 
 STEPS = 5
@@ -167,6 +169,9 @@ def save_weights(plan, model, out):
 
 def planned(case, graph, inputs):
     """Return the plan of a case: on its parts, with stages where it says, or where it is best."""
+    if "cluster" in case:
+        where = {"cluster": case["cluster"], "profile": of_two_kinds(profiles.load(None))}
+        return autoddl.optimize(graph, *inputs, **where, **case["options"])
     if "parts" in case:
         program = autoddl.capture(graph, *inputs)
         count = case["micro_batches"]
