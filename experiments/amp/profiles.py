@@ -22,12 +22,12 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Device, Kernel, Link
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.sbp.boxing import COLLECTIVES
-from autoddl.sbp.mesh import Cluster, Mesh
+from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import broadcast
 from experiments.amp.setups import GBIT, WHOLE_S
 
-LATENCY_S = 2e-5  # of a message between GPUs; half and twice change no row of the tables by 1 %
+LATENCY_S = 2e-5  # of a message between GPUs, of which the paper says nothing
 CLUSTERS: Mapping[str, str] = {
     "homogeneous": "4*t4x4", "mixed": "3*v100x4 + 1*t4x4", "uneven": "4*v100x4",
 }  # fmt: skip
@@ -103,8 +103,3 @@ def _device(kind: str, share: float) -> Device:
     return Device(
         name, MEMORY_BYTES, peak, rate * share, OVERHEAD_S, dict.fromkeys(families, everything)
     )
-
-
-def whole(mesh: str) -> Mesh:
-    """Return a mesh of nodes and GPUs."""
-    return Mesh.parse(mesh)

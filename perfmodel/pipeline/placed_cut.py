@@ -1,4 +1,4 @@
-"""Cut a chain of units into the stages of a pipeline and say on which devices each runs, exactly.
+"""Cut a chain of units into the stages of a pipeline, with their placement on devices, exactly.
 
 Devices may be unlike: a stage is a part of some class (its devices' kinds, their mesh), which has its own
 seconds and bytes of every unit. With t_i seconds of stage i per micro-batch, e_i of the transfers behind

@@ -1,0 +1,154 @@
+"""What knowing the kinds of devices gains, in simulation: `python -m experiments.amp.kinds`.
+
+The GPT of AMP's tables on 3 nodes of V100 and one of T4. Beside the plan that knows the kinds stand the
+best plans that take all devices for V100, for T4, or for as fast as both on average: each number of equal
+stages and micro-batches is planned under that belief, then priced on the devices that are there. The exit
+code is 1 where knowing gains less than 1.1.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import click
+import pandas as pd
+from msgspec import structs
+
+import autoddl
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import ALIKE, Profile
+from autoddl.perfmodel.profile_entries import Device, Kernel
+from autoddl.planner import request
+from autoddl.planner.candidate_plans import pipelines
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.stage_links import Links
+from autoddl.planner.costs.stage_moves import StagePart
+from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.pipeline_trial import PipelineTrial
+from autoddl.planner.race import Solution
+from autoddl.planner.request import Request
+from autoddl.sbp.program import Program
+from autoddl.sbp.program.forward_positions import positions
+from autoddl.sbp.rewrites.micro_batch import micro_batch
+from experiments.amp import profiles, setups
+from experiments.lib import cli, frames
+from experiments.lib.frames import Row
+from experiments.lib.programs import captured
+
+BAR = 1.1
+WEIGHTS = {"all V100": 0.0, "all T4": 1.0, "the average": 0.25}  # of T4 in the belief
+COLUMNS: frames.Formats = {
+    "plan": "{}", "stages": "{}", "micro-batches": "{}", "believed s": "{:.3f}", "step s": "{:.3f}",
+    "knowing gains": "{:.2f}",
+}  # fmt: skip
+
+
+@click.command(help=__doc__)
+@click.option("--seconds", default=2.0, show_default=True, help="for each blind candidate")
+@cli.folder("out/amp")
+def command(seconds: float, folder: Path) -> int:
+    """Print and write the table."""
+    program = gpt(folder)
+    known = profiles.profile(micro_batch(program, setups.BATCH))
+    cluster = profiles.cluster("mixed")
+    begin = time.perf_counter()
+    plan = autoddl.optimize(program, cluster=cluster, profile=known, budget=30.0)
+    took_s = time.perf_counter() - begin
+    ours = {
+        "plan": "knows the kinds", "stages": len(plan.parts), "micro-batches": plan.micro_batches,
+        "believed s": plan.estimate.step_s, "step s": plan.estimate.step_s, "knowing gains": 1.0,
+    }  # fmt: skip
+    rows: list[Row] = [ours]
+    for name, weight in WEIGHTS.items():
+        found = list(blind(program, known, weight, seconds))
+        best = min(found, key=lambda row: row["step s"])
+        rows.append({"plan": name, **best, "knowing gains": best["step s"] / plan.estimate.step_s})
+    frame = pd.DataFrame(rows)
+    print(frames.text(frame, COLUMNS))
+    print(
+        f"planned in {took_s:.1f} s; {plan.search.gap:.0%} above the bound for all cuts and states"
+    )
+    frames.save(frame, folder, "kinds")
+    return cli.MISSED if frame["knowing gains"][1:].min() < BAR else 0
+
+
+def gpt(folder: Path) -> Program:
+    """Return the program of the GPT of tables 6 to 9."""
+    sizes = {
+        "layers": len(setups.BLOCKS), "width": setups.WIDTH, "heads": 16, "sequence": setups.LENGTH,
+        "vocabulary": setups.VOCABULARY, "batch": setups.BATCH,
+    }  # fmt: skip
+    return captured(folder / "programs" / "gpt.json", "gpt", "toy", **sizes)
+
+
+def blind(program: Program, known: Profile, weight: float, seconds: float) -> Iterator[Row]:
+    """Yield what each equal plan takes that is made in the belief that all devices are alike."""
+    cluster = profiles.cluster("mixed")
+    believed = mixture(known, weight)
+    options = {"pipeline": "auto", "memory": profiles.MEMORY_BYTES}
+    asked = request.read(program, cluster="4x4", profile=believed, **options)
+    truth = request.read(program, cluster=cluster, profile=known, **options)
+    micro = cache(partial(micro_batch, program))
+    for one in pipelines(asked):
+        trial = PipelineTrial(asked, one, micro, 1)
+        try:
+            *_, last = trial.search(seconds, rough=True)
+        except (AutoDDLError, ValueError):
+            continue
+        if isinstance(last, Solution) and isinstance(last.found, Staged):
+            real = on_devices(last.found, truth, micro(one.micro_batches))
+            yield {
+                "stages": one.stages, "micro-batches": one.micro_batches,
+                "believed s": last.judged_s, "step s": real.timeline.step_s,
+            }  # fmt: skip
+
+
+def on_devices(found: Staged, truth: Request, micro: Program) -> Staged:
+    """Return the same stages and states at the prices of the devices on which they are."""
+
+    @cache
+    def problem(kinds: tuple[str, ...]) -> Assigned:
+        mesh = found.assigned(0).problem.mesh
+        return Assigned(truth.problem(mesh, micro, kinds), found.assigned(0).assignment)
+
+    parts = [
+        StagePart(problem(tuple(sorted({truth.cluster.kind(r) for r in part.ranks}))), part.ranks)
+        for part in found.parts
+    ]
+    links = Links(truth.profile, truth.cluster)
+    return Staged(
+        parts, positions(micro), found.bounds, found.micro_batches, links,
+        recomputed=found.recomputed, in_flight=found.in_flight,
+    )  # fmt: skip
+
+
+def mixture(known: Profile, weight: float) -> Profile:
+    """Return a profile of devices that are alike, between V100 and T4, on the links of both."""
+    devices = [known.devices[kind] for kind in ("v100", "t4")]
+
+    def mean(one: float, other: float) -> float:
+        return 1 / ((1 - weight) / one + weight / other)
+
+    def kernel(one: Kernel, other: Kernel) -> Kernel:
+        return structs.replace(
+            one, bytes_per_s=mean(one.bytes_per_s, other.bytes_per_s),
+            flops_per_s={d: mean(one.flops_per_s[d], other.flops_per_s[d]) for d in one.flops_per_s},
+        )  # fmt: skip
+
+    def between(one: Device, other: Device) -> Device:
+        return structs.replace(
+            one, memory_bytes_per_s=mean(one.memory_bytes_per_s, other.memory_bytes_per_s),
+            peak_flops={d: mean(one.peak_flops[d], other.peak_flops[d]) for d in one.peak_flops},
+            kernels={n: kernel(one.kernels[n], other.kernels[n]) for n in one.kernels},
+        )  # fmt: skip
+
+    of_both = known.part(known.devices)
+    return structs.replace(of_both, devices={ALIKE: between(*devices)})
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run(command, "amp.kinds"))
