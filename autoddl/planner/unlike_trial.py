@@ -9,9 +9,10 @@ cut, placement and state.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from autoddl.engine.limits import ONEFLOW_LIMITS
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
-from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, PlacedCut, place
+from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, PartGraph, PlacedCut, place
 from autoddl.planner.candidate_plans import Candidate, counts, divisors
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links, Ranks
@@ -43,6 +44,7 @@ from autoddl.search.solvers.named import SOLVERS
 Floats = npt.NDArray[np.float64]
 
 ROUGH_GAP = 0.01  # of the searches for states; the cut decides by more
+CLOSE = 1e-3  # of cuts by their closed form, from which simulated steps are off by far more
 ROUNDS = 4  # cuts until the whole memory fits
 MOST_STAGES = 64  # the graph of parts grows with it
 
@@ -189,16 +191,33 @@ class _UnlikeCuts:
         self.links, self.micro_batches = links, micro_batches
         self.costs = [each.costs(found, links) for each in classes]
         self.memories: Memories = {}
+        self._units = cache(self._all_units)
+
+    def _all_units(self, again: bool) -> list[Units]:
+        return [costs.units(again=again) for costs in self.costs]
 
     def best(self) -> Staged:
-        """Return the fastest cut that fits into memory; where none does, that which needs least."""
-        tried = list(self._tried(again=False))
-        if not any(map(self.fits, tried)):
-            tried += self._tried(again=True)
+        """Return the fastest cut that fits into memory; where none does, that which needs least.
+
+        The fastest by its closed form comes first, then the fastest of each number of parts: in the
+        simulated step, where micro-batches wait for each other, that order may be another.
+        """
+        tried = list(self._tried(self.parts.graph, again=False))
+        again = not any(map(self.fits, tried))
+        if again:
+            tried += self._tried(self.parts.graph, again=True)
         fitting = [staged for staged in tried if self.fits(staged)]
-        if fitting:
-            return min(fitting, key=lambda staged: staged.timeline.step_s)
-        return min(tried, key=lambda staged: staged.memory_bytes)
+        if not fitting:
+            return min(tried, key=lambda staged: staged.memory_bytes)
+        best = min(fitting, key=lambda staged: staged.timeline.step_s)
+        for number in self.parts.numbers:
+            if number == best.stages:
+                continue
+            least_s = best.timeline.step_s
+            for staged in self._tried(self.parts.of(number), again=again, below_s=least_s):
+                if staged.timeline.step_s < best.timeline.step_s and self.fits(staged):
+                    best = staged
+        return best
 
     def fits(self, staged: Staged) -> bool:
         """Tell whether each stage fits into its devices."""
@@ -209,27 +228,37 @@ class _UnlikeCuts:
             for limit in (limits[part.assigned],)
         )
 
-    def _tried(self, *, again: bool) -> Iterator[Staged]:
-        """Yield cuts until one fits; with `again` stages make their forward results again."""
-        units = [costs.units(again=again) for costs in self.costs]
+    def _tried(
+        self, graph: PartGraph, *, again: bool, below_s: float = math.inf
+    ) -> Iterator[Staged]:
+        """Yield cuts until one fits, or none is faster; with `again` they make forward results again."""
+        units = self._units(again)
         limits = [NO_LIMIT if each.limit is None else each.limit for each in self.classes]
         for _ in range(ROUNDS):
-            cut = place(self._chains(units, limits), self.parts.graph, self.micro_batches)
-            if cut is None:  # nothing fits: what all need without limits is told
+            cut = self._placed(units, limits, graph)
+            if cut is None and below_s == math.inf:  # what all need without limits is told
                 limits = [NO_LIMIT] * len(limits)
-                cut = place(self._chains(units, limits), self.parts.graph, self.micro_batches)
+                cut = self._placed(units, limits, graph)
                 assert cut is not None
                 yield self._staged(cut, again=again)
+                return
+            if cut is None or cut.seconds >= below_s:
                 return
             staged = self._staged(cut, again=again)
             yield staged
             if self.fits(staged):
-                yield from self._more_in_flight(staged, cut, again=again)
+                yield from self._more_in_flight(staged)
                 return
             for number, memory in zip(cut.kinds, staged.memory, strict=True):
                 own = self.classes[number].limit
                 if own is not None and memory.total > own:
                     limits[number] = min(limits[number], int(limits[number] * own / memory.total))
+
+    def _placed(
+        self, units: Sequence[Units], limits: Sequence[int], graph: PartGraph
+    ) -> PlacedCut | None:
+        chains = self._chains(units, limits)
+        return place(chains, graph, self.micro_batches, tolerance=CLOSE)
 
     def _chains(self, units: Sequence[Units], limits: Sequence[int]) -> Chains:
         seconds, once, waiting, held, active = (
@@ -262,29 +291,26 @@ class _UnlikeCuts:
     def _ranks(self, edge: int) -> Ranks:
         return self.pools.taken(self.parts.begin[edge], self.parts.end[edge])
 
-    def _more_in_flight(self, staged: Staged, cut: PlacedCut, *, again: bool) -> Iterator[Staged]:
+    def _more_in_flight(self, staged: Staged) -> Iterator[Staged]:
         """Yield the cut with more micro-batches in flight, where that is faster on slow links and fits.
 
         Too many are slower: a stage's micro-batches take turns, so that the first comes late.
         """
         count = self.micro_batches
-        tried = {tuple(min(count, n + more) for n in staged.in_flight) for more in (1, 2, 3)}
+        tried = {tuple(min(count, n + more) for n in staged.in_flight) for more in (1, 2)}
         for flying in sorted({*tried, staged.flying} - {staged.in_flight}):
-            other = self._staged(cut, again=again, in_flight=flying)
+            other = staged.with_in_flight(flying)
             if other.timeline.step_s < staged.timeline.step_s and self.fits(other):
                 yield other
 
-    def _staged(
-        self, cut: PlacedCut, *, again: bool, in_flight: Sequence[int] | None = None
-    ) -> Staged:
+    def _staged(self, cut: PlacedCut, *, again: bool) -> Staged:
         parts = [
             StagePart(self.classes[kind].assigned, self._ranks(edge))
             for kind, edge in zip(cut.kinds, cut.edges, strict=True)
         ]
         return Staged(
             parts, self.found, [self.places[n] for n in cut.bounds[1:-1]], self.micro_batches, self.links,
-            recomputed=range(len(parts) - 1) if again else (), in_flight=in_flight,
-            memories=self.memories,
+            recomputed=range(len(parts) - 1) if again else (), memories=self.memories,
         )  # fmt: skip
 
 

@@ -89,9 +89,9 @@ def blind(program: Program, known: Profile, weight: float, seconds: float) -> It
     """Yield what each equal plan takes that is made in the belief that all devices are alike."""
     cluster = profiles.cluster("mixed")
     believed = mixture(known, weight)
-    options = {"pipeline": "auto", "memory": profiles.MEMORY_BYTES}
-    asked = request.read(program, cluster="4x4", profile=believed, **options)
-    truth = request.read(program, cluster=cluster, profile=known, **options)
+    read = partial(request.read, program, pipeline="auto", memory=profiles.MEMORY_BYTES)
+    asked = read(cluster="4x4", profile=believed)
+    truth = read(cluster=cluster, profile=known)
     micro = cache(partial(micro_batch, program))
     for one in pipelines(asked):
         trial = PipelineTrial(asked, one, micro, 1)

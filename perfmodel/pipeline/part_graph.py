@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoddl.perfmodel.pipeline.placed_cut import NONE, PartGraph
+from autoddl.perfmodel.pipeline.placed_cut import NONE, Ints, PartGraph
 
 
 class Pair(NamedTuple):
@@ -31,13 +31,24 @@ class Pair(NamedTuple):
 class PlacedParts:
     """A graph of parts. Row n of its transfers is for `pairs[n]`.
 
-    Edge n puts its part on the devices of each pool from `begin[n][pool]` to `end[n][pool]`.
+    Edge n puts its part on the devices of each pool from `begin[n][pool]` to `end[n][pool]`. Node n has
+    `parts[n]` parts.
     """
 
     graph: PartGraph
     pairs: tuple[Pair, ...]
     begin: tuple[tuple[int, ...], ...]
     end: tuple[tuple[int, ...], ...]
+    parts: Ints
+
+    @property
+    def numbers(self) -> list[int]:
+        """Return how many parts there may be in all."""
+        return sorted({*self.parts[self.graph.whole].tolist()})
+
+    def of(self, number: int) -> PartGraph:
+        """Return the graph of pipelines of so many parts."""
+        return self.graph._replace(whole=self.graph.whole & (self.parts == number))
 
 
 class _Node(NamedTuple):
@@ -89,16 +100,13 @@ def part_graph(
             ends.append(end)
     order = sorted(range(len(rows)), key=lambda row: rows[row][1])
     columns = np.array([rows[row] for row in order], dtype=np.int64).reshape(-1, 5).T
-    whole = [
-        n.parts in ((exactly,) if exactly else range(1, len(in_flight) + 1))
-        and (leave or n.used == tuple(pools))
-        for n in number
-    ]
+    parts = np.array([node.parts for node in number])
+    done = [leave or node.used == tuple(pools) for node in number]
+    whole = np.array(done) & (parts == exactly if exactly else parts > 0)
     tail, head, kinds, links, flying = (np.ascontiguousarray(column) for column in columns)
-    graph = PartGraph(tail, head, kinds, links, flying, np.array(whole))
-    return PlacedParts(
-        graph, tuple(pairs), tuple(begins[row] for row in order), tuple(ends[row] for row in order)
-    )
+    graph = PartGraph(tail, head, kinds, links, flying, whole)
+    spans = tuple(begins[row] for row in order), tuple(ends[row] for row in order)
+    return PlacedParts(graph, tuple(pairs), *spans, parts)
 
 
 def _begin(used: int, need: int, per_node: int) -> int:

@@ -96,8 +96,12 @@ def equal_parts(in_flight: Sequence[int]) -> PartGraph:
     )  # fmt: skip
 
 
-def place(chains: Chains, graph: PartGraph, micro_batches: int) -> PlacedCut | None:
-    """Return a fastest cut with the parts of its stages; None if none fits.
+def place(
+    chains: Chains, graph: PartGraph, micro_batches: int, *, tolerance: float = ROUNDING
+) -> PlacedCut | None:
+    """Return a cut with the parts of its stages that none is faster than by more than the tolerance.
+
+    It is relative to the step; None if no cut fits.
 
     A box has least and greatest max t_i and max o_i. Its greatest ones give the least Σ t_i + Σ e_i of
     all cuts in it, its least ones the least of the rest.
@@ -118,7 +122,7 @@ def place(chains: Chains, graph: PartGraph, micro_batches: int) -> PlacedCut | N
     boxes = [(0.0, least_t, np.inf, least_o, np.inf, 0.0)]
     while boxes:
         bound_s, low_t, high_t, low_o, high_o, rest_s = heappop(boxes)
-        if bound_s >= best_s * (1 - ROUNDING):
+        if bound_s >= best_s * (1 - tolerance):
             break
         if repeats:
             high_t = min(high_t, (best_s - rest_s - low_o) / repeats)
@@ -151,7 +155,7 @@ def place(chains: Chains, graph: PartGraph, micro_batches: int) -> PlacedCut | N
             ]
         for a, b, c, d in rest:
             bound = repeats * a + c + rest_s
-            if a <= b and c <= d and bound < best_s * (1 - ROUNDING):
+            if a <= b and c <= d and bound < best_s * (1 - tolerance):
                 heappush(boxes, (bound, a, b, c, d, rest_s))
     return best
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy as copying
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,6 +82,17 @@ class Staged(StageMoves):
             for n in range(len(bounds) + 1)
         ]
         return cls(parts, found, bounds, micro_batches, links, **more)
+
+    def with_in_flight(self, in_flight: Sequence[int]) -> Staged:
+        """Return the same stages with other numbers of micro-batches in flight.
+
+        What does not depend on these is computed once for both.
+        """
+        other = copying.copy(self)
+        for name in ("added", "_busy", "step", "timeline", "memory", "flying"):
+            other.__dict__.pop(name, None)
+        other.in_flight = tuple(in_flight)
+        return other
 
     @cached_property
     def signatures(self) -> Mapping[str, NdSignature]:
