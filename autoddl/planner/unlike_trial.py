@@ -3,8 +3,8 @@
 For every class of parts (part_classes.py) one exact search finds the states of all tensors, under the
 prices of a step on such devices. What each unit of the model takes on each class, and what goes between
 two of them, makes a chain; its fastest cut into parts that the cluster has is found exactly
-(perfmodel.pipeline.placed_cut). The same cut with the least that any states take bounds the step of every
-cut, placement and state.
+(perfmodel.pipeline.placed_cut). The same cut with the least that any states take bounds the step, in its
+closed form, of every cut between modules, placement and state.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ MOST_STAGES = 64  # the graph of parts grows with it
 
 
 class ClassCosts:
-    """A class of parts: its problem, the states found for it, and what they take by unit."""
+    """A class of parts: its problem, the states found for it, and what they take by unit.
+
+    `parts` is how many of its size the cluster has: what one of so many equal stages does is what the
+    search weighs (pipeline_objective.py). `count` are the micro-batches.
+    """
 
     def __init__(
         self, request: Request, one: PartClass, micro: Program, parts: int, count: int

@@ -24,6 +24,7 @@ from autoddl.sbp.state import NdSbp, broadcast
 from tests.support.pipelines import recomputing
 from tests.support.programs import mlp
 from tests.support.rows import lists
+from tests.support.unlike_parts import parted
 
 ELEMENTS = 4096
 WHOLE = 4 * ELEMENTS  # bytes of every tensor of `chained`
@@ -359,6 +360,25 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
         assert predicted.total == pytest.approx(found.total, rel=0.1)
         if not recomputed:
             assert predicted.total == plan.parts[stage].memory_bytes
+
+
+@pytest.mark.oneflow
+@pytest.mark.ranks
+@pytest.mark.parametrize("parts", [("2", "1"), ("1", "2"), ("2x2", "2")])
+def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
+    parts: tuple[str, ...],
+) -> None:
+    import autoddl
+    from autoddl.sbp.rewrites.micro_batch import micro_batch
+    from experiments import models
+    from experiments.fidelity.memory.cuda_memory import cuda_memory
+
+    sizes = {"widths": [256, 512, 512, 512, 128], "batch": 256, "optimizer": "adam"}
+    graph, inputs = models.build("mlp", **sizes)
+    plan = parted(micro_batch(autoddl.capture(graph, *inputs), 4), parts, 4)
+    for real in cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes}):
+        (part,) = [part for part in plan.parts if real.rank in part.ranks]
+        assert part.memory_bytes == pytest.approx(real.total, rel=0.07)
 
 
 @pytest.mark.oneflow

@@ -75,7 +75,7 @@ BAD = {
 }
 BAD_IN_STAGES = {
     **BAD,
-    "wrong part": ("(3, 8)", "(4, 8)", "local_slice(rank % 2)", "micro-batch"),
+    "wrong part": ("(3, 8)", "(4, 8)", "local_slice(rank)", "micro-batch"),
     "ranks": ("4 stages of mesh 2", "8 devices", "4 ranks", "--nproc-per-node 8"),
 }
 
