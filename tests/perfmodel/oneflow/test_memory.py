@@ -364,7 +364,7 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-@pytest.mark.parametrize("parts", [("2", "1"), ("1", "2"), ("2x2", "2")])
+@pytest.mark.parametrize("parts", [("1", "2")])  # fewer devices behind more: docs/limits.md
 def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
     parts: tuple[str, ...],
 ) -> None:
