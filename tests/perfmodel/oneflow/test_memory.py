@@ -364,10 +364,13 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-@pytest.mark.parametrize("parts", [("1", "2")])  # fewer devices behind more: docs/limits.md
+@pytest.mark.parametrize(
+    ("parts", "more"), [(("1", "2"), 0.0), (("2", "1"), 0.33), (("2x2", "2"), 0.34)]
+)
 def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
-    parts: tuple[str, ...],
+    parts: tuple[str, ...], more: float
 ) -> None:
+    """Where OneFlow can't join chains of ops it takes `more` than is predicted (compile_settings.py)."""
     import autoddl
     from autoddl.sbp.rewrites.micro_batch import micro_batch
     from experiments import models
@@ -378,7 +381,7 @@ def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
     plan = parted(micro_batch(autoddl.capture(graph, *inputs), 4), parts, 4)
     for real in cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes}):
         (part,) = [part for part in plan.parts if real.rank in part.ranks]
-        assert part.memory_bytes == pytest.approx(real.total, rel=0.07)
+        assert part.memory_bytes * 0.93 < real.total < part.memory_bytes * (1.07 + more)
 
 
 @pytest.mark.oneflow

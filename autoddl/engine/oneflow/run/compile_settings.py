@@ -2,8 +2,9 @@
 
 Both are settings of the process. Jobs that accumulate gradients need them as OneFlow's own method for
 that leaves them: boxings on the compute stream, and ops of a stage chained, each behind the last. Where
-values that are not finite are looked for, chains of two stages would wait for each other, and OneFlow
-aborts: there they are off, and a plan takes up to a quarter more memory than predicted.
+values that are not finite are looked for, chains of two stages would wait for each other, and chains
+can't be joined where stages have unlike numbers of devices, but from one device to several. In both
+cases OneFlow aborts: there chains are off, and a plan takes up to a third more memory than predicted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from unittest import mock
 
 import oneflow as flow
@@ -32,8 +34,14 @@ def compiling(plan: PlanValue, graph: flow.nn.Graph) -> Iterator[None]:
     try:
         with mock.patch.dict(os.environ):
             os.environ.pop(_CHAINS, None)
-            if accumulates and graph._grad_scaler is None:
+            if accumulates and graph._grad_scaler is None and _can_be_chained(plan):
                 os.environ[_CHAINS] = "true"
             yield
     finally:
         flow.boxing.nccl.enable_use_compute_stream(before)
+
+
+def _can_be_chained(plan: PlanValue) -> bool:
+    """Tell whether the chain of each stage can be joined with the next: of as many devices, or from one."""
+    sizes = [part.mesh.size for part in plan.parts]
+    return all(size in (1, behind) for size, behind in pairwise(sizes))

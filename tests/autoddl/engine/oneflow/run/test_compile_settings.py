@@ -12,13 +12,19 @@ pytestmark = pytest.mark.oneflow
 CHAINS = "ENABLE_LOGICAL_CHAIN"
 
 
-def settings(*, micro_batches: int = 1, compute_stream: bool = False, scaler: Any = None) -> Any:
+def settings(
+    *, micro_batches: int = 1, compute_stream: bool = False, scaler: Any = None,
+    sizes: tuple[int, ...] = (1,),
+) -> Any:  # fmt: skip
     """Where boxings run, and whether ops are chained, for a plan of a graph."""
     from oneflow.framework import session_context
 
     from autoddl.engine.oneflow.run.compile_settings import compiling
 
-    plan: Any = SimpleNamespace(micro_batches=micro_batches, compute_stream=compute_stream)
+    parts = [SimpleNamespace(mesh=SimpleNamespace(size=size)) for size in sizes]
+    plan: Any = SimpleNamespace(
+        micro_batches=micro_batches, compute_stream=compute_stream, parts=parts
+    )
     graph: Any = SimpleNamespace(_grad_scaler=scaler)
     with compiling(plan, graph):
         resource = session_context.GetDefaultSession().resource
@@ -31,6 +37,8 @@ def test_micro_batches_are_compiled_as_oneflow_wants_it(monkeypatch: pytest.Monk
     assert settings(compute_stream=True) == (True, None)
     assert settings(micro_batches=2) == (True, "true")
     assert settings(micro_batches=2, scaler=object()) == (True, None)
+    for sizes, chains in (((2, 2), "true"), ((1, 2), "true"), ((2, 1), None), ((2, 4), None)):
+        assert settings(micro_batches=2, sizes=sizes) == (True, chains)
     assert settings() == (False, None)
     assert os.environ[CHAINS] == "true"
 
