@@ -54,6 +54,11 @@ class Plan(PlanValue):
             profile = self.profile
 
         engine = engines.load(self.check_runnable())
+        kinds = self.parts[0].kinds
+        if (
+            profile is not None and kinds
+        ):  # evaluation is priced as if all devices were of the first
+            profile = profiles.load(profile, device_type=self.device).part(kinds[:1])
 
         def replan(
             other: Any,

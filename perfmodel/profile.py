@@ -99,12 +99,16 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         Raises:
             AutoDDLError: there are several kinds.
         """
+        self.check_alike()
+        return next(iter(self.devices.values()))
+
+    def check_alike(self) -> None:
+        """Raise AutoDDLError where there are several kinds of devices."""
         if len(self.devices) > 1:
             raise AutoDDLError(
                 f"profile {self.name}: devices of kinds {', '.join(self.devices)}; say which node is "
                 f"what, cluster='2*{next(iter(self.devices))}x4 + …'"
             )
-        return next(iter(self.devices.values()))
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -129,7 +133,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
                 has to be said.
         """
         wanted = tuple(sorted(set(kinds)))
-        if not wanted and self.device:
+        if not wanted:
+            self.check_alike()
             return self
         if wanted not in self._parts:
             self._parts[wanted] = self._part(wanted)

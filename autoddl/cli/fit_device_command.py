@@ -59,6 +59,11 @@ def command(
     if output is None and into is None and not as_json:
         output = Path("device.json")
     base = profiles.load(into) if into else None
+    if base is not None and len(base.devices) > 1:
+        raise AutoDDLError(
+            f"--into {into}: a profile of kinds {', '.join(base.devices)}, and ranks are measured as of "
+            "one; write the device with -o, and put it into the profile by hand"
+        )
     for path in (output, into, csv):
         store.check_writable(path)
     partial = Path(f"{output}.partial") if output else into and Path(f"{into}.device.partial")

@@ -29,8 +29,8 @@ class Transfer:
     `path` are the states after boxings that come before, in the part that makes it; in the last one it
     is sent, without any in the one in which it is made. In the state `arrival` of the other part's mesh
     it arrives; None is for the same state on a mesh of the same shape, where every device sends its shard
-    to the one at its place. Who sends what to whom is in sbp.transfer_boxes. It takes `seconds` for each
-    micro-batch; None is for what goes once per step, or in plans made by hand.
+    to the one at its place. It takes `seconds` for each micro-batch; None is for what goes once per step,
+    or in plans made by hand.
     """
 
     tensor: str

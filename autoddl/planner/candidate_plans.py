@@ -19,7 +19,10 @@ MOST_STATES = 700
 
 @dataclass(frozen=True)
 class Candidate:
-    """Stages, micro-batches, the mesh of each stage, how boxings run; `duplex`: halves in turn."""
+    """Stages, micro-batches, the mesh of each stage, how boxings run; `duplex`: halves in turn.
+
+    No stages stand for any number, on parts of any size of the devices of `mesh`.
+    """
 
     stages: int
     micro_batches: int
@@ -33,9 +36,17 @@ class Candidate:
         return self.stages, self.micro_batches, self.mesh
 
     @property
+    def text(self) -> str:
+        """Return its stages and micro-batches in words."""
+        stages = (
+            f"{self.stages} stages of mesh {self.mesh}" if self.stages else "stages of any size"
+        )
+        return f"{stages} with {self.micro_batches} micro-batches"
+
+    @property
     def pipelined(self) -> bool:
         """Tell whether there are several stages or micro-batches."""
-        return self.stages > 1 or self.micro_batches > 1
+        return self.stages != 1 or self.micro_batches > 1
 
 
 def meshes_and_ways(request: Request) -> Iterator[tuple[Mesh, tuple[StreamUse, ...]]]:

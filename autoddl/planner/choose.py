@@ -14,7 +14,7 @@ from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, pipeline
 from autoddl.planner.halved import can_be_worth, halved
 from autoddl.planner.pipeline_trial import PipelineTrial
 from autoddl.planner.race import Contender, Solution, Standing, race
-from autoddl.planner.request import ANY, AUTO, Request
+from autoddl.planner.request import AUTO, EQUAL, Request
 from autoddl.planner.unlike_trial import unlike_trials
 from autoddl.planner.whole_step import OnMesh, WholeStep
 from autoddl.sbp.rewrites.micro_batch import micro_batch
@@ -123,7 +123,7 @@ def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -
     """
     micro = cache(partial(micro_batch, request.program, allow=request.allow))
     trials: Iterator[Contender]
-    if request.cluster.kinds or request.parts == ANY:
+    if request.parts != EQUAL or request.cluster.kinds:
         trials = unlike_trials(request, micro)
     else:
         trials = (PipelineTrial(request, one, micro, least) for one in pipelines(request))
@@ -135,8 +135,7 @@ def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -
         least, one = min(needed.items())
         raise InfeasibleError(
             f"memory {request.limit_bytes:,} B per device: no plan fits on {request.cluster}; the one "
-            f"that needs least, {one.stages} stages of mesh {one.mesh} with "
-            f"{one.micro_batches} micro-batches, needs {least:,} B; give that, more devices, "
+            f"that needs least, {one.text}, needs {least:,} B; give that, more devices, "
             "or a smaller batch"
         )
     raise run.failure() or AutoDDLError(

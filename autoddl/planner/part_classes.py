@@ -51,22 +51,11 @@ class Pools:
         )
 
 
-def part_classes(
-    cluster: Cluster, most_axes: int | None, *, size: int | None = None, mesh: Mesh | None = None
-) -> Iterator[PartClass]:
-    """Yield the classes of parts, those of few devices first; of `size` devices only, if that is given.
-
-    `mesh` is that of each, if the user has fixed it.
-    """
+def part_classes(cluster: Cluster, most_axes: int | None) -> Iterator[PartClass]:
+    """Yield the classes of parts, with meshes of at most so many axes, those of few devices first."""
     pools = Pools.of(cluster)
     for needs in sorted(set(_needs(cluster, pools)), key=lambda need: (sum(need), need)):
-        if sum(needs) != (sum(needs) if size is None else size):
-            continue
         kinds = tuple(k for k, n in zip(pools.kinds, needs, strict=True) if n and k)
-        if mesh is not None:
-            if mesh.size == sum(needs):
-                yield PartClass(mesh, needs, kinds)
-            continue
         for each in _devices(cluster, sum(needs)).meshes(most_axes):
             yield PartClass(each, needs, kinds)
 

@@ -20,6 +20,7 @@ from autoddl.engine.limits import (
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
+from autoddl.planner.memory_limits import memory_limits
 from autoddl.planner.missing_rules import engine_signatures
 from autoddl.sbp.mesh import MOST_DEVICES, Cluster, Level, Mesh
 from autoddl.sbp.program import Program
@@ -31,7 +32,6 @@ from autoddl.search.network.choices import SignatureLists
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, TIME
 from autoddl.search.solvers.named import HIDUP, SOLVERS
-from autoddl.units import BYTES, quantity
 
 AUTO = "auto"  # let the planner choose
 EQUAL, ANY = "equal", "any"  # sizes of stages
@@ -48,7 +48,7 @@ class Request:
     memory demands it. `ways` are those to run boxings, that to be tried first first. `allow` names
     approximations of rules, `lists` are the engine's signatures of ops without a rule. `limits` are
     the bytes of devices by kind, where there are several; `limit_bytes` is then the least. Stages are
-    `parts` of equal size, or of any.
+    `parts` of equal size or of any; "auto" is any, where these are not too many.
     """
 
     program: Program
@@ -181,12 +181,13 @@ def read(
     if mesh is not None:
         given = mesh_of(mesh, known.levels)
         whole, meshes = _stages_of(given, pipeline), [given]
+        _check_mesh_alone(given, cluster, known, parts)
     else:
         given, whole = None, cluster_of(cluster, known.levels)
         meshes = list(whole.meshes(most_axes))
     if whole.kinds and pipeline is None and micro_batches is None and search in SOLVERS:
         pipeline = AUTO if objective == TIME and compute_stream is not True else None
-    limits, limit = _limits(memory, known, whole)
+    limits, limit = memory_limits(memory, known, whole)
     if search == HIDUP and not any(len(live(m.shape)) <= 1 for m in meshes):
         raise AutoDDLError(
             f"search: got {HIDUP!r} on {given or whole}; it splits tensors over one axis of a mesh; give "
@@ -204,34 +205,18 @@ def read(
         stages=1 if ways == (COMPUTE_STREAM,) else pipeline, micro_batches=micro_batches, ways=ways,
         duplex=duplex if search != HIDUP else False,
         most_axes=most_axes, lists=lists, progress=progress, limits=limits,
-        parts=(ANY if whole.kinds else EQUAL) if parts == AUTO else parts,
+        parts=EQUAL if parts == AUTO and not whole.kinds else parts,
     )  # fmt: skip
 
 
-def _limits(memory: Any, known: Profile, cluster: Cluster) -> tuple[Mapping[str, int] | None, int]:
-    """Return the memory of the devices by kind, if there are several, and the least of all.
-
-    Raises:
-        AutoDDLError: it is given for a kind that is not there, or is no size.
-    """
-    of_all = known.part(cluster.kinds)
-    kinds = dict.fromkeys(cluster.kinds)
-    if not kinds and not isinstance(memory, Mapping):
-        return None, of_all.memory_bytes if memory is None else parse_bytes(memory)
-    given = memory if isinstance(memory, Mapping) else dict.fromkeys(kinds, memory)
-    for kind in given:
-        if kind not in kinds:
-            there = ", ".join(kinds) or "none, all devices are alike"
-            raise AutoDDLError(
-                f"memory of kind {shown(kind, 100)}: not in the cluster {cluster}; kinds are {there}"
-            )
-    limits = {
-        kind: of_all.devices[kind].memory_bytes
-        if given.get(kind) is None
-        else parse_bytes(given[kind])
-        for kind in kinds
-    }
-    return limits, min(limits.values())
+def _check_mesh_alone(mesh: Mesh, cluster: Any, known: Profile, parts: str) -> None:
+    """Raise AutoDDLError where a mesh is given beside what has parts of unlike meshes."""
+    kinds = cluster_of(cluster, known.levels).kinds if isinstance(cluster, str | Cluster) else ()
+    if kinds or parts == ANY:
+        what = f"cluster {cluster}" if kinds else f"parts={parts!r}"
+        raise AutoDDLError(
+            f"mesh: got {mesh} with {what}, where each part has a mesh of its own; leave one of them out"
+        )
 
 
 def _warn_of_assumed(file: str | Path, known: Profile, cluster: Cluster) -> None:
@@ -337,21 +322,6 @@ def _ways(
         )
     ways = (way for way in ONEFLOW_LIMITS.ways if way.runs_for(device, staged=staged))
     return tuple(way for way in ways if compute_stream in (AUTO, way.compute_stream))
-
-
-def parse_bytes(text: str | float) -> int:
-    """Read "16GiB", "512 MB", "1e9" or a number of bytes; KiB is 1024, KB 1000.
-
-    Raises:
-        AutoDDLError: not a size.
-    """
-    size = quantity(text, BYTES)
-    if not 1 <= size < MOST:
-        raise AutoDDLError(
-            f"memory: got {shown(text, 150)}; allowed are sizes > 0, up to 1 EiB, such as '16GiB', "
-            "'500MB' or 16e9 (bytes)"
-        )
-    return int(size)
 
 
 def _is_number(value: Any) -> bool:

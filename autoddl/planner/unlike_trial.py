@@ -1,116 +1,46 @@
 """Candidates whose stages are parts of any size, mesh and kind of devices.
 
 For every class of parts (part_classes.py) one exact search finds the states of all tensors, under the
-prices of a step on such devices. What each unit of the model takes on each class, and what goes between
-two of them, makes a chain; its fastest cut into parts that the cluster has is found exactly
-(perfmodel.pipeline.placed_cut). The same cut with the least that any states take bounds the step, in its
-closed form, of every cut between modules, placement and state.
+prices of a step on such devices; unlike_cuts.py finds the fastest cut into parts that the cluster has.
+The same cut with the least that any states take bounds the step, in its closed form, of every cut between
+modules, placement and state.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cache, cached_property
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from autoddl.engine.limits import ONEFLOW_LIMITS
-from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
-from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, PartGraph, PlacedCut, place
+from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
 from autoddl.planner.candidate_plans import Candidate, counts, divisors
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links, Ranks
-from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import Memories, Staged
-from autoddl.planner.costs.unit_costs import UnitCosts, Units, crossing_s
+from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.part_classes import PartClass, Pools, part_classes
 from autoddl.planner.race import Contender, Solution
-from autoddl.planner.request import ANY, AUTO, Request
+from autoddl.planner.request import ANY, EQUAL, Request
+from autoddl.planner.unlike_cuts import ClassCosts, UnlikeCuts, cut_places, sums
 from autoddl.sbp.program import Program
-from autoddl.sbp.program.blocks import submodule_path
-from autoddl.sbp.program.forward_positions import Positions, positions
-from autoddl.search.baselines import assignments
-from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.reductions.pipeline_objective import repeated
-from autoddl.search.result import SearchOptions, SearchResult
-from autoddl.search.solvers.named import SOLVERS
-
-Floats = npt.NDArray[np.float64]
-
-ROUGH_GAP = 0.01  # of the searches for states; the cut decides by more
-CLOSE = 1e-3  # of cuts by their closed form, from which simulated steps are off by far more
-ROUNDS = 4  # cuts until the whole memory fits
-MOST_STAGES = 64  # the graph of parts grows with it
-
-
-class ClassCosts:
-    """A class of parts: its problem, the states found for it, and what they take by unit.
-
-    `parts` is how many of its size the cluster has: what one of so many equal stages does is what the
-    search weighs (pipeline_objective.py). `count` are the micro-batches.
-    """
-
-    def __init__(
-        self, request: Request, one: PartClass, micro: Program, parts: int, count: int
-    ) -> None:
-        self.request, self.one, self.micro_batches = request, one, count
-        self.problem: CostNetwork = request.problem(one.mesh, micro, one.kinds)
-        self.parts = parts
-        self.limit = request.limit_of(one.kinds)
-
-    @cached_property
-    def least_s(self) -> Floats:
-        """Return by unit the least seconds that ops take, in whatever states, forward and backward."""
-        variables, program = self.problem.variables, self.problem.program
-        found = positions(program)
-        least = np.array([domain.compute_s.min() for domain in variables.domains])[variables.domain]
-        seconds = np.zeros(found.count)
-        for op, own in zip(variables.op.tolist(), least.tolist(), strict=True):
-            if op >= 0 and program.ops[op].phase != "optimizer":
-                seconds[found.op[program.ops[op].name]] += own
-        return seconds
-
-    def search(self, seconds: float) -> None:
-        """Search the states of all tensors."""
-        request = self.request
-        weighted = repeated(self.problem, self.parts, self.micro_batches)
-        self.result: SearchResult = SOLVERS[request.search](
-            weighted,
-            SearchOptions(
-                budget=seconds, stop_gap=max(request.stop_gap, ROUGH_GAP), seed=request.seed,
-                memory_bytes=None, starts=list(assignments(weighted).values()),
-            ),
-        )  # fmt: skip
-
-    @cached_property
-    def assigned(self) -> Assigned:
-        """Return the states that the search found."""
-        return Assigned(self.problem, self.result.assignment)
-
-    def costs(self, found: Positions, links: Links) -> UnitCosts:
-        """Return what they take by unit."""
-        size = self.one.mesh.size
-        part = StagePart(self.assigned, tuple(range(size)))
-        return UnitCosts(Staged([part], found, (), self.micro_batches, links), found)
+from autoddl.sbp.program.forward_positions import positions
 
 
 class UnlikeTrial(Contender):
-    """A number of micro-batches, to be searched for parts of any class."""
+    """A number of micro-batches, to be searched for pipelines on these `parts` of some classes."""
 
     share, least_s = 1 / 3, 0.5
 
     def __init__(
-        self, request: Request, count: int, micro: Callable[[int], Program], stages: int | None
-    ) -> None:
-        """Plan so many micro-batches; with `stages` for as many equal parts, else for any."""
-        self.request, self.micro, self.stages = request, micro, stages
-        self.candidate = Candidate(stages or 0, count, request.whole_mesh)
+        self, request: Request, count: int, micro: Callable[[int], Program],
+        classes: Sequence[PartClass], parts: PlacedParts, stages: int = 0,
+    ) -> None:  # fmt: skip
+        """Plan so many micro-batches; `stages` is their number, where it is fixed."""
+        self.request, self.micro = request, micro
+        self.classes, self.parts = classes, parts.keeping(count)
+        self.candidate = Candidate(stages, count, request.whole_mesh)
 
     def turn(self) -> tuple[float, ...]:
         """Return its place: many micro-batches first, which wait least for the first and the last."""
@@ -119,27 +49,13 @@ class UnlikeTrial(Contender):
     def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
         """Bound all cuts, then search the states for each class of parts, and cut."""
         request, count = self.request, self.candidate.micro_batches
-        program, wanted = self.micro(count), request.stages
-        found, pools = positions(program), Pools.of(request.cluster)
-        places = cut_places(program)
-        classes = self._classes(program, pools)
-        most = min(MOST_STAGES, len(places) - 1, request.cluster.size)
-        flying = [min(count, n + 1) for n in range(most)]
-        parts = part_graph(
-            [each.one.needs for each in classes], [len(r) for r in pools.ranks], pools.per_node,
-            in_flight=flying, exactly=self.stages or (wanted if isinstance(wanted, int) else None),
-        )  # fmt: skip
-        if not parts.graph.whole.any():
-            raise AutoDDLError(
-                f"pipeline: {request.cluster} can't be parted into {self.stages or wanted} stages; give "
-                "another number, or 'auto'"
-            )
-        bound_s = self._bound_s(classes, parts, places)
+        classes, parts = self._problems(self.micro(count))
+        bound_s = _bound_s(classes, parts, count)
         yield bound_s
         for each in classes:
             each.search(seconds / len(classes))
         links = Links(request.profile, request.cluster)
-        cuts = _UnlikeCuts(classes, parts, pools, found, places, links, count)
+        cuts = UnlikeCuts(classes, parts, Pools.of(request.cluster), links, count)
         staged = cuts.best()
         self.needed_bytes = staged.memory_bytes
         if cuts.fits(staged):
@@ -151,196 +67,86 @@ class UnlikeTrial(Contender):
                 judged_s=staged.timeline.step_s,
             )
 
-    def _classes(self, program: Program, pools: Pools) -> list[ClassCosts]:
-        """Return the classes that the program can be planned for."""
-        request, found, failure = self.request, [], None
-        total = sum(map(len, pools.ranks))
-        size = total // self.stages if self.stages else None
-        most_axes = request.most_axes or ONEFLOW_LIMITS.axes
-        for one in part_classes(request.cluster, most_axes, size=size, mesh=request.mesh):
-            parts = max(1, round(total / one.mesh.size))
+    def _problems(self, program: Program) -> tuple[list[ClassCosts], PlacedParts]:
+        """Return the classes that the program can be planned for, and the graph of these.
+
+        Raises:
+            AutoDDLError: what was wrong with one that can't be done without.
+        """
+        request, found, count = self.request, positions(program), self.candidate.micro_batches
+        known: dict[int, ClassCosts] = {}
+        failure: AutoDDLError | None = None
+        for number, one in enumerate(self.classes):
+            equal = max(1, round(request.cluster.size / one.mesh.size))
             try:
-                found.append(ClassCosts(request, one, program, parts, self.candidate.micro_batches))
+                known[number] = ClassCosts(request, one, found, program, equal, count)
             except AutoDDLError as error:
                 failure = error
-        if not found:
-            raise failure or InfeasibleError(
-                f"pipeline: no parts of {request.cluster}; give no mesh"
-            )
-        return found
-
-    def _bound_s(
-        self, classes: Sequence[ClassCosts], parts: PlacedParts, places: Sequence[int]
-    ) -> float:
-        """Return a bound on the step of every cut at these places, every placement and all states."""
-        least = _sums([each.least_s for each in classes])[:, places]
-        nothing = np.zeros(least.shape)
-        limit = np.full(len(classes), NO_LIMIT)
-        links = np.zeros((len(parts.pairs), nothing.shape[1]))
-        integers = nothing.astype(np.int64)
-        chains = Chains(least, least, nothing, integers, integers, limit, links)
-        found = place(chains, parts.graph, self.candidate.micro_batches)
-        return 0.0 if found is None else found.seconds
-
-
-class _UnlikeCuts:
-    """The cuts of a program into parts of some classes, each in the states found for it."""
-
-    def __init__(
-        self, classes: Sequence[ClassCosts], parts: PlacedParts, pools: Pools, found: Positions,
-        places: Sequence[int], links: Links, micro_batches: int,
-    ) -> None:  # fmt: skip
-        self.classes, self.parts, self.pools = classes, parts, pools
-        self.found, self.places = found, list(places)
-        self.links, self.micro_batches = links, micro_batches
-        self.costs = [each.costs(found, links) for each in classes]
-        self.memories: Memories = {}
-        self._units = cache(self._all_units)
-
-    def _all_units(self, again: bool) -> list[Units]:
-        return [costs.units(again=again) for costs in self.costs]
-
-    def best(self) -> Staged:
-        """Return the fastest cut that fits into memory; where none does, that which needs least.
-
-        The fastest by its closed form comes first, then the fastest of each number of parts: in the
-        simulated step, where micro-batches wait for each other, that order may be another.
-        """
-        tried = list(self._tried(self.parts.graph, again=False))
-        again = not any(map(self.fits, tried))
-        if again:
-            tried += self._tried(self.parts.graph, again=True)
-        fitting = [staged for staged in tried if self.fits(staged)]
-        if not fitting:
-            return min(tried, key=lambda staged: staged.memory_bytes)
-        best = min(fitting, key=lambda staged: staged.timeline.step_s)
-        for number in self.parts.numbers:
-            if number == best.stages:
-                continue
-            least_s = best.timeline.step_s
-            for staged in self._tried(self.parts.of(number), again=again, below_s=least_s):
-                if staged.timeline.step_s < best.timeline.step_s and self.fits(staged):
-                    best = staged
-        return best
-
-    def fits(self, staged: Staged) -> bool:
-        """Tell whether each stage fits into its devices."""
-        limits = {each.assigned: each.limit for each in self.classes}
-        return all(
-            limit is None or memory.total <= limit
-            for part, memory in zip(staged.parts, staged.memory, strict=True)
-            for limit in (limits[part.assigned],)
-        )
-
-    def _tried(
-        self, graph: PartGraph, *, again: bool, below_s: float = math.inf
-    ) -> Iterator[Staged]:
-        """Yield cuts until one fits, or none is faster; with `again` they make forward results again."""
-        units = self._units(again)
-        limits = [NO_LIMIT if each.limit is None else each.limit for each in self.classes]
-        for _ in range(ROUNDS):
-            cut = self._placed(units, limits, graph)
-            if cut is None and below_s == math.inf:  # what all need without limits is told
-                limits = [NO_LIMIT] * len(limits)
-                cut = self._placed(units, limits, graph)
-                assert cut is not None
-                yield self._staged(cut, again=again)
-                return
-            if cut is None or cut.seconds >= below_s:
-                return
-            staged = self._staged(cut, again=again)
-            yield staged
-            if self.fits(staged):
-                yield from self._more_in_flight(staged)
-                return
-            for number, memory in zip(cut.kinds, staged.memory, strict=True):
-                own = self.classes[number].limit
-                if own is not None and memory.total > own:
-                    limits[number] = min(limits[number], int(limits[number] * own / memory.total))
-
-    def _placed(
-        self, units: Sequence[Units], limits: Sequence[int], graph: PartGraph
-    ) -> PlacedCut | None:
-        chains = self._chains(units, limits)
-        return place(chains, graph, self.micro_batches, tolerance=CLOSE)
-
-    def _chains(self, units: Sequence[Units], limits: Sequence[int]) -> Chains:
-        seconds, once, waiting, held, active = (
-            _sums(rows)[:, self.places] for rows in zip(*units, strict=True)
-        )
-        return Chains(
-            seconds + waiting, seconds, once, held, active, np.array(limits), self._transfers
-        )
-
-    @cached_property
-    def _transfers(self) -> Floats:
-        """Return by pair of classes and place the seconds of what goes between them."""
-        ends = dict(self._ends())
-        rows = []
-        for number, pair in enumerate(self.parts.pairs):
-            before, behind = self.costs[pair.before], self.costs[pair.behind]
-            row = crossing_s(before, behind, self.links, ends[number])
-            rows.append(np.concatenate(([np.inf], row, [np.inf])))
-        return np.array(rows).reshape(len(rows), self.found.count + 1)[:, self.places]
-
-    def _ends(self) -> Iterator[tuple[int, tuple[Ranks, Ranks]]]:
-        """Yield for every pair of classes ranks of two parts that follow each other so."""
-        graph = self.parts.graph
-        made = {int(head): edge for edge, head in enumerate(graph.head.tolist())}
-        for edge, link in enumerate(graph.link.tolist()):
-            if link >= 0:
-                behind = made[int(graph.tail[edge])]
-                yield link, (self._ranks(edge), self._ranks(behind))
-
-    def _ranks(self, edge: int) -> Ranks:
-        return self.pools.taken(self.parts.begin[edge], self.parts.end[edge])
-
-    def _more_in_flight(self, staged: Staged) -> Iterator[Staged]:
-        """Yield the cut with more micro-batches in flight, where that is faster on slow links and fits.
-
-        Too many are slower: a stage's micro-batches take turns, so that the first comes late.
-        """
-        count = self.micro_batches
-        tried = {tuple(min(count, n + more) for n in staged.in_flight) for more in (1, 2)}
-        for flying in sorted({*tried, staged.flying} - {staged.in_flight}):
-            other = staged.with_in_flight(flying)
-            if other.timeline.step_s < staged.timeline.step_s and self.fits(other):
-                yield other
-
-    def _staged(self, cut: PlacedCut, *, again: bool) -> Staged:
-        parts = [
-            StagePart(self.classes[kind].assigned, self._ranks(edge))
-            for kind, edge in zip(cut.kinds, cut.edges, strict=True)
-        ]
-        return Staged(
-            parts, self.found, [self.places[n] for n in cut.bounds[1:-1]], self.micro_batches, self.links,
-            recomputed=range(len(parts) - 1) if again else (), memories=self.memories,
-        )  # fmt: skip
+        if failure is None:
+            return list(known.values()), self.parts
+        parts = self.parts.only(list(known))
+        if not parts.reached:
+            raise failure
+        return list(known.values()), parts
 
 
 def unlike_trials(request: Request, micro: Callable[[int], Program]) -> Iterator[UnlikeTrial]:
-    """Yield what may be tried: numbers of micro-batches, and of stages where these are equal."""
-    for count in counts(request):
-        if request.parts == ANY:
-            yield UnlikeTrial(request, count, micro, None)
-            continue
-        for stages in divisors(request.cluster.size):
-            if request.stages in (AUTO, None, stages):
-                yield UnlikeTrial(request, count, micro, stages)
+    """Yield what may be tried: numbers of micro-batches, and of stages where these are equal.
 
+    Parts of any size are not tried where there are too many ways to place them, unless asked for.
 
-def _sums(rows: Sequence[Any]) -> Any:
-    """Return the sums over the first units, by class."""
-    table = np.array(rows)
-    nothing = np.zeros((len(table), 1), dtype=table.dtype)
-    return np.concatenate([nothing, np.cumsum(table, axis=1)], axis=1)
-
-
-def cut_places(program: Program) -> list[int]:
-    """Return the positions at which a module of a layer begins, or one outside of layers; and both ends.
-
-    Within such a module more goes from op to op than between them.
+    Raises:
+        AutoDDLError: there are no such stages, or too many ways.
     """
-    paths = [submodule_path(op.module) for op in program.ops if op.phase == "forward"]
-    inner = [place for place, (a, b) in enumerate(pairwise(paths), 1) if a != b]
-    return [0, *inner, len(paths)]
+    found = list(_graphs(request))
+    if not found:
+        raise AutoDDLError(
+            f"pipeline: {request.cluster} can't be parted into {request.stages} stages; give another "
+            "number, or 'auto'"
+        )
+    for stages, classes, parts in found:
+        for count in counts(request):
+            yield UnlikeTrial(request, count, micro, classes, parts, stages)
+
+
+def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], PlacedParts]]:
+    """Yield numbers of equal stages, or 0 for any, with the classes of their parts, and their graph."""
+    pools = Pools.of(request.cluster)
+    devices = request.cluster.size
+    most = min(devices, len(cut_places(request.program)) - 1)
+    known = list(part_classes(request.cluster, request.most_axes or ONEFLOW_LIMITS.axes))
+
+    def graph_of(classes: Sequence[PartClass]) -> PlacedParts:
+        sizes = [len(ranks) for ranks in pools.ranks]
+        parts = part_graph([one.needs for one in classes], sizes, pools.per_node, most)
+        return parts.of(request.stages) if isinstance(request.stages, int) else parts
+
+    if request.parts != EQUAL:
+        try:
+            parts = graph_of(known)
+        except AutoDDLError:
+            if request.parts == ANY:
+                raise
+        else:
+            if parts.graph.whole.any():
+                yield 0, known, parts
+            return
+    for stages in divisors(devices):
+        classes = [one for one in known if one.mesh.size * stages == devices]
+        with suppress(AutoDDLError):  # too many ways for stages of so few devices
+            parts = graph_of(classes)
+            if parts.graph.whole.any():
+                yield stages, classes, parts
+
+
+def _bound_s(classes: Sequence[ClassCosts], parts: PlacedParts, micro_batches: int) -> float:
+    """Return a bound on the step of every cut between modules, every placement and all states."""
+    places = cut_places(classes[0].problem.program)
+    least = sums([each.least_s for each in classes])[:, places]
+    nothing = np.zeros(least.shape)
+    limit = np.full(len(classes), NO_LIMIT)
+    links = np.zeros((len(parts.pairs), nothing.shape[1]))
+    integers = nothing.astype(np.int64)
+    chains = Chains(least, least, nothing, integers, integers, limit, links)
+    found = place(chains, parts.graph, micro_batches)
+    return 0.0 if found is None else found.seconds

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -20,8 +21,10 @@ from msgspec import structs
 
 import autoddl
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.pipeline.pipeline_timeline import simulate
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Device, Kernel
+from autoddl.plan.value import PlanValue, pipeline_step
 from autoddl.planner import request
 from autoddl.planner.candidate_plans import pipelines
 from autoddl.planner.costs.assigned import Assigned
@@ -39,11 +42,11 @@ from experiments.lib import cli, frames
 from experiments.lib.frames import Row
 from experiments.lib.programs import captured
 
-BAR = 1.1
+BAR = 1.1  # of the step in OneFlow's schedule; beside it stand the closed form and strict 1F1B
 WEIGHTS = {"all V100": 0.0, "all T4": 1.0, "the average": 0.25}  # of T4 in the belief
 COLUMNS: frames.Formats = {
     "plan": "{}", "stages": "{}", "micro-batches": "{}", "believed s": "{:.3f}", "step s": "{:.3f}",
-    "knowing gains": "{:.2f}",
+    "knowing gains": "{:.2f}", "closed form s": "{:.3f}", "1F1B s": "{:.3f}",
 }  # fmt: skip
 
 
@@ -61,6 +64,7 @@ def command(seconds: float, folder: Path) -> int:
     ours = {
         "plan": "knows the kinds", "stages": len(plan.parts), "micro-batches": plan.micro_batches,
         "believed s": plan.estimate.step_s, "step s": plan.estimate.step_s, "knowing gains": 1.0,
+        "closed form s": plan.search.lower_bound_s / (1 - plan.search.gap), "1F1B s": in_1f1b(plan),
     }  # fmt: skip
     rows: list[Row] = [ours]
     for name, weight in WEIGHTS.items():
@@ -97,14 +101,24 @@ def blind(program: Program, known: Profile, weight: float, seconds: float) -> It
         trial = PipelineTrial(asked, one, micro, 1)
         try:
             *_, last = trial.search(seconds, rough=True)
-        except (AutoDDLError, ValueError):
+        except AutoDDLError:  # no such mesh or micro-batches
             continue
         if isinstance(last, Solution) and isinstance(last.found, Staged):
             real = on_devices(last.found, truth, micro(one.micro_batches))
             yield {
                 "stages": one.stages, "micro-batches": one.micro_batches,
                 "believed s": last.judged_s, "step s": real.timeline.step_s,
+                "closed form s": real.bounded_s,
+                "1F1B s": simulate(replace(real.step, schedule="1f1b")).step_s,
             }  # fmt: skip
+
+
+def in_1f1b(plan: PlanValue) -> float:
+    """Return the seconds of a plan's step under strict 1F1B."""
+    works = [part.work for part in plan.parts if part.work is not None]
+    flying = [part.in_flight for part in plan.parts]
+    step = pipeline_step(works, plan.micro_batches, plan.transfers, flying)
+    return simulate(replace(step, schedule="1f1b")).step_s
 
 
 def on_devices(found: Staged, truth: Request, micro: Program) -> Staged:

@@ -25,7 +25,8 @@ from autoddl.planner.candidate_plans import Candidate, stage_cluster
 from autoddl.planner.costs.cut import cut_into_stages
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.planner.request import Request, parse_bytes
+from autoddl.planner.memory_limits import parse_bytes
+from autoddl.planner.request import Request
 from autoddl.sbp.mesh import Cluster, Level
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch

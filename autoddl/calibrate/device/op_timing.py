@@ -139,9 +139,9 @@ def profile_with(
     command = f"python -m autoddl fit-device --nproc-per-node {settings.ranks}"
     command += " --quick" * settings.quick
     if into is not None:
-        return structs.replace(
-            into, devices={ALIKE: device}, source=f"{into.source}; device: {command}"
-        )
+        (kind,) = into.devices
+        source = f"{into.source}; device: {command}"
+        return structs.replace(into, devices={kind: device}, source=source)
     return Profile(
         name=name,
         source=f"measured with {command}",

@@ -27,6 +27,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration.kernel_fits import Timed
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Link
+from tests.support.clusters import of_two_kinds
 
 ONEFLOW = engines.load("oneflow")
 OPS = [
@@ -80,6 +81,16 @@ def test_into_replaces_the_device_only(settings: list[OpSettings]) -> None:
     assert loaded.source == "here; device: python -m autoddl fit-device --nproc-per-node 2"
     assert replace(loaded, devices=network.devices, source="here") == network
     assert not Path("device.json").exists()
+
+
+def test_a_profile_of_several_kinds_is_left_alone(
+    settings: list[OpSettings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_two_kinds(profiles.load("cpu-loopback")).save("network.json")
+    before = Path("network.json").read_bytes()
+    assert main(["fit-device", "--nproc-per-node", "2", "--into", "network.json"]) == 2
+    assert "a profile of kinds fast, slow" in capsys.readouterr().err
+    assert Path("network.json").read_bytes() == before and not settings
 
 
 def test_json_alone_writes_no_file(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -12,7 +12,17 @@ import autoddl
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
+from autoddl.planner import request
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.stage_links import Links
+from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.unlike_trial import unlike_trials
+from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program.blocks import layer_path
+from autoddl.sbp.program.forward_positions import positions
+from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.baselines import assignments
+from autoddl.search.network.builder import build
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import transformer
 
@@ -81,16 +91,42 @@ def test_each_kind_has_its_own_memory() -> None:
     free = planned(pipeline=2, micro_batches=4)
     need = {part.ranks[0] // 2: part.memory_bytes for part in free.parts}
     limit = int(0.8 * need[1])
-    plan = planned(pipeline=2, micro_batches=4, **{"memory": FrozenDict(slow=limit)})
+    plan = autoddl.optimize(
+        PROGRAM, cluster="1*fastx2 + 1*slowx2", profile=KINDS, pipeline=2, micro_batches=4,
+        memory={"slow": limit},
+    )  # fmt: skip
     held = {part.ranks[0] // 2: part.memory_bytes for part in plan.parts}
     assert held[1] <= limit < need[1]
 
 
-class FrozenDict(dict):  # type: ignore[type-arg]
-    """A dict that calls can be remembered by."""
+def test_where_parts_can_be_placed_in_too_many_ways_stages_are_equal() -> None:
+    """Of 8 nodes of 8 devices there are over a million ways; asked for, that is told."""
+    read = partial(request.read, PROGRAM, cluster="4*fastx8 + 4*slowx8", profile=KINDS)
+    found = list(unlike_trials(read(), partial(micro_batch, PROGRAM)))
+    assert {trial.candidate.stages for trial in found} == {
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+    }  # modules are too few for 64
+    with pytest.raises(AutoDDLError, match=r"ways to place parts .*; plan with parts='equal'"):
+        list(unlike_trials(read(parts="any"), partial(micro_batch, PROGRAM)))
 
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(sorted(self.items())))
+
+def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
+    program = micro_batch(PROGRAM, 4)
+    problem = build(program, Mesh.parse("1"), cluster(), any_batch=True)
+    assigned = Assigned(problem, assignments(problem)["data parallel"])
+    links, found = Links(cluster(), Cluster.parse("3")), positions(program)
+    cut = partial(Staged.equal, assigned, found, (found.count // 3, found.count // 2), 4, links)
+    strict, more = cut(), cut(in_flight=(4, 4, 2))
+    assert strict.timeline.step_s > 0 and strict.memory  # computed before
+    changed = strict.with_in_flight((4, 4, 2))
+    assert changed.timeline == more.timeline != strict.timeline
+    assert changed.memory == more.memory != strict.memory
+    assert changed.flying == more.flying and strict.in_flight == (3, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +137,13 @@ class FrozenDict(dict):  # type: ignore[type-arg]
         ({"cluster": "1*fastx2 + 1*slowx2", "pipeline": 5}, "can't be parted into 5 stages"),
         ({"cluster": "1*fastx2 + 1*slowx2", "memory": {"a100": "1GB"}}, "memory of kind 'a100'"),
         ({"cluster": "1*fastx2 + 1*slowx2", "memory": {"slow": "much"}}, "memory: got 'much'"),
-        ({"cluster": "1*fastx2 + 1*slowx2", "memory": "1KB", "pipeline": 2}, "no plan fits"),
+        (
+            {"cluster": "1*fastx2 + 1*slowx2", "memory": "1KB", "pipeline": 2},
+            "needs least, stages of any",
+        ),
         ({"cluster": "1*fastx2 + 1*slowx2", "parts": "some"}, "parts: got 'some'; allowed are"),
+        ({"cluster": "1*fastx2 + 1*slowx2", "mesh": "2"}, "mesh: got 2 with cluster 1*fast"),
+        ({"mesh": "2", "parts": "any"}, "mesh: got 2 with parts='any', where each part has a mesh"),
     ],
 )
 def test_one_line_for_bad_input(options: dict[str, Any], words: str) -> None:

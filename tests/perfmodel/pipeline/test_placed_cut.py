@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
 
@@ -76,15 +77,20 @@ def chains(case: Case, parts: PlacedParts, limits: list[int]) -> Chains:
     )  # fmt: skip
 
 
+def graph_of(case: Case) -> PlacedParts:
+    parts = part_graph(case.needs, case.pools, case.per_node, MOST)
+    return parts.keeping(case.micro_batches)
+
+
 def filled(case: Case, kinds: tuple[int, ...]) -> list[bool] | None:
-    """Fill the pools from the last part on; tell which neighbours share a node, None if devices lack."""
+    """Fill the pools from the last part on; tell which neighbours share a node; None: it can't be."""
     used, near, behind = [0] * len(case.pools), [], None
     for kind in reversed(kinds):
         mine = []
         for pool, need in enumerate(case.needs[kind]):
             free = (-used[pool]) % case.per_node
-            if need > free:
-                used[pool] += free
+            if need > free > 0:
+                return None  # devices would be left in the node
             mine += [(pool, (used[pool] + n) // case.per_node) for n in range(need)]
             used[pool] += need
         if any(u > size for u, size in zip(used, case.pools, strict=True)):
@@ -96,13 +102,13 @@ def filled(case: Case, kinds: tuple[int, ...]) -> list[bool] | None:
     return near[::-1]
 
 
-def brute_force(case: Case, limits: list[int], *, leave: bool) -> float:
+def brute_force(case: Case, limits: list[int]) -> float:
     units, best = case.last.shape[1], math.inf
     for count in range(1, min(MOST, units) + 1):
         for kinds in itertools.product(range(len(case.needs)), repeat=count):
             near = filled(case, kinds)
             taken = [sum(case.needs[k][p] for k in kinds) for p in range(len(case.pools))]
-            if near is None or not (leave or taken == list(case.pools)):
+            if near is None or taken != list(case.pools):
                 continue
             for inner in itertools.combinations(range(1, units), count - 1):
                 best = min(best, step_s(case, kinds, near, (0, *inner, units), limits))
@@ -130,14 +136,13 @@ def step_s(
 
 @pytest.mark.parametrize("seed", range(RANDOM))
 def test_equals_brute_force(seed: int) -> None:
-    """Cuts, classes and their order, with limits on memory or none, all devices used or some left."""
-    case, leave = random_case(seed), bool(seed // 2 % 2)
-    flying = [min(case.micro_batches, n + 1) for n in range(MOST)]
-    parts = part_graph(case.needs, case.pools, case.per_node, in_flight=flying, leave=leave)
+    """Cuts, classes and their order, with limits on memory or none."""
+    case = random_case(seed)
+    parts = graph_of(case)
     rng = np.random.default_rng(seed)
     total = (case.held + 2 * case.active).sum(axis=1)
     for limits in ([NO_LIMIT] * len(case.needs), [int(t * rng.uniform(0.3, 1.0)) for t in total]):
-        expected = brute_force(case, limits, leave=leave)
+        expected = brute_force(case, limits)
         found = place(chains(case, parts, limits), parts.graph, case.micro_batches)
         if found is None:
             assert expected == math.inf
@@ -154,8 +159,7 @@ def test_the_cases_are_of_all_sorts() -> None:
     several = nodes = none = 0
     for seed in range(RANDOM):
         case = random_case(seed)
-        flying = [min(case.micro_batches, n + 1) for n in range(MOST)]
-        parts = part_graph(case.needs, case.pools, case.per_node, in_flight=flying)
+        parts = graph_of(case)
         found = place(
             chains(case, parts, [NO_LIMIT] * len(case.needs)), parts.graph, case.micro_batches
         )
@@ -182,7 +186,52 @@ def test_the_example_of_the_module() -> None:
         1,
         4,
     )
-    parts = part_graph(case.needs, case.pools, 1, in_flight=[1, 2])
+    parts = graph_of(case)
     found = place(chains(case, parts, [NO_LIMIT] * 2), parts.graph, 4)
     assert found is not None
     assert (found.bounds, found.kinds, found.seconds) == ((0, 3, 4), (1, 0), 14.0)
+
+
+@pytest.mark.parametrize("seed", range(0, RANDOM, 10))
+def test_the_best_of_each_number_of_parts_is_the_best_of_all(seed: int) -> None:
+    case = random_case(seed)
+    parts, free = graph_of(case), [NO_LIMIT] * len(case.needs)
+    best = place(chains(case, parts, free), parts.graph, case.micro_batches)
+    each = [
+        place(chains(case, parts, free), parts.of(number).graph, case.micro_batches)
+        for number in parts.numbers
+    ]
+    found = {cut.seconds: len(cut.kinds) for cut in each if cut is not None}
+    assert (best is None) == (not found)
+    if best is not None:
+        assert min(found) == pytest.approx(best.seconds, rel=1e-9)
+        assert set(found.values()) <= set(parts.numbers)
+
+
+@pytest.mark.parametrize("seed", range(0, RANDOM, 10))
+def test_a_class_that_is_left_out_is_on_no_stage(seed: int) -> None:
+    """The best without it is that of brute force with no room in it."""
+    case = random_case(seed)
+    kept = list(range(1, len(case.needs)))[::-1]
+    parts = graph_of(case).only(kept)
+    tables = (table[kept] for table in case[:5])
+    sent = {
+        (kept.index(a), kept.index(b), near): row
+        for (a, b, near), row in case.sent.items()
+        if a in kept and b in kept
+    }
+    fewer, free = Case(*tables, sent, *case[6:]), [NO_LIMIT] * len(kept)
+    found = place(chains(fewer, parts, free), parts.graph, case.micro_batches)
+    expected = brute_force(case, [-1, *free])
+    assert (found is not None) <= parts.reached
+    assert (math.inf if found is None else found.seconds) == pytest.approx(expected, rel=1e-9)
+
+
+def test_too_many_ways_are_told_in_one_line() -> None:
+    with pytest.raises(
+        AutoDDLError, match="ways to place parts of 8 classes on 512 devices"
+    ) as said:
+        part_graph(
+            [(n, 0) for n in (1, 2, 4, 8)] + [(0, n) for n in (1, 2, 4, 8)], (256, 256), 8, 64
+        )
+    assert "parts='equal'" in str(said.value) and "\n" not in str(said.value)

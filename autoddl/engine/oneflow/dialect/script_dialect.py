@@ -103,7 +103,7 @@ def _step(content: ScriptContent) -> list[str]:
     return [
         functions_of("autoddl.perfmodel.pipeline.one_f_one_b", "one_f_one_b"),
         functions_of("autoddl.codegen.rendezvous", "rendezvous_order"),
-        functions_of("autoddl.sbp.transfer_boxes", "transfer_boxes"),
+        functions_of("autoddl.codegen.transfer_boxes", "transfer_boxes"),
         functions_of("staged_model", "boxes", "inside", "routes"),
         script_tables.orders(content.stages),
         functions_of("staged_model", "whole_where_partial", "move", "exchange"),

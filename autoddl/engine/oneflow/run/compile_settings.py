@@ -42,6 +42,6 @@ def compiling(plan: PlanValue, graph: flow.nn.Graph) -> Iterator[None]:
 
 
 def _can_be_chained(plan: PlanValue) -> bool:
-    """Tell whether the chain of each stage can be joined with the next: of as many devices, or from one."""
+    """Tell whether the chain of each stage can be joined with the next one's."""
     sizes = [part.mesh.size for part in plan.parts]
     return all(size in (1, behind) for size, behind in pairwise(sizes))

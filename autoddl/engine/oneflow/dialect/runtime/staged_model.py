@@ -10,7 +10,7 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.codegen.rendezvous import rendezvous_order
-from autoddl.sbp.transfer_boxes import transfer_boxes
+from autoddl.codegen.transfer_boxes import transfer_boxes
 
 B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split
 DEVICE = "cpu"

@@ -13,16 +13,6 @@ Generated scripts carry the source of `transfer_boxes`: it has to be plain Pytho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
-from autoddl.sbp.shards import shard_slices
-from autoddl.sbp.state import NdSbp
-
-Box = tuple[tuple[int, int], ...]
-"""Where a part of a tensor starts and stops, for each dim."""
-
 
 def transfer_boxes(
     sources: list[tuple[tuple[int, int], ...]], targets: list[tuple[tuple[int, int], ...]]
@@ -41,12 +31,3 @@ def transfer_boxes(
                 source = target if target in places else places[target % len(places)]
                 found.append((source, target, part))
     return found
-
-
-def boxes(shape: Sequence[int], state: NdSbp, mesh: Sequence[int]) -> list[Box]:
-    """Return the box of each device of a mesh, in row-major order; a summand is as large as the sum."""
-    places = (tuple(map(int, place)) for place in np.ndindex(*mesh))
-    return [
-        tuple([(s.start, s.stop) for s in shard_slices(shape, state, mesh, place)])
-        for place in places
-    ]
