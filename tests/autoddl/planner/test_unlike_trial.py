@@ -103,14 +103,8 @@ def test_where_parts_can_be_placed_in_too_many_ways_stages_are_equal() -> None:
     """Of 8 nodes of 8 devices there are over a million ways; asked for, that is told."""
     read = partial(request.read, PROGRAM, cluster="4*fastx8 + 4*slowx8", profile=KINDS)
     found = list(unlike_trials(read(), partial(micro_batch, PROGRAM)))
-    assert {trial.candidate.stages for trial in found} == {
-        1,
-        2,
-        4,
-        8,
-        16,
-        32,
-    }  # modules are too few for 64
+    stages = {trial.candidate.stages for trial in found}
+    assert stages == {1, 2, 4, 8, 16, 32}  # there are not modules enough for 64
     with pytest.raises(AutoDDLError, match=r"ways to place parts .*; plan with parts='equal'"):
         list(unlike_trials(read(parts="any"), partial(micro_batch, PROGRAM)))
 
