@@ -25,8 +25,11 @@ _CHECK_S = 1.5
 @click.command(context_settings={"allow_interspersed_args": False}, help=__doc__)
 @click.option("--nodes", type=int, help="nodes, each a network namespace")
 @click.option("--ranks", type=int, help="ranks on each node")
-@click.option("--rate", help="of each node's link in each direction, as 500mbit or 2gbit")
+@click.option(
+    "--rate", help="of each node's link in each direction, as 500mbit or 2gbit; or 2gbit,500mbit"
+)
 @click.option("--burst", help="what an idle link passes at once, as 32kb")
+@click.option("--cpu", help="of each node the share of a core for each of its ranks, as 0.6,0.3")
 @click.option("--timeout", type=float, help="end all ranks after so many seconds")
 @click.option("--log-dir", type=click.Path(path_type=Path), help="keep each rank's output here")
 @click.option(
@@ -62,7 +65,7 @@ def check() -> int:
     """Make two nodes, stream both ways at once and print the rate; return 1 if it is off by 15 %."""
     with Testbed(nodes=2, ranks=1, rate=_CHECK_RATE) as bed:
         rate = payload_bit_s(bed, _CHECK_S)
-        wanted = bed.spec.rate_bit_s
+        (wanted, _) = bed.spec.rates_bit_s
     print(
         f"testbed: 2 network namespaces, links of {_CHECK_RATE}: "
         f"measured {rate / 1e6:.0f} Mbit/s both ways at once"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import NoReturn
 from autoddl.launch import launcher, ports
 from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult
 from autoddl.launch.signals import caught_signals
-from experiments.testbed import network
+from experiments.testbed import network, quotas
 from experiments.testbed.spec import TestbedError, TestbedSpec
 
 
@@ -32,9 +33,14 @@ class _AllNodes(LaunchJob):
     def described(self, local_rank: int) -> str:
         return f"{super().described(local_rank)} on node {self._node(local_rank)[0]}"
 
+    def core(self, local_rank: int) -> int | None:
+        assert self.bed is not None
+        cores = self.bed.cores
+        return cores[local_rank] if cores else super().core(local_rank)
+
     def argv(self, local_rank: int) -> list[str]:
         assert self.bed is not None
-        return self.bed.inside(self._node(local_rank)[0], super().argv(local_rank))
+        return self.bed.of_rank(*self._node(local_rank), super().argv(local_rank))
 
     def environment(self, local_rank: int, outer: Mapping[str, str]) -> dict[str, str]:
         own = {"LOCAL_RANK": str(self._node(local_rank)[1])}
@@ -50,21 +56,34 @@ class Testbed:
     Args:
         nodes: how many; each has one link to a switch that joins them.
         ranks: on each node.
-        rate: of each link in each direction, such as "500mbit", or bit/s.
+        rate: of each link in each direction, such as "500mbit", or bit/s; "200mbit,50mbit" of two.
         burst: what a link passes at once after it has been idle, such as "32kb", or bytes; by
             default the least that reaches the rate.
+        cpu: of each node the share of a core that each of its ranks gets, as "0.6,0.3"; one for all.
 
     Raises:
-        TestbedError: a value is out of range, or this process may not make namespaces.
+        TestbedError: a value is out of range, or this process may not make namespaces, or no shares.
     """
 
     __test__ = False
 
     def __init__(
-        self, *, nodes: int, ranks: int, rate: str | float, burst: str | int | None = None
+        self,
+        *,
+        nodes: int,
+        ranks: int,
+        rate: str | float,
+        burst: str | int | None = None,
+        cpu: str | Sequence[float] | None = None,
     ) -> None:
-        self.spec = TestbedSpec.parse(nodes=nodes, ranks=ranks, rate=rate, burst=burst)
+        self.spec = TestbedSpec.parse(nodes=nodes, ranks=ranks, rate=rate, burst=burst, cpu=cpu)
+        self.cores: tuple[int, ...] = ()
+        """Of each rank, where ranks have shares of cores."""
+        if self.spec.cpu:
+            usable = sorted(os.sched_getaffinity(0))
+            self.cores = tuple(usable[core] for core in self.spec.packed(len(usable)))
         self._network: network.Namespaces | None = None
+        self._quotas: quotas.Quotas | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Testbed:
@@ -72,8 +91,11 @@ class Testbed:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_signals_raise())
             network.clean()
+            quotas.clean()
             self._network = network.create(self.spec)
             stack.callback(self._delete)
+            if self.spec.cpu:
+                self._quotas = quotas.create(self._shares(self._network.nodes))
             self._stack = stack.pop_all()
         return self
 
@@ -85,14 +107,42 @@ class Testbed:
         with caught_signals() as caught:
             network.delete(self._network)
             self._network = None
+            if self._quotas is not None:
+                self._quotas.delete()
+                self._quotas = None
         if caught:
             signal.raise_signal(caught[0])
 
+    def _shares(self, names: Sequence[str]) -> dict[str, float]:
+        """Give the share of each control group: one for each rank, and for what `inside` runs."""
+        shares = dict[str, float]()
+        for name, share in zip(names, self.spec.cpu, strict=True):
+            shares[name] = share * self.spec.ranks
+            shares |= {f"{name}r{rank}": share for rank in range(self.spec.ranks)}
+        return shares
+
     def inside(self, node: int, command: Sequence[str]) -> list[str]:
-        """Give the command line that runs any ``command`` on a node, from 0."""
+        """Give the command line that runs any ``command`` on a node, from 0.
+
+        It has the shares of all ranks of the node together, on the cores of these.
+        """
+        if not self.cores:
+            return self._there(node, command)
+        mine = self.cores[node * self.spec.ranks :][: self.spec.ranks]
+        bound = ["taskset", "-c", ",".join(map(str, sorted(set(mine)))), *command]
+        return self._there(node, bound, "")
+
+    def of_rank(self, node: int, rank: int, command: Sequence[str]) -> list[str]:
+        """Give the command line that runs a rank's ``command`` on a node, with that rank's share."""
+        return self._there(node, command, f"r{rank}")
+
+    def _there(self, node: int, command: Sequence[str], group: str = "") -> list[str]:
         if self._network is None:
             raise TestbedError("the testbed is not there; use it inside `with Testbed(…) as bed:`")
-        return self._network.inside(node, command)
+        line = self._network.inside(node, command)
+        if self._quotas is None:
+            return line
+        return self._quotas.entering(self._network.nodes[node] + group, line)
 
     def run(
         self,

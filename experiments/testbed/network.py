@@ -106,7 +106,8 @@ def _connect(spec: TestbedSpec, network: Namespaces, node: int) -> None:
             f"link set dev {_DEVICE} up",
         ),
     )
-    shape = f"tbf rate {spec.rate_bit_s}bit burst {spec.burst_bytes}b limit {_QUEUE_BYTES}b"
+    rate, burst = spec.rates_bit_s[node], spec.bursts_bytes[node]
+    shape = f"tbf rate {rate}bit burst {burst}b limit {_QUEUE_BYTES}b"
     _batch("tc", network.switch, (f"qdisc add dev {port} root {shape}",))
     _batch("tc", name, (f"qdisc add dev {_DEVICE} root {shape}",))
     settings = (f"echo {value} > /proc/sys/net/ipv4/{key}" for key, value in _SYSCTLS.items())
@@ -120,17 +121,23 @@ def delete(network: Namespaces) -> None:
 
 def clean() -> tuple[str, ...]:
     """Remove the namespaces, and kill the processes in them, whose owner is dead; return their names."""
+    stale = orphans(_NAMES)
+    _remove(stale)
+    return stale
+
+
+def orphans(folder: Path) -> tuple[str, ...]:
+    """Return the names in a folder that are of testbeds whose owner is dead."""
     try:
-        names = sorted(path.name for path in _NAMES.iterdir())
+        names = sorted(path.name for path in folder.iterdir())
     except OSError:
         return ()
-    stale = []
+    found = []
     for name in names:
         match = _NAME.fullmatch(name)
         if match is not None and _start_time(int(match[1])) != int(match[2]):
-            stale.append(name)
-    _remove(stale)
-    return tuple(stale)
+            found.append(name)
+    return tuple(found)
 
 
 def _remove(names: Iterable[str]) -> None:

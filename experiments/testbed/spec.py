@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 from autoddl.units import BINARY_BYTES, BIT_RATES, quantity
 
 MAX_NODES = 200  # the nodes share one /24 network
@@ -19,6 +20,8 @@ _RATES = (10**6, 40 * 10**9)
 # 200 mbit to 1 gbit and 93 % of 2 gbit; half of it loses 10 % at 2 gbit.
 _BURST_S = 250e-6
 _MIN_BURST_BYTES = 10_000
+LEAST_SHARE = 0.05  # of a core: 0.5 ms in each period of 10 ms
+_ROUNDING = 1e-9
 
 
 class TestbedError(AutoDDLError):
@@ -32,7 +35,7 @@ class TestbedSpec:
     """Describe a cluster of ``nodes`` × ``ranks``; every node has one full-duplex link to a switch.
 
     Raises:
-        TestbedError: a count, the rate or the burst is out of range.
+        TestbedError: a count, a rate, a burst or a share is out of range.
     """
 
     __test__ = False
@@ -40,37 +43,58 @@ class TestbedSpec:
     nodes: int
     ranks: int
     """Ranks on each node."""
-    rate_bit_s: int
-    """Of each link and direction, headers of Ethernet, IP and TCP (0.9 %) included."""
-    burst_bytes: int
-    """What a link passes at once after it has been idle."""
+    rates_bit_s: tuple[int, ...]
+    """Of each node's link and direction, headers of Ethernet, IP and TCP (0.9 %) included."""
+    bursts_bytes: tuple[int, ...]
+    """What each link passes at once after it has been idle."""
+    cpu: tuple[float, ...] = ()
+    """Of each node the share of a core that each of its ranks has; none: as much as there is."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MAX_NODES:
             raise TestbedError(f"nodes: got {self.nodes}, allowed are 1 to {MAX_NODES}")
         if self.ranks < 1:
             raise TestbedError(f"ranks: got {self.ranks}, must be 1 or more on each node")
-        if not _RATES[0] <= self.rate_bit_s <= _RATES[1]:
-            raise TestbedError(f"rate: got {self.rate_bit_s:g} bit/s, allowed are 1mbit to 40gbit")
-        if not _FRAME_BYTES <= self.burst_bytes <= 1 << 30:
-            raise TestbedError(
-                f"burst: got {self.burst_bytes} bytes, allowed are {_FRAME_BYTES} (one frame) to 1 GiB"
-            )
+        for rate in self.rates_bit_s:
+            if not _RATES[0] <= rate <= _RATES[1]:
+                raise TestbedError(f"rate: got {rate:g} bit/s, allowed are 1mbit to 40gbit")
+        for burst in self.bursts_bytes:
+            if not _FRAME_BYTES <= burst <= 1 << 30:
+                raise TestbedError(
+                    f"burst: got {burst} bytes, allowed are {_FRAME_BYTES} (one frame) to 1 GiB"
+                )
+        for share in self.cpu:
+            if not LEAST_SHARE <= share <= 1:
+                raise TestbedError(
+                    f"cpu: got {share:g}, allowed are shares of a core from {LEAST_SHARE:g} to 1"
+                )
+        if self.cpu:
+            self.packed(len(os.sched_getaffinity(0)))
 
     @classmethod
     def parse(
-        cls, *, nodes: int, ranks: int, rate: str | float, burst: str | int | None = None
+        cls,
+        *,
+        nodes: int,
+        ranks: int,
+        rate: str | float,
+        burst: str | int | None = None,
+        cpu: str | Sequence[float] | None = None,
     ) -> TestbedSpec:
         """Make a description from ``tc``'s notation: rate "500mbit", burst "32kb" or None.
 
-        Numbers are bit/s and bytes. Without a burst it is the least that reaches the rate.
+        Numbers are bit/s and bytes. Without a burst it is the least that reaches the rate. A rate and
+        a share of a core may be given for each node: "200mbit,200mbit,50mbit", "0.6,0.6,0.3".
         """
-        rate_bit_s = _parse("rate", rate, BIT_RATES, "500mbit")
+        rates = [
+            _parse("rate", each, BIT_RATES, "500mbit") for each in _of_nodes("rate", rate, nodes)
+        ]
         if burst is None:
-            burst_bytes = max(_MIN_BURST_BYTES, math.ceil(rate_bit_s / 8 * _BURST_S))
+            bursts = [max(_MIN_BURST_BYTES, math.ceil(r / 8 * _BURST_S)) for r in rates]
         else:
-            burst_bytes = _parse("burst", burst, BINARY_BYTES, "32kb")
-        return cls(nodes, ranks, rate_bit_s, burst_bytes)
+            bursts = [_parse("burst", burst, BINARY_BYTES, "32kb")] * len(rates)
+        shares = [] if cpu is None else [_share(each) for each in _of_nodes("cpu", cpu, nodes)]
+        return cls(nodes, ranks, tuple(rates), tuple(bursts), tuple(shares))
 
     @property
     def world_size(self) -> int:
@@ -81,11 +105,55 @@ class TestbedSpec:
         """Give a node's IP address."""
         return f"10.77.0.{node + 1}"
 
+    def packed(self, cores: int) -> tuple[int, ...]:
+        """Give the core of each rank, so that no core has shares of more than itself.
+
+        The largest shares come first, each on the core of which most is left: 0.6, 0.6, 0.3, 0.3 on
+        two cores are on 0, 1, 0, 1. So no rank runs faster while another is idle.
+
+        Raises:
+            TestbedError: they don't fit.
+        """
+        shares = [self.cpu[rank // self.ranks] for rank in range(self.world_size)]
+        left, found = [1.0] * cores, [0] * len(shares)
+        for rank in sorted(range(len(shares)), key=lambda rank: -shares[rank]):
+            core = max(range(cores), key=lambda core: (left[core], -core))
+            if left[core] < shares[rank] - _ROUNDING:
+                raise TestbedError(
+                    f"cpu: got {', '.join(f'{share:g}' for share in self.cpu)} for each of {self.ranks} "
+                    f"ranks, {sum(shares):g} cores together; this machine has {cores}, and no two "
+                    "ranks' shares of one may be more than 1"
+                )
+            left[core] -= shares[rank]
+            found[rank] = core
+        return tuple(found)
+
     def __str__(self) -> str:
-        rate = f"{self.rate_bit_s / 1e6:g} Mbit/s"
-        return (
-            f"{self.nodes} nodes × {self.ranks} ranks, links of {rate}, burst {self.burst_bytes} B"
+        rates = ", ".join(dict.fromkeys(f"{rate / 1e6:g}" for rate in self.rates_bit_s))
+        bursts = ", ".join(dict.fromkeys(map(str, self.bursts_bytes)))
+        text = f"{self.nodes} nodes × {self.ranks} ranks, links of {rates} Mbit/s, burst {bursts} B"
+        return text + (f", CPU shares {', '.join(map(str, self.cpu))}" if self.cpu else "")
+
+
+def _of_nodes(what: str, got: str | float | Sequence[float], nodes: int) -> list[str | float]:
+    """Return a value for each node, of one for all or of one for each."""
+    if isinstance(got, str):
+        values: list[str | float] = [word.strip() for word in got.split(",")]
+    else:
+        values = [got] if isinstance(got, int | float) else list(got)
+    if len(values) not in (1, nodes):
+        raise TestbedError(
+            f"{what}: got {len(values)} for {nodes} nodes ({shown(got, 100)}); give one for all or "
+            "one for each"
         )
+    return values * nodes if len(values) == 1 else values
+
+
+def _share(got: str | float) -> float:
+    try:
+        return float(got)
+    except ValueError:
+        raise TestbedError(f"cpu: got {shown(got)}, allowed are shares of a core as 0.5") from None
 
 
 def _parse(what: str, got: str | float, units: Mapping[str, int], example: str) -> int:

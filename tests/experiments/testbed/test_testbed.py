@@ -16,7 +16,7 @@ import pytest
 import autoddl
 from autoddl.launch.launcher import LaunchArgumentError, LaunchError
 from experiments.lib import cli
-from experiments.testbed import Testbed, TestbedError, network
+from experiments.testbed import Testbed, TestbedError, network, quotas
 from experiments.testbed.__main__ import command as whole
 from experiments.testbed.__main__ import payload_bit_s
 
@@ -279,7 +279,7 @@ def test_rank_0_is_shown_and_all_are_kept(
 @pytest.mark.parametrize("rate", ["100mbit", "400mbit"])
 def test_links_have_their_rate_both_ways_at_once(rate: str) -> None:
     with Testbed(nodes=2, ranks=1, rate=rate) as bed:
-        wanted = bed.spec.rate_bit_s
+        (wanted, _) = bed.spec.rates_bit_s
         # other work on this machine can slow a link down for a while, never speed it up
         best = max(payload_bit_s(bed, 0.7) for _ in range(2))
     assert best == pytest.approx(wanted, rel=0.15)
@@ -305,3 +305,60 @@ def test_oneflow_ranks_meet_across_nodes(tmp_path: Path) -> None:
     with Testbed(nodes=2, ranks=1, rate="500mbit") as bed:
         result = bed.run([str(script)], timeout_s=60, check=True, stream_rank0=False)
     assert result.logs[0].endswith("added over 2\n")
+
+
+# ---- shares of cores -----------------------------------------------------------------------------
+
+BUSY = """
+import os, time
+begin, used = time.perf_counter(), time.process_time()
+while time.perf_counter() - begin < 1.0:
+    pass
+share = (time.process_time() - used) / (time.perf_counter() - begin)
+print(os.environ["RANK"], *os.sched_getaffinity(0), share)
+"""
+
+
+@namespaces
+def test_ranks_get_their_shares_of_cores(tmp_path: Path) -> None:
+    script = tmp_path / "busy.py"
+    script.write_text(BUSY)
+    shares = (0.4, 0.4, 0.2, 0.2)
+    try:
+        bed = Testbed(nodes=4, ranks=1, rate="1gbit", cpu=shares)
+        with bed:
+            result = bed.run([str(script)], timeout_s=60, check=True, stream_rank0=False)
+            alone = subprocess.run(
+                bed.inside(2, [sys.executable, str(script)]), env=os.environ | {"RANK": "2"},
+                capture_output=True, text=True, check=True, timeout=60,
+            )  # fmt: skip
+    except TestbedError as error:
+        pytest.skip(f"no CPU shares on this machine: {error}")
+    got = [[float(word) for word in log.split()] for log in (*result.logs, alone.stdout)]
+    assert [row[1] for row in got[:4]] == list(bed.cores)
+    for row, share in zip(got, (*shares, shares[2]), strict=True):
+        assert row[2] == pytest.approx(share, rel=0.15)
+    assert not any(
+        path.name.startswith("autoddl-") for path in Path("/sys/fs/cgroup/cpu").glob("*")
+    )
+
+
+def test_groups_of_both_versions_of_the_interface(tmp_path: Path) -> None:
+    first, second = tmp_path / "one", tmp_path / "two"
+    (first / "cpu").mkdir(parents=True)
+    (first / "cpu" / "cgroup.procs").touch()
+    second.mkdir()
+    (second / "cgroup.controllers").write_text("cpu memory\n")
+    quotas.create({"a": 0.3, "b": 1.0}, first)
+    quotas.create({"a": 0.3}, second)
+    assert (first / "cpu" / "a" / "cpu.cfs_quota_us").read_text() == "3000"
+    assert (first / "cpu" / "b" / "cpu.cfs_quota_us").read_text() == "10000"
+    assert (first / "cpu" / "a" / "cpu.cfs_period_us").read_text() == "10000"
+    assert (second / "a" / "cpu.max").read_text() == "3000 10000"
+    assert (second / "cgroup.subtree_control").read_text() == "+cpu"
+
+
+def test_no_controller_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(TestbedError, match="no cgroup controller for CPU shares") as error:
+        quotas.create({"a": 0.3}, tmp_path)
+    assert "leave --cpu out" in str(error.value) and "\n" not in str(error.value)
