@@ -7,6 +7,7 @@ the text: "2*a + 1*b + 1*a" is a, a, b, a.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 
 from autoddl.errors import AutoDDLError, shown
@@ -20,6 +21,11 @@ _MOST = 1 << 20  # devices
 def is_of_kinds(text: str) -> bool:
     """Tell whether a text is meant as this notation."""
     return "*" in text
+
+
+def is_kind(text: str) -> bool:
+    """Tell whether a text can name a kind."""
+    return re.fullmatch(_KIND, text) is not None
 
 
 def parse(text: str) -> tuple[tuple[str, ...], int | None]:

@@ -13,12 +13,13 @@ from rich.table import Table
 from autoddl import store
 from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for, profile_with
 from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
-from autoddl.cli.options import MEASURING, RANKS, Listed
+from autoddl.cli.options import KIND, MEASURING, RANKS, Listed
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration.kernel_fits import Timed
+from autoddl.perfmodel.profile import ALIKE
 from autoddl.perfmodel.profile_entries import Device
 from autoddl.perfmodel.roofline import names
 from autoddl.sbp.rules.registry import find
@@ -43,13 +44,14 @@ def _op_type(name: str) -> str:
     help="these op types only, as matmul,relu",
 )
 @click.option("--into", type=Path, metavar="FILE", help="profile whose device is replaced")
+@click.option("--kind", type=KIND, metavar="NAME", help="what kind this node is, of unlike ones")
 @click.option("--quick", is_flag=True, help="under a minute: fewer sizes")
 @click.option("-o", "--output", type=Path, metavar="FILE", help="profile to write: device.json")
 @click.option("--csv", type=Path, metavar="FILE", help="write every timed op, too")
 @MEASURING
 def command(
-    nproc_per_node: int, ops: tuple[str, ...], into: Path | None, quick: bool, output: Path | None,
-    csv: Path | None, as_json: bool, fresh: bool, timeout_s: float | None,
+    nproc_per_node: int, ops: tuple[str, ...], into: Path | None, kind: str | None, quick: bool,
+    output: Path | None, csv: Path | None, as_json: bool, fresh: bool, timeout_s: float | None,
 ) -> None:  # fmt: skip
     """Time OneFlow's ops on this machine's ranks and write the device of a profile.
 
@@ -59,15 +61,15 @@ def command(
     if output is None and into is None and not as_json:
         output = Path("device.json")
     base = profiles.load(into) if into else None
-    if base is not None and len(base.devices) > 1:
+    if base is not None and base.kinds and not kind:
         raise AutoDDLError(
-            f"--into {into}: a profile of kinds {', '.join(base.devices)}, and ranks are measured as of "
-            "one; write the device with -o, and put it into the profile by hand"
+            f"--into {into}: a profile of kinds {', '.join(base.kinds)}; say with --kind which this "
+            "node is"
         )
     for path in (output, into, csv):
         store.check_writable(path)
     partial = Path(f"{output}.partial") if output else into and Path(f"{into}.device.partial")
-    settings = OpSettings(nproc_per_node, quick, ops)
+    settings = OpSettings(nproc_per_node, quick, ops, kind or ALIKE)
     job = job_for(engines.load(ONEFLOW), settings, timeout_s)
     campaign = OpCampaign(settings, partial, fresh=fresh)
     carry_out("autoddl fit-device", campaign, job)
@@ -78,7 +80,7 @@ def command(
     table = store.csv_bytes(list(Timed.__dataclass_fields__), map(asdict, timed))
     write_all(campaign, [(output, profile.encoded()), (into, profile.encoded()), (csv, table)])
     wrote = [f"wrote {path}" for path in (output, into, csv) if path]
-    show(profile, summary(profile.device, timed), wrote, as_json=as_json)
+    show(profile, summary(profile.devices[settings.kind], timed), wrote, as_json=as_json)
 
 
 def summary(device: Device, ops: Sequence[Timed]) -> Table:

@@ -18,12 +18,12 @@ from autoddl.calibrate.network.link_fits import LinkFits, fits_of, profile_of, r
 from autoddl.calibrate.probe_launches import probe_job
 from autoddl.cli.app import tell
 from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
-from autoddl.cli.options import MEASURING, NODES, POSITIVE, RANKS, Listed, fields_of
+from autoddl.cli.options import KIND, MEASURING, NODES, POSITIVE, RANKS, Listed, fields_of
 from autoddl.engine import engines
 from autoddl.engine.limits import ONEFLOW
 from autoddl.launch.job import LaunchJob
 from autoddl.perfmodel import profile as profiles
-from autoddl.perfmodel.calibration import nccl_tests
+from autoddl.perfmodel.calibration import kinds_profile, nccl_tests
 from autoddl.perfmodel.profile import Profile
 from autoddl.units import BINARY_BYTES, quantity
 
@@ -95,6 +95,13 @@ def size(text: str) -> int:
 @click.option("--plot", type=Path, metavar="FILE", help="PNG of points and lines (… with .png)")
 @click.option("--device", metavar="FILE", help="take the device of this profile, not this one")
 @click.option(
+    "--kinds",
+    type=Listed(KIND),
+    metavar="NAME[,NAME]",
+    help="what these nodes are, of unlike ones: all of one kind, or of two",
+)
+@click.option("--into", type=Path, metavar="FILE", help="put links of those kinds into a profile")
+@click.option(
     "--from-nccl-tests",
     type=Path,
     metavar="FILE …",
@@ -117,13 +124,17 @@ def command(more: tuple[Path, ...], **values: Any) -> None:
     if more and not options.from_nccl_tests:
         raise click.UsageError(f"Got unexpected argument {str(more[0])!r}")
     options.from_nccl_tests += more
+    if bool(options.into) and not options.kinds:
+        raise click.UsageError("--into needs --kinds: it is for links of unlike nodes")
+    options.kinds = tuple(sorted(options.kinds or ()))
     if options.output is None and not options.as_json:
-        options.output = Path("network.json")
+        options.output = options.into or Path("network.json")
     if options.plot is not None:
         link_plot.check_available()
     if options.output is not None and options.output.name:  # no folder, which is refused later
-        options.csv = options.csv or options.output.with_suffix(".csv")
-        options.plot = options.plot or options.output.with_suffix(".png")
+        of = "".join(f".{kind}" for kind in options.kinds)
+        options.csv = options.csv or options.output.with_suffix(f"{of}.csv")
+        options.plot = options.plot or options.output.with_suffix(f"{of}.png")
     profile = (_imported if options.from_nccl_tests else _measured)(options)
     if profile is not None:
         shared = [
@@ -135,7 +146,7 @@ def command(more: tuple[Path, ...], **values: Any) -> None:
             f"in which ops take {100 * profile.slowed(level):.0f} % longer"
             for level, share in profile.overlap.items()
         ]
-        wrote = [] if options.output is None else [f"wrote {options.output}"]
+        wrote = [f"wrote {path}" for path in dict.fromkeys((options.output, options.into)) if path]
         closing = [*shared, profile.source, *wrote]
         show(profile, summary(profile), closing, as_json=options.as_json)
 
@@ -155,7 +166,8 @@ def settings_of(options: SimpleNamespace) -> LinkSettings:
         factor = 4.0 if options.stepfactor is None else options.stepfactor
         sizes = sizes_of(least, most, factor)
     asked = fields_of(LinkSettings, options)
-    return LinkSettings(**asked | {"sizes": sizes, "device": options.device is None})
+    measured = options.device is None and len(options.kinds) < 2
+    return LinkSettings(**asked | {"sizes": sizes, "device": measured})
 
 
 def _measured(options: SimpleNamespace) -> Profile | None:
@@ -166,23 +178,44 @@ def _measured(options: SimpleNamespace) -> Profile | None:
         LinkCampaign(settings).run(job)
         return None
     device = None if options.device is None else profiles.load(options.device).device
-    for path in (options.output, options.csv, options.plot):
+    base = _base(options)
+    for path in (options.output, options.into, options.csv, options.plot):
         store.check_writable(path)
     partial = options.output and options.output.with_name(options.output.name + ".partial")
     campaign = LinkCampaign(settings, partial, fresh=options.fresh)
     carry_out(_PREFIX, campaign, job)
     fits = fits_of(campaign.timings, settings.modes, campaign.overlaps)
     name = options.output.stem if options.output else "measured"
+    if base is not None and settings.between_kinds:
+        device = next(iter(base.devices.values()))  # of neither: `into` takes links only
     profile = profile_of(fits, settings, name=name, device=device or campaign.device)
+    if base is not None:
+        profile = kinds_profile.joined(base, profile, settings.kinds)
+    elif settings.kinds:
+        profile = kinds_profile.of_kind(profile, settings.kinds[0])
     write_all(campaign, _files(profile, fits, options))
     return profile
+
+
+def _base(options: SimpleNamespace) -> Profile | None:
+    """Return the profile that links of kinds are put into; none for the first kind."""
+    if options.into is not None and options.into.exists():
+        base = profiles.load(options.into)
+        kinds_profile.check(base, options.kinds)
+        return base
+    if len(options.kinds) == 2:
+        raise click.UsageError(
+            "Two --kinds need --into FILE, a profile that has measurements of each"
+        )
+    return None
 
 
 def _files(
     profile: Profile, fits: LinkFits, options: SimpleNamespace
 ) -> Iterator[tuple[Path | None, bytes]]:
     """Yield profile, raw table and plot."""
-    yield options.output, profile.encoded()
+    for path in dict.fromkeys((options.output, options.into)):
+        yield path, profile.encoded()
     yield options.csv, raw_table(fits)
     if options.plot is not None and not link_plot.available():
         tell(
@@ -212,7 +245,7 @@ def summary(profile: Profile) -> Table:
         inner = f" ({link.group_size // link.inner}×{link.inner})" if link.inner > 1 else ""
         table.add_row(
             link.collective.replace("_", "-"),
-            link.level,
+            " ".join([link.level, *link.kinds]),
             f"{link.group_size}{inner}",
             str(link.groups),
             f"{link.alpha_s * 1e6:.0f}",

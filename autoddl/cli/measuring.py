@@ -81,13 +81,15 @@ def show(profile: Profile, table: Table, closing: Iterable[str], *, as_json: boo
         print(profile.encoded().decode(), end="")
         return
     Console().print(table)
-    print(_device_line(profile.device), *closing, sep="\n")
+    lines = (_device_line(kind, device) for kind, device in profile.devices.items())
+    print(*lines, *closing, sep="\n")
 
 
-def _device_line(device: Device) -> str:
-    """Return the most important numbers of a device."""
+def _device_line(kind: str, device: Device) -> str:
+    """Return the most important numbers of a device of a kind."""
+    named = f"device {kind}: " if kind else "device: "
     return (
-        f"device: {device.name}: {device.peak_flops['float32'] / 1e9:.1f} Gflop/s (float32 matmul), "
+        f"{named}{device.name}: {device.peak_flops['float32'] / 1e9:.1f} Gflop/s (float32 matmul), "
         f"{device.memory_bytes_per_s / 1e9:.1f} GB/s, {device.memory_bytes / 2**30:.1f} GiB, "
         f"{device.op_overhead_s * 1e6:.0f} µs per op"
     )

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from autoddl.launch.job import MOST_NODES, MOST_RANKS
+from autoddl.sbp import cluster_kinds
 
 Decorator = Callable[[Any], Any]
 
@@ -81,6 +82,20 @@ class Ranks(click.ParamType):
             return int(fewest), int(most if colon else fewest)
         except ValueError:
             self.fail(f"{value!r} is not a valid integer, nor two such as 2:4", param, ctx)
+
+
+class _Kind(click.ParamType):
+    """The name of a kind of devices, as clusters are written with it: "v100"."""
+
+    name = "kind"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        if not cluster_kinds.is_kind(value):
+            self.fail(f"{value!r} is no name of a kind; allowed are such as v100 or t4", param, ctx)
+        return str(value)
+
+
+KIND = _Kind()
 
 
 class Listed(click.ParamType):

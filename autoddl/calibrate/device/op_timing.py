@@ -15,6 +15,7 @@ from autoddl.calibrate.probe_launches import one_of, probe_job
 from autoddl.engine.interface import Engine
 from autoddl.launch.job import LaunchJob
 from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
+from autoddl.perfmodel.calibration.kinds_profile import with_device
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Device
 
@@ -76,6 +77,8 @@ class OpSettings:
     ranks: int
     quick: bool = False
     ops: tuple[str, ...] = ()
+    kind: str = ALIKE
+    """What the devices here are, where not all are alike."""
 
     @property
     def seconds_per_source(self) -> float:
@@ -139,6 +142,8 @@ def profile_with(
     command = f"python -m autoddl fit-device --nproc-per-node {settings.ranks}"
     command += " --quick" * settings.quick
     if into is not None:
+        if settings.kind != ALIKE:
+            return with_device(into, settings.kind, device, command)
         (kind,) = into.devices
         source = f"{into.source}; device: {command}"
         return structs.replace(into, devices={kind: device}, source=source)
@@ -149,5 +154,5 @@ def profile_with(
         device_type="cpu",
         levels=("gpu",),
         links=(),
-        devices={ALIKE: device},
+        devices={settings.kind: device},
     )

@@ -152,8 +152,18 @@ class LinkSettings:
     warm_up: int = WARM_UP
     budget_s: float | None = None
     device: bool = True
+    kinds: tuple[str, ...] = ()
+    """What the nodes are, where not all are alike: all of one kind, or of two."""
 
     def __post_init__(self) -> None:
+        if len(self.kinds) > 2:
+            raise AutoDDLError(
+                f"kinds: got {', '.join(self.kinds)}; allowed are one, which all nodes are of, or two"
+            )
+        if len(self.kinds) == 2 and self.nnodes < 2:
+            raise AutoDDLError(
+                f"kinds: got {', '.join(self.kinds)} on one node; start it on nodes of both"
+            )
         possible = {case.group_size for case in self._cases()}
         unknown = set(self.group_sizes or ()) - possible
         if possible and unknown:
@@ -164,6 +174,11 @@ class LinkSettings:
     def modes(self) -> tuple[str, ...]:
         """Return the modes to measure."""
         return ("graph", "eager") if self.mode == "both" else (self.mode,)
+
+    @property
+    def between_kinds(self) -> bool:
+        """Tell whether the nodes are of two kinds: then only what joins them is measured."""
+        return len(self.kinds) == 2
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -206,7 +221,8 @@ class LinkSettings:
         """
         if "graph" not in self.modes:
             return ()
-        whole = ((INSIDE, self.nproc_per_node, 1), (BETWEEN, self.nnodes, self.nproc_per_node))
+        inside = 1 if self.between_kinds else self.nproc_per_node
+        whole = ((INSIDE, inside, 1), (BETWEEN, self.nnodes, self.nproc_per_node))
         names = [name for name in self.collectives if name != SEND_RECEIVE]
         return tuple(
             OverlapCase(
@@ -227,6 +243,8 @@ class LinkSettings:
                         case = CollectiveCase(
                             mode, collective, level, group_size, size, inner, groups, most_steps
                         )
+                        if level == INSIDE and self.between_kinds:
+                            continue
                         busy_only = self.quick and self.nnodes == 1
                         if not (busy_only and case.works_alone(self.nproc_per_node)):
                             yield case

@@ -89,8 +89,22 @@ def test_a_profile_of_several_kinds_is_left_alone(
     of_two_kinds(profiles.load("cpu-loopback")).save("network.json")
     before = Path("network.json").read_bytes()
     assert main(["fit-device", "--nproc-per-node", "2", "--into", "network.json"]) == 2
-    assert "a profile of kinds fast, slow" in capsys.readouterr().err
+    assert "a profile of kinds fast, slow; say with --kind" in capsys.readouterr().err
     assert Path("network.json").read_bytes() == before and not settings
+
+
+def test_a_device_of_a_kind(settings: list[OpSettings]) -> None:
+    """It takes the place of its kind's; the first one that of devices that were all alike."""
+    links = (Link("all_reduce", "gpu", 2, 1e-4, 1e-9),)
+    alike = replace(profiles.load("cpu-loopback"), links=links, source="here")
+    alike.save("network.json")
+    line = ["fit-device", "--nproc-per-node", "2", "--into", "network.json", "--kind"]
+    for kind in ("fast", "slow", "fast"):
+        assert main([*line, kind]) == 0
+    loaded = profiles.load("network.json")
+    assert sorted(loaded.kinds) == ["fast", "slow"] and loaded.links == links
+    assert loaded.source.startswith("here; fast: python -m autoddl fit-device")
+    assert [of.kind for of in settings] == ["fast", "slow", "fast"]
 
 
 def test_json_alone_writes_no_file(
@@ -129,6 +143,8 @@ def test_a_full_disk_leaves_the_old_profile(
         ("--nproc-per-node 2 -o missing/device.json", "missing/device.json: No such file"),
         ("--nproc-per-node 2 --into missing.json", "'missing.json': no such file"),
         ("--nproc-per-node 2 --csv .", "output file .: Is a directory"),
+        ("--nproc-per-node 2 --kind 4x", "'4x' is no name of a kind"),
+        ("--nproc-per-node 2 --kind a+b", "'a+b' is no name of a kind"),
     ],
 )
 def test_mistakes_are_one_line(

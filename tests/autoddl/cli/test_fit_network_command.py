@@ -105,6 +105,45 @@ def test_json(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) ->
     assert {"x.json", "y.csv"} <= set(files())
 
 
+def test_nodes_of_kinds(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    """One kind after the other, then what joins them, into one profile."""
+    nodes = [*TWO, "--nnodes", "2", "--master-port", "29501", "--into", "network.json", "--kinds"]
+    for kinds in ("slow", "fast", "slow,fast"):
+        assert main(["fit-network", *nodes, kinds]) == 0, capsys.readouterr().err
+    profile = profiles.load("network.json")
+    assert profile.kinds == ("slow", "fast") and profile.levels == ("node", "gpu")
+    assert {(link.level, link.kinds) for link in profile.links} == {
+        ("gpu", ("slow",)), ("gpu", ("fast",)),
+        ("node", ("slow",)), ("node", ("fast",)), ("node", ("fast", "slow")),
+    }  # fmt: skip
+    assert [run["settings"].device for run in runs] == [True, True, False]
+    assert "gpu" not in {case.level for case in runs[2]["settings"].cases()}
+    assert {"network.slow.csv", "network.fast.csv", "network.fast.slow.csv"} <= set(files())
+    assert "node fast slow" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("--kinds a,b,c --nnodes 2 --master-port 29501 --into network.json", "kinds: got a, b, c"),
+        ("--kinds a,b --into network.json", "kinds: got a, b on one node"),
+        ("--kinds a,b --nnodes 2 --master-port 29501", "need --into FILE"),
+        ("--kinds a,b --nnodes 2 --master-port 29501 --into network.json", "need --into FILE"),
+        ("--kinds a --into alike.json", "its devices are all alike"),
+        ("--into alike.json", "--into needs --kinds"),
+        ("--kinds 4x", "'4x' is no name of a kind"),
+    ],
+)
+def test_kinds_that_cannot_be(
+    line: str, complaint: str, runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    profiles.load("cpu-loopback").save("alike.json")
+    assert main(["fit-network", *TWO, *line.split()]) == 2
+    err = capsys.readouterr().err
+    assert complaint in err and err.count("\n") == 1
+    assert not runs and files() == ["alike.json"]
+
+
 def test_the_device_of_another_profile(runs: list[dict[str, Any]]) -> None:
     assert main(["fit-network", *TWO, "--device", "cpu-loopback"]) == 0
     assert not runs[0]["settings"].device
