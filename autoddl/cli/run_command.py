@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from autoddl.cli.app import tell
-from autoddl.cli.options import NODES, Ranks
+from autoddl.cli.options import KIND, NODES, Ranks
+from autoddl.launch.job import KIND as KIND_OF_NODE
 from autoddl.launch.job import LaunchJob
 from autoddl.launch.restarts import supervised
 
@@ -38,6 +39,7 @@ from autoddl.launch.restarts import supervised
     help="start all ranks again when one has died, up to N times (0)",
 )
 @NODES
+@click.option("--kind", type=KIND, metavar="NAME", help="what kind this node is, of unlike ones")
 @click.option(
     "--master-port", type=int, metavar="PORT", help="where rank 0 listens (one node: any)"
 )
@@ -47,13 +49,15 @@ from autoddl.launch.restarts import supervised
     "words", nargs=-1, type=click.UNPROCESSED, metavar="(script.py | -m module) [ARGS …]"
 )
 def command(
-    words: tuple[str, ...], ranks: tuple[int, int], max_restarts: int, **options: Any
-) -> int:
+    words: tuple[str, ...], ranks: tuple[int, int], max_restarts: int, kind: str | None,
+    **options: Any,
+) -> int:  # fmt: skip
     """Run the job; see LaunchJob for the options."""
     if words and words[0].startswith("-") and words[0] != "-m":
         raise click.NoSuchOption(words[0])
     fewest, most = ranks
-    job = LaunchJob(words, most, **options)
+    env = ((KIND_OF_NODE, kind),) if kind else ()
+    job = LaunchJob(words, most, env=env, **options)
     result = supervised(job, max_restarts, fewest, lambda line: tell("autoddl run", line))
     if not result.ok:
         sys.stderr.write(f"autoddl run: {result.told(job.rank(0))}")

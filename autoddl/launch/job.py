@@ -14,6 +14,7 @@ from autoddl.errors import AutoDDLError, shown
 from autoddl.launch import ports
 
 MOST_RANKS, MOST_NODES = 1 << 10, 1 << 16  # more is a slip of the finger, and would all be started
+KIND = "AUTODDL_KIND"  # tells ranks of what kind their node is
 _RANK_MAIN = Path(__file__).with_name("main.py")
 
 

@@ -12,33 +12,19 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
 
 import click
 import pandas as pd
-from msgspec import structs
 
 import autoddl
-from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.pipeline_timeline import simulate
-from autoddl.perfmodel.profile import ALIKE, Profile
-from autoddl.perfmodel.profile_entries import Device, Kernel
+from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import PlanValue, pipeline_step
-from autoddl.planner import request
-from autoddl.planner.candidate_plans import pipelines
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.planner.pipeline_trial import PipelineTrial
-from autoddl.planner.race import Solution
-from autoddl.planner.request import Request
 from autoddl.sbp.program import Program
-from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from experiments.amp import profiles, setups
-from experiments.lib import cli, frames
+from experiments.lib import cli, frames, kind_blind
 from experiments.lib.frames import Row
 from experiments.lib.programs import captured
 
@@ -91,26 +77,16 @@ def gpt(folder: Path) -> Program:
 
 def blind(program: Program, known: Profile, weight: float, seconds: float) -> Iterator[Row]:
     """Yield what each equal plan takes that is made in the belief that all devices are alike."""
-    cluster = profiles.cluster("mixed")
-    believed = mixture(known, weight)
-    read = partial(request.read, program, pipeline="auto", memory=profiles.MEMORY_BYTES)
-    asked = read(cluster="4x4", profile=believed)
-    truth = read(cluster=cluster, profile=known)
-    micro = cache(partial(micro_batch, program))
-    for one in pipelines(asked):
-        trial = PipelineTrial(asked, one, micro, 1)
-        try:
-            *_, last = trial.search(seconds, rough=True)
-        except AutoDDLError:  # no such mesh or micro-batches
-            continue
-        if isinstance(last, Solution) and isinstance(last.found, Staged):
-            real = on_devices(last.found, truth, micro(one.micro_batches))
-            yield {
-                "stages": one.stages, "micro-batches": one.micro_batches,
-                "believed s": last.judged_s, "step s": real.timeline.step_s,
-                "closed form s": real.bounded_s,
-                "1F1B s": simulate(replace(real.step, schedule="1f1b")).step_s,
-            }  # fmt: skip
+    believed = kind_blind.mixture(known, ("v100", "t4"), weight)
+    cluster, memory = profiles.cluster("mixed"), profiles.MEMORY_BYTES
+    for plan in kind_blind.plans(program, cluster, known, believed, seconds, memory):
+        real = plan.real
+        yield {
+            "stages": real.stages, "micro-batches": real.micro_batches,
+            "believed s": plan.believed_s, "step s": real.timeline.step_s,
+            "closed form s": real.bounded_s,
+            "1F1B s": simulate(replace(real.step, schedule="1f1b")).step_s,
+        }  # fmt: skip
 
 
 def in_1f1b(plan: PlanValue) -> float:
@@ -119,49 +95,6 @@ def in_1f1b(plan: PlanValue) -> float:
     flying = [part.in_flight for part in plan.parts]
     step = pipeline_step(works, plan.micro_batches, plan.transfers, flying)
     return simulate(replace(step, schedule="1f1b")).step_s
-
-
-def on_devices(found: Staged, truth: Request, micro: Program) -> Staged:
-    """Return the same stages and states at the prices of the devices on which they are."""
-
-    @cache
-    def problem(kinds: tuple[str, ...]) -> Assigned:
-        mesh = found.assigned(0).problem.mesh
-        return Assigned(truth.problem(mesh, micro, kinds), found.assigned(0).assignment)
-
-    parts = [
-        StagePart(problem(tuple(sorted({truth.cluster.kind(r) for r in part.ranks}))), part.ranks)
-        for part in found.parts
-    ]
-    links = Links(truth.profile, truth.cluster)
-    return Staged(
-        parts, positions(micro), found.bounds, found.micro_batches, links,
-        recomputed=found.recomputed, in_flight=found.in_flight,
-    )  # fmt: skip
-
-
-def mixture(known: Profile, weight: float) -> Profile:
-    """Return a profile of devices that are alike, between V100 and T4, on the links of both."""
-    devices = [known.devices[kind] for kind in ("v100", "t4")]
-
-    def mean(one: float, other: float) -> float:
-        return 1 / ((1 - weight) / one + weight / other)
-
-    def kernel(one: Kernel, other: Kernel) -> Kernel:
-        return structs.replace(
-            one, bytes_per_s=mean(one.bytes_per_s, other.bytes_per_s),
-            flops_per_s={d: mean(one.flops_per_s[d], other.flops_per_s[d]) for d in one.flops_per_s},
-        )  # fmt: skip
-
-    def between(one: Device, other: Device) -> Device:
-        return structs.replace(
-            one, memory_bytes_per_s=mean(one.memory_bytes_per_s, other.memory_bytes_per_s),
-            peak_flops={d: mean(one.peak_flops[d], other.peak_flops[d]) for d in one.peak_flops},
-            kernels={n: kernel(one.kernels[n], other.kernels[n]) for n in one.kernels},
-        )  # fmt: skip
-
-    of_both = known.part(known.devices)
-    return structs.replace(of_both, devices={ALIKE: between(*devices)})
 
 
 if __name__ == "__main__":

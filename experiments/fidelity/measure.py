@@ -60,7 +60,7 @@ def running(bed: Bed) -> Iterator[tuple[Run, Testbed | None]]:
     if bed.rate is None:
         yield lambda module, arguments, s: ranks.started(module, arguments, bed.ranks, s), None
         return
-    with Testbed(nodes=bed.nodes, ranks=bed.ranks, rate=bed.rate) as made:
+    with Testbed(nodes=bed.nodes, ranks=bed.ranks, rate=bed.rate, cpu=bed.cpu) as made:
 
         def run(module: str, arguments: Sequence[str], limit_s: float) -> str:
             result = made.run(
@@ -112,30 +112,36 @@ def calibrate(bed: Bed, made: Testbed | None, place: Path, arguments: Sequence[s
     here = ["--nproc-per-node", str(bed.ranks)]
     if not device.exists():
         count = str(bed.nodes * bed.ranks)  # all share this machine's cores
-        _call([["autoddl.fit_device", "--nproc-per-node", count, "-o", str(device)]], None)
+        call(["autoddl.fit_device", "--nproc-per-node", count, "-o", str(device)], [0], None)
     if not network.exists():
         command = ["autoddl.fit_network", *here, "-o", str(network), "--device", str(device)]
-        nodes = []
-        for k in range(bed.nodes):
-            where = ["--nnodes", str(bed.nodes), "--node-rank", str(k)]
-            if made is not None:
-                where += ["--master-addr", made.spec.address(0), "--master-port", "29600"]
-                where += ["--share-cores", "yes"]
-            nodes.append([*command, *(where if bed.nodes > 1 else ()), *arguments])
-        _call(nodes, made)
+        call([*command, *arguments], range(bed.nodes), made)
     return network
 
 
-def _call(commands: Sequence[Sequence[str]], made: Testbed | None) -> None:
-    """Run one module on each node, all at once, and wait for all of them."""
+def call(command: Sequence[str], nodes: Sequence[int], made: Testbed | None) -> None:
+    """Run a module on some nodes of a testbed, all at once, and wait for all of them; or here.
+
+    Of several nodes each is told which one it is.
+
+    Raises:
+        AutoDDLError: it failed.
+    """
     env = os.environ | ranks.environment()
-    lines = [[sys.executable, "-m", *command] for command in commands]
-    if made is not None:
-        lines = [made.inside(k, line) for k, line in enumerate(lines)]
-    started = [subprocess.Popen(line, env=env, stdout=subprocess.DEVNULL) for line in lines]
+    started = []
+    for k, node in enumerate(nodes):
+        line = [sys.executable, "-m", *command]
+        if len(nodes) > 1:
+            line += ["--nnodes", str(len(nodes)), "--node-rank", str(k)]
+        if made is not None:
+            if len(nodes) > 1:
+                line += ["--master-addr", made.spec.address(nodes[0]), "--master-port", "29600"]
+                line += ["--share-cores", "yes"]
+            line = made.inside(node, line)
+        started.append(subprocess.Popen(line, env=env, stdout=subprocess.DEVNULL))
     codes = [process.wait(CALIBRATION_LIMIT_S) for process in started]
     if any(codes):
-        raise AutoDDLError(f"calibration: {commands[0][0]} ended with {codes}; see above")
+        raise AutoDDLError(f"calibration: {command[0]} ended with {codes}; see above")
 
 
 def step_s(run: Run, model: str, sizes: Mapping[str, Any], plan: Path) -> float:

@@ -10,12 +10,17 @@ from autoddl.sbp.mesh import Mesh
 
 @dataclass(frozen=True)
 class Bed:
-    """Nodes × ranks on one machine; `rate` is that of each node's link, None for plain loopback."""
+    """Nodes × ranks on one machine; `rate` is that of each node's link, None for plain loopback.
+
+    Of unlike nodes `cpu` and `rate` have a value for each, `kinds` the names.
+    """
 
     name: str
     nodes: int
     ranks: int
     rate: str | None
+    cpu: str | None = None
+    kinds: tuple[str, ...] = ()
 
     @property
     def mesh(self) -> Mesh:

@@ -40,6 +40,14 @@ def test_module_form(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "No module named package.missing" in (logs / "rank0.log").read_text()
 
 
+def test_ranks_are_told_the_kind_of_their_node(write: Write, tmp_path: Path) -> None:
+    script = write("print(os.environ.get('AUTODDL_KIND'))")
+    for kind in ("", "v100"):
+        options = ["--nproc-per-node", "1", "--log-dir", str(tmp_path / "logs")]
+        assert main(["run", *options, *(["--kind", kind] if kind else []), script]) == 0
+        assert (tmp_path / "logs" / "rank0.log").read_text().split() == [kind or "None"]
+
+
 BAD = {
     "--nproc-per-node 0 SCRIPT": "nproc_per_node: got 0; allowed are 1 to 1024",
     "--nproc-per-node two SCRIPT": "Invalid value for '--nproc-per-node': 'two' is not a valid integer",
@@ -49,6 +57,7 @@ BAD = {
     "--nproc-per-node 2 -m": "nothing to run",
     "--nproc-per-node 2 missing.py": "script 'missing.py' does not exist in ",
     "--nproc-per-node 2 PYTHON SCRIPT": "command: starts with the interpreter",
+    "--nproc-per-node 2 --kind 4x SCRIPT": "Invalid value for '--kind': '4x' is no name of a kind",
     "--nproc-per-node 2 --bogus 1 SCRIPT": "No such option '--bogus'",
     "--nproc-per-node 2 --nnodes 0 SCRIPT": "Invalid value for '--nnodes': 0 is not in the range",
     "--nproc-per-node 2 --nnodes 2 SCRIPT": "master_port: missing with nnodes=2",

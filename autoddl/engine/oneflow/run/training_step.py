@@ -26,6 +26,7 @@ from autoddl.engine.oneflow.run.global_tensors import (
     state_of,
     whole_of,
 )
+from autoddl.engine.oneflow.run.node_kinds import check_kinds
 from autoddl.engine.oneflow.run.planned_graph import Call, Inputs, PlannedGraph
 from autoddl.engine.oneflow.run.saved_state import SavedState
 from autoddl.errors import AutoDDLError
@@ -359,6 +360,7 @@ class OneFlowStep:
                 f"start {plan.devices} ranks (python -m autoddl run --nproc-per-node "
                 f"{plan.devices} …) or plan for {world}"
             )
+        check_kinds(plan)
         scaler = getattr(self.graph, "_grad_scaler", None)
         if plan.micro_batches > 1 and isinstance(scaler, flow.amp.StaticGradScaler):
             raise AutoDDLError(

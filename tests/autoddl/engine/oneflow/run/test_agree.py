@@ -19,3 +19,14 @@ def test_ranks_search_the_meshes_that_they_can_run(launched: Callable[[int], Pat
     assert seen[0]["meshes"] == ["[gpu 4]", "[gpu 2][gpu 2]"]
     assert seen[0]["mesh"] in ("[gpu 4]", "[gpu 2][gpu 2]")
     assert seen[0]["loss"] == pytest.approx(4.16, abs=0.5)  # ln 64: nothing is learnt yet
+
+
+def test_nodes_in_another_order_than_planned_are_refused_on_all_ranks(
+    launched: Callable[[int], Path],
+) -> None:
+    for rank in seen_by(4, launched(4) / "any_mesh"):
+        assert rank["told"] == (
+            "plan: rank 3 is on a node of kind slow, where the plan has fast; start the nodes in the "
+            "order of the plan's cluster (--node-rank), or plan for the order in which they are"
+        )
+        assert rank["not told"] == rank["as planned"] == "no error"

@@ -1,13 +1,16 @@
 """On all ranks: plan without a mesh, take one step of the plan, write what was seen."""
 
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import oneflow as flow
 
 import autoddl
 from autoddl.engine.oneflow.run import agree
+from autoddl.engine.oneflow.run.node_kinds import check_kinds
 from experiments.models import gpt
 
 graph, inputs = gpt.build(**{**gpt.SIZES["toy"], "layers": 1}, optimizer="sgd")
@@ -20,4 +23,14 @@ seen = {
     "loss": float(loss.numpy()),
 }
 rank = flow.env.get_rank()
+kinds = {0: "fast", 1: "fast", 2: "fast", 3: "slow"}
+parts = (replace(plan.parts[0], kinds=("fast",)),)
+for name, told in {"told": kinds[rank], "not told": "", "as planned": "fast"}.items():
+    os.environ["AUTODDL_KIND"] = told
+    seen[name] = "no error"
+    try:
+        check_kinds(replace(plan, parts=parts))
+    except autoddl.AutoDDLError as error:
+        seen[name] = str(error)
+del os.environ["AUTODDL_KIND"]
 (Path(sys.argv[1]) / f"rank{rank}.json").write_text(json.dumps(seen))

@@ -1,0 +1,137 @@
+"""Plans for unlike nodes to hold against ours: kind-blind ones, cuts by a rule, and cuts at random.
+
+A cut says which ranks each stage has, in the order of the stages, at which layer stages begin, and how
+many micro-batches there are; states are those of data parallelism. It is priced on the devices that are
+there. Of 12 layers on two fast and two slow ranks as many in each stage are
+
+    Cut("as many layers", ranks=((0,), (1,), (2,), (3,)), layers=(3, 6, 9), micro_batches=8)
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+import autoddl
+from autoddl.perfmodel.profile import Profile
+from autoddl.plan.value import PlanValue
+from autoddl.planner.assemble import staged_plan
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.stage_links import Links
+from autoddl.planner.costs.stage_moves import StagePart
+from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.sbp.mesh import Cluster, Mesh
+from autoddl.sbp.program import Program
+from autoddl.sbp.program.forward_positions import positions
+from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.baselines import assignments
+from autoddl.search.network.builder import build
+from autoddl.search.result import SearchResult
+from experiments.lib import kind_blind
+
+Division = tuple[tuple[int, ...], ...]
+RULE_COUNT = 8  # micro-batches of cuts by a rule: twice the stages
+COUNTS = (2, 4, 8)
+BUDGET_S = 10.0
+_BLIND_S = 1.0  # for each kind-blind candidate, on meshes of a device or two
+_LAYER = re.compile(r".*?\.\d+\b")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Stages by their ranks, and the layer with which each but the first one begins."""
+
+    name: str
+    ranks: Division
+    layers: tuple[int, ...]
+    micro_batches: int
+
+
+@dataclass(frozen=True)
+class MixedPlans:
+    """Plans of a program for a cluster of two kinds of devices."""
+
+    program: Program
+    cluster: Cluster
+    profile: Profile
+
+    def ours(self) -> PlanValue:
+        """Return the plan that knows the kinds."""
+        return autoddl.optimize(
+            self.program, cluster=self.cluster, profile=self.profile, pipeline="auto",
+            budget=BUDGET_S,
+        )  # fmt: skip
+
+    def blind(self) -> PlanValue:
+        """Return the plan that is believed to be best where all devices are as fast as the average."""
+        believed = kind_blind.mixture(self.profile, self.profile.kinds, 0.5)
+        found = kind_blind.plans(self.program, self.cluster, self.profile, believed, _BLIND_S)
+        best = min(found, key=lambda plan: plan.believed_s)
+        return staged_plan(best.real, best.result)
+
+    def plan(self, cut: Cut) -> PlanValue:
+        """Return the plan of a cut."""
+        micro = micro_batch(self.program, cut.micro_batches)
+        parts = []
+        for ranks in cut.ranks:
+            kinds = {self.cluster.kind(rank) for rank in ranks}
+            mesh = Mesh.parse(f"[gpu {len(ranks)}]", self.profile.levels)
+            problem = build(micro, mesh, self.profile.part(kinds), any_batch=True)
+            parts.append(StagePart(Assigned(problem, assignments(problem)["data parallel"]), ranks))
+        links = Links(self.profile, self.cluster)
+        bounds = [self.begins[layer] for layer in cut.layers]
+        staged = Staged(parts, positions(micro), bounds, cut.micro_batches, links)
+        by_hand = SearchResult("by hand", parts[0].assigned.assignment, 0.0, 0.0, 0, ())
+        return staged_plan(staged, by_hand)
+
+    @cached_property
+    def _layers(self) -> list[str]:
+        """Return the layer of each op of the forward pass; nothing of one outside of layers."""
+        paths = [op.module for op in self.program.ops if op.phase == "forward"]
+        return [m[0] if (m := _LAYER.match(path)) else "" for path in paths]
+
+    @cached_property
+    def begins(self) -> list[int]:
+        """Return the positions at which layers begin."""
+        return [
+            place
+            for place, (a, b) in enumerate(itertools.pairwise(["", *self._layers]))
+            if b not in ("", a)
+        ]
+
+    def by_rules(self) -> Iterator[Cut]:
+        """Yield cuts into a stage for each rank, with as many layers, or parameters, in each."""
+        ranks = tuple((rank,) for rank in range(self.cluster.size))
+        count = len(self.begins)
+        even = [round(count * n / len(ranks)) for n in range(1, len(ranks))]
+        yield Cut("as many layers", ranks, tuple(even), RULE_COUNT)
+        before = self._parameters_before()
+        shares = [n / len(ranks) for n in range(1, len(ranks))]
+        nearest = tuple(int(np.abs(before - share).argmin()) for share in shares)
+        yield Cut("as many parameters", ranks, nearest, RULE_COUNT)
+
+    def _parameters_before(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return by layer which share of the parameters is used before it begins."""
+        sizes, seen = list[int](), set[str]()
+        for op in (op for op in self.program.ops if op.phase == "forward"):
+            own = {name for _, name in op.operands if name in self.program.parameter} - seen
+            seen |= own
+            sizes.append(sum(self.program.tensor[name].size_bytes for name in own))
+        sums = np.cumsum([0, *sizes])
+        return sums[self.begins] / sums[-1]
+
+    def at_random(self, divisions: Sequence[Division], seed: int, count: int) -> Iterator[Cut]:
+        """Yield so many cuts into some of the divisions, in any order of the stages."""
+        draw = np.random.default_rng(seed)
+        for number in range(count):
+            division = divisions[draw.integers(len(divisions))]
+            ranks = tuple(division[n] for n in draw.permutation(len(division)))
+            inner = np.arange(1, len(self.begins))
+            layers = np.sort(draw.choice(inner, len(ranks) - 1, replace=False))
+            micro_batches = int(draw.choice(COUNTS))
+            yield Cut(f"random {number}", ranks, tuple(map(int, layers)), micro_batches)

@@ -1,0 +1,106 @@
+"""Plans that are made in the belief that all devices are alike, priced on the devices that are there.
+
+Each number of equal stages and of micro-batches is planned under a profile of devices that are all alike;
+its cut and its states then stand on a cluster of unlike ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from typing import NamedTuple
+
+from msgspec import structs
+
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import ALIKE, Profile
+from autoddl.perfmodel.profile_entries import Device, Kernel
+from autoddl.planner import request
+from autoddl.planner.candidate_plans import pipelines
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.stage_links import Links
+from autoddl.planner.costs.stage_moves import StagePart
+from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.pipeline_trial import PipelineTrial
+from autoddl.planner.race import Solution
+from autoddl.planner.request import Request
+from autoddl.sbp.mesh import Cluster
+from autoddl.sbp.program import Program
+from autoddl.sbp.program.forward_positions import positions
+from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.result import SearchResult
+
+
+class Blind(NamedTuple):
+    """A plan with equal stages: what it was believed to take, and what it is on the real devices."""
+
+    believed_s: float
+    real: Staged
+    result: SearchResult
+
+
+def plans(
+    program: Program, cluster: Cluster, known: Profile, believed: Profile, seconds: float,
+    memory: int | None = None,
+) -> Iterator[Blind]:  # fmt: skip
+    """Yield the plan of each number of equal stages and of micro-batches, searched for so long."""
+    read = partial(request.read, program, pipeline="auto", memory=memory)
+    alike = "x".join(str(level.size) for level in cluster.levels)
+    asked = read(cluster=alike, profile=believed)
+    truth = read(cluster=cluster, profile=known)
+    micro = cache(partial(micro_batch, program))
+    for one in pipelines(asked):
+        trial = PipelineTrial(asked, one, micro, 1)
+        try:
+            *_, last = trial.search(seconds, rough=True)
+        except AutoDDLError:  # no such mesh or micro-batches
+            continue
+        if isinstance(last, Solution) and isinstance(last.found, Staged):
+            real = on_devices(last.found, truth, micro(one.micro_batches))
+            yield Blind(last.judged_s, real, last.result)
+
+
+def on_devices(found: Staged, truth: Request, micro: Program) -> Staged:
+    """Return the same stages and states at the prices of the devices on which they are."""
+
+    @cache
+    def problem(kinds: tuple[str, ...]) -> Assigned:
+        mesh = found.assigned(0).problem.mesh
+        return Assigned(truth.problem(mesh, micro, kinds), found.assigned(0).assignment)
+
+    parts = [
+        StagePart(problem(tuple(sorted({truth.cluster.kind(r) for r in part.ranks}))), part.ranks)
+        for part in found.parts
+    ]
+    links = Links(truth.profile, truth.cluster)
+    return Staged(
+        parts, positions(micro), found.bounds, found.micro_batches, links,
+        recomputed=found.recomputed, in_flight=found.in_flight,
+    )  # fmt: skip
+
+
+def mixture(known: Profile, kinds: Sequence[str], weight: float) -> Profile:
+    """Return a profile of devices that are alike, between the first of two kinds and the second.
+
+    Their `weight` is that of the second kind; links are those of groups of both, the slowest.
+    """
+    one, other = (known.devices[kind] for kind in kinds)
+
+    def mean(a: float, b: float) -> float:
+        return 1 / ((1 - weight) / a + weight / b)
+
+    def kernel(name: str) -> Kernel:
+        a, b = one.kernels[name], other.kernels[name]
+        return structs.replace(
+            a, bytes_per_s=mean(a.bytes_per_s, b.bytes_per_s),
+            overhead_s=(1 - weight) * a.overhead_s + weight * b.overhead_s,
+            flops_per_s={d: mean(a.flops_per_s[d], b.flops_per_s[d]) for d in a.flops_per_s},
+        )  # fmt: skip
+
+    between: Device = structs.replace(
+        one, memory_bytes_per_s=mean(one.memory_bytes_per_s, other.memory_bytes_per_s),
+        op_overhead_s=(1 - weight) * one.op_overhead_s + weight * other.op_overhead_s,
+        peak_flops={d: mean(one.peak_flops[d], other.peak_flops[d]) for d in one.peak_flops},
+        kernels={name: kernel(name) for name in one.kernels.keys() & other.kernels.keys()},
+    )  # fmt: skip
+    return structs.replace(known.part(kinds), devices={ALIKE: between})
