@@ -155,16 +155,16 @@ class UnlikeCuts:
         units = self._units(again)
         limits = [NO_LIMIT if each.limit is None else each.limit for each in self.classes]
         for _ in range(ROUNDS):
-            cut = self._placed(units, limits, parts)
+            cut = self._placed(units, limits, parts, below_s)
             if cut is None and below_s == math.inf:  # what all need without limits is told
                 limits = [NO_LIMIT] * len(limits)
-                cut = self._placed(units, limits, parts)
+                cut = self._placed(units, limits, parts, below_s)
                 assert cut is not None
-                yield self._staged(cut, again=again)
+                yield self._staged(cut, parts, again=again)
                 return
-            if cut is None or cut.seconds >= below_s:
+            if cut is None:
                 return
-            staged = self._staged(cut, again=again)
+            staged = self._staged(cut, parts, again=again)
             yield staged
             if self.fits(staged):
                 yield from self._more_in_flight(staged)
@@ -175,10 +175,10 @@ class UnlikeCuts:
                     limits[number] = min(limits[number], int(limits[number] * own / memory.total))
 
     def _placed(
-        self, units: Sequence[Units], limits: Sequence[int], parts: PlacedParts
+        self, units: Sequence[Units], limits: Sequence[int], parts: PlacedParts, below_s: float
     ) -> PlacedCut | None:
         chains = self._chains(units, limits)
-        return place(chains, parts.graph, self.micro_batches, tolerance=CLOSE)
+        return place(chains, parts.graph, self.micro_batches, tolerance=CLOSE, below_s=below_s)
 
     def _chains(self, units: Sequence[Units], limits: Sequence[int]) -> Chains:
         seconds, once, waiting, held, active = (
@@ -190,14 +190,16 @@ class UnlikeCuts:
 
     @cached_property
     def _transfers(self) -> Floats:
-        """Return by pair of classes and place the seconds of what goes between them."""
-        ends = dict(self._ends())
-        rows = []
-        for number, pair in enumerate(self.parts.pairs):
+        """Return by pair of classes and place the seconds of what goes between them.
+
+        Pairs that no pipeline here has stay at infinity.
+        """
+        rows = np.full((len(self.parts.pairs), self.found.count + 1), np.inf)
+        for number, ends in dict(self._ends()).items():
+            pair = self.parts.pairs[number]
             before, behind = self.costs[pair.before], self.costs[pair.behind]
-            row = crossing_s(before, behind, self.links, ends[number])
-            rows.append(np.concatenate(([np.inf], row, [np.inf])))
-        return np.array(rows).reshape(len(rows), self.found.count + 1)[:, self.places]
+            rows[number, 1:-1] = crossing_s(before, behind, self.links, ends)
+        return rows[:, self.places]
 
     def _ends(self) -> Iterator[tuple[int, tuple[Ranks, Ranks]]]:
         """Yield for every pair of classes ranks of two parts that follow each other so."""
@@ -206,10 +208,10 @@ class UnlikeCuts:
         for edge, link in enumerate(graph.link.tolist()):
             if link >= 0:
                 behind = made[int(graph.tail[edge])]
-                yield link, (self._ranks(edge), self._ranks(behind))
+                yield link, (self._ranks(self.parts, edge), self._ranks(self.parts, behind))
 
-    def _ranks(self, edge: int) -> Ranks:
-        return self.pools.taken(self.parts.begin[edge], self.parts.end[edge])
+    def _ranks(self, parts: PlacedParts, edge: int) -> Ranks:
+        return self.pools.taken(parts.begin[edge], parts.end[edge])
 
     def _more_in_flight(self, staged: Staged) -> Iterator[Staged]:
         """Yield the cut with as many micro-batches in flight as slow links want, if that fits."""
@@ -218,14 +220,15 @@ class UnlikeCuts:
             if other.timeline.step_s < staged.timeline.step_s and self.fits(other):
                 yield other
 
-    def _staged(self, cut: PlacedCut, *, again: bool) -> Staged:
-        parts = [
-            StagePart(self.classes[kind].assigned, self._ranks(edge))
+    def _staged(self, cut: PlacedCut, parts: PlacedParts, *, again: bool) -> Staged:
+        stages = [
+            StagePart(self.classes[kind].assigned, self._ranks(parts, edge))
             for kind, edge in zip(cut.kinds, cut.edges, strict=True)
         ]
+        bounds = [self.places[n] for n in cut.bounds[1:-1]]
         return Staged(
-            parts, self.found, [self.places[n] for n in cut.bounds[1:-1]], self.micro_batches, self.links,
-            recomputed=range(len(parts) - 1) if again else (), memories=self.memories,
+            stages, self.found, bounds, self.micro_batches, self.links,
+            recomputed=range(len(stages) - 1) if again else (), memories=self.memories,
         )  # fmt: skip
 
 

@@ -62,9 +62,21 @@ class PlacedParts:
         return bool(self.graph.whole[list(reached)].any())
 
     def of(self, number: int) -> PlacedParts:
-        """Return the graph of pipelines of so many parts."""
-        whole = self.graph.whole & (self.parts == number)
-        return replace(self, graph=self.graph._replace(whole=whole))
+        """Return the graph of pipelines of so many parts, without what leads to none of these."""
+        graph = self.graph
+        alive = graph.whole & (self.parts == number)
+        whole = alive.copy()
+        for tail, head in zip(graph.tail[::-1].tolist(), graph.head[::-1].tolist(), strict=True):
+            alive[tail] |= alive[head]  # edges are in the order of their heads
+        alive[0] = True  # where every pipeline ends
+        kept = np.flatnonzero(alive[graph.head])
+        node = np.cumsum(alive) - 1
+        fewer = PartGraph(
+            node[graph.tail[kept]], node[graph.head[kept]], graph.kind[kept], graph.link[kept],
+            graph.in_flight[kept], whole[alive],
+        )  # fmt: skip
+        begin, end = (tuple(spans[edge] for edge in kept) for spans in (self.begin, self.end))
+        return replace(self, graph=fewer, begin=begin, end=end, parts=self.parts[alive])
 
     def keeping(self, micro_batches: int) -> PlacedParts:
         """Return the graph for so many micro-batches, of which no more can be kept."""

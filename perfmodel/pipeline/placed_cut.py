@@ -97,11 +97,12 @@ def equal_parts(in_flight: Sequence[int]) -> PartGraph:
 
 
 def place(
-    chains: Chains, graph: PartGraph, micro_batches: int, *, tolerance: float = ROUNDING
-) -> PlacedCut | None:
+    chains: Chains, graph: PartGraph, micro_batches: int, *, tolerance: float = ROUNDING,
+    below_s: float = np.inf,
+) -> PlacedCut | None:  # fmt: skip
     """Return a cut with the parts of its stages that none is faster than by more than the tolerance.
 
-    It is relative to the step; None if no cut fits.
+    It is relative to the step; None if no cut fits that takes less than `below_s`.
 
     A box has least and greatest max t_i and max o_i. Its greatest ones give the least Σ t_i + Σ e_i of
     all cuts in it, its least ones the least of the rest.
@@ -118,7 +119,7 @@ def place(
         ROUNDING * float(sums[:, -1].max()) for sums in (chains.other_s, chains.once_s)
     )
     best: PlacedCut | None = None
-    best_s = np.inf
+    best_s = below_s
     boxes = [(0.0, least_t, np.inf, least_o, np.inf, 0.0)]
     while boxes:
         bound_s, low_t, high_t, low_o, high_o, rest_s = heappop(boxes)

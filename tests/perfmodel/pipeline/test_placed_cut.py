@@ -197,10 +197,18 @@ def test_the_best_of_each_number_of_parts_is_the_best_of_all(seed: int) -> None:
     case = random_case(seed)
     parts, free = graph_of(case), [NO_LIMIT] * len(case.needs)
     best = place(chains(case, parts, free), parts.graph, case.micro_batches)
-    each = [
-        place(chains(case, parts, free), parts.of(number).graph, case.micro_batches)
-        for number in parts.numbers
-    ]
+    each = []
+    for number in parts.numbers:
+        fewer = parts.of(number)
+        assert len(fewer.begin) == len(fewer.end) == len(fewer.graph.tail) <= len(parts.graph.tail)
+        each.append(place(chains(case, parts, free), fewer.graph, case.micro_batches))
+        if each[-1] is not None:  # its parts use all devices of every pool, one behind the other
+            used = [(fewer.begin[edge], fewer.end[edge]) for edge in each[-1].edges[::-1]]
+            assert used[-1][1] == tuple(case.pools) and not any(used[0][0])
+            assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(used))
+            known_s, args = each[-1].seconds, (chains(case, parts, free), fewer.graph)
+            assert place(*args, case.micro_batches, below_s=known_s * (1 + 1e-9)) == each[-1]
+            assert place(*args, case.micro_batches, below_s=known_s * (1 - 1e-9)) is None
     found = {cut.seconds: len(cut.kinds) for cut in each if cut is not None}
     assert (best is None) == (not found)
     if best is not None:
