@@ -87,8 +87,14 @@ def pipelines(request: Request) -> Iterator[Candidate]:
                 yield from (Candidate(count, number, mesh) for mesh in meshes)
 
 
-def counts(request: Request) -> list[int]:
-    """Return the numbers of micro-batches for parts of any size: the given one, or all divisors."""
+def counts(request: Request, stages: int) -> list[int]:
+    """Return the numbers of micro-batches of parts of any size, 0 stages: the given one, or all divisors.
+
+    For equal stages of unlike devices they are those of devices that are alike.
+    """
+    if stages:
+        found = _micro_batches(request.program, stages, request.micro_batches)
+        return [count for count in found if (stages, count) != (1, 1)]
     if request.micro_batches is not None:
         return [request.micro_batches]
     return divisors(_batch(request.program))

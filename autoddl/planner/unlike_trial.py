@@ -43,8 +43,12 @@ class UnlikeTrial(Contender):
         self.candidate = Candidate(stages, count, request.whole_mesh)
 
     def turn(self) -> tuple[float, ...]:
-        """Return its place: many micro-batches first, which wait least for the first and the last."""
-        return (-self.candidate.micro_batches,)
+        """Return its place: first those that wait least for the first and last micro-batch.
+
+        Of parts of any size, 0 stages, that are many micro-batches.
+        """
+        stages, count = self.candidate.stages, self.candidate.micro_batches
+        return (abs(stages - 1) / count, stages)
 
     def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
         """Bound all cuts, then search the states for each class of parts, and cut."""
@@ -105,7 +109,7 @@ def unlike_trials(request: Request, micro: Callable[[int], Program]) -> Iterator
             "number, or 'auto'"
         )
     for stages, classes, parts in found:
-        for count in counts(request):
+        for count in counts(request, stages):
             yield UnlikeTrial(request, count, micro, classes, parts, stages)
 
 
