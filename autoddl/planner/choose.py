@@ -151,9 +151,7 @@ def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -
         trials = unlike_trials(request, micro)
     else:
         trials = (PipelineTrial(request, one, micro, least) for one in pipelines(request))
-    run = race(
-        trials, request.budget_s, stop_gap=request.stop_gap, best=best, keep=request.keep
-    )
+    run = race(trials, request.budget_s, stop_gap=request.stop_gap, best=best, keep=request.keep)
     if run.best is not None:
         return run
     needed = {o.memory_bytes: c for c, o in reversed(run.outcomes.items()) if o.memory_bytes}
@@ -210,9 +208,7 @@ def _others(
                 result = rival.problem.result(name, rival.assignment)
                 found.append((rival, result, result.cost_s))
         for states, result, cost_s in found:
-            report = report_of(
-                result, cost_s, objective=request.objective, seed=request.seed
-            )
+            report = report_of(result, cost_s, objective=request.objective, seed=request.seed)
             plans.append(
                 plan_of(
                     states, report, limit=limit, engine=request.engine,
