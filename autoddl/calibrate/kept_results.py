@@ -29,7 +29,7 @@ class KeptResults(ABC, Generic[K]):
 
     kind: ClassVar[str]
     """Of its files."""
-    anew: ClassVar[str] = "--fresh starts anew"
+    anew: str = "--fresh starts anew"
     """What to do where a file is of something else."""
 
     def __init__(self, settings: Mapping[str, Any], partial: Path | None, *, fresh: bool) -> None:
