@@ -28,22 +28,12 @@ WHOLE_BATCH = "one batch"  # the name of the best plan without halves among the 
 FIRST = 0.6  # of the budget for the whole batch where halves may be better; they have twice the ops
 
 
-def choose(request: Request) -> PlanValue:
-    """Return the best plan of those that the user allows.
-
-    Where nothing is asked for and one stage does not fit into memory, it has as many as it takes.
-
-    Raises:
-        AutoDDLError: there is no plan; says what is wrong or missing.
-    """
-    return best(request, 1)[0]
-
-
 def best(request: Request, count: int) -> tuple[PlanValue, ...]:
-    """Return up to so many plans, each with other states than the others, that fit into memory.
+    """Return up to so many plans of those that the user allows, all within memory, of unlike states.
 
-    The first is that of `choose`; behind it come those of other candidates and the baselines, the
-    shortest predicted steps first.
+    The first is the best. Behind it come those of other candidates and baselines, those with the
+    shortest predicted steps first. Where nothing is asked for and one stage does not fit into memory
+    there are as many stages as it takes.
 
     Raises:
         AutoDDLError: there is no plan; says what is wrong or missing.

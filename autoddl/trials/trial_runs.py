@@ -1,7 +1,7 @@
 """Try plans one after the other in ranks that are thrown away; keep what came of each in a folder.
 
-The folder has `trials.jsonl`, a line for each plan that was tried, the plans by the digits of their
-states, and `best.json`, the fastest one.
+The folder has `trials.jsonl`, a line for each plan that was tried; the plans, by the digits of their
+states, and what their ranks wrote; and `best.json`, the fastest one.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ def plans_of(
         AutoDDLError: there is no plan, or the script does not call `optimize`.
         LaunchError: its ranks failed, or did not get there in time.
     """
-    folder = _make(Path(settings.folder))
-    job = _job(script, ranks, max(PLANNING_S, settings.timeout_s))
+    folder = Path(settings.folder).absolute()
+    job = _job(script, ranks, max(PLANNING_S, settings.timeout_s), folder / "planning")
+    _make(folder)
     told: list[Any] = []
-    task = TrialTask(str(folder.absolute()), settings.top, settings.steps)
+    task = TrialTask(str(folder), settings.top, settings.steps)
     result = launch(job, task, told.append)
     if not told and not result.ok:
         raise LaunchError(result)
@@ -133,12 +134,12 @@ def _tried(
     """Return what came of a plan."""
     plan.check_runnable()
     trial = Trial(plan.states, name_of(plan), plan.estimate.step_s)
-    job = _job(script, plan.devices, settings.timeout_s)
+    folder = Path(settings.folder).absolute()
+    job = _job(script, plan.devices, settings.timeout_s, folder / plan.states)
     needed, there = _machine_bytes(plan), memory("MemTotal")
     if needed > there:
         ranks = f"{plan.devices} ranks need {bytes_text(needed)}"
         return replace(trial, note=f"over memory: {ranks}, this machine has {bytes_text(there)}")
-    folder = Path(settings.folder).absolute()
     file = folder / f"{plan.states}.json"
     codec.save(plan, file)
     task = TrialTask(str(folder), settings.top, settings.steps, program, str(file))
@@ -187,22 +188,23 @@ def name_of(plan: PlanValue) -> str:
     )
 
 
-def _job(script: Sequence[str], ranks: int, limit_s: float) -> LaunchJob:
-    """Return the launch of a script's ranks.
+def _job(script: Sequence[str], ranks: int, limit_s: float, logs: Path) -> LaunchJob:
+    """Return the launch of a script's ranks, which keeps what they write in a folder.
 
     Raises:
         AutoDDLError: there is no such script, too many ranks, or no engine.
     """
     checked(LaunchJob(tuple(script), ranks, timeout_s=limit_s))
     job = probe_job(engines.load(ONEFLOW), _RANK, nproc_per_node=ranks, timeout_s=limit_s)
-    return replace(job, command=(*job.command, *script))
+    return replace(job, command=(*job.command, *script), log_dir=logs)
 
 
 def _make(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
         raise AutoDDLError(
-            f"trials {store.told(folder)}: {error.strerror}; give another folder"
+            f"trials: folder {store.told(folder)}: {one_line(reason)}; give another"
         ) from None
     return folder
