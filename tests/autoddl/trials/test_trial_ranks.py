@@ -41,13 +41,14 @@ class Train(flow.nn.Graph):
         return loss
 
 x, y = flow.randn(8, 16), flow.randn(8, 32)
+FIRST
 plan = autoddl.optimize(Train(), x, y=y, mesh="2", TRIALS)
 print("measured", [trial.measured_s for trial in plan.search.trials])
 """
 
 
-def script(path: Path, dies: int, trials: str = "") -> Path:
-    text = SCRIPT.replace("DIES", str(dies)).replace("TRIALS", trials)
+def script(path: Path, dies: int, trials: str = "", first: str = "") -> Path:
+    text = SCRIPT.replace("DIES", str(dies)).replace("TRIALS", trials).replace("FIRST", first)
     (path / "train.py").write_text(text)
     return path / "train.py"
 
@@ -79,8 +80,10 @@ def test_try_on_two_ranks(
 
 
 def test_optimize_of_one_process(tmp_path: Path) -> None:
+    """The trial is of the call that asks for it, not of another one before."""
     trials = "trials=autoddl.Trials(1, steps=2)"
-    command = [sys.executable, str(script(tmp_path, dies=-1, trials=trials))]
+    first = 'autoddl.optimize(Train(), x[:4], y=y[:4], mesh="2")'
+    command = [sys.executable, str(script(tmp_path, -1, trials, first))]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
     )
