@@ -83,8 +83,14 @@ def plans_of(
         raise AutoDDLError(f"try: {_NO_CALL.format(script=' '.join(script))}")
     if "error" in told[-1]:
         raise AutoDDLError(told[-1]["error"])
-    files = [folder / f"{states}.json" for states in told[-1]["plans"]]
-    return told[-1]["program"], tuple(codec.load(file) for file in files)
+    plans = tuple(codec.load(folder / f"{states}.json") for states in told[-1]["plans"])
+    wanted = plans[0].devices
+    if wanted != ranks:
+        raise AutoDDLError(
+            f"try: the script plans {plans[0].devices_text}, {wanted} devices, on {ranks} ranks; give "
+            f"--nproc-per-node {wanted}, or leave the mesh open"
+        )
+    return told[-1]["program"], plans
 
 
 _NO_CALL = "{script} ended without a call of autoddl.optimize for this graph"

@@ -166,6 +166,20 @@ def test_a_script_that_fails_before_it_plans(tmp_path: Path, write: Write) -> No
         plans_of([write("")], 1, Trials(folder=tmp_path / "trials"))
 
 
+def test_a_script_that_plans_for_other_devices(
+    plans: Sequence[PlanValue], tmp_path: Path, write: Write
+) -> None:
+    def launch(job: LaunchJob, task: Any, tell: Callable[[Any], None]) -> LaunchResult:
+        codec.save(plans[0], Path(task.folder, f"{plans[0].states}.json"))
+        tell({"program": "abc", "plans": [plans[0].states]})
+        return WELL
+
+    settings = Trials(folder=tmp_path / "trials")
+    assert plans_of([write("")], 2, settings, launch)[0] == "abc"
+    with pytest.raises(AutoDDLError, match="plans mesh 2, 2 devices, on 4 ranks; give --nproc"):
+        plans_of([write("")], 4, settings, launch)
+
+
 def test_where_there_is_nothing_to_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
     import types
