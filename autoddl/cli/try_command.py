@@ -9,7 +9,7 @@ from rich.console import Console
 
 from autoddl.cli.app import tell
 from autoddl.cli.options import POSITIVE, RANKS
-from autoddl.plan.value import Trial
+from autoddl.plan.value import PlanTrial
 from autoddl.report.plan_text import WIDTH, trials_table
 from autoddl.trials.trial_runs import fastest, plans_of
 from autoddl.trials.trial_settings import MOST_STEPS, MOST_TRIALS, Trials
@@ -79,7 +79,7 @@ def command(
     print(f"wrote {folder / 'best.json'}")
 
 
-def _told(trial: Trial) -> None:
+def _told(trial: PlanTrial) -> None:
     """Write what came of a plan to stderr."""
     found = "" if trial.measured_s is None else f", measured {seconds_text(trial.measured_s)}"
     note = f", {trial.note}" if trial.note else ""

@@ -140,7 +140,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Trial:
+class PlanTrial:
     """What came of running one plan for a while: the median seconds of a step, or why there are none.
 
     `states` tells which plan it was (PlanValue.states).
@@ -172,7 +172,7 @@ class SearchReport:
     searches: int = 1
     outcomes: tuple[Outcome, ...] = ()
     untried: int = 0
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[PlanTrial, ...] = ()
 
 
 @dataclass(frozen=True)

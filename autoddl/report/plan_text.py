@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoddl.errors import one_line
-from autoddl.plan.value import Estimate, ModuleCost, PlanValue, Trial
+from autoddl.plan.value import Estimate, ModuleCost, PlanTrial, PlanValue
 from autoddl.sbp.program.blocks import pattern
 from autoddl.units import bytes_text, runs_text, seconds_text
 
@@ -76,7 +76,7 @@ def comparison(plan: PlanValue, measured_s: dict[str, float] | None = None) -> T
     return table
 
 
-def trials_table(trials: Sequence[Trial]) -> Table:
+def trials_table(trials: Sequence[PlanTrial]) -> Table:
     """Return a row for each plan that was run: what was predicted and measured, or what went wrong."""
     table = Table(title="plans that were run, seconds of a step")
     table.add_column("plan", overflow="fold")

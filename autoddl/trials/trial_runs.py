@@ -23,7 +23,7 @@ from autoddl.engine.limits import ONEFLOW
 from autoddl.errors import AutoDDLError, one_line
 from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult, checked
 from autoddl.plan import codec
-from autoddl.plan.value import PlanValue, Trial
+from autoddl.plan.value import PlanTrial, PlanValue
 from autoddl.search.baselines import BASELINES
 from autoddl.trials.trial_settings import Trials
 from autoddl.trials.trial_task import TrialTask
@@ -56,9 +56,9 @@ class TrialRecord(KeptResults[str]):
         settings = {"program": program, "autoddl": autoddl.__version__}
         super().__init__(settings, folder / "trials.jsonl", fresh=False)
 
-    def read(self, line: Any) -> tuple[str, Trial]:
+    def read(self, line: Any) -> tuple[str, PlanTrial]:
         """Return the states of the plan that a line is of, and the line."""
-        trial = msgspec.convert(line, Trial)
+        trial = msgspec.convert(line, PlanTrial)
         return trial.states, trial
 
 
@@ -102,7 +102,7 @@ def fastest(
     script: Sequence[str],
     settings: Trials,
     *,
-    tell: Callable[[Trial], None] = lambda _: None,
+    tell: Callable[[PlanTrial], None] = lambda _: None,
     launch: Launch = carry_out,
 ) -> PlanValue:
     """Try plans of a program and return the fastest one, with all trials in its report.
@@ -136,10 +136,10 @@ def fastest(
 
 def _tried(
     plan: PlanValue, program: str, script: Sequence[str], settings: Trials, launch: Launch
-) -> Trial:
+) -> PlanTrial:
     """Return what came of a plan."""
     plan.check_runnable()
-    trial = Trial(plan.states, name_of(plan), plan.estimate.step_s)
+    trial = PlanTrial(plan.states, name_of(plan), plan.estimate.step_s)
     folder = Path(settings.folder).absolute()
     job = _job(script, plan.devices, settings.timeout_s, folder / plan.states)
     needed, there = _machine_bytes(plan), memory("MemTotal")

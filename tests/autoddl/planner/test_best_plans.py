@@ -9,20 +9,22 @@ import pytest
 from autoddl.plan.value import PlanValue
 from autoddl.planner import choose, request
 from autoddl.sbp.program import Program
-from tests.support.clusters import cluster
+from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import mlp, transformer
 
 ASKED: dict[str, tuple[Program, dict[str, Any]]] = {
     "a mesh": (mlp(64, (32, 64, 32)), {"mesh": "2x2"}),
     "any stages": (mlp(64, (256, 512, 256)), {"cluster": "2x2", "pipeline": "auto"}),
     "stages": (transformer(layers=2, width=32), {"mesh": "2", "pipeline": 2}),
+    "kinds": (mlp(4, (64, 128, 64)), {"cluster": "1*fastx2 + 1*slowx2", "budget": 10.0}),
     "halves": (mlp(64, (256, 512, 256)), {"mesh": "4", "duplex": "auto"}),
 }
 
 
 def best(name: str, count: int, **options: Any) -> tuple[PlanValue, ...]:
     program, asked = ASKED[name]
-    return choose.best(request.read(program, profile=cluster(), **asked, **options), count)
+    profile = of_two_kinds(cluster(), slower=3.0) if name == "kinds" else cluster()
+    return choose.best(request.read(program, profile=profile, **asked, **options), count)
 
 
 @pytest.mark.parametrize("name", ASKED)

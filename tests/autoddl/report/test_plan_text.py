@@ -12,7 +12,7 @@ import pytest
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.plan.value import Trial
+from autoddl.plan.value import PlanTrial
 from tests.support.clusters import cluster
 from tests.support.pipelines import once_s, pass_s
 from tests.support.programs import transformer
@@ -87,7 +87,10 @@ if __name__ == "__main__":
 
 def test_trials_are_told() -> None:
     plan = planned("one_stage")
-    good, dead = Trial("a1", "mesh 2", 0.002, 0.003), Trial("b2", "mesh 4", 0.001, note="it died")
+    good, dead = (
+        PlanTrial("a1", "mesh 2", 0.002, 0.003),
+        PlanTrial("b2", "mesh 4", 0.001, note="it died"),
+    )
     tried = replace(plan, search=replace(plan.search, trials=(good, dead)))
     rows = [re.findall(r"[^│]+", line) for line in str(tried).splitlines() if "│ mesh" in line]
     assert [[cell.strip() for cell in row] for row in rows] == [
