@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autoddl.sbp.program import Program
     from autoddl.sbp.rules.registry import OpRule, index_map
     from autoddl.sbp.rules.registry import register as register_rule
+    from autoddl.trials.trial_settings import Trials
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ _HOMES = {
     "OpRule": "autoddl.sbp.rules.registry:OpRule",
     "index_map": "autoddl.sbp.rules.registry:index_map",
     "register_rule": "autoddl.sbp.rules.registry:register",
+    "Trials": "autoddl.trials.trial_settings:Trials",
 }
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "OpRule",
     "Plan",
     "Program",
+    "Trials",
     "abstract_parameters",
     "capture",
     "index_map",

@@ -22,6 +22,8 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp
+from autoddl.trials import trial_settings, trial_task
+from autoddl.trials.trial_settings import Trials
 
 TIME, AUTO = "time", "auto"
 
@@ -182,6 +184,7 @@ def optimize(
     compute_stream: bool | str = AUTO,
     duplex: bool | str = False,
     parts: str = AUTO,
+    trials: int | Trials | None = None,
     progress: Callable[[float, float], None] | None = None,
     **kwargs: Any,
 ) -> Plan:
@@ -236,6 +239,10 @@ def optimize(
             predicted step is shorter by more than predictions are off.
         parts: whether stages are on "equal" parts of the devices, or on "any": of unlike sizes and
             meshes. "auto" is any where devices are of several kinds, else equal.
+        trials: so many of the best plans are run before the fastest is chosen, on ranks of this machine,
+            as many as the plan has devices: these run the script of this process up to this call.
+            A `Trials` tells steps, time limit and folder, too. In scripts that run on several ranks
+            already, `python -m autoddl try` does it.
         progress: called with (elapsed seconds, best cost in seconds).
 
     Inside launched ranks rank 0 plans and all ranks get the same plan. A graph without an optimizer whose
@@ -244,7 +251,7 @@ def optimize(
     Raises:
         AutoDDLError: in one line, what is wrong and what to do.
     """
-    oneflow = engines.load(ONEFLOW)
+    oneflow, tries = engines.load(ONEFLOW), trial_settings.read(trials)
     if isinstance(graph, Program | str | Path):
         if kwargs:  # a word that is misspelt, which a graph would get
             raise AutoDDLError(
@@ -266,7 +273,7 @@ def optimize(
             mesh = held[0] if mesh is None else mesh
             pin = {**_whole(program, held[0]), **(pin or {}), **_fixed(program, held[1])}
 
-    def make() -> PlanValue:
+    def best(count: int) -> tuple[PlanValue, ...]:
         from autoddl.planner import choose, request
 
         with uncollected():
@@ -278,9 +285,45 @@ def optimize(
                 duplex=duplex, parts=parts,
                 progress=callback(progress) if callable(progress) else progress,
             )  # fmt: skip
-            return choose.choose(asked)
+            return choose.best(asked, count)
 
-    return Plan.of(make() if ranks is None else oneflow.agree(make))
+    rank = None if ranks is None else trial_task.here()
+    if rank is not None and rank.is_for(program.fingerprint):
+        call = inputs, kwargs
+        rank.carry_out(
+            oneflow, program.fingerprint, best, lambda value: Plan.of(value).apply(graph), call
+        )
+    if tries is not None and rank is None:
+        return Plan.of(_fastest(best, program, ranks, tries))
+    return Plan.of(best(1)[0] if ranks is None else oneflow.agree(lambda: best(1)[0]))
+
+
+def _fastest(
+    best: Callable[[int], Sequence[PlanValue]],
+    program: Program,
+    ranks: tuple[int, int] | None,
+    tries: Trials,
+) -> PlanValue:
+    """Return the plan that is the fastest when it is run.
+
+    Raises:
+        AutoDDLError: there is no model to run, or ranks run already; as `optimize`.
+    """
+    from autoddl.trials import trial_runs
+
+    if ranks is None:
+        raise AutoDDLError(
+            f"trials: got {tries.top} for a program, which has no model to run; give the graph, or run "
+            "its script with `python -m autoddl try`"
+        )
+    count = ranks[0] * ranks[1]
+    if count > 1:
+        raise AutoDDLError(
+            f"trials: got {tries.top} on {count} ranks that run already; leave it out, and start the "
+            f"script with `python -m autoddl try --top {tries.top} --nproc-per-node {count} …`"
+        )
+    script = trial_settings.own_script()
+    return trial_runs.fastest(best(tries.top), program.fingerprint, script, tries)
 
 
 def _accumulated(own: int, asked: int | None) -> int | None:

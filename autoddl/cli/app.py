@@ -18,6 +18,7 @@ BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
 COMMANDS: Mapping[str, str] = {
     "codegen": "write a saved plan as a Python script that needs only OneFlow",
     "run": "start the ranks of a training script on this node",
+    "try": "run the best plans of a training script and keep the fastest",
     "fit-network": "measure the links and devices of this cluster",
     "fit-device": "time the ops of this machine's devices",
     "merge": "join a checkpoint to a state dict that OneFlow loads",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from autoddl.codegen.dialect import Dialect
 from autoddl.engine.limits import Limits
@@ -97,6 +97,15 @@ class Engine(Protocol):
 
     def agree(self, make: Callable[[], PlanValue]) -> PlanValue:
         """Make a plan on rank 0 and return it on every rank."""
+
+    def seconds_of(
+        self, step: TrainingStep, call: tuple[Sequence[Any], Mapping[str, Any]], warm_up: int,
+        steps: int,
+    ) -> Sequence[float]:  # fmt: skip
+        """Time so many steps, called with these arguments, on all ranks at once, after a few others."""
+
+    def leave(self) -> NoReturn:
+        """End this rank's process together with all others."""
 
     def signatures(self, program: Program, sizes: Collection[int]) -> OwnSignatures:
         """Ask about ops without a rule of autoddl's, on mesh axes of these sizes."""

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
         os.sched_setaffinity(0, {int(argv[1])})
         runpy.run_path(os.path.join(os.path.dirname(__file__), "waiting.py"))["install"]()
     try:
-        _run(argv[2:])
+        run_command(argv[2:])
     except SystemExit as error:
         code = _exit_status(error.code)
         if code:
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
         _end(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
 
 
-def _run(command: list[str]) -> None:
+def run_command(command: list[str]) -> None:
     """Run the script or module as ``__main__``, with Python's ``sys.argv`` and ``sys.path``."""
     as_module = command[0] == "-m"
     sys.argv = command[1:] if as_module else command

@@ -116,7 +116,8 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         layout = isinstance(value, Layout)  # which has columns where its file has names
         names = _LayoutFile.__struct_fields__ if layout else [f.name for f in fields(value)]
-        return {name: _plain(getattr(value, name)) for name in names}
+        untried = isinstance(value, SearchReport) and not value.trials
+        return {n: _plain(getattr(value, n)) for n in names if not (untried and n == "trials")}
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -287,6 +288,7 @@ def _check(plan: PlanValue) -> None:
         raise AutoDDLError(f"$.search.objective: {shown(plan.search.objective)}; known are {known}")
     texts = [text for row in plan.rows for text in (row.module, row.signature)]
     texts += [plan.search.solver, *(o.note for o in plan.search.outcomes)]
+    texts += [text for each in plan.search.trials for text in (each.states, each.name, each.note)]
     for text in (plan.profile, plan.estimate.name, *(b.name for b in plan.baselines), *texts):
         check_name(text)
     for item in plan.inputs:

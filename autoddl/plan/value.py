@@ -6,6 +6,8 @@ saves or writes them gets them as an argument.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -138,12 +140,27 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class PlanTrial:
+    """What came of running one plan for a while: the median seconds of a step, or why there are none.
+
+    `states` tells which plan it was (PlanValue.states).
+    """
+
+    states: str
+    name: str
+    predicted_s: float
+    measured_s: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class SearchReport:
     """How a plan was found: by which solver, in how many seconds, how far from the best it may be.
 
     `gap` is (cost - lower bound) / cost of the assignment, before what overlaps is taken off;
     `searches` how many it took until the whole memory fitted. `outcomes` are those of all candidates
-    (meshes, stages, micro-batches) if there were several; for `untried` ones no time was left.
+    (meshes, stages, micro-batches) if there were several; for `untried` ones no time was left. `trials`
+    are those of the plans that were run before this one was chosen, as the fastest.
     """
 
     solver: str
@@ -155,6 +172,7 @@ class SearchReport:
     searches: int = 1
     outcomes: tuple[Outcome, ...] = ()
     untried: int = 0
+    trials: tuple[PlanTrial, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -213,6 +231,30 @@ class PlanValue:
     def fingerprint(self) -> str:
         """Return what tells its program from others; of parts of a batch, whatever their size."""
         return self.program.structure if self.parted else self.program.fingerprint
+
+    @cached_property
+    def states(self) -> str:
+        """Return 12 hex digits that tell it from plans of other states, meshes, stages or micro-batches.
+
+        In what order ops go, and what they take, does not count.
+        """
+        parts = [
+            [
+                part.mesh.describe(),
+                part.ranks,
+                sorted(
+                    (op, sorted((name, str(state)) for name, state in signature.items()))
+                    for op, signature in part.layout.signatures.items()
+                ),
+                *(
+                    sorted((name, str(state)) for name, state in kept.items())
+                    for kept in (part.layout.variables, part.layout.inputs)
+                ),
+            ]
+            for part in self.parts
+        ]
+        ways = [self.micro_batches, self.compute_stream, self.duplex, self.program.fingerprint]
+        return hashlib.sha256(json.dumps([ways, parts]).encode()).hexdigest()[:12]
 
     @property
     def device(self) -> str:

@@ -1,9 +1,9 @@
-"""Choose a plan: without stages, or with as many as the user or the memory wants."""
+"""Choose plans: without stages, or with as many as the user or the memory wants."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -11,6 +11,8 @@ from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Outcome, PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, pipelines, too_large
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.planner.halved import can_be_worth, halved
 from autoddl.planner.pipeline_trial import PipelineTrial
 from autoddl.planner.race import Contender, Solution, Standing, race
@@ -18,6 +20,7 @@ from autoddl.planner.request import AUTO, EQUAL, Request
 from autoddl.planner.unlike_trial import unlike_trials
 from autoddl.planner.whole_step import OnMesh, WholeStep
 from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.result import SearchResult
 from autoddl.search.solvers.named import SOLVERS
 
 TOO_LARGE = "too many states"
@@ -25,20 +28,29 @@ WHOLE_BATCH = "one batch"  # the name of the best plan without halves among the 
 FIRST = 0.6  # of the budget for the whole batch where halves may be better; they have twice the ops
 
 
-def choose(request: Request) -> PlanValue:
-    """Return the best plan of those that the user allows.
+def best(request: Request, count: int) -> tuple[PlanValue, ...]:
+    """Return up to so many plans of those that the user allows, all within memory, of unlike states.
 
-    Where nothing is asked for and one stage does not fit into memory, it has as many as it takes.
+    The first is the best. Behind it come those of other candidates and baselines, those with the
+    shortest predicted steps first. Where nothing is asked for and one stage does not fit into memory
+    there are as many stages as it takes.
 
     Raises:
         AutoDDLError: there is no plan; says what is wrong or missing.
     """
+    request = replace(request, keep=count)
+    races = _races(request)
+    first = _made(request, *races)
+    return (first, *_others(request, races, first)[: count - 1]) if count > 1 else (first,)
+
+
+def _races(request: Request) -> tuple[Standing, Standing | None]:
+    """Return the race that the best plan wins, and that of those without stages before it."""
     auto, whole = request.stages == AUTO, request.micro_batches in (None, 1)
     if not auto and (request.stages not in (None, 1) or not whole):
-        return _made(request, _staged(request))
+        return _staged(request), None
     if request.duplex is True:
-        two = halved(request)
-        return _made(two, _unstaged(two, request.budget_s))
+        return _unstaged(halved(request), request.budget_s), None
     single: Standing | None = None
     try:
         if whole:
@@ -48,13 +60,13 @@ def choose(request: Request) -> PlanValue:
         if not staged or not any(pipelines(request)):
             raise
         try:
-            return _made(request, _staged(request, least=_least_stages(error, request)))
+            return _staged(request, least=_least_stages(error, request)), None
         except AutoDDLError as more:
             raise InfeasibleError(f"{error}. Stages do not help: {more}") from None
     if not auto:
         assert single is not None
-        return _made(request, single)
-    return _made(request, _staged(request, best=single.best if single else None), single)
+        return single, None
+    return _staged(request, best=single.best if single else None), single
 
 
 def _with_halves(request: Request, budget_s: float) -> Standing:
@@ -74,6 +86,7 @@ def _with_halves(request: Request, budget_s: float) -> Standing:
         rows = replace(whole.row, name=WHOLE_BATCH), *whole.baselines
         run.best = replace(more.best, baselines=rows)
     run.outcomes |= more.outcomes
+    run.found |= more.found
     return run
 
 
@@ -97,8 +110,9 @@ def _unstaged(request: Request, budget_s: float, *, best: Solution | None = None
         if mesh not in wide
     ]
     run = race(
-        (WholeStep(place, way) for place in places for way in place.ways), budget_s, best=best
-    )
+        (WholeStep(place, way) for place in places for way in place.ways), budget_s, best=best,
+        keep=request.keep,
+    )  # fmt: skip
     if run.best is None:
         raise run.failure() or InfeasibleError(
             f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"
@@ -127,7 +141,7 @@ def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -
         trials = unlike_trials(request, micro)
     else:
         trials = (PipelineTrial(request, one, micro, least) for one in pipelines(request))
-    run = race(trials, request.budget_s, stop_gap=request.stop_gap, best=best)
+    run = race(trials, request.budget_s, stop_gap=request.stop_gap, best=best, keep=request.keep)
     if run.best is not None:
         return run
     needed = {o.memory_bytes: c for c, o in reversed(run.outcomes.items()) if o.memory_bytes}
@@ -168,3 +182,30 @@ def _made(request: Request, run: Standing, single: Standing | None = None) -> Pl
         best.found, report, baselines=baselines, limit=request.limit_bytes, engine=request.engine,
         duplex=best.candidate.duplex,
     )  # fmt: skip
+
+
+def _others(
+    request: Request, races: Sequence[Standing | None], first: PlanValue
+) -> list[PlanValue]:
+    """Return plans of other states than the first, and what they are compared with, the fastest first."""
+    limit, plans = request.limit_bytes, []
+    for solution in (s for run in races if run is not None for s in run.found.values()):
+        found: list[tuple[Assigned | Staged, SearchResult, float]] = [
+            (solution.found, solution.result, solution.cost_s)
+        ]
+        for name, rival in solution.rivals:
+            if limit is None or rival.memory_bytes <= limit:
+                result = rival.problem.result(name, rival.assignment)
+                found.append((rival, result, result.cost_s))
+        for states, result, cost_s in found:
+            report = report_of(result, cost_s, objective=request.objective, seed=request.seed)
+            plans.append(
+                plan_of(
+                    states, report, limit=limit, engine=request.engine,
+                    duplex=solution.candidate.duplex,
+                )
+            )  # fmt: skip
+    plans.sort(key=lambda plan: plan.estimate.step_s)
+    unlike = {plan.states: plan for plan in reversed([first, *plans])}
+    del unlike[first.states]
+    return list(reversed(unlike.values()))

@@ -2,7 +2,8 @@
 
 A candidate's `bound_s` is below every plan that it has. With bounds of 3, 5 and 4 ms and a plan of 4.5 ms
 on the first, the third is searched, the second is not. Searching tightens bounds: a candidate may be
-left out between a search and the work of making a plan of what it found.
+left out between a search and the work of making a plan of what it found. Where several plans are wanted
+a candidate is left out only if it can be none of the best so many.
 
 Source: A. H. Land, A. G. Doig, An automatic method of solving discrete programming problems, 1960.
 """
@@ -37,8 +38,9 @@ PRUNED, IMPOSSIBLE, NO_ROOM = "no better plan", "impossible", "does not fit into
 class Solution:
     """What was found for a candidate, and `judged_s`, in which solutions are compared.
 
-    The gap of `result` is that to `cost_s`, of a step in which nothing overlaps. A rough search may
-    have left a `slack` relative to its bound. If it is `settled` other streams are not tried.
+    The gap of `result` is that to `cost_s`, of a step in which nothing overlaps. `rivals` are the plans
+    of the `baselines`, by name, as far as these have been made. A rough search may have left a `slack`
+    relative to its bound. If it is `settled` other streams are not tried.
     """
 
     candidate: Candidate
@@ -47,6 +49,7 @@ class Solution:
     cost_s: float
     judged_s: float
     baselines: Sequence[Estimate] = ()
+    rivals: Sequence[tuple[str, Assigned]] = ()
     searches: int = 1
     seconds: float = 0.0
     slack: float = 0.0
@@ -85,11 +88,16 @@ class Contender(ABC):
 
 @dataclass
 class Standing:
-    """How a race goes: the best solution so far, and what came of each trial."""
+    """How a race goes: the best solution so far, and what came of each trial.
+
+    Where the `keep` best ones are wanted all that are found are kept.
+    """
 
     best: Solution | None
     budget_s: float
+    keep: int = 1
     begin: float = field(default_factory=clock_s)
+    found: dict[Candidate, Solution] = field(default_factory=dict)
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
     failures: list[tuple[Candidate, AutoDDLError]] = field(default_factory=list)
     untried: int = 0
@@ -108,6 +116,17 @@ class Standing:
         worth = WORTH * ((more > 0) - (more < 0))
         worth += WORTH_OF_HALVES * (candidate.duplex - other.duplex)
         return judged_s < self.best.judged_s * (1 - worth)
+
+    def wanted(self, candidate: Candidate, judged_s: float) -> bool:
+        """Tell whether a solution is better than the best so far, or one of those to be kept."""
+        if self.keep == 1:
+            return self.can_win(candidate, judged_s)
+        known = sorted(solution.judged_s for solution in self.found.values())
+        return (
+            len(known) < self.keep
+            or judged_s < known[self.keep - 1]
+            or self.can_win(candidate, judged_s)
+        )
 
     def failure(self) -> AutoDDLError | None:
         """Return what was wrong with the first candidate; of its streams with that which needs least."""
@@ -138,12 +157,14 @@ class Standing:
                     solution = found
                     break
                 trial.bound_s = found
-                if not self.can_win(one, found):
+                if not self.wanted(one, found):
                     break
         except AutoDDLError as error:
             self._failed(trial, error)
             return None
         if solution is not None:
+            if self.keep > 1:
+                self.found[one] = solution
             self._note(trial, "", solution)
         else:
             self._note(trial, PRUNED if trial.needed_bytes is None else NO_ROOM)
@@ -180,14 +201,15 @@ def race(
     *,
     stop_gap: float = 0.0,
     best: Solution | None = None,
+    keep: int = 1,
 ) -> Standing:
-    """Return the best solution of some trials, if it is better than `best`.
+    """Return the best solution of some trials, if it is better than `best`; and `keep` of the best.
 
     Each gets an equal part of the seconds that are left; while there are several, rough searches will
     do, and the winner's is made better at the end. When the budget is spent and there is a plan, the
     others are left; without one those with stages that need least memory come next.
     """
-    run, winner = Standing(best, budget_s), None
+    run, winner = Standing(best, budget_s, keep), None
     waiting = run.in_order(trials)
     while waiting:
         if run.spent_s() >= budget_s and run.best is not None:
@@ -208,7 +230,8 @@ def race(
     run.untried = len(waiting)
     last = run.best
     if winner is not None and last and last.slack > stop_gap and run.spent_s() < budget_s:
-        finer = Standing(None, budget_s, run.begin).tried(winner, 1)
+        finer = Standing(None, budget_s, begin=run.begin).tried(winner, 1)
         if finer is not None and finer.judged_s <= last.judged_s * (1 + 1e-9):
             run.best = finer
+            run.found.update({winner.candidate: finer} if keep > 1 else {})
     return run

@@ -48,7 +48,8 @@ class Request:
     memory demands it. `ways` are those to run boxings, that to be tried first first. `allow` names
     approximations of rules, `lists` are the engine's signatures of ops without a rule. `limits` are
     the bytes of devices by kind, where there are several; `limit_bytes` is then the least. Stages are
-    `parts` of equal size or of any; "auto" is any, where these are not too many.
+    `parts` of equal size or of any; "auto" is any, where these are not too many. `keep` of the best
+    plans are wanted.
     """
 
     program: Program
@@ -73,6 +74,7 @@ class Request:
     progress: Callable[[float, float], None] | None = None
     limits: Mapping[str, int] | None = None
     parts: str = EQUAL
+    keep: int = 1
 
     @property
     def timed(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 
@@ -92,14 +92,15 @@ class ProblemSearch:
         """
         result = self._result()
         found = self.assigned(result.assignment)
-        row = found.estimate("plan")
+        row, rivals = found.estimate("plan"), LazyTuple(self._rivals)
         return Solution(
             candidate,
             found,
             result,
             cost_s=self.costs_s[-1],
             judged_s=self._judged_s(row),
-            baselines=LazyTuple(self._rows),
+            baselines=LazyTuple(lambda: _rows(rivals)),
+            rivals=rivals,
             searches=max(1, len(self.costs_s)),
             settled=len(self.costs_s) == 1 and not (self.steps and self.steps.binds),
             seconds=clock_s() - self.begin,
@@ -209,11 +210,17 @@ class ProblemSearch:
             held if roomy and self._memory(self.space.invert(held)) <= limit else self.again[name]
         )
 
-    def _rows(self) -> tuple[Estimate, ...]:
-        """Return what the baselines cost."""
+    def _rivals(self) -> tuple[tuple[str, Assigned], ...]:
+        """Return the baselines by name."""
         with uncollected():
             chosen = {name: self.space.invert(self._fitting(name)) for name in self.starts}
-            return tuple(self.assigned(start).estimate(name) for name, start in chosen.items())
+            return tuple((name, self.assigned(start)) for name, start in chosen.items())
+
+
+def _rows(rivals: Sequence[tuple[str, Assigned]]) -> tuple[Estimate, ...]:
+    """Return what baselines cost."""
+    with uncollected():
+        return tuple(assigned.estimate(name) for name, assigned in rivals)
 
 
 def _baselines(

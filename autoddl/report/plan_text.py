@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from autoddl.errors import one_line
-from autoddl.plan.value import Estimate, ModuleCost, PlanValue
+from autoddl.plan.value import Estimate, ModuleCost, PlanTrial, PlanValue
 from autoddl.sbp.program.blocks import pattern
 from autoddl.units import bytes_text, runs_text, seconds_text
 
@@ -28,6 +29,8 @@ def plan_table(plan: PlanValue) -> str:
     if plan.pipelined:
         console.print(_stages(plan))
     console.print(comparison(plan))
+    if plan.search.trials:
+        console.print(trials_table(plan.search.trials))
     if plan.compute_stream:
         console.print(
             "boxings are ops of the compute stream: their results are reused, nothing overlaps"
@@ -70,6 +73,23 @@ def comparison(plan: PlanValue, measured_s: dict[str, float] | None = None) -> T
         if measured_s is not None:
             cells.append(seconds_text(measured_s[row.name]) if row.name in measured_s else "-")
         table.add_row(*cells)
+    return table
+
+
+def trials_table(trials: Sequence[PlanTrial]) -> Table:
+    """Return a row for each plan that was run: what was predicted and measured, or what went wrong."""
+    table = Table(title="plans that were run, seconds of a step")
+    table.add_column("plan", overflow="fold")
+    for name in ("predicted", "measured", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("note", overflow="fold")
+    for each in trials:
+        measured = ["-", "-"]
+        if each.measured_s is not None:
+            ratio = each.measured_s / max(each.predicted_s, 1e-12)
+            measured = [seconds_text(each.measured_s), f"{ratio:.2f}"]
+        cells = seconds_text(each.predicted_s), *measured
+        table.add_row(_shown(each.name), *cells, _shown(each.note))
     return table
 
 

@@ -61,7 +61,7 @@ def _full(*args: object, **kwargs: object) -> None:
 
 
 def test_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autoddl.planner.choose.choose", lambda request: request.nothing)
+    monkeypatch.setattr("autoddl.planner.choose.best", lambda request, _: request.nothing)
     with pytest.raises(InternalError, match="optimize: internal error") as caught:
         autoddl.optimize(mlp(8, (16, 32, 8)), mesh="2", profile=cluster())
     assert "request.nothing" in _trace(str(caught.value))

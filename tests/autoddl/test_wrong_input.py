@@ -28,7 +28,7 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 OPTIONS = (
     "mesh", "cluster", "profile", "memory", "search", "objective", "engine", "budget", "stop_gap",
-    "seed", "pin", "pipeline", "micro_batches", "compute_stream", "duplex",
+    "seed", "pin", "pipeline", "micro_batches", "compute_stream", "duplex", "trials",
     "strict", "allow_local_batchnorm", "progress",
 )  # fmt: skip
 LIMIT_S = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 from autoddl.codegen.dialect import Dialect
 from autoddl.engine.interface import Engine, Probes, Replan, TrainingStep
@@ -55,6 +55,21 @@ class OneFlow:
         from autoddl.engine.oneflow.run import agree
 
         return agree.from_rank_0(make)
+
+    def seconds_of(
+        self, step: TrainingStep, call: tuple[Sequence[Any], Mapping[str, Any]], warm_up: int,
+        steps: int,
+    ) -> Sequence[float]:  # fmt: skip
+        """See `step_timing.seconds_of`."""
+        from autoddl.engine.oneflow.run import step_timing
+
+        return step_timing.seconds_of(step, call, warm_up, steps)
+
+    def leave(self) -> NoReturn:
+        """See `step_timing.leave`."""
+        from autoddl.engine.oneflow.run import step_timing
+
+        step_timing.leave()
 
     def signatures(self, program: Program, sizes: Collection[int]) -> unknown_ops.EngineLists:
         """See `unknown_ops.ask`: a process of its own asks OneFlow."""

@@ -15,6 +15,7 @@ from autoddl.cli.app import COMMANDS, main
 MISSING = {
     "codegen": "missing.json",
     "run": "--nproc-per-node 2 missing.py",
+    "try": "--nproc-per-node 2 missing.py",
     "fit-network": "--nproc-per-node 2 --device missing.json",
     "fit-device": "--nproc-per-node 2 --into missing.json",
     "merge": "missing",
@@ -24,6 +25,7 @@ MISSING = {
 BAD = {
     "codegen": "plan.json --learning-rate fast",
     "run": "--nproc-per-node two script.py",
+    "try": "--nproc-per-node 2 --top 0 script.py",
     "fit-network": "--nproc-per-node two",
     "fit-device": "--nproc-per-node 0",
     "merge": "folder another",

@@ -23,6 +23,7 @@ UNREADABLE = ["missing.json", "folder", "pipe", "empty", "noise", "cut.json", "a
 UNWRITABLE = ["folder", "no/such/folder/file", "nul\0", LONG, "file.txt/x"]
 BASES = {
     "run": ["--nproc-per-node", "1", "script.py"],
+    "try": ["--nproc-per-node", "1", "script.py"],
     "fit-network": ["--nproc-per-node", "2", "--quick"],
     "fit-device": ["--nproc-per-node", "2", "--quick"],
     "codegen": ["plan.json"],
@@ -39,6 +40,11 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("run", "--timeout"): [*SECONDS, "0"],
     ("run", "--share-cores"): ODD,
     ("run", "--log-dir"): ["file.txt", "nul\0", LONG, "file.txt/x"],
+    ("try", "--nproc-per-node"): [*WHOLE, "0"],
+    ("try", "--top"): [*WHOLE, "0", "-3"],
+    ("try", "--steps"): [*WHOLE, "0"],
+    ("try", "--timeout"): [*SECONDS, "0"],
+    ("try", "--output"): ["file.txt", "nul\0", LONG, "file.txt/x"],
     ("fit-network", "--nproc-per-node"): [*WHOLE, "0"],
     ("fit-network", "--nnodes"): [*WHOLE, "0"],
     ("fit-network", "--minbytes"): [*ODD, "", "-1", "nan", "0", "1T"],
@@ -75,6 +81,8 @@ LINES = [
     ["run", "--nproc-per-node", "1"], ["run", "--nproc-per-node", "1", "missing.py"],
     ["run", "--nproc-per-node", "1", "-m"], ["run", "--nproc-per-node", "1", "folder"],
     ["run", "--nproc-per-node", "1", "nul\0"], ["run", "--nproc-per-node", "1", "--x", "script.py"],
+    ["try"], ["try", "script.py"], ["try", "--nproc-per-node", "1"],
+    ["try", "--nproc-per-node", "1", "missing.py"], ["try", "--nproc-per-node", "1", "--x", "script.py"],
     ["fit-network"], ["fit-network", "--nproc-per-node", "2", "x"], ["fit-network", "--x"],
     ["fit-device"], ["fit-device", "--nproc-per-node", "2", LONG], ["codegen"], ["trace"], ["merge"],
     ["sign"], ["codegen", "plan.json", "x"], ["merge", "checkpoint", "x"],

@@ -94,6 +94,15 @@ def test_low_bounds_go_first_and_high_ones_are_left_out() -> None:
     assert notes(found) == {"2x2": "", "1x4": "", "4x1": PRUNED, "4": PRUNED}
 
 
+def test_where_two_are_wanted_the_second_best_leaves_out_the_others() -> None:
+    runs = Runs()
+    figures = {"4": (3.8, 6.0), "2x2": (1.0, 4.0), "1x4": (2.0, 3.0), "4x1": (3.0, 3.5)}
+    found = run([Made(runs, name, *pair) for name, pair in figures.items()], keep=2)
+    assert runs.order == ["2x2", "1x4", "4x1"]  # 3.0 is below 4.0, 3.8 is not below 3.5
+    assert best(found) == "1x4" and notes(found)["4"] == PRUNED
+    assert [solution.judged_s for solution in found.found.values()] == [4.0, 3.0, 3.5]
+
+
 @pytest.mark.parametrize(
     ("flat", "split", "wins"),
     [(4.0, 3.999, "4"), (4.0, 3.9, "2x2"), (3.999, 4.0, "4"), (4.003, 4.0, "4"), (4.1, 4.0, "2x2")],

@@ -12,6 +12,7 @@ import pytest
 
 import autoddl
 from autoddl.api import Plan
+from autoddl.plan.value import PlanTrial
 from tests.support.clusters import cluster
 from tests.support.pipelines import once_s, pass_s
 from tests.support.programs import transformer
@@ -82,6 +83,20 @@ if __name__ == "__main__":
     for case in CASES:
         found = re.sub(r"in \d+\.\d s;", "in SECONDS;", str(planned(case)))
         (HERE / f"{case}.txt").write_text(found + "\n")
+
+
+def test_trials_are_told() -> None:
+    plan = planned("one_stage")
+    good, dead = (
+        PlanTrial("a1", "mesh 2", 0.002, 0.003),
+        PlanTrial("b2", "mesh 4", 0.001, note="it died"),
+    )
+    tried = replace(plan, search=replace(plan.search, trials=(good, dead)))
+    rows = [re.findall(r"[^│]+", line) for line in str(tried).splitlines() if "│ mesh" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["mesh 2", "2.00 ms", "3.00 ms", "1.50", ""],
+        ["mesh 4", "1.00 ms", "-", "-", "it died"],
+    ]
 
 
 def test_what_there_was_no_time_for_is_told() -> None:

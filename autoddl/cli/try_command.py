@@ -1,0 +1,86 @@
+"""`python -m autoddl try`: run the best plans of a training script and keep the fastest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from autoddl.cli.app import tell
+from autoddl.cli.options import POSITIVE, RANKS
+from autoddl.plan.value import PlanTrial
+from autoddl.report.plan_text import WIDTH, trials_table
+from autoddl.trials.trial_runs import fastest, plans_of
+from autoddl.trials.trial_settings import MOST_STEPS, MOST_TRIALS, Trials
+from autoddl.units import seconds_text
+
+_PREFIX, _ASKED = "autoddl try", Trials()
+
+
+@click.command(
+    "try",
+    # A script's own options are its own; -m is the first word of a command, not an option.
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    options_metavar="--nproc-per-node N [OPTIONS]",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(1, MOST_TRIALS),
+    default=_ASKED.top,
+    metavar="K",
+    help=f"how many plans ({_ASKED.top})",
+)
+@click.option(
+    "--nproc-per-node", "ranks", type=RANKS, required=True, metavar="N", help="ranks of the script"
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1, MOST_STEPS),
+    default=_ASKED.steps,
+    metavar="N",
+    help=f"timed steps of each plan ({_ASKED.steps})",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=POSITIVE,
+    default=_ASKED.timeout_s,
+    metavar="SECONDS",
+    help=f"end the ranks of a plan then ({_ASKED.timeout_s:g})",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=Path,
+    default=_ASKED.folder,
+    metavar="DIR",
+    help=f"folder for results and best.json ({_ASKED.folder})",
+)
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="(script.py | -m module) [ARGS …]"
+)
+def command(
+    words: tuple[str, ...], ranks: int, top: int, steps: int, timeout_s: float, folder: Path
+) -> None:
+    """Run the best plans that a script's call of autoddl.optimize leaves open, and keep the fastest.
+
+    Ranks run the script up to that call, which plans there; then each plan has ranks of its own, in which
+    the call runs some steps of it. What fails or hangs is noted and passed over; the same command goes on
+    where it stopped. The script uses the result with autoddl.load("trials/best.json").
+    """
+    if words and words[0].startswith("-") and words[0] != "-m":
+        raise click.NoSuchOption(words[0])
+    settings = Trials(top, steps, timeout_s, folder)
+    program, plans = plans_of(words, ranks, settings)
+    best = fastest(plans, program, words, settings, tell=_told)
+    Console(width=WIDTH).print(trials_table(best.search.trials))
+    print(f"wrote {folder / 'best.json'}")
+
+
+def _told(trial: PlanTrial) -> None:
+    """Write what came of a plan to stderr."""
+    found = "" if trial.measured_s is None else f", measured {seconds_text(trial.measured_s)}"
+    note = f", {trial.note}" if trial.note else ""
+    tell(_PREFIX, f"{trial.name}: predicted {seconds_text(trial.predicted_s)}{found}{note}")
