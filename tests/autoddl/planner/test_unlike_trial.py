@@ -104,7 +104,7 @@ def test_where_parts_can_be_placed_in_too_many_ways_stages_are_equal() -> None:
     read = partial(request.read, PROGRAM, cluster="4*fastx8 + 4*slowx8", profile=KINDS)
     found = list(unlike_trials(read(), partial(micro_batch, PROGRAM)))
     stages = {trial.candidate.stages for trial in found}
-    assert stages == {1, 2, 4, 8, 16, 32}  # there are not modules enough for 64
+    assert stages == {1, 2, 4, 8}  # the batch has no more samples for micro-batches
     with pytest.raises(AutoDDLError, match=r"ways to place parts .*; plan with parts='equal'"):
         list(unlike_trials(read(parts="any"), partial(micro_batch, PROGRAM)))
 
