@@ -4,7 +4,7 @@ A cut says which ranks each stage has, in the order of the stages, at which laye
 many micro-batches there are; states are those of data parallelism. It is priced on the devices that are
 there. Of 12 layers on two fast and two slow ranks as many in each stage are
 
-    Cut("as many layers", ranks=((0,), (1,), (2,), (3,)), layers=(3, 6, 9), micro_batches=8)
+    DrawnCut("as many layers", ranks=((0,), (1,), (2,), (3,)), layers=(3, 6, 9), micro_batches=8)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LAYER = re.compile(r".*?\.\d+\b")
 
 
 @dataclass(frozen=True)
-class Cut:
+class DrawnCut:
     """Stages by their ranks, and the layer with which each but the first one begins."""
 
     name: str
@@ -74,7 +74,7 @@ class MixedPlans:
         best = min(found, key=lambda plan: plan.believed_s)
         return staged_plan(best.real, best.result)
 
-    def plan(self, cut: Cut) -> PlanValue:
+    def plan(self, cut: DrawnCut) -> PlanValue:
         """Return the plan of a cut."""
         micro = micro_batch(self.program, cut.micro_batches)
         parts = []
@@ -104,16 +104,16 @@ class MixedPlans:
             if b not in ("", a)
         ]
 
-    def by_rules(self) -> Iterator[Cut]:
+    def by_rules(self) -> Iterator[DrawnCut]:
         """Yield cuts into a stage for each rank, with as many layers, or parameters, in each."""
         ranks = tuple((rank,) for rank in range(self.cluster.size))
         count = len(self.begins)
         even = [round(count * n / len(ranks)) for n in range(1, len(ranks))]
-        yield Cut("as many layers", ranks, tuple(even), RULE_COUNT)
+        yield DrawnCut("as many layers", ranks, tuple(even), RULE_COUNT)
         before = self._parameters_before()
         shares = [n / len(ranks) for n in range(1, len(ranks))]
         nearest = tuple(int(np.abs(before - share).argmin()) for share in shares)
-        yield Cut("as many parameters", ranks, nearest, RULE_COUNT)
+        yield DrawnCut("as many parameters", ranks, nearest, RULE_COUNT)
 
     def _parameters_before(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Return by layer which share of the parameters is used before it begins."""
@@ -125,7 +125,7 @@ class MixedPlans:
         sums = np.cumsum([0, *sizes])
         return sums[self.begins] / sums[-1]
 
-    def at_random(self, divisions: Sequence[Division], seed: int, count: int) -> Iterator[Cut]:
+    def at_random(self, divisions: Sequence[Division], seed: int, count: int) -> Iterator[DrawnCut]:
         """Yield so many cuts into some of the divisions, in any order of the stages."""
         draw = np.random.default_rng(seed)
         for number in range(count):
@@ -134,4 +134,4 @@ class MixedPlans:
             inner = np.arange(1, len(self.begins))
             layers = np.sort(draw.choice(inner, len(ranks) - 1, replace=False))
             micro_batches = int(draw.choice(COUNTS))
-            yield Cut(f"random {number}", ranks, tuple(map(int, layers)), micro_batches)
+            yield DrawnCut(f"random {number}", ranks, tuple(map(int, layers)), micro_batches)
