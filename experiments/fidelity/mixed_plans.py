@@ -10,7 +10,6 @@ there. Of 12 layers on two fast and two slow ranks as many in each stage are
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +26,7 @@ from autoddl.planner.costs.stage_moves import StagePart
 from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
+from autoddl.sbp.program.blocks import layer_path, numbered
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import assignments
@@ -39,7 +39,6 @@ RULE_COUNT = 8  # micro-batches of cuts by a rule: twice the stages
 COUNTS = (2, 4, 8)
 BUDGET_S = 10.0
 _BLIND_S = 1.0  # for each kind-blind candidate, on meshes of a device or two
-_LAYER = re.compile(r".*?\.\d+\b")
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,8 @@ class MixedPlans:
     @cached_property
     def _layers(self) -> list[str]:
         """Return the layer of each op of the forward pass; nothing of one outside of layers."""
-        paths = [op.module for op in self.program.ops if op.phase == "forward"]
-        return [m[0] if (m := _LAYER.match(path)) else "" for path in paths]
+        ops = (op for op in self.program.ops if op.phase == "forward")
+        return ["" if numbered(op.module) is None else layer_path(op.module) for op in ops]
 
     @cached_property
     def begins(self) -> list[int]:

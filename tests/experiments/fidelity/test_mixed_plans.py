@@ -1,0 +1,68 @@
+"""Plans that the experiment of unlike nodes holds against ours."""
+
+from __future__ import annotations
+
+import itertools
+
+from msgspec.structs import replace
+
+from autoddl.plan.value import PlanValue
+from autoddl.sbp.mesh import Cluster
+from autoddl.sbp.program.blocks import layer_path
+from experiments.fidelity.mixed_plans import DrawnCut, MixedPlans
+from experiments.lib import kind_blind
+from tests.support.clusters import cluster, of_two_kinds
+from tests.support.programs import transformer
+
+# Ops of a millisecond, which a link of the testbed is fast enough for.
+SLOW = replace(cluster().device, peak_flops={"float32": 1e8}, kernels={})
+KINDS = of_two_kinds(replace(cluster(), devices={"": SLOW}), slower=3.0)
+PLANS = MixedPlans(transformer(layers=8, batch=8), Cluster.parse("1*fastx2 + 1*slowx2"), KINDS)
+DIVISIONS = [((0,), (1,), (2, 3)), ((0, 1), (2,), (3,))]
+
+
+def layers(plan: PlanValue) -> list[int]:
+    """Return how many layers each part has."""
+    modules = [[plan.program.op[op].module for op in part.layout.signatures] for part in plan.parts]
+    return [len({layer_path(m) for m in of if ".blocks." in m}) for of in modules]
+
+
+def test_as_many_layers() -> None:
+    by_layers, by_parameters = PLANS.by_rules()
+    assert by_layers == DrawnCut("as many layers", ((0,), (1,), (2,), (3,)), (2, 4, 6), 8)
+    plan = PLANS.plan(by_layers)
+    assert layers(plan) == [2, 2, 2, 2] and plan.micro_batches == 8
+    # Layers are alike; what is outside of them counts for the first stage and for the last.
+    assert by_parameters.layers == (2, 4, 6)
+
+
+def test_cuts_at_random_use_each_rank_once_and_are_the_same_again() -> None:
+    cuts = list(PLANS.at_random(DIVISIONS, 0, 20))
+    assert cuts == list(PLANS.at_random(DIVISIONS, 0, 20))
+    assert all(sorted(sum(cut.ranks, ())) == [0, 1, 2, 3] for cut in cuts)
+    assert {tuple(sorted(cut.ranks)) for cut in cuts} == set(DIVISIONS)
+    assert len({cut.ranks for cut in cuts}) > 4
+    plan = PLANS.plan(cuts[0])
+    assert tuple(part.ranks for part in plan.parts) == cuts[0].ranks
+    ends = (0, *cuts[0].layers, 8)
+    assert layers(plan) == [b - a for a, b in itertools.pairwise(ends)]
+
+
+def test_a_blind_plan_is_priced_on_the_devices_that_are_there() -> None:
+    """Of half fast and half slow devices the average lies between; a stage on slow ones takes longer."""
+    believed = kind_blind.mixture(KINDS, ("fast", "slow"), 0.5)
+    found = list(kind_blind.plans(PLANS.program, PLANS.cluster, KINDS, believed, 0.5))
+    several = [plan for plan in found if plan.real.stages == 4]
+    assert several
+    for plan in several:
+        assert plan.real.timeline.step_s > plan.believed_s
+    same = list(kind_blind.plans(PLANS.program, PLANS.cluster, KINDS, KINDS.part(["slow"]), 0.5))
+    whole = [plan for plan in same if plan.real.stages == 1]
+    for plan in whole:  # which takes as long as on the slowest
+        assert abs(plan.real.timeline.step_s / plan.believed_s - 1) < 1e-9
+
+
+def test_ours_is_the_fastest_as_predicted() -> None:
+    rules = [PLANS.plan(cut).estimate.step_s for cut in PLANS.by_rules()]
+    drawn = [PLANS.plan(cut).estimate.step_s for cut in PLANS.at_random(DIVISIONS, 0, 5)]
+    assert PLANS.ours().estimate.step_s < min([*rules, *drawn, PLANS.blind().estimate.step_s])
