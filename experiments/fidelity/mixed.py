@@ -27,6 +27,7 @@ from experiments.fidelity.workload import Bed
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row, RowStore
 from experiments.lib.programs import captured
+from experiments.testbed import Testbed
 
 OURS, BLIND = "ours", "kind-blind"
 LAYERS = "as many layers"
@@ -55,6 +56,8 @@ COLUMNS: frames.Formats = {
     "bed": "{}", "plan": "{}", "parts": "{}", "micro_batches": "{}", "predicted_s": "{:.3f}",
     "measured_s": "{:.3f}", "error": "{:+.1%}",
 }  # fmt: skip
+# Of shorter messages a good part passes in the burst of the token bucket, at no cost of its own.
+SIZES = ("--quick", "--minbytes", "64K", "--maxbytes", "512K", "--stepfactor", "2", "--budget", "40")
 # What has to be reached: of the errors and ranks on each bed, and our step beside others' there.
 MEAN_ERROR, SPEARMAN = 0.15, 0.9
 OVER_LAYERS, OVER_BLIND, OF_BEST = 1.25, 1.15, 1.03
@@ -148,28 +151,34 @@ def command(passes: int, beds: str, models: str, predict: bool, folder: Path) ->
     return report(found, folder)
 
 
-def calibrate(bed: Bed, made: Any, place: Path) -> None:
-    """Measure the devices of each kind and the links of each kind and pair into a profile."""
+def calibrate(bed: Bed, made: Testbed, place: Path) -> None:
+    """Measure links of each kind and of the pair, then the devices of each kind, into a profile.
+
+    What an interrupted run has measured of links is there.
+    """
     place.mkdir(parents=True, exist_ok=True)
-    network = place / "network.json"
+    network, partial = place / "network.json", place / "partial.json"
     if network.exists():
         return
-    partial = place / "partial.json"
     nodes = {kind: [n for n, k in enumerate(bed.kinds) if k == kind] for kind in bed.kinds}
-    # Of shorter messages a good part passes in the burst of the token bucket, at no cost of its own.
-    sizes = ["--minbytes", "64K", "--maxbytes", "1M", "--stepfactor", "2", "--budget", "60"]
+    groups: dict[tuple[str, ...], list[int]] = {(k,): mine for k, mine in nodes.items()}
+    groups[tuple(sorted(nodes))] = [mine[0] for mine in nodes.values()]
+    known = {link.kinds for link in profiles.load(partial).links} if partial.exists() else set()
     per = ["--nproc-per-node", str(bed.ranks)]
+    for kinds, mine in groups.items():
+        if kinds not in known:
+            links = [
+                "autoddl.fit_network",
+                *per,
+                "--kinds",
+                ",".join(kinds),
+                "--into",
+                str(partial),
+            ]
+            measure.call([*links, *SIZES], mine, made)
     for kind, mine in nodes.items():
-        device = place / f"{kind}.json"
-        measure.call(
-            ["autoddl.fit_device", *per, "--kind", kind, "-o", str(device)], mine[:1], made
-        )
-        if len(mine) * bed.ranks > 1:
-            links = ["autoddl.fit_network", *per, "--kinds", kind, "--into", str(partial)]
-            measure.call([*links, *sizes, "--device", str(device)], mine, made)
-    first, second = nodes.values()
-    pair = ["autoddl.fit_network", *per, "--kinds", ",".join(nodes), "--into", str(partial)]
-    measure.call([*pair, *sizes], [first[0], second[0]], made)
+        device = ["autoddl.fit_device", *per, "--kind", kind, "--into", str(partial)]
+        measure.call(device, mine[:1], made)
     partial.rename(network)
 
 
