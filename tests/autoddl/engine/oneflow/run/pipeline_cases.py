@@ -35,6 +35,10 @@ CASES = {
         "gpt on 1 and 2": _parts("gpt", ["1", "2"], 4, search=["data parallel", "Megatron"]),
         "norm on 2 and 1, global": _parts("norm", ["2", "1"], 4, **{"global": True}),
         "unet on 2 and 1": _parts("unet", ["2", "1"], 2, scale=0.15, optimizer="adam"),
+        "transgan on 2 and 1": _parts("transgan", ["2", "1"], 4, scale=0.15),
+        "transgan on 1 and 2": _parts(
+            "transgan", ["1", "2"], 2, scale=0.15, search=["data parallel", "Megatron"]
+        ),
         "tied on 1 and 2": _parts("tied", ["1", "2"], 4, scale=0.5),
         "clipped on 2 and 1": _parts("clipped", ["2", "1"], 4, scale=0.3),
         "scored on 2 and 1": _parts("scored", ["2", "1"], 4, scale=0.2, ranks=[[0, 2], [1]]),
@@ -56,6 +60,10 @@ CASES = {
     6: {
         "gpt on 2x2 and 2": _parts("gpt", ["2x2", "2"], 2, search=["SUMMA", "Megatron"]),
         "unet on 2 and 2x2": _parts("unet", ["2", "2x2"], 2, scale=0.15),
+        "transgan on 2x2 and 2": _parts(
+            "transgan", ["2x2", "2"], 2, scale=0.15, search=["SUMMA", "Megatron"]
+        ),
+        "transgan on 2 and 2x2": _parts("transgan", ["2", "2x2"], 2, scale=0.15),
     },
     8: {"gpt on 2 x 2x2": _case("gpt", 2, "2x2", 2, sizes={"layers": 1})},
 }  # fmt: skip
