@@ -2,15 +2,15 @@
 
 Four nodes of four devices; links in Gbit/s inside and out of a node: T4 50 and 50, V100 170 and 10.
 
-A whole GPT takes 0.409 s per sample on a T4 and 0.294 s on a V100, forward and backward; layers share that
-by their flops. Units 2 to 25 of its 30, counted from 0, are blocks (Megatron's cut [0, 14, 30] has 12 on
-each side), unit 0 looks words up, unit 28 is the head.
+A whole GPT takes 0.409 s per sample on a T4 and 0.294 s on a V100, forward and backward; layers share
+that by their flops. Units 2 to 25 of its 30, counted from 0, are blocks (Megatron's cut [0, 14, 30] has
+12 on each side), unit 0 looks words up, unit 28 is the head.
 
-TransGAN's generator takes 0.226 s on a V100. Its units 3 to 14 of 56 are blocks of width 1024 on 9² tokens,
-41 to 52 blocks of width 16 on 288² tokens in windows of 18²; unit 0 makes the tokens, 16 to 40 upsample
-them. Flops do not tell seconds here: those of a wide and of a narrow block are as 0.93 to 1, the times
-that the public code has of them as 0.51 to 1, at 1.0 and 0.6 Tflop/s where the GPT has 7.9. So the three
-kinds of units have these times, three times the forward pass as everywhere in AMP.
+TransGAN's generator takes 0.226 s on a V100. Units 3 to 14 of its 56 are blocks of width 1024 on 9²
+tokens, 41 to 52 blocks of width 16 on 288² tokens in windows of 18²; unit 0 makes the tokens, 16 to 40
+upsample them. Flops do not tell seconds here: those of a wide and a narrow block are as 0.93 to 1, the
+times that the public code has of them as 0.51 to 1, at 1.0 and 0.6 Tflop/s where the GPT has 8.5. So wide
+blocks, narrow ones and all else have those times, three times the forward pass as everywhere in AMP.
 
 Source: AMP (Li et al., NeurIPS 2022), supplement §6.5; seconds are worked out from its tables 6 to 9 and
 from its public code (`known_cost`).
@@ -27,7 +27,7 @@ BATCH = 32
 UNITS, BLOCKS, LOOK_UP, HEAD = 30, range(2, 26), 0, 28
 WIDTH, LENGTH, VOCABULARY = 1024, 1024, 52256
 WHOLE_S = {"t4": 0.409, "v100": 0.294}
-GAN_BATCH, GAN_UNITS, GAN_HEADS, LATENT = 64, 56, 4, 512
+GAN_BATCH, GAN_UNITS, LATENT = 64, 56, 512
 WIDE, NARROW = range(3, 15), range(41, 53)
 # Seconds per sample on a V100 of all wide blocks, all narrow ones, and all other units together.
 WIDE_S, NARROW_S, SMALL_S = 0.0739, 0.1440, 0.0083

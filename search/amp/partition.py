@@ -9,8 +9,8 @@ later, which pays (gas − 1)·m itself:
     g[i][1][m] = (gas − 1)·max(0, t − m) + t
     g[i][j][m] = min over i′ < i of g[i′][j−1][max(t₂, m)] + (gas − 1)·max(0, t₂ − m) + t₂ + e_{i′}
 
-and the answer is g[L][pp][0]; m runs over the seconds of all contiguous layers on all stages. Only those are
-tried that the longest stage of the best cut can have, from `_span_range`: the first of them stands for 0.
+and the answer is g[L][pp][0]; m runs over the seconds of all contiguous layers on all stages, but only
+over those that the longest stage of the best cut can have (`_span_range`), of which the least is for 0.
 
 Layers of 3, 1, 2 and 2 s, two equal stages, 4 micro-batches, no transfers: [0, 2, 4], 3·4 + 8 = 20 s.
 
