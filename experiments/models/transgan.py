@@ -12,7 +12,7 @@ added before attention, as runs could not be compared; windows where a stage has
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -95,22 +95,15 @@ class GridBlock(nn.Module):
         return x + self.feed_forward(self.norm2(x))
 
 
-class GridStage(nn.Module):
-    """Add positions to (batch, side², width), then blocks, in windows of at most `window`² tokens."""
+class Positions(nn.Module):
+    """Add what is learnt of each place of a grid to (batch, side², width)."""
 
-    def __init__(self, width: int, heads: int, side: int, window: int, depth: int) -> None:
+    def __init__(self, side: int, width: int) -> None:
         super().__init__()
-        self.side, self.window = side, min(side, window)
         self.position = nn.Parameter(flow.zeros(side * side, width))
-        self.blocks = nn.ModuleList([GridBlock(width, heads, self.window) for _ in range(depth)])
 
     def forward(self, x: flow.Tensor) -> flow.Tensor:
-        x = x + self.position
-        cut = self.window < self.side and len(self.blocks) > 0
-        x = in_windows(x, self.window) if cut else x
-        for block in self.blocks:
-            x = block(x)
-        return out_of_windows(x, self.side) if cut else x
+        return x + self.position
 
 
 class Repeated(nn.Module):
@@ -142,12 +135,17 @@ class Generator(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         widths = [width // 4 ** max(0, stage - kept) for stage in range(len(depths))]
-        self.tokens = side * side
-        self.first = nn.Linear(latent, self.tokens * width)
-        self.stages = nn.ModuleList(
+        self.depths, self.sides = depths, [side * 2**stage for stage in range(len(depths))]
+        self.windows = [min(window, side) for side in self.sides]
+        self.first = nn.Linear(latent, side * side * width)
+        stages = list(zip(depths, widths, self.sides, self.windows, strict=True))
+        self.positions = nn.ModuleList([Positions(side, wide) for _, wide, side, _ in stages])
+        # One list for all stages: the planner knows a layer by the first number in its name.
+        self.blocks = nn.ModuleList(
             [
-                GridStage(wide, heads, side * 2**stage, window, depth)
-                for stage, (wide, depth) in enumerate(zip(widths, depths, strict=True))
+                GridBlock(wide, heads, window)
+                for depth, wide, _, window in stages
+                for _ in range(depth)
             ]
         )
         self.grow = nn.ModuleList(
@@ -156,10 +154,16 @@ class Generator(nn.Module):
         self.head = nn.Conv2d(widths[-1], COLOURS, 1)
 
     def forward(self, x: flow.Tensor) -> flow.Tensor:
-        x = self.first(x).reshape(x.shape[0], self.tokens, -1)
-        x = self.stages[0](x)
-        for grow, stage in zip(self.grow, list(self.stages)[1:], strict=True):
-            x = stage(grow(x))
+        x = self.first(x).reshape(x.shape[0], self.sides[0] ** 2, -1)
+        blocks = iter(self.blocks)
+        for stage, depth in enumerate(self.depths):
+            x = self.positions[stage](self.grow[stage - 1](x) if stage else x)
+            side, window = self.sides[stage], self.windows[stage]
+            cut = depth > 0 and window < side
+            x = in_windows(x, window) if cut else x
+            for block in islice(blocks, depth):
+                x = block(x)
+            x = out_of_windows(x, side) if cut else x
         return self.head(as_images(x))
 
 

@@ -31,23 +31,22 @@ def whole() -> Program:
 def test_amps_size_has_as_many_parameters_as_its_layers(whole: Program) -> None:
     """151 million are the 12 h² of each block that AMP counts; it leaves out all others."""
     tensors = [whole.tensor[p.tensor] for p in whole.parameters if p.update]
-    blocks = {
-        stage: sum(t.elements for t in tensors if f"stages.{stage}.blocks" in t.name)
-        for stage in range(6)
-    }
+    blocks = [
+        sum(t.elements for t in tensors if f".blocks.{number}." in t.name) for number in range(25)
+    ]
     wide, narrow = (
-        12 * (12 * w**2 + 5 * w + 4 * (2 * side - 1) ** 2) for w, side in ((1024, 9), (16, 18))
+        12 * w**2 + 5 * w + 4 * (2 * side - 1) ** 2 for w, side in ((1024, 9), (16, 18))
     )
-    assert blocks == {0: wide, 1: 0, 2: 0, 3: 0, 4: 0, 5: narrow}
-    assert blocks[0] + blocks[5] == pytest.approx(12 * 12 * (1024**2 + 16**2), rel=1e-3)
+    assert blocks == [wide] * 12 + [narrow] * 12 + [0]
+    assert sum(blocks) == pytest.approx(12 * 12 * (1024**2 + 16**2), rel=1e-3)
     first, head = 513 * 81 * 1024, 17 * 3
     positions = 81 * 1024 + 18**2 * 1024 + 4 * 36**2 * 1024
-    assert sum(t.elements for t in tensors) == wide + narrow + first + head + positions
+    assert sum(t.elements for t in tensors) == sum(blocks) + first + head + positions
 
 
 def test_amps_size_has_the_grids_of_its_stages(whole: Program) -> None:
     """What each stage adds its positions to: 9² tokens of width 1024 to 288² of width 16."""
-    grids = [whole.tensor[f"model.stages.{stage}.position"].shape for stage in range(6)]
+    grids = [whole.tensor[f"model.positions.{stage}.position"].shape for stage in range(6)]
     assert grids == [
         (9**2, 1024), (18**2, 1024), (36**2, 1024), (72**2, 256), (144**2, 64), (288**2, 16)
     ]  # fmt: skip
@@ -112,14 +111,15 @@ def test_a_token_changes_its_window_only() -> None:
     import oneflow as flow
 
     from experiments.models.training import seed_weights
-    from experiments.models.transgan import GridStage
+    from experiments.models.transgan import Generator
 
-    stage = GridStage(8, 4, 6, 3, 2)
-    seed_weights(stage, 0, scale=0.3)
-    before = grid(1, 6, 8)
-    after = before.copy()
-    after[0, 0] += 1.0  # the first token of the first window
-    changed = np.abs(stage(flow.tensor(after)).numpy() - stage(flow.tensor(before)).numpy())
-    moved = changed.max(axis=-1).reshape(6, 6) > 1e-6
+    model = Generator(depths=(0, 2), kept=1, width=8, heads=4, side=3, window=3, latent=4)
+    seed_weights(model, 0, scale=0.3)
+    given = flow.tensor(np.random.default_rng(1).normal(size=(1, 4)).astype(np.float32))
+    images = []
+    for step in (0.0, 1.0):
+        model.positions[1].position.data[0] += step  # of the first token of the first window
+        images.append(model(given).numpy())
+    moved = (np.abs(images[1] - images[0]) > 1e-6).any(axis=1)[0]
     assert moved[:3, :3].all()
     assert moved.sum() == 9

@@ -17,6 +17,8 @@ def _parts(model: str, parts: list[str], micro_batches: int, **more: Any) -> dic
     return {"model": model, "parts": parts, "micro_batches": micro_batches, "by": by, **more}
 
 
+ONE_BLOCK = {"depths": (0, 0, 1)}  # of TransGAN, behind both kinds of upsampling and in windows
+
 # By number of ranks. Bounds are positions in the forward pass; weights have a normal distribution of
 # the given scale, with which the loss falls in five steps.
 CASES = {
@@ -37,7 +39,8 @@ CASES = {
         "unet on 2 and 1": _parts("unet", ["2", "1"], 2, scale=0.15, optimizer="adam"),
         "transgan on 2 and 1": _parts("transgan", ["2", "1"], 4, scale=0.15),
         "transgan on 1 and 2": _parts(
-            "transgan", ["1", "2"], 2, scale=0.15, search=["data parallel", "Megatron"]
+            "transgan", ["1", "2"], 2, scale=0.15, search=["data parallel", "Megatron"],
+            sizes=ONE_BLOCK,
         ),
         "tied on 1 and 2": _parts("tied", ["1", "2"], 4, scale=0.5),
         "clipped on 2 and 1": _parts("clipped", ["2", "1"], 4, scale=0.3),
@@ -63,7 +66,9 @@ CASES = {
         "transgan on 2x2 and 2": _parts(
             "transgan", ["2x2", "2"], 2, scale=0.15, search=["SUMMA", "Megatron"]
         ),
-        "transgan on 2 and 2x2": _parts("transgan", ["2", "2x2"], 2, scale=0.15),
+        "transgan on 2 and 2x2": _parts(
+            "transgan", ["2", "2x2"], 2, scale=0.15, sizes=ONE_BLOCK
+        ),
     },
     8: {"gpt on 2 x 2x2": _case("gpt", 2, "2x2", 2, sizes={"layers": 1})},
 }  # fmt: skip
