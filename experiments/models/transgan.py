@@ -95,7 +95,7 @@ class GridBlock(nn.Module):
         return x + self.feed_forward(self.norm2(x))
 
 
-class Positions(nn.Module):
+class GridPositions(nn.Module):
     """Add what is learnt of each place of a grid to (batch, side², width)."""
 
     def __init__(self, side: int, width: int) -> None:
@@ -139,7 +139,7 @@ class Generator(nn.Module):
         self.windows = [min(window, side) for side in self.sides]
         self.first = nn.Linear(latent, side * side * width)
         stages = list(zip(depths, widths, self.sides, self.windows, strict=True))
-        self.positions = nn.ModuleList([Positions(side, wide) for _, wide, side, _ in stages])
+        self.positions = nn.ModuleList([GridPositions(side, wide) for _, wide, side, _ in stages])
         # One list for all stages: the planner knows a layer by the first number in its name.
         self.blocks = nn.ModuleList(
             [
