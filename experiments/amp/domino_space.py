@@ -44,8 +44,9 @@ def command(iterations: int, seeds: int, folder: Path) -> int:
 
 def study(name: str, iterations: int, seeds: int) -> Row:
     """Return the row of a set-up."""
-    estimate = AmpEstimate(setups.CLUSTERS[name], setups.gpt(), setups.BATCH)
-    space = list(strategies(4, 4, setups.BATCH))
+    layers, batch = setups.trained(name)
+    estimate = AmpEstimate(setups.CLUSTERS[name], layers, batch)
+    space = list(strategies(4, 4, batch))
 
     @cache
     def cost_s(strategy: Strategy) -> float:

@@ -23,6 +23,7 @@ ZOO: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {}),
     "dnabert": ("dnabert", {}),
     "vit": ("vit", {}),
+    "transgan": ("transgan", {}),
     "t5": ("t5", {}),
     "llama": ("llama", {}),
     "dlrm": ("dlrm", {}),

@@ -9,7 +9,8 @@ later, which pays (gas − 1)·m itself:
     g[i][1][m] = (gas − 1)·max(0, t − m) + t
     g[i][j][m] = min over i′ < i of g[i′][j−1][max(t₂, m)] + (gas − 1)·max(0, t₂ − m) + t₂ + e_{i′}
 
-and the answer is g[L][pp][0]; m runs over the seconds of all contiguous layers on all stages.
+and the answer is g[L][pp][0]; m runs over the seconds of all contiguous layers on all stages, but only
+over those that the longest stage of the best cut can have (`_span_range`), of which the least is for 0.
 
 Layers of 3, 1, 2 and 2 s, two equal stages, 4 micro-batches, no transfers: [0, 2, 4], 3·4 + 8 = 20 s.
 
@@ -32,6 +33,7 @@ from autoddl.errors import AutoDDLError
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+ROUNDING = 1e-9
 
 
 def pipeline_s(
@@ -64,7 +66,9 @@ def partition(
     ends[:, 1:] = seconds.cumsum(axis=1)
     spans = ends[:, None, :] - ends[:, :, None]  # [stage, from, to]
     later = max(micro_batches - 1, 0)
-    longest = np.unique(np.append(spans[spans > 0.0] if later else 0.0, 0.0))
+    low, high = _span_range(seconds, transfer_s, micro_batches) if edges_stored else (0.0, np.inf)
+    tried = spans[(spans > low) & (spans <= high)] if later else np.zeros(0)
+    longest = np.unique(np.append(tried, low))
     cut = _cuts(spans, transfer_s, longest, later, edges_stored)
     bounds, end, most = [layers], layers, 0
     for stage in range(stages - 1, 0, -1):
@@ -74,6 +78,31 @@ def partition(
         bounds.append(start)
         end = start
     return (0, *reversed(bounds))
+
+
+def _span_range(seconds: Floats, transfer_s: Floats, micro_batches: int) -> tuple[float, float]:
+    """Return the least and the most seconds that the longest stage of the best cut can have.
+
+    Some stage has the dearest layer; and where each stage counts as much as it is fast, the longest takes
+    no less than their mean. A stage of more than the most costs more by itself than a known cut does,
+    whose stages take about equally long.
+    """
+    stages, layers = seconds.shape
+    if micro_batches <= 1 or not seconds.any(axis=1).all():
+        return 0.0, np.inf
+    paces = 1 / seconds.sum(axis=1)
+    shares = seconds * paces[:, None]
+    done, wanted = shares.mean(axis=0).cumsum(), paces.cumsum() / paces.sum()
+    bounds = [0]
+    for stage in range(1, stages):
+        place = int(np.searchsorted(done, wanted[stage - 1])) + 1
+        bounds.append(min(max(place, bounds[-1] + 1), layers - stages + stage))
+    known_s = pipeline_s([*bounds, layers], seconds, transfer_s, micro_batches)
+    least = seconds.min(axis=0)
+    sure_s = least.sum() + (transfer_s.min(axis=1).sum() if stages > 1 else 0.0)
+    low = max(float(least.max()), float(shares.min(axis=0).sum() / paces.sum()))
+    high = (known_s - float(sure_s)) / (micro_batches - 1)
+    return low * (1 - ROUNDING), high * (1 + ROUNDING)
 
 
 @compiled
@@ -86,6 +115,8 @@ def _cuts(
     cut = np.zeros((stages, places, len(longest)), dtype=np.int64)
     for end in range(1, places):
         span = spans[0, 0, end]
+        if later and span > longest[-1]:
+            break
         cost[end] = later * np.maximum(span - longest, 0.0) + span
     for stage in range(1, stages):
         before, cost = cost, np.full((places, len(longest)), np.inf)
@@ -93,6 +124,8 @@ def _cuts(
             least = np.full(len(longest), np.inf)
             for start in range(stage, end):
                 span = spans[stage, start, end]
+                if later and span > longest[-1]:
+                    continue
                 moved = transfer_s[stage - 1, start - 1]
                 place = min(np.searchsorted(longest, span), len(longest) - 1)
                 for m in range(len(longest)):

@@ -110,6 +110,7 @@ FOUR = (
     Case("constants_2x2", "constants", "2", "data parallel", 2, 4, functional_models.halves),
     Case("unet_4x1", "unet", "1", "coordinate", 4, 6, four_levels),
 )
+ONE_BLOCK = (("depths", (0, 0, 1)),)  # of TransGAN, behind both kinds of upsampling and in windows
 THREE = (
     Case(
         "gpt_2_1",
@@ -122,10 +123,14 @@ THREE = (
         checked=True,
     ),
     Case("unet_1_2", "unet", "1", "coordinate", stages=2, micro_batches=4, parts=("1", "2")),
+    Case("transgan_2_1", "transgan", "", stages=2, micro_batches=4, parts=("2", "1")),
+    Case("transgan_1_2", "transgan", "", "", 2, 4, sizes=ONE_BLOCK, parts=("1", "2")),
 )
 SIX = (
     Case("gpt_2x2_2", "gpt", "1", "coordinate", stages=2, micro_batches=4, parts=("2x2", "2")),
     Case("unet_2_2x2", "unet", "1", "coordinate", stages=2, micro_batches=4, parts=("2", "2x2")),
+    Case("transgan_2x2_2", "transgan", "", stages=2, micro_batches=4, parts=("2x2", "2")),
+    Case("transgan_2_2x2", "transgan", "", "", 2, 4, sizes=ONE_BLOCK, parts=("2", "2x2")),
 )
 EIGHT = (
     Case("gpt_3d_checked", "gpt", "2x2x2", sizes=(("layers", 1),), checked=True),

@@ -23,7 +23,7 @@ from tests.support.pipelines import in_stages
 # Those that are a model above with other sizes are left out.
 MODELS = (
     "mlp", "alexnet", "vgg13", "resnet50", "unet", "gpt", "bert", "vit", "t5", "llama", "dlrm",
-    "bert_moe", "vit_moe",
+    "bert_moe", "vit_moe", "transgan",
 )  # fmt: skip
 
 

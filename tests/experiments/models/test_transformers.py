@@ -12,7 +12,7 @@ from autoddl.sbp.numpy_oracle.simulated_ops import run_program
 
 pytestmark = pytest.mark.oneflow
 
-MODELS = ("bert", "dnabert", "vit", "t5", "llama")
+MODELS = ("bert", "dnabert", "vit", "t5", "llama", "transgan")
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     *((name, {}) for name in MODELS),
     ("bert", {"next_sentence": True, "optimizer": "adamw"}),

@@ -11,7 +11,11 @@ from autoddl.sbp.program.forward_positions import positions, stages
 from tests.support.programs import mlp, tied, transformer
 from tests.support.zoo import ZOO as HAND_MADE
 
-TRACED = ("alexnet", "bert_moe", "dlrm", "gpt", "llama", "resnet50", "t5", "unet", "vgg13", "vit")
+TRACED = (
+    "alexnet", "bert_moe", "dlrm", "gpt", "llama", "resnet50", "t5", "transgan", "unet", "vgg13", "vit",
+)  # fmt: skip
+# Reshapes and transposes cut and join TransGAN's grids: no tensor tells which of them are differentiated.
+LEAST = {"transgan": 0.9}
 
 
 PROGRAMS = {**HAND_MADE, "tied": tied}
@@ -116,7 +120,7 @@ def test_traced_models_too(name: str) -> None:
     check_flow(program)
     check_differentiated(program)
     share, others = share_in_module(program)
-    assert share >= 0.97, others
+    assert share >= LEAST.get(name, 0.97), others
 
 
 def test_an_op_that_counts_batches_stands_beside_its_module() -> None:

@@ -17,6 +17,8 @@ def _parts(model: str, parts: list[str], micro_batches: int, **more: Any) -> dic
     return {"model": model, "parts": parts, "micro_batches": micro_batches, "by": by, **more}
 
 
+ONE_BLOCK = {"depths": (0, 0, 1)}  # of TransGAN, behind both kinds of upsampling and in windows
+
 # By number of ranks. Bounds are positions in the forward pass; weights have a normal distribution of
 # the given scale, with which the loss falls in five steps.
 CASES = {
@@ -35,6 +37,11 @@ CASES = {
         "gpt on 1 and 2": _parts("gpt", ["1", "2"], 4, search=["data parallel", "Megatron"]),
         "norm on 2 and 1, global": _parts("norm", ["2", "1"], 4, **{"global": True}),
         "unet on 2 and 1": _parts("unet", ["2", "1"], 2, scale=0.15, optimizer="adam"),
+        "transgan on 2 and 1": _parts("transgan", ["2", "1"], 4, scale=0.15),
+        "transgan on 1 and 2": _parts(
+            "transgan", ["1", "2"], 2, scale=0.15, search=["data parallel", "Megatron"],
+            sizes=ONE_BLOCK,
+        ),
         "tied on 1 and 2": _parts("tied", ["1", "2"], 4, scale=0.5),
         "clipped on 2 and 1": _parts("clipped", ["2", "1"], 4, scale=0.3),
         "scored on 2 and 1": _parts("scored", ["2", "1"], 4, scale=0.2, ranks=[[0, 2], [1]]),
@@ -56,6 +63,12 @@ CASES = {
     6: {
         "gpt on 2x2 and 2": _parts("gpt", ["2x2", "2"], 2, search=["SUMMA", "Megatron"]),
         "unet on 2 and 2x2": _parts("unet", ["2", "2x2"], 2, scale=0.15),
+        "transgan on 2x2 and 2": _parts(
+            "transgan", ["2x2", "2"], 2, scale=0.15, search=["SUMMA", "Megatron"]
+        ),
+        "transgan on 2 and 2x2": _parts(
+            "transgan", ["2", "2x2"], 2, scale=0.15, sizes=ONE_BLOCK
+        ),
     },
     8: {"gpt on 2 x 2x2": _case("gpt", 2, "2x2", 2, sizes={"layers": 1})},
 }  # fmt: skip
