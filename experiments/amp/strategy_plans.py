@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.pipeline_step import COMPUTE
@@ -28,7 +28,7 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links, Ranks
 from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import ONCE, Spent, Staged
+from autoddl.planner.costs.staged_assignment import ONCE, Memories, Spent, Staged
 from autoddl.sbp.mesh import Axis, Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import Positions, positions
@@ -69,15 +69,16 @@ class StrategyPlans:
         self.cluster, self.profile, self.timed = cluster, profile, timed
         self.begins = unit_begins(program, modules, units)
         self.batch = program.tensor[program.inputs[0]].shape[0]
+        self.memories: Memories = {}
         self._micro = cache(lambda count: micro_batch(program, count))
         self._positions = cache(self._found)
         self._assigned = cache(self._searched)
 
-    def plan(self, strategy: Strategy, cut: Sequence[int]) -> Staged:
+    def plan(self, strategy: Strategy, cut: Sequence[int], *, again: bool = False) -> Staged:
         """Return the stages of a strategy, cut before these units (the first is 0, the last all).
 
-        Raises:
-            AutoDDLError: a stage has no op.
+        With `again` all but the last make their forward results again for the backward pass. A stage
+        of units that have no op here takes the next op.
         """
         count, stages = strategy.micro_batches(self.batch), len(strategy.stages)
         per_node = self.cluster.unit_size
@@ -90,15 +91,13 @@ class StrategyPlans:
             shared = most if len({rank // per_node for rank in ranks}) > 1 else 1
             assigned = self._assigned(mesh, tensor, kinds, shared, count, stages)
             parts.append(StagePart(assigned, ranks))
-        bounds = [self.begins[unit] for unit in cut]
-        for unit, begin, end in zip(cut, bounds, bounds[1:], strict=False):
-            if begin >= end:
-                raise AutoDDLError(f"cut {list(cut)}: no op is in the stage from unit {unit} on")
-        links = Links(self.profile, self.cluster)
-        found = self._positions(count)
-        if not self.timed:
-            return Staged(parts, found, bounds[1:-1], count, links)
-        return TimedStages(parts, found, bounds[1:-1], count, links, self.timed)
+        bounds = [self.begins[unit] for unit in cut[1:-1]]
+        for place, before in enumerate((0, *bounds[:-1])):
+            bounds[place] = max(bounds[place], before + 1)
+        return TimedStages(
+            parts, self._positions(count), bounds, count, Links(self.profile, self.cluster),
+            timed=self.timed, recomputed=range(stages - 1) if again else (), memories=self.memories,
+        )  # fmt: skip
 
     def _found(self, count: int) -> Positions:
         return positions(self._micro(count))
@@ -118,11 +117,8 @@ class StrategyPlans:
 class TimedStages(Staged):
     """Stages of which only ops of modules whose names begin with `timed` take time in a pass."""
 
-    def __init__(
-        self, parts: Sequence[StagePart], found: Positions, bounds: Sequence[int], micro_batches: int,
-        links: Links, timed: str,
-    ) -> None:  # fmt: skip
-        super().__init__(parts, found, bounds, micro_batches, links)
+    def __init__(self, *arguments: Any, timed: str = "", **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self.timed = timed
 
     @cached_property

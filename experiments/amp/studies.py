@@ -13,14 +13,16 @@ from typing import NamedTuple
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.perfmodel.pipeline.pipeline_timeline import simulate
+from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep
+from autoddl.perfmodel.pipeline.pipeline_timeline import closed_form_s, simulate
 from autoddl.perfmodel.profile import Profile
+from autoddl.plan.value import pipeline_step
 from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.amp.estimate import AmpEstimate, LayerChain
 from experiments.amp import profiles, setups
-from experiments.amp.kinds import gpt, in_1f1b
+from experiments.amp.kinds import gpt
 from experiments.amp.strategy_plans import StrategyPlans
 
 GPT_MODULES: Mapping[int, str] = {
@@ -103,18 +105,32 @@ def priced(staged: Staged) -> Seconds:
 
     In OneFlow's schedule as many micro-batches are in flight as is faster, and fits.
     """
-    strict_s = simulate(replace(staged.step, schedule="1f1b")).step_s
-    oneflow_s, size = staged.timeline.step_s, staged.memory_bytes
+    oneflow_s = staged.timeline.step_s
     if staged.flying != staged.in_flight:
         other = staged.with_in_flight(staged.flying)
-        if other.timeline.step_s < oneflow_s and other.memory_bytes <= profiles.MEMORY_BYTES:
+        faster = other.timeline.step_s < oneflow_s
+        if faster and other.memory_bytes <= profiles.MEMORY_BYTES:
             oneflow_s = other.timeline.step_s
-    return Seconds(strict_s, oneflow_s, staged.bounded_s, size)
+    return _seconds(staged.step, oneflow_s, staged.memory_bytes)
 
 
 def priced_plan(plan: Plan) -> Seconds:
     """Return the seconds of a plan of the planner."""
-    closed_s = plan.search.lower_bound_s / (1 - plan.search.gap)
-    step_s = plan.estimate.step_s
-    strict_s = in_1f1b(plan) if plan.pipelined else step_s
-    return Seconds(strict_s, step_s, closed_s, plan.estimate.memory_bytes)
+    step_s, size = plan.estimate.step_s, plan.estimate.memory_bytes
+    if not plan.pipelined:
+        return Seconds(
+            step_s, step_s, plan.estimate.compute_s + plan.estimate.communication_s, size
+        )
+    works = [part.work for part in plan.parts if part.work is not None]
+    flying = [part.in_flight for part in plan.parts]
+    return _seconds(pipeline_step(works, plan.micro_batches, plan.transfers, flying), step_s, size)
+
+
+def _seconds(step: PipelineStep, oneflow_s: float, memory_bytes: int) -> Seconds:
+    stage_s = [sum(s for _, s in work.forward + work.backward) for work in step.stages]
+    once_s = [sum(s for _, s in work.once) for work in step.stages]
+    sent_s = [sent.seconds for sent in step.transfers]
+    return Seconds(
+        simulate(replace(step, schedule="1f1b")).step_s, oneflow_s,
+        closed_form_s(stage_s, step.micro_batches, transfer_s=sent_s, once_s=once_s), memory_bytes,
+    )  # fmt: skip
