@@ -7,9 +7,6 @@
 A GPT takes 0.409 s per sample on a T4 and 0.294 s on a V100, forward and backward. Ops run at the share
 of the data sheet's peak and bandwidth with which ours takes as long. Between nodes of two kinds the
 slower link counts.
-
-The paper's own cuts say that its layers' seconds had nothing for the head (tables.py): `timed` names the
-modules that then take all of the time.
 """
 
 from __future__ import annotations
@@ -48,15 +45,12 @@ def cluster(name: str) -> Cluster:
 
 
 @cache
-def profile(program: Program, timed: str = "") -> Profile:
-    """Return the profile of all kinds; `program` is that of a sample of the GPT.
-
-    Ops of modules whose names begin with `timed` take as long as AMP's GPT.
-    """
+def profile(program: Program) -> Profile:
+    """Return the profile of all kinds; `program` is that of a sample of the GPT."""
     return Profile(
         name="amp", source="AMP (Li et al., 2022) and NVIDIA's data sheets", kind="data sheet",
         device_type=program.device, levels=("node", "gpu"), links=tuple(_links()),
-        devices={kind: _calibrated(kind, program, timed) for kind in WHOLE_S},
+        devices={kind: _calibrated(kind, program) for kind in WHOLE_S},
         overlap={"node": 0.0, "gpu": 0.0},
     )  # fmt: skip
 
@@ -78,12 +72,12 @@ def _links() -> list[Link]:
     return found
 
 
-def _calibrated(kind: str, program: Program, timed: str) -> Device:
-    """Return a device on which these ops of a program, but updates, take as long as AMP's GPT."""
+def _calibrated(kind: str, program: Program) -> Device:
+    """Return a device on which all ops of a program but updates take as long as AMP's GPT."""
     works = [
         OpWork.of(program, op, dict.fromkeys(dict(op.operands), broadcast(1)), (1,))
         for op in program.ops
-        if op.phase != "optimizer" and op.module.startswith(timed)
+        if op.phase != "optimizer"
     ]
     low, high = 1e-3, 10.0
     for _ in range(60):

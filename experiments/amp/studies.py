@@ -24,10 +24,19 @@ from autoddl.search.amp.estimate import AmpEstimate, LayerChain
 from experiments.amp import profiles, setups
 from experiments.amp.kinds import gpt
 from experiments.amp.strategy_plans import StrategyPlans
+from experiments.lib.programs import captured
 
 GPT_MODULES: Mapping[int, str] = {
-    0: "model.token", 1: "model", 27: "model.norm", setups.HEAD: "model.head", 29: "",
-    **{unit: f"model.blocks.{unit - setups.BLOCKS[0]}" for unit in setups.BLOCKS},
+    0: "model.token", 1: "model", setups.HEAD - 1: "model.norm", setups.HEAD: "model.head",
+    setups.HEAD + 1: "",
+    **{unit: f"model.blocks.{number}" for number, unit in enumerate(setups.BLOCKS)},
+}  # fmt: skip
+GAN_MODULES: Mapping[int, str] = {
+    0: "model.first", 54: "model.head", 55: "",
+    **{unit: f"model.stages.{number}" for number, unit in enumerate(setups.POSITIONS)},
+    **{unit: f"model.grow.{number}" for number, unit in enumerate(list(setups.GRIDS)[1:])},
+    **{unit: f"model.stages.0.blocks.{number}" for number, unit in enumerate(setups.WIDE)},
+    **{unit: f"model.stages.5.blocks.{number}" for number, unit in enumerate(setups.NARROW)},
 }  # fmt: skip
 
 
@@ -49,9 +58,8 @@ class Seconds(NamedTuple):
 class Study:
     """A set-up: a cluster of this name, a model and its units, and what the paper prints of both.
 
-    `tables` are the numbers of Megatron's and of AMP's, `speed_up` is that of the best rows. `timed`
-    begins the names of the modules that took all of the paper's seconds, if these were not all; `chain`
-    is then of these, too.
+    `chain` is that of its layers, as measured or by their flops; `tables` are the numbers of Megatron's
+    and of AMP's, `speed_up` is that of the best rows.
     """
 
     name: str
@@ -61,22 +69,21 @@ class Study:
     modules: Mapping[int, str]
     tables: tuple[int, int]
     speed_up: float
-    timed: str = ""
 
-    def estimate(self, *, whole: bool = True) -> AmpEstimate:
-        """Return AMP's own price, where the whole model takes time or the timed modules alone."""
-        return AmpEstimate(setups.CLUSTERS[self.name], self.chain(whole), self.batch)
+    def estimate(self, *, measured: bool = False) -> AmpEstimate:
+        """Return AMP's own price."""
+        return AmpEstimate(setups.CLUSTERS[self.name], self.chain(measured), self.batch)
 
-    def profile(self, folder: Path, timed: str = "") -> Profile:
+    def profile(self, folder: Path) -> Profile:
         """Return the profile, which the GPT calibrates whatever the model is."""
-        return profiles.profile(micro_batch(gpt(folder), setups.BATCH), timed)
+        return profiles.profile(micro_batch(gpt(folder), setups.BATCH))
 
-    def plans(self, folder: Path, *, whole: bool = True) -> StrategyPlans:
-        """Return AMP's strategies as plans, where the whole model takes time or timed modules alone."""
-        timed = "" if whole else self.timed
+    def plans(self, folder: Path, *, measured: bool = False) -> StrategyPlans:
+        """Return AMP's strategies as plans; layers take what was measured, or what the profile says."""
+        chain = self.chain(True)
         return StrategyPlans(
-            self.program(folder), profiles.cluster(self.name), self.profile(folder, timed), self.modules,
-            len(self.chain(True).parameters), timed,
+            self.program(folder), profiles.cluster(self.name), self.profile(folder), self.modules,
+            len(chain.parameters), chain.seconds if measured else None,
         )  # fmt: skip
 
     def ours(self, folder: Path, budget_s: float) -> Plan:
@@ -87,17 +94,30 @@ class Study:
         )  # fmt: skip
 
 
+def transgan(folder: Path) -> Program:
+    """Return the program of the generator of tables 10 and 11."""
+    file = folder / "programs" / "transgan.json"
+    return captured(file, "transgan", "transgan", batch=setups.GAN_BATCH)
+
+
 def _of_gpt(name: str, tables: tuple[int, int], speed_up: float) -> Study:
-    return Study(
-        name, gpt, lambda whole: setups.gpt(head=whole), setups.BATCH, GPT_MODULES, tables, speed_up,
-        timed="model.blocks.",
-    )  # fmt: skip
+    def chain(measured: bool) -> LayerChain:
+        return setups.gpt(measured=measured)
+
+    return Study(name, gpt, chain, setups.BATCH, GPT_MODULES, tables, speed_up)
 
 
 STUDIES: Mapping[str, Study] = {
     study.name: study
-    for study in (_of_gpt("homogeneous", (6, 7), 1.10), _of_gpt("mixed", (8, 9), 1.54))
-}
+    for study in (
+        _of_gpt("homogeneous", (6, 7), 1.10),
+        _of_gpt("mixed", (8, 9), 1.54),
+        Study(
+            "uneven", transgan, lambda _: setups.transgan(), setups.GAN_BATCH, GAN_MODULES,
+            (10, 11), 1.77,
+        ),
+    )
+}  # fmt: skip
 
 
 def priced(staged: Staged) -> Seconds:

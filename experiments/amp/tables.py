@@ -5,15 +5,16 @@ paper ran, and in OneFlow's schedule. Beside it stand the paper's seconds, the p
 bytes of the fullest device, and the best plan of our planner for the same set-up. We simulate float32
 where the paper ran float16, so ratios compare, not seconds.
 
-Two calibrations are priced. Both make a whole GPT on one device take as long as the paper's did:
+Layers take what the profile says, or what AMP measured of each on a single device:
 
-    all ops       as the data sheets have it: the head with its loss takes as long as 3.3 blocks
-    blocks alone  the rest takes no time. The paper's cuts say so: all of table 7 are the best (of eq. 10
-                  without s) if the head takes nothing; with a quarter of a block one is 9 % off
+    by the profile  data sheets, with one factor by which a whole GPT takes as long as AMP's: the head and
+                    its loss take as long as 3 blocks, a TransGAN's ops are as fast as a GPT's
+    measured        the seconds of AMP's public code, by layer: the head and its loss are 0.8 blocks, a
+                    TransGAN's blocks take eight times as long per flop as the GPT's
 
 A rank correlation is Spearman's; pooled it is that of ratios to the fastest row of each set-up. The exit
 code is 1 where it is under 0.7, or a speed-up of AMP's best row over Megatron's is off by over 25 %,
-priced in 1F1B with blocks alone.
+priced in 1F1B, by the profile and as measured.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from experiments.lib.frames import Row
 
 POOLED_BAR, SPEED_UP_BAR = 0.7, 0.25
 GIB = 1 << 30
-JUDGED = "blocks, 1F1B s"
-PRICES = ("1F1B s", "OneFlow s", "eq. 10 s", JUDGED, "blocks, eq. 10 s")
+JUDGED = ("1F1B s", "measured, 1F1B s")
+PRICES = (JUDGED[0], "OneFlow s", "eq. 10 s", JUDGED[1], "measured, eq. 10 s")
 COLUMNS: frames.Formats = {
     "set-up": "{}", "table": "{}", "mbs": "{:.0f}", "tmp": "{:.0f}", "stages": "{:.0f}", "dp": "{:.0f}",
     "cut": "{}", "paper s": "{:.2f}", **dict.fromkeys(PRICES, "{:.2f}"), "GiB": "{:.1f}", "fits": "{}",
@@ -69,27 +70,28 @@ def command(set_ups: Sequence[str], budget: float, folder: Path) -> int:
         print(f"pooled rank correlation, {price}: {value:.2f}")
     frames.save(frame, folder, "tables", pooled=together)
     frames.save(found, folder, "tables_figures")
-    judged = found[found["price"] == JUDGED]
+    judged = found[found["price"].isin(JUDGED)]
     off = (judged["speed-up"] / judged["paper's"] - 1).abs().max()
-    return cli.MISSED if together[JUDGED] < POOLED_BAR or off > SPEED_UP_BAR else 0
+    low = min(together[price] for price in JUDGED)
+    return cli.MISSED if low < POOLED_BAR or off > SPEED_UP_BAR else 0
 
 
 def simulated(study: Study, folder: Path) -> list[Row]:
     """Return the rows of a set-up's tables, each priced in all ways."""
-    whole, blocks = study.plans(folder), study.plans(folder, whole=False)
+    known, measured = study.plans(folder), study.plans(folder, measured=True)
     rows = []
     for table in study.tables:
         for printed in TABLES[table]:
             strategy, cut = printed.strategy, printed.cut
-            seconds = priced(whole.plan(strategy, cut))
-            alone = priced(blocks.plan(strategy, cut)) if study.timed else seconds
+            seconds = priced(known.plan(strategy, cut))
+            alike = priced(measured.plan(strategy, cut))
             rows.append({
                 "set-up": study.name, "table": str(table), "mbs": printed.mbs, "tmp": printed.tmp,
                 "stages": printed.stages, "dp": strategy.dp, "cut": shortened(cut),
                 "paper s": printed.seconds, "1F1B s": seconds.strict_s,
                 "OneFlow s": seconds.oneflow_s, "eq. 10 s": study.estimate().step_s(strategy, cut),
-                JUDGED: alone.strict_s,
-                "blocks, eq. 10 s": study.estimate(whole=False).step_s(strategy, cut),
+                JUDGED[1]: alike.strict_s,
+                "measured, eq. 10 s": study.estimate(measured=True).step_s(strategy, cut),
                 "GiB": seconds.memory_bytes / GIB, "fits": "yes" if seconds.fits else "no",
             })  # fmt: skip
     return rows
