@@ -92,10 +92,14 @@ def test_rank_correlations_by_hand() -> None:
 
 def test_figures_of_a_set_up() -> None:
     study = STUDIES["homogeneous"]
-    rows = ROWS[:4].assign(**{"set-up": study.name}).rename(columns={"price": "1F1B s"})
+    rows = (
+        ROWS[:4]
+        .assign(**{"set-up": study.name, "paper s": [1.0, 2.0, 3.0, 3.5]})
+        .rename(columns={"price": "1F1B s"})
+    )
     rows = rows.assign(**{name: range(4) for name in tables.PRICES[1:]})
     first = tables.figures(rows, [study]).iloc[0]
-    assert first["pairs alike"] == "4 of 5"
+    assert first["pairs alike"] == "5 of 6"
     assert first["across"] == "3 of 4"
     assert first["speed-up"] == pytest.approx(10 / 20)
 
