@@ -33,10 +33,9 @@ GPT_MODULES: Mapping[int, str] = {
 }  # fmt: skip
 GAN_MODULES: Mapping[int, str] = {
     0: "model.first", 54: "model.head", 55: "",
-    **{unit: f"model.stages.{number}" for number, unit in enumerate(setups.POSITIONS)},
+    **{unit: f"model.positions.{number}" for number, unit in enumerate(setups.POSITIONS)},
     **{unit: f"model.grow.{number}" for number, unit in enumerate(list(setups.GRIDS)[1:])},
-    **{unit: f"model.stages.0.blocks.{number}" for number, unit in enumerate(setups.WIDE)},
-    **{unit: f"model.stages.5.blocks.{number}" for number, unit in enumerate(setups.NARROW)},
+    **{unit: f"model.blocks.{n}" for n, unit in enumerate((*setups.WIDE, *setups.NARROW))},
 }  # fmt: skip
 
 

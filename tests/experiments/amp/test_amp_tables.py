@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import isnan
 
 import pandas as pd
@@ -11,6 +12,7 @@ from autoddl.search.amp.strategies import strategies
 from experiments.amp import against_dominoes, setups, tables
 from experiments.amp.printed import TABLES
 from experiments.amp.studies import STUDIES
+from experiments.amp.unit_paces import unit_begins
 
 # What AMP's public log of its homogeneous set-up has of strategies of tables 6 and 7.
 LOGGED = {
@@ -74,6 +76,21 @@ def test_units_have_modules() -> None:
         assert set(study.modules) <= set(range(len(study.chain(True).parameters)))
         space = list(strategies(4, 4, study.batch))
         assert len(space) == {32: 449, 64: 532}[study.batch]
+
+
+@pytest.mark.oneflow
+def test_units_of_the_zoos_transgan_are_amps() -> None:
+    """Blocks are units 3 to 14 and 41 to 52, all wide ones of as many ops, and all narrow ones."""
+    import autoddl
+    from experiments.models import build
+
+    with autoddl.abstract_parameters():
+        graph, inputs = build("transgan", "transgan", batch=1)
+    begins = unit_begins(autoddl.capture(graph, *inputs), STUDIES["uneven"].modules, 56)
+    ops = [after - before for before, after in pairwise(begins)]
+    assert len({*ops[3:14], *ops[41:52]}) == 1
+    assert ops[3] > 20
+    assert all(ops[unit] > 0 for unit in (0, *setups.POSITIONS, 54, 55))
 
 
 def test_pairs_in_one_order() -> None:
