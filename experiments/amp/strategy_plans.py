@@ -1,0 +1,118 @@
+"""AMP's strategies as plans of ours: parts on the ranks of its dominoes, in the states of experts.
+
+Weights are cut as Megatron does along the axis of tensor parallelism, the batch along the others; without
+tensor parallelism a stage is data parallel. Where several stages lie across the same nodes their
+collectives share the nodes' links, which so many times slower links stand for.
+
+Source: AMP (Li et al., NeurIPS 2022), supplement §6.2 and §6.3; Megatron-LM §3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import numpy as np
+
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import Profile
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.stage_links import Links
+from autoddl.planner.costs.stage_moves import StagePart
+from autoddl.planner.costs.staged_assignment import Memories, Staged
+from autoddl.sbp.mesh import Cluster, Mesh
+from autoddl.sbp.program import Program
+from autoddl.sbp.program.forward_positions import positions
+from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.sbp.state import B, S
+from autoddl.search.amp.strategies import Strategy
+from autoddl.search.baselines.axes import state
+from autoddl.search.baselines.data_parallel import data_parallel
+from autoddl.search.baselines.held_states import Family, HeldStates, best
+from autoddl.search.baselines.megatron import megatron
+from autoddl.search.network.builder import build
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.pipeline_objective import repeated
+from experiments.amp.domino_meshes import stage_mesh, stages_across
+from experiments.amp.unit_paces import PacedStages, apart, paces, unit_begins
+from experiments.hidup.clusters import scaled
+
+Kinds = tuple[str, ...]
+
+
+class StrategyPlans:
+    """The plans of strategies for a program on a cluster; stages that are alike share their states.
+
+    `modules` are those with which AMP's units begin, by unit, `units` is how many there are. Where
+    `measured` has the seconds of all units by kind of device, forward and backward of one sample, ops of
+    a unit take so much longer than the profile has it that they add up to these.
+    """
+
+    def __init__(
+        self, program: Program, cluster: Cluster, profile: Profile, modules: Mapping[int, str],
+        units: int, measured: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:  # fmt: skip
+        self.cluster, self.profile, self.measured = cluster, profile, measured or {}
+        self.batch = program.tensor[program.inputs[0]].shape[0]
+        self.memories: Memories = {}
+        self._micro = cache(lambda count: micro_batch(program, count))
+        self._positions = cache(lambda count: positions(self._micro(count)))
+        self._begins = cache(lambda count: unit_begins(self._micro(count), modules, units))
+        self._paces = cache(
+            lambda kinds, count: paces(
+                self._micro(self.batch), self._begins(self.batch), profile.part(kinds),
+                np.max([self.measured[kind] for kind in kinds], axis=0), self._begins(count),
+            )
+        )  # fmt: skip
+        self._assigned = cache(self._searched)
+
+    def plan(self, strategy: Strategy, cut: Sequence[int], *, again: bool = False) -> Staged:
+        """Return the stages of a strategy, cut before these units (the first is 0, the last all).
+
+        With `again` all but the last make their forward results again for the backward pass. A stage
+        of units that have no op here takes the next op.
+        """
+        count, stages = strategy.micro_batches(self.batch), len(strategy.stages)
+        per_node = self.cluster.unit_size
+        sharing = stages_across(strategy.stages, per_node)
+        parts, all_kinds = [], []
+        for domino in strategy.stages:
+            mesh, ranks, tensor = stage_mesh(domino, strategy.tmp, per_node, self.profile.levels)
+            kinds = tuple(sorted({self.cluster.kind(rank) for rank in ranks} - {""}))
+            most = max(sharing[rank // per_node] for rank in ranks)
+            shared = most if len({rank // per_node for rank in ranks}) > 1 else 1
+            assigned = self._assigned(mesh, tensor, kinds, shared, count, stages)
+            parts.append(StagePart(assigned, ranks))
+            all_kinds.append(kinds)
+        begins = self._begins(count)
+        bounds = apart([begins[unit] for unit in cut[1:-1]], begins[-1])
+        return PacedStages(
+            parts, self._positions(count), bounds, count, Links(self.profile, self.cluster),
+            paces=[self._paces(kinds, count) for kinds in all_kinds] if self.measured else None,
+            recomputed=range(stages - 1) if again else (), memories=self.memories,
+        )  # fmt: skip
+
+    def _searched(
+        self, mesh: Mesh, tensor: int | None, kinds: Kinds, shared: int, count: int, stages: int
+    ) -> Assigned:
+        profile = scaled(self.profile, 1 / shared).part(kinds)
+        problem = build(self._micro(count), mesh, profile, any_batch=True)
+        family = data_parallel if tensor is None else _megatron_on(tensor)
+        whole = (stages, count) == (1, 1)
+        found = best(problem if whole else repeated(problem, stages, count), family)
+        if found is None:
+            raise AutoDDLError(f"Megatron on {mesh}: the program has no layers to cut")
+        return Assigned(problem, found)
+
+
+@cache
+def _megatron_on(tensor: int) -> Family:
+    """Return the layouts of Megatron with tensor parallelism on one axis, data parallel on the others."""
+
+    def family(problem: CostNetwork) -> Sequence[HeldStates]:
+        mesh, name = problem.mesh.shape, problem.program.inputs[0]
+        others = tuple(axis for axis in range(len(mesh)) if axis != tensor)
+        batch = state(mesh, others, S(0), B)
+        return [layout for layout in megatron(problem) if layout.held[name] == batch]
+
+    return family
