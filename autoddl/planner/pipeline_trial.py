@@ -7,6 +7,7 @@ the memory of each stage is that of OneFlow's own allocation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -46,7 +47,9 @@ class PipelineTrial(Contender):
         stages, count = self.candidate.stages, self.candidate.micro_batches
         return stages < self.least, (stages - 1) / count, stages
 
-    def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
+    def search(
+        self, seconds: float, *, rough: bool, below_s: float = math.inf
+    ) -> Iterator[float | Solution]:
         """Search the states of all tensors, whatever memory they take, and cut into stages.
 
         Where these don't fit, search for states of less memory once more.

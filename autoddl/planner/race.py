@@ -10,6 +10,7 @@ Source: A. H. Land, A. G. Doig, An automatic method of solving discrete programm
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -79,10 +80,13 @@ class Contender(ABC):
         """Return its place in the order of trials."""
 
     @abstractmethod
-    def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
+    def search(
+        self, seconds: float, *, rough: bool, below_s: float = math.inf
+    ) -> Iterator[float | Solution]:
         """Yield bounds, each after more work, and at last the solution, if it fits into memory.
 
-        It may be `rough` where there are other candidates.
+        It may be `rough` where there are other candidates. One that is judged to take `below_s` seconds
+        or more is of no use, and may be left out.
         """
 
 
@@ -128,6 +132,13 @@ class Standing:
             or self.can_win(candidate, judged_s)
         )
 
+    def to_beat_s(self) -> float:
+        """Return the seconds from which on a solution is of no use."""
+        if self.keep > 1:
+            known = sorted(solution.judged_s for solution in self.found.values())
+            return known[self.keep - 1] if len(known) >= self.keep else math.inf
+        return math.inf if self.best is None else self.best.judged_s
+
     def failure(self) -> AutoDDLError | None:
         """Return what was wrong with the first candidate; of its streams with that which needs least."""
         if not self.failures:
@@ -152,7 +163,7 @@ class Standing:
         left_s = max(0.0, self.budget_s - self.spent_s())
         seconds = max(min(left_s, max(left_s / rest, trial.share * self.budget_s)), trial.least_s)
         try:
-            for found in trial.search(seconds, rough=rest > 1):
+            for found in trial.search(seconds, rough=rest > 1, below_s=self.to_beat_s()):
                 if isinstance(found, Solution):
                     solution = found
                     break

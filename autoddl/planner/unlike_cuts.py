@@ -116,16 +116,20 @@ class UnlikeCuts:
     def _all_units(self, again: bool) -> list[Units]:
         return [costs.units(again=again) for costs in self.costs]
 
-    def best(self) -> Staged:
+    def best(self, below_s: float = math.inf) -> Staged | None:
         """Return the fastest cut that fits into memory; where none does, that which needs least.
+
+        None where all take `below_s` or more by their closed form.
 
         The fastest by its closed form comes first, then the fastest of each number of parts: in the
         simulated step, where micro-batches wait for each other, that order may be another.
         """
-        tried = list(self._tried(self.parts, again=False))
+        tried = list(self._tried(self.parts, again=False, below_s=below_s))
         again = not any(map(self.fits, tried))
         if again:
-            tried += self._tried(self.parts, again=True)
+            tried += self._tried(self.parts, again=True, below_s=below_s)
+        if not tried:
+            return None
         fitting = [staged for staged in tried if self.fits(staged)]
         if not fitting:
             return min(tried, key=lambda staged: staged.memory_bytes)
@@ -133,7 +137,7 @@ class UnlikeCuts:
         for number in self.parts.numbers:
             if number == best.stages:
                 continue
-            least_s = best.timeline.step_s
+            least_s = min(below_s, best.timeline.step_s)
             for staged in self._tried(self.parts.of(number), again=again, below_s=least_s):
                 if staged.timeline.step_s < best.timeline.step_s and self.fits(staged):
                     best = staged

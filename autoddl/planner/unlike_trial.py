@@ -8,6 +8,7 @@ modules, placement and state.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -45,12 +46,17 @@ class UnlikeTrial(Contender):
     def turn(self) -> tuple[float, ...]:
         """Return its place: first those that wait least for the first and last micro-batch.
 
-        Of parts of any size, 0 stages, that are many micro-batches.
+        Of parts of any size, 0 stages, that is the largest number of micro-batches. The least come next,
+        which communicate least: where the best plan has few stages, it is among them.
         """
         stages, count = self.candidate.stages, self.candidate.micro_batches
-        return (abs(stages - 1) / count, stages)
+        if stages == 0:
+            return (0 if count == counts(self.request, 0)[-1] else count,)
+        return (stages - 1) / count, stages
 
-    def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
+    def search(
+        self, seconds: float, *, rough: bool, below_s: float = math.inf
+    ) -> Iterator[float | Solution]:
         """Bound all cuts, then search the states for each class of parts, and cut."""
         request, count = self.request, self.candidate.micro_batches
         classes, parts = self._problems(self.micro(count))
@@ -60,7 +66,9 @@ class UnlikeTrial(Contender):
             each.search(seconds / len(classes))
         links = Links(request.profile, request.cluster)
         cuts = UnlikeCuts(classes, parts, Pools.of(request.cluster), links, count)
-        staged = cuts.best()
+        staged = cuts.best(below_s)
+        if staged is None:
+            return
         self.needed_bytes = staged.memory_bytes
         if cuts.fits(staged):
             yield Solution(

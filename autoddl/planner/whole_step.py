@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -73,7 +74,9 @@ class WholeStep(Contender):
         self.least_s = LEAST_PART * self.place.seconds if turn else 0.0
         return float(f"{self.place.bound_s:.9g}"), self.place.number, turn
 
-    def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
+    def search(
+        self, seconds: float, *, rough: bool, below_s: float = math.inf
+    ) -> Iterator[float | Solution]:
         """Search the states of all tensors."""
         yield self.place.bound_s
         request, base, ways = self.place.request, self.place.problem, self.place.order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -52,7 +53,9 @@ class Made:
             raise InfeasibleError(f"nothing fits on {self.name}")
         return (self.bound_s or 0.0,)
 
-    def search(self, seconds: float, *, rough: bool) -> Iterator[float | Solution]:
+    def search(
+        self, seconds: float, *, rough: bool, below_s: float = math.inf
+    ) -> Iterator[float | Solution]:
         yield self.bound_s or 0.0
         self.runs.order.append(self.name)
         self.runs.seconds.append(seconds)
