@@ -9,7 +9,7 @@ from rich.console import Console
 
 from autoddl.cli.app import tell
 from autoddl.cli.options import POSITIVE, RANKS
-from autoddl.plan.value import PlanTrial
+from autoddl.plan.search_report import PlanTrial
 from autoddl.report.plan_text import WIDTH, trials_table
 from autoddl.trials.trial_runs import fastest, plans_of
 from autoddl.trials.trial_settings import MOST_STEPS, MOST_TRIALS, Trials

@@ -18,7 +18,8 @@ from autoddl.decoding import parsed, shown
 from autoddl.engine.limits import ENGINES
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.pipeline_step import StageWork
-from autoddl.plan.value import Estimate, ModuleCost, Part, PlanValue, SearchReport, Transfer
+from autoddl.plan.search_report import SearchReport
+from autoddl.plan.value import Estimate, ModuleCost, Part, PlanValue, Transfer
 from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from autoddl.engine.limits import ONEFLOW
-from autoddl.plan.value import Estimate, Part, PlanValue, SearchReport
+from autoddl.plan.search_report import SearchReport
+from autoddl.plan.value import Estimate, Part, PlanValue
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.module_costs import module_costs
 from autoddl.planner.costs.stage_links import Links

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import cache, partial
 
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.plan.value import Outcome, PlanValue
+from autoddl.plan.search_report import Outcome
+from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, pipelines, too_large
 from autoddl.planner.costs.assigned import Assigned

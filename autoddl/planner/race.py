@@ -18,7 +18,8 @@ from functools import cached_property
 
 from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.plan.value import Estimate, Outcome
+from autoddl.plan.search_report import Outcome
+from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.staged_assignment import Staged
@@ -123,14 +124,9 @@ class Standing:
 
     def wanted(self, candidate: Candidate, judged_s: float) -> bool:
         """Tell whether a solution is better than the best so far, or one of those to be kept."""
-        if self.keep == 1:
-            return self.can_win(candidate, judged_s)
-        known = sorted(solution.judged_s for solution in self.found.values())
-        return (
-            len(known) < self.keep
-            or judged_s < known[self.keep - 1]
-            or self.can_win(candidate, judged_s)
-        )
+        if self.keep > 1 and judged_s < self.to_beat_s():
+            return True
+        return self.can_win(candidate, judged_s)
 
     def to_beat_s(self) -> float:
         """Return the seconds from which on a solution is of no use."""

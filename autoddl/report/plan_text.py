@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoddl.errors import one_line
-from autoddl.plan.value import Estimate, ModuleCost, PlanTrial, PlanValue
+from autoddl.plan.search_report import PlanTrial
+from autoddl.plan.value import Estimate, ModuleCost, PlanValue
 from autoddl.sbp.program.blocks import pattern
 from autoddl.units import bytes_text, runs_text, seconds_text
 

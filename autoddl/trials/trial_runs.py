@@ -23,7 +23,8 @@ from autoddl.engine.limits import ONEFLOW
 from autoddl.errors import AutoDDLError, one_line
 from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult, checked
 from autoddl.plan import codec
-from autoddl.plan.value import PlanTrial, PlanValue
+from autoddl.plan.search_report import PlanTrial
+from autoddl.plan.value import PlanValue
 from autoddl.search.baselines import BASELINES
 from autoddl.trials.trial_settings import Trials
 from autoddl.trials.trial_task import TrialTask

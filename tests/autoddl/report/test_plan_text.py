@@ -12,7 +12,7 @@ import pytest
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.plan.value import PlanTrial
+from autoddl.plan.search_report import PlanTrial
 from tests.support.clusters import cluster
 from tests.support.pipelines import once_s, pass_s
 from tests.support.programs import transformer

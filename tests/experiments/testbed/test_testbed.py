@@ -338,9 +338,10 @@ def test_ranks_get_their_shares_of_cores(tmp_path: Path) -> None:
     assert [row[1] for row in got[:4]] == list(bed.cores)
     for row, share in zip(got, (*shares, shares[2]), strict=True):
         assert row[2] == pytest.approx(share, rel=0.15)
-    assert not any(
-        path.name.startswith("autoddl-") for path in Path("/sys/fs/cgroup/cpu").glob("*")
+    left = (
+        folder.glob(f"autoddl-{os.getpid()}-*") for folder in (quotas.ROOT, quotas.ROOT / "cpu")
     )
+    assert not [path for found in left for path in found]
 
 
 def test_groups_of_both_versions_of_the_interface(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""How a plan was found: what came of each candidate and trial, and how far from the best it may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one candidate: a number of stages and micro-batches, and the mesh of each stage.
+
+    `lower_bound_s` is None where not even a bound was computed, `step_s` without a plan; `note` says
+    why there is none.
+    """
+
+    stages: int
+    micro_batches: int
+    mesh: str
+    lower_bound_s: float | None = None
+    step_s: float | None = None
+    memory_bytes: int | None = None
+    note: str = ""
+    compute_stream: bool = False
+    duplex: bool = False
+
+
+@dataclass(frozen=True)
+class PlanTrial:
+    """What came of running one plan for a while: the median seconds of a step, or why there are none.
+
+    `states` tells which plan it was (PlanValue.states).
+    """
+
+    states: str
+    name: str
+    predicted_s: float
+    measured_s: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """How a plan was found: by which solver, in how many seconds, how far from the best it may be.
+
+    `gap` is (cost - lower bound) / cost of the assignment, before what overlaps is taken off;
+    `searches` how many it took until the whole memory fitted. `outcomes` are those of all candidates
+    (meshes, stages, micro-batches) if there were several; for `untried` ones no time was left. `trials`
+    are those of the plans that were run before this one was chosen, as the fastest.
+    """
+
+    solver: str
+    objective: str
+    seed: int
+    seconds: float
+    lower_bound_s: float
+    gap: float
+    searches: int = 1
+    outcomes: tuple[Outcome, ...] = ()
+    untried: int = 0
+    trials: tuple[PlanTrial, ...] = ()

@@ -1,0 +1,1 @@
+"""Simulated against measured steps on unlike nodes."""
