@@ -1,10 +1,11 @@
 # Every target makes its environment first where that is missing or out of date.
 #   PYTHON=/path/to/python3.10     the interpreter for .venv
 #   PLANNER_PYTHON=/path/to/python the interpreter for .venv-planner
-#   ARGS="-k boxing"               passed on to pytest or the demo
+#   ARGS="-k boxing"               passed on to pytest, the demo or the experiments
+#   QUICK=1                        experiments in at most half an hour
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-planner check testbed clean venv venv-planner
+.PHONY: help demo test test-planner check testbed experiments clean venv venv-planner
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +48,9 @@ testbed: venv ## Install iproute2 if it is missing, then try the links of a test
 	    $$sudo apt-get update && $$sudo apt-get install --yes --no-install-recommends iproute2 || exit; \
 	fi; \
 	$$sudo .venv/bin/python -B -m experiments.testbed --check $(ARGS)
+
+experiments: venv ## Run the experiments of the paper, as root for testbeds; write docs/results.md
+	@.venv/bin/python -m experiments.figures $(if $(QUICK),--quick) $(ARGS)
 
 clean: ## Remove outputs, builds and caches (environments stay: rm -rf .venv*)
 	rm -rf out log build dist *.egg-info

@@ -186,6 +186,8 @@ def read(
         _check_mesh_alone(given, cluster, known, parts)
     else:
         given, whole = None, cluster_of(cluster, known.levels)
+        if whole.kinds and engine is not None:  # as of parts, beside which one stage is a candidate
+            most_axes = most_axes or ONEFLOW_LIMITS.axes
         meshes = list(whole.meshes(most_axes))
     if whole.kinds and pipeline is None and micro_batches is None and search in SOLVERS:
         pipeline = AUTO if objective == TIME and compute_stream is not True else None

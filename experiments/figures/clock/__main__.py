@@ -1,0 +1,130 @@
+"""Plans on the clock (AutoDDL, figures 9, 10): `python -m experiments.figures.clock`.
+
+On testbeds of several nodes with slow links, ours trains by turns with data parallelism, ZeRO 2,
+Megatron, SUMMA, expert parallelism and OneFlow's auto-parallel. Workloads, sizes and numbers of passes
+are fixed in clock_workloads.py. Everything finished is kept in the folder, so that an interrupted run
+goes on. Where a testbed can't be made (no root, no `tc`) steps are predicted only, which the table tells.
+The exit code is 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import pandas as pd
+
+from autoddl.errors import AutoDDLError
+from experiments.fidelity import measure
+from experiments.figures.clock import clock_report
+from experiments.figures.clock.clock_runs import ClockRuns, measuring
+from experiments.figures.clock.clock_workloads import (
+    FIGURES,
+    PASSES,
+    QUICK_PASSES,
+    QUICK_STEPS,
+    STEPS,
+    WORKLOADS,
+    ClockWorkload,
+)  # fmt: skip
+from experiments.figures.clock.contestants import contestants
+from experiments.lib import cli
+from experiments.lib.frames import Row
+from experiments.lib.programs import captured
+
+# Of messages: those of the workloads. What short ones take is hidden by the links' token buckets.
+SIZES = ("--minbytes", "4K", "--maxbytes", "4M", "--budget", "100")
+BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
+
+
+@click.command(help=__doc__)
+@cli.listed("--figures", FIGURES)
+@click.option("--quick", is_flag=True, help="the quick workloads, fewer passes and steps")
+@click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
+@cli.folder("out/clock")
+def command(figures: Sequence[str], quick: bool, only_predict: bool, folder: Path) -> int | None:
+    """Plan, run what is missing, print, draw and write the tables."""
+    check_folder(folder)
+    wanted = [one for one in WORKLOADS if one.figure in figures and (one.quick or not quick)]
+    passes, steps = (QUICK_PASSES, QUICK_STEPS) if quick else (PASSES, STEPS)
+    found: list[Row] = []
+    reasons: dict[str, str] = {}
+    for bed in dict.fromkeys(one.bed for one in wanted):
+        mine = [one for one in wanted if one.bed == bed]
+        try:
+            profile = calibrated(mine[0], folder, only_predict)
+        except AutoDDLError as error:
+            reasons[bed.name], profile = str(error), BUNDLED
+            print(f"{bed.name}: not measured: {error}", file=sys.stderr)
+        for one in mine:
+            found += rows(one, profile, folder, steps, passes, only_predict or bed.name in reasons)
+    if not found:
+        return None
+    return clock_report.report(pd.DataFrame(found), folder, reasons)
+
+
+def check_folder(folder: Path) -> None:
+    """Make sure that the folder has results of this machine and these versions only.
+
+    Raises:
+        AutoDDLError: it has others; says what to delete.
+    """
+    here = {
+        "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
+        "versions": {name: version(name) for name in ("autoddl", "oneflow", "numpy")},
+        "workloads": json.loads(json.dumps([one.facts() for one in WORKLOADS])),
+    }
+    file = folder / "made_with.json"
+    if not file.exists():
+        file.write_text(json.dumps(here, indent=1) + "\n")
+    before = json.loads(file.read_text())
+    unlike = [name for name, value in here.items() if before.get(name) != value]
+    if unlike:
+        raise AutoDDLError(
+            f"--folder {folder}: results of other {' and '.join(unlike)} than here; delete the folder, "
+            "or give another"
+        )
+
+
+def calibrated(one: ClockWorkload, folder: Path, known_only: bool) -> str:
+    """Return the file of a testbed's profile, measured if it is not there yet.
+
+    Raises:
+        AutoDDLError: it is not there and can't be measured.
+    """
+    place = folder / one.bed.name
+    if (place / "network.json").exists():
+        return str(place / "network.json")
+    if known_only:
+        raise AutoDDLError(f"{place}/network.json: there is none")
+    with measuring(), measure.running(one.bed) as (_, made):
+        return str(measure.calibrate(one.bed, made, place, SIZES))
+
+
+def rows(
+    one: ClockWorkload, profile: str, folder: Path, steps: int, passes: int, only_predict: bool
+) -> list[Row]:
+    """Return a row for each plan of a workload; what is missing is run."""
+    place = folder / one.key
+    file = place / "program.json"
+    program = captured(file, one.model, "toy", **one.sizes)
+    plans = contestants(program, one.bed, profile, place / Path(profile).stem)
+    runs = ClockRuns(one, place, steps, passes)
+    if not only_predict and runs.missing(plans):
+        with measuring(), measure.running(one.bed) as (run, _):
+            runs.carry_out(plans, run, _told)
+    return clock_report.rows(one, plans, runs, profile)
+
+
+def _told(what: str) -> None:
+    print(f"clock: {what}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run(command, "figures.clock"))

@@ -1,0 +1,195 @@
+"""What the clock says of plans: a row for each, what ours is to the others, bars, tables, figures.
+
+A step is parted into what it takes on links that are not shaped, and how long it waits for the slow ones
+beyond that; both are measured. Where data parallelism is predicted to communicate for 30 % of its step or
+more a workload counts as bound by bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.fidelity import scores
+from experiments.figures.clock.clock_runs import PLAIN, ClockRuns
+from experiments.figures.clock.clock_workloads import ClockWorkload
+from experiments.figures.clock.contestants import DATA, EXPERTS, OURS, PEER, Contestant
+from experiments.figures.clock.ratios import geometric_mean, median_s, ratio
+from experiments.lib import cli, figures, frames
+from experiments.lib.frames import Row
+
+BANDWIDTH_BOUND = 0.3
+NEAR_BOUND = 1.1  # of an expert's plan to the proven bound: little can be gained
+# What has to be reached: of each workload; of the means of those bound by bandwidth; of predictions.
+OF_BEST, OVER_EXPERT, OVER_DATA, OVER_PEER = 1.03, 1.3, 1.8, 1.3
+SPEARMAN, MEAN_ERROR = 0.98, 0.10
+PARITY = 1e-4  # of losses to those of one device, relative
+COLUMNS: frames.Formats = {
+    "workload": "{}", "plan": "{}", "mesh": "{}", "predicted_s": "{:.3f}", "measured_s": "{:.3f}",
+    "error": "{:+.0%}", "ratio": "{:.2f}", "interval": "{}", "plain_s": "{:.3f}", "waiting_s": "{:.3f}",
+    "measured_communication_s": "{:.3f}", "communication_s": "{:.3f}", "loss_error": "{:.0e}",
+    "note": "{}",
+}  # fmt: skip
+MEANS: frames.Formats = {"over": "{}", "workloads": "{}", "mean": "{:.2f}", "bar": "{}"}
+
+
+def rows(
+    one: ClockWorkload, plans: Sequence[Contestant], runs: ClockRuns, profile: str
+) -> list[Row]:
+    """Return a row for each contestant: what is predicted, and what was measured."""
+    ours = runs.samples(OURS)
+    found = []
+    for each in plans:
+        row: Row = {
+            "figure": one.figure, "workload": one.key, "model": one.model, "bed": one.bed.name,
+            "plan": ", ".join(each.names), "mesh": each.mesh, "profile": profile,
+        }  # fmt: skip
+        if each.file is not None:
+            plan = each.plan()
+            cost = plan.estimate
+            row |= {
+                "predicted_s": cost.step_s, "compute_s": cost.compute_s,
+                "communication_s": cost.communication_s, "bound_s": plan.search.lower_bound_s,
+            }  # fmt: skip
+        passes = runs.samples(each.key)
+        plain = runs.samples(each.key, PLAIN)
+        row |= runs.of(each.key)
+        if passes:
+            row |= {"measured_s": median_s(passes), "passes": len(passes), "samples_s": passes}
+        if passes and ours:
+            value, low, high = ratio(passes, ours)
+            row |= {"ratio": value, "low": low, "high": high}
+        if passes and plain:
+            row |= {"plain_s": median_s(plain), "waiting_s": median_s(passes) - median_s(plain)}
+        found.append(row)
+    return found
+
+
+def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int | None:
+    """Print, write and draw; return the exit code. `reasons` say what could not be measured."""
+    for name in ("measured_s", "ratio", "low", "high", "plain_s", "waiting_s", "samples_s"):
+        frame[name] = frame.get(name)
+    shown = frame.assign(
+        error=frame.predicted_s / frame.measured_s - 1,
+        interval=[_interval(a, b) for a, b in zip(frame.low, frame.high, strict=True)],
+        note=frame.error,
+    )
+    print(frames.text(shown, COLUMNS))
+    bound = bandwidth_bound(frame)
+    said = means(frame, bound)
+    print(frames.text(said, MEANS))
+    known = frame.dropna(subset=["predicted_s", "measured_s"])
+    scored = scores.of_steps(known.assign(model=known.workload)) if len(known) else {}
+    missed = _missed(frame, said, scored)
+    for line in missed:
+        print(f"missed: {line}")
+    facts = {
+        "scores": scored, "means": said.to_dict("records"), "missed": missed,
+        "not_measured": dict(reasons), "bandwidth_bound": sorted(bound),
+    }  # fmt: skip
+    frames.save(shown.drop(columns="samples_s"), folder, "clock", **facts)
+    for figure, mine in frame.groupby("figure", sort=False):
+        draw(mine, folder / str(figure))
+    return cli.MISSED if missed else None
+
+
+def _interval(low: Any, high: Any) -> str:
+    return f"{low:.2f} to {high:.2f}" if pd.notna(low) else ""
+
+
+def _named(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """Return the rows of plans that have one of these names."""
+    wanted = set(names)
+    return frame[[bool(wanted & set(plan.split(", "))) for plan in frame.plan]]
+
+
+def bandwidth_bound(frame: pd.DataFrame) -> set[str]:
+    """Return the workloads in which data parallelism is predicted to wait for links so much."""
+    data = _named(frame, DATA)
+    return set(data.workload[data.communication_s >= BANDWIDTH_BOUND * data.predicted_s])
+
+
+def means(frame: pd.DataFrame, bound: set[str]) -> pd.DataFrame:
+    """Return the geometric means of how many times as long as ours the others take.
+
+    Of the workloads bound by bandwidth: the best expert's plan, that without those where little can be
+    gained, data parallelism, OneFlow's auto-parallel.
+    """
+    mine = frame[frame.workload.isin(bound)]
+    experts = _named(mine, *EXPERTS)
+    least_s = mine[mine.plan.str.startswith(OURS)].set_index("workload").bound_s
+    near = experts.groupby("workload").predicted_s.min() <= NEAR_BOUND * least_s
+    open_ones = set(near.index[~near])
+    peers = mine[mine.plan.str.startswith(PEER)]
+    kinds = [
+        ("the best expert", experts, OVER_EXPERT),
+        (
+            f"the best expert, of workloads where it is over {NEAR_BOUND} times the proven bound",
+            experts[experts.workload.isin(open_ones)],
+            None,
+        ),
+        (DATA, _named(mine, DATA), OVER_DATA),
+        ("OneFlow's auto-parallel", peers, OVER_PEER),
+    ]
+    found = []
+    for name, of, bar in kinds:
+        best = of.dropna(subset=["ratio"]).groupby("workload").ratio.min()
+        found.append({
+            "over": name, "workloads": len(best), "mean": geometric_mean(best.tolist()),
+            "bar": bar,
+        })  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def _missed(frame: pd.DataFrame, said: pd.DataFrame, scored: Row) -> list[str]:
+    """Return in words which bars are missed by what was measured."""
+    found = []
+    for workload, mine in frame.dropna(subset=["ratio"]).groupby("workload", sort=False):
+        best = mine.loc[mine.ratio.idxmin()]
+        if best.ratio < 1 / OF_BEST:
+            found.append(
+                f"{workload}: {best.plan} is faster, {1 / best.ratio:.3f} times (bar {OF_BEST})"
+            )
+    low = said[said.bar.notna() & (said["mean"] < said.bar)]
+    found += [
+        f"mean over {over}: {mean:.2f} (bar {bar})"
+        for over, mean, bar in zip(low.over, low["mean"], low.bar, strict=True)
+    ]
+    off = frame[frame.loss_error > PARITY]
+    found += [
+        f"{workload}: losses of {plan} are off by {error:.1e}"
+        for workload, plan, error in zip(off.workload, off.plan, off.loss_error, strict=True)
+    ]
+    dead = frame[frame.error != ""]
+    found += [
+        f"{workload}: {plan} did not run: {error}"
+        for workload, plan, error in zip(dead.workload, dead.plan, dead.error, strict=True)
+    ]
+    if scored and scored["mean_error"] > MEAN_ERROR:
+        found.append(f"mean error {scored['mean_error']:.1%} (bar {MEAN_ERROR:.0%})")
+    if scored and scored["spearman"] < SPEARMAN:
+        found.append(f"rank correlation {scored['spearman']:.3f} (bar {SPEARMAN})")
+    return found
+
+
+def draw(frame: pd.DataFrame, file: Path) -> None:
+    """Draw the steps of a figure: bars as measured, below on plain links; predictions as diamonds."""
+    workloads = list(dict.fromkeys(frame.workload))
+    figure, (axes,) = figures.panels(1, len(workloads), (2.6, 3.9))
+    for axis, workload in zip(axes, workloads, strict=True):
+        mine = frame[frame.workload == workload]
+        places = range(len(mine))
+        plain = mine.plain_s.fillna(mine.measured_s).fillna(0.0).clip(upper=mine.measured_s)
+        axis.bar(places, plain, color=figures.COLOURS[0], label="measured, on plain links")
+        axis.bar(
+            places, (mine.measured_s - plain).fillna(0.0), bottom=plain, color="white", hatch="///",
+            edgecolor=figures.COLOURS[1], label="waiting for links",
+        )  # fmt: skip
+        axis.plot(places, mine.predicted_s, "kD", markersize=4, label="predicted")
+        axis.set_xticks(places, mine.plan, rotation=90, fontsize=8)
+        axis.set(title=workload, ylabel="step (s)")
+    axes[0].legend(frameon=False, fontsize=7)
+    figures.save(figure, file)

@@ -1,0 +1,125 @@
+"""Run the contestants of a workload by turns and keep every finished run.
+
+`FOLDER/WORKLOAD/` has the plans, and `runs.jsonl` with a line for each run: all losses and seconds. A run
+that failed is repeated once; both are kept. Plans take turns in each pass. Before the first pass each
+runs once on links that are not shaped, in the same processes' places: what it takes longer on the testbed
+it waits for links.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from experiments.fidelity import measure
+from experiments.figures.clock.clock_workloads import ClockWorkload
+from experiments.figures.clock.contestants import Contestant
+from experiments.lib import ranks
+from experiments.lib.frames import Row, RowStore
+
+RANKS = "experiments.figures.clock.clock_ranks"
+LIMIT_S = 240.0
+ATTEMPTS = 2
+SHAPED, PLAIN, ALONE = "shaped links", "plain loopback", "one device"
+
+Start = Callable[[Sequence[str]], str]
+"""Run the ranks with arguments; return what went wrong, or nothing."""
+
+
+@contextmanager
+def measuring() -> Iterator[None]:
+    """Keep other measurements of this machine waiting meanwhile: they would spoil each other."""
+    with (Path(tempfile.gettempdir()) / "autoddl-measuring.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another measurement runs on this machine; waiting for its end", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class ClockRuns:
+    """The runs of a workload in a folder: `steps` timed ones at least in each of so many `passes`."""
+
+    def __init__(self, workload: ClockWorkload, folder: Path, steps: int, passes: int) -> None:
+        self.workload, self.steps, self.passes = workload, steps, passes
+        self.kept = RowStore(folder / "runs.jsonl")
+
+    def missing(self, contestants: Sequence[Contestant]) -> bool:
+        """Tell whether something has not been run."""
+        return any(True for _ in self._left(contestants))
+
+    def carry_out(
+        self, contestants: Sequence[Contestant], run: measure.Run, told: Callable[[str], None]
+    ) -> None:
+        """Run what is missing."""
+        bed = self.workload.bed
+        starts: dict[str, Start] = {
+            SHAPED: lambda words: run(RANKS, words, LIMIT_S),
+            PLAIN: lambda words: ranks.started(RANKS, words, bed.nodes * bed.ranks, LIMIT_S),
+            ALONE: lambda words: ranks.started(RANKS, words, 1, LIMIT_S),
+        }
+        by_name = {one.key: one for one in contestants}
+        for links, number, name in list(self._left(contestants)):
+            told(f"{self.workload.key}, pass {number}: {name}, {links}")
+            key = {"plan": name, "links": links, "pass": number}
+            for _ in range(ATTEMPTS):
+                error = starts[links](self._words(by_name.get(name), key))
+                self.kept = RowStore(self.kept.file)
+                if not error or self.kept.having(**key, error=None):
+                    break
+                self.kept.add({**key, "error": error})
+
+    def _left(self, contestants: Sequence[Contestant]) -> Iterator[tuple[str, int, str]]:
+        """Yield links, pass and name of what has not been run, in the order in which it is."""
+        wanted = [(ALONE, 0, ALONE)]
+        wanted += [(PLAIN, 0, one.key) for one in contestants]
+        for number in range(1, self.passes + 1):  # every other pass from behind
+            turn = contestants if number % 2 else contestants[::-1]
+            wanted += [(SHAPED, number, one.key) for one in turn]
+        for links, number, name in wanted:
+            known = self.kept.having(plan=name, links=links, **{"pass": number})
+            if not any(not r.get("error") for r in known) and len(known) < ATTEMPTS:
+                yield links, number, name
+
+    def _words(self, one: Contestant | None, key: Row) -> list[str]:
+        task, plan = "alone", "-"
+        if one is not None and one.file is None:
+            task, plan = "peer", one.mesh
+        elif one is not None:
+            task = "traffic" if key["links"] == SHAPED and key["pass"] == 1 else "plan"
+            plan = str(one.file)
+        sizes = json.dumps(dict(self.workload.sizes))
+        return [
+            task, self.workload.model, sizes, str(self.steps), plan, str(self.kept.file),
+            json.dumps(key),
+        ]  # fmt: skip
+
+    def samples(self, name: str, links: str = SHAPED) -> list[list[float]]:
+        """Return the seconds of a plan's timed steps, by pass; no pass that failed."""
+        rows = self.kept.having(plan=name, links=links)
+        return [r["samples_s"] for r in rows if not r.get("error")]
+
+    def of(self, name: str) -> dict[str, Any]:
+        """Return what else is known of a plan: its communication alone, how far losses are off."""
+        good = [r for r in self.kept.having(plan=name) if not r.get("error")]
+        sent = [r["communication_s"] for r in good if "communication_s" in r]
+        alone = [r["losses"] for r in self.kept.having(plan=ALONE) if not r.get("error")]
+        losses = [r["losses"] for r in good]
+        off = [
+            max(abs(a - b) / abs(b) for a, b in zip(mine, alone[0], strict=True))
+            for mine in losses
+            if alone
+        ]
+        errors = [r["error"] for r in self.kept.having(plan=name) if r.get("error")]
+        return {
+            "measured_communication_s": sent[0] if sent else None,
+            "loss_error": max(off, default=None), "failed": len(errors),
+            "error": errors[-1] if errors and not good else "",
+        }  # fmt: skip

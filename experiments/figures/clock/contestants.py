@@ -1,0 +1,84 @@
+"""The plans that run against each other: ours, each expert's on its best mesh, OneFlow's auto-parallel.
+
+All of ours and the experts' are made as `autoddl.optimize` does, under the testbed's own profile, so that
+an expert's mesh and degrees are the best ones by the same prices. Plans of equal states are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import autoddl
+from autoddl.api import Plan
+from autoddl.errors import AutoDDLError
+from autoddl.planner import choose, request
+from autoddl.sbp.program import Program
+from autoddl.search.baselines import BASELINES
+from experiments.fidelity.workload import Bed
+
+OURS, DATA, PEER = "ours", "data parallel", "OneFlow"
+EXPERTS = tuple(name for name in BASELINES if name != DATA)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A plan by one or more `names`; `file` is its, or there is none of OneFlow's own on a `mesh`."""
+
+    names: tuple[str, ...]
+    mesh: str
+    file: Path | None = None
+
+    @property
+    def key(self) -> str:
+        """Return its first name."""
+        return self.names[0]
+
+    def plan(self) -> Plan:
+        """Return the plan; not of OneFlow's own."""
+        assert self.file is not None
+        return autoddl.load(self.file)
+
+
+def contestants(program: Program, bed: Bed, profile: str, folder: Path) -> list[Contestant]:
+    """Return all of a program on a testbed; plans that the folder does not have yet are made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plans: dict[str, tuple[Path, Plan]] = {}
+    for name in (OURS, *BASELINES):
+        file = folder / f"{name.replace(' ', '-')}.json"
+        refused = file.with_suffix(".refused")
+        if not file.exists() and not refused.exists():
+            more: dict[str, Any] = {} if name == OURS else {"search": name}
+            try:
+                asked = request.read(program, (bed.nodes, bed.ranks), profile=profile, **more)
+                Plan.of(choose.best(asked, 1)[0]).save(file)
+            except AutoDDLError as error:  # an expert that does not apply
+                if name == OURS:
+                    raise
+                refused.write_text(f"{error}\n")
+        if file.exists():
+            plans[name] = file, autoddl.load(file)
+    return [*_unlike(plans), *_peers(bed)]
+
+
+def _unlike(plans: dict[str, tuple[Path, Plan]]) -> list[Contestant]:
+    found: dict[Any, list[str]] = {}
+    for name, (_, plan) in plans.items():
+        found.setdefault((str(plan.mesh), plan.states), []).append(name)
+    return [
+        Contestant(tuple(names), plans[names[0]][1].mesh.describe(), plans[names[0]][0])
+        for names in found.values()
+    ]
+
+
+def _peers(bed: Bed) -> list[Contestant]:
+    """Return OneFlow's auto-parallel, on ranks in a row and as the testbed has them."""
+    shapes: Sequence[tuple[int, ...]] = [(bed.nodes * bed.ranks,), (bed.nodes, bed.ranks)]
+    names = [PEER, f"{PEER}, two axes"]
+    return [
+        Contestant((name,), "x".join(map(str, shape)))
+        for name, shape in zip(names, shapes, strict=True)
+        if min(shape) > 1
+    ]

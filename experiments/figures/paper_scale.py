@@ -1,0 +1,259 @@
+"""The paper's runs at its own scale, by the model: `python -m experiments.figures.paper_scale`.
+
+AutoDDL's figures 9 and 10, VGG13 and Transformers on 16 to 256 nodes of one P100 each, and on two nodes
+of A100: data parallelism, Megatron, SUMMA, each on its best mesh and with its best number of
+micro-batches within the memory, beside ours. What ours saves over the best of them is printed beside what
+the paper measured. Everything here is predicted; each finished candidate is a line of paper_scale.jsonl
+at once: a run that is cut off goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import profile as profiles
+from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.costs.cut import cut_into_stages
+from autoddl.planner.costs.stage_links import Links
+from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.memory_limits import parse_bytes
+from autoddl.sbp.mesh import Cluster, Level, Mesh
+from autoddl.sbp.program import Program
+from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.baselines import assignments
+from autoddl.search.network import builder
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.reductions.pipeline_objective import repeated
+from autoddl.search.result import Assignment, SearchOptions
+from autoddl.search.solvers.named import SOLVERS
+from experiments.lib import cli, figures, frames
+from experiments.lib.frames import Row, RowStore
+from experiments.lib.programs import captured
+
+OURS = "ours"
+EXPERTS = ("data parallel", "Megatron", "SUMMA")  # the paper's
+AXES = 2  # of a mesh, at most: Megatron's and SUMMA's are no more
+SEARCH_S = 20.0  # for each mesh and number of micro-batches
+_P100, _A100 = ("p100-aries", "16GiB"), ("a100-2x16", "40GiB")
+_VGG = {"image": 224, "classes": 1000, "channel_scale": 1.0, "dense": 4096}
+_LARGE = {"width": 8192, "heads": 64, "sequence": 1024, "vocabulary": 51200, "batch": 1024}
+
+
+@dataclass(frozen=True)
+class PaperRun:
+    """A model on a cluster in the paper, and what AutoDDL saved there beside the second best.
+
+    `saved` and `saved_communication` are shares of the step, and of its communication; `micro_batches`
+    are the numbers tried: the paper takes the largest micro-batches that fit.
+    """
+
+    figure: str
+    name: str
+    model: str
+    nodes: int
+    devices: int
+    profile: str
+    memory: str
+    sizes: Mapping[str, Any]
+    saved: float
+    saved_communication: float
+    micro_batches: Sequence[int] = (1,)
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the devices by level."""
+        levels = (Level("node", self.nodes), Level("gpu", self.devices))
+        return Cluster(tuple(level for level in levels if level.size > 1))
+
+
+def _vgg(nodes: int, devices: int, batch: int, saved: float, sent: float) -> PaperRun:
+    figure, (profile, memory) = ("fig10", _A100) if devices > 1 else ("fig09", _P100)
+    sizes = {**_VGG, "batch": batch}
+    return PaperRun(
+        figure, "VGG13", "vgg13", nodes, devices, profile, memory, sizes, saved, sent
+    )  # fmt: skip
+
+
+def _large(nodes: int, layers: int, saved: float, sent: float) -> PaperRun:
+    return PaperRun(
+        "fig09", f"Transformer {layers} x 8192", "gpt", nodes, 1, *_P100,
+        {**_LARGE, "layers": layers}, saved, sent, (8, 16, 32, 64),
+    )  # fmt: skip
+
+
+def _cloud(layers: int, width: int, heads: int, saved: float, sent: float) -> PaperRun:
+    sizes = {
+        "layers": layers, "width": width, "heads": heads, "sequence": 1024, "vocabulary": 51200,
+        "batch": 2048,
+    }  # fmt: skip
+    return PaperRun(
+        "fig10", f"Transformer {layers} x {width}", "gpt", 2, 16, *_A100, sizes,
+        saved, sent, (2, 4, 8, 16, 32),
+    )  # fmt: skip
+
+
+RUNS = [
+    _vgg(16, 1, 128, 0.03, 0.10),
+    _vgg(32, 1, 256, 0.088, 0.18),
+    _vgg(64, 1, 512, 0.177, 0.29),
+    _large(64, 8, 0.12, 0.239),
+    _large(128, 20, 0.361, 0.464),
+    _large(256, 44, 0.311, 0.353),
+    _vgg(2, 4, 128, 0.715, 0.847),
+    _vgg(2, 8, 256, 0.635, 0.777),
+    _cloud(24, 1024, 16, 0.0, 0.0),
+    _cloud(28, 4096, 32, 0.10, 0.216),
+]
+COLUMNS: frames.Formats = {
+    "figure": "{}", "model": "{}", "cluster": "{}", "method": "{}", "mesh": "{}",
+    "micro_batches": "{:.0f}",
+    "step_s": "{:.3g}", "compute_s": "{:.3g}", "communication_s": "{:.3g}", "GiB": "{:.1f}",
+}  # fmt: skip
+SAVINGS: frames.Formats = {
+    "figure": "{}", "model": "{}", "cluster": "{}", "second": "{}", "saved": "{:.1%}",
+    "printed": "{:.1%}",
+    "saved_communication": "{:.1%}", "printed_communication": "{:.1%}",
+}  # fmt: skip
+
+
+@click.command(help=__doc__)
+@cli.listed("--figures", ("fig09", "fig10"))
+@click.option("--models", default="", help="those whose name has this in it", metavar="TEXT")
+@click.option("--most", default=256, show_default=True, help="devices; larger runs are left out")
+@cli.folder("out/paper_scale")
+def command(figures: Sequence[str], models: str, most: int, folder: Path) -> None:
+    """Do what is missing, print the tables, write and draw them."""
+    kept = RowStore(folder / "paper_scale.jsonl")
+    wanted = [
+        run for run in RUNS
+        if run.figure in figures and models in run.name and run.nodes * run.devices <= most
+    ]  # fmt: skip
+    if not wanted:
+        raise AutoDDLError(f"--models {models!r}, --most {most}: no run is left of {len(RUNS)}")
+    found = [row for run in wanted for row in rows(run, kept, folder)]
+    frame = best(pd.DataFrame(found))
+    print(frames.text(frame.assign(GiB=frame.memory_bytes / 2**30), COLUMNS))
+    saved = savings(frame)
+    print(frames.text(saved, SAVINGS))
+    frames.save(frame, folder, "paper_scale", savings=saved.to_dict("records"))
+    draw(frame, folder / "paper_scale")
+
+
+def rows(run: PaperRun, kept: RowStore, folder: Path) -> Iterator[Row]:
+    """Yield the rows of all methods, meshes and numbers of micro-batches; missing ones are computed."""
+    program = captured(folder / "programs" / f"{run.model}-{run.cluster}-{run.sizes['batch']}"
+                       f"-{run.sizes.get('layers', 0)}.json", run.model, "toy", **run.sizes)  # fmt: skip
+    for count in run.micro_batches:
+        micro = None
+        for mesh in run.cluster.meshes(AXES):
+            key = {
+                "figure": run.figure, "model": run.name, "cluster": str(run.cluster),
+                "mesh": mesh.describe(), "micro_batches": count,
+            }  # fmt: skip
+            if not kept.having(**key):
+                if micro is None:
+                    micro = micro_batch(program, count) if count > 1 else program
+                for row in list(_rows(run, micro, mesh, count)):
+                    kept.add({**key, **row})
+                print(*key.values(), file=sys.stderr)
+            yield from (
+                {**row, "printed": run.saved, "printed_communication": run.saved_communication}
+                for row in kept.having(**key)
+            )
+
+
+def _rows(run: PaperRun, micro: Program, mesh: Mesh, count: int) -> Iterator[Row]:
+    """Yield a row for each method; without seconds where it does not fit or does not apply."""
+    known = profiles.load(run.profile, device_type="cuda")
+    limit = parse_bytes(run.memory)
+    try:
+        problem = builder.build(micro, mesh, known, any_batch=count > 1)
+    except AutoDDLError as error:  # the mesh divides no dim of an input
+        yield {"method": OURS, "step_s": None, "why": str(error)}
+        return
+    links = Links(known, run.cluster)
+    for method, assignment in _found(problem, count, limit):
+        if count > 1:
+            staged: Staged | Assigned = cut_into_stages(problem, assignment, 1, count, links, limit)
+        else:
+            staged = Assigned(problem, assignment)
+        cost = staged.estimate(method)
+        fits = staged.memory_bytes <= limit
+        yield {
+            "method": method, "step_s": cost.step_s if fits else None, "compute_s": cost.compute_s,
+            "communication_s": cost.communication_s, "memory_bytes": staged.memory_bytes,
+        }  # fmt: skip
+
+
+def _found(problem: CostNetwork, count: int, limit: int) -> Iterator[tuple[str, Assignment]]:
+    """Yield the experts' assignments that apply, and ours with and without much memory."""
+    weighted = repeated(problem, 1, count) if count > 1 else problem
+    starts = assignments(weighted)
+    yield from ((name, starts[name]) for name in EXPERTS if name in starts)
+    for share in (None, limit, limit // 2):
+        memory = share and max(share, weighted.least_memory_bytes)
+        options = SearchOptions(
+            budget=SEARCH_S, stop_gap=0.01, starts=list(starts.values()), memory_bytes=memory
+        )
+        yield OURS, SOLVERS["fast"](weighted, options).assignment
+
+
+def best(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the fastest row of each method of each run; without seconds where none fits."""
+    keys = ["figure", "model", "cluster", "method"]
+    frame = frame.assign(step_s=frame.step_s.astype(float))
+    order = frame.sort_values("step_s", kind="stable", na_position="last")
+    return order.groupby(keys, sort=False).head(1).sort_index().reset_index(drop=True)
+
+
+def savings(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what ours saves over the second best of each run, beside what the paper says."""
+    found = []
+    for (figure, model, cluster), mine in frame.groupby(["figure", "model", "cluster"], sort=False):
+        ours = mine[mine.method == OURS].iloc[0]
+        others = mine[mine.method != OURS].dropna(subset=["step_s"])
+        row = {
+            "figure": figure, "model": model, "cluster": cluster, "second": "",
+            "printed": ours.printed, "printed_communication": ours.printed_communication,
+        }  # fmt: skip
+        if len(others):
+            second = others.loc[others.step_s.idxmin()]
+            row |= {
+                "second": second.method, "saved": 1 - ours.step_s / second.step_s,
+                "saved_communication": 1 - ours.communication_s / second.communication_s
+                if second.communication_s else 0.0,
+            }  # fmt: skip
+        found.append(row)
+    return pd.DataFrame(found)
+
+
+def draw(frame: pd.DataFrame, file: Path) -> None:
+    """Draw the steps as bars: compute below, above it what communication adds to the step."""
+    runs = list(frame.groupby(["figure", "model", "cluster"], sort=False))
+    columns = (len(runs) + 1) // 2
+    figure, axes = figures.panels(2, columns, (2.3, 3.4))
+    for axis, (name, mine) in zip(axes.flat, runs, strict=False):
+        fits = mine.dropna(subset=["step_s"])
+        places = range(len(fits))
+        axis.bar(places, fits.compute_s, color=figures.COLOURS[0], label="compute")
+        axis.bar(
+            places, (fits.step_s - fits.compute_s).clip(lower=0.0), bottom=fits.compute_s,
+            color="white", hatch="///", edgecolor=figures.COLOURS[1], label="waiting for links",
+        )  # fmt: skip
+        axis.set_xticks(places, fits.method, rotation=90, fontsize=8)
+        axis.set_title(f"{name[1]}\n{name[2]}", fontsize=9)
+        axis.set_ylabel("predicted step (s)")
+    axes[0][0].legend(frameon=False, fontsize=7)
+    figures.save(figure, file)
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run(command, "figures.paper_scale"))

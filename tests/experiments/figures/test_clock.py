@@ -1,0 +1,143 @@
+"""Plans on the clock: ratios, the order of runs and what is kept of them, bars, one run on ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from autoddl.errors import AutoDDLError
+from experiments.figures.clock import __main__ as clock
+from experiments.figures.clock import clock_report, clock_runs
+from experiments.figures.clock.clock_runs import ALONE, PLAIN, SHAPED, ClockRuns
+from experiments.figures.clock.clock_workloads import BEDS, WORKLOADS, ClockWorkload
+from experiments.figures.clock.contestants import OURS, Contestant
+from experiments.figures.clock.ratios import geometric_mean, median_s, ratio
+from experiments.lib import cli
+from experiments.lib.frames import RowStore
+
+TOY = ClockWorkload("fig09", "mlp", "mlp", BEDS["2x1-200mbit"], {})
+PLANS = [Contestant((OURS,), "[2]", Path("ours.json")), Contestant(("OneFlow",), "2")]
+
+
+def test_a_ratio_has_an_interval() -> None:
+    assert median_s([[1.0, 1.2, 5.0], [3.0], [2.0]]) == 2.0
+    assert tuple(ratio([[2.0, 2.0]] * 3, [[1.0]] * 3)) == (2.0, 2.0, 2.0)  # nothing to draw
+    # A plan that takes 1 or 2 s by turns: its median of three passes is 2 in 7 of 27 draws, if two of
+    # three passes are slow or more; so both are in the interval.
+    found = ratio([[1.0], [1.0], [2.0]], [[1.0]] * 3)
+    assert tuple(found) == (1.0, 1.0, 2.0)
+    # Passes are drawn in pairs: a slow phase of the machine that hits both leaves the ratio as it is.
+    assert tuple(ratio([[2.0], [4.0], [6.0]], [[1.0], [2.0], [3.0]])) == (2.0, 2.0, 2.0)
+    assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+    assert np.isnan(geometric_mean([]))
+
+
+def test_an_interval_covers_the_true_ratio() -> None:
+    rng, inside = np.random.default_rng(1), 0
+    for seed in range(12):
+        mine, other = (rng.lognormal(np.log(s), 0.1, (7, 9)).tolist() for s in (1.0, 1.5))
+        found = ratio(other, mine, seed)
+        inside += found.low <= 1.5 <= found.high
+    assert inside >= 11
+
+
+def _runs(folder: Path, monkeypatch: pytest.MonkeyPatch, fails: Any) -> tuple[ClockRuns, list[Any]]:
+    """Return runs without ranks: each takes a second, or dies where `fails` says so."""
+    calls: list[Any] = []
+
+    def run(_: str, words: list[str], __: float) -> str:
+        key = json.loads(words[-1])
+        calls.append((words[0], key["plan"], key["links"], key["pass"]))
+        if fails(key, len(calls)):
+            return "rank 1 died"
+        samples = {} if words[0] == "alone" else {"samples_s": [1.0]}
+        RowStore(Path(words[-2])).add({**key, "losses": [4.0, 2.0], **samples})
+        return ""
+
+    monkeypatch.setattr(
+        clock_runs.ranks, "started", lambda module, words, _, limit: run(module, words, limit)
+    )
+    runs = ClockRuns(TOY, folder, steps=3, passes=2)
+    runs.carry_out(PLANS, run, lambda _: None)
+    return runs, calls
+
+
+def test_plans_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, calls = _runs(tmp_path, monkeypatch, lambda *_: False)
+    assert calls == [
+        ("alone", ALONE, ALONE, 0), ("plan", OURS, PLAIN, 0), ("peer", "OneFlow", PLAIN, 0),
+        ("traffic", OURS, SHAPED, 1), ("peer", "OneFlow", SHAPED, 1),
+        ("peer", "OneFlow", SHAPED, 2), ("plan", OURS, SHAPED, 2),
+    ]  # fmt: skip
+    assert runs.samples(OURS) == [[1.0], [1.0]] and not runs.missing(PLANS)
+    assert runs.of(OURS) == {
+        "measured_communication_s": None,
+        "loss_error": 0.0,
+        "failed": 0,
+        "error": "",
+    }
+    more = ClockRuns(TOY, tmp_path, steps=3, passes=3)  # goes on
+    assert more.missing(PLANS) and len(list(more._left(PLANS))) == 2
+
+
+def test_a_run_that_dies_is_repeated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def second(key: dict[str, Any], number: int) -> bool:
+        return key["pass"] == 2 and key["plan"] == OURS and number == 7
+
+    runs, calls = _runs(tmp_path, monkeypatch, second)
+    assert calls[-1] == calls[-2] and runs.samples(OURS) == [[1.0], [1.0]]
+    assert runs.of(OURS)["failed"] == 1 and runs.of(OURS)["error"] == ""
+
+
+def test_a_plan_that_always_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, _ = _runs(tmp_path, monkeypatch, lambda key, _: key["plan"] == "OneFlow")
+    assert runs.samples("OneFlow") == [] and not runs.missing(PLANS)
+    assert runs.of("OneFlow")["error"] == "rank 1 died" and runs.of("OneFlow")["failed"] == 6
+
+
+def _row(workload: str, plan: str, predicted_s: float, measured_s: float, ours_s: float) -> Any:
+    return {
+        "figure": "fig09", "workload": workload, "plan": plan, "mesh": "[2]", "error": "",
+        "predicted_s": predicted_s, "compute_s": 0.6 * predicted_s, "bound_s": 0.5,
+        "communication_s": 0.4 * predicted_s, "measured_s": measured_s, "loss_error": 0.0,
+        "ratio": measured_s / ours_s, "low": 1.0, "high": 1.1, "plain_s": 0.5, "waiting_s": 0.2,
+        "measured_communication_s": 0.1, "samples_s": [[measured_s]],
+    }  # fmt: skip
+
+
+def test_bars_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = [
+        _row("a", "ours", 1.0, 1.0, 1.0), _row("a", "data parallel", 3.0, 3.0, 1.0),
+        _row("a", "Megatron", 2.0, 2.0, 1.0), _row("a", "OneFlow", 2.5, 2.5, 1.0),
+        _row("b", "ours, Megatron", 1.1, 1.1, 1.1), _row("b", "data parallel", 2.2, 2.2, 1.1),
+    ]  # fmt: skip
+    assert clock_report.report(pd.DataFrame(good), tmp_path, {}) is None
+    facts = json.loads((tmp_path / "clock.json").read_text())
+    assert facts["bandwidth_bound"] == ["a", "b"] and facts["missed"] == []
+    said = {row["over"]: row["mean"] for row in facts["means"]}
+    assert said["data parallel"] == pytest.approx((3 * 2) ** 0.5)
+    assert said["the best expert"] == pytest.approx((2 * 1) ** 0.5)
+    assert said["OneFlow's auto-parallel"] == pytest.approx(2.5)
+    bad = [*good, _row("b", "SUMMA", 1.2, 1.0, 1.1)]
+    assert clock_report.report(pd.DataFrame(bad), tmp_path, {}) == cli.MISSED
+    assert "missed: b: SUMMA is faster, 1.100 times (bar 1.03)" in capsys.readouterr().out
+
+
+def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
+    clock.check_folder(tmp_path)
+    clock.check_folder(tmp_path)
+    file = tmp_path / "made_with.json"
+    file.write_text(file.read_text().replace('"numpy": "', '"numpy": "0.'))
+    with pytest.raises(
+        AutoDDLError, match="results of other versions than here; delete the folder"
+    ):
+        clock.check_folder(tmp_path)
+
+
+def test_names_of_workloads_are_unlike() -> None:
+    assert len({one.key for one in WORKLOADS}) == len(WORKLOADS)
