@@ -251,7 +251,8 @@ def draw(frame: pd.DataFrame, file: Path) -> None:
         axis.set_xticks(places, fits.method, rotation=90, fontsize=8)
         axis.set_title(f"{name[1]}\n{name[2]}", fontsize=9)
         axis.set_ylabel("predicted step (s)")
-    axes[0][0].legend(frameon=False, fontsize=7)
+    known = axes[0][0].get_legend_handles_labels()
+    figure.legend(*known, loc="outside upper center", ncols=2, frameon=False, fontsize=8)
     figures.save(figure, file)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import oneflow as flow
 
 import autoddl
-from autoddl.engine.oneflow.capture.shadow import modules
+from autoddl.engine.oneflow.capture.shadow import modules, shadow
 from autoddl.engine.oneflow.run.global_tensors import make_global
 from autoddl.sbp.state import broadcast
 from experiments import models
@@ -52,6 +52,7 @@ def peer(graph: Any, inputs: Sequence[Any], shape: tuple[int, ...]) -> tuple[Any
     """Return the graph with auto-parallel on all ranks, and its inputs there, whole on each."""
     mesh = flow.placement("cpu", np.arange(int(np.prod(shape))).reshape(shape).tolist())
     make_global(graph, lambda _: mesh, lambda _: broadcast(len(shape)))
+    graph = shadow(graph)  # whose optimizer has the global parameters
     graph.config.enable_auto_parallel(True)
     graph.config.enable_auto_parallel_ignore_user_sbp_config(True)
     whole = [flow.sbp.broadcast] * len(shape)

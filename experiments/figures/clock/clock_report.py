@@ -60,7 +60,7 @@ def rows(
         if passes:
             row |= {"measured_s": median_s(passes), "passes": len(passes), "samples_s": passes}
         if passes and ours:
-            value, low, high = ratio(passes, ours)
+            value, low, high = ratio(passes, ours) if each.key != OURS else (1.0, 1.0, 1.0)
             row |= {"ratio": value, "low": low, "high": high}
         if passes and plain:
             row |= {"plain_s": median_s(plain), "waiting_s": median_s(passes) - median_s(plain)}
@@ -191,5 +191,8 @@ def draw(frame: pd.DataFrame, file: Path) -> None:
         axis.plot(places, mine.predicted_s, "kD", markersize=4, label="predicted")
         axis.set_xticks(places, mine.plan, rotation=90, fontsize=8)
         axis.set(title=workload, ylabel="step (s)")
-    axes[0].legend(frameon=False, fontsize=7)
+    known = axes[0].get_legend_handles_labels()
+    figure.legend(
+        *known, loc="outside upper center", ncols=len(workloads), frameon=False, fontsize=7
+    )
     figures.save(figure, file)

