@@ -1,0 +1,57 @@
+"""The paper's runs by the model: the best of each method, what ours saves, one small run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.figures import paper_scale
+from experiments.figures.paper_scale import OURS, PaperRun, best, savings, with_sums
+from experiments.lib.frames import RowStore
+
+
+def _row(method: str, mesh: str, step_s: float | None, compute_s: float, sent_s: float) -> object:
+    return {
+        "figure": "fig09", "model": "m", "cluster": "4", "method": method, "mesh": mesh,
+        "step_s": step_s, "compute_s": compute_s, "communication_s": sent_s, "printed": 0.1,
+        "printed_communication": 0.2, "memory_bytes": 1,
+    }  # fmt: skip
+
+
+def test_what_is_saved_over_the_second_best() -> None:
+    frame = with_sums(pd.DataFrame([
+        _row("Megatron", "a", 10.0, 8.0, 6.0), _row("Megatron", "b", 11.0, 8.0, 5.0),
+        _row("SUMMA", "a", 9.0, 8.0, 8.0), _row("data parallel", "a", None, 1.0, 1.0),
+        _row(OURS, "a", 8.1, 8.0, 3.0), _row(OURS, "b", 9.0, 9.0, 1.0),
+    ]))  # fmt: skip
+    by_sum = best(frame, "sum_s").set_index("method")
+    assert by_sum.mesh.to_dict() == {"Megatron": "b", "SUMMA": "a", "data parallel": "a", OURS: "b"}
+    (summed,) = savings(best(frame, "sum_s"), "sum_s").to_dict("records")
+    assert summed["second"] == "Megatron" and summed["saved"] == pytest.approx(1 - 10 / 13)
+    assert summed["saved_communication"] == pytest.approx(1 - 1 / 5)
+    (stepped,) = savings(best(frame, "step_s"), "step_s").to_dict("records")
+    assert stepped["second"] == "SUMMA" and stepped["saved"] == pytest.approx(1 - 8.1 / 9)
+    assert stepped["printed"] == 0.1
+
+
+def test_a_small_run_goes_on_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper_scale, "SEARCH_S", 2.0)
+    sizes = {"layers": 1, "width": 64, "heads": 4, "sequence": 16, "vocabulary": 64, "batch": 16}
+    run = PaperRun("fig09", "m", "gpt", 4, 1, "p100-aries", "16GiB", sizes, 0.1, 0.2, (1, 2))
+    found = list(paper_scale.rows(run, RowStore(tmp_path / "rows.jsonl"), tmp_path))
+    frame = with_sums(pd.DataFrame(found))
+    assert set(frame.micro_batches) == {1, 2} and len(set(frame.mesh)) == 2
+    assert {OURS, "data parallel", "Megatron"} <= set(frame.method)
+    fastest = best(frame, "sum_s").set_index("method").sum_s
+    assert fastest[OURS] <= 1.01 * fastest.min()  # the gap at which its search ends
+
+    def never(*_: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(paper_scale, "_rows", never)
+    again = list(paper_scale.rows(run, RowStore(tmp_path / "rows.jsonl"), tmp_path))
+    assert again == found
