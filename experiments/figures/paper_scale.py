@@ -89,7 +89,7 @@ def _vgg(nodes: int, devices: int, batch: int, saved: float, sent: float) -> Pap
 def _large(nodes: int, layers: int, saved: float, sent: float) -> PaperRun:
     return PaperRun(
         "fig09", f"Transformer {layers} x 8192", "gpt", nodes, 1, *_P100,
-        {**_LARGE, "layers": layers}, saved, sent, (8, 16, 32, 64),
+        {**_LARGE, "layers": layers}, saved, sent, (64, 128, 256, 512, 1024),
     )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def _cloud(layers: int, width: int, heads: int, saved: float, sent: float) -> Pa
     }  # fmt: skip
     return PaperRun(
         "fig10", f"Transformer {layers} x {width}", "gpt", 2, 16, *_A100, sizes,
-        saved, sent, (2, 4, 8, 16, 32),
+        saved, sent, (8, 32, 128, 256, 512, 1024),
     )  # fmt: skip
 
 
