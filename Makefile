@@ -2,7 +2,7 @@
 #   PYTHON=/path/to/python3.10     the interpreter for .venv
 #   PLANNER_PYTHON=/path/to/python the interpreter for .venv-planner
 #   ARGS="-k boxing"               passed on to pytest, the demo or the experiments
-#   QUICK=1                        experiments in at most half an hour
+#   QUICK=1                        experiments with fewer models, passes and steps
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-planner check testbed experiments clean venv venv-planner

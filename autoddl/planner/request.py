@@ -186,7 +186,9 @@ def read(
         _check_mesh_alone(given, cluster, known, parts)
     else:
         given, whole = None, cluster_of(cluster, known.levels)
-        if whole.kinds and engine is not None:  # as of parts, beside which one stage is a candidate
+        if (
+            whole.kinds and engine is not None
+        ):  # so many axes have parts, beside which one stage stands
             most_axes = most_axes or ONEFLOW_LIMITS.axes
         meshes = list(whole.meshes(most_axes))
     if whole.kinds and pipeline is None and micro_batches is None and search in SOLVERS:

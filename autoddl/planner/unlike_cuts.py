@@ -38,8 +38,8 @@ from autoddl.search.solvers.named import SOLVERS
 Floats = npt.NDArray[np.float64]
 
 # Of the searches for states; the cut decides by more. On AMP's mixed set-up steps of equal stages are
-# 1.196, 1.184 and 1.212 s with 0.03, 0.05 and 0.1, of any 1.188, 1.184 and 1.188 s; with 0.01 a plan
-# takes 10 s longer.
+# 1.196, 1.184 and 1.212 s with 0.03, 0.05 and 0.1, of any 1.188, 1.184 and 1.188 s; with 0.01
+# they are 1.196 and 1.192 s, and a plan takes 4 s longer.
 ROUGH_GAP = 0.05
 # Relative, of cuts by their closed form, from which simulated steps are off by far more. Half and twice
 # find the same plans of AMP's mixed set-up.

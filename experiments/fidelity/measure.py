@@ -8,6 +8,7 @@ after another, and how many signatures the engine changed; or an error.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -56,20 +57,37 @@ def prepare(place: Path, bed: Bed, program: Program, model: str, count: int) -> 
 
 @contextmanager
 def running(bed: Bed) -> Iterator[tuple[Run, Testbed | None]]:
-    """Have a testbed there, or this machine as it is; yield what runs ranks on it."""
-    if bed.rate is None:
-        yield lambda module, arguments, s: ranks.started(module, arguments, bed.ranks, s), None
-        return
-    with Testbed(nodes=bed.nodes, ranks=bed.ranks, rate=bed.rate, cpu=bed.cpu) as made:
+    """Have a testbed there, or this machine as it is; yield what runs ranks on it.
 
-        def run(module: str, arguments: Sequence[str], limit_s: float) -> str:
-            result = made.run(
-                ["-m", module, *arguments], timeout_s=limit_s, env=ranks.environment(),
-                stream_rank0=False,
-            )  # fmt: skip
-            return ranks.failure(result)
+    Others of this user wait meanwhile: what is measured at once is spoilt.
+    """
+    with _alone():
+        if bed.rate is None:
+            yield lambda module, arguments, s: ranks.started(module, arguments, bed.ranks, s), None
+            return
+        with Testbed(nodes=bed.nodes, ranks=bed.ranks, rate=bed.rate, cpu=bed.cpu) as made:
 
-        yield run, made
+            def run(module: str, arguments: Sequence[str], limit_s: float) -> str:
+                result = made.run(
+                    ["-m", module, *arguments], timeout_s=limit_s, env=ranks.environment(),
+                    stream_rank0=False,
+                )  # fmt: skip
+                return ranks.failure(result)
+
+            yield run, made
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until nothing else of this user is measured on this machine, and keep others waiting."""
+    file = Path(tempfile.gettempdir()) / f"autoddl-measuring-{os.getuid()}.lock"
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another measurement runs on this machine; waiting for its end", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def measure(

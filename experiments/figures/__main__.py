@@ -19,7 +19,7 @@ from experiments.lib import cli, ranks
 
 
 @click.command(help=__doc__)
-@click.option("--quick", is_flag=True, help="in at most half an hour")
+@click.option("--quick", is_flag=True, help="fewer models, passes and steps")
 @click.option("--write", "only_write", is_flag=True, help="run nothing; write the page")
 @click.option("--document", type=click.Path(path_type=Path), default=Path("docs/results.md"),
               show_default=True)  # fmt: skip
@@ -37,7 +37,7 @@ def command(quick: bool, only_write: bool, document: Path, folder: Path) -> int 
 def _done(part: results.ResultPart, quick: bool, folder: Path) -> bool:
     """Run a part's script; tell whether it went well."""
     place = part.file(folder).parent
-    words = [*part.words, *(part.quick if quick else ()), "--folder", str(place)]
+    words = [*(part.quick if quick else ()), "--folder", str(place)]
     line = [sys.executable, "-m", part.module, *words]
     print(f"figures: {' '.join(line[1:])}", file=sys.stderr, flush=True)
     begin = time.perf_counter()

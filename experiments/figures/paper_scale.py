@@ -207,16 +207,13 @@ def _found(problem: CostNetwork, count: int, limit: int) -> Iterator[tuple[str, 
     weighted = repeated(problem, 1, count) if count > 1 else problem
     starts = assignments(weighted)
     yield from ((name, starts[name]) for name in EXPERTS if name in starts)
+    options = SearchOptions(budget=SEARCH_S, stop_gap=0.01, starts=list(starts.values()))
     for share in (None, limit, limit // 2):
         memory = share and max(share, weighted.least_memory_bytes)
-        options = SearchOptions(
-            budget=SEARCH_S, stop_gap=0.01, starts=list(starts.values()), memory_bytes=memory
-        )
-        yield OURS, SOLVERS["fast"](weighted, options).assignment
+        yield OURS, SOLVERS["fast"](weighted, replace(options, memory_bytes=memory)).assignment
     if count == 1:
         judge = lru_cache(maxsize=KNOWN)(partial(Assigned, problem))
-        steps = StepSearch(problem, SOLVERS["fast"], judge, limit)
-        yield OURS, steps.search(replace(options, memory_bytes=None)).assignment
+        yield OURS, StepSearch(problem, SOLVERS["fast"], judge, limit).search(options).assignment
 
 
 def with_sums(frame: pd.DataFrame) -> pd.DataFrame:

@@ -28,7 +28,7 @@ The first part has the model's own error.
 
 @dataclass(frozen=True)
 class ResultPart:
-    """A part of the page: the module that is run in a folder of its own, with what words.
+    """A part of the page: the module that is run in a folder of its own, with more words if `quick`.
 
     `name` is that of its JSON file; `tables` make (caption, frame, formats) of what is in it.
     """
@@ -40,7 +40,6 @@ class ResultPart:
     text: str
     tables: Callable[[Data], Sequence[tuple[str, pd.DataFrame, frames.Formats]]]
     pictures: Sequence[str]
-    words: Sequence[str] = ()
     quick: Sequence[str] = ()
 
     def file(self, folder: Path) -> Path:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import oneflow as flow
 
 import autoddl
@@ -21,9 +20,8 @@ from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.capture.reader import program_of
 from autoddl.engine.oneflow.capture.shadow import kept_gradients, shadow
 from autoddl.engine.oneflow.job.job_writer import read_state
-from autoddl.engine.oneflow.run.global_tensors import make_global
-from autoddl.sbp.state import broadcast
 from experiments.bench.against_auto_parallel.peer_plan import PeerPlan, beside
+from experiments.lib.auto_parallel import auto_parallel, on_mesh
 from experiments.models import gpt
 
 
@@ -62,15 +60,10 @@ def ours(sizes: dict[str, Any], mesh: str, result: Path, options: Sequence[str])
 
 def peer(sizes: dict[str, Any], shape: tuple[int, ...]) -> PeerPlan:
     """Build the graph with auto-parallel, and once without, on tensors that are broadcast."""
-    placement = flow.placement("cpu", np.arange(int(np.prod(shape))).reshape(shape).tolist())
     graph, inputs = gpt.build(**sizes)
-    make_global(graph, lambda _: placement, lambda _: broadcast(len(shape)))
-    sbp = [flow.sbp.broadcast] * len(shape)
-    inputs = tuple(x.to_global(placement=placement, sbp=sbp) for x in inputs)
-    plain, tuned = shadow(graph), shadow(graph)
-    trace_s, _ = _build(plain, inputs)
-    tuned.config.enable_auto_parallel(True)
-    tuned.config.enable_auto_parallel_ignore_user_sbp_config(True)
+    inputs = on_mesh(graph, inputs, shape)
+    trace_s, _ = _build(shadow(graph), inputs)
+    tuned = auto_parallel(graph)
     build_s, processor_s = _build(tuned, inputs)
     job = tuned._full_job_proto
     program = program_of(job, tuned.name)

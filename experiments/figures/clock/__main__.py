@@ -23,7 +23,7 @@ import pandas as pd
 from autoddl.errors import AutoDDLError
 from experiments.fidelity import measure
 from experiments.figures.clock import clock_report
-from experiments.figures.clock.clock_runs import ClockRuns, measuring
+from experiments.figures.clock.clock_runs import ClockRuns
 from experiments.figures.clock.clock_workloads import (
     FIGURES,
     PASSES,
@@ -32,7 +32,7 @@ from experiments.figures.clock.clock_workloads import (
     STEPS,
     WORKLOADS,
     ClockWorkload,
-)  # fmt: skip
+)
 from experiments.figures.clock.contestants import contestants
 from experiments.lib import cli
 from experiments.lib.frames import Row
@@ -103,7 +103,7 @@ def calibrated(one: ClockWorkload, folder: Path, known_only: bool) -> str:
         return str(place / "network.json")
     if known_only:
         raise AutoDDLError(f"{place}/network.json: there is none")
-    with measuring(), measure.running(one.bed) as (_, made):
+    with measure.running(one.bed) as (_, made):
         return str(measure.calibrate(one.bed, made, place, SIZES))
 
 
@@ -117,7 +117,7 @@ def rows(
     plans = contestants(program, one.bed, profile, place / Path(profile).stem)
     runs = ClockRuns(one, place, steps, passes)
     if not only_predict and runs.missing(plans):
-        with measuring(), measure.running(one.bed) as (run, _):
+        with measure.running(one.bed) as (run, _):
             runs.carry_out(plans, run, _told)
     return clock_report.rows(one, plans, runs, profile)
 

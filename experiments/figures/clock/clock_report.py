@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.fidelity import scores
-from experiments.figures.clock.clock_runs import PLAIN, ClockRuns
+from experiments.figures.clock.clock_runs import PLAIN, SHAPED, ClockRuns
 from experiments.figures.clock.clock_workloads import ClockWorkload
 from experiments.figures.clock.contestants import DATA, EXPERTS, OURS, PEER, Contestant
 from experiments.figures.clock.ratios import geometric_mean, median_s, ratio
@@ -54,13 +54,15 @@ def rows(
                 "predicted_s": cost.step_s, "compute_s": cost.compute_s,
                 "communication_s": cost.communication_s, "bound_s": plan.search.lower_bound_s,
             }  # fmt: skip
-        passes = runs.samples(each.key)
-        plain = runs.samples(each.key, PLAIN)
+        by_pass = runs.samples(each.key)
+        passes, plain = ([*runs.samples(each.key, links).values()] for links in (SHAPED, PLAIN))
         row |= runs.of(each.key)
         if passes:
-            row |= {"measured_s": median_s(passes), "passes": len(passes), "samples_s": passes}
-        if passes and ours:
-            value, low, high = ratio(passes, ours) if each.key != OURS else (1.0, 1.0, 1.0)
+            row |= {"measured_s": median_s(passes), "samples_s": passes}
+        both = sorted(by_pass.keys() & ours.keys())
+        if both:
+            of_it, of_ours = ([known[number] for number in both] for known in (by_pass, ours))
+            value, low, high = ratio(of_it, of_ours) if each.key != OURS else (1.0, 1.0, 1.0)
             row |= {"ratio": value, "low": low, "high": high}
         if passes and plain:
             row |= {"plain_s": median_s(plain), "waiting_s": median_s(passes) - median_s(plain)}
@@ -70,8 +72,8 @@ def rows(
 
 def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int | None:
     """Print, write and draw; return the exit code. `reasons` say what could not be measured."""
-    for name in ("measured_s", "ratio", "low", "high", "plain_s", "waiting_s", "samples_s"):
-        frame[name] = frame.get(name)
+    for name in ("measured_s", "ratio", "low", "high", "plain_s", "waiting_s"):
+        frame[name] = frame.get(name, pd.Series(dtype=float)).astype(float)
     shown = frame.assign(
         error=frame.predicted_s / frame.measured_s - 1,
         interval=[_interval(a, b) for a, b in zip(frame.low, frame.high, strict=True)],
@@ -90,7 +92,7 @@ def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int
         "scores": scored, "means": said.to_dict("records"), "missed": missed,
         "not_measured": dict(reasons), "bandwidth_bound": sorted(bound),
     }  # fmt: skip
-    frames.save(shown.drop(columns="samples_s"), folder, "clock", **facts)
+    frames.save(shown.drop(columns="samples_s", errors="ignore"), folder, "clock", **facts)
     for figure, mine in frame.groupby("figure", sort=False):
         draw(mine, folder / str(figure))
     return cli.MISSED if missed else None
@@ -102,8 +104,8 @@ def _interval(low: Any, high: Any) -> str:
 
 def _named(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
     """Return the rows of plans that have one of these names."""
-    wanted = set(names)
-    return frame[[bool(wanted & set(plan.split(", "))) for plan in frame.plan]]
+    has_one = frame.plan.map(lambda plan: not set(names).isdisjoint(plan.split(", ")))
+    return frame[has_one.astype(bool)]
 
 
 def bandwidth_bound(frame: pd.DataFrame) -> set[str]:
@@ -121,7 +123,7 @@ def means(frame: pd.DataFrame, bound: set[str]) -> pd.DataFrame:
     mine = frame[frame.workload.isin(bound)]
     experts = _named(mine, *EXPERTS)
     least_s = mine[mine.plan.str.startswith(OURS)].set_index("workload").bound_s
-    near = experts.groupby("workload").predicted_s.min() <= NEAR_BOUND * least_s
+    near = experts.groupby("workload").predicted_s.min() / least_s <= NEAR_BOUND
     open_ones = set(near.index[~near])
     peers = mine[mine.plan.str.startswith(PEER)]
     kinds = [

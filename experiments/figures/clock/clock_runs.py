@@ -8,12 +8,8 @@ it waits for links.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +26,6 @@ SHAPED, PLAIN, ALONE = "shaped links", "plain loopback", "one device"
 
 Start = Callable[[Sequence[str]], str]
 """Run the ranks with arguments; return what went wrong, or nothing."""
-
-
-@contextmanager
-def measuring() -> Iterator[None]:
-    """Keep other measurements of this machine waiting meanwhile: they would spoil each other."""
-    with (Path(tempfile.gettempdir()) / "autoddl-measuring.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("another measurement runs on this machine; waiting for its end", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 class ClockRuns:
@@ -68,8 +52,8 @@ class ClockRuns:
         by_name = {one.key: one for one in contestants}
         for links, number, name in list(self._left(contestants)):
             told(f"{self.workload.key}, pass {number}: {name}, {links}")
-            key = {"plan": name, "links": links, "pass": number}
-            for _ in range(ATTEMPTS):
+            key = self._key(name, links, number)
+            for _ in range(ATTEMPTS - len(self.kept.having(**key))):
                 error = starts[links](self._words(by_name.get(name), key))
                 self.kept = RowStore(self.kept.file)
                 if not error or self.kept.having(**key, error=None):
@@ -84,9 +68,13 @@ class ClockRuns:
             turn = contestants if number % 2 else contestants[::-1]
             wanted += [(SHAPED, number, one.key) for one in turn]
         for links, number, name in wanted:
-            known = self.kept.having(plan=name, links=links, **{"pass": number})
+            known = self.kept.having(**self._key(name, links, number))
             if not any(not r.get("error") for r in known) and len(known) < ATTEMPTS:
                 yield links, number, name
+
+    def _key(self, name: str, links: str, number: int) -> Row:
+        """Return what tells a run from others; one of fewer steps is another."""
+        return {"plan": name, "links": links, "pass": number, "steps": self.steps}
 
     def _words(self, one: Contestant | None, key: Row) -> list[str]:
         task, plan = "alone", "-"
@@ -101,23 +89,25 @@ class ClockRuns:
             json.dumps(key),
         ]  # fmt: skip
 
-    def samples(self, name: str, links: str = SHAPED) -> list[list[float]]:
-        """Return the seconds of a plan's timed steps, by pass; no pass that failed."""
-        rows = self.kept.having(plan=name, links=links)
-        return [r["samples_s"] for r in rows if not r.get("error")]
+    def samples(self, name: str, links: str = SHAPED) -> dict[int, list[float]]:
+        """Return the seconds of a plan's timed steps by pass, of those that did not fail."""
+        return {row["pass"]: row["samples_s"] for row in self._good(name) if row["links"] == links}
+
+    def _good(self, name: str) -> list[Row]:
+        rows = self.kept.having(plan=name, steps=self.steps)
+        return [row for row in rows if not row.get("error")]
 
     def of(self, name: str) -> dict[str, Any]:
         """Return what else is known of a plan: its communication alone, how far losses are off."""
-        good = [r for r in self.kept.having(plan=name) if not r.get("error")]
-        sent = [r["communication_s"] for r in good if "communication_s" in r]
-        alone = [r["losses"] for r in self.kept.having(plan=ALONE) if not r.get("error")]
-        losses = [r["losses"] for r in good]
+        good, alone = self._good(name), self._good(ALONE)
+        sent = [row["communication_s"] for row in good if "communication_s" in row]
         off = [
-            max(abs(a - b) / abs(b) for a, b in zip(mine, alone[0], strict=True))
-            for mine in losses
+            max(abs(a - b) / abs(b) for a, b in zip(row["losses"], alone[0]["losses"], strict=True))
+            for row in good
             if alone
         ]
-        errors = [r["error"] for r in self.kept.having(plan=name) if r.get("error")]
+        rows = self.kept.having(plan=name, steps=self.steps)
+        errors = [row["error"] for row in rows if row.get("error")]
         return {
             "measured_communication_s": sent[0] if sent else None,
             "loss_error": max(off, default=None), "failed": len(errors),

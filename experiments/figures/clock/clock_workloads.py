@@ -76,10 +76,7 @@ WORKLOADS = [
     ),
     ClockWorkload(
         "moe", "bert_sgmoe", "bert_moe", _on(2, 2),
-        {
-            "layers": 1, "width": 256, "heads": 8, "sequence": 32, "vocabulary": 512, "batch": 16,
-            "experts": 8,
-        }, quick=True,
+        {**_TRANSFORMER, "layers": 1, "experts": 8}, quick=True,
     ),
     ClockWorkload(
         "moe", "vit_switch", "vit_moe", _on(2, 2),
@@ -97,10 +94,7 @@ WORKLOADS = [
     ),
     ClockWorkload(
         "zoo", "t5", "t5", _on(2, 2),
-        {
-            "layers": 2, "width": 256, "heads": 8, "head_size": 32, "inner": 1024, "sequence": 32,
-            "target_sequence": 32, "vocabulary": 512, "batch": 16,
-        },
+        {**_TRANSFORMER, "layers": 2, "head_size": 32, "inner": 1024, "target_sequence": 32},
     ),
     ClockWorkload(
         "zoo", "dlrm", "dlrm", _on(2, 2),
@@ -111,10 +105,7 @@ WORKLOADS = [
     ),
     ClockWorkload(
         "zoo", "llama", "llama", _on(2, 2),
-        {
-            "layers": 2, "width": 256, "heads": 8, "groups": 4, "inner": 704, "sequence": 32,
-            "vocabulary": 512, "batch": 16,
-        },
+        {**_TRANSFORMER, "layers": 2, "groups": 4, "inner": 704},
     ),
 ]  # fmt: skip
 FIGURES = tuple(dict.fromkeys(one.figure for one in WORKLOADS))
