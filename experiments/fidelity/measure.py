@@ -123,17 +123,30 @@ def known(place: Path, model: str) -> list[Row]:
     return found
 
 
-def calibrate(bed: Bed, made: Testbed | None, place: Path, arguments: Sequence[str] = ()) -> Path:
-    """Return the profile of a testbed, measured if it is not there yet."""
+def network_file(place: Path, quick: bool) -> Path:
+    """Return the file of the profile in a testbed's folder; those of fewer sizes have their own."""
+    return place / ("network-quick.json" if quick else "network.json")
+
+
+def calibrate(
+    bed: Bed, made: Testbed | None, place: Path, arguments: Sequence[str] = (), *,
+    quick: bool = False, device: Path | None = None,
+) -> Path:  # fmt: skip
+    """Return the profile of a testbed in its folder `place`, measured if it is not there yet.
+
+    Links are measured with these `arguments` of fit-network. The `device` is by default that of all
+    testbeds beside it of as many ranks, which share this machine's cores as these do.
+    """
     place.mkdir(parents=True, exist_ok=True)
-    network, device = place / "network.json", place / "device.json"
+    network, count = network_file(place, quick), str(bed.nodes * bed.ranks)
+    how = ["--quick"] if quick else []
+    device = device or place.parent / f"device-of-{count}{network.name.removeprefix('network')}"
     here = ["--nproc-per-node", str(bed.ranks)]
     if not device.exists():
-        count = str(bed.nodes * bed.ranks)  # all share this machine's cores
-        call(["autoddl.fit_device", "--nproc-per-node", count, "-o", str(device)], [0], None)
+        call(["autoddl.fit_device", "--nproc-per-node", count, "-o", str(device), *how], [0], None)
     if not network.exists():
         command = ["autoddl.fit_network", *here, "-o", str(network), "--device", str(device)]
-        call([*command, *arguments], range(bed.nodes), made)
+        call([*command, *arguments, *how], range(bed.nodes), made)
     return network
 
 

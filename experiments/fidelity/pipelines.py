@@ -162,10 +162,11 @@ def measure_all(cases: Sequence[PipelineCase], folder: Path, number: int) -> Non
             place = folder / bed.name
             place.mkdir(exist_ok=True)
             device = shared_cores.device(_ops_file(folder, mine[0].ranks), mine[0].ranks)
+            file = place / "device.json"
             Profile(
                 "device", str(place), "measured", "cpu", ("gpu",), (), {profiles.ALIKE: device}
-            ).save(place / "device.json")
-            measure.calibrate(bed, made, place, _calibrated(bed))
+            ).save(file)
+            measure.calibrate(bed, made, place, _calibrated(bed), device=file)
             for case in mine:
                 run(case, folder, run_ranks)
 

@@ -111,6 +111,8 @@ def kernels_of(ops: Sequence[Timed], peak: Kernel) -> dict[str, Kernel]:
         members = {name: found for (f, name), found in groups.items() if f == family}
         kernels |= _family(family, members, peak)
     for (_, name), timed in groups.items():
+        if ":" not in name and all(op.variant for op in timed):
+            continue  # the middle of its variants, each of which has a kernel
         error, share = kernels[name].mean_error or 0.0, sum(op.seconds for op in timed) / total_s
         if error > DOUBTFUL and share > _NOTABLE:
             logger.warning(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoddl.perfmodel.kernel_variants import ALL, COLUMN, LEADING, NARROW, TRAILING, variant
+from autoddl.perfmodel.kernel_variants import ALL, LEADING, NARROW, REFERENCE, TRAILING, variant
 from autoddl.sbp.rules.registry import OpView, Shape
 
 
@@ -18,13 +18,25 @@ def binary(x: Shape, y: Shape, out: Shape, op_type: str = "broadcast_mul") -> Op
         (binary((8, 16), (8, 16), (8, 16)), ""),
         (binary((8, 16), (), (8, 16)), ""),
         (binary((8, 16), (1,), (8, 16)), ""),
+        (binary((), (8, 16), (8, 16)), REFERENCE),  # as fast as the other way round, but for this
         (binary((8, 16), (16,), (8, 16)), ""),
+        (binary((8, 16), (16,), (8, 16), "broadcast_greater"), REFERENCE),
         (binary((4, 8, 16), (8, 16), (4, 8, 16)), ""),
-        (binary((8, 16), (8, 1), (8, 16)), COLUMN),  # a LayerNorm's mean
-        (binary((8, 1), (16,), (8, 16), "broadcast_equal"), COLUMN),
-        (binary((4, 8, 1), (4, 1, 1), (4, 8, 1)), COLUMN),
+        (binary((8, 16), (8, 1), (8, 16)), REFERENCE),  # a LayerNorm's mean
+        (binary((8, 1), (16,), (8, 16), "broadcast_equal"), REFERENCE),
+        (binary((4, 8, 1), (4, 1, 1), (4, 8, 1)), ""),
+        (binary((4, 8, 1), (1, 8, 1), (4, 8, 1)), REFERENCE),
         (binary((8, 1), (8, 1), (8, 1)), ""),
+        (binary((4, 8, 16, 16), (4, 1, 16, 16), (4, 8, 16, 16)), ""),  # a mask of each sample
+        (binary((4, 8, 16, 16), (4, 1, 1, 16), (4, 8, 16, 16)), ""),
+        (binary((4, 8, 16, 16), (4, 1, 1, 1), (4, 8, 16, 16)), REFERENCE),
+        (binary((4, 8, 16, 16), (1, 8, 1, 1), (4, 8, 16, 16)), ""),  # channels
+        (binary((4, 8, 16, 16), (4, 8, 1, 1), (4, 8, 16, 16)), ""),
+        (binary((4, 8, 16, 16), (4, 8, 1, 16), (4, 8, 16, 16)), REFERENCE),
+        (binary((4, 8, 16, 16), (8, 16, 16), (4, 8, 16, 16)), REFERENCE),  # a bias of each head
         (binary((8, 16), (16, 4), (8, 4), "matmul"), ""),
+        (binary((2, 8, 16), (16, 1), (2, 8, 1), "broadcast_matmul"), ""),
+        (binary((8, 1), (8, 16), (8, 16), "broadcast_like"), ""),
     ],
 )
 def test_broadcasts(view: OpView, expected: str) -> None:
@@ -46,6 +58,12 @@ def test_reductions(x: Shape, y: Shape, axis: tuple[int, ...], expected: str) ->
     shapes = {"input_tensor_0": x, "output_tensor_0": y}
     view = OpView("reduce_sum", ("input_tensor_0",), ("output_tensor_0",), shapes, {"axis": axis})
     assert variant(view) == expected
+
+
+def test_reductions_to_the_shape_of_another_tensor() -> None:
+    shapes = {"like_0": (1, 16), "x_0": (8, 16), "y_0": (1, 16)}
+    view = OpView("reduce_sum_like", ("like_0", "x_0"), ("y_0",), shapes, {"axis": (0,)})
+    assert variant(view) == LEADING
 
 
 def convolution(op_type: str, x: Shape, weight: Shape, y: Shape, layout: str) -> OpView:

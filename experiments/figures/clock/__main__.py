@@ -22,6 +22,7 @@ import pandas as pd
 
 from autoddl.errors import AutoDDLError
 from experiments.fidelity import measure
+from experiments.fidelity.workload import Bed
 from experiments.figures.clock import clock_report
 from experiments.figures.clock.clock_runs import ClockRuns
 from experiments.figures.clock.clock_workloads import (
@@ -45,20 +46,28 @@ BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
 
 @click.command(help=__doc__)
 @cli.listed("--figures", FIGURES)
-@click.option("--quick", is_flag=True, help="the quick workloads, fewer passes and steps")
+@click.option("--passes", type=click.IntRange(1),
+              help=f"of each plan ({PASSES}; with --quick {QUICK_PASSES})")  # fmt: skip
+@click.option("--steps", type=click.IntRange(1),
+              help=f"timed steps of a pass, at least ({STEPS}; with --quick {QUICK_STEPS})")  # fmt: skip
+@click.option("--quick", is_flag=True, help="the quick workloads, links and ops calibrated quickly")
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
 @cli.folder("out/clock")
-def command(figures: Sequence[str], quick: bool, only_predict: bool, folder: Path) -> int | None:
+def command(
+    figures: Sequence[str], passes: int | None, steps: int | None, quick: bool, only_predict: bool,
+    folder: Path,
+) -> int | None:  # fmt: skip
     """Plan, run what is missing, print, draw and write the tables."""
     check_folder(folder)
     wanted = [one for one in WORKLOADS if one.figure in figures and (one.quick or not quick)]
-    passes, steps = (QUICK_PASSES, QUICK_STEPS) if quick else (PASSES, STEPS)
+    passes = passes or (QUICK_PASSES if quick else PASSES)
+    steps = steps or (QUICK_STEPS if quick else STEPS)
     found: list[Row] = []
     reasons: dict[str, str] = {}
     for bed in dict.fromkeys(one.bed for one in wanted):
         mine = [one for one in wanted if one.bed == bed]
         try:
-            profile = calibrated(mine[0], folder, only_predict)
+            profile = calibrated(bed, folder, quick=quick, known_only=only_predict)
         except AutoDDLError as error:
             reasons[bed.name], profile = str(error), BUNDLED
             print(f"{bed.name}: not measured: {error}", file=sys.stderr)
@@ -92,19 +101,20 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def calibrated(one: ClockWorkload, folder: Path, known_only: bool) -> str:
+def calibrated(bed: Bed, folder: Path, *, quick: bool, known_only: bool) -> str:
     """Return the file of a testbed's profile, measured if it is not there yet.
 
     Raises:
         AutoDDLError: it is not there and can't be measured.
     """
-    place = folder / one.bed.name
-    if (place / "network.json").exists():
-        return str(place / "network.json")
+    file = measure.network_file(folder / bed.name, quick)
+    if file.exists():
+        return str(file)
     if known_only:
-        raise AutoDDLError(f"{place}/network.json: there is none")
-    with measure.running(one.bed) as (_, made):
-        return str(measure.calibrate(one.bed, made, place, SIZES))
+        raise AutoDDLError(f"{file}: there is none")
+    with measure.running(bed) as (_, made):
+        sizes = () if quick else SIZES
+        return str(measure.calibrate(bed, made, file.parent, sizes, quick=quick))
 
 
 def rows(

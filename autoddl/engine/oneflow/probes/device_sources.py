@@ -38,15 +38,19 @@ class _Step(nn.Graph):
 
 
 class _SmallAttention(nn.Module):
-    """Softmax attention; q, k and v are slices of one projection or projections of their own."""
+    """Softmax attention; q, k and v are slices of one projection, or projections of their own.
 
-    def __init__(self, width: int, heads: int, *, fused: bool) -> None:
+    With these each head learns a bias for every two places, as in T5.
+    """
+
+    def __init__(self, width: int, heads: int, length: int, *, fused: bool) -> None:
         super().__init__()
         self.heads, self.fused = heads, fused
         if fused:
             self.qkv = nn.Linear(width, 3 * width)
         else:
             self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+            self.near = nn.Parameter(flow.zeros(1, heads, length, length))
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: flow.Tensor, bias: flow.Tensor | None) -> flow.Tensor:
@@ -64,15 +68,19 @@ class _SmallAttention(nn.Module):
         scores = flow.matmul(q, k.transpose(-1, -2)) * (1 / math.sqrt(size))
         if bias is not None:
             scores = scores + bias
+        if not self.fused:
+            scores = scores + self.near
         mixed = flow.matmul(flow.softmax(scores, dim=-1), v)
         return self.proj(mixed.permute(0, 2, 1, 3).reshape(batch, length, width))
 
 
 class _Block(nn.Module):
-    def __init__(self, width: int, heads: int, feed_forward: nn.Module, *, fused: bool) -> None:
+    def __init__(
+        self, width: int, heads: int, length: int, feed_forward: nn.Module, *, fused: bool
+    ) -> None:
         super().__init__()
         self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = _SmallAttention(width, heads, fused=fused)
+        self.attention = _SmallAttention(width, heads, length, fused=fused)
         self.feed_forward = feed_forward
 
     def forward(self, x: flow.Tensor, bias: flow.Tensor | None) -> flow.Tensor:
@@ -149,7 +157,7 @@ class _Transformer(nn.Module):
         self.token = nn.Embedding(vocabulary, width)
         self.position = nn.Parameter(flow.zeros(length, width))
         self.blocks = nn.ModuleList(
-            [_Block(width, heads, layer(), fused=kind == "dense") for layer in make[kind]]
+            [_Block(width, heads, length, layer(), fused=kind == "dense") for layer in make[kind]]
         )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
