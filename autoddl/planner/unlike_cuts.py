@@ -29,7 +29,6 @@ from autoddl.planner.request import Request
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.blocks import submodule_path
 from autoddl.sbp.program.forward_positions import Positions
-from autoddl.search.baselines import assignments
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
 from autoddl.search.result import SearchOptions, SearchResult
@@ -86,7 +85,7 @@ class ClassCosts:
             weighted,
             SearchOptions(
                 budget=seconds, stop_gap=max(request.stop_gap, ROUGH_GAP), seed=request.seed,
-                memory_bytes=None, starts=list(assignments(weighted).values()),
+                memory_bytes=None,
             ),
         )  # fmt: skip
 

@@ -71,11 +71,11 @@ COLUMNS: frames.Formats = {
 @click.option("--meshes", default="4,2x2", show_default=True)
 @click.option("--plans", default=10, show_default=True)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--precision", type=click.Choice(PRECISIONS), default="")
+@click.option("--precision", type=click.Choice(PRECISIONS))
 @click.option("--compute-stream", is_flag=True)
 @cli.folder("out/memory")
 def command(
-    models: Sequence[str], meshes: str, plans: int, seed: int, precision: str,
+    models: Sequence[str], meshes: str, plans: int, seed: int, precision: str | None,
     compute_stream: bool, folder: Path,
 ) -> int:  # fmt: skip
     """Run what is missing, print the table, write and draw it."""
@@ -92,7 +92,7 @@ def command(
         for mesh in meshes.split(","):
             found += run(
                 kept, program, model, mesh, names,
-                precision=precision, compute_stream=compute_stream,
+                precision=precision or "", compute_stream=compute_stream,
             )  # fmt: skip
     frame = pd.DataFrame(found)
     frame["error"] = frame.predicted / frame.oneflow - 1

@@ -26,6 +26,7 @@ from experiments.fidelity.workload import Bed
 from experiments.figures.clock import clock_report
 from experiments.figures.clock.clock_runs import ClockRuns
 from experiments.figures.clock.clock_workloads import (
+    BEDS,
     FIGURES,
     PASSES,
     QUICK_PASSES,
@@ -46,6 +47,7 @@ BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
 
 @click.command(help=__doc__)
 @cli.listed("--figures", FIGURES)
+@cli.listed("--beds", BEDS)
 @click.option("--passes", type=click.IntRange(1),
               help=f"of each plan ({PASSES}; with --quick {QUICK_PASSES})")  # fmt: skip
 @click.option("--steps", type=click.IntRange(1),
@@ -54,12 +56,16 @@ BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
 @cli.folder("out/clock")
 def command(
-    figures: Sequence[str], passes: int | None, steps: int | None, quick: bool, only_predict: bool,
-    folder: Path,
+    figures: Sequence[str], beds: Sequence[str], passes: int | None, steps: int | None, quick: bool,
+    only_predict: bool, folder: Path,
 ) -> int | None:  # fmt: skip
     """Plan, run what is missing, print, draw and write the tables."""
     check_folder(folder)
-    wanted = [one for one in WORKLOADS if one.figure in figures and (one.quick or not quick)]
+    wanted = [
+        one
+        for one in WORKLOADS
+        if one.figure in figures and one.bed.name in beds and (one.quick or not quick)
+    ]
     passes = passes or (QUICK_PASSES if quick else PASSES)
     steps = steps or (QUICK_STEPS if quick else STEPS)
     found: list[Row] = []
