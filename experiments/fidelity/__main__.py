@@ -38,12 +38,13 @@ COLUMNS: frames.Formats = {
 @cli.listed("--beds", workload.BEDS, (*SHAPED, "loopback-4"))
 @cli.listed("--models", workload.MODELS)
 @click.option("--plans", default=12, show_default=True, help="of each model on each testbed")
+@click.option("--quick", is_flag=True, help="links and ops are calibrated quickly")
 @click.option("--profile", help="predict with this profile instead of the testbed's own")
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
 @cli.folder("out/fidelity")
 def command(
-    beds: Sequence[str], models: Sequence[str], plans: int, profile: str | None, only_predict: bool,
-    folder: Path,
+    beds: Sequence[str], models: Sequence[str], plans: int, quick: bool, profile: str | None,
+    only_predict: bool, folder: Path,
 ) -> None:  # fmt: skip
     """Calibrate, run and predict all plans of all testbeds; print the scores, write and draw them."""
     files = {model: folder / f"{model}.json" for model in models}
@@ -51,9 +52,9 @@ def command(
     found: list[Row] = []
     for bed in (workload.BEDS[name] for name in beds):
         if not only_predict:
-            _run(bed, folder, programs, files, plans)
-        place = folder / bed.name
-        known = profiles.load(profile or place / "network.json")
+            _run(bed, folder, programs, files, plans, quick)
+        place = _place(folder, bed, quick)
+        known = profiles.load(profile or measure.network_file(place, quick))
         for model, program in programs.items():
             found += rows(bed, place, model, program, known)
     if not found:
@@ -65,15 +66,22 @@ def command(
     scores.draw(frame, folder / "fidelity")
 
 
+def _place(folder: Path, bed: Bed, quick: bool) -> Path:
+    """Return the folder of a testbed: good plans by another profile are other ones."""
+    return folder / f"{bed.name}{'-quick' * quick}"
+
+
 def _run(
-    bed: Bed, folder: Path, programs: dict[str, Program], files: dict[str, Path], plans: int
-) -> None:
+    bed: Bed, folder: Path, programs: dict[str, Program], files: dict[str, Path], plans: int,
+    quick: bool,
+) -> None:  # fmt: skip
     """Calibrate a testbed and time what is missing of its plans."""
-    place = folder / bed.name
+    place = _place(folder, bed, quick)
     with measure.running(bed) as (run, made):
-        measure.calibrate(bed, made, place, SIZES)
+        sizes = () if quick else SIZES
+        profile = measure.calibrate(bed, made, place, sizes, quick=quick)
         for model, program in programs.items():
-            made_plans = measure.prepare(place, bed, program, model, plans)
+            made_plans = measure.prepare(place, bed, program, model, plans, profile)
             total = measure.PASSES * len(made_plans)
             steps = measure.measure(run, place, model, files[model], made_plans)
             for done, _ in enumerate(steps, 1):

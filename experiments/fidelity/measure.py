@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.program import Program
@@ -30,7 +31,8 @@ from experiments.lib.frames import Row, RowStore
 from experiments.testbed import Testbed
 
 PLAN_LIMIT_S = 240.0
-STEP_LIMIT_S = 110.0
+# Of a plan: so much and so many of its predicted steps, of which at least seven are run.
+STEP_LIMIT_S, STEPS_LIMIT = 110.0, 20
 PASSES = 2  # apart in time, so that a slow phase of the machine does not hit both
 CALIBRATION_LIMIT_S = 1800.0
 STEPS = "experiments.fidelity.step_ranks"
@@ -39,16 +41,18 @@ Run = Callable[[str, Sequence[str], float], str]
 """Run a module with arguments on every rank within a time limit; return what went wrong, or nothing."""
 
 
-def prepare(place: Path, bed: Bed, program: Program, model: str, count: int) -> list[Path]:
+def prepare(
+    place: Path, bed: Bed, program: Program, model: str, count: int, profile: Path
+) -> list[Path]:
     """Return the files of a model's plans on a testbed; those that are missing are made.
 
-    `place` is the testbed's folder, whose profile tells what good plans are.
+    `place` is the testbed's folder; its profile tells what good plans are.
     """
     folder = place / model
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{number:02d}.json" for number in range(count)]
     if not all(file.exists() for file in files):
-        problem = builder.build(program, bed.mesh, profiles.load(place / "network.json"))
+        problem = builder.build(program, bed.mesh, profiles.load(profile))
         for file, (name, plan) in zip(files, samples.plans(problem, count), strict=True):
             file.with_suffix(".txt").write_text(name + "\n")
             plan.save(file)
@@ -184,7 +188,8 @@ def step_s(run: Run, model: str, sizes: Mapping[str, Any], plan: Path) -> float:
     with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
         result = Path(folder) / "line.jsonl"
         arguments = ["step", model, json.dumps(dict(sizes)), "-", str(result), str(plan)]
-        error = run(STEPS, arguments, STEP_LIMIT_S)
+        limit_s = STEP_LIMIT_S + STEPS_LIMIT * autoddl.load(plan).estimate.step_s
+        error = run(STEPS, arguments, limit_s)
         if error:
             raise AutoDDLError(f"{plan.stem}: {error}")
         seconds: float = RowStore(result).rows[0]["step_s"]
