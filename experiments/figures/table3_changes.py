@@ -115,7 +115,7 @@ def rows(model: str, known: Profile, kept: RowStore, folder: Path) -> list[Row]:
         profile = structs.replace(one.change(known), name=one.name)
         setting = table3.setting_of(model, NODES, STAGES[model], profile, one.limit_bytes)
         seen = table3.rows(kept, setting, program, profile, counts)
-        (row,) = table3.summary(seen).to_dict("records")
+        row = {str(name): value for name, value in table3.summary(seen).iloc[0].items()}
         found.append({**row, "assumed": one.name})
         if one is ASSUMPTIONS[0]:
             found += _grids(seen, row)
