@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ def by_assumption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     """The rows of a model of one stage on four devices."""
     monkeypatch.setattr(table3_changes, "NODES", 4)
     monkeypatch.setattr(table3, "BATCH", {4: 8})
-    monkeypatch.setattr(table3, "SEQUENCES", (4,))
+    few = [replace(one, sequences=(4,)) for one in ASSUMPTIONS]
+    monkeypatch.setattr(table3_changes, "ASSUMPTIONS", few)
     monkeypatch.setattr(table3_changes, "captured", lambda *_, **sizes: transformer(batch=8))
     known = profiles.load("p100-aries", device_type="cuda")
     found = rows("wide", known, RowStore(tmp_path / "rows.jsonl"), tmp_path)
