@@ -34,10 +34,11 @@ def test_rows(by_assumption: dict[str, list[Row]]) -> None:
     (printed,), (base,) = by_assumption["printed"], by_assumption["as table3 predicts"]
     assert printed["change"] == pytest.approx(-0.371, abs=1e-3)
     assert by_assumption.keys() >= {one.name for one in ASSUMPTIONS}
-    grids = by_assumption["that grid for Megatron"]
-    assert {row["Megatron mesh"] for row in grids} >= {base["Megatron mesh"]}
-    assert min(row["Megatron s"] for row in grids) == base["Megatron s"]
-    assert all(row["change"] <= base["change"] + 1e-12 for row in grids)
+    grids = by_assumption["that grid, so many micro-batches"]
+    best = min(grids, key=lambda row: float(row["Megatron s"]))
+    assert best["Megatron s"] == base["Megatron s"]
+    assert best["Megatron mesh"] == base["Megatron mesh"]
+    assert {row["ours s"] for row in grids} == {base["ours s"]}
 
 
 def test_what_takes_longer(by_assumption: dict[str, list[Row]]) -> None:
