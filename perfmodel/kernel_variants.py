@@ -51,7 +51,8 @@ def variant(view: OpView) -> str:
         return _reduction(view)
     if view.type in _CONVOLUTIONS:
         return _convolution(view)
-    if view.type.startswith("broadcast_") and view.type not in (*_PRODUCTS, *_OWN_KERNEL):
+    two = len(view.inputs) == 2 and view.type.startswith("broadcast_")
+    if two and view.type not in (*_PRODUCTS, *_OWN_KERNEL):
         return _broadcast(view)
     return ""
 
@@ -63,13 +64,13 @@ def _broadcast(view: OpView) -> str:
     any number of the last others, all samples or none, or no others and all channels.
     """
     output = view.shape[view.outputs[0]]
-    first, *rest = (_padded(view.shape[name], output) for name in view.inputs)
-    output = _padded(output, output)
-    if all(shape == output for shape in (first, *rest)):
+    first, second = (_padded(view.shape[name], output) for name in view.inputs)
+    whole = _padded(output, output)
+    if first == second == whole:
         return ""
-    if first != output or view.type not in _FAST:
+    if first != whole or view.type not in _FAST:
         return REFERENCE
-    samples, channels, *others = (size > 1 for size in rest[0])
+    samples, channels, *others = (size > 1 for size in second)
     if others != sorted(others):  # ones, then all others
         return REFERENCE
     if channels:

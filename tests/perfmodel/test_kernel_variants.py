@@ -60,6 +60,12 @@ def test_reductions(x: Shape, y: Shape, axis: tuple[int, ...], expected: str) ->
     assert variant(view) == expected
 
 
+def test_a_gradient_is_no_elementwise_op() -> None:
+    shapes = {"dz_0": (8, 16), "z_0": (8, 16), "y_0": (8, 1), "dy_0": (8, 1)}
+    view = OpView("broadcast_div_grad", ("dz_0", "z_0", "y_0"), ("dy_0",), shapes, {})
+    assert variant(view) == ""
+
+
 def test_reductions_to_the_shape_of_another_tensor() -> None:
     shapes = {"like_0": (1, 16), "x_0": (8, 16), "y_0": (1, 16)}
     view = OpView("reduce_sum_like", ("like_0", "x_0"), ("y_0",), shapes, {"axis": (0,)})
