@@ -26,7 +26,8 @@ from experiments.lib import cli, ranks
 @cli.folder("out/figures")
 def command(quick: bool, only_write: bool, document: Path, folder: Path) -> int | None:
     """Run all scripts, write the page."""
-    failed = [] if only_write else [p for p in results.PARTS if not _done(p, quick, folder)]
+    wanted = [part for part in results.PARTS if not (quick and part.quick is None)]
+    failed = [] if only_write else [part for part in wanted if not _done(part, quick, folder)]
     document.write_text(results.page(folder, document.with_suffix("")))
     print(f"wrote {document}")
     for part in failed:
@@ -37,7 +38,7 @@ def command(quick: bool, only_write: bool, document: Path, folder: Path) -> int 
 def _done(part: results.ResultPart, quick: bool, folder: Path) -> bool:
     """Run a part's script; tell whether it went well."""
     place = part.file(folder).parent
-    words = [*(part.quick if quick else ()), "--folder", str(place)]
+    words = [*((quick and part.quick) or ()), "--folder", str(place)]
     line = [sys.executable, "-m", part.module, *words]
     print(f"figures: {' '.join(line[1:])}", file=sys.stderr, flush=True)
     begin = time.perf_counter()

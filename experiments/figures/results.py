@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.fidelity import __main__ as fidelity
-from experiments.figures import fig07, paper_scale, table3
+from experiments.figures import fig07, paper_scale, table3, table3_changes
 from experiments.figures.clock import clock_report
 from experiments.lib import frames
 
@@ -30,6 +30,7 @@ The first part has the model's own error.
 class ResultPart:
     """A part of the page: the module that is run in a folder of its own, with more words if `quick`.
 
+    Where there are none (None) quick runs leave it out.
     `name` is that of its JSON file; `tables` make (caption, frame, formats) of what is in it.
     """
 
@@ -40,7 +41,7 @@ class ResultPart:
     text: str
     tables: Callable[[Data], Sequence[tuple[str, pd.DataFrame, frames.Formats]]]
     pictures: Sequence[str]
-    quick: Sequence[str] = ()
+    quick: Sequence[str] | None
 
     def file(self, folder: Path) -> Path:
         """Return its results in a folder of all."""
@@ -73,6 +74,10 @@ def _searches(data: Data) -> list[tuple[str, pd.DataFrame, frames.Formats]]:
 
 def _stages(data: Data) -> list[tuple[str, pd.DataFrame, frames.Formats]]:
     return [("", table3.summary(data["rows"]), table3.COLUMNS)]
+
+
+def _changes(data: Data) -> list[tuple[str, pd.DataFrame, frames.Formats]]:
+    return [("", pd.DataFrame(data["rows"]), table3_changes.COLUMNS)]
 
 
 def _scale(data: Data) -> list[tuple[str, pd.DataFrame, frames.Formats]]:
@@ -114,6 +119,12 @@ PARTS = [
         "Stages (table III)", PREDICTED, "experiments.figures.table3", "table3",
         "Megatron's grid inside stages against ours.", _stages, ["table3"],
         quick=["--models", "wide", "--devices", "64"],
+    ),
+    ResultPart(
+        "Table III with one assumption changed at a time", PREDICTED,
+        "experiments.figures.table3_changes", "table3_changes",
+        "What the paper printed, and what the model says when one thing is another.",
+        _changes, [], quick=None,
     ),
 ]  # fmt: skip
 
