@@ -142,16 +142,26 @@ def calibrate(
     testbeds beside it of as many ranks, which share this machine's cores as these do.
     """
     place.mkdir(parents=True, exist_ok=True)
-    network, count = network_file(place, quick), str(bed.nodes * bed.ranks)
-    how = ["--quick"] if quick else []
-    device = device or place.parent / f"device-of-{count}{network.name.removeprefix('network')}"
-    here = ["--nproc-per-node", str(bed.ranks)]
+    network = network_file(place, quick)
+    device = device or place.parent / device_file(bed.nodes * bed.ranks, quick)
     if not device.exists():
-        call(["autoddl.fit_device", "--nproc-per-node", count, "-o", str(device), *how], [0], None)
+        calibrate_device(device, bed.nodes * bed.ranks, quick=quick)
     if not network.exists():
+        here = ["--nproc-per-node", str(bed.ranks), *(["--quick"] if quick else [])]
         command = ["autoddl.fit_network", *here, "-o", str(network), "--device", str(device)]
-        call([*command, *arguments, *how], range(bed.nodes), made)
+        call([*command, *arguments], range(bed.nodes), made)
     return network
+
+
+def device_file(count: int, quick: bool) -> str:
+    """Return the name of the file of a device while so many ranks share this machine's cores."""
+    return f"device-of-{count}{'-quick' if quick else ''}.json"
+
+
+def calibrate_device(file: Path, count: int, *, quick: bool) -> None:
+    """Measure what ops take while so many ranks share this machine's cores."""
+    how = ["--quick"] if quick else []
+    call(["autoddl.fit_device", "--nproc-per-node", str(count), "-o", str(file), *how], [0], None)
 
 
 def call(command: Sequence[str], nodes: Sequence[int], made: Testbed | None) -> None:

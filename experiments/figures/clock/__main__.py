@@ -21,24 +21,29 @@ import click
 import pandas as pd
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import profile as profiles
+from autoddl.sbp.program import Program
 from experiments.fidelity import measure
 from experiments.fidelity.workload import Bed
 from experiments.figures.clock import clock_report
 from experiments.figures.clock.clock_runs import ClockRuns
 from experiments.figures.clock.clock_workloads import (
-    BEDS,
     FIGURES,
+    PACE,
     PASSES,
     QUICK_PASSES,
     QUICK_STEPS,
+    SHAPES,
     STEPS,
     WORKLOADS,
     ClockWorkload,
 )
 from experiments.figures.clock.contestants import contestants
+from experiments.figures.clock.link_rates import link_rate
 from experiments.lib import cli
 from experiments.lib.frames import Row
 from experiments.lib.programs import captured
+from experiments.testbed import network
 
 # Of messages: those of the workloads. What short ones take is hidden by the links' token buckets.
 SIZES = ("--minbytes", "4K", "--maxbytes", "4M", "--budget", "100")
@@ -47,7 +52,7 @@ BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
 
 @click.command(help=__doc__)
 @cli.listed("--figures", FIGURES)
-@cli.listed("--beds", BEDS)
+@cli.listed("--beds", SHAPES)
 @click.option("--passes", type=click.IntRange(1),
               help=f"of each plan ({PASSES}; with --quick {QUICK_PASSES})")  # fmt: skip
 @click.option("--steps", type=click.IntRange(1),
@@ -64,21 +69,22 @@ def command(
     wanted = [
         one
         for one in WORKLOADS
-        if one.figure in figures and one.bed.name in beds and (one.quick or not quick)
+        if one.figure in figures and one.shape in beds and (one.quick or not quick)
     ]
     passes = passes or (QUICK_PASSES if quick else PASSES)
     steps = steps or (QUICK_STEPS if quick else STEPS)
     found: list[Row] = []
     reasons: dict[str, str] = {}
-    for bed in dict.fromkeys(one.bed for one in wanted):
-        mine = [one for one in wanted if one.bed == bed]
+    for shape in dict.fromkeys(one.shape for one in wanted):
+        bed: Bed | None = None
         try:
-            profile = calibrated(bed, folder, quick=quick, known_only=only_predict)
+            bed, profile = calibrated(shape, folder, quick=quick, known_only=only_predict)
         except AutoDDLError as error:
-            reasons[bed.name], profile = str(error), BUNDLED
-            print(f"{bed.name}: not measured: {error}", file=sys.stderr)
-        for one in mine:
-            found += rows(one, profile, folder, steps, passes, only_predict or bed.name in reasons)
+            reasons[shape], profile = str(error), BUNDLED
+            print(f"{shape}: not measured: {error}", file=sys.stderr)
+        for one in wanted:
+            if one.shape == shape:
+                found += rows(one, bed, profile, folder, steps, passes, only_predict)
     if not found:
         return None
     return clock_report.report(pd.DataFrame(found), folder, reasons)
@@ -107,35 +113,49 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def calibrated(bed: Bed, folder: Path, *, quick: bool, known_only: bool) -> str:
-    """Return the file of a testbed's profile, measured if it is not there yet.
+def calibrated(shape: str, folder: Path, *, quick: bool, known_only: bool) -> tuple[Bed, str]:
+    """Return a testbed and the file of its profile, measured if it is not there yet.
 
     Raises:
         AutoDDLError: it is not there and can't be measured.
     """
+    pace = next(one for one in WORKLOADS if one.shape == shape and one.name == PACE)
+    count = pace.nodes * pace.ranks
+    device = folder / measure.device_file(count, quick)
+    if not device.exists():
+        if known_only:
+            raise AutoDDLError(f"{device}: there is none")
+        network.require()
+        with measure.running(Bed(shape, 1, count, None)):
+            measure.calibrate_device(device, count, quick=quick)
+    rate = link_rate(_program(pace, folder), count, profiles.load(device).device)
+    bed = Bed(f"{shape}-{rate}", pace.nodes, pace.ranks, rate)
     file = measure.network_file(folder / bed.name, quick)
     if file.exists():
-        return str(file)
+        return bed, str(file)
     if known_only:
         raise AutoDDLError(f"{file}: there is none")
     with measure.running(bed) as (_, made):
         sizes = () if quick else SIZES
-        return str(measure.calibrate(bed, made, file.parent, sizes, quick=quick))
+        return bed, str(measure.calibrate(bed, made, file.parent, sizes, quick=quick))
 
 
 def rows(
-    one: ClockWorkload, profile: str, folder: Path, steps: int, passes: int, only_predict: bool
-) -> list[Row]:
-    """Return a row for each plan of a workload; what is missing is run."""
+    one: ClockWorkload, bed: Bed | None, profile: str, folder: Path, steps: int, passes: int,
+    only_predict: bool,
+) -> list[Row]:  # fmt: skip
+    """Return a row for each plan of a workload; what is missing is run, if there is a testbed."""
     place = folder / one.key
-    file = place / "program.json"
-    program = captured(file, one.model, "toy", **one.sizes)
-    plans = contestants(program, one.bed, profile, place / Path(profile).stem)
+    plans = contestants(one, _program(one, folder), profile, place / Path(profile).stem)
     runs = ClockRuns(one, place, steps, passes)
-    if not only_predict and runs.missing(plans):
-        with measure.running(one.bed) as (run, _):
+    if bed is not None and not only_predict and runs.missing(plans):
+        with measure.running(bed) as (run, _):
             runs.carry_out(plans, run, _told)
-    return clock_report.rows(one, plans, runs, profile)
+    return clock_report.rows(one, bed.name if bed else one.shape, plans, runs, profile)
+
+
+def _program(one: ClockWorkload, folder: Path) -> Program:
+    return captured(folder / one.key / "program.json", one.model, "toy", **one.sizes)
 
 
 def _told(what: str) -> None:

@@ -37,14 +37,14 @@ MEANS: frames.Formats = {"over": "{}", "workloads": "{}", "mean": "{:.2f}", "bar
 
 
 def rows(
-    one: ClockWorkload, plans: Sequence[Contestant], runs: ClockRuns, profile: str
+    one: ClockWorkload, bed: str, plans: Sequence[Contestant], runs: ClockRuns, profile: str
 ) -> list[Row]:
     """Return a row for each contestant: what is predicted, and what was measured."""
     ours = runs.samples(OURS)
     found = []
     for each in plans:
         row: Row = {
-            "figure": one.figure, "workload": one.key, "model": one.model, "bed": one.bed.name,
+            "figure": one.figure, "workload": one.key, "model": one.model, "bed": bed,
             "plan": ", ".join(each.names), "mesh": each.mesh, "profile": profile,
         }  # fmt: skip
         if each.file is not None:

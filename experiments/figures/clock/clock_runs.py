@@ -43,10 +43,10 @@ class ClockRuns:
         self, contestants: Sequence[Contestant], run: measure.Run, told: Callable[[str], None]
     ) -> None:
         """Run what is missing."""
-        bed = self.workload.bed
+        count = self.workload.nodes * self.workload.ranks
         starts: dict[str, Start] = {
             SHAPED: lambda words: run(RANKS, words, LIMIT_S),
-            PLAIN: lambda words: ranks.started(RANKS, words, bed.nodes * bed.ranks, LIMIT_S),
+            PLAIN: lambda words: ranks.started(RANKS, words, count, LIMIT_S),
             ALONE: lambda words: ranks.started(RANKS, words, 1, LIMIT_S),
         }
         by_name = {one.key: one for one in contestants}

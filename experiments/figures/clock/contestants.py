@@ -17,7 +17,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.planner import choose, request
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import BASELINES
-from experiments.fidelity.workload import Bed
+from experiments.figures.clock.clock_workloads import ClockWorkload
 
 OURS, DATA, PEER = "ours", "data parallel", "OneFlow"
 EXPERTS = tuple(name for name in BASELINES if name != DATA)
@@ -42,8 +42,10 @@ class Contestant:
         return autoddl.load(self.file)
 
 
-def contestants(program: Program, bed: Bed, profile: str, folder: Path) -> list[Contestant]:
-    """Return all of a program on a testbed; plans that the folder does not have yet are made."""
+def contestants(
+    one: ClockWorkload, program: Program, profile: str, folder: Path
+) -> list[Contestant]:
+    """Return all of a workload's program; plans that the folder does not have yet are made."""
     folder.mkdir(parents=True, exist_ok=True)
     plans: dict[str, tuple[Path, Plan]] = {}
     for name in (OURS, *BASELINES):
@@ -52,7 +54,7 @@ def contestants(program: Program, bed: Bed, profile: str, folder: Path) -> list[
         if not file.exists() and not refused.exists():
             more: dict[str, Any] = {} if name == OURS else {"search": name}
             try:
-                asked = request.read(program, (bed.nodes, bed.ranks), profile=profile, **more)
+                asked = request.read(program, (one.nodes, one.ranks), profile=profile, **more)
                 Plan.of(choose.best(asked, 1)[0]).save(file)
             except AutoDDLError as error:  # an expert that does not apply
                 if name == OURS:
@@ -60,7 +62,7 @@ def contestants(program: Program, bed: Bed, profile: str, folder: Path) -> list[
                 refused.write_text(f"{error}\n")
         if file.exists():
             plans[name] = file, autoddl.load(file)
-    return [*_unlike(plans), *_peers(bed)]
+    return [*_unlike(plans), *_peers(one)]
 
 
 def _unlike(plans: dict[str, tuple[Path, Plan]]) -> list[Contestant]:
@@ -73,9 +75,9 @@ def _unlike(plans: dict[str, tuple[Path, Plan]]) -> list[Contestant]:
     ]
 
 
-def _peers(bed: Bed) -> list[Contestant]:
+def _peers(one: ClockWorkload) -> list[Contestant]:
     """Return OneFlow's auto-parallel, on ranks in a row and as the testbed has them."""
-    shapes: Sequence[tuple[int, ...]] = [(bed.nodes * bed.ranks,), (bed.nodes, bed.ranks)]
+    shapes: Sequence[tuple[int, ...]] = [(one.nodes * one.ranks,), (one.nodes, one.ranks)]
     names = [PEER, f"{PEER}, two axes"]
     return [
         Contestant((name,), "x".join(map(str, shape)))

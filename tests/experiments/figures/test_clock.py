@@ -11,20 +11,23 @@ import pandas as pd
 import pytest
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile_entries import Device, Kernel
 from experiments.fidelity import measure
 from experiments.fidelity.workload import Bed
 from experiments.figures.clock import __main__ as clock
 from experiments.figures.clock import clock_report, clock_runs
 from experiments.figures.clock.clock_runs import ALONE, PLAIN, SHAPED, ClockRuns
-from experiments.figures.clock.clock_workloads import BEDS, WORKLOADS, ClockWorkload
+from experiments.figures.clock.clock_workloads import PACE, SHAPES, WORKLOADS, ClockWorkload
 from experiments.figures.clock.contestants import OURS, Contestant, contestants
+from experiments.figures.clock.link_rates import TIMES, link_rate
 from experiments.figures.clock.ratios import geometric_mean, median_s, ratio
 from experiments.lib import cli
 from experiments.lib.frames import RowStore
 from experiments.lib.programs import captured
 from tests.support.clusters import cluster
+from tests.support.programs import mlp
 
-TOY = ClockWorkload("fig09", "mlp", "mlp", BEDS["2x1-200mbit"], {})
+TOY = ClockWorkload("fig09", "mlp", "mlp", 2, 1, {})
 PLANS = [Contestant((OURS,), "[2]", Path("ours.json")), Contestant(("OneFlow",), "2")]
 
 
@@ -114,7 +117,7 @@ def test_ratios_are_of_the_passes_that_both_have(
             key = runs._key(plan, SHAPED, number)
             runs.kept.add({**key, "losses": [1.0], "samples_s": [step_s]})
     peer = PLANS[1]
-    (row,) = clock_report.rows(TOY, [peer], runs, "profile")
+    (row,) = clock_report.rows(TOY, "2x1", [peer], runs, "profile")
     assert (row["ratio"], row["low"], row["high"]) == (2.0, 2.0, 2.0)
 
 
@@ -171,11 +174,11 @@ def test_without_a_testbed_steps_are_predicted(tmp_path: Path) -> None:
 @pytest.mark.ranks
 def test_plans_and_auto_parallel_train_alike_on_ranks(tmp_path: Path) -> None:
     bed = Bed("two", 1, 2, None)
-    workload = ClockWorkload("fig09", "mlp", "mlp", bed, {"widths": [16, 64, 8], "batch": 8})
+    workload = ClockWorkload("fig09", "mlp", "mlp", 1, 2, {"widths": [16, 64, 8], "batch": 8})
     program = captured(tmp_path / "program.json", "mlp", "toy", **workload.sizes)
     profile = tmp_path / "profile.json"
     cluster().save(profile)
-    every = contestants(program, bed, str(profile), tmp_path / "plans")
+    every = contestants(workload, program, str(profile), tmp_path / "plans")
     plans = [one for one in every if one.key in (OURS, "OneFlow")]
     assert len(plans) == 2 and len(every) > 2
     runs = ClockRuns(workload, tmp_path, steps=2, passes=1)
@@ -192,3 +195,22 @@ def test_plans_and_auto_parallel_train_alike_on_ranks(tmp_path: Path) -> None:
 
 def test_names_of_workloads_are_unlike() -> None:
     assert len({one.key for one in WORKLOADS}) == len(WORKLOADS)
+
+
+def test_every_testbed_has_the_workload_that_tells_its_rate() -> None:
+    for shape in SHAPES:
+        assert sum(one.name == PACE and one.shape == shape for one in WORKLOADS) == 1
+
+
+@pytest.mark.parametrize("op_s", [1e-3, 2e-3])
+def test_links_are_as_slow_as_ranks_compute(op_s: float) -> None:
+    program = mlp(8, (512, 2048, 512))
+    kernel = Kernel(op_s, 1e30, {"float32": 1e30})
+    families = ("matmul", "elementwise", "memory", "reduction", "optimizer")
+    device = Device("ops alike", 1 << 30, {"float32": 1e30}, 1e30, op_s,
+                    dict.fromkeys(families, kernel))  # fmt: skip
+    rate = float(link_rate(program, 4, device).removesuffix("mbit"))
+    gradients = 4 * (512 * 2048 + 2048 + 2048 * 512 + 512)
+    sent_s = 8 * 2 * 3 / 4 * gradients / (1e6 * rate)
+    compute_s = op_s * len(program.ops)
+    assert sent_s == pytest.approx(TIMES * compute_s, rel=0.1)  # one digit of the rate
