@@ -3,8 +3,9 @@
 All devices do the same at the same time, so one stands for all. It runs its ops one after another, in
 the order that the layout says, if it does (list_schedule.py finds one), else in that in which their
 inputs arrive, as OneFlow's actors do; boxings that cross a level of the cluster go one after another
-over its links. An op and a boxing, or boxings of two levels, run at once;
-beside a boxing an op takes longer where Profile.interference says so.
+over its links, each of which is taken while the device copies, too: no link sends more than its rate.
+An op and a boxing, or boxings of two levels, run at once; beside a boxing an op takes longer where
+Profile.interference says so.
 
 Ops a and b of 3 s each, and a boxing of 2 s over links between a and op c of 1 s: c starts when b ends,
 after 6 s, since the boxing is over after 5 s; the step takes 7 s where the sum is 9 s.
@@ -24,7 +25,7 @@ from autoddl.perfmodel.event_simulation import Floats, Ints, Works, by_number, e
 from autoddl.perfmodel.list_schedule import ordered
 from autoddl.perfmodel.oneflow.task_graph import Flags
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.resources import DEVICE, ResourceParts
+from autoddl.perfmodel.resources import DEVICE
 from autoddl.perfmodel.step_cost import Price, StepPrices, Totals
 from autoddl.ragged import Ragged
 from autoddl.sbp.layout import NONE, Layout
@@ -89,7 +90,11 @@ class StepTimeline:
         begin = np.append(0, moves.lengths.cumsum())
         self.boxing = Ragged(begin, cost.boxings.which).take(order)
         self.compute_s = np.array([p.seconds for p in cost.ops.prices])[cost.ops.which]
-        self.parts = [self._parts_of(price) for price in cost.boxings.prices]
+        levels = [self._level(price) for price in cost.boxings.prices]
+        seconds = [price.seconds for price in cost.boxings.prices]
+        # Of each boxing what it does in turn, and for how long it takes each resource.
+        self.parts = [self.profile.parts(*each) for each in zip(levels, seconds, strict=True)]
+        self.taken = [self.profile.taken(*each) for each in zip(levels, seconds, strict=True)]
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -97,22 +102,21 @@ class StepTimeline:
         totals = self.cost.totals
         return Prediction(totals, self.works.end_s if self.overlaps else totals.step_s)
 
-    def _parts_of(self, price: Price) -> ResourceParts:
-        """Return on which resources a boxing runs for how long."""
+    def _level(self, price: Price) -> str | None:
+        """Return the level whose links a boxing takes, if any."""
         axes = price.boxing.axes if price.boxing is not None and self.overlaps else ()
-        level = self.mesh.axes[axes[0]].level if axes else None
-        return self.profile.parts(level, price.seconds)
+        return self.mesh.axes[axes[0]].level if axes else None
 
     def busy_s(self, ops: Flags, makers: Flags) -> dict[str, float]:
-        """Return for how long some ops, and the boxings behind some, keep each resource busy.
+        """Return for how long some ops, and the boxings behind some, take each resource.
 
         The last of the makers stands for none.
         """
         found = {DEVICE: float(self.compute_s[ops].sum())}
         mine = self.boxing.items[makers[self.maker[self.boxing.row]]]
-        count = np.bincount(mine, minlength=len(self.parts)).tolist()
-        for parts, times in zip(self.parts, count, strict=True):
-            for resource, seconds in parts:
+        count = np.bincount(mine, minlength=len(self.taken)).tolist()
+        for taken, times in zip(self.taken, count, strict=True):
+            for resource, seconds in taken:
                 found[resource] = found.get(resource, 0.0) + seconds * times
         return found
 
@@ -183,7 +187,21 @@ class StepTimeline:
         names = [op.name for op in self.program.ops]
         names += [tensors[move] for move in self.boxing.row.tolist()]
         names = [names[work] for work in order.tolist()]
-        return Works.of(names, *self._parts(order), first, then, slow=self.profile.interference)
+        resources, resource, seconds = self._parts(order)
+        # Of two parts the first is the device's, the second takes its link meanwhile.
+        holds = np.full(len(order), -1)
+        two = np.flatnonzero(np.diff(resource.start) > 1)
+        holds[two] = resource.items[resource.start[two] + 1]
+        return Works.of(
+            names,
+            resources,
+            resource,
+            seconds,
+            first,
+            then,
+            slow=self.profile.interference,
+            holds=holds,
+        )
 
     @cached_property
     def _order(self) -> Ints:
@@ -235,9 +253,9 @@ class StepTimeline:
             begins, self.boxing.items, ended[self.maker].repeat(np.diff(self.boxing.start))
         )
         busy, first = {DEVICE: sum(self.compute_s.tolist())}, {DEVICE: 0.0}
-        count = np.bincount(self.boxing.items, minlength=len(self.parts)).tolist()
-        for parts, times, begin_s in zip(self.parts, count, begins.tolist(), strict=True):
-            for resource, seconds in parts:
+        count = np.bincount(self.boxing.items, minlength=len(self.taken)).tolist()
+        for taken, times, begin_s in zip(self.taken, count, begins.tolist(), strict=True):
+            for resource, seconds in taken:
                 busy[resource] = busy.get(resource, 0.0) + seconds * times
                 first[resource] = min(first.get(resource, math.inf), begin_s)
         least_s = max([first[r] + seconds for r, seconds in busy.items()])
