@@ -47,10 +47,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     `sharing` says by level, from 0 to 1, how much concurrent groups slow each other down on one link:
     g of them take 1 + sharing·(g − 1) times the β of one. 1 is one NIC for each node, 0 a link for each
     device. Without an entry it is 1 for outer levels and 0 for the innermost. `overlap` says by level,
-    from 0 to 1, which share of a boxing leaves the device free for ops (perfmodel.timeline). Without
-    an entry it is assumed: 1, and 0 for the innermost level of CPU ranks, who copy the bytes themselves.
-    `interference` says by level how much longer ops take beside that share (0.14: 14 %), 0 without an
-    entry. `mode` says what was timed: "graph" (boxing in nn.Graph), "eager" or "" where neither was.
+    from 0 to 1, which share of a boxing leaves the device free for ops (perfmodel.timeline); its link is
+    taken all the time. Without an entry it is assumed: 1, and 0 for the innermost level of CPU ranks,
+    who copy the bytes themselves. `interference` says by level how much longer ops take beside that
+    share (0.14: 14 %), 0 without an entry. `mode` says what was timed: "graph" (boxing in nn.Graph),
+    "eager" or "" where neither was.
     """
 
     name: str
