@@ -38,7 +38,7 @@ COLUMNS: frames.Formats = {
 @cli.listed("--beds", workload.BEDS, (*SHAPED, "loopback-4"))
 @cli.listed("--models", workload.MODELS)
 @click.option("--plans", default=12, show_default=True, help="of each model on each testbed")
-@click.option("--quick", is_flag=True, help="links and ops are calibrated quickly")
+@click.option("--quick", is_flag=True, help="calibrated quickly, one pass")
 @click.option("--profile", help="predict with this profile instead of the testbed's own")
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
 @cli.folder("out/fidelity")
@@ -78,12 +78,12 @@ def _run(
     """Calibrate a testbed and time what is missing of its plans."""
     place = _place(folder, bed, quick)
     with measure.running(bed) as (run, made):
-        sizes = () if quick else SIZES
-        profile = measure.calibrate(bed, made, place, sizes, quick=quick)
+        profile = measure.calibrate(bed, made, place, SIZES, quick=quick)
+        passes = 1 if quick else measure.PASSES
         for model, program in programs.items():
             made_plans = measure.prepare(place, bed, program, model, plans, profile)
-            total = measure.PASSES * len(made_plans)
-            steps = measure.measure(run, place, model, files[model], made_plans)
+            total = passes * len(made_plans)
+            steps = measure.measure(run, place, model, files[model], made_plans, passes)
             for done, _ in enumerate(steps, 1):
                 print(f"fidelity: {bed.name}: {model}: {done} of {total}", file=sys.stderr)
 

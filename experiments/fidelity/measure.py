@@ -35,6 +35,8 @@ PLAN_LIMIT_S = 240.0
 STEP_LIMIT_S, STEPS_LIMIT = 110.0, 20
 PASSES = 2  # apart in time, so that a slow phase of the machine does not hit both
 CALIBRATION_LIMIT_S = 1800.0
+# Chains of messages of 4 MiB, the longest by default, would take 10 minutes at 80 Mbit/s.
+QUICK_LINKS = ("--quick", "--maxbytes", "1M")
 STEPS = "experiments.fidelity.step_ranks"
 
 Run = Callable[[str, Sequence[str], float], str]
@@ -138,8 +140,8 @@ def calibrate(
 ) -> Path:  # fmt: skip
     """Return the profile of a testbed in its folder `place`, measured if it is not there yet.
 
-    Links are measured with these `arguments` of fit-network. The `device` is by default that of all
-    testbeds beside it of as many ranks, which share this machine's cores as these do.
+    Links are measured with these `arguments` of fit-network, or quickly. The `device` is by default that
+    of all testbeds beside it of as many ranks, which share this machine's cores as these do.
     """
     place.mkdir(parents=True, exist_ok=True)
     network = network_file(place, quick)
@@ -147,9 +149,9 @@ def calibrate(
     if not device.exists():
         calibrate_device(device, bed.nodes * bed.ranks, quick=quick)
     if not network.exists():
-        here = ["--nproc-per-node", str(bed.ranks), *(["--quick"] if quick else [])]
+        here = ["--nproc-per-node", str(bed.ranks), *(QUICK_LINKS if quick else ())]
         command = ["autoddl.fit_network", *here, "-o", str(network), "--device", str(device)]
-        call([*command, *arguments], range(bed.nodes), made)
+        call([*command, *(() if quick else arguments)], range(bed.nodes), made)
     return network
 
 

@@ -94,7 +94,8 @@ PARTS = [
     ResultPart(
         "Predicted against measured steps (figure 4)", MEASURED, "experiments.fidelity", "fidelity",
         "Random and baseline plans on testbeds that were calibrated before.",
-        _fidelity, ["fidelity"], quick=["--quick", "--beds", "2x2-500mbit", "--plans", "4"],
+        _fidelity, ["fidelity"],
+        quick=["--quick", "--beds", "2x2-500mbit", "--models", "gpt,vgg13", "--plans", "4"],
     ),
     ResultPart(
         "Ours against the experts' plans on the clock (figures 9, 10)", MEASURED,

@@ -136,8 +136,7 @@ def calibrated(shape: str, folder: Path, *, quick: bool, known_only: bool) -> tu
     if known_only:
         raise AutoDDLError(f"{file}: there is none")
     with measure.running(bed) as (_, made):
-        sizes = () if quick else SIZES
-        return bed, str(measure.calibrate(bed, made, file.parent, sizes, quick=quick))
+        return bed, str(measure.calibrate(bed, made, file.parent, SIZES, quick=quick))
 
 
 def rows(
