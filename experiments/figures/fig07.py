@@ -191,13 +191,13 @@ def report(runs: Sequence[Row], folder: Path) -> None:
 def draw(curves: pd.DataFrame, file: Path) -> None:
     """Draw one panel for each model: relative run time against search time, both logarithmic."""
     figure, axes = figures.panels(1, curves.model.nunique())
-    colour = dict(zip(SOLVERS, figures.COLOURS * len(SOLVERS), strict=False))
+    look = {name: figures.curve(number) for number, name in enumerate(curves.solver.unique())}
     known = curves.replace(inf, np.nan)
     for axis, (model, mine) in zip(axes.flat, known.groupby("model", sort=False), strict=True):
         for solver, c in mine.groupby("solver", sort=False):
-            axis.plot(c.search_s, c["median"], color=colour[str(solver)], label=solver)
-            axis.fill_between(c.search_s, c.low, c.high, color=colour[str(solver)], alpha=0.2)
-        axis.axhline(1 + WITHIN, color="black", linewidth=0.8, linestyle=":", label="3 % above")
+            axis.plot(c.search_s, c["median"], label=solver, **look[solver])
+            axis.fill_between(c.search_s, c.low, c.high, color=look[solver]["color"], alpha=0.2)
+        axis.axhline(1 + WITHIN, color="black", linewidth=0.8, label="3 % above")
         axis.set(xscale="log", yscale="log", title=model, xlabel="search time (s)")
         axis.legend(frameon=False)
     axes[0, 0].set_ylabel("run time / best found by any solver")

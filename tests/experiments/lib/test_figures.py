@@ -28,3 +28,9 @@ def test_predicted_against_measured(tmp_path: Path) -> None:
 
 def test_colours_are_told_apart() -> None:
     assert len(set(figures.COLOURS)) == len(figures.COLOURS) >= 6
+
+
+def test_curves_and_points_are_told_apart_without_colours() -> None:
+    assert len({str(figures.curve(number)) for number in range(36)}) == 36
+    first = [str(figures.curve(number)["linestyle"]) for number in range(len(figures.DASHES))]
+    assert len(set(first)) == len(first) == len(figures.COLOURS) == len(figures.MARKS)
