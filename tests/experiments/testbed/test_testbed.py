@@ -281,7 +281,11 @@ def test_links_have_their_rate_both_ways_at_once(rate: str) -> None:
     with Testbed(nodes=2, ranks=1, rate=rate) as bed:
         (wanted, _) = bed.spec.rates_bit_s
         # other work on this machine can slow a link down for a while, never speed it up
-        best = max(payload_bit_s(bed, 0.7) for _ in range(2))
+        best = 0.0
+        for _ in range(8):
+            best = max(best, payload_bit_s(bed, 0.7))
+            if best >= 0.9 * wanted:
+                break
     assert best == pytest.approx(wanted, rel=0.15)
 
 
