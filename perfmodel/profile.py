@@ -225,17 +225,18 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return self.overlapped(level) / (1 + self.slowed(level))
 
     def parts(self, level: str | None, seconds: float) -> ResourceParts:
-        """Return on which resources a boxing over links of `level` runs for how long; None is local.
+        """Return on which resources a boxing over links of `level` runs, in turn, for how long.
 
-        Of two the second is taken during the first, too (`taken`).
+        It holds its link while it runs on the device, too (`taken`). None is a local one.
         """
         free = 0.0 if level is None else self.overlapped(level)
         parts = ((DEVICE, (1 - free) * seconds), (level or DEVICE, free * seconds))
         return tuple([part for part in parts if part[1] > 0])
 
     def taken(self, level: str | None, seconds: float) -> ResourceParts:
-        """Return for how long a boxing takes each resource: the link all the time, however much
-        of it the device spends on copies. Of 1 s with an overlap of 0.8 the device is taken for 0.2 s.
+        """Return for how long a boxing keeps each resource from others; its link all the time.
+
+        Of 1 s with an overlap of 0.8 it takes the device for 0.2 s, and the link for 1 s.
         """
         parts = self.parts(level, seconds)
         return parts if len(parts) < 2 else (parts[0], (parts[1][0], seconds))

@@ -2,8 +2,9 @@
 
 On testbeds of several nodes with slow links, ours trains by turns with data parallelism, ZeRO 2,
 Megatron, SUMMA, expert parallelism and OneFlow's auto-parallel. Workloads, sizes and numbers of passes
-are fixed in clock_workloads.py. Everything finished is kept in the folder, so that an interrupted run
-goes on. Where a testbed can't be made (no root, no `tc`) steps are predicted only, which the table tells.
+are fixed in clock_workloads.py, the rates of links by the measured device (link_rates.py). Everything
+finished is kept in the folder, so that an interrupted run goes on. Where a testbed can't be made (no
+root, no `tc`) steps are predicted only, which the table tells.
 The exit code is 1 where a bar is missed.
 """
 
@@ -143,14 +144,18 @@ def rows(
     one: ClockWorkload, bed: Bed | None, profile: str, folder: Path, steps: int, passes: int,
     only_predict: bool,
 ) -> list[Row]:  # fmt: skip
-    """Return a row for each plan of a workload; what is missing is run, if there is a testbed."""
-    place = folder / one.key
-    plans = contestants(one, _program(one, folder), profile, place / Path(profile).stem)
+    """Return a row for each plan of a workload; what is missing is run, if there is a testbed.
+
+    What was planned and run for links of one rate, by one profile, is not mixed with that for others.
+    """
+    where = bed.name if bed else one.shape
+    place = folder / one.key / f"{where}-{Path(profile).stem}"
+    plans = contestants(one, _program(one, folder), profile, place)
     runs = ClockRuns(one, place, steps, passes)
     if bed is not None and not only_predict and runs.missing(plans):
         with measure.running(bed) as (run, _):
             runs.carry_out(plans, run, _told)
-    return clock_report.rows(one, bed.name if bed else one.shape, plans, runs, profile)
+    return clock_report.rows(one, where, plans, runs, profile)
 
 
 def _program(one: ClockWorkload, folder: Path) -> Program:

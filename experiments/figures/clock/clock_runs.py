@@ -1,9 +1,9 @@
 """Run the contestants of a workload by turns and keep every finished run.
 
-`FOLDER/WORKLOAD/` has the plans, and `runs.jsonl` with a line for each run: all losses and seconds. A run
-that failed is repeated once; both are kept. Plans take turns in each pass. Before the first pass each
-runs once on links that are not shaped, in the same processes' places: what it takes longer on the testbed
-it waits for links.
+A folder of a workload on one testbed has the plans, and `runs.jsonl` with a line for each run: all
+losses and seconds. A run that failed is repeated once; both are kept. Plans take turns in each pass.
+Before the first pass each runs once on links that are not shaped, in the same processes' places: what it
+takes longer on the testbed it waits for links.
 """
 
 from __future__ import annotations

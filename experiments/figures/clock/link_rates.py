@@ -17,7 +17,8 @@ from autoddl.sbp.state import broadcast
 
 # Two thirds of what data parallelism does is then to send: more than 30 %, from where on a workload
 # counts as bound by bandwidth, less than the 82 to 84 % of the paper's VGG13 on A100 (docs/accuracy.md).
-# Half of it: ops hide most of what is sent. Twice of it: ours, too, sends for longer than it computes.
+# Half of it: ops hide most of what is sent, as they did in the 1.16 above. Twice of it: ours of VGG13
+# would send for as long as it computes, too (0.24 and 0.47 s where links were as slow as this).
 TIMES = 2.0
 _MBIT_BYTES = 1e6 / 8
 
