@@ -65,6 +65,7 @@ class ClassCosts:
         self.problem: CostNetwork = request.problem(one.mesh, micro, one.kinds)
         self.parts = parts
         self.limit = request.limit_of(one.kinds)
+        self._result: SearchResult | None = None
 
     @cached_property
     def least_s(self) -> Floats:
@@ -78,16 +79,24 @@ class ClassCosts:
         return seconds
 
     def search(self, seconds: float) -> None:
-        """Search the states of all tensors."""
+        """Search the states of all tensors, if that has not been done."""
+        if self._result is not None:
+            return
         request = self.request
         weighted = repeated(self.problem, self.parts, self.micro_batches)
-        self.result: SearchResult = SOLVERS[request.search](
+        self._result = SOLVERS[request.search](
             weighted,
             SearchOptions(
                 budget=seconds, stop_gap=max(request.stop_gap, ROUGH_GAP), seed=request.seed,
                 memory_bytes=None,
             ),
         )  # fmt: skip
+
+    @property
+    def result(self) -> SearchResult:
+        """Return what the search found."""
+        assert self._result is not None, "search() comes first"
+        return self._result
 
     @cached_property
     def assigned(self) -> Assigned:

@@ -3,13 +3,14 @@
 For every class of parts (part_classes.py) one exact search finds the states of all tensors, under the
 prices of a step on such devices; unlike_cuts.py finds the fastest cut into parts that the cluster has.
 The same cut with the least that any states take bounds the step, in its closed form, of every cut between
-modules, placement and state.
+modules, placement and state. Equal parts come first, which are the start for parts of any size: their
+states are not searched again, and within the same budget more freedom gives no slower plan.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -28,6 +29,9 @@ from autoddl.planner.unlike_cuts import ClassCosts, UnlikeCuts, cut_places, sums
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import positions
 
+KnownCosts = MutableMapping[tuple[PartClass, int], ClassCosts]
+"""Those of classes of parts for numbers of micro-batches, shared by the trials of a race."""
+
 
 class UnlikeTrial(Contender):
     """A number of micro-batches, to be searched for pipelines on these `parts` of some classes."""
@@ -36,22 +40,22 @@ class UnlikeTrial(Contender):
 
     def __init__(
         self, request: Request, count: int, micro: Callable[[int], Program],
-        classes: Sequence[PartClass], parts: PlacedParts, stages: int = 0,
+        classes: Sequence[PartClass], parts: PlacedParts, stages: int, known: KnownCosts,
     ) -> None:  # fmt: skip
-        """Plan so many micro-batches; `stages` is their number, where it is fixed."""
-        self.request, self.micro = request, micro
+        """Plan so many micro-batches; `stages` is their number, 0 for any; costs go to `known`."""
+        self.request, self.micro, self.known = request, micro, known
         self.classes, self.parts = classes, parts.keeping(count)
-        self.candidate = Candidate(stages, count, request.whole_mesh)
+        self.candidate = Candidate(stages, count, classes[0].mesh if stages else request.whole_mesh)
 
     def turn(self) -> tuple[float, ...]:
         """Return its place: first those that wait least for the first and last micro-batch.
 
-        Of parts of any size, 0 stages, that is the largest number of micro-batches. The least come next,
-        which communicate least: where the best plan has few stages, it is among them.
+        Of parts of any size, 0 stages, which come last, that is the largest number of micro-batches. The
+        least come next, which communicate least: where the best plan has few stages, it is among them.
         """
         stages, count = self.candidate.stages, self.candidate.micro_batches
         if stages == 0:
-            return (0 if count == counts(self.request, 0)[-1] else count,)
+            return math.inf, 0 if count == counts(self.request, 0)[-1] else count
         return (stages - 1) / count, stages
 
     def search(
@@ -91,7 +95,9 @@ class UnlikeTrial(Contender):
         for number, one in enumerate(self.classes):
             equal = max(1, round(request.cluster.size / one.mesh.size))
             try:
-                known[number] = ClassCosts(request, one, found, program, equal, count)
+                if (one, count) not in self.known:
+                    self.known[one, count] = ClassCosts(request, one, found, program, equal, count)
+                known[number] = self.known[one, count]
             except AutoDDLError as error:
                 failure = error
         if failure is None:
@@ -103,7 +109,7 @@ class UnlikeTrial(Contender):
 
 
 def unlike_trials(request: Request, micro: Callable[[int], Program]) -> Iterator[UnlikeTrial]:
-    """Yield what may be tried: numbers of micro-batches, and of stages where these are equal.
+    """Yield what may be tried: numbers of micro-batches, and of stages where these are equal, or any.
 
     Parts of any size are not tried where there are too many ways to place them, unless asked for.
 
@@ -116,9 +122,10 @@ def unlike_trials(request: Request, micro: Callable[[int], Program]) -> Iterator
             f"pipeline: {request.cluster} can't be parted into {request.stages} stages; give another "
             "number, or 'auto'"
         )
+    known: KnownCosts = {}
     for stages, classes, parts in found:
         for count in counts(request, stages):
-            yield UnlikeTrial(request, count, micro, classes, parts, stages)
+            yield UnlikeTrial(request, count, micro, classes, parts, stages, known)
 
 
 def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], PlacedParts]]:
@@ -140,9 +147,9 @@ def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], Placed
             if request.parts == ANY:
                 raise
         else:
-            if parts.graph.whole.any():
-                yield 0, known, parts
-            return
+            if not parts.graph.whole.any():
+                return
+            yield 0, known, parts
     for stages in divisors(devices):
         classes = [one for one in known if one.mesh.size * stages == devices]
         with suppress(AutoDDLError):  # too many ways for stages of so few devices

@@ -12,7 +12,7 @@ import autoddl
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
-from autoddl.planner import request
+from autoddl.planner import request, unlike_cuts
 from autoddl.planner.candidate_plans import meshes_and_ways
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
@@ -24,6 +24,9 @@ from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import assignments
 from autoddl.search.network.builder import build
+from autoddl.search.network.cost_network import CostNetwork
+from autoddl.search.result import SearchOptions, SearchResult
+from autoddl.search.solvers.named import SOLVERS
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import transformer
 
@@ -110,6 +113,26 @@ def test_where_parts_can_be_placed_in_too_many_ways_stages_are_equal() -> None:
         list(unlike_trials(read(parts="any"), partial(micro_batch, PROGRAM)))
 
 
+def test_parts_of_any_size_start_from_equal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the budget ends they are not slower; and no search is made twice."""
+    searched = []
+
+    def noted(network: CostNetwork, options: SearchOptions) -> SearchResult:
+        searched.append((network.mesh, network.profile.kinds, id(network.program)))
+        return SOLVERS["exact"](network, options)
+
+    monkeypatch.setattr(unlike_cuts, "SOLVERS", {"exact": noted})
+    asked = request.read(PROGRAM, cluster="1*fastx2 + 1*slowx2", profile=KINDS, parts="any")
+    trials = sorted(unlike_trials(asked, partial(micro_batch, PROGRAM)), key=lambda t: t.turn())
+    stages = [trial.candidate.stages for trial in trials]
+    assert all(stages[: stages.index(0)]) and not any(stages[stages.index(0) :])
+    unlike = autoddl.optimize(
+        PROGRAM, cluster="1*fastx2 + 1*slowx2", profile=KINDS, parts="any", pipeline="auto"
+    )
+    assert len(searched) == len(set(searched)) > 0
+    assert unlike.estimate.step_s <= planned(parts="equal", pipeline="auto").estimate.step_s
+
+
 def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
     program = micro_batch(PROGRAM, 4)
     problem = build(program, Mesh.parse("1"), cluster(), any_batch=True)
@@ -134,7 +157,7 @@ def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
         ({"cluster": "1*fastx2 + 1*slowx2", "memory": {"slow": "much"}}, "memory: got 'much'"),
         (
             {"cluster": "1*fastx2 + 1*slowx2", "memory": "1KB", "pipeline": 2},
-            "needs least, stages of any",
+            "needs least, 2 stages of mesh 2 with 8",
         ),
         ({"cluster": "1*fastx2 + 1*slowx2", "parts": "some"}, "parts: got 'some'; allowed are"),
         ({"cluster": "1*fastx2 + 1*slowx2", "mesh": "2"}, "mesh: got 2 with cluster 1*fast"),
