@@ -41,10 +41,11 @@ COLUMNS: frames.Formats = {
 @click.option("--quick", is_flag=True, help="calibrated quickly, one pass")
 @click.option("--profile", help="predict with this profile instead of the testbed's own")
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
+@cli.devices()
 @cli.folder("out/fidelity")
 def command(
     beds: Sequence[str], models: Sequence[str], plans: int, quick: bool, profile: str | None,
-    only_predict: bool, folder: Path,
+    only_predict: bool, devices: Path | None, folder: Path,
 ) -> None:  # fmt: skip
     """Calibrate, run and predict all plans of all testbeds; print the scores, write and draw them."""
     files = {model: folder / f"{model}.json" for model in models}
@@ -52,7 +53,7 @@ def command(
     found: list[Row] = []
     for bed in (workload.BEDS[name] for name in beds):
         if not only_predict:
-            _run(bed, folder, programs, files, plans, quick)
+            _run(bed, folder, devices or folder, programs, files, plans, quick)
         place = _place(folder, bed, quick)
         known = profiles.load(profile or measure.network_file(place, quick))
         for model, program in programs.items():
@@ -72,13 +73,14 @@ def _place(folder: Path, bed: Bed, quick: bool) -> Path:
 
 
 def _run(
-    bed: Bed, folder: Path, programs: dict[str, Program], files: dict[str, Path], plans: int,
-    quick: bool,
+    bed: Bed, folder: Path, devices: Path, programs: dict[str, Program], files: dict[str, Path],
+    plans: int, quick: bool,
 ) -> None:  # fmt: skip
     """Calibrate a testbed and time what is missing of its plans."""
     place = _place(folder, bed, quick)
+    device = devices / measure.device_file(bed.nodes * bed.ranks, quick)
     with measure.running(bed) as (run, made):
-        profile = measure.calibrate(bed, made, place, SIZES, quick=quick)
+        profile = measure.calibrate(bed, made, place, SIZES, quick=quick, device=device)
         passes = 1 if quick else measure.PASSES
         for model, program in programs.items():
             made_plans = measure.prepare(place, bed, program, model, plans, profile)

@@ -39,6 +39,8 @@ def _done(part: results.ResultPart, quick: bool, folder: Path) -> bool:
     """Run a part's script; tell whether it went well."""
     place = part.file(folder).parent
     words = [*((quick and part.quick) or ()), "--folder", str(place)]
+    if part.kind == results.MEASURED:  # once, for all that are measured
+        words += ["--devices", str(folder)]
     line = [sys.executable, "-m", part.module, *words]
     print(f"figures: {' '.join(line[1:])}", file=sys.stderr, flush=True)
     begin = time.perf_counter()

@@ -40,6 +40,14 @@ def folder(default: str) -> Callable[[Any], Any]:
     )  # fmt: skip
 
 
+def devices() -> Callable[[Any], Any]:
+    """Return the option that names the folder of measured devices, which experiments may share."""
+    return click.option(
+        "--devices", type=click.Path(path_type=Path),
+        help="folder of what was measured of devices, which experiments may share; by default --folder",
+    )  # fmt: skip
+
+
 def listed(
     name: str, allowed: Iterable[str], default: Iterable[str] | None = None, **more: Any
 ) -> Callable[[Any], Any]:

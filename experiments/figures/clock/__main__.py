@@ -60,10 +60,11 @@ BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
               help=f"timed steps of a pass, at least ({STEPS}; with --quick {QUICK_STEPS})")  # fmt: skip
 @click.option("--quick", is_flag=True, help="the quick workloads, links and ops calibrated quickly")
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
+@cli.devices()
 @cli.folder("out/clock")
 def command(
     figures: Sequence[str], beds: Sequence[str], passes: int | None, steps: int | None, quick: bool,
-    only_predict: bool, folder: Path,
+    only_predict: bool, devices: Path | None, folder: Path,
 ) -> int | None:  # fmt: skip
     """Plan, run what is missing, print, draw and write the tables."""
     check_folder(folder)
@@ -79,7 +80,9 @@ def command(
     for shape in dict.fromkeys(one.shape for one in wanted):
         bed: Bed | None = None
         try:
-            bed, profile = calibrated(shape, folder, quick=quick, known_only=only_predict)
+            bed, profile = calibrated(
+                shape, folder, devices or folder, quick=quick, known_only=only_predict
+            )
         except AutoDDLError as error:
             reasons[shape], profile = str(error), BUNDLED
             print(f"{shape}: not measured: {error}", file=sys.stderr)
@@ -114,15 +117,19 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def calibrated(shape: str, folder: Path, *, quick: bool, known_only: bool) -> tuple[Bed, str]:
+def calibrated(
+    shape: str, folder: Path, devices: Path, *, quick: bool, known_only: bool
+) -> tuple[Bed, str]:
     """Return a testbed and the file of its profile, measured if it is not there yet.
+
+    `devices` is the folder of what is measured of devices.
 
     Raises:
         AutoDDLError: it is not there and can't be measured.
     """
     pace = next(one for one in WORKLOADS if one.shape == shape and one.name == PACE)
     count = pace.nodes * pace.ranks
-    device = folder / measure.device_file(count, quick)
+    device = devices / measure.device_file(count, quick)
     if not device.exists():
         if known_only:
             raise AutoDDLError(f"{device}: there is none")
@@ -137,7 +144,8 @@ def calibrated(shape: str, folder: Path, *, quick: bool, known_only: bool) -> tu
     if known_only:
         raise AutoDDLError(f"{file}: there is none")
     with measure.running(bed) as (_, made):
-        return bed, str(measure.calibrate(bed, made, file.parent, SIZES, quick=quick))
+        found = measure.calibrate(bed, made, file.parent, SIZES, quick=quick, device=device)
+        return bed, str(found)
 
 
 def rows(

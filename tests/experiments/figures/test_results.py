@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -49,6 +51,22 @@ def test_a_script_that_fails_does_not_end_the_others(
     assert 0 < len(tried) < len(results.PARTS)
     assert "missed a bar or failed: python -m experiments.figures.clock" in capsys.readouterr().out
     assert (tmp_path / "page.md").read_text().startswith("<!-- Written by")
+
+
+def test_devices_are_measured_once_for_all_that_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[list[str]] = []
+
+    def run(line: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        lines.append(line)
+        return subprocess.CompletedProcess(line, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    for part in results.PARTS:
+        assert figures._done(part, True, tmp_path)
+    given = {line[2]: line[line.index("--devices") + 1] for line in lines if "--devices" in line}
+    assert given == dict.fromkeys(("experiments.fidelity", "experiments.figures.clock"), str(tmp_path))
 
 
 def test_every_part_has_options_that_its_script_knows() -> None:
