@@ -3,7 +3,8 @@
 A folder of a workload on one testbed has the plans, and `runs.jsonl` with a line for each run: all
 losses and seconds. A run that failed is repeated once; both are kept. Plans take turns in each pass.
 Before the first pass each runs once on links that are not shaped, in the same processes' places: what it
-takes longer on the testbed it waits for links.
+takes longer on the testbed it waits for links. Those with the shortest predicted steps are tried then, as
+`optimize(trials=…)` does; which one is the fastest of them no run of a pass has a part in.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from experiments.fidelity import measure
-from experiments.figures.clock.clock_workloads import ClockWorkload
+from experiments.figures.clock.clock_workloads import TRIED, ClockWorkload
 from experiments.figures.clock.contestants import Contestant
 from experiments.lib import ranks
 from experiments.lib.frames import Row, RowStore
@@ -23,6 +25,7 @@ RANKS = "experiments.figures.clock.clock_ranks"
 LIMIT_S = 240.0
 ATTEMPTS = 2
 SHAPED, PLAIN, ALONE = "shaped links", "plain loopback", "one device"
+TRIAL = "shaped links, a trial"
 
 Start = Callable[[Sequence[str]], str]
 """Run the ranks with arguments; return what went wrong, or nothing."""
@@ -46,6 +49,7 @@ class ClockRuns:
         count = self.workload.nodes * self.workload.ranks
         starts: dict[str, Start] = {
             SHAPED: lambda words: run(RANKS, words, LIMIT_S),
+            TRIAL: lambda words: run(RANKS, words, LIMIT_S),
             PLAIN: lambda words: ranks.started(RANKS, words, count, LIMIT_S),
             ALONE: lambda words: ranks.started(RANKS, words, 1, LIMIT_S),
         }
@@ -64,6 +68,7 @@ class ClockRuns:
         """Yield links, pass and name of what has not been run, in the order in which it is."""
         wanted = [(ALONE, 0, ALONE)]
         wanted += [(PLAIN, 0, one.key) for one in contestants]
+        wanted += [(TRIAL, 0, one.key) for one in tried(contestants)]
         for number in range(1, self.passes + 1):  # every other pass from behind
             turn = contestants if number % 2 else contestants[::-1]
             wanted += [(SHAPED, number, one.key) for one in turn]
@@ -93,6 +98,12 @@ class ClockRuns:
         """Return the seconds of a plan's timed steps by pass, of those that did not fail."""
         return {row["pass"]: row["samples_s"] for row in self._good(name) if row["links"] == links}
 
+    def chosen(self, contestants: Sequence[Contestant]) -> str | None:
+        """Return the name of the plan that was the fastest in the trials, if these were made."""
+        steps = {one.key: self.samples(one.key, TRIAL).get(0) for one in tried(contestants)}
+        known = {name: median(steps_s) for name, steps_s in steps.items() if steps_s}
+        return min(known, key=known.__getitem__, default=None)
+
     def _good(self, name: str) -> list[Row]:
         rows = self.kept.having(plan=name, steps=self.steps)
         return [row for row in rows if not row.get("error")]
@@ -113,3 +124,11 @@ class ClockRuns:
             "loss_error": max(off, default=None), "failed": len(errors),
             "error": errors[-1] if errors and not good else "",
         }  # fmt: skip
+
+
+def tried(contestants: Sequence[Contestant]) -> list[Contestant]:
+    """Return the plans that are run before one is chosen: those with the shortest predicted steps."""
+    plans = sorted(
+        (one for one in contestants if one.file is not None), key=lambda one: one.predicted_s
+    )
+    return plans[:TRIED]

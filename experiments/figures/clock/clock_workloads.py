@@ -15,6 +15,7 @@ _TRANSFORMER = {"width": 256, "heads": 8, "sequence": 32, "vocabulary": 512, "ba
 _VGG13 = {"image": 32, "classes": 128, "channel_scale": 1 / 4, "dense": 1024}
 PASSES, STEPS = 5, 20  # of each plan, and timed steps of each pass at least
 QUICK_PASSES, QUICK_STEPS = 2, 8
+TRIED = 3  # of the plans with the shortest predicted steps, before the fastest is chosen
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ an expert's mesh and degrees are the best ones by the same prices. Plans of equa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,12 @@ EXPERTS = tuple(name for name in BASELINES if name != DATA)
 
 @dataclass(frozen=True)
 class Contestant:
-    """A plan by one or more `names`; `file` is its, or there is none of OneFlow's own on a `mesh`."""
+    """A plan by one or more `names`; its `file`, and step, or neither of OneFlow's own on a `mesh`."""
 
     names: tuple[str, ...]
     mesh: str
     file: Path | None = None
+    predicted_s: float = math.inf
 
     @property
     def key(self) -> str:
@@ -69,9 +71,10 @@ def _unlike(plans: dict[str, tuple[Path, Plan]]) -> list[Contestant]:
     found: dict[Any, list[str]] = {}
     for name, (_, plan) in plans.items():
         found.setdefault((str(plan.mesh), plan.states), []).append(name)
+    every = [(tuple(names), *plans[names[0]]) for names in found.values()]
     return [
-        Contestant(tuple(names), plans[names[0]][1].mesh.describe(), plans[names[0]][0])
-        for names in found.values()
+        Contestant(names, plan.mesh.describe(), file, plan.estimate.step_s)
+        for names, file, plan in every
     ]
 
 

@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile_entries import Device, Kernel
 from experiments.fidelity import measure
 from experiments.fidelity.workload import Bed
 from experiments.figures.clock import __main__ as clock
 from experiments.figures.clock import clock_report, clock_runs
-from experiments.figures.clock.clock_runs import ALONE, PLAIN, SHAPED, ClockRuns
+from experiments.figures.clock.clock_runs import ALONE, PLAIN, SHAPED, TRIAL, ClockRuns
 from experiments.figures.clock.clock_workloads import PACE, SHAPES, WORKLOADS, ClockWorkload
 from experiments.figures.clock.contestants import OURS, Contestant, contestants
 from experiments.figures.clock.link_rates import TIMES, link_rate
@@ -78,6 +79,7 @@ def test_plans_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     runs, calls = _runs(tmp_path, monkeypatch, lambda *_: False)
     assert calls == [
         ("alone", ALONE, ALONE, 0), ("plan", OURS, PLAIN, 0), ("peer", "OneFlow", PLAIN, 0),
+        ("plan", OURS, TRIAL, 0),
         ("traffic", OURS, SHAPED, 1), ("peer", "OneFlow", SHAPED, 1),
         ("peer", "OneFlow", SHAPED, 2), ("plan", OURS, SHAPED, 2),
     ]  # fmt: skip
@@ -95,7 +97,7 @@ def test_plans_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_run_that_dies_is_repeated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def second(key: dict[str, Any], number: int) -> bool:
-        return key["pass"] == 2 and key["plan"] == OURS and number == 7
+        return key["pass"] == 2 and key["plan"] == OURS and number == 8
 
     runs, calls = _runs(tmp_path, monkeypatch, second)
     assert calls[-1] == calls[-2] and runs.samples(OURS) == {1: [1.0], 2: [1.0]}
@@ -106,6 +108,38 @@ def test_a_plan_that_always_dies_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     runs, _ = _runs(tmp_path, monkeypatch, lambda key, _: key["plan"] == "OneFlow")
     assert runs.samples("OneFlow") == {} and not runs.missing(PLANS)
     assert runs.of("OneFlow")["error"] == "rank 1 died" and runs.of("OneFlow")["failed"] == 6
+
+
+def test_the_plans_with_the_shortest_predicted_steps_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fastest in its trial is chosen, whatever it takes in the passes."""
+    steps = {OURS: (3.0, 1.0), "Megatron": (2.0, 4.0), "SUMMA": (2.5, 1.0), "ZeRO 2": (1.0, 1.0)}
+    plans = [
+        Contestant((name,), "[2]", Path(f"{name}.json"), predicted_s)
+        for name, predicted_s in zip(steps, (1.0, 1.2, 1.1, 1.3), strict=True)
+    ]
+
+    def run(_: str, words: list[str], __: float) -> str:
+        key = json.loads(words[-1])
+        samples = [steps[key["plan"]][key["links"] == SHAPED]] if words[0] != "alone" else []
+        RowStore(Path(words[-2])).add({**key, "losses": [4.0, 2.0], "samples_s": samples})
+        return ""
+
+    monkeypatch.setattr(
+        clock_runs.ranks, "started", lambda module, words, _, limit: run(module, words, limit)
+    )
+    runs = ClockRuns(TOY, tmp_path, steps=3, passes=1)
+    runs.carry_out(plans, run, lambda _: None)
+    assert [row["plan"] for row in runs.kept.having(links=TRIAL)] == [OURS, "SUMMA", "Megatron"]
+    assert runs.chosen(plans) == "Megatron" and runs.chosen(plans[3:]) is None
+    file, profile = tmp_path / "plan.json", tmp_path / "profile.json"
+    cluster().save(profile)
+    autoddl.optimize(mlp(), mesh="2", profile=str(profile)).save(file)
+    known = [Contestant(one.names, one.mesh, file, one.predicted_s) for one in plans]
+    found = clock_report.rows(TOY, "2x1", known, runs, "profile")
+    assert [row["ratio"] for row in found] == [1.0, 4.0, 1.0, 1.0]
+    assert [row["of_tried"] for row in found] == [0.25, 1.0, 0.25, 0.25]
 
 
 def test_ratios_are_of_the_passes_that_both_have(
@@ -147,6 +181,12 @@ def test_bars_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     bad = [*good, _row("b", "SUMMA", 1.2, 1.0, 1.1)]
     assert clock_report.report(pd.DataFrame(bad), tmp_path, {}) == cli.MISSED
     assert "missed: b: SUMMA is faster, 1.100 times (bar 1.03)" in capsys.readouterr().out
+    tried = [
+        {**row, "of_tried": of} for row, of in zip(good, (1.2, 3.0, 1.0, 0.9, 1, 1), strict=True)
+    ]
+    assert clock_report.report(pd.DataFrame(tried), tmp_path, {}) == cli.MISSED
+    said = "missed: a: OneFlow is faster than the plan that trials choose, 1.111 times (bar 1.03)"
+    assert said in capsys.readouterr().out
 
 
 def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
