@@ -6,10 +6,6 @@ equals what was ready first. Works 0 and 1 need the device for 3 s each, work 2 
 Where works on the device take 1.5 times as long beside that link, work 1 has done 2/1.5 of its 3 s when
 the link ends and runs until 6.67 s.
 
-A work may hold a resource from its begin to its end, whatever its parts run on. Two works of 1 s on the
-device, then 2 s on a link, which they hold, take 6 s one after the other; without, the second one would
-be on the device from 1 to 2 and on the link from 3 to 5 s.
-
 What each part waited for last, another one on its resource or one that its work needs, makes a critical
 path: here 0, then 1. Its parts follow one another without a pause and add up to the end of all.
 """
@@ -40,8 +36,7 @@ class Graph(NamedTuple):
     and the seconds on it. `later` has, from `first[n]` to `first[n + 1]`, the works that wait for it;
     `waits` how many each waits for. Of what has been ready at one time the first goes first. While
     a part runs on another resource r, those on `slowed` take 1 + `slow[r]` times as long, by the
-    largest of these. `holds` tells what each work holds: the one resource that it needs besides the
-    device, so that no two wait for each other. -1 is none.
+    largest of these; -1 is none.
     """
 
     begin: Ints
@@ -52,7 +47,6 @@ class Graph(NamedTuple):
     later: Ints
     slow: Floats
     slowed: int
-    holds: Ints
 
 
 def by_number(works: Sequence[ResourceParts]) -> tuple[list[str], Ragged, Floats]:
@@ -102,12 +96,11 @@ class Works:
     @classmethod
     def of(
         cls, names: Sequence[str], resources: Sequence[str], resource: Ragged, seconds: Floats,
-        first: Ints, then: Ints, slow: Mapping[str, float] | None = None, holds: Ints | None = None,
+        first: Ints, then: Ints, slow: Mapping[str, float] | None = None,
     ) -> Works:  # fmt: skip
         """Return works; that with the number `then[i]` waits for that with the number `first[i]`.
 
-        `slow` says how much longer parts on the device take beside those on other resources; `holds`
-        which resource each work holds, -1 for none.
+        `slow` says how much longer parts on the device take beside those on other resources.
         """
         later, waits = (
             Ragged.sorted(first, then, len(names)),
@@ -115,9 +108,9 @@ class Works:
         )
         factors = np.array([(slow or {}).get(name, 0.0) for name in resources], dtype=np.float64)
         slowed = list(resources).index(DEVICE) if factors.any() and DEVICE in resources else -1
-        holds = np.full(len(names), -1) if holds is None else holds
-        graph = Graph(*resource, seconds, waits, *later, slow=factors, slowed=slowed, holds=holds)
-        return cls(names, resources, graph)
+        return cls(
+            names, resources, Graph(*resource, seconds, waits, *later, slow=factors, slowed=slowed)
+        )
 
     def ranked(self, ranks: Floats) -> SimulatedRun:
         """Return what runs when, where of what is ready the work of the least rank goes first."""
@@ -150,8 +143,7 @@ class Works:
         parts = Ragged(begin, graph.resource[::-1].copy()), graph.seconds[::-1].copy()
         firsts, thens = count - 1 - graph.later, count - 1 - first
         slow = dict(zip(self.resources, graph.slow.tolist(), strict=True))
-        holds = graph.holds[::-1].copy()
-        return Works.of(self.names[::-1], self.resources, *parts, firsts, thens, slow, holds)
+        return Works.of(self.names[::-1], self.resources, *parts, firsts, thens, slow)
 
     def spans(self) -> list[ResourceSpan]:
         """Return all parts in the order in which they start."""
@@ -230,8 +222,7 @@ def critical_s(who: Ints, when: Floats, before: Ints, works: int) -> Floats:
 def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints, Floats]:
     """Return the fields of a SimulatedRun; on each resource what has the least rank goes first, then
     what was ready first. Seconds are those of a part that nothing slows; what is left of them is
-    stretched whenever the pace changes. A work waits in the queue of what it holds, then in that of its
-    first part.
+    stretched whenever the pace changes.
     """
     count, parts = len(graph.waits), len(graph.seconds)
     who, when = np.empty((parts, 2), np.int64), np.empty((parts, 2))
@@ -242,8 +233,6 @@ def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints
     # by resource a heap of (its rank, when it was ready, the work)
     queues = [[(0.0, 0.0, 0) for _ in range(0)] for _ in range(resources)]
     busy, until = np.full(resources, -1), np.full(resources + 1, np.inf)  # none runs on the last
-    # the work that holds each, and whether its next part is on that
-    holder, next_is_here = np.full(resources, -1), np.zeros(resources, np.bool_)
     moving, moved = np.empty(count, np.int64), 0
     done, now, pace = 0, 0.0, 1.0
     for work in range(count):
@@ -260,27 +249,17 @@ def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints
                     ended = resource
             if ended < 0:
                 break
-            work = busy[ended]
-            moving[moved] = work
+            moving[moved] = busy[ended]
             moved += 1
-            at[work] += 1
-            freed[work] = last[ended]
+            at[busy[ended]] += 1
+            freed[busy[ended]] = last[ended]
             busy[ended], until[ended] = -1, np.inf
-            held = graph.holds[work]
-            if held >= 0 and at[work] == graph.begin[work + 1]:
-                holder[held], last[held] = -1, last[ended]
         place = 0
         while place < moved:  # grows while it is walked
             work = moving[place]
             place += 1
             if at[work] < graph.begin[work + 1]:
-                resource = graph.resource[at[work]]
-                if at[work] == graph.begin[work] and graph.holds[work] >= 0:
-                    resource = graph.holds[work]
-                if holder[resource] == work:
-                    next_is_here[resource] = True
-                else:
-                    heappush(queues[resource], (ranks[work], now, work))
+                heappush(queues[graph.resource[at[work]]], (ranks[work], now, work))
                 continue
             ended_s[work] = now
             for k in range(graph.first[work], graph.first[work + 1]):
@@ -290,25 +269,9 @@ def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints
                     freed[graph.later[k]] = freed[work]
                     moved += 1
         moved = 0
-        for resource in range(resources):  # what is held is taken first
-            if busy[resource] < 0 and holder[resource] < 0 and len(queues[resource]):
-                _, ready, work = queues[resource][0]
-                if graph.holds[work] == resource:
-                    heappop(queues[resource])
-                    holder[resource] = work
-                    if ready < now:
-                        freed[work] = last[resource]
-                    if graph.resource[at[work]] == resource:
-                        next_is_here[resource] = True
-                    else:
-                        heappush(queues[graph.resource[at[work]]], (ranks[work], now, work))
         for resource in range(resources):
-            work, ready = -1, now
-            if busy[resource] < 0 and next_is_here[resource]:
-                work, next_is_here[resource] = holder[resource], False
-            elif busy[resource] < 0 and holder[resource] < 0 and len(queues[resource]):
+            if busy[resource] < 0 and len(queues[resource]):
                 _, ready, work = heappop(queues[resource])
-            if work >= 0:
                 before[done] = last[resource] if ready < now else freed[work]
                 last[resource] = done
                 busy[resource], until[resource] = work, now + graph.seconds[at[work]]

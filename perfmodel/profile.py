@@ -47,11 +47,10 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     `sharing` says by level, from 0 to 1, how much concurrent groups slow each other down on one link:
     g of them take 1 + sharing·(g − 1) times the β of one. 1 is one NIC for each node, 0 a link for each
     device. Without an entry it is 1 for outer levels and 0 for the innermost. `overlap` says by level,
-    from 0 to 1, which share of a boxing leaves the device free for ops (perfmodel.timeline); its link is
-    taken all the time. Without an entry it is assumed: 1, and 0 for the innermost level of CPU ranks,
-    who copy the bytes themselves. `interference` says by level how much longer ops take beside that
-    share (0.14: 14 %), 0 without an entry. `mode` says what was timed: "graph" (boxing in nn.Graph),
-    "eager" or "" where neither was.
+    from 0 to 1, which share of a boxing leaves the device free for ops (perfmodel.timeline). Without
+    an entry it is assumed: 1, and 0 for the innermost level of CPU ranks, who copy the bytes themselves.
+    `interference` says by level how much longer ops take beside that share (0.14: 14 %), 0 without an
+    entry. `mode` says what was timed: "graph" (boxing in nn.Graph), "eager" or "" where neither was.
     """
 
     name: str
@@ -225,21 +224,10 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return self.overlapped(level) / (1 + self.slowed(level))
 
     def parts(self, level: str | None, seconds: float) -> ResourceParts:
-        """Return on which resources a boxing over links of `level` runs, in turn, for how long.
-
-        It holds its link while it runs on the device, too (`taken`). None is a local one.
-        """
+        """Return on which resources a boxing over links of `level` runs for how long; None is local."""
         free = 0.0 if level is None else self.overlapped(level)
         parts = ((DEVICE, (1 - free) * seconds), (level or DEVICE, free * seconds))
         return tuple([part for part in parts if part[1] > 0])
-
-    def taken(self, level: str | None, seconds: float) -> ResourceParts:
-        """Return for how long a boxing keeps each resource from others; its link all the time.
-
-        Of 1 s with an overlap of 0.8 it takes the device for 0.2 s, and the link for 1 s.
-        """
-        parts = self.parts(level, seconds)
-        return parts if len(parts) < 2 else (parts[0], (parts[1][0], seconds))
 
     def collective_s(self, collective: str, way: Crossing, size_bytes: float) -> float:
         """Return the seconds of one collective of groups of a kind, all of them at work at once.

@@ -42,8 +42,7 @@ class RedistributionTable:
     """Costs and paths between all plain states of tensors of one shape.
 
     `cost[i, j]` is in seconds from `states[i]` to `states[j]`; `hop[i, j]` is the state after the
-    first step. Where seconds are weighted, `parts` has those of each resource and of SERIAL on the
-    same paths.
+    first step. Where seconds are weighted, `parts` has those of each resource on the same paths.
     """
 
     shape: tuple[int, ...]
@@ -88,7 +87,7 @@ class Redistributor:
 
     With `any_order` tables also have the states whose axes cut in another order than the mesh's. With
     `compute_stream` paths have no boxing that OneFlow would send through the host then. With `weights`
-    of resources (Profile.taken), and of seconds on whichever (SERIAL), tables have the weighted seconds,
+    of resources (Profile.parts), and of seconds on whichever (SERIAL), tables have the weighted seconds,
     and the paths that are cheapest under them.
     """
 
@@ -159,13 +158,12 @@ class Redistributor:
         seconds, weights = self.step_s(step, item_bytes), self.weights
         if weights is None or math.isinf(seconds):
             return seconds
-        return sum(weights[r] * s for r, s in self._taken(step, item_bytes))
+        parts = self._parts(step, item_bytes)
+        return weights[SERIAL] * seconds + sum(weights[r] * s for r, s in parts)
 
-    def _taken(self, step: Boxing, item_bytes: int) -> ResourceParts:
-        """Return for how long a boxing takes each resource, and how long it lasts."""
+    def _parts(self, step: Boxing, item_bytes: int) -> ResourceParts:
         level = self.mesh.axes[step.axes[0]].level if step.axes else None
-        seconds = self.step_s(step, item_bytes)
-        return (SERIAL, seconds), *self.profile.taken(level, seconds)
+        return self.profile.parts(level, self.step_s(step, item_bytes))
 
     def link(self, step: Boxing) -> Link | None:
         """Return the link that prices a boxing; None for a local one and where there is no price.
@@ -202,7 +200,7 @@ class Redistributor:
         if self.weights is None:
             return RedistributionTable(shape, states, cost, hop)
         single: dict[str, Floats] = {}  # by resource, of boxings from one state to another
-        taken = {look: self._taken(Boxing(*look), item_bytes) for look in prices}
+        taken = {look: self._parts(Boxing(*look), item_bytes) for look in prices}
         for source, goal, look in zip(before, after, looks, strict=True):
             for resource, seconds in taken[look]:
                 single.setdefault(resource, np.zeros((count, count)))[source, goal] = seconds

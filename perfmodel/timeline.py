@@ -3,9 +3,8 @@
 All devices do the same at the same time, so one stands for all. It runs its ops one after another, in
 the order that the layout says, if it does (list_schedule.py finds one), else in that in which their
 inputs arrive, as OneFlow's actors do; boxings that cross a level of the cluster go one after another
-over its links, each of which is taken while the device copies, too: no link sends more than its rate.
-An op and a boxing, or boxings of two levels, run at once; beside a boxing an op takes longer where
-Profile.interference says so.
+over its links. An op and a boxing, or boxings of two levels, run at once;
+beside a boxing an op takes longer where Profile.interference says so.
 
 Ops a and b of 3 s each, and a boxing of 2 s over links between a and op c of 1 s: c starts when b ends,
 after 6 s, since the boxing is over after 5 s; the step takes 7 s where the sum is 9 s.
@@ -25,7 +24,7 @@ from autoddl.perfmodel.event_simulation import Floats, Ints, Works, by_number, e
 from autoddl.perfmodel.list_schedule import ordered
 from autoddl.perfmodel.oneflow.task_graph import Flags
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.resources import DEVICE
+from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.step_cost import Price, StepPrices, Totals
 from autoddl.ragged import Ragged
 from autoddl.sbp.layout import NONE, Layout
@@ -90,11 +89,7 @@ class StepTimeline:
         begin = np.append(0, moves.lengths.cumsum())
         self.boxing = Ragged(begin, cost.boxings.which).take(order)
         self.compute_s = np.array([p.seconds for p in cost.ops.prices])[cost.ops.which]
-        levels = [self._level(price) for price in cost.boxings.prices]
-        seconds = [price.seconds for price in cost.boxings.prices]
-        # Of each boxing what it does in turn, and for how long it takes each resource.
-        self.parts = [self.profile.parts(*each) for each in zip(levels, seconds, strict=True)]
-        self.taken = [self.profile.taken(*each) for each in zip(levels, seconds, strict=True)]
+        self.parts = [self._parts_of(price) for price in cost.boxings.prices]
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -102,21 +97,22 @@ class StepTimeline:
         totals = self.cost.totals
         return Prediction(totals, self.works.end_s if self.overlaps else totals.step_s)
 
-    def _level(self, price: Price) -> str | None:
-        """Return the level whose links a boxing takes, if any."""
+    def _parts_of(self, price: Price) -> ResourceParts:
+        """Return on which resources a boxing runs for how long."""
         axes = price.boxing.axes if price.boxing is not None and self.overlaps else ()
-        return self.mesh.axes[axes[0]].level if axes else None
+        level = self.mesh.axes[axes[0]].level if axes else None
+        return self.profile.parts(level, price.seconds)
 
     def busy_s(self, ops: Flags, makers: Flags) -> dict[str, float]:
-        """Return for how long some ops, and the boxings behind some, take each resource.
+        """Return for how long some ops, and the boxings behind some, keep each resource busy.
 
         The last of the makers stands for none.
         """
         found = {DEVICE: float(self.compute_s[ops].sum())}
         mine = self.boxing.items[makers[self.maker[self.boxing.row]]]
-        count = np.bincount(mine, minlength=len(self.taken)).tolist()
-        for taken, times in zip(self.taken, count, strict=True):
-            for resource, seconds in taken:
+        count = np.bincount(mine, minlength=len(self.parts)).tolist()
+        for parts, times in zip(self.parts, count, strict=True):
+            for resource, seconds in parts:
                 found[resource] = found.get(resource, 0.0) + seconds * times
         return found
 
@@ -187,21 +183,7 @@ class StepTimeline:
         names = [op.name for op in self.program.ops]
         names += [tensors[move] for move in self.boxing.row.tolist()]
         names = [names[work] for work in order.tolist()]
-        resources, resource, seconds = self._parts(order)
-        # Of two parts the first is the device's, the second takes its link meanwhile.
-        holds = np.full(len(order), -1)
-        two = np.flatnonzero(np.diff(resource.start) > 1)
-        holds[two] = resource.items[resource.start[two] + 1]
-        return Works.of(
-            names,
-            resources,
-            resource,
-            seconds,
-            first,
-            then,
-            slow=self.profile.interference,
-            holds=holds,
-        )
+        return Works.of(names, *self._parts(order), first, then, slow=self.profile.interference)
 
     @cached_property
     def _order(self) -> Ints:
@@ -253,9 +235,9 @@ class StepTimeline:
             begins, self.boxing.items, ended[self.maker].repeat(np.diff(self.boxing.start))
         )
         busy, first = {DEVICE: sum(self.compute_s.tolist())}, {DEVICE: 0.0}
-        count = np.bincount(self.boxing.items, minlength=len(self.taken)).tolist()
-        for taken, times, begin_s in zip(self.taken, count, begins.tolist(), strict=True):
-            for resource, seconds in taken:
+        count = np.bincount(self.boxing.items, minlength=len(self.parts)).tolist()
+        for parts, times, begin_s in zip(self.parts, count, begins.tolist(), strict=True):
+            for resource, seconds in parts:
                 busy[resource] = busy.get(resource, 0.0) + seconds * times
                 first[resource] = min(first.get(resource, math.inf), begin_s)
         least_s = max([first[r] + seconds for r, seconds in busy.items()])

@@ -65,9 +65,9 @@ class StepBounds:
         span = _span(path.is_made_late[timeline.maker], early)[timeline.boxing.row]
         seconds = {resource: np.zeros(len(SPANS)) for resource in self.resources}
         seconds[DEVICE] += _sums(path.spans[:-1], timeline.compute_s)
-        for number, taken in enumerate(timeline.taken):
+        for number, parts in enumerate(timeline.parts):
             times = np.bincount(span[timeline.boxing.items == number], minlength=len(SPANS))
-            for resource, each_s in taken:
+            for resource, each_s in parts:
                 seconds[resource] += times * each_s
         return self.flat(seconds, path.paths_s(timeline))
 
@@ -170,12 +170,12 @@ class Mixture:
         span = _span(self._late[paid.factor], early)
         weights = self._price[span] + np.where(on_path[:, None], self._path_price[paid.factor], 0.0)
         tables, number = self._at(whole.factors.table[paid.factor], weights)
-        parts = {resource: np.zeros(len(paid.factor)) for resource in (*bounds.resources, SERIAL)}
+        parts = {resource: np.zeros(len(paid.factor)) for resource in bounds.resources}
         for which_one, its in enumerate(tables):
             mine = np.flatnonzero(number == which_one)
             for resource, seconds in its.parts.items():
                 parts[resource][mine] = seconds[paid.made[mine], paid.wanted[mine]]
-        all_s = parts.pop(SERIAL)
+        all_s = np.sum(list(parts.values()), axis=0)
         paths_s = _sums(path.places, compute_s)
         paths_s += _sums(self._place[paid.factor[on_path]], all_s[on_path])
         busy = {resource: _sums(span, seconds) for resource, seconds in parts.items()}

@@ -33,15 +33,6 @@ def test_boxings_of_one_level_queue_and_those_of_two_do_not() -> None:
     assert end(SimulatedWork("x", (("node", 2.0),)), SimulatedWork("y", (("gpu", 3.0),))) == 3
 
 
-def test_what_a_work_holds_no_other_has_until_it_ends() -> None:
-    parts = (DEVICE, 1.0), ("node", 2.0)
-    assert end(SimulatedWork("x", parts), SimulatedWork("y", parts)) == 1 + 2 + 2
-    both = [SimulatedWork(name, parts, holds="node") for name in "xy"]
-    assert end(*both) == works_of(both).mirrored().end_s == 1 + 2 + 1 + 2
-    # The device is free while the link is held: an op runs beside the link's part.
-    assert end(*both, SimulatedWork("a", ((DEVICE, 4.0),))) == 1 + 4 + 1 + 2
-
-
 def test_what_is_ready_first_goes_first() -> None:
     early = SimulatedWork("early", ((DEVICE, 2.0),), next=[2])
     late = SimulatedWork("late", (("node", 1.0),), next=[3])
@@ -65,10 +56,7 @@ def graphs(draw: st.DrawFn) -> list[SimulatedWork]:
                 st.tuples(st.sampled_from([DEVICE, "node", "gpu"]), st.integers(1, 9)), max_size=2
             )
         )
-        links = {resource for resource, _ in parts} - {DEVICE}
-        held = draw(st.sampled_from(["", *links])) if len(links) == 1 else ""
-        mine = tuple((resource, float(s)) for resource, s in parts)
-        found.append(SimulatedWork(str(index), mine, len(before), holds=held))
+        found.append(SimulatedWork(str(index), tuple((r, float(s)) for r, s in parts), len(before)))
         for earlier in before:
             found[earlier].next.append(index)
     return found
@@ -80,11 +68,6 @@ def test_any_graph(found: list[SimulatedWork]) -> None:
     total = {str(i): sum(s for _, s in w.parts) for i, w in enumerate(found)}
     assert sum(s.end_s - s.start_s for s in spans) == sum(total.values())
     loads = {r: [s for s in spans if s.resource == r] for r in {s.resource for s in spans}}
-    for work in found:  # of what it holds nobody else has anything from its begin to its end
-        mine = [s for s in spans if s.name == work.name]
-        for span in loads[work.holds] if work.holds else ():
-            begin_s, end_s = min(s.start_s for s in mine), max(s.end_s for s in mine)
-            assert span in mine or span.end_s <= begin_s or end_s <= span.start_s
     for mine in loads.values():  # one at a time
         ordered = sorted(mine, key=lambda s: s.start_s)
         assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered))
@@ -182,14 +165,10 @@ def test_any_graph_runs_as_a_plain_loop_has_it(found: list[SimulatedWork]) -> No
 
 
 def plainly(found: list[SimulatedWork]) -> list[tuple[str, str, float, float]]:
-    """Let every resource that is free take what has been ready longest, of equal ones the first.
-
-    What a work holds it takes before its first part, for which it is ready then.
-    """
+    """Let every resource that is free take what has been ready longest, of equal ones the first."""
     waits, parts = [work.waits for work in found], [list(work.parts) for work in found]
     ready = {n: 0.0 for n, count in enumerate(waits) if count == 0}
     running: dict[str, tuple[float, int]] = {}
-    holder: dict[str, int] = {}
     spans, now = [], 0.0
     while ready or running:
         for number in [n for n in ready if not parts[n]]:
@@ -200,19 +179,9 @@ def plainly(found: list[SimulatedWork]) -> list[tuple[str, str, float, float]]:
                     ready[later] = now
         if any(not parts[n] for n in ready):
             continue
-        taken = {*running, *holder}
-        for _, number in sorted((since, n) for n, since in ready.items()):
-            held, whole = found[number].holds, len(parts[number]) == len(found[number].parts)
-            wanted = held if held and whole else parts[number][0][0]
-            if wanted == held and held not in taken:
-                holder[held], ready[number] = number, now
-            taken.add(wanted)
         for _, number in sorted((since, n) for n, since in ready.items()):
             resource, seconds = parts[number][0]
-            held, whole = found[number].holds, len(parts[number]) == len(found[number].parts)
-            if held and whole and holder.get(held) != number:
-                continue
-            if resource not in running and holder.get(resource, number) == number:
+            if resource not in running:
                 del ready[number]
                 running[resource] = now + seconds, number
                 spans.append((found[number].name, resource, now, now + seconds))
@@ -221,6 +190,4 @@ def plainly(found: list[SimulatedWork]) -> list[tuple[str, str, float, float]]:
             if end_s == now:
                 del running[resource], parts[number][0]
                 ready[number] = now
-                if found[number].holds and not parts[number]:
-                    del holder[found[number].holds]
     return spans

@@ -13,19 +13,16 @@ from autoddl.perfmodel.resources import ResourceParts
 
 @dataclass(slots=True)
 class SimulatedWork:
-    """One work: its parts in turn, how many works it waits for, what waits for it, what it holds."""
+    """One work: its parts in turn, how many works it waits for, and what waits for it."""
 
     name: str
     parts: ResourceParts
     waits: int = 0
     next: list[int] = field(default_factory=list)
-    holds: str = ""
 
 
 def works_of(found: Sequence[SimulatedWork], slow: Mapping[str, float] | None = None) -> Works:
     pairs = [(number, later) for number, work in enumerate(found) for later in work.next]
     first, then = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    resources, *parts = by_number([work.parts for work in found])
-    holds = [resources.index(work.holds) if work.holds else -1 for work in found]
-    names = [work.name for work in found]
-    return Works.of(names, resources, *parts, first, then, slow, np.array(holds))
+    parts = by_number([work.parts for work in found])
+    return Works.of([work.name for work in found], *parts, first, then, slow)

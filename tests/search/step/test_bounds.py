@@ -58,8 +58,7 @@ def weights_of(bounds: StepBounds, rng: np.random.Generator) -> dict[Kind, float
 
 
 def problem(name: str, mesh: str) -> CostNetwork:
-    profile = cluster(overlap={"node": 0.75})  # of a boxing the device does a part, too
-    return build(PROGRAMS[name], Mesh.parse(mesh), profile)
+    return build(PROGRAMS[name], Mesh.parse(mesh), cluster())
 
 
 @pytest.mark.parametrize("mesh", MESHES)
