@@ -28,7 +28,7 @@ from experiments.lib.programs import captured
 SIZES = ("--minbytes", "1K", "--maxbytes", "4M")  # of messages: those of the models
 SHAPED = ("2x2-500mbit", "4x1-200mbit", "2x4-200mbit")
 COLUMNS: frames.Formats = {
-    "bed": "{}", "plans": "{}", "spearman": "{:.3f}", "mean_error": "{:.1%}",
+    "bed": "{}", "plans": "{}", "spearman": "{:.3f}", "mean_error": "{:.1%}", "scaled_error": "{:.1%}",
     "communication_error": "{:.1%}", "worst_error": "{:.0%}", "bias": "{:+.1%}", "covered": "{:.0%}",
     "regret": "{:.1%}",
 }  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from experiments.lib import figures
@@ -30,14 +31,20 @@ def of_steps(frame: pd.DataFrame) -> Row:
     """Return how well the steps of these plans are predicted; the best plan is chosen within each model.
 
     `regret` is how much slower the plan predicted best ran than the best one, the worst model's.
+    `scaled_error` is the mean error if predictions of each model are scaled to the same geometric mean
+    as what was measured: a machine that was slower in the calibration has no part in it.
     """
-    error = frame.predicted_s / frame.measured_s - 1
+    ratio = frame.predicted_s / frame.measured_s
+    logarithms = pd.Series(np.log(ratio), index=ratio.index)
+    scale = np.exp(logarithms.groupby(frame.model).transform("mean"))
+    error = ratio - 1
     mine = frame.reset_index(drop=True)  # a plan each
     chosen = mine.loc[mine.groupby("model").predicted_s.idxmin()].set_index("model").measured_s
     return {
         "plans": len(frame),
         "spearman": frame.predicted_s.corr(frame.measured_s, method="spearman"),
         "mean_error": error.abs().mean(),
+        "scaled_error": (ratio / scale - 1).abs().mean(),
         "worst_error": error.abs().max(),
         "bias": error.median(),
         "regret": (chosen / mine.groupby("model").measured_s.min()).max() - 1,

@@ -52,7 +52,8 @@ def _clock(data: Data) -> list[tuple[str, pd.DataFrame, frames.Formats]]:
     frame = pd.DataFrame(data["rows"])
     scored = data["scores"]
     said = (
-        f"Predicted steps are {scored['mean_error']:.1%} off on average, rank correlation "
+        f"Predicted steps are {scored['mean_error']:.1%} off on average "
+        f"({scored['scaled_error']:.1%} if one number scales all of a workload), rank correlation "
         f"{scored['spearman']:.3f}, over {scored['plans']} plans."
         if scored else "Nothing was measured: " + "; ".join(data["not_measured"].values())
     )  # fmt: skip

@@ -44,6 +44,15 @@ def test_scores() -> None:
     assert found["spearman"] == pytest.approx(spearmanr([1, 2.2, 0.9, 3], [1, 2, 1.05, 4])[0])
 
 
+def test_a_machine_that_is_slower_for_all_plans_of_a_model_scales_them() -> None:
+    slow = [row("a", 1.0, 3.0), row("b", 2.0, 6.0), row("c", 1.0, 1.5, "n")]
+    found = scores.score(pd.DataFrame(slow))
+    assert found["mean_error"] == pytest.approx((2 / 3 + 2 / 3 + 1 / 3) / 3)
+    assert found["scaled_error"] == pytest.approx(0.0)
+    unlike = [row("a", 1.0, 2.0), row("b", 2.0, 1.0)]  # half and twice as long, 1 in geometric mean
+    assert scores.score(pd.DataFrame(unlike))["scaled_error"] == pytest.approx((0.5 + 1.0) / 2)
+
+
 def test_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     scores.draw(pd.DataFrame([row("a", 1.0, 1.0), row("b", 2.0, 2.5, "n")]), tmp_path / "f")
