@@ -6,4 +6,4 @@ DEVICE = "device"  # the others are levels of the cluster
 SERIAL = "serial"  # in place of a resource: seconds wherever they are spent
 
 ResourceParts = tuple[tuple[str, float], ...]
-"""Resources, and the seconds on each: what a work consists of, in turn, unless it is said otherwise."""
+"""What a work consists of, in turn: a resource, and the seconds on it."""

@@ -3,8 +3,8 @@
 All devices do the same at the same time, so one stands for all. It runs its ops one after another, in
 the order that the layout says, if it does (list_schedule.py finds one), else in that in which their
 inputs arrive, as OneFlow's actors do; boxings that cross a level of the cluster go one after another
-over its links. An op and a boxing, or boxings of two levels, run at once;
-beside a boxing an op takes longer where Profile.interference says so.
+over its links. An op and a boxing, or boxings of two levels, run at once; beside a boxing an op takes
+longer where Profile.interference says so.
 
 Ops a and b of 3 s each, and a boxing of 2 s over links between a and op c of 1 s: c starts when b ends,
 after 6 s, since the boxing is over after 5 s; the step takes 7 s where the sum is 9 s.
