@@ -27,7 +27,7 @@ from autoddl.search.baselines import assignments
 from autoddl.search.network import builder
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
-from experiments.bench.frozen.suite import MESHES, ROOMY
+from experiments.bench.frozen.suite import MESHES, PROFILE, ROOMY
 from experiments.bench.frozen.suite import ZOO as FROZEN
 from experiments.lib import cli, frames
 from experiments.lib.frames import RowStore
@@ -45,7 +45,12 @@ COLUMNS = {
 @click.command(help=__doc__)
 @cli.listed("--models", SIZES)
 @click.option("--meshes", default=",".join(MESHES), show_default=True)
-@click.option("--profile", default="a100-2x16", show_default=True, help="file or bundled name")
+@click.option(
+    "--profile",
+    default=PROFILE,
+    show_default=False,
+    help="file or bundled name; by default the A100 of experiments.bench.frozen",
+)
 @click.option("--budget", default=20.0, show_default=True, help="seconds for each search")
 @cli.folder("out/zoo")
 def command(models: Sequence[str], meshes: str, profile: str, budget: float, folder: Path) -> int:

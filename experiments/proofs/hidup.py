@@ -26,6 +26,7 @@ from autoddl.sbp.program import Program
 from autoddl.search.hidup.chain import Chain, Unit
 from autoddl.search.hidup.duplex_time import as_printed_s, closed_form_s, reached
 from autoddl.search.hidup.pareto import BOUNDED, CHI, PHI, search
+from experiments.bench.frozen.suite import PROFILE
 from experiments.lib import cli
 from experiments.lib.programs import captured
 
@@ -43,7 +44,12 @@ Seconds = Sequence[float]
 @click.option("--searched", default=200, show_default=True, help="chains of units")
 @click.option("--layers", default="2,4,8", show_default=True, help="of GPTs; none if empty")
 @click.option("--meshes", default="2,4,8", show_default=True, help="of one axis")
-@click.option("--profile", default="a100-2x16", show_default=True, help="file or bundled name")
+@click.option(
+    "--profile",
+    default=PROFILE,
+    show_default=False,
+    help="file or bundled name; by default the A100 of experiments.bench.frozen",
+)
 @cli.folder("out/hidup")
 def command(
     chains: int, searched: int, layers: str, meshes: str, profile: str, folder: Path

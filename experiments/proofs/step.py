@@ -30,6 +30,7 @@ from autoddl.search.solvers.random_sampling import random_assignment
 from autoddl.search.step.bound_network import Kind, Mixture, StepBounds
 from autoddl.search.step.dependency_path import EARLY, EITHER, LATE, DependencyPath
 from autoddl.search.step.overlap import StepSearch
+from experiments.bench.frozen.suite import PROFILE
 from experiments.lib import cli
 from experiments.lib.programs import captured
 
@@ -44,7 +45,12 @@ ENOUGH = 0.95
 @cli.listed("--models", MODELS)
 @click.option("--random", "samples", default=10_000, show_default=True, help="assignments in all")
 @click.option("--tiny", default=100, show_default=True, help="problems of which all are simulated")
-@click.option("--profile", default="a100-2x16", show_default=True, help="file or bundled name")
+@click.option(
+    "--profile",
+    default=PROFILE,
+    show_default=False,
+    help="file or bundled name; by default the A100 of experiments.bench.frozen",
+)
 @click.option("--excess", default=1.0, show_default=True,
               help="what the weights of a mixture add up to; above 1 the proof has to fail")  # fmt: skip
 @cli.folder("out/step")

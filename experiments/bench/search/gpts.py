@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from experiments.bench.frozen.suite import GPT3, MEDIUM
+from experiments.bench.frozen.suite import FAST_PROFILE, GPT3, MEDIUM
 
-PROFILE, MEMORY = "h100", "80GB"  # for each device
+PROFILE, MEMORY = FAST_PROFILE, "80GB"  # for each device
 LAYERS, DEVICES = "layers", "devices"
 GROWTH = {LAYERS: 1.5, DEVICES: 2.0}
 """By what factor the seconds of a group may grow from its first case to its slowest one."""
