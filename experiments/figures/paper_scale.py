@@ -39,12 +39,13 @@ from autoddl.search.solvers.named import SOLVERS
 from autoddl.search.step.overlap import StepSearch
 from experiments.lib import cli, figures, frames
 from experiments.lib.frames import Row, RowStore
-from experiments.lib.programs import captured
+from experiments.lib.programs import captured, captured_for_cuda
 
 OURS = "ours"
 EXPERTS = ("data parallel", "Megatron", "SUMMA")  # the paper's
 AXES = 2  # of a mesh, at most: Megatron's and SUMMA's are no more
 KNOWN = 32  # assignments whose timelines are kept
+MIXED = "float16"  # on A100, for their tensor cores
 SEARCH_S = 20.0  # for each mesh and number of micro-batches
 _P100, _A100 = ("p100-aries", "16GiB"), ("a100-2x16", "40GiB")
 _VGG = {"image": 224, "classes": 1000, "channel_scale": 1.0, "dense": 4096}
@@ -56,7 +57,8 @@ class PaperRun:
     """A model on a cluster in the paper, and what AutoDDL saved there beside the second best.
 
     `saved` and `saved_communication` are shares of the step, and of its communication; `micro_batches`
-    are the numbers tried: the paper takes the largest micro-batches that fit.
+    are the numbers tried: the paper takes the largest micro-batches that fit. Without a `precision` it
+    trains in float32.
     """
 
     figure: str
@@ -70,6 +72,7 @@ class PaperRun:
     saved: float
     saved_communication: float
     micro_batches: Sequence[int] = (1,)
+    precision: str = ""
 
     @property
     def cluster(self) -> Cluster:
@@ -79,10 +82,11 @@ class PaperRun:
 
 
 def _vgg(nodes: int, devices: int, batch: int, saved: float, sent: float) -> PaperRun:
-    figure, (profile, memory) = ("fig10", _A100) if devices > 1 else ("fig09", _P100)
-    sizes = {**_VGG, "batch": batch}
+    cloud = devices > 1
     return PaperRun(
-        figure, "VGG13", "vgg13", nodes, devices, profile, memory, sizes, saved, sent
+        "fig10" if cloud else "fig09", "VGG13", "vgg13", nodes, devices,
+        *(_A100 if cloud else _P100), {**_VGG, "batch": batch}, saved, sent,
+        precision=MIXED if cloud else "",
     )  # fmt: skip
 
 
@@ -100,7 +104,7 @@ def _cloud(layers: int, width: int, heads: int, saved: float, sent: float) -> Pa
     }  # fmt: skip
     return PaperRun(
         "fig10", f"Transformer {layers} x {width}", "gpt", 2, 16, *_A100, sizes,
-        saved, sent, (8, 32, 128, 256, 512, 1024),
+        saved, sent, (8, 32, 128, 256, 512, 1024), MIXED,
     )  # fmt: skip
 
 
@@ -155,14 +159,13 @@ def command(figures: Sequence[str], models: str, most: int, folder: Path) -> Non
 
 def rows(run: PaperRun, kept: RowStore, folder: Path) -> Iterator[Row]:
     """Yield the rows of all methods, meshes and numbers of micro-batches; missing ones are computed."""
-    program = captured(folder / "programs" / f"{run.model}-{run.cluster}-{run.sizes['batch']}"
-                       f"-{run.sizes.get('layers', 0)}.json", run.model, "toy", **run.sizes)  # fmt: skip
+    program = _program(run, folder / "programs")
     for count in run.micro_batches:
         micro = None
         for mesh in run.cluster.meshes(AXES):
             key = {
                 "figure": run.figure, "model": run.name, "cluster": str(run.cluster),
-                "mesh": mesh.describe(), "micro_batches": count,
+                "mesh": mesh.describe(), "micro_batches": count, "precision": run.precision,
             }  # fmt: skip
             if not kept.having(**key):
                 if micro is None:
@@ -174,6 +177,14 @@ def rows(run: PaperRun, kept: RowStore, folder: Path) -> Iterator[Row]:
                 {**row, "printed": run.saved, "printed_communication": run.saved_communication}
                 for row in kept.having(**key)
             )
+
+
+def _program(run: PaperRun, folder: Path) -> Program:
+    name = f"{run.model}-{run.cluster}-{run.sizes['batch']}-{run.sizes.get('layers', 0)}"
+    if not run.precision:
+        return captured(folder / f"{name}.json", run.model, "toy", **run.sizes)
+    file = folder / f"{name}-{run.precision}.json"
+    return captured_for_cuda(file, run.model, "toy", run.precision, **run.sizes)
 
 
 def _rows(run: PaperRun, micro: Program, mesh: Mesh, count: int) -> Iterator[Row]:

@@ -33,6 +33,9 @@ _ALIKE = 4.0  # sizes within this factor do not tell overhead from rate
 _TELLING_BYTES = 1 << 16  # op types with larger operands tell a rate of their own
 _TELLING_S = 1e-4  # ops that take longer tell a rate
 _LEAST_S = 2e-5  # shorter times (below 0 by noise, even) weigh as much as this
+# Flops per byte within this factor do not tell flops from bytes: what bounds an op at the peak's rates
+# does. A ResNet's convolutions, of which one size was timed, were priced by their bytes.
+_ONE_INTENSITY = 2.0
 _BOUND = 1.02  # times the measured rate: of what never bounds a kernel
 _ROUNDS = 20
 
@@ -160,7 +163,8 @@ def _rated(kernel: Kernel, ops: Sequence[Timed]) -> Kernel:
 def fit_kernel(ops: Sequence[Timed], peak: Kernel) -> Kernel:
     """Return the kernel that comes closest to `ops`; what does not bound them is from `peak`.
 
-    Ops of about one size do not tell overhead from rate: they have the overhead of tiny ops.
+    Ops of about one intensity do not tell whether flops or bytes bound them: what would at the peak's
+    rates does. Ops of about one size do not tell overhead from rate: they have the overhead of tiny ops.
     `mean_error` is the mean of |predicted − measured| / measured, weighted by the measured time.
     """
     by_dtype = {dtype: [op for op in ops if op.dtype == dtype] for dtype in {o.dtype for o in ops}}
@@ -172,9 +176,15 @@ def fit_kernel(ops: Sequence[Timed], peak: Kernel) -> Kernel:
     given_s = max(0.0, least_s) if alike else 0.0
     seconds = np.array([op.seconds for op in main]) - given_s
     scale_s = np.maximum(seconds, _LEAST_S)
+    nothing, everything = np.zeros(len(main), bool), np.ones(len(main), bool)
+    intensity = flops / moved
+    if intensity.max() < _ONE_INTENSITY * intensity.min():
+        balance = max(peak.flops_per_s.values()) / peak.bytes_per_s
+        bounds = [everything if float(np.median(intensity)) > balance else nothing]
+    else:
+        bounds = [nothing, everything, flops > 8 * moved]
     candidates = [
-        _alternate((flops, moved, seconds, scale_s), bound, overhead=not alike)
-        for bound in (np.zeros(len(main), bool), np.ones(len(main), bool), flops > 8 * moved)
+        _alternate((flops, moved, seconds, scale_s), bound, overhead=not alike) for bound in bounds
     ]
     overhead_s, per_flop, per_byte = min(
         candidates, key=lambda x: _cost(_model(x, flops, moved), seconds, scale_s)

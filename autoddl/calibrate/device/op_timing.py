@@ -58,7 +58,7 @@ SOURCES = (
     # batch, channels, height and width of the image
     OpSource("images", (4, 8, 16), "sgd"),
     OpSource("images", (8, 16, 32), "sgd", quick=True),
-    OpSource("images", (16, 64, 8), "sgd"),
+    OpSource("images", (16, 64, 8), "sgd", quick=True),
     OpSource("images", (32, 32, 32), "sgd"),
     # batch, width; the last has few rows and weights that no cache holds, as micro-batches do
     OpSource("rows", (64, 128), "adam"),

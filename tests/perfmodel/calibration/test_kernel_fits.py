@@ -42,7 +42,9 @@ def test_planted_kernels_are_found() -> None:
     for op_type, (_, overhead_s, rate, bandwidth, flops) in PLANTED.items():
         kernel = device.kernels[op_type]
         assert kernel.overhead_s == pytest.approx(overhead_s, rel=0.25)
-        if flops(1e6) / rate > 12e6 / bandwidth:
+        if op_type == "gelu":  # all of one intensity: its seconds tell no rate
+            assert kernel.op_s("float32", 20e6, 12e6) == pytest.approx(20e6 / rate, rel=0.05)
+        elif flops(1e6) / rate > 12e6 / bandwidth:
             assert kernel.flops_per_s["float32"] == pytest.approx(rate, rel=0.05)
         else:
             assert kernel.bytes_per_s == pytest.approx(bandwidth, rel=0.05)
@@ -120,3 +122,20 @@ def test_one_size_gives_a_rate_and_the_overhead_of_tiny_ops() -> None:
     kernel = device_of([*planted(), *tiny, *single], name="d", memory_bytes=1 << 30).kernels["tanh"]
     assert kernel.overhead_s == pytest.approx(3e-5)
     assert kernel.bytes_per_s == pytest.approx(1e9)
+
+
+@pytest.mark.parametrize("sizes", [(1.0,), (1.0, 1.3), (1.0, 10.0)])
+def test_flops_bound_ops_of_one_intensity(sizes: tuple[float, ...]) -> None:
+    """Of convolutions of 100 flop per byte one of as many bytes and twice the flops takes twice that."""
+    timed = [Timed("conv2d", "conv", "float32", n * 1e8, n * 1e6, n * 0.05) for n in sizes]
+    device = device_of([*planted(), *timed], name="d", memory_bytes=1 << 30)
+    for flops, moved, expected_s in ((2e8, 1e6, 0.1), (1e8, 5e5, 0.05)):
+        work = OpWork("conv2d", "conv", "float32", flops, moved)
+        assert device_s(device, work) == pytest.approx(expected_s, rel=0.01)
+
+
+def test_bytes_bound_ops_of_one_intensity() -> None:
+    timed = [Timed("add_n", "other", "float32", n * 1e4, n * 1e6, n * 0.05) for n in (1.0, 10.0)]
+    device = device_of([*planted(), *timed], name="d", memory_bytes=1 << 30)
+    work = OpWork("add_n", "other", "float32", 1e4, 2e6)
+    assert device_s(device, work) == pytest.approx(0.1, rel=0.01)
