@@ -56,7 +56,7 @@ SOURCES = (
     OpSource("mixed", (4, 64, 128, 4, 512), "adam", quick=True),
     OpSource("mixed", (8, 128, 256, 4, 512), "adam"),
     # batch, channels, height and width of the image
-    OpSource("images", (4, 8, 16), "sgd"),
+    OpSource("images", (4, 8, 16), "sgd", quick=True),
     OpSource("images", (8, 16, 32), "sgd", quick=True),
     OpSource("images", (16, 64, 8), "sgd", quick=True),
     OpSource("images", (32, 32, 32), "sgd"),
