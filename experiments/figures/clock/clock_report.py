@@ -3,7 +3,8 @@
 A step is parted into what it takes on links that are not shaped, and how long it waits for the slow ones
 beyond that; both are measured. Ratios are to ours as planned, and, `of_tried`, to the fastest in trials
 of the plans with the shortest predicted steps. Where data parallelism is predicted to communicate for
-30 % of its step or more a workload counts as bound by bandwidth.
+30 % of its step or more a workload counts as bound by bandwidth. Plans that train something else, by
+their losses, are not compared.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ NEAR_BOUND = 1.1  # of an expert's plan to the proven bound: little can be gaine
 OF_BEST, OVER_EXPERT, OVER_DATA, OVER_PEER = 1.03, 1.3, 1.8, 1.3
 SPEARMAN, MEAN_ERROR = 0.98, 0.10
 PARITY = 1e-4  # of losses to those of one device, relative
+# From which on a plan trains something else and is not compared. OneFlow's auto-parallel gives each rank
+# batch statistics of its own: ResNet's losses are off by 26 %. Those of other plans are by 0.5 % there,
+# in the third step, in which rounding has grown so far.
+OTHER_TRAINING = 0.02
 COLUMNS: frames.Formats = {
     "workload": "{}", "plan": "{}", "mesh": "{}", "predicted_s": "{:.3f}", "measured_s": "{:.3f}",
     "error": "{:+.0%}", "ratio": "{:.2f}", "interval": "{}", "of_tried": "{:.2f}", "plain_s": "{:.3f}",
@@ -60,10 +65,11 @@ def rows(
         row |= runs.of(each.key)
         if passes:
             row |= {"measured_s": median_s(passes), "samples_s": passes}
-        if by_pass.keys() & ours.keys():
+        other = (row["loss_error"] or 0.0) > OTHER_TRAINING
+        if by_pass.keys() & ours.keys() and not other:
             value, low, high = _of_pairs(by_pass, ours)
             row |= {"ratio": value, "low": low, "high": high}
-        if by_pass.keys() & of_chosen.keys():
+        if by_pass.keys() & of_chosen.keys() and not other:
             row |= {"of_tried": _of_pairs(by_pass, of_chosen).value}
         if passes and plain:
             row |= {"plain_s": median_s(plain), "waiting_s": median_s(passes) - median_s(plain)}
@@ -179,6 +185,7 @@ def _missed(frame: pd.DataFrame, said: pd.DataFrame, scored: Row) -> list[str]:
     off = frame[frame.loss_error > PARITY]
     found += [
         f"{workload}: losses of {plan} are off by {error:.1e}"
+        + ", so it is not compared" * (error > OTHER_TRAINING)
         for workload, plan, error in zip(off.workload, off.plan, off.loss_error, strict=True)
     ]
     dead = frame[frame.error != ""]

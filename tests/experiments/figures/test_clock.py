@@ -155,6 +155,19 @@ def test_ratios_are_of_the_passes_that_both_have(
     assert (row["ratio"], row["low"], row["high"]) == (2.0, 2.0, 2.0)
 
 
+@pytest.mark.parametrize(("losses", "ratio"), [([4.0, 2.0], 2.0), ([4.0, 2.1], None)])
+def test_plans_that_train_something_else_are_not_compared(
+    tmp_path: Path, losses: list[float], ratio: float | None
+) -> None:
+    runs = ClockRuns(TOY, tmp_path, steps=3, passes=1)
+    runs.kept.add({**runs._key(ALONE, ALONE, 0), "losses": [4.0, 2.0]})
+    for plan, step_s, own in ((OURS, 1.0, [4.0, 2.0]), ("OneFlow", 2.0, losses)):
+        key = runs._key(plan, SHAPED, 1)
+        runs.kept.add({**key, "losses": own, "samples_s": [step_s]})
+    (row,) = clock_report.rows(TOY, "2x1", [PLANS[1]], runs, "profile")
+    assert row.get("ratio") == ratio and row["measured_s"] == 2.0
+
+
 def _row(workload: str, plan: str, predicted_s: float, measured_s: float, ours_s: float) -> Any:
     return {
         "figure": "fig09", "workload": workload, "plan": plan, "mesh": "[2]", "error": "",
