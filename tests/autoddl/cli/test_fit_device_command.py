@@ -216,8 +216,8 @@ def test_sources() -> None:
     names = [source.name for source in op_timing.SOURCES]
     assert len(set(names)) == len(names) == 14
     assert [part.name for part in OpCampaign(OpSettings(2, quick=True)).parts] == [
-        "dense 4x64x128x4x512", "dense 8x128x256x4x1024", "mixed 4x64x128x4x512", "images 8x16x32",
-        "rows 256x512",
+        "dense 4x64x128x4x512", "dense 8x128x256x4x1024", "mixed 4x64x128x4x512", "images 4x8x16",
+        "images 8x16x32", "images 16x64x8", "rows 256x512",
     ]  # fmt: skip
 
 
