@@ -31,7 +31,7 @@ SPEARMAN, MEAN_ERROR = 0.98, 0.10
 PARITY = 1e-4  # of losses to those of one device, relative
 # From which on a plan trains something else and is not compared. OneFlow's auto-parallel gives each rank
 # batch statistics of its own: ResNet's losses are off by 26 %. Those of other plans are by 0.5 % there,
-# in the third step, in which rounding has grown so far.
+# in the third step, in which rounding has grown so far. Half and twice leave out the same plans.
 OTHER_TRAINING = 0.02
 COLUMNS: frames.Formats = {
     "workload": "{}", "plan": "{}", "mesh": "{}", "predicted_s": "{:.3f}", "measured_s": "{:.3f}",
