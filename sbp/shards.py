@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,14 @@ def local_shape(
 
     `shape` is the logical shape, `mesh` the axis sizes. A split beyond the rank gives None as well.
     """
+    return _local_shape(tuple(shape), tuple(state), tuple(mesh))
+
+
+# A planner asks for the same few of a model's layers a hundred times.
+@lru_cache(maxsize=1 << 16)
+def _local_shape(
+    shape: tuple[int, ...], state: tuple[Sbp, ...], mesh: tuple[int, ...]
+) -> tuple[int, ...] | None:
     dims = list(shape)
     cuts = list(zip(state, mesh, strict=True))
     for sbp, size in sorted(cuts, key=_turn) if any(s.turn for s, _ in cuts) else cuts:

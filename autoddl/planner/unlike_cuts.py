@@ -78,14 +78,18 @@ class ClassCosts:
                 seconds[found.op[program.ops[op].name]] += own
         return seconds
 
+    @cached_property
+    def weighted(self) -> CostNetwork:
+        """Return the problem with what counts in the step of equal stages."""
+        return repeated(self.problem, self.parts, self.micro_batches)
+
     def search(self, seconds: float) -> None:
         """Search the states of all tensors, if that has not been done."""
         if self._result is not None:
             return
         request = self.request
-        weighted = repeated(self.problem, self.parts, self.micro_batches)
         self._result = SOLVERS[request.search](
-            weighted,
+            self.weighted,
             SearchOptions(
                 budget=seconds, stop_gap=max(request.stop_gap, ROUGH_GAP), seed=request.seed,
                 memory_bytes=None,
@@ -180,9 +184,13 @@ class UnlikeCuts:
             if cut is None:
                 return
             staged = self._staged(cut, parts, again=again)
+            more = self._more_in_flight(staged)
+            if min(staged.timeline.step_s, more.timeline.step_s) >= below_s:
+                return  # before its memory, which takes as long as all else
             yield staged
             if self.fits(staged):
-                yield from self._more_in_flight(staged)
+                if more.timeline.step_s < staged.timeline.step_s and self.fits(more):
+                    yield more
                 return
             for number, memory in zip(cut.kinds, staged.memory, strict=True):
                 own = self.classes[number].limit
@@ -210,10 +218,11 @@ class UnlikeCuts:
         Pairs that no pipeline here has stay at infinity.
         """
         rows = np.full((len(self.parts.pairs), self.found.count + 1), np.inf)
+        crossing = self.costs[0].crossing  # the same of all: they part the same program
         for number, ends in dict(self._ends()).items():
             pair = self.parts.pairs[number]
             before, behind = self.costs[pair.before], self.costs[pair.behind]
-            rows[number, 1:-1] = crossing_s(before, behind, self.links, ends)
+            rows[number, 1:-1] = crossing_s(crossing, before, behind, self.links, ends)
         return rows[:, self.places]
 
     def _ends(self) -> Iterator[tuple[int, tuple[Ranks, Ranks]]]:
@@ -228,12 +237,11 @@ class UnlikeCuts:
     def _ranks(self, parts: PlacedParts, edge: int) -> Ranks:
         return self.pools.taken(parts.begin[edge], parts.end[edge])
 
-    def _more_in_flight(self, staged: Staged) -> Iterator[Staged]:
-        """Yield the cut with as many micro-batches in flight as slow links want, if that fits."""
-        if staged.flying != staged.in_flight:
-            other = staged.with_in_flight(staged.flying)
-            if other.timeline.step_s < staged.timeline.step_s and self.fits(other):
-                yield other
+    def _more_in_flight(self, staged: Staged) -> Staged:
+        """Return the cut with as many micro-batches in flight as slow links want."""
+        if staged.flying == staged.in_flight:
+            return staged
+        return staged.with_in_flight(staged.flying)
 
     def _staged(self, cut: PlacedCut, parts: PlacedParts, *, again: bool) -> Staged:
         stages = [

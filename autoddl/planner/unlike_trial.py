@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from autoddl.planner.race import Contender, Solution
 from autoddl.planner.request import ANY, EQUAL, Request
 from autoddl.planner.unlike_cuts import ClassCosts, UnlikeCuts, cut_places, sums
 from autoddl.sbp.program import Program
-from autoddl.sbp.program.forward_positions import positions
+from autoddl.sbp.program.forward_positions import Positions, positions
 
 KnownCosts = MutableMapping[tuple[PartClass, int], ClassCosts]
 """Those of classes of parts for numbers of micro-batches, shared by the trials of a race."""
@@ -40,32 +41,42 @@ class UnlikeTrial(Contender):
 
     def __init__(
         self, request: Request, count: int, micro: Callable[[int], Program],
-        classes: Sequence[PartClass], parts: PlacedParts, stages: int, known: KnownCosts,
+        places: Callable[[int], Positions], classes: Sequence[PartClass], parts: PlacedParts,
+        stages: int, known: KnownCosts,
     ) -> None:  # fmt: skip
-        """Plan so many micro-batches; `stages` is their number, 0 for any; costs go to `known`."""
-        self.request, self.micro, self.known = request, micro, known
+        """Plan so many micro-batches; `stages` is their number, 0 for any; costs go to `known`.
+
+        `micro` and `places` give the program of one of so many micro-batches, and where its ops stand.
+        """
+        self.request, self.micro, self.places, self.known = request, micro, places, known
         self.classes, self.parts = classes, parts.keeping(count)
         self.candidate = Candidate(stages, count, classes[0].mesh if stages else request.whole_mesh)
 
     def turn(self) -> tuple[float, ...]:
-        """Return its place: first those that wait least for the first and last micro-batch.
+        """Return its place: first nodes as parts, which leave out most others, since they send least.
 
-        Of parts of any size, 0 stages, which come last, that is the largest number of micro-batches. The
-        least come next, which communicate least: where the best plan has few stages, it is among them.
+        Then come those that wait least for the first and last micro-batch. Of parts of any size (0
+        stages), which come last, that is the largest number of micro-batches. The least come next,
+        which communicate least: where the best plan has few stages, it is among them.
         """
         stages, count = self.candidate.stages, self.candidate.micro_batches
         if stages == 0:
             return math.inf, 0 if count == counts(self.request, 0)[-1] else count
-        return (stages - 1) / count, stages
+        cluster = self.request.cluster
+        return stages != cluster.size // cluster.unit_size, (stages - 1) / count, stages
 
     def search(
         self, seconds: float, *, rough: bool, below_s: float = math.inf
     ) -> Iterator[float | Solution]:
         """Bound all cuts, then search the states for each class of parts, and cut."""
         request, count = self.request, self.candidate.micro_batches
-        classes, parts = self._problems(self.micro(count))
+        classes, parts = self._problems(self.micro(count), self.places(count))
         bound_s = _bound_s(classes, parts, count)
         yield bound_s
+        if len(classes) == 1 and self.candidate.stages:  # a mixture may send what one redistributes
+            classes[0].search(seconds)
+            bound_s = max(bound_s, classes[0].result.lower_bound_s)
+            yield bound_s
         for each in classes:
             each.search(seconds / len(classes))
         links = Links(request.profile, request.cluster)
@@ -83,13 +94,13 @@ class UnlikeTrial(Contender):
                 judged_s=staged.timeline.step_s,
             )
 
-    def _problems(self, program: Program) -> tuple[list[ClassCosts], PlacedParts]:
+    def _problems(self, program: Program, found: Positions) -> tuple[list[ClassCosts], PlacedParts]:
         """Return the classes that the program can be planned for, and the graph of these.
 
         Raises:
             AutoDDLError: what was wrong with one that can't be done without.
         """
-        request, found, count = self.request, positions(program), self.candidate.micro_batches
+        request, count = self.request, self.candidate.micro_batches
         known: dict[int, ClassCosts] = {}
         failure: AutoDDLError | None = None
         for number, one in enumerate(self.classes):
@@ -123,9 +134,10 @@ def unlike_trials(request: Request, micro: Callable[[int], Program]) -> Iterator
             "number, or 'auto'"
         )
     known: KnownCosts = {}
+    places = cache(lambda count: positions(micro(count)))
     for stages, classes, parts in found:
         for count in counts(request, stages):
-            yield UnlikeTrial(request, count, micro, classes, parts, stages, known)
+            yield UnlikeTrial(request, count, micro, places, classes, parts, stages, known)
 
 
 def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], PlacedParts]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from autoddl.plan.value import Transfer
@@ -98,6 +99,8 @@ class StageMoves:
     @cached_property
     def _moves(self) -> tuple[tuple[Transfer, ...], tuple[Redistribution, ...]]:
         items = [_by_tensor(part.assigned) for part in self.parts]
+        if len(items) == 1:
+            return (), tuple(chain.from_iterable(items[0].get(tensor, ()) for tensor in self.made))
         transfers: list[Transfer] = []
         redistributions: list[Redistribution] = []
         for tensor in self.made:

@@ -283,7 +283,7 @@ class Staged(StageMoves):
     def added(self) -> list[Spent]:
         """Return what the engine adds to the program: copies into buffers, sums of gradients."""
         found = []
-        for copy in self.copies():
+        for copy in self.copies() if max(self.in_flight) > 1 else ():
             own = copy.of[0] in self.program.op and self.stage_of[copy.of[0]] == copy.stage
             again = own and copy.stage in self.recomputed  # else it is made again, not kept
             if self.in_flight[copy.stage] > 1 and not again:
@@ -297,12 +297,16 @@ class Staged(StageMoves):
 
     def copies(self) -> Iterator[Spent]:
         """Yield the copies of forward results that keep those of several micro-batches."""
+        again: dict[str, set[int]] = {}  # by tensor the stages whose backward passes read it
+        for op in self.program.ops:
+            if op.phase == "backward":
+                for _, tensor in op.inputs:
+                    again.setdefault(tensor, set()).add(self.stage_of[op.name])
         for (tensor, stage), state in self._start.items():
+            if stage not in again.get(tensor, ()):
+                continue
             producer = self.program.producer.get(tensor)
-            forward = producer.phase == "forward" if producer else tensor in self.program.inputs
-            readers = self.program.consumers.get(tensor, ())
-            here = (op for op, _ in readers if self.stage_of[op.name] == stage)
-            if forward and any(op.phase == "backward" for op in here):
+            if producer.phase == "forward" if producer else tensor in self.program.inputs:
                 size = 2 * self.local(tensor, state, stage)
                 yield self._moved(stage, "forward", tensor, "identity", size)
 

@@ -7,7 +7,7 @@ counts for all places between who makes it and who reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from autoddl.sbp.program.forward_positions import Positions
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 class Units(NamedTuple):
@@ -30,6 +31,14 @@ class Units(NamedTuple):
     waiting_s: Floats
     held_bytes: Ints
     active_bytes: Ints
+
+
+class Crossing(NamedTuple):
+    """The first and the last place of every tensor, and whether it goes on from there, or back."""
+
+    first: Ints
+    last: Ints
+    on: Flags
 
 
 class UnitCosts:
@@ -71,8 +80,8 @@ class UnitCosts:
         return self.found.op.get(name, held)
 
     @cached_property
-    def crossing(self) -> Sequence[tuple[int, int, bool]]:
-        """Return of every tensor that may cross a cut the first and last place, and if it goes on."""
+    def crossing(self) -> Crossing:
+        """Return which tensors may cross a cut, in the order in which they are made."""
         whole, rows = self.whole, []
         for tensor in whole.made:
             readers = whole.program.consumers.get(tensor, ())
@@ -80,7 +89,8 @@ class UnitCosts:
             made = self._place(whole.maker(tensor))
             places = [made, *map(self._place, names)]
             rows.append((min(places), max(places), made == min(places)))
-        return rows
+        first, last, on = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        return Crossing(first, last, on.astype(bool))
 
     @cached_property
     def sizes(self) -> Floats:
@@ -90,16 +100,19 @@ class UnitCosts:
 
 
 def crossing_s(
-    before: UnitCosts, behind: UnitCosts, links: Links, ends: tuple[Ranks, Ranks]
+    crossing: Crossing,
+    before: UnitCosts,
+    behind: UnitCosts,
+    links: Links,
+    ends: tuple[Ranks, Ranks],
 ) -> Floats:
     """Return for every place between units the seconds of what crosses it, both ways.
 
     `before` are the costs of the assignment that the part before it follows, on the ranks `ends[0]`.
     """
-    first, last, on = np.array(before.crossing, dtype=np.int64).reshape(-1, 3).T
-    forward = on.astype(bool)
+    first, last, on = crossing
     seconds = np.where(
-        forward,
+        on,
         links.all_seconds(ends[0], ends[1], behind.sizes),
         links.all_seconds(ends[1], ends[0], before.sizes),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from autoddl.planner.candidate_plans import meshes_and_ways
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.race import Solution
 from autoddl.planner.unlike_trial import unlike_trials
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program.blocks import layer_path
@@ -131,6 +133,33 @@ def test_parts_of_any_size_start_from_equal_ones(monkeypatch: pytest.MonkeyPatch
     )
     assert len(searched) == len(set(searched)) > 0
     assert unlike.estimate.step_s <= planned(parts="equal", pipeline="auto").estimate.step_s
+
+
+def test_nodes_as_parts_are_tried_first_and_any_parts_last() -> None:
+    asked = request.read(PROGRAM, cluster="2*fastx2 + 2*slowx2", profile=KINDS, parts="any")
+    trials = sorted(unlike_trials(asked, partial(micro_batch, PROGRAM)), key=lambda t: t.turn())
+    stages = [trial.candidate.stages for trial in trials]
+    assert (
+        stages[0] == 4 and stages[-1] == 0 and stages.index(0) > max(map(stages.index, (1, 2, 8)))
+    )
+
+
+def test_what_one_part_sends_is_in_its_bound() -> None:
+    """The first bound has ops alone, the second what the search proved; no plan is below either."""
+    asked = request.read(
+        PROGRAM,
+        cluster="1*fastx2 + 1*slowx2",
+        profile=KINDS,
+        parts="equal",
+        pipeline=1,
+        micro_batches=4,
+    )
+    (trial,) = unlike_trials(asked, partial(micro_batch, PROGRAM))
+    ops_s, proven_s, solution = islice(trial.search(10.0, rough=True), 3)
+    assert isinstance(ops_s, float) and isinstance(proven_s, float)
+    assert isinstance(solution, Solution) and isinstance(solution.found, Staged)
+    assert 0 < ops_s < proven_s <= solution.found.bounded_s * (1 + 1e-9)
+    assert solution.result.lower_bound_s == proven_s
 
 
 def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
