@@ -218,11 +218,11 @@ class UnlikeCuts:
         Pairs that no pipeline here has stay at infinity.
         """
         rows = np.full((len(self.parts.pairs), self.found.count + 1), np.inf)
-        crossing = self.costs[0].crossing  # the same of all: they part the same program
+        spans = self.costs[0].spans  # the same of all: they part the same program
         for number, ends in dict(self._ends()).items():
             pair = self.parts.pairs[number]
             before, behind = self.costs[pair.before], self.costs[pair.behind]
-            rows[number, 1:-1] = crossing_s(crossing, before, behind, self.links, ends)
+            rows[number, 1:-1] = crossing_s(spans, before, behind, self.links, ends)
         return rows[:, self.places]
 
     def _ends(self) -> Iterator[tuple[int, tuple[Ranks, Ranks]]]:

@@ -99,7 +99,7 @@ class _Cuts:
         ends = tuple(range(size)), tuple(range(size, 2 * size))
         crossing = np.zeros(self.found.count - 1)
         if self.stages > 1:
-            crossing = crossing_s(self.costs.crossing, self.costs, self.costs, self.links, ends)
+            crossing = crossing_s(self.costs.spans, self.costs, self.costs, self.links, ends)
         columns = {name: tuple(column.tolist()) for name, column in units._asdict().items()}
         return UnitChain(**columns, transfer_s=tuple(crossing.tolist()))
 

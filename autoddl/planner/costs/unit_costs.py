@@ -33,7 +33,7 @@ class Units(NamedTuple):
     active_bytes: Ints
 
 
-class Crossing(NamedTuple):
+class TensorSpans(NamedTuple):
     """The first and the last place of every tensor, and whether it goes on from there, or back."""
 
     first: Ints
@@ -80,7 +80,7 @@ class UnitCosts:
         return self.found.op.get(name, held)
 
     @cached_property
-    def crossing(self) -> Crossing:
+    def spans(self) -> TensorSpans:
         """Return which tensors may cross a cut, in the order in which they are made."""
         whole, rows = self.whole, []
         for tensor in whole.made:
@@ -90,7 +90,7 @@ class UnitCosts:
             places = [made, *map(self._place, names)]
             rows.append((min(places), max(places), made == min(places)))
         first, last, on = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-        return Crossing(first, last, on.astype(bool))
+        return TensorSpans(first, last, on.astype(bool))
 
     @cached_property
     def sizes(self) -> Floats:
@@ -100,7 +100,7 @@ class UnitCosts:
 
 
 def crossing_s(
-    crossing: Crossing,
+    spans: TensorSpans,
     before: UnitCosts,
     behind: UnitCosts,
     links: Links,
@@ -110,7 +110,7 @@ def crossing_s(
 
     `before` are the costs of the assignment that the part before it follows, on the ranks `ends[0]`.
     """
-    first, last, on = crossing
+    first, last, on = spans
     seconds = np.where(
         on,
         links.all_seconds(ends[0], ends[1], behind.sizes),
