@@ -78,18 +78,14 @@ class ClassCosts:
                 seconds[found.op[program.ops[op].name]] += own
         return seconds
 
-    @cached_property
-    def weighted(self) -> CostNetwork:
-        """Return the problem with what counts in the step of equal stages."""
-        return repeated(self.problem, self.parts, self.micro_batches)
-
     def search(self, seconds: float) -> None:
         """Search the states of all tensors, if that has not been done."""
         if self._result is not None:
             return
         request = self.request
+        weighted = repeated(self.problem, self.parts, self.micro_batches)
         self._result = SOLVERS[request.search](
-            self.weighted,
+            weighted,
             SearchOptions(
                 budget=seconds, stop_gap=max(request.stop_gap, ROUGH_GAP), seed=request.seed,
                 memory_bytes=None,
@@ -127,6 +123,7 @@ class UnlikeCuts:
         self.costs = [each.costs(links) for each in classes]
         self.memories: Memories = {}
         self._units = cache(self._all_units)
+        self._flying = cache(self._more_in_flight)
 
     def _all_units(self, again: bool) -> list[Units]:
         return [costs.units(again=again) for costs in self.costs]
@@ -140,23 +137,34 @@ class UnlikeCuts:
         simulated step, where micro-batches wait for each other, that order may be another.
         """
         tried = list(self._tried(self.parts, again=False, below_s=below_s))
-        again = not any(map(self.fits, tried))
+        if not tried and self._none_is_faster(below_s):
+            return None
+        # Then making forward results again is no help: that takes longer.
+        slow = bool(tried) and all(self._least_s(staged) >= below_s for staged in tried)
+        again = not slow and not any(map(self.fits, tried))
         if again:
             tried += self._tried(self.parts, again=True, below_s=below_s)
-        if not tried:
-            return None
-        fitting = [staged for staged in tried if self.fits(staged)]
-        if not fitting:
-            return min(tried, key=lambda staged: staged.memory_bytes)
-        best = min(fitting, key=lambda staged: staged.timeline.step_s)
+        fitting = [] if slow else [staged for staged in tried if self.fits(staged)]
+        if not (fitting or slow):
+            return min(tried, key=lambda staged: staged.memory_bytes, default=None)
+        best = min(fitting, key=lambda staged: staged.timeline.step_s, default=None)
+        least_s = below_s if best is None else min(below_s, best.timeline.step_s)
         for number in self.parts.numbers:
-            if number == best.stages:
+            if any(number == staged.stages for staged in ([best] if best else tried)):
                 continue
-            least_s = min(below_s, best.timeline.step_s)
             for staged in self._tried(self.parts.of(number), again=again, below_s=least_s):
-                if staged.timeline.step_s < best.timeline.step_s and self.fits(staged):
-                    best = staged
+                if staged.timeline.step_s < least_s and self.fits(staged):
+                    best, least_s = staged, staged.timeline.step_s
         return best
+
+    def _none_is_faster(self, below_s: float) -> bool:
+        """Tell whether all cuts take as long as that by their closed form, whatever memory they need."""
+        limits = [NO_LIMIT] * len(self.classes)
+        return self._placed(self._units(False), limits, self.parts, below_s) is None
+
+    def _least_s(self, staged: Staged) -> float:
+        """Return the seconds of a cut's step, with as many micro-batches in flight as are of use."""
+        return min(staged.timeline.step_s, self._flying(staged).timeline.step_s)
 
     def fits(self, staged: Staged) -> bool:
         """Tell whether each stage fits into its devices."""
@@ -184,11 +192,11 @@ class UnlikeCuts:
             if cut is None:
                 return
             staged = self._staged(cut, parts, again=again)
-            more = self._more_in_flight(staged)
-            if min(staged.timeline.step_s, more.timeline.step_s) >= below_s:
-                return  # before its memory, which takes as long as all else
             yield staged
+            if self._least_s(staged) >= below_s:
+                return  # before its memory, which takes as long as all else
             if self.fits(staged):
+                more = self._flying(staged)
                 if more.timeline.step_s < staged.timeline.step_s and self.fits(more):
                     yield more
                 return

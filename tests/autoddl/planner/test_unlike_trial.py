@@ -162,6 +162,22 @@ def test_what_one_part_sends_is_in_its_bound() -> None:
     assert solution.result.lower_bound_s == proven_s
 
 
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_what_has_to_be_beaten_changes_no_better_plan(count: int) -> None:
+    """Also where the fastest cut by its closed form is not that of the shortest simulated step."""
+    asked = request.read(PROGRAM, cluster="1*fastx2 + 1*slowx2", profile=KINDS, parts="any")
+    trials = unlike_trials(asked, partial(micro_batch, PROGRAM))
+    (trial,) = (t for t in trials if (t.candidate.stages, t.candidate.micro_batches) == (0, count))
+    *_, solution = trial.search(10.0, rough=True)
+    assert isinstance(solution, Solution)
+    step_s = solution.judged_s
+    for below_s in (1.001 * step_s, 1.1 * step_s):
+        *_, found = trial.search(10.0, rough=True, below_s=below_s)
+        assert isinstance(found, Solution) and found.judged_s == pytest.approx(step_s)
+    *_, last = trial.search(10.0, rough=True, below_s=0.9 * step_s)
+    assert not isinstance(last, Solution)
+
+
 def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
     program = micro_batch(PROGRAM, 4)
     problem = build(program, Mesh.parse("1"), cluster(), any_batch=True)
