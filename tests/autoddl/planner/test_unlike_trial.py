@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,6 +177,24 @@ def test_what_has_to_be_beaten_changes_no_better_plan(count: int) -> None:
         assert isinstance(found, Solution) and found.judged_s == pytest.approx(step_s)
     *_, last = trial.search(10.0, rough=True, below_s=0.9 * step_s)
     assert not isinstance(last, Solution)
+
+
+def test_other_numbers_of_parts_are_looked_at_where_the_first_is_too_slow() -> None:
+    """Two parts are fastest by their closed form, 11 s simulated; three take 9; 10 are to be beaten."""
+    found = {
+        number: SimpleNamespace(
+            stages=number, timeline=SimpleNamespace(step_s=step_s), flying=(1,), in_flight=(1,)
+        )
+        for number, step_s in ((2, 11.0), (3, 9.0))
+    }
+    graph = SimpleNamespace(numbers=(2, 3), of=lambda number: found[number])
+    known: Any = SimpleNamespace(
+        parts=graph, fits=lambda staged: True, _least_s=lambda staged: staged.timeline.step_s,
+        _flying=lambda staged: staged, _none_is_faster=lambda below_s: False,
+        _tried=lambda parts, again, below_s: iter([found[2] if parts is graph else parts]),
+    )  # fmt: skip
+    assert unlike_cuts.UnlikeCuts.best(known, 10.0) is found[3]
+    assert unlike_cuts.UnlikeCuts.best(known, 8.0) is None
 
 
 def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
