@@ -34,7 +34,7 @@ class Units(NamedTuple):
 
 
 class TensorSpans(NamedTuple):
-    """The first and the last place of every tensor, and whether it goes on from there, or back."""
+    """The first and the last place of every tensor, and whether it is made at the first (or the last)."""
 
     first: Ints
     last: Ints
@@ -81,7 +81,7 @@ class UnitCosts:
 
     @cached_property
     def spans(self) -> TensorSpans:
-        """Return which tensors may cross a cut, in the order in which they are made."""
+        """Return where tensors are made and read, in the order in which they are made."""
         whole, rows = self.whole, []
         for tensor in whole.made:
             readers = whole.program.consumers.get(tensor, ())
