@@ -30,8 +30,10 @@ from experiments.figures.clock import clock_report
 from experiments.figures.clock.clock_runs import ClockRuns
 from experiments.figures.clock.clock_workloads import (
     FIGURES,
+    NAMES,
     PACE,
     PASSES,
+    QUICK,
     QUICK_PASSES,
     QUICK_STEPS,
     SHAPES,
@@ -54,25 +56,29 @@ BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
 @click.command(help=__doc__)
 @cli.listed("--figures", FIGURES)
 @cli.listed("--beds", SHAPES)
+@click.option("--workloads", type=cli.Listed(click.Choice(NAMES)), metavar="NAME,…",
+              help=f"of {', '.join(NAMES)} (all; with --quick {', '.join(QUICK)})")  # fmt: skip
 @click.option("--passes", type=click.IntRange(1),
               help=f"of each plan ({PASSES}; with --quick {QUICK_PASSES})")  # fmt: skip
 @click.option("--steps", type=click.IntRange(1),
               help=f"timed steps of a pass, at least ({STEPS}; with --quick {QUICK_STEPS})")  # fmt: skip
-@click.option("--quick", is_flag=True, help="the quick workloads, links and ops calibrated quickly")
+@click.option("--quick", is_flag=True,
+              help="links and ops calibrated quickly, plans run in passes alone")  # fmt: skip
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
 @cli.devices()
 @cli.folder("out/clock")
 def command(
-    figures: Sequence[str], beds: Sequence[str], passes: int | None, steps: int | None, quick: bool,
-    only_predict: bool, devices: Path | None, folder: Path,
+    figures: Sequence[str], beds: Sequence[str], workloads: Sequence[str] | None, passes: int | None,
+    steps: int | None, quick: bool, only_predict: bool, devices: Path | None, folder: Path,
 ) -> int | None:  # fmt: skip
     """Plan, run what is missing, print, draw and write the tables."""
     check_folder(folder)
     wanted = [
         one
         for one in WORKLOADS
-        if one.figure in figures and one.shape in beds and (one.quick or not quick)
-    ]
+        if one.figure in figures and one.shape in beds
+        and (one.name in workloads if workloads else one.quick or not quick)
+    ]  # fmt: skip
     passes = passes or (QUICK_PASSES if quick else PASSES)
     steps = steps or (QUICK_STEPS if quick else STEPS)
     found: list[Row] = []
@@ -88,7 +94,7 @@ def command(
             print(f"{shape}: not measured: {error}", file=sys.stderr)
         for one in wanted:
             if one.shape == shape:
-                found += rows(one, bed, profile, folder, steps, passes, only_predict)
+                found += rows(one, bed, profile, folder, (steps, passes, quick), only_predict)
     if not found:
         return None
     return clock_report.report(pd.DataFrame(found), folder, reasons)
@@ -149,17 +155,19 @@ def calibrated(
 
 
 def rows(
-    one: ClockWorkload, bed: Bed | None, profile: str, folder: Path, steps: int, passes: int,
+    one: ClockWorkload, bed: Bed | None, profile: str, folder: Path, much: tuple[int, int, bool],
     only_predict: bool,
 ) -> list[Row]:  # fmt: skip
     """Return a row for each plan of a workload; what is missing is run, if there is a testbed.
+
+    `much` are the steps and passes of ClockRuns, and whether it is `quick`.
 
     What was planned and run for links of one rate, by one profile, is not mixed with that for others.
     """
     where = bed.name if bed else one.shape
     place = folder / one.key / f"{where}-{Path(profile).stem}"
     plans = contestants(one, _program(one, folder), profile, place)
-    runs = ClockRuns(one, place, steps, passes)
+    runs = ClockRuns(one, place, *much)
     if bed is not None and not only_predict and runs.missing(plans):
         with measure.running(bed) as (run, _):
             runs.carry_out(plans, run, _told)

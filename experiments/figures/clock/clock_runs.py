@@ -4,7 +4,8 @@ A folder of a workload on one testbed has the plans, and `runs.jsonl` with a lin
 losses and seconds. A run that failed is repeated once; both are kept. Plans take turns in each pass.
 Before the first pass each runs once on links that are not shaped, in the same processes' places: what it
 takes longer on the testbed it waits for links. Those with the shortest predicted steps are tried then, as
-`optimize(trials=…)` does; which one is the fastest of them no run of a pass has a part in.
+`optimize(trials=…)` does; which one is the fastest of them no run of a pass has a part in. Quick runs
+leave both out.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ Start = Callable[[Sequence[str]], str]
 
 
 class ClockRuns:
-    """The runs of a workload in a folder: `steps` timed ones at least in each of so many `passes`."""
+    """The runs of a workload in a folder: `steps` timed ones at least in each of so many `passes`.
 
-    def __init__(self, workload: ClockWorkload, folder: Path, steps: int, passes: int) -> None:
-        self.workload, self.steps, self.passes = workload, steps, passes
+    If they are `quick`, on one device and in passes only.
+    """
+
+    def __init__(
+        self, workload: ClockWorkload, folder: Path, steps: int, passes: int, quick: bool = False
+    ) -> None:
+        self.workload, self.steps, self.passes, self.quick = workload, steps, passes, quick
         self.kept = RowStore(folder / "runs.jsonl")
 
     def missing(self, contestants: Sequence[Contestant]) -> bool:
@@ -67,8 +73,9 @@ class ClockRuns:
     def _left(self, contestants: Sequence[Contestant]) -> Iterator[tuple[str, int, str]]:
         """Yield links, pass and name of what has not been run, in the order in which it is."""
         wanted = [(ALONE, 0, ALONE)]
-        wanted += [(PLAIN, 0, one.key) for one in contestants]
-        wanted += [(TRIAL, 0, one.key) for one in tried(contestants)]
+        if not self.quick:
+            wanted += [(PLAIN, 0, one.key) for one in contestants]
+            wanted += [(TRIAL, 0, one.key) for one in tried(contestants)]
         for number in range(1, self.passes + 1):  # every other pass from behind
             turn = contestants if number % 2 else contestants[::-1]
             wanted += [(SHAPED, number, one.key) for one in turn]

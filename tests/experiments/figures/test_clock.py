@@ -95,6 +95,37 @@ def test_plans_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(list(ClockRuns(TOY, tmp_path, steps=4, passes=2)._left(PLANS))) == len(calls)
 
 
+def test_quick_runs_are_passes_alone(tmp_path: Path) -> None:
+    runs = ClockRuns(TOY, tmp_path, steps=3, passes=1, quick=True)
+    assert list(runs._left(PLANS)) == [
+        (ALONE, 0, ALONE), (SHAPED, 1, OURS), (SHAPED, 1, "OneFlow"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (["--quick"], ["vgg13-2x2", "bert_sgmoe-2x2"]),
+        (["--quick", "--workloads", "t5,vgg13", "--beds", "2x2"], ["vgg13-2x2", "t5-2x2"]),
+        (["--workloads", "llama"], ["llama-2x2"]),
+        (["--figures", "fig10", "--beds", "2x4"], ["vgg13-2x4", "transformer-2x4"]),
+    ],
+)
+def test_workloads_can_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], keys: list[str]
+) -> None:
+    run: list[str] = []
+
+    def rows(one: ClockWorkload, *_: Any) -> list[Any]:
+        run.append(one.key)
+        return []
+
+    monkeypatch.setattr(clock, "calibrated", lambda *_, **__: (Bed("bed", 2, 2, None), "profile"))
+    monkeypatch.setattr(clock, "rows", rows)
+    assert cli.run(clock.command, "figures.clock", [*words, "--folder", str(tmp_path)]) == 0
+    assert run == keys
+
+
 def test_a_run_that_dies_is_repeated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def second(key: dict[str, Any], number: int) -> bool:
         return key["pass"] == 2 and key["plan"] == OURS and number == 8
