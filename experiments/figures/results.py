@@ -102,8 +102,8 @@ PARTS = [
         "experiments.figures.clock", "clock",
         "Plans of a workload train by turns, each pass in processes of its own. *plain* are steps of the "
         "same ranks on links that are not shaped, *waiting* is what shaped ones add. Ratios are of "
-        "medians to ours as planned, with 99 % bootstrap intervals; *of_tried*, to the plan that "
-        "`trials=3` chooses.",
+        "medians to ours as planned, with 99 % bootstrap intervals where there are two passes or more; "
+        "*of_tried*, to the plan that `trials=3` chooses.",
         _clock, ["fig09", "fig10", "moe", "zoo"], quick=["--quick"],
     ),
     ResultPart(

@@ -43,6 +43,9 @@ def test_a_ratio_has_an_interval() -> None:
     assert tuple(ratio([[2.0], [4.0], [6.0]], [[1.0], [2.0], [3.0]])) == (2.0, 2.0, 2.0)
     assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
     assert np.isnan(geometric_mean([]))
+    # The steps of one pass do not say how passes differ.
+    value, *interval = ratio([[2.0, 4.0, 2.0]], [[1.0]])
+    assert value == 2.0 and np.isnan(interval).all()
 
 
 def test_an_interval_covers_the_true_ratio() -> None:
@@ -177,7 +180,7 @@ def test_ratios_are_of_the_passes_that_both_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = ClockRuns(TOY, tmp_path, steps=3, passes=2)
-    for plan, seconds in ((OURS, {1: 1.0, 2: 3.0}), ("OneFlow", {2: 6.0})):
+    for plan, seconds in ((OURS, {1: 1.0, 2: 3.0, 3: 3.0}), ("OneFlow", {2: 6.0, 3: 6.0})):
         for number, step_s in seconds.items():
             key = runs._key(plan, SHAPED, number)
             runs.kept.add({**key, "losses": [1.0], "samples_s": [step_s]})
