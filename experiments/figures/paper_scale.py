@@ -10,6 +10,7 @@ line of paper_scale.jsonl at once: a run that is cut off goes on.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -251,7 +252,7 @@ def best(frame: pd.DataFrame, judge: str) -> pd.DataFrame:
 def savings(frame: pd.DataFrame, judge: str) -> pd.DataFrame:
     """Return what ours saves over the second best of each run, beside what the paper says.
 
-    Where the paper says which plan that is it is the same one here.
+    Where the paper says which plan that is it is the same one here. NaN where no other plan fits.
     """
     found = []
     for (figure, model, cluster), mine in frame.groupby(["figure", "model", "cluster"], sort=False):
@@ -260,7 +261,7 @@ def savings(frame: pd.DataFrame, judge: str) -> pd.DataFrame:
         others = others[others.method != OURS].dropna(subset=[judge])
         row = {
             "figure": figure, "model": model, "cluster": cluster, "judge": JUDGES[judge],
-            "second": "", "printed": ours.printed,
+            "second": "", "saved": math.nan, "printed": ours.printed, "saved_communication": math.nan,
             "printed_communication": ours.printed_communication,
         }  # fmt: skip
         if len(others):

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.figures import paper_scale
 from experiments.figures.paper_scale import OURS, PaperRun, best, savings, with_sums
+from experiments.lib import frames
 from experiments.lib.frames import RowStore
 
 
@@ -46,6 +47,15 @@ def test_what_is_saved_over_the_plan_that_the_paper_names() -> None:
     (found,) = savings(best(frame, "step_s"), "step_s").to_dict("records")
     assert found["second"] == "data parallel" and found["saved"] == pytest.approx(0.6)
     assert found["saved_communication"] == pytest.approx(1 - 2 / 16)
+
+
+def test_where_no_other_plan_fits_nothing_is_compared() -> None:
+    frame = with_sums(pd.DataFrame([
+        _row("Megatron", "a", None, 8.0, 2.0), _row(OURS, "a", 8.0, 8.0, 2.0),
+    ]))  # fmt: skip
+    found = savings(best(frame, "step_s"), "step_s")
+    assert found.second.tolist() == [""] and found.saved.isna().all()
+    assert "10.0%" in frames.text(found, paper_scale.SAVINGS)  # what the paper saved is told
 
 
 def test_a_small_run_goes_on_where_it_ended(
