@@ -79,6 +79,11 @@ def command(
         if one.figure in figures and one.shape in beds
         and (one.name in workloads if workloads else one.quick or not quick)
     ]  # fmt: skip
+    if not wanted:
+        raise AutoDDLError(
+            "--figures, --beds, --workloads: no workload has all of these; there are "
+            + ", ".join(f"{one.key} ({one.figure})" for one in WORKLOADS)
+        )
     passes = passes or (QUICK_PASSES if quick else PASSES)
     steps = steps or (QUICK_STEPS if quick else STEPS)
     found: list[Row] = []
@@ -94,7 +99,9 @@ def command(
             print(f"{shape}: not measured: {error}", file=sys.stderr)
         for one in wanted:
             if one.shape == shape:
-                found += rows(one, bed, profile, folder, (steps, passes, quick), only_predict)
+                found += rows(
+                    one, bed, profile, folder, steps, passes, quick=quick, only_predict=only_predict
+                )
     if not found:
         return None
     return clock_report.report(pd.DataFrame(found), folder, reasons)
@@ -155,19 +162,19 @@ def calibrated(
 
 
 def rows(
-    one: ClockWorkload, bed: Bed | None, profile: str, folder: Path, much: tuple[int, int, bool],
-    only_predict: bool,
+    one: ClockWorkload, bed: Bed | None, profile: str, folder: Path, steps: int, passes: int,
+    *, quick: bool, only_predict: bool,
 ) -> list[Row]:  # fmt: skip
     """Return a row for each plan of a workload; what is missing is run, if there is a testbed.
 
-    `much` are the steps and passes of ClockRuns, and whether it is `quick`.
+    `steps`, `passes` and `quick` are those of ClockRuns.
 
     What was planned and run for links of one rate, by one profile, is not mixed with that for others.
     """
     where = bed.name if bed else one.shape
     place = folder / one.key / f"{where}-{Path(profile).stem}"
     plans = contestants(one, _program(one, folder), profile, place)
-    runs = ClockRuns(one, place, *much)
+    runs = ClockRuns(one, place, steps, passes, quick)
     if bed is not None and not only_predict and runs.missing(plans):
         with measure.running(bed) as (run, _):
             runs.carry_out(plans, run, _told)

@@ -1,10 +1,10 @@
 """What the clock says of plans: a row for each, what ours is to the others, bars, tables, figures.
 
-A step is parted into what it takes on links that are not shaped, and how long it waits for the slow ones
-beyond that; both are measured. Ratios are to ours as planned, and, `of_tried`, to the fastest in trials
-of the plans with the shortest predicted steps. Where data parallelism is predicted to communicate for
-30 % of its step or more a workload counts as bound by bandwidth. Plans that train something else, by
-their losses, are not compared.
+A step is parted into what it takes on links that are not shaped, and how long it waits for the slow
+ones beyond that; both are measured, but not in quick runs. Ratios are to ours as planned, and,
+`of_tried`, to the fastest in trials of the plans with the shortest predicted steps. Where data
+parallelism is predicted to communicate for 30 % of its step or more a workload counts as bound by
+bandwidth. Plans that train something else, by their losses, are not compared.
 """
 
 from __future__ import annotations
@@ -201,18 +201,23 @@ def _missed(frame: pd.DataFrame, said: pd.DataFrame, scored: Row) -> list[str]:
 
 
 def draw(frame: pd.DataFrame, file: Path) -> None:
-    """Draw the steps of a figure: bars as measured, below on plain links; predictions as diamonds."""
-    workloads = list(dict.fromkeys(frame.workload))
+    """Draw the steps of a figure: bars as measured; predictions as diamonds.
+
+    Where plans ran on plain links, too, a bar is parted into that and what is beyond it.
+    """
+    workloads, parted = list(dict.fromkeys(frame.workload)), frame.plain_s.notna().any()
+    label = "measured, on plain links" if parted else "measured"
     figure, (axes,) = figures.panels(1, len(workloads), (2.6, 3.9))
     for axis, workload in zip(axes, workloads, strict=True):
         mine = frame[frame.workload == workload]
         places = range(len(mine))
         plain = mine.plain_s.fillna(mine.measured_s).fillna(0.0).clip(upper=mine.measured_s)
-        axis.bar(places, plain, color=figures.COLOURS[0], label="measured, on plain links")
-        axis.bar(
-            places, (mine.measured_s - plain).fillna(0.0), bottom=plain, color="white", hatch="///",
-            edgecolor=figures.COLOURS[1], label="waiting for links",
-        )  # fmt: skip
+        axis.bar(places, plain, color=figures.COLOURS[0], label=label)
+        if parted:
+            axis.bar(
+                places, (mine.measured_s - plain).fillna(0.0), bottom=plain, color="white",
+                hatch="///", edgecolor=figures.COLOURS[1], label="waiting for links",
+            )  # fmt: skip
         axis.plot(places, mine.predicted_s, "kD", markersize=4, label="predicted")
         axis.set_xticks(places, mine.plan, rotation=90, fontsize=8)
         axis.set(title=workload, ylabel="step (s)")

@@ -119,7 +119,7 @@ def test_workloads_can_be_named(
 ) -> None:
     run: list[str] = []
 
-    def rows(one: ClockWorkload, *_: Any) -> list[Any]:
+    def rows(one: ClockWorkload, *_: Any, **__: Any) -> list[Any]:
         run.append(one.key)
         return []
 
@@ -127,6 +127,28 @@ def test_workloads_can_be_named(
     monkeypatch.setattr(clock, "rows", rows)
     assert cli.run(clock.command, "figures.clock", [*words, "--folder", str(tmp_path)]) == 0
     assert run == keys
+
+
+def test_a_workload_that_is_not_there_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--workloads", "llama", "--beds", "4x1", "--folder", str(tmp_path)]
+    assert cli.run(clock.command, "figures.clock", words) == 2
+    assert "no workload has all of these; there are vgg13-2x1 (fig09), " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("plain_s", "labels"), [
+    (0.5, {"predicted", "measured, on plain links", "waiting for links"}),
+    (None, {"predicted", "measured"}),
+])  # fmt: skip
+def test_bars_are_parted_where_plain_links_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_s: float | None, labels: set[str]
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(clock_report.figures, "save", lambda figure, _: drawn.append(figure))
+    frame = pd.DataFrame([{**_row("a", OURS, 1.0, 1.0, 1.0), "plain_s": plain_s}])
+    clock_report.draw(frame.assign(plain_s=frame.plain_s.astype(float)), tmp_path / "figure")
+    assert {text.get_text() for text in drawn[0].legends[0].get_texts()} == labels
 
 
 def test_a_run_that_dies_is_repeated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
