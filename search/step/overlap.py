@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Protocol
 
 from autoddl.compiled import clock_s
@@ -173,7 +173,7 @@ class StepSearch:
             return one
         self._seen[assignment] = None
         self.fastest_s = min(self.fastest_s, one.step_s)
-        if best is None or self._key(one) < self._key(best):
+        if best is None or self._better(one, best):
             self.best = one
             self.trace.append((self._elapsed_s(), one.step_s))
             if self._options.progress is not None:
@@ -226,13 +226,21 @@ class StepSearch:
         Only the best one is worth it where the gap allows no more than the least vain moves.
         """
         moves, seen = LayerMoves(self.network), list(self._seen)
-        for number, start in enumerate(sorted(map(self.judge, seen), key=self._key)[:MOVED]):
+        known = sorted(map(self.judge, seen), key=lambda one: one.step_s)
+        begins = list(islice(filter(self._fits, known), MOVED)) or [self.best]
+        for number, start in enumerate(begins):
             if number == 0 or TRIES * self._gap() > LEAST_TRIES:
                 seen.append(self._descend(start, moves, seen).assignment)
 
-    def _key(self, one: Judged) -> tuple[int, float]:
-        """Return what is minimised: bytes over the limit first, then seconds."""
-        return 0 if self._fits(one) else one.memory_bytes, one.step_s
+    def _better(self, one: Judged, other: Judged) -> bool:
+        """Tell whether one is better: it fits and is faster, or needs fewer bytes while none fits.
+
+        What all of it needs takes three times as long to tell as its step, so it comes last.
+        """
+        if self._fits(other):
+            return one.step_s < other.step_s and self._fits(one)
+        needs = (one.memory_bytes, one.step_s) < (other.memory_bytes, other.step_s)
+        return self._fits(one) or needs
 
     def _descend(self, here: Judged, moves: LayerMoves, seen: Sequence[Assignment]) -> Judged:
         """Return what becomes of an assignment by moves that make its step shorter.
@@ -249,7 +257,7 @@ class StepSearch:
             for together in chain(((move,) for move in every), pairs(single, PAIRS)):
                 one = self._offer(moved(here.assignment, *together))
                 idle += 1
-                if self._key(one) < self._key(here):
+                if self._better(one, here):
                     idle = 0 if one.step_s < (1 - GAIN) * here.step_s else idle
                     here = one
                     break
