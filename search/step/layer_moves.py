@@ -29,6 +29,11 @@ class Move(NamedTuple):
     variables: Ints
     choices: Ints
 
+    @property
+    def key(self) -> bytes:
+        """Return what is equal for moves of the same variables to the same choices."""
+        return self.variables.tobytes() + self.choices.tobytes()
+
 
 class LayerMoves:
     """The moves of a network's assignments."""

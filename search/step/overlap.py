@@ -13,10 +13,11 @@ are solved by a solver of cost networks, whichever it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, starmap
 from typing import Protocol
 
 from autoddl.compiled import clock_s
@@ -59,7 +60,8 @@ PAIRS = 64  # where no single move helps: of 100 tiny problems 98 are solved, wi
 ONE = 0.04  # of the budget for one path, twice that for one bound: half and twice the same
 # Parts of the budget until which each is done; the rest is for making a plan of it. 0.35 and 0.5 in
 # place of 0.3 and 0.4 +0.2 %; 0.1, 0.2 and 0.3 -0.2 %, but lower bounds.
-FIRST, BOUND, PATHS, MOVES = 0.2, 0.3, 0.4, 0.7
+FIRST, CANDIDATES, MOVES = 0.2, 0.4, 0.7
+OVER = object()
 
 
 class Judged(Protocol):
@@ -133,14 +135,12 @@ class StepSearch:
         for start in sorted(options.starts, key=lambda start: self.judge(start).least_step_s):
             if self.judge(start).least_step_s < self._best_s():
                 self._offer(start)
-        if self._overlaps and not again:
-            self._raise_bound()
+        if self._overlaps:
+            ways = [] if again else [self._raise_bound()]
+            self._take_turns([*ways, *starmap(self._follow_paths, STARTS)])
+            self._move()
         elif not again:
             self.bound_s = first.lower_bound_s  # the step is the sum
-        if self._overlaps:
-            for needed_scale, scale in STARTS:
-                self._follow_paths(needed_scale, scale)
-            self._move()
         found = self.best
         assert found is not None
         if options.progress is not None:
@@ -186,14 +186,14 @@ class StepSearch:
         return found
 
     def _roughly(
-        self, network: CostNetwork, *, starts: Collection[Assignment], until: float, part: float
+        self, network: CostNetwork, part: float, *, starts: Collection[Assignment] = ()
     ) -> SearchResult | None:
-        """Return what the solver finds in a part of the budget, of what is left `until` another part.
+        """Return what the solver finds in a part of the budget, of what is left for candidates.
 
         None if that is nothing: less time may be too little for a solver.
         """
         options, budget_s = self._options, self._options.budget
-        seconds = max(0.0, min(until * budget_s - self._elapsed_s(), part * budget_s))
+        seconds = max(0.0, min(CANDIDATES * budget_s - self._elapsed_s(), part * budget_s))
         gap = max(options.stop_gap, NEAR)
         asked = replace(options, starts=starts, stop_gap=gap, progress=None, after=None)
         try:
@@ -201,7 +201,15 @@ class StepSearch:
         except InfeasibleError:
             return None
 
-    def _follow_paths(self, needed_scale: float, scale: float) -> None:
+    def _take_turns(self, ways: Sequence[Iterator[None]]) -> None:
+        """Let each of some ways look for a candidate, one after the other, again and again."""
+        waiting = deque(ways)
+        while waiting and self._goes_on(CANDIDATES):
+            way = waiting.popleft()
+            if next(way, OVER) is not OVER:
+                waiting.append(way)
+
+    def _follow_paths(self, needed_scale: float, scale: float) -> Iterator[None]:
         """Look for better steps, each time with the weights of the critical paths so far.
 
         In the beginning boxings count `scale` times, `needed_scale` where more than the update of one
@@ -209,16 +217,17 @@ class StepSearch:
         """
         weights, idle = PathWeights(self.network, needed_scale, scale), 0
         here = self.best if needed_scale == scale == 1 else None
-        while idle < PATIENCE and self._goes_on(PATHS):
+        while idle < PATIENCE:
             if here is not None:
                 weights.learn(here.timeline)
             before = self.best
             network = weights.prices().apply(self.network)
-            found = self._roughly(network, starts=self._options.starts, until=PATHS, part=ONE)
+            found = self._roughly(network, ONE, starts=self._options.starts)
             if found is None:
                 return
             here = self._offer(found.assignment)
             idle = 0 if self.best is not before else idle + 1
+            yield
 
     def _move(self) -> None:
         """Take moves that make the step shorter, from the best one on, and then from the next best.
@@ -246,14 +255,16 @@ class StepSearch:
         """Return what becomes of an assignment by moves that make its step shorter.
 
         Those that cost least on the critical path come first: of equal layers and crossings with all
-        that has been `seen`, of one size after the other, in turn. Where all have been tried pairs are.
+        that has been `seen`, of one size after the other, in turn. What was vain before the last better
+        step comes behind all others. Where all have been tried pairs are.
         """
-        idle = 0
+        idle, vain = 0, set[bytes]()
         while self._goes_on(MOVES):
             weighted = critical_prices(self.network, here.timeline).apply(self.network)
             single = ranked(moves.all(here.assignment, weighted))
             crossed = map(ranked, crossings(here.assignment, seen, weighted))
             every = in_turn(single, in_turn(*crossed))
+            every.sort(key=lambda move: move.key in vain)  # stable
             for together in chain(((move,) for move in every), pairs(single, PAIRS)):
                 one = self._offer(moved(here.assignment, *together))
                 idle += 1
@@ -261,6 +272,7 @@ class StepSearch:
                     idle = 0 if one.step_s < (1 - GAIN) * here.step_s else idle
                     here = one
                     break
+                vain.add(together[0].key)
                 if idle >= max(LEAST_TRIES, TRIES * self._gap()) or not self._goes_on(MOVES):
                     return here
             else:
@@ -271,7 +283,7 @@ class StepSearch:
         """Return the most that is to be gained, relatively."""
         return 1 - self.bound_s / self._best_s()
 
-    def _raise_bound(self) -> None:
+    def _raise_bound(self) -> Iterator[None]:
         """Raise the bound along the dependency path of the best one; what it leads to is offered, too."""
         best = self.best
         assert best is not None
@@ -279,8 +291,7 @@ class StepSearch:
         bound = StepBound(StepBounds(self.network, path, limits=self.limits))
         for known in self._seen:  # with the best one alone GPT-3's step on 128x8 is 1.2 % longer
             bound.cut(self.judge(known).timeline)
-        for found in bound.rise(partial(self._roughly, starts=(), until=BOUND, part=2 * ONE)):
+        for found in bound.rise(partial(self._roughly, part=2 * ONE)):
             self._offer(found.assignment)
             self.bound_s = max(self.bound_s, bound.bound_s)
-            if not self._goes_on(BOUND):
-                return
+            yield
