@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.oneflow.compute_stream import is_converted
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Link
-from autoddl.perfmodel.resources import SERIAL, ResourceParts
+from autoddl.perfmodel.resources import SERIAL
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.topology import crossing
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing, counts_result
@@ -33,8 +34,29 @@ from autoddl.sbp.shards import all_states, local_shape
 from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Floats = npt.NDArray[np.float64]
-_Step = tuple[int, int, int, str, tuple[int, ...]]
-"""A boxing from one state to another, by number: which of both counts, its primitive and its axes."""
+Ints = npt.NDArray[np.int64]
+
+
+class _Steps(NamedTuple):
+    """Boxings between states by number: from the one `before` to that `after` it.
+
+    Those of one `look` take equally long: `looks` has primitive, axes, and the state that counts. `level`
+    is that of their links, 1 for the first axis of the mesh, 0 for local ones.
+    """
+
+    before: Ints
+    after: Ints
+    look: Ints
+    level: Ints
+    looks: Sequence[tuple[str, tuple[int, ...], int]]
+
+
+class _Boxings(NamedTuple):
+    """The boxings between all plain states of a tensor, and what each takes."""
+
+    states: tuple[NdSbp, ...]
+    steps: _Steps
+    seconds: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,11 +121,21 @@ class Redistributor:
         self.any_order, self.compute_stream = any_order, compute_stream
         self.profile = profile
         self._way = cache(partial(crossing, mesh, innermost=profile.levels[-1]))
+        self._boxings: dict[tuple[tuple[int, ...], int, bool], _Boxings] = {}
         self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
         self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
         self._known_steps: dict[
             tuple[tuple[int, ...], int, NdSbp, bool], list[tuple[NdSbp, float]]
         ] = {}
+
+    def weighted(self, weights: Mapping[str, float]) -> Redistributor:
+        """Return one with these weights, which shares the seconds of boxings."""
+        found = Redistributor(
+            self.mesh, self.profile, any_order=self.any_order, compute_stream=self.compute_stream,
+            weights=weights,
+        )  # fmt: skip
+        found._boxings = self._boxings
+        return found
 
     def table(
         self, shape: tuple[int, ...], item_bytes: int, *, own: bool = False
@@ -155,15 +187,8 @@ class Redistributor:
         return self.profile.op_overhead_s + seconds
 
     def _price(self, step: Boxing, item_bytes: int) -> float:
-        seconds, weights = self.step_s(step, item_bytes), self.weights
-        if weights is None or math.isinf(seconds):
-            return seconds
-        parts = self._parts(step, item_bytes)
-        return weights[SERIAL] * seconds + sum(weights[r] * s for r, s in parts)
-
-    def _parts(self, step: Boxing, item_bytes: int) -> ResourceParts:
-        level = self.mesh.axes[step.axes[0]].level if step.axes else None
-        return self.profile.parts(level, self.step_s(step, item_bytes))
+        level = np.array([1 + step.axes[0] if step.axes else 0])
+        return float(self._weighted(np.array([self.step_s(step, item_bytes)]), level)[0])
 
     def link(self, step: Boxing) -> Link | None:
         """Return the link that prices a boxing; None for a local one and where there is no price.
@@ -178,17 +203,10 @@ class Redistributor:
         return self.profile.link(collective, way)
 
     def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
-        states = tuple(all_states(shape, self.mesh.shape, own=own, any_order=self.any_order))
-        count = len(states)
+        one = self._between_all(shape, item_bytes, own)
+        count, steps = len(one.states), one.steps
         direct = np.full((count, count), np.inf)
-        np.fill_diagonal(direct, 0.0)
-        elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
-        boxings = _on_compute_stream if self.compute_stream else _steps_between
-        steps = boxings(states, len(shape), self.mesh.shape)
-        looks = [(primitive, axes, elements[counted]) for *_, counted, primitive, axes in steps]
-        prices = {look: self._price(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
-        before, after = [step[0] for step in steps], [step[1] for step in steps]
-        direct[after, before] = [prices[look] for look in looks]
+        direct[steps.after, steps.before] = self._weighted(one.seconds, steps.level)
         # SciPy takes zeros for missing edges, masked or not, and unmasked all that is next to nothing,
         # which is what is free costs here.
         direct = np.maximum(direct, np.finfo(float).tiny)
@@ -198,14 +216,47 @@ class Redistributor:
         found = floyd_warshall(masked, return_predecessors=True)
         cost, hop = (np.ascontiguousarray(array.T) for array in found)
         if self.weights is None:
-            return RedistributionTable(shape, states, cost, hop)
-        single: dict[str, Floats] = {}  # by resource, of boxings from one state to another
-        taken = {look: self._parts(Boxing(*look), item_bytes) for look in prices}
-        for source, goal, look in zip(before, after, looks, strict=True):
-            for resource, seconds in taken[look]:
-                single.setdefault(resource, np.zeros((count, count)))[source, goal] = seconds
-        parts = {resource: _along(hop, direct) for resource, direct in single.items()}
-        return RedistributionTable(shape, states, cost, hop, parts)
+            return RedistributionTable(shape, one.states, cost, hop)
+        parts = {}
+        for resource, shares in self._shares.items():
+            single = np.zeros((count, count))
+            if (mine := shares[steps.level] > 0).any():
+                share = shares[steps.level[mine]]
+                single[steps.before[mine], steps.after[mine]] = share * one.seconds[mine]
+                parts[resource] = _along(hop, single)
+        return RedistributionTable(shape, one.states, cost, hop, parts)
+
+    def _between_all(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> _Boxings:
+        """Return all boxings of a tensor with their seconds, however these are weighted."""
+        key = (shape, item_bytes, own)
+        if key not in self._boxings:
+            states = tuple(all_states(shape, self.mesh.shape, own=own, any_order=self.any_order))
+            steps = _steps_between(states, len(shape), self.mesh.shape, self.compute_stream)
+            elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
+            looks = [(primitive, axes, elements[n]) for primitive, axes, n in steps.looks]
+            price = {look: self.step_s(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
+            seconds = np.array([price[look] for look in looks], dtype=np.float64)[steps.look]
+            self._boxings[key] = _Boxings(states, steps, seconds)
+        return self._boxings[key]
+
+    def _weighted(self, seconds: Floats, level: Ints) -> Floats:
+        """Return what boxings over links of these levels count."""
+        if self.weights is None:
+            return seconds
+        count = np.full(1 + self.mesh.ndim, self.weights[SERIAL])
+        for resource, shares in self._shares.items():
+            count += self.weights[resource] * shares
+        with np.errstate(invalid="ignore"):
+            return np.where(np.isinf(seconds), np.inf, seconds * count[level])
+
+    @cached_property
+    def _shares(self) -> dict[str, Floats]:
+        """Return which share of its seconds a boxing is on each resource, by level: _Steps.level."""
+        shares: dict[str, Floats] = {}
+        for number, level in enumerate((None, *[axis.level for axis in self.mesh.axes])):
+            for resource, share in self.profile.parts(level, 1.0):
+                shares.setdefault(resource, np.zeros(1 + self.mesh.ndim))[number] += share
+        return shares
 
     def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
         """Find a path with Dijkstra's algorithm over the states that the two need."""
@@ -283,27 +334,26 @@ def _along(hop: npt.NDArray[np.int32], direct: Floats) -> Floats:
 
 @lru_cache(maxsize=256)
 def _steps_between(
-    states: tuple[NdSbp, ...], dims: int, mesh: tuple[int, ...]
-) -> tuple[_Step, ...]:
-    """Return all boxings between some states; they are the same for all shapes that these cut evenly."""
+    states: tuple[NdSbp, ...], dims: int, mesh: tuple[int, ...], compute_stream: bool
+) -> _Steps:
+    """Return all boxings between some states; they are the same for all shapes that these cut evenly.
+
+    With `compute_stream` those that OneFlow does not send through the host there.
+    """
     index = {state: i for i, state in enumerate(states)}
+    looks: dict[tuple[str, tuple[int, ...], int], int] = {}
     found = []
     for src in states:
         for dst in _neighbours(src, [axis_states(dims)] * len(mesh)):
             step = _primitive(src, dst, mesh) if dst in index else None
-            if step is not None:
-                counted = dst if counts_result(step[0]) else src
-                found.append((index[src], index[dst], index[counted], *step))
-    return tuple(found)
-
-
-@lru_cache(maxsize=256)
-def _on_compute_stream(
-    states: tuple[NdSbp, ...], dims: int, mesh: tuple[int, ...]
-) -> tuple[_Step, ...]:
-    """Return those of them that OneFlow does not send through the host on its compute stream."""
-    steps = _steps_between(states, dims, mesh)
-    return tuple([s for s in steps if _goes(states[s[0]], states[s[1]], s[3], mesh)])
+            if step is None or (compute_stream and not _goes(src, dst, step[0], mesh)):
+                continue
+            counted = index[dst if counts_result(step[0]) else src]
+            level = 1 + step[1][0] if step[1] else 0
+            look = looks.setdefault((*step, counted), len(looks))
+            found.append((index[src], index[dst], look, level))
+    before, after, look_of, level_of = np.array(found, dtype=np.int64).reshape(-1, 4).T
+    return _Steps(before, after, look_of, level_of, tuple(looks))
 
 
 def _goes(before: NdSbp, after: NdSbp, primitive: str, mesh: tuple[int, ...]) -> bool:

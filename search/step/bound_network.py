@@ -49,7 +49,10 @@ class StepBounds:
     def __init__(
         self, network: CostNetwork, path: DependencyPath, *, limits: Limits = ONEFLOW_LIMITS
     ) -> None:
-        self.network, self.path, self.limits = network, path, limits
+        self.network, self.path = network, path
+        self.redistributor = Redistributor(
+            network.mesh, network.profile, any_order=limits.any_order
+        )
         self.resources = (DEVICE, *dict.fromkeys(axis.level for axis in network.mesh.axes))
         self.kinds: tuple[Kind, ...] = (
             *[(span, resource) for span in SPANS for resource in self.resources],
@@ -141,10 +144,8 @@ class Mixture:
         for number, *row in rows.tolist():
             key = int(number), tuple(row)
             if key[1] not in self._priced:
-                self._priced[key[1]] = Redistributor(
-                    network.mesh, network.profile, any_order=self.bounds.limits.any_order,
-                    weights=dict(zip(resources, row, strict=True)),
-                )  # fmt: skip
+                priced = self.bounds.redistributor.weighted(dict(zip(resources, row, strict=True)))
+                self._priced[key[1]] = priced
             if key not in self._tables:
                 self._tables[key] = table(network, key[0], self._priced[key[1]])
             found.append(self._tables[key])
