@@ -59,18 +59,17 @@ class LayerMoves:
 
     def all(self, point: Point, weighted: CostNetwork) -> list[Move]:
         """Return all moves, and what they cost in a network."""
-        now = as_ints(point).copy()
+        now, sizes = as_ints(point).copy(), self.network.variables.sizes
         found: list[Move] = []
         for every, factors in zip(self.groups, self.factors, strict=True):
             for here in np.unique(now[every]).tolist():
                 group = every[now[every] == here]
-                count = int(self.network.variables.sizes[group[0]])
-                columns = np.repeat(np.arange(count)[None], len(group), axis=0)
+                columns = np.repeat(np.arange(sizes[group[0]])[None], len(group), axis=0)
                 seconds, _ = block_of(weighted.arrays, BlockMove(group, columns, factors), now)
                 for choice in np.flatnonzero(np.isfinite(seconds)).tolist():
                     if choice != here:
                         more_s = float(seconds[choice] - seconds[here])
-                        found.append(Move(more_s, group, np.full(len(group), choice)))
+                        found.append(Move(more_s, group, columns[:, choice]))
         return found
 
 
