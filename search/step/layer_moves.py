@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoddl.grouping import distinct
-from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
+from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import BlockMove, block_of
 from autoddl.search.result import Assignment, Point
 from autoddl.search.step.critical_path import alike
@@ -57,20 +57,30 @@ class LayerMoves:
             for group in self.groups
         ]
 
-    def all(self, point: Point, weighted: CostNetwork) -> list[Move]:
-        """Return all moves, and what they cost in a network."""
+    def cheapest(self, point: Point, weighted: CostNetwork, most: int) -> list[Move]:
+        """Return at most so many moves, those first that cost least in a network."""
         now, sizes = as_ints(point).copy(), self.network.variables.sizes
-        found: list[Move] = []
+        groups: list[tuple[Ints, Ints]] = []
+        more: list[Floats] = []
         for every, factors in zip(self.groups, self.factors, strict=True):
             for here in np.unique(now[every]).tolist():
                 group = every[now[every] == here]
                 columns = np.repeat(np.arange(sizes[group[0]])[None], len(group), axis=0)
                 seconds, _ = block_of(weighted.arrays, BlockMove(group, columns, factors), now)
-                for choice in np.flatnonzero(np.isfinite(seconds)).tolist():
-                    if choice != here:
-                        more_s = float(seconds[choice] - seconds[here])
-                        found.append(Move(more_s, group, columns[:, choice]))
-        return found
+                groups.append((group, columns))
+                more.append(seconds - seconds[here])
+                more[-1][here] = np.inf
+        every_s, begin = np.concatenate([[], *more]), np.cumsum([0, *map(len, more)])
+        first = every_s.argsort(kind="stable")[:most]
+        first = first[np.isfinite(every_s[first])]
+        which = np.searchsorted(begin, first, side="right") - 1
+        choices = (first - begin[which]).tolist()
+        return [
+            Move(more_s, groups[number][0], groups[number][1][:, choice])
+            for more_s, number, choice in zip(
+                every_s[first].tolist(), which.tolist(), choices, strict=True
+            )
+        ]
 
 
 def moved(point: Point, *moves: Move) -> Assignment:

@@ -260,8 +260,9 @@ class StepSearch:
         """
         idle, vain = 0, set[bytes]()
         while self._goes_on(MOVES):
+            most = max(LEAST_TRIES, round(TRIES * self._gap()))
             weighted = critical_prices(self.network, here.timeline).apply(self.network)
-            single = ranked(moves.all(here.assignment, weighted))
+            single = moves.cheapest(here.assignment, weighted, most + len(vain))
             crossed = map(ranked, crossings(here.assignment, seen, weighted))
             every = in_turn(single, in_turn(*crossed))
             every.sort(key=lambda move: move.key in vain)  # stable
@@ -273,7 +274,7 @@ class StepSearch:
                     here = one
                     break
                 vain.add(together[0].key)
-                if idle >= max(LEAST_TRIES, TRIES * self._gap()) or not self._goes_on(MOVES):
+                if idle >= most or not self._goes_on(MOVES):
                     return here
             else:
                 break
