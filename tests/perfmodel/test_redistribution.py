@@ -136,6 +136,28 @@ def test_what_is_free_is_a_way() -> None:
     assert costs[0] == pytest.approx(0.0, abs=1e-12) and 0.0 < costs[1] < np.inf
 
 
+@pytest.mark.parametrize("mesh", ["4", "2x2", "2x4"])
+def test_weights_are_of_the_seconds_on_each_resource(mesh: str) -> None:
+    """A boxing counts what its path takes; shared seconds are those of redistributors of their own."""
+    shared, shape = Redistributor(Mesh.parse(mesh), PROFILE), (16, 8)
+    plain = shared.table(shape, 4)
+    serial = dict.fromkeys(("device", "node", "gpu"), 0.0) | {"serial": 1.0}
+    np.testing.assert_allclose(shared.weighted(serial).table(shape, 4).cost, plain.cost, rtol=1e-12)
+    for seed in range(3):
+        drawn = np.random.default_rng(seed).random(4).tolist()
+        weights = dict(zip(serial, drawn, strict=True))
+        table = shared.weighted(weights).table(shape, 4)
+        own = Redistributor(Mesh.parse(mesh), PROFILE, weights=weights).table(shape, 4)
+        np.testing.assert_array_equal(table.cost, own.cost)
+        parts_s = sum(table.parts.values())
+        counted = sum(weights[resource] * s for resource, s in table.parts.items())
+        reached = np.isfinite(table.cost)
+        np.testing.assert_allclose(
+            (counted + weights["serial"] * parts_s)[reached], table.cost[reached], rtol=1e-9
+        )
+        assert (parts_s[reached] >= plain.cost[reached] * (1 - 1e-9)).all()  # no path is shorter
+
+
 def uniform(sizes: dict[str, tuple[int, ...]], *, inner: int = 1) -> Profile:
     """Return a profile of links without latency and equally fast, but for the launch of each step.
 

@@ -255,6 +255,28 @@ def test_starts_that_can_not_be_faster_are_not_simulated() -> None:
     assert slow and not slow & set(simulated)
 
 
+def test_memory_is_told_of_what_is_faster_only() -> None:
+    network = problem("transformer", "2x2")
+    judged, told = list[Assignment](), list[Assignment]()
+
+    class Counted(Judged):
+        def __init__(self, point: Assignment) -> None:
+            self.assignment, self.timeline = point, timeline(network, point)
+            self.step_s, self.least_step_s = self.timeline.works.end_s, self.timeline.least_s
+            judged.append(point)
+
+        @property
+        def memory_bytes(self) -> int:
+            told.append(self.assignment)
+            return network.memory_bytes(self.assignment)
+
+    limit = network.memory_bytes(primal_dual.search(network).assignment)
+    judge = cache(Counted)
+    found = StepSearch(network, primal_dual.search, judge, limit).search()
+    assert found.memory_bytes <= limit
+    assert len(judged) > 50 and len(set(told)) < len(judged) / 3
+
+
 def test_a_solver_that_finds_nothing_in_little_time_leaves_what_is_known() -> None:
     network, calls = problem("transformer", "2x2"), []
 

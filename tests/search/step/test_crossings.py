@@ -67,7 +67,10 @@ def test_layers_that_differ_move_by_themselves() -> None:
     found = network(transformer(4))
     base, other = random_assignment(found, 1), random_assignment(found, 2)
     mixed = moved(base, min(crossings(base, [other], found)[1], key=lambda m: m.more_s))
-    moves = LayerMoves(found).all(mixed, found)
+    moves = LayerMoves(found).cheapest(mixed, found, 10_000)
+    assert moves == ranked(moves) and len({move.key for move in moves}) == len(moves)
+    few = LayerMoves(found).cheapest(mixed, found, 7)
+    assert [move.key for move in few] == [move.key for move in moves[:7]]
     for move in moves[:: max(1, len(moves) // 50)]:
         assert len({int(as_ints(mixed)[v]) for v in move.variables.tolist()}) == 1
         more_s = found.cost_s(moved(mixed, move)) - found.cost_s(mixed)
@@ -77,5 +80,5 @@ def test_layers_that_differ_move_by_themselves() -> None:
 def test_lists_take_turns() -> None:
     assert in_turn([1, 2, 3], [4], [5, 6]) == [1, 4, 5, 2, 6, 3]  # type: ignore[list-item]
     found = network(mlp(16, (16, 16)))
-    moves = ranked(LayerMoves(found).all(random_assignment(found, 1), found))
+    moves = LayerMoves(found).cheapest(random_assignment(found, 1), found, 100)
     assert [m.more_s for m in moves] == sorted(m.more_s for m in moves)
