@@ -113,8 +113,10 @@ class StepSearch:
         self.bound_s, self.fastest_s = network.lower_bound_s(), math.inf
         self.trace: list[tuple[float, float]] = []
         self.evaluations = 0
-        self._seen: dict[Assignment, None] = {}  # in the order in which they came
-        self._options, self._begin = DEFAULTS, 0.0
+        self._seen: set[Assignment] = set()
+        self._candidates: list[Assignment] = []  # those of them that are not just a move away
+        self._round: tuple[Judged | None, float] = None, 0.0
+        self._options, self._begin, self._until = DEFAULTS, 0.0, 0.0
 
     @property
     def binds(self) -> bool:
@@ -136,9 +138,14 @@ class StepSearch:
             if self.judge(start).least_step_s < self._best_s():
                 self._offer(start)
         if self._overlaps:
+            self._until = CANDIDATES * options.budget
             ways = [] if again else [self._raise_bound()]
             self._take_turns([*ways, *starmap(self._follow_paths, STARTS)])
             self._move()
+            while not again and self._goes_further():
+                self._until = (self._elapsed_s() + MOVES * options.budget) / 2
+                self._take_turns([self._raise_bound(), self._follow_paths(*STARTS[0])])
+                self._move()
         elif not again:
             self.bound_s = first.lower_bound_s  # the step is the sum
         found = self.best
@@ -154,10 +161,20 @@ class StepSearch:
     def _elapsed_s(self) -> float:
         return clock_s() - self._begin
 
-    def _goes_on(self, until: float) -> bool:
-        """Tell whether a part of the budget is left, and the gap not as small as is asked for."""
+    def _goes_on(self, until_s: float) -> bool:
+        """Tell whether it is not that late, and the gap not as small as is asked for."""
         near = self.bound_s >= (1 - max(self._options.stop_gap, ENOUGH)) * self._best_s()
-        return self._elapsed_s() < until * self._options.budget and not near
+        return self._elapsed_s() < until_s and not near
+
+    @property
+    def _moves_end_s(self) -> float:
+        return MOVES * self._options.budget
+
+    def _goes_further(self) -> bool:
+        """Tell whether another round is worth it, as the last one led to something, and there is time."""
+        before, self._round = self._round, (self.best, self.bound_s)
+        rises = self.bound_s > (1 + NEAR) * before[1] or self.best is not before[0]
+        return rises and TRIES * self._gap() > LEAST_TRIES and self._goes_on(self._moves_end_s)
 
     def _best_s(self) -> float:
         """Return the best step of those that fit, if any does."""
@@ -166,12 +183,14 @@ class StepSearch:
     def _fits(self, one: Judged) -> bool:
         return self.limit is None or one.memory_bytes <= self.limit
 
-    def _offer(self, assignment: Assignment) -> Judged:
-        """Keep an assignment if it is the best so far."""
+    def _offer(self, assignment: Assignment, *, moved: bool = False) -> Judged:
+        """Keep an assignment if it is the best so far, and as a candidate if it is not just `moved`."""
         one, best = self.judge(assignment), self.best
+        if not moved and assignment not in self._candidates:
+            self._candidates.append(assignment)
         if assignment in self._seen:
             return one
-        self._seen[assignment] = None
+        self._seen.add(assignment)
         self.fastest_s = min(self.fastest_s, one.step_s)
         if best is None or self._better(one, best):
             self.best = one
@@ -193,7 +212,7 @@ class StepSearch:
         None if that is nothing: less time may be too little for a solver.
         """
         options, budget_s = self._options, self._options.budget
-        seconds = max(0.0, min(CANDIDATES * budget_s - self._elapsed_s(), part * budget_s))
+        seconds = max(0.0, min(self._until - self._elapsed_s(), part * budget_s))
         gap = max(options.stop_gap, NEAR)
         asked = replace(options, starts=starts, stop_gap=gap, progress=None, after=None)
         try:
@@ -204,7 +223,7 @@ class StepSearch:
     def _take_turns(self, ways: Sequence[Iterator[None]]) -> None:
         """Let each of some ways look for a candidate, one after the other, again and again."""
         waiting = deque(ways)
-        while waiting and self._goes_on(CANDIDATES):
+        while waiting and self._goes_on(self._until):
             way = waiting.popleft()
             if next(way, OVER) is not OVER:
                 waiting.append(way)
@@ -234,14 +253,14 @@ class StepSearch:
 
         Only the best one is worth it where the gap allows no more than the least vain moves.
         """
-        moves, seen = LayerMoves(self.network), list(self._seen)
-        known = sorted(map(self.judge, seen), key=lambda one: one.step_s)
+        moves = LayerMoves(self.network)
+        known = sorted(map(self.judge, self._candidates), key=lambda one: one.step_s)
         best = self.best
         assert best is not None
         begins = list(islice(filter(self._fits, known), MOVED)) or [best]
         for number, start in enumerate(begins):
             if number == 0 or TRIES * self._gap() > LEAST_TRIES:
-                seen.append(self._descend(start, moves, seen).assignment)
+                self._offer(self._descend(start, moves).assignment)
 
     def _better(self, one: Judged, other: Judged) -> bool:
         """Tell whether one is better: it fits and is faster, or needs fewer bytes while none fits.
@@ -253,30 +272,33 @@ class StepSearch:
         needs = (one.memory_bytes, one.step_s) < (other.memory_bytes, other.step_s)
         return self._fits(one) or needs
 
-    def _descend(self, here: Judged, moves: LayerMoves, seen: Sequence[Assignment]) -> Judged:
+    def _descend(self, here: Judged, moves: LayerMoves) -> Judged:
         """Return what becomes of an assignment by moves that make its step shorter.
 
         Those that cost least on the critical path come first: of equal layers and crossings with all
-        that has been `seen`, of one size after the other, in turn. What was vain before the last better
+        candidates, of one size after the other, in turn. What was vain before the last better
         step comes behind all others. Where all have been tried pairs are.
         """
         idle, vain = 0, set[bytes]()
-        while self._goes_on(MOVES):
+        while self._goes_on(self._moves_end_s):
             most = max(LEAST_TRIES, round(TRIES * self._gap()))
             weighted = critical_prices(self.network, here.timeline).apply(self.network)
             single = moves.cheapest(here.assignment, weighted, most + len(vain))
-            crossed = map(ranked, crossings(here.assignment, seen, weighted))
+            crossed = map(ranked, crossings(here.assignment, self._candidates, weighted))
             every = in_turn(single, in_turn(*crossed))
             every.sort(key=lambda move: move.key in vain)  # stable
             for together in chain(((move,) for move in every), pairs(single, PAIRS)):
-                one = self._offer(moved(here.assignment, *together))
+                there = moved(here.assignment, *together)
+                if there in self._seen:
+                    continue
+                one = self._offer(there, moved=True)
                 idle += 1
                 if self._better(one, here):
                     idle = 0 if one.step_s < (1 - GAIN) * here.step_s else idle
                     here = one
                     break
                 vain.add(together[0].key)
-                if idle >= most or not self._goes_on(MOVES):
+                if idle >= most or not self._goes_on(self._moves_end_s):
                     return here
             else:
                 break
@@ -292,7 +314,9 @@ class StepSearch:
         assert best is not None
         path = DependencyPath.longest(best.timeline)
         bound = StepBound(StepBounds(self.network, path, limits=self.limits))
-        for known in self._seen:  # with the best one alone GPT-3's step on 128x8 is 1.2 % longer
+        for (
+            known
+        ) in self._candidates:  # with the best one alone GPT-3's step on 128x8 is 1.2 % longer
             bound.cut(self.judge(known).timeline)
         for found in bound.rise(partial(self._roughly, part=2 * ONE)):
             self._offer(found.assignment)
