@@ -14,7 +14,7 @@ optimum of a relaxation is a mixture of few assignments).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 import numpy as np
@@ -49,7 +49,7 @@ def regions(network: CostNetwork) -> Regions:
 
 
 def crossings(
-    point: Point, others: Sequence[Assignment], weighted: CostNetwork
+    point: Point, others: Iterable[Assignment], weighted: CostNetwork
 ) -> list[list[Move]]:
     """Return the moves of a point to others' choices in all regions, by how large these are.
 

@@ -4,7 +4,8 @@ Candidates are the assignment of least compute plus communication, the given sta
 are cheapest with the weights of critical paths (critical_path.py) and those behind the bound
 (step_bound.py), and what becomes of the best if equal layers take another choice (layer_moves.py), or
 some layers all the choices that they have in another candidate (crossings.py). A simulation judges
-them. The networks are solved by a solver of cost networks, whichever it is.
+them. While that leads to something another round begins at the best step so far. The networks are
+solved by a solver of cost networks, whichever it is.
 
     24 layers of GPT on 4x8: least sum 180 ms, its step 130 ms → what its critical path does not have
     counts less: sum 193 ms, step 103 ms → moves → 101.1 ms; no step takes less than 100.6 ms.
@@ -114,9 +115,12 @@ class StepSearch:
         self.trace: list[tuple[float, float]] = []
         self.evaluations = 0
         self._seen: set[Assignment] = set()
-        self._candidates: list[Assignment] = []  # those of them that are not just a move away
-        self._round: tuple[Judged | None, float] = None, 0.0
-        self._options, self._begin, self._until = DEFAULTS, 0.0, 0.0
+        # Those of them that are more than a move away from others, in the order in which they came.
+        self._candidates: dict[Assignment, None] = {}
+        # The best one and the bound after the last round.
+        self._known: tuple[Judged | None, float] = None, 0.0
+        self._options, self._begin = DEFAULTS, 0.0
+        self._candidates_end_s = 0.0  # since the begin; until then they are looked for
 
     @property
     def binds(self) -> bool:
@@ -138,12 +142,12 @@ class StepSearch:
             if self.judge(start).least_step_s < self._best_s():
                 self._offer(start)
         if self._overlaps:
-            self._until = CANDIDATES * options.budget
+            self._candidates_end_s = CANDIDATES * options.budget
             ways = [] if again else [self._raise_bound()]
             self._take_turns([*ways, *starmap(self._follow_paths, STARTS)])
             self._move()
             while not again and self._goes_further():
-                self._until = (self._elapsed_s() + MOVES * options.budget) / 2
+                self._candidates_end_s = (self._elapsed_s() + self._moves_end_s) / 2
                 self._take_turns([self._raise_bound(), self._follow_paths(*STARTS[0])])
                 self._move()
         elif not again:
@@ -172,7 +176,7 @@ class StepSearch:
 
     def _goes_further(self) -> bool:
         """Tell whether another round is worth it, as the last one led to something, and there is time."""
-        before, self._round = self._round, (self.best, self.bound_s)
+        before, self._known = self._known, (self.best, self.bound_s)
         rises = self.bound_s > (1 + NEAR) * before[1] or self.best is not before[0]
         return rises and TRIES * self._gap() > LEAST_TRIES and self._goes_on(self._moves_end_s)
 
@@ -186,8 +190,8 @@ class StepSearch:
     def _offer(self, assignment: Assignment, *, moved: bool = False) -> Judged:
         """Keep an assignment if it is the best so far, and as a candidate if it is not just `moved`."""
         one, best = self.judge(assignment), self.best
-        if not moved and assignment not in self._candidates:
-            self._candidates.append(assignment)
+        if not moved:
+            self._candidates[assignment] = None
         if assignment in self._seen:
             return one
         self._seen.add(assignment)
@@ -212,7 +216,7 @@ class StepSearch:
         None if that is nothing: less time may be too little for a solver.
         """
         options, budget_s = self._options, self._options.budget
-        seconds = max(0.0, min(self._until - self._elapsed_s(), part * budget_s))
+        seconds = max(0.0, min(self._candidates_end_s - self._elapsed_s(), part * budget_s))
         gap = max(options.stop_gap, NEAR)
         asked = replace(options, starts=starts, stop_gap=gap, progress=None, after=None)
         try:
@@ -223,7 +227,7 @@ class StepSearch:
     def _take_turns(self, ways: Sequence[Iterator[None]]) -> None:
         """Let each of some ways look for a candidate, one after the other, again and again."""
         waiting = deque(ways)
-        while waiting and self._goes_on(self._until):
+        while waiting and self._goes_on(self._candidates_end_s):
             way = waiting.popleft()
             if next(way, OVER) is not OVER:
                 waiting.append(way)
@@ -276,8 +280,8 @@ class StepSearch:
         """Return what becomes of an assignment by moves that make its step shorter.
 
         Those that cost least on the critical path come first: of equal layers and crossings with all
-        candidates, of one size after the other, in turn. What was vain before the last better
-        step comes behind all others. Where all have been tried pairs are.
+        candidates, of one size after the other, in turn. What was vain before the last better step
+        comes behind all others, what is known is passed over. Where all have been tried pairs are.
         """
         idle, vain = 0, set[bytes]()
         while self._goes_on(self._moves_end_s):
@@ -314,9 +318,8 @@ class StepSearch:
         assert best is not None
         path = DependencyPath.longest(best.timeline)
         bound = StepBound(StepBounds(self.network, path, limits=self.limits))
-        for (
-            known
-        ) in self._candidates:  # with the best one alone GPT-3's step on 128x8 is 1.2 % longer
+        # With the best one alone GPT-3's step on 128x8 was 1.2 % longer, when bounds came first.
+        for known in self._candidates:
             bound.cut(self.judge(known).timeline)
         for found in bound.rise(partial(self._roughly, part=2 * ONE)):
             self._offer(found.assignment)
