@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,13 +20,13 @@ import numpy.typing as npt
 from scipy.sparse.csgraph import floyd_warshall
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.oneflow.compute_stream import is_converted
+from autoddl.perfmodel.boxing_steps import BoxingSteps, neighbours, stays_on_device, steps_between
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Link
 from autoddl.perfmodel.resources import SERIAL
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.topology import crossing
-from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing, counts_result
+from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
 from autoddl.sbp.canonical import canonical
 from autoddl.sbp.layout import Path
 from autoddl.sbp.mesh import Mesh
@@ -37,25 +37,11 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-class _Steps(NamedTuple):
-    """Boxings between states by number: from the one `before` to that `after` it.
-
-    Those of one `look` take equally long: `looks` has primitive, axes, and the state that counts. `level`
-    is that of their links, 1 for the first axis of the mesh, 0 for local ones.
-    """
-
-    before: Ints
-    after: Ints
-    look: Ints
-    level: Ints
-    looks: Sequence[tuple[str, tuple[int, ...], int]]
-
-
 class _Boxings(NamedTuple):
     """The boxings between all plain states of a tensor, and what each takes."""
 
     states: tuple[NdSbp, ...]
-    steps: _Steps
+    steps: BoxingSteps
     seconds: Floats
 
 
@@ -231,7 +217,7 @@ class Redistributor:
         key = (shape, item_bytes, own)
         if key not in self._boxings:
             states = tuple(all_states(shape, self.mesh.shape, own=own, any_order=self.any_order))
-            steps = _steps_between(states, len(shape), self.mesh.shape, self.compute_stream)
+            steps = steps_between(states, len(shape), self.mesh.shape, self.compute_stream)
             elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
             looks = [(primitive, axes, elements[n]) for primitive, axes, n in steps.looks]
             price = {look: self.step_s(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
@@ -251,7 +237,7 @@ class Redistributor:
 
     @cached_property
     def _shares(self) -> dict[str, Floats]:
-        """Return which share of its seconds a boxing is on each resource, by level: _Steps.level."""
+        """Return which share of its seconds a boxing is on each resource, by level: BoxingSteps.level."""
         shares: dict[str, Floats] = {}
         for number, level in enumerate((None, *[axis.level for axis in self.mesh.axes])):
             for resource, share in self.profile.parts(level, 1.0):
@@ -311,10 +297,11 @@ class Redistributor:
         entries: Sequence[Collection[Sbp]],
     ) -> list[tuple[NdSbp, float]]:  # fmt: skip
         found = []
-        for after in _neighbours(state, entries):
+        for after in neighbours(state, entries):
             step = boxing(state, after, shape, self.mesh.shape, uneven=uneven)
             if step is None or (
-                self.compute_stream and not _goes(state, after, step.primitive, self.mesh.shape)
+                self.compute_stream
+                and not stays_on_device(state, after, step.primitive, self.mesh.shape)
             ):
                 continue
             found.append((after, self._price(step, item_bytes)))
@@ -332,71 +319,5 @@ def _along(hop: npt.NDArray[np.int32], direct: Floats) -> Floats:
     return total
 
 
-@lru_cache(maxsize=256)
-def _steps_between(
-    states: tuple[NdSbp, ...], dims: int, mesh: tuple[int, ...], compute_stream: bool
-) -> _Steps:
-    """Return all boxings between some states; they are the same for all shapes that these cut evenly.
-
-    With `compute_stream` those that OneFlow does not send through the host there.
-    """
-    index = {state: i for i, state in enumerate(states)}
-    looks: dict[tuple[str, tuple[int, ...], int], int] = {}
-    found = []
-    for src in states:
-        for dst in _neighbours(src, [axis_states(dims)] * len(mesh)):
-            step = _primitive(src, dst, mesh) if dst in index else None
-            if step is None or (compute_stream and not _goes(src, dst, step[0], mesh)):
-                continue
-            counted = index[dst if counts_result(step[0]) else src]
-            level = 1 + step[1][0] if step[1] else 0
-            look = looks.setdefault((*step, counted), len(looks))
-            found.append((index[src], index[dst], look, level))
-    before, after, look_of, level_of = np.array(found, dtype=np.int64).reshape(-1, 4).T
-    return _Steps(before, after, look_of, level_of, tuple(looks))
-
-
-def _goes(before: NdSbp, after: NdSbp, primitive: str, mesh: tuple[int, ...]) -> bool:
-    return primitive == LOCAL or is_converted(before.executed, after.executed, mesh)
-
-
-@lru_cache(maxsize=1 << 14)
-def _primitive(src: NdSbp, dst: NdSbp, mesh: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | None:
-    """Return the primitive and its axes that take a state to another of tensors that both cut evenly."""
-    dims = 1 + max([sbp.dim for sbp in (*src, *dst)], default=-1)
-    step = boxing(src, dst, (math.prod(mesh),) * dims, mesh)
-    return None if step is None else (step.primitive, step.axes)
-
-
 def _collective(step: Boxing) -> str:
     return ALL_GATHER if step.primitive == PAD else step.primitive
-
-
-def _neighbours(state: NdSbp, entries: Sequence[Collection[Sbp]]) -> Iterator[NdSbp]:
-    """Yield what one axis, or a run of neighbouring axes in one state, may turn into at once.
-
-    A new cut comes after all others of its dim; in the mesh's order where that is the same.
-    """
-    for first in range(len(state)):
-        for last in range(first, len(state)):
-            if state[last] is not state[first]:
-                break
-            run = range(first, last + 1)
-            for entry in entries[first]:
-                new = entry if entry.kind != "S" else entry.later(_last_turn(state, run, entry.dim))
-                if new is not state[first] and not _mixes(state, run, new):
-                    yield NdSbp(new if i in run else s for i, s in enumerate(state))
-
-
-def _last_turn(state: NdSbp, run: range, dim: int) -> int:
-    """Return the first turn in which a cut along `run` comes after the other cuts of `dim`."""
-    others = [(s.turn, i) for i, s in enumerate(state) if s.dim == dim and i not in run]
-    turn, axis = max(others, default=(0, -1))
-    return turn + (axis > run[0])
-
-
-def _mixes(state: NdSbp, run: range, new: Sbp) -> bool:
-    """Tell whether partial values of two reductions would meet."""
-    return new.kind == "P" and any(
-        s.kind == "P" and s is not new for i, s in enumerate(state) if i not in run
-    )

@@ -1,0 +1,105 @@
+"""The boxings that lead from one state of a tensor to another at once, whatever its shape.
+
+One axis of the mesh, or a run of neighbouring axes in one state, turns into another entry. From (S0, B)
+on 2x2 an all-gather along the first axis leads to (B, B), an all-to-all to (S1, B), and a local cut to
+(S0, S0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from autoddl.perfmodel.oneflow.compute_stream import is_converted
+from autoddl.sbp.boxing import LOCAL, boxing, counts_result
+from autoddl.sbp.state import NdSbp, Sbp, axis_states
+
+Ints = npt.NDArray[np.int64]
+
+
+class BoxingSteps(NamedTuple):
+    """Boxings between states by number: from the one `before` to that `after` it.
+
+    Those of one `look` take equally long: `looks` has primitive, axes, and the state that counts. `level`
+    is that of their links, 1 for the first axis of the mesh, 0 for local ones.
+    """
+
+    before: Ints
+    after: Ints
+    look: Ints
+    level: Ints
+    looks: Sequence[tuple[str, tuple[int, ...], int]]
+
+
+@lru_cache(maxsize=256)
+def steps_between(
+    states: tuple[NdSbp, ...], dims: int, mesh: tuple[int, ...], compute_stream: bool
+) -> BoxingSteps:
+    """Return all boxings between some states; they are the same for all shapes that these cut evenly.
+
+    With `compute_stream` those that OneFlow does not send through the host there.
+    """
+    index = {state: i for i, state in enumerate(states)}
+    looks: dict[tuple[str, tuple[int, ...], int], int] = {}
+    found = []
+    for src in states:
+        for dst in neighbours(src, [axis_states(dims)] * len(mesh)):
+            step = _primitive(src, dst, mesh) if dst in index else None
+            if step is None or (compute_stream and not stays_on_device(src, dst, step[0], mesh)):
+                continue
+            counted = index[dst if counts_result(step[0]) else src]
+            level = 1 + step[1][0] if step[1] else 0
+            look = looks.setdefault((*step, counted), len(looks))
+            found.append((index[src], index[dst], look, level))
+    rows = np.array(found, dtype=np.int64).reshape(-1, 4)
+    rows.setflags(write=False)  # all tables share them
+    before, after, look_of, level_of = rows.T
+    return BoxingSteps(before, after, look_of, level_of, tuple(looks))
+
+
+def stays_on_device(before: NdSbp, after: NdSbp, primitive: str, mesh: tuple[int, ...]) -> bool:
+    """Tell whether OneFlow does a boxing on its compute stream without going through the host."""
+    return primitive == LOCAL or is_converted(before.executed, after.executed, mesh)
+
+
+@lru_cache(maxsize=1 << 14)
+def _primitive(src: NdSbp, dst: NdSbp, mesh: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | None:
+    """Return the primitive and its axes that take a state to another of tensors that both cut evenly."""
+    dims = 1 + max([sbp.dim for sbp in (*src, *dst)], default=-1)
+    step = boxing(src, dst, (math.prod(mesh),) * dims, mesh)
+    return None if step is None else (step.primitive, step.axes)
+
+
+def neighbours(state: NdSbp, entries: Sequence[Collection[Sbp]]) -> Iterator[NdSbp]:
+    """Yield what one axis, or a run of neighbouring axes in one state, may turn into at once.
+
+    A new cut comes after all others of its dim; in the mesh's order where that is the same.
+    """
+    for first in range(len(state)):
+        for last in range(first, len(state)):
+            if state[last] is not state[first]:
+                break
+            run = range(first, last + 1)
+            for entry in entries[first]:
+                new = entry if entry.kind != "S" else entry.later(_last_turn(state, run, entry.dim))
+                if new is not state[first] and not _mixes(state, run, new):
+                    yield NdSbp(new if i in run else s for i, s in enumerate(state))
+
+
+def _last_turn(state: NdSbp, run: range, dim: int) -> int:
+    """Return the first turn in which a cut along `run` comes after the other cuts of `dim`."""
+    others = [(s.turn, i) for i, s in enumerate(state) if s.dim == dim and i not in run]
+    turn, axis = max(others, default=(0, -1))
+    return turn + (axis > run[0])
+
+
+def _mixes(state: NdSbp, run: range, new: Sbp) -> bool:
+    """Tell whether partial values of two reductions would meet."""
+    return new.kind == "P" and any(
+        s.kind == "P" and s is not new for i, s in enumerate(state) if i not in run
+    )
