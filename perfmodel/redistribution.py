@@ -173,6 +173,9 @@ class Redistributor:
         return self.profile.op_overhead_s + seconds
 
     def _price(self, step: Boxing, item_bytes: int) -> float:
+        """Return what one boxing counts."""
+        if self.weights is None:
+            return self.step_s(step, item_bytes)
         level = np.array([1 + step.axes[0] if step.axes else 0])
         return float(self._weighted(np.array([self.step_s(step, item_bytes)]), level)[0])
 

@@ -46,7 +46,8 @@ NEAR, ENOUGH = 1e-3, 1e-4
 # anywhere from 601 to 710 ms; the others +0.07 %), twice -0.1 %; with a third, 0.05 and 0.002, +0.1 %.
 STARTS = ((1.0, 1.0), (1.0, 0.002))
 # Half and twice of these were measured on thirteen plans that are not proven, with a budget of 12 s (T5,
-# ViT, DNABERT, AlexNet and GPT on 4x4, mixtures of experts on 2x2 and 2x4, DLRM, ResNets): the mean step.
+# ViT, DNABERT, AlexNet and GPT on 4x4, mixtures of experts on 2x2 and 2x4, DLRM, ResNets): the mean step,
+# by the search before candidates came by turns, if nothing else is said.
 PATIENCE = 3  # critical paths in a row that lead to no better step: 2 +1.0 %, 6 +1.2 %
 # Moves in a row without a better step: so many, or so many times the gap, which is the most that is to
 # be gained. 24 -0.05 %, 96 -0.01 %, but then a GPT of 24 layers on 4x8 takes half as long again; 2000
@@ -58,7 +59,8 @@ LEAST_TRIES, TRIES = 48, 4000
 GAIN = 1e-4
 MOVED = 2  # assignments that moves begin at: 1 +0.5 % (AlexNet 4 %), 4 +0.1 %
 PAIRS = 64  # where no single move helps: of 100 tiny problems 98 are solved, without pairs 87
-ONE = 0.04  # of the budget for one path, twice that for one bound: half and twice the same
+# Of the budget for one path, twice that for one bound: half and twice the same, when it had one start.
+ONE = 0.04
 # Parts of the budget until which each is done; the rest is for making a plan of it. With 0.3 in place of
 # 0.4 the 23 plans have steps of +0.5 % (without experts at 10 Gbit/s -0.04 %), gaps of 17.1 % for 15.8.
 FIRST, CANDIDATES, MOVES = 0.2, 0.4, 0.7
@@ -269,7 +271,7 @@ class StepSearch:
     def _better(self, one: Judged, other: Judged) -> bool:
         """Tell whether one is better: it fits and is faster, or needs fewer bytes while none fits.
 
-        What all of it needs takes three times as long to tell as its step, so it comes last.
+        What all of it needs takes nearly twice as long to tell as its step, so it comes last.
         """
         if self._fits(other):
             return one.step_s < other.step_s and self._fits(one)
