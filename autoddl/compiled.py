@@ -63,7 +63,8 @@ class _Compilation(event.Listener):
         self.depth += 1
         if self.depth == 1:
             self.begin = time.perf_counter()
-        ours = event.data["dispatcher"].py_func.__module__.startswith(f"{__package__}.")
+        module = event.data["dispatcher"].py_func.__module__ or ""  # code from a string has none
+        ours = module.startswith(f"{__package__}.")
         if ours and not self.told:
             self.told = True
             logging.getLogger(__package__).warning(

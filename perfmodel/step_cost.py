@@ -22,6 +22,7 @@ from autoddl.grouping import distinct
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Kernel, Link
 from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
+from autoddl.perfmodel.resources import ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s, slowest
 from autoddl.ragged import Ragged
 from autoddl.sbp.boxing import Boxing, boxing
@@ -42,6 +43,11 @@ class Price(NamedTuple):
     source: str
     error: float
     boxing: Boxing | None = None
+
+    def parts(self, mesh: Mesh, profile: Profile) -> ResourceParts:
+        """Return on which resources a boxing on this mesh runs for how long."""
+        level = mesh.axes[self.boxing.axes[0]].level if self.boxing and self.boxing.axes else None
+        return profile.parts(level, self.seconds)
 
 
 class Totals(NamedTuple):

@@ -1,10 +1,10 @@
 """How the ops and boxings of a step overlap: a simulation of what a device and its links do when.
 
 All devices do the same at the same time, so one stands for all. It runs its ops one after another, in
-the order that the layout says, if it does (list_schedule.py finds one), else in that in which their
-inputs arrive, as OneFlow's actors do; boxings that cross a level of the cluster go one after another
-over its links. An op and a boxing, or boxings of two levels, run at once; beside a boxing an op takes
-longer where Profile.interference says so.
+the order that the layout says, if it does (simulation/list_schedule.py finds one), else in that in
+which their inputs arrive, as OneFlow's actors do; boxings that cross a level of the cluster go one after
+another over its links. An op and a boxing, or boxings of two levels, run at once; beside a boxing an op
+takes longer where Profile.interference says so.
 
 Ops a and b of 3 s each, and a boxing of 2 s over links between a and op c of 1 s: c starts when b ends,
 after 6 s, since the boxing is over after 5 s; the step takes 7 s where the sum is 9 s.
@@ -14,20 +14,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
 from autoddl.grouping import inverse
-from autoddl.perfmodel.event_simulation import Floats, Ints, Works, by_number, earliest_ends
-from autoddl.perfmodel.list_schedule import ordered
 from autoddl.perfmodel.oneflow.task_graph import Flags
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.resources import DEVICE, ResourceParts
-from autoddl.perfmodel.step_cost import Price, StepPrices, Totals
+from autoddl.perfmodel.resources import DEVICE
+from autoddl.perfmodel.simulation.event_simulation import Floats, Ints, Works
+from autoddl.perfmodel.simulation.list_schedule import ordered
+from autoddl.perfmodel.simulation.step_graph import BoxingParts, OpWaits, StepMoves, step_works
+from autoddl.perfmodel.step_cost import StepPrices, Totals
 from autoddl.ragged import Ragged
 from autoddl.sbp.layout import NONE, Layout
+from autoddl.sbp.lazy import LazyTuple
 from autoddl.sbp.mesh import Mesh
 
 # Relative. With it 7 of 10 plans took what was predicted ± uncertainty on testbeds of four ranks
@@ -89,19 +91,16 @@ class StepTimeline:
         begin = np.append(0, moves.lengths.cumsum())
         self.boxing = Ragged(begin, cost.boxings.which).take(order)
         self.compute_s = np.array([p.seconds for p in cost.ops.prices])[cost.ops.which]
-        self.parts = [self._parts_of(price) for price in cost.boxings.prices]
+        self.parts = [
+            price.parts(self.mesh, self.profile) if overlaps else ((DEVICE, price.seconds),)
+            for price in cost.boxings.prices
+        ]
 
     @cached_property
     def prediction(self) -> Prediction:
         """Return what the step costs, and takes."""
         totals = self.cost.totals
         return Prediction(totals, self.works.end_s if self.overlaps else totals.step_s)
-
-    def _parts_of(self, price: Price) -> ResourceParts:
-        """Return on which resources a boxing runs for how long."""
-        axes = price.boxing.axes if price.boxing is not None and self.overlaps else ()
-        level = self.mesh.axes[axes[0]].level if axes else None
-        return self.profile.parts(level, price.seconds)
 
     def busy_s(self, ops: Flags, makers: Flags) -> dict[str, float]:
         """Return for how long some ops, and the boxings behind some, keep each resource busy.
@@ -141,62 +140,58 @@ class StepTimeline:
     @cached_property
     def _better(self) -> Works | None:
         """Return the works with their ops in a better order, if there is one."""
-        return ordered(self._as_told, self._busy) if self.orders else None
+        return ordered(self._as_told, self._place[self._busy]) if self.orders else None
 
     @property
     def _busy(self) -> Ints:
-        """Return the works that are ops and take time."""
-        return inverse(self._order)[np.flatnonzero(self.compute_s > 0)]
+        """Return the ops that take time."""
+        return np.flatnonzero(self.compute_s > 0)
 
     @cached_property
     def _chain(self) -> dict[str, str]:
         """Return which op each goes behind."""
-        works = self.works
-        ended = works.plain.ended[self._busy]
-        names = [works.names[work] for work in self._busy[ended.argsort()].tolist()]
+        ended = self.works.plain.ended[self._place[self._busy]]
+        names = [self.program.ops[op].name for op in self._busy[ended.argsort()].tolist()]
         return dict(zip(names[1:], names[:-1], strict=True))
 
-    @cached_property
+    @property
     def _as_told(self) -> Works:
         """Return the works, with ops in the order of the layout."""
-        columns, inputs = self.program.columns, self.program.columns.inputs
-        ops, start = len(self.compute_s), self.boxing.start
-        boxings = ops + np.arange(start[-1])
-        moved = np.diff(start) > 0  # a path may have no boxing
-        last = np.where(moved, ops - 1 + start[1:], self.maker)  # of the boxings of each move
-        before = boxings - 1  # what each of them waits for
-        before[start[:-1][moved]] = self.maker[moved]
-        slot, source = self.layout.moves.slot, columns.maker[inputs.tensor]
-        source[slot[slot >= 0]] = last[self.move[slot >= 0]]
-        order = self._order
-        place = inverse(order)
-        late, early = np.array(
-            [(columns.place[op], columns.place[other]) for op, other in self.layout.after.items()],
-            dtype=np.int64,
-        ).reshape(-1, 2).T  # fmt: skip
-        readers, updates = self.program.precedence
-        first = np.concatenate((source, before, early, readers))
-        then = np.concatenate((inputs.op, boxings, late, updates))
-        first, then = place[first[first >= 0]], place[then[first >= 0]]
-        first, then = np.divmod(np.unique(first * len(order) + then), max(len(order), 1))
-        tensors = [self.program.tensors[n].name for n in self.tensor.tolist()]
-        names = [op.name for op in self.program.ops]
-        names += [tensors[move] for move in self.boxing.row.tolist()]
-        names = [names[work] for work in order.tolist()]
-        return Works.of(names, *self._parts(order), first, then, slow=self.profile.interference)
+        return self._told[0]
+
+    @property
+    def _place(self) -> Ints:
+        """Return the number of the work that each op is, and then each boxing."""
+        return self._told[1]
 
     @cached_property
-    def _order(self) -> Ints:
-        """Return the works in their order: the number of an op, or that of a boxing behind all ops."""
-        behind = np.concatenate((np.arange(len(self.compute_s)), self.maker[self.boxing.row]))
-        return np.argsort(behind, kind="stable")
+    def _told(self) -> tuple[Works, Ints]:
+        moves, columns = self.layout.moves, self.program.columns
+        waits, after = OpWaits.of(self.program), self.layout.after
+        late, early = ([*map(columns.place.__getitem__, ops)] for ops in (after, after.values()))
+        waits = waits._replace(
+            first=np.append(waits.first, np.array(early, dtype=np.int64)),
+            then=np.append(waits.then, np.array(late, dtype=np.int64)),
+        )
+        before = np.full(len(columns.inputs.tensor), NONE)
+        before[moves.slot[moves.slot != NONE]] = self.move[moves.slot != NONE]
+        steps = StepMoves(self.maker, self.boxing.start, self.boxing.items, before)
+        parts = BoxingParts.of(self.parts)
+        works, place = step_works(waits, self.compute_s, steps, parts, self.profile.interference)
+        return replace(works, names=LazyTuple(partial(self._names, place))), place
+
+    def _names(self, place: Ints) -> tuple[str, ...]:
+        """Return what the works are called: ops, and the tensors that are moved."""
+        names = [op.name for op in self.program.ops]
+        names += [self.program.tensors[self.tensor[m]].name for m in self.boxing.row.tolist()]
+        return tuple([names[work] for work in inverse(place).tolist()])
 
     def waited_for(self) -> tuple[Floats, Floats]:
         """Return which share of each op's seconds is on the critical path, and of each tensor's boxings.
 
         It is NaN for tensors that are not moved.
         """
-        critical_s = self.works.critical_s()[inverse(self._order)]
+        critical_s = self.works.critical_s()[self._place]
         ops, tensor = len(self.compute_s), self.tensor[self.boxing.row]
         count = len(self.program.tensors)
         on = np.bincount(tensor, critical_s[ops:], count)
@@ -206,39 +201,3 @@ class StepTimeline:
                 on / np.bincount(tensor, self._boxing_s, count),
             )
         return np.nan_to_num(shares[0], posinf=0.0), shares[1]
-
-    def _parts(self, order: Ints) -> tuple[list[str], Ragged, Floats]:
-        """Return the resources, and of the parts of works in this order the resource and seconds."""
-        resources, resource, seconds = by_number([((DEVICE, 0.0),), *self.parts])
-        mine = Ragged(resource.start, np.arange(len(seconds))).take(1 + self.boxing.items)
-        busy = self.compute_s > 0
-        begin = np.append(0, busy.cumsum())
-        start = np.concatenate((begin, begin[-1] + mine.start[1:]))
-        found = Ragged(start, np.arange(start[-1])).take(order)
-        device = np.zeros(begin[-1], dtype=np.int64)
-        on = np.concatenate((device, resource.items[mine.items]))
-        took = np.concatenate((self.compute_s[busy], seconds[mine.items]))
-        return resources, Ragged(found.start, on[found.items]), took[found.items]
-
-    @cached_property
-    def least_s(self) -> float:
-        """Return seconds that the simulated step does not go below.
-
-        A resource is busy from the first time on at which the maker of some tensor that it moves has
-        ended. An op ends after those that it waits for, whatever moves between them. Boxings beside it
-        only make it longer.
-        """
-        before = Ragged.sorted(*self.program.columns.waits, len(self.compute_s))
-        ended = np.append(earliest_ends(self.compute_s, *before), 0.0)  # the last: there at once
-        begins = np.full(len(self.parts), np.inf)
-        np.minimum.at(
-            begins, self.boxing.items, ended[self.maker].repeat(np.diff(self.boxing.start))
-        )
-        busy, first = {DEVICE: sum(self.compute_s.tolist())}, {DEVICE: 0.0}
-        count = np.bincount(self.boxing.items, minlength=len(self.parts)).tolist()
-        for parts, times, begin_s in zip(self.parts, count, begins.tolist(), strict=True):
-            for resource, seconds in parts:
-                busy[resource] = busy.get(resource, 0.0) + seconds * times
-                first[resource] = min(first.get(resource, math.inf), begin_s)
-        least_s = max([first[r] + seconds for r, seconds in busy.items()])
-        return float(least_s) * (1 - 1e-9)

@@ -20,7 +20,7 @@ import click
 import numpy as np
 
 import autoddl
-from autoddl.perfmodel.event_simulation import Ints, Works
+from autoddl.perfmodel.simulation.event_simulation import Ints, Works
 from autoddl.ragged import Ragged
 from autoddl.sbp.program import Program
 from autoddl.search.hidup.chain import Chain, Unit

@@ -17,10 +17,10 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from autoddl.perfmodel.event_simulation import Works, by_number
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, TransferWork
 from autoddl.perfmodel.pipeline.schedules import Pass, order
 from autoddl.perfmodel.resources import ResourceParts
+from autoddl.perfmodel.simulation.event_simulation import Works, by_number
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autoddl.perfmodel.event_simulation import longest_path
+from autoddl.perfmodel.simulation.event_simulation import longest_path
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.program import Program
 from autoddl.search.network.cost_network import Factors, Floats, Ints

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.perfmodel.event_simulation import longest_path
 from autoddl.perfmodel.resources import DEVICE
+from autoddl.perfmodel.simulation.event_simulation import longest_path, successors
 from tests.perfmodel.works import SimulatedWork, works_of
 
 
@@ -84,6 +84,30 @@ def test_any_graph(found: list[SimulatedWork]) -> None:
     critical = works_of(found).critical_s().tolist()
     assert sum(critical) == last  # without a pause
     assert all(0 <= s <= total[str(i)] for i, s in enumerate(critical))
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=40)
+
+
+@given(PAIRS)
+def test_successors_are_the_distinct_pairs_in_order(pairs: list[tuple[int, int]]) -> None:
+    first, then = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    waits, begin, later = successors(first, then, 8)
+    rows = [later[a:b].tolist() for a, b in itertools.pairwise(begin.tolist())]
+    assert rows == [sorted({b for a, b in pairs if a == work}) for work in range(8)]
+    assert waits.tolist() == [len({a for a, b in pairs if b == work}) for work in range(8)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=30))
+def test_what_has_the_least_rank_goes_first(ranked: list[tuple[int, int]]) -> None:
+    """All are ready at once; of equal ranks the first work goes first."""
+    works = works_of(
+        [SimulatedWork(str(n), ((DEVICE, float(s)),)) for n, (_, s) in enumerate(ranked)]
+    )
+    run = works.ranked(np.array([float(rank) for rank, _ in ranked]))
+    turn = sorted(range(len(ranked)), key=lambda n: (ranked[n][0], n))
+    assert run.who[:, 0].tolist() == turn
+    assert run.when[:, 1].tolist() == list(itertools.accumulate(float(ranked[n][1]) for n in turn))
 
 
 def test_the_critical_path_is_what_the_end_waits_for() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoddl.perfmodel.event_simulation import Works, by_number
 from autoddl.perfmodel.resources import ResourceParts
+from autoddl.perfmodel.simulation.event_simulation import Works, by_number
 
 
 @dataclass(slots=True)

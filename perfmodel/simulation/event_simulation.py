@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from autoddl.compiled import compiled
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.ragged import Ragged
+from autoddl.sbp.lazy import LazyTuple
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -102,48 +102,41 @@ class Works:
 
         `slow` says how much longer parts on the device take beside those on other resources.
         """
-        later, waits = (
-            Ragged.sorted(first, then, len(names)),
-            np.bincount(then, minlength=len(names)),
-        )
+        count = len(resource.start) - 1
         factors = np.array([(slow or {}).get(name, 0.0) for name in resources], dtype=np.float64)
         slowed = list(resources).index(DEVICE) if factors.any() and DEVICE in resources else -1
-        return cls(
-            names, resources, Graph(*resource, seconds, waits, *later, slow=factors, slowed=slowed)
-        )
+        waits = successors(first, then, count)
+        return cls(names, resources, Graph(*resource, seconds, *waits, slow=factors, slowed=slowed))
 
     def ranked(self, ranks: Floats) -> SimulatedRun:
         """Return what runs when, where of what is ready the work of the least rank goes first."""
-        return SimulatedRun(*run(self.graph, len(self.resources), ranks))
+        return SimulatedRun(*run(self.graph, ranks))
 
     @cached_property
     def plain(self) -> SimulatedRun:
         """Return what runs when, where what was ready first goes first."""
-        return self.ranked(np.zeros(len(self.names)))
+        return self.ranked(np.zeros(len(self.graph.waits)))
 
-    def behind(self, first: Ints, then: Ints) -> Works:
-        """Return the same works where that with the number `then[i]` waits for `first[i]`, too."""
-        graph, count = self.graph, max(len(self.names), 1)
-        known = np.arange(len(self.names)).repeat(np.diff(graph.first)) * count + graph.later
-        firsts, thens = np.divmod(np.unique(np.append(known, first * count + then)), count)
-        waits = np.bincount(thens, minlength=len(self.names))
-        later = Ragged.sorted(firsts, thens, len(self.names))
-        return replace(
-            self, graph=graph._replace(waits=waits, first=later.start, later=later.items)
-        )
+    def behind(self, turn: Ints) -> Works:
+        """Return the same works where each of some waits for the one before it in this turn, too."""
+        graph = self.graph
+        first = np.concatenate((_row(graph), turn[:-1]))
+        then = np.concatenate((graph.later, turn[1:]))
+        waits, begin, later = successors(first, then, len(graph.waits))
+        return replace(self, graph=graph._replace(waits=waits, first=begin, later=later))
 
     def mirrored(self) -> Works:
         """Return the works from last to first: each, part by part, once all that waits for it is over.
 
         Work n is the n-th from behind.
         """
-        graph, count = self.graph, len(self.names)
-        first = np.arange(count).repeat(np.diff(graph.first))
-        begin = graph.begin[-1] - graph.begin[::-1]
-        parts = Ragged(begin, graph.resource[::-1].copy()), graph.seconds[::-1].copy()
-        firsts, thens = count - 1 - graph.later, count - 1 - first
-        slow = dict(zip(self.resources, graph.slow.tolist(), strict=True))
-        return Works.of(self.names[::-1], self.resources, *parts, firsts, thens, slow)
+        graph, last = self.graph, len(self.graph.waits) - 1
+        waits, first, later = successors(last - graph.later, last - _row(graph), last + 1)
+        back = Graph(
+            graph.begin[-1] - graph.begin[::-1], graph.resource[::-1].copy(),
+            graph.seconds[::-1].copy(), waits, first, later, graph.slow, graph.slowed,
+        )  # fmt: skip
+        return replace(self, names=LazyTuple(lambda: tuple(self.names[::-1])), graph=back)
 
     def spans(self) -> list[ResourceSpan]:
         """Return all parts in the order in which they start."""
@@ -164,18 +157,46 @@ class Works:
     def critical_s(self) -> Floats:
         """Return of each work the seconds that lie on the critical path; their sum is `end_s`."""
         who, when, before, _ = self.plain
-        return critical_s(who, when, before, len(self.names))
+        return critical_s(who, when, before, len(self.graph.waits))
+
+
+def _row(graph: Graph) -> Ints:
+    """Return of each of the works that wait for one which one that is."""
+    return np.arange(len(graph.waits)).repeat(np.diff(graph.first))
 
 
 @compiled
-def earliest_ends(seconds: Floats, begin: Ints, before: Ints) -> Floats:
-    """Return when works end at the earliest; `before` has those that each waits for."""
-    found = np.zeros(len(seconds))
-    for work in range(len(seconds)):
-        for k in range(begin[work], begin[work + 1]):
-            found[work] = max(found[work], found[before[k]])
-        found[work] += seconds[work]
-    return found
+def successors(first: Ints, then: Ints, count: int) -> tuple[Ints, Ints, Ints]:
+    """Return how many works each waits for, and in rows, ascending and once each, what waits for it.
+
+    That with the number `then[i]` waits for `first[i]`; the row of work n begins at the n-th number of
+    the second array. Pairs are sorted by counting.
+    """
+    at, begin = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
+    for pair in range(len(first)):
+        at[then[pair] + 1] += 1
+        begin[first[pair] + 1] += 1
+    for work in range(count):
+        at[work + 1] += at[work]
+        begin[work + 1] += begin[work]
+    order, place, later = np.empty_like(first), begin.copy(), np.empty_like(first)
+    for pair in range(len(first)):
+        order[at[then[pair]]] = pair
+        at[then[pair]] += 1
+    for pair in order:
+        later[place[first[pair]]] = then[pair]
+        place[first[pair]] += 1
+    waits, kept, end = np.zeros(count, np.int64), 0, 0
+    for work in range(count):
+        row, end = end, begin[work + 1]
+        begin[work] = kept
+        for pair in range(row, end):
+            if kept == begin[work] or later[pair] != later[kept - 1]:
+                later[kept] = later[pair]
+                waits[later[kept]] += 1
+                kept += 1
+    begin[count] = kept
+    return waits, begin, later[:kept]
 
 
 @compiled
@@ -219,19 +240,58 @@ def critical_s(who: Ints, when: Floats, before: Ints, works: int) -> Floats:
 
 
 @compiled
-def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints, Floats]:
+def _goes_first(one: int, other: int, ranks: Floats, ready: Floats) -> bool:
+    """Tell which of two works goes first: that of less rank, then what was ready first."""
+    if ranks[one] != ranks[other]:
+        return bool(ranks[one] < ranks[other])
+    return bool(ready[one] < ready[other] or (ready[one] == ready[other] and one < other))
+
+
+@compiled
+def _push(heap: Ints, first: int, size: int, work: int, ranks: Floats, ready: Floats) -> None:
+    """Add a work to a binary heap of so many, which begins at the `first` place of an array."""
+    hole = size
+    while hole > 0:
+        above = heap[first + (hole - 1) // 2]
+        if _goes_first(above, work, ranks, ready):
+            break
+        heap[first + hole], hole = above, (hole - 1) // 2
+    heap[first + hole] = work
+
+
+@compiled
+def _pop(heap: Ints, first: int, size: int, ranks: Floats, ready: Floats) -> int:
+    """Take what goes first from such a heap."""
+    found, last, hole, below = heap[first], heap[first + size - 1], 0, 1
+    while below < size - 1:
+        one = heap[first + below]
+        if below + 1 < size - 1 and _goes_first(heap[first + below + 1], one, ranks, ready):
+            below += 1
+            one = heap[first + below]
+        if _goes_first(last, one, ranks, ready):
+            break
+        heap[first + hole], hole, below = one, below, 2 * below + 1
+    heap[first + hole] = last
+    return int(found)
+
+
+@compiled
+def run(graph: Graph, ranks: Floats) -> tuple[Ints, Floats, Ints, Floats]:
     """Return the fields of a SimulatedRun; on each resource what has the least rank goes first, then
     what was ready first. Seconds are those of a part that nothing slows; what is left of them is
     stretched whenever the pace changes.
     """
-    count, parts = len(graph.waits), len(graph.seconds)
+    count, parts, resources = len(graph.waits), len(graph.seconds), len(graph.slow)
     who, when = np.empty((parts, 2), np.int64), np.empty((parts, 2))
     before, ended_s = np.empty(parts, np.int64), np.zeros(count)
     # the part that made each work ready, and the last one of each resource
     freed, last = np.full(count, -1), np.full(resources, -1)
     waits, at = graph.waits.copy(), graph.begin.copy()
-    # by resource a heap of (its rank, when it was ready, the work)
-    queues = [[(0.0, 0.0, 0) for _ in range(0)] for _ in range(resources)]
+    begin = np.zeros(resources + 1, np.int64)
+    for resource in graph.resource:
+        begin[resource + 1] += 1
+    begin = begin.cumsum()
+    queue, queued, ready = np.empty(parts, np.int64), np.zeros(resources, np.int64), np.zeros(count)
     busy, until = np.full(resources, -1), np.full(resources + 1, np.inf)  # none runs on the last
     moving, moved = np.empty(count, np.int64), 0
     done, now, pace = 0, 0.0, 1.0
@@ -259,7 +319,10 @@ def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints
             work = moving[place]
             place += 1
             if at[work] < graph.begin[work + 1]:
-                heappush(queues[graph.resource[at[work]]], (ranks[work], now, work))
+                resource = graph.resource[at[work]]
+                ready[work] = now
+                _push(queue, begin[resource], queued[resource], work, ranks, ready)
+                queued[resource] += 1
                 continue
             ended_s[work] = now
             for k in range(graph.first[work], graph.first[work + 1]):
@@ -270,9 +333,10 @@ def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints
                     moved += 1
         moved = 0
         for resource in range(resources):
-            if busy[resource] < 0 and len(queues[resource]):
-                _, ready, work = heappop(queues[resource])
-                before[done] = last[resource] if ready < now else freed[work]
+            if busy[resource] < 0 and queued[resource] > 0:
+                work = _pop(queue, begin[resource], queued[resource], ranks, ready)
+                queued[resource] -= 1
+                before[done] = last[resource] if ready[work] < now else freed[work]
                 last[resource] = done
                 busy[resource], until[resource] = work, now + graph.seconds[at[work]]
                 who[done, 0], who[done, 1] = work, at[work] - graph.begin[work]
@@ -288,6 +352,8 @@ def run(graph: Graph, resources: int, ranks: Floats) -> tuple[Ints, Floats, Ints
             if wanted != pace:
                 until[graph.slowed] = now + (until[graph.slowed] - now) * (wanted / pace)
                 when[last[graph.slowed], 1], pace = until[graph.slowed], wanted
-        now = until.min()
+        now = np.inf
+        for end in until:
+            now = min(now, end)
         if now == np.inf:
             return who[:done], when[:done], before[:done], ended_s

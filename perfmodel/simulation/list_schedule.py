@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoddl.perfmodel.event_simulation import Ints, Works
+from autoddl.perfmodel.simulation.event_simulation import Ints, Works
 
 # Relative; what is gained by less is left to the engine, since each work that waits for another one
 # costs it a message. Half and twice change no step of the zoo by more than this.
@@ -36,7 +36,7 @@ def ordered(works: Works, mine: Ints) -> Works | None:
         del turns[1]
     best, least_s = None, (1 - WORTH) * works.end_s
     for turn in turns:
-        chained = works.behind(turn[:-1], turn[1:])
+        chained = works.behind(turn)
         if chained.end_s < least_s:
             best, least_s = chained, chained.end_s
     return best

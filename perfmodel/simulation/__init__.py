@@ -1,0 +1,1 @@
+"""What runs when: event-driven simulations of a step, and better orders of its ops."""
