@@ -15,13 +15,12 @@ optimum of a relaxation is a mixture of few assignments).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import product
 
 import numpy as np
 
 from autoddl.ragged import Ragged
 from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
-from autoddl.search.network.evaluator import BlockMove, Flags, block_of
+from autoddl.search.network.evaluator import Flags, crossed_s
 from autoddl.search.reductions.quotient import places_of
 from autoddl.search.result import Assignment, Point
 from autoddl.search.step.layer_moves import Move
@@ -48,6 +47,13 @@ def regions(network: CostNetwork) -> Regions:
     return [[np.flatnonzero(inside) for inside in same] for same in found.values()]
 
 
+def _flat(network: CostNetwork) -> tuple[Ints, Ragged]:
+    """Return of every region the place of its size among all, and its variables."""
+    sizes = [(size, region) for size, same in enumerate(regions(network)) for region in same]
+    rows = Ragged.of([region.tolist() for _, region in sizes])
+    return np.array([size for size, _ in sizes], dtype=np.int64), rows
+
+
 def crossings(
     point: Point, others: Iterable[Assignment], weighted: CostNetwork
 ) -> list[list[Move]]:
@@ -55,24 +61,16 @@ def crossings(
 
     A network says what they cost; those that it forbids are left out.
     """
-    now = as_ints(point).copy()
-    differ = [(other, other != now) for other in map(as_ints, others)]
+    now, there = as_ints(point), np.array([*map(as_ints, others)]).reshape(-1, len(point))
+    sizes, every = weighted.derived(_flat)
+    more_s = crossed_s(weighted.arrays, weighted.incidence, now, there, *every)
     known: set[bytes] = set()
-    incident, touched = Ragged(*weighted.incidence), np.zeros(len(weighted.factors.table), np.bool_)
-    found: list[list[Move]] = []
-    for same in weighted.derived(regions):
-        found.append([])
-        for (there, differs), region in product(differ, same):
-            mine = region[differs[region]]
-            key = mine.tobytes() + there[mine].tobytes()
-            if not len(mine) or key in known:
-                continue
-            known.add(key)
-            touched[:] = False  # faster than np.unique
-            touched[incident.take(mine).items] = True
-            factors = np.flatnonzero(touched)
-            columns = np.stack([now[mine], there[mine]], axis=1)
-            seconds, _ = block_of(weighted.arrays, BlockMove(mine, columns, factors), now)
-            if np.isfinite(seconds[1]):
-                found[-1].append(Move(float(seconds[1] - seconds[0]), mine, there[mine]))
+    found: list[list[Move]] = [[] for _ in range(int(sizes.max(initial=-1)) + 1)]
+    for other, region in np.argwhere(np.isfinite(more_s)).tolist():
+        mine = every.items[every.start[region] : every.start[region + 1]]
+        mine = mine[there[other, mine] != now[mine]]
+        move = Move(float(more_s[other, region]), mine, there[other, mine])
+        if move.key not in known:
+            known.add(move.key)
+            found[sizes[region]].append(move)
     return found
