@@ -9,8 +9,8 @@ from autoddl.perfmodel.oneflow.memory import estimate as estimate_memory
 from autoddl.perfmodel.timeline import Prediction, StepTimeline
 from autoddl.plan.value import Estimate
 from autoddl.sbp.layout import Layout
-from autoddl.sbp.rewrites.recomputation import PREFIX
 from autoddl.search.assigned.assigned_layout import assigned_layout
+from autoddl.search.assigned.simulated_steps import SimulatedSteps, may_be_ordered
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment, Point
 
@@ -39,7 +39,7 @@ class Assigned:
         problem = self.problem
         return StepTimeline(
             problem.setting.prices, assigned_layout(problem, self.assignment),
-            overlaps=not problem.compute_stream, orders=problem.derived(_may_be_ordered),
+            overlaps=not problem.compute_stream, orders=problem.derived(may_be_ordered),
         )  # fmt: skip
 
     @cached_property
@@ -57,15 +57,13 @@ class Assigned:
         problem = self.problem
         return problem.compute_s(self.assignment), problem.communication_s(self.assignment)
 
-    @property
+    @cached_property
     def step_s(self) -> float:
         """Return the seconds of a step: compute plus communication, less what overlaps."""
-        return sum(self.costs_s) - self.prediction.overlap_s
-
-    @property
-    def least_step_s(self) -> float:
-        """Return a bound on `step_s` that needs no simulation."""
-        return self.timeline.least_s
+        problem = self.problem
+        if problem.compute_stream:
+            return sum(self.costs_s)
+        return problem.derived(SimulatedSteps).step_s(self.assignment)
 
     def estimate(self, name: str) -> Estimate:
         """Return a row for the table."""
@@ -74,8 +72,3 @@ class Assigned:
             name, *self.costs_s, self.memory_bytes,
             uncertainty_s=found.uncertainty_s, overlap_s=found.overlap_s,
         )  # fmt: skip
-
-
-def _may_be_ordered(problem: CostNetwork) -> bool:
-    """Tell whether ops may go in another order; what OneFlow computes again has one already."""
-    return not any(op.name.startswith(PREFIX) for op in problem.program.ops)
