@@ -62,7 +62,9 @@ PAIRS = 64  # where no single move helps: of 100 tiny problems 98 are solved, wi
 # Of the budget for one path, twice that for one bound: half and twice the same, when it had one start.
 ONE = 0.04
 # Parts of the budget until which each is done; the rest is for making a plan of it. With 0.3 in place of
-# 0.4 the 23 plans have steps of +0.5 % (without experts at 10 Gbit/s -0.04 %), gaps of 17.1 % for 15.8.
+# 0.4 steps of 23 plans are +0.5 % (without experts at 10 Gbit/s -0.04 %), gaps 17.1 % for 15.8, by the
+# search before. The first moves end in the middle of the two, so that the bound is raised along a better
+# step, too: that of experts on 4x4 is 4.6 % higher, of DNABERT's 2.4 %, steps are the same.
 FIRST, CANDIDATES, MOVES = 0.2, 0.4, 0.7
 OVER = object()  # in place of a turn
 
@@ -118,7 +120,7 @@ class StepSearch:
         # The best one and the bound after the last round.
         self._known: tuple[Judged | None, float] = None, 0.0
         self._options, self._begin = DEFAULTS, 0.0
-        self._candidates_end_s = 0.0  # since the begin; until then they are looked for
+        self._candidates_end_s = self._moves_end_s = 0.0  # since the begin, of this round
 
     @property
     def binds(self) -> bool:
@@ -142,9 +144,10 @@ class StepSearch:
             self._candidates_end_s = CANDIDATES * options.budget
             ways = [] if again else [self._raise_bound()]
             self._take_turns([*ways, *starmap(self._follow_paths, STARTS)])
+            self._moves_end_s = self._end_s if again else self._middle_s
             self._move()
             while not again and self._goes_further():
-                self._candidates_end_s = (self._elapsed_s() + self._moves_end_s) / 2
+                self._candidates_end_s, self._moves_end_s = self._middle_s, self._end_s
                 self._take_turns([self._raise_bound(), self._follow_paths(*STARTS[0])])
                 self._move()
         elif not again:
@@ -168,14 +171,19 @@ class StepSearch:
         return self._elapsed_s() < until_s and not near
 
     @property
-    def _moves_end_s(self) -> float:
+    def _end_s(self) -> float:
         return MOVES * self._options.budget
+
+    @property
+    def _middle_s(self) -> float:
+        """Return the middle of what time is left."""
+        return (self._elapsed_s() + self._end_s) / 2
 
     def _goes_further(self) -> bool:
         """Tell whether another round is worth it, as the last one led to something, and there is time."""
         before, self._known = self._known, (self.best, self.bound_s)
         rises = self.bound_s > (1 + NEAR) * before[1] or self.best is not before[0]
-        return rises and TRIES * self._gap() > LEAST_TRIES and self._goes_on(self._moves_end_s)
+        return rises and TRIES * self._gap() > LEAST_TRIES and self._goes_on(self._end_s)
 
     def _best_s(self) -> float:
         """Return the best step of those that fit, if any does."""
