@@ -61,10 +61,10 @@ MOVED = 2  # assignments that moves begin at: 1 +0.8 % (AlexNet 2 to 4 %), 4 the
 PAIRS = 64  # where no single move helps: of 100 tiny problems 98 are solved, without pairs 87
 # Of the budget for one path, twice that for one bound: half and twice the same, when it had one start.
 ONE = 0.04
-# Parts of the budget until which each is done; the rest is for making a plan of it. With 0.3 in place of
-# 0.4 steps of 23 plans are +0.5 % (without experts at 10 Gbit/s -0.04 %), gaps 17.1 % for 15.8, by the
-# search before. The first moves end in the middle of the two, so that the bound is raised along a better
-# step, too: that of experts on 4x4 is 4.6 % higher, of DNABERT's 2.4 %, steps are the same.
+# Parts of the budget until which each is done; the rest is for making a plan of it. With 0.4 in place of
+# 0.3 the 21 steps are +0.13 to 0.26 % (T5 on 4x4 3 to 5 %), with 0.2 +0.09 %, and bounds of experts are 2
+# to 4 % lower. The first moves end in the middle of what is left, so that the bound is raised along a
+# better step, too: that of experts on 4x4 is 4.6 % higher, of DNABERT's 2.4 %, steps are the same.
 FIRST, CANDIDATES, MOVES = 0.2, 0.3, 0.7
 OVER = object()  # in place of a turn
 
