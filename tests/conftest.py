@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -15,6 +16,9 @@ from autoddl.launch.processes import RankProcesses
 # The same examples in every run, and no limits of time: this has to pass on busy machines.
 settings.register_profile("autoddl", deadline=None, derandomize=True)
 settings.load_profile("autoddl")
+
+# What a shell runs in the background ignores it, and so would all that tests start to interrupt it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HAS_ONEFLOW = find_spec("oneflow") is not None
 NEED_ONEFLOW = ("oneflow", "testbed")
