@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numba
 import pytest
@@ -65,6 +66,13 @@ def test_damaged_files_are_begun_anew(tmp_path: Path, damage: str) -> None:
         file.write_bytes(damaged[damage])
         assert run(tmp_path, "Before") == "6.0 0\n", file.suffix
         assert run(tmp_path, "Before") == "6.0 1\n", file.suffix
+
+
+def test_what_is_compiled_from_a_string_has_no_module() -> None:
+    named: dict[str, Any] = {}
+    exec("def one():\n    return 1", named)
+    named["one"].__module__ = None
+    assert numba.njit(named["one"])() == 1
 
 
 def test_searches_are_not_charged_for_compilation() -> None:

@@ -233,6 +233,29 @@ def test_a_single_op_is_a_path() -> None:
     assert 0 < found.lower_bound_s <= found.cost_s
 
 
+def test_starts_that_are_slower_are_no_candidates() -> None:
+    """The search looks into the timelines of candidates: for the bound, and for paths."""
+    network, asked = problem("transformer", "2x2"), set[Assignment]()
+
+    class Looked(Judged):
+        def __init__(self, point: Assignment) -> None:
+            self.assignment, self.memory_bytes = point, network.memory_bytes(point)
+            self._timeline = timeline(network, point)
+            self.step_s = self._timeline.works.end_s
+
+        @property
+        def timeline(self) -> StepTimeline:
+            asked.add(self.assignment)
+            return self._timeline
+
+    rng, judge = np.random.default_rng(4), cache(Looked)
+    starts = [drawn(network, rng) for _ in range(20)]
+    first = judge(primal_dual.search(network).assignment)
+    assert all(judge(start).step_s > first.step_s for start in starts)
+    StepSearch(network, primal_dual.search, judge).search(SearchOptions(budget=3, starts=starts))
+    assert asked and not asked & set(starts)
+
+
 def test_memory_is_told_of_what_is_faster_only() -> None:
     network = problem("transformer", "2x2")
     judged, told = list[Assignment](), list[Assignment]()
