@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.sbp.mesh import Mesh
 from experiments.bench.frozen.side import SECONDS, Side
 from experiments.bench.frozen.suite import MESHES, PROFILE, ROOMY, ZOO, Case
@@ -72,20 +73,32 @@ def cases(
     base = profiles.load(PROFILE)
     outer = base.levels[0]
     for factor in FACTORS:
-        # An older checkout may not know a field, which says nothing if it is empty, nor digests.
-        fields = {k: v for k, v in scaled(base, factor).to_json().items() if v not in ({}, "")}
-        (folder / f"{PROFILE}-{factor:g}{OLD}").write_text(json.dumps(fields))
-        scaled(base, factor).save(folder / f"{PROFILE}-{factor:g}{NEW}")
+        text = json.dumps(of_one_kind(scaled(base, factor)))
+        (folder / f"{base.name}-{factor:g}{OLD}").write_text(text)
+        scaled(base, factor).save(folder / f"{base.name}-{factor:g}{NEW}")
     for model in models:
         for mesh in meshes:
             crosses = any(a.level == outer for a in Mesh.parse(mesh, base.levels).axes)
             for factor in FACTORS if crosses else (1.0,):
                 task = {
                     "kind": "plan", "model": model, "size": ZOO[model], "mesh": mesh,
-                    "profile": str((folder / f"{PROFILE}-{factor:g}{NEW}").resolve()),
+                    "profile": str((folder / f"{base.name}-{factor:g}{NEW}").resolve()),
                     "memory": ROOMY, "budget": budget, "baselines": mesh == CHECKED,
                 }  # fmt: skip
                 yield Case(f"{budget:g} s", f"{model} {mesh} {factor:g}", task)
+
+
+def of_one_kind(profile: Profile) -> Any:
+    """Return what an older checkout reads: version 2, without digests and empty fields."""
+    data = profile.to_json()
+    device = data.pop("devices")[ALIKE]
+
+    def said(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: said(v) for k, v in value.items() if v not in ({}, "", [], ())}
+        return [said(each) for each in value] if isinstance(value, list | tuple) else value
+
+    return said({**data, "version": 2, "device": device})
 
 
 def planned(case: Case, sides: tuple[Side, Side], turn: str) -> frames.Row:

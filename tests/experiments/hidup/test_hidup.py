@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 
 import autoddl
+from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.profile import from_json
 from autoddl.perfmodel.topology import Crossing
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
@@ -137,6 +139,12 @@ def test_pairs_of_a_mesh_inside_a_node_come_once(tmp_path: Path) -> None:
         "mlp 4 1",
         *(f"mlp 2x4 {f:g}" for f in against.FACTORS),
     ]
+    for case in found:  # an older checkout is given the same numbers, in the version that it reads
+        now = Path(case.task["profile"])
+        assert now.parent == tmp_path
+        old = now.with_name(now.name.removesuffix(against.NEW) + against.OLD)
+        assert b'"version": 2' in old.read_bytes() and b"digest" not in old.read_bytes()
+        assert from_json(old.read_bytes(), "old") == profiles.load(now)
 
 
 def test_parameters_are_counted_by_where_they_are_whole() -> None:
