@@ -23,5 +23,7 @@ def test_bounds_hold_and_with_too_much_weight_do_not(
     found = capsys.readouterr().out.splitlines()
     assert found[0].startswith("30 random assignments: 0 steps below a bound")
     assert found[1] == "2 tiny problems: the least step found in 2, 0 bounds above it"
-    assert run(tmp_path, "--models", "mlp", "--random", "30", "--tiny", "0", "--excess", "2") == 1
-    assert "30 random assignments: 0 steps" not in capsys.readouterr().out
+    assert run(tmp_path, "--models", "mlp", "--random", "30", "--tiny", "2", "--excess", "6") == 1
+    found = capsys.readouterr().out.splitlines()
+    assert "30 random assignments: 0 steps" not in found[0]
+    assert found[1] == "2 tiny problems: the least step found in 2, 2 bounds above it"
