@@ -89,7 +89,10 @@ def cases(
 
 
 def of_one_kind(profile: Profile) -> Any:
-    """Return what an older checkout reads: version 2, without digests and empty fields."""
+    """Return what an older checkout reads: version 2, without a digest.
+
+    It refuses fields that it does not know, of links too, but these say nothing where they are empty.
+    """
     data = profile.to_json()
     device = data.pop("devices")[ALIKE]
 
