@@ -12,13 +12,14 @@ Source: OneFlow 0.9, core/job_rewriter/insert_nccl_logical_op_pass.cpp, user/ker
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
 from autoddl.compiled import compiled
+from autoddl.grouping import inverse
 from autoddl.perfmodel.oneflow.task_graph import PARAMETER, Flags, Ints, RankTasks, Table
 from autoddl.sbp.state import B, NdSbp, Sbp
 
@@ -30,6 +31,17 @@ Change = tuple[int, Sbp, Sbp]
 def is_converted(before: NdSbp, after: NdSbp, mesh: tuple[int, ...]) -> bool:
     """Tell whether OneFlow makes an op of the boxing from one state to another."""
     return workspace_bytes((before, after), (0, 0), mesh) is not None
+
+
+def can_be_chained(sizes: Sequence[int], types: Iterable[str]) -> bool:
+    """Tell whether OneFlow can join the ops of stages on so many devices to logical chains.
+
+    The chain of each stage waits for the next one's, which OneFlow connects only among equal numbers of
+    devices, or behind a single one. Where ops of these `types` look for values that are not finite,
+    chains of two stages would wait for each other.
+    """
+    joined = all(size in (1, behind) for size, behind in pairwise(sizes))
+    return joined and not any(name.endswith("count_not_finite") for name in types)
 
 
 def workspace_bytes(
@@ -102,9 +114,23 @@ def stream_order(rank: RankTasks) -> Ints:
     nodes = tasks.order.argsort(kind="stable")
     nodes = nodes[~inner[nodes]]
     variable = (tasks.first[buffers.producer] == buffers.origin) & (buffers.kind == PARAMETER)
-    return _in_turn(
+    order = _in_turn(
         *rank.before, *tasks.reads, *rank.readers, variable, tasks.updates, inner, nodes
     )
+    return _early(rank, order) if rank.accumulates else order
+
+
+def _early(rank: RankTasks, order: Ints) -> Ints:
+    """Return an order with the boxings of sums right behind what they read.
+
+    OneFlow inserts these where their source is, others where their reader is.
+    """
+    before, place = rank.before, inverse(order)
+    moved = np.flatnonzero(rank.tasks.inserted & rank.tasks.updates)
+    turn, found = 2 * place, before.take(moved)
+    if len(moved):
+        turn[moved] = 2 * np.maximum.reduceat(place[found.items], found.start[:-1]) + 1
+    return np.asarray(turn.argsort(kind="stable"))
 
 
 @compiled

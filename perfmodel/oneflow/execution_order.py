@@ -15,6 +15,7 @@ import numpy as np
 from autoddl.compiled import compiled
 from autoddl.perfmodel.oneflow.task_graph import Ints, RankTasks
 
+_COMPUTATION, _TRANSFER, _SOON = range(3)
 _TRUNK = 4  # tasks in so many last layers (and the very last one) are never put off
 
 
@@ -28,8 +29,9 @@ def execution_order(rank: RankTasks) -> Ints:
     buffers, before = rank.buffers, rank.before
     added = _added_bytes(rank.tasks.first, buffers.size * buffers.reused, *rank.readers)
     latest = _latest(*before, _TRUNK)
-    turn = np.lexsort((rank.tasks.order, latest, added))
-    return _in_turn(*before, turn, rank.tasks.transfer.astype(np.int64))
+    tasks = rank.tasks
+    turn = np.lexsort((tasks.order, latest, added))
+    return _in_turn(*before, turn, np.where(tasks.soon, _SOON, tasks.transfer))
 
 
 @compiled
@@ -66,14 +68,14 @@ def _latest(start: Ints, before: Ints, trunk: int) -> Ints:
 
 @compiled
 def _in_turn(start: Ints, before: Ints, turn: Ints, kinds: Ints) -> Ints:
-    """Return the tasks as they run; those that are ready by `turn`, `kinds` is 1 for transfers."""
+    """Return the tasks as they run; of each of the `kinds` those that are ready by `turn`."""
     count, done = len(turn), 0
     order, known = np.empty(count, np.int64), np.empty((3, count), np.int64)
     priority, waiting, last = known[0], known[1], known[2]
     for place in range(count):
         priority[turn[place]], last[place] = place, -1
-    ready = [[np.int64(0) for _ in range(0)] for _ in range(2)]  # heaps of priorities
-    left, taken = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    ready = [[np.int64(0) for _ in range(0)] for _ in range(3)]  # heaps of priorities
+    left, taken = np.zeros(3, np.int64), np.zeros(3, np.int64)
     pairs = np.empty((2, len(before)), np.int64)  # who waits, and the pair before
     for task in range(count):
         left[kinds[task]] += 1
@@ -82,12 +84,14 @@ def _in_turn(start: Ints, before: Ints, turn: Ints, kinds: Ints) -> Ints:
             pairs[0, k], pairs[1, k], last[before[k]] = task, last[before[k]], k
         if waiting[task] == 0:
             heappush(ready[kinds[task]], priority[task])
-    while len(ready[0]) or len(ready[1]):
-        taken[0], taken[1] = 1, min(len(ready[1]), 1)
-        if len(ready[1]):
+    while done < count:
+        taken[2] = len(ready[2])
+        taken[1] = min(len(ready[1]), 1) if taken[2] == 0 else 0
+        taken[0] = 1 if taken[2] == 0 else 0
+        if taken[1]:
             taken[0] = min(len(ready[0]) // len(ready[1]), left[0] // left[1])
         begin = done
-        for kind in range(1, -1, -1):
+        for kind in range(2, -1, -1):
             left[kind] -= taken[kind]
             for _ in range(taken[kind]):
                 order[done] = turn[heappop(ready[kind])]

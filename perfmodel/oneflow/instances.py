@@ -6,6 +6,8 @@ where the second one reads INPUT, which is what the first one makes, it reads bu
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from autoddl.grouping import inverse
@@ -42,9 +44,11 @@ class Instances:
     def __init__(
         self, flow: Dataflow, templates: Templates, *,
         kept: Ints, chosen: Ints, reads: Ints, added: Table, waits: Table,
+        logical_chains: bool = False,
     ) -> None:  # fmt: skip
         self.flow, self.kept, self.waits = flow, kept, waits
         self.templates, self.compute_stream = templates.columns, templates.compute_stream
+        self.logical_chains, self.devices = logical_chains, math.prod(templates.mesh)
         template, self.tensor, source, before, order = added
         counts = len(kept), len(flow.first_input), len(template)
         first, numbers, more = (np.arange(count) for count in counts)
@@ -77,7 +81,11 @@ class Instances:
         reads = self._resolved(instance[given.row], given.items, begin, self.inputs)
         made = reads != NONE
         merged = task["merged"].copy()
-        merged[self.tasks_of.start[self.ops]] = self.flow.merged[self.compute_stream]
+        merged[self.tasks_of.start[self.ops]] = self.flow.merged[
+            self.compute_stream, self.logical_chains
+        ]
+        soon = np.zeros_like(merged)
+        soon[self.tasks_of.start[self.ops]] = self.flow.sums
         own = (task["group"] << 60) + (np.arange(len(rows)) << BITS)
         shares = task["shared"].copy()
         sharing = shares != NONE
@@ -94,9 +102,13 @@ class Instances:
                 shares,
                 task["writes"],
                 task["inserted"],
+                soon,
             ),
             buffers,
             self.compute_stream,
+            self.logical_chains,
+            bool(self.flow.sums.any()),
+            self.logical_chains or (self.compute_stream and self.devices > 1),
         )
 
     def _resolved(self, instance: Ints, local: Ints, begin: Ints, inputs: Ints) -> Ints:

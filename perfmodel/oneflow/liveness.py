@@ -38,7 +38,7 @@ def blocks(rank: RankTasks) -> MemoryBlocks:
     sizes, reused = rank.buffers.size, rank.buffers.reused
     own = ((sizes > 0) & ~reused).nonzero()[0]
     chains = merged_chains(rank)
-    order = stream_order(rank) if rank.compute_stream else execution_order(rank)
+    order = stream_order(rank) if rank.in_turn else execution_order(rank)
     shared, alive = _shared(rank, order, chains)
     start = np.concatenate((np.arange(len(own)), len(own) + alive.start))
     items = np.concatenate((own, alive.items))
@@ -55,6 +55,8 @@ def merged_chains(rank: RankTasks) -> Ints:
     updates = (tasks.updates & tasks.merged).nonzero()[0][: None if rank.compute_stream else 0]
     first, second = np.append(makers, updates[:-1]), np.append(readers.items, updates[1:])
     merged = tasks.merged[first] & tasks.merged[second]
+    if rank.accumulates:  # what happens once per step is a chain of its own
+        merged &= tasks.updates[first] == tasks.updates[second]
     ends, shape = (first[merged], second[merged]), (len(tasks), len(tasks))
     graph = coo_array((np.ones(len(ends[0]), dtype=np.bool_), ends), shape)
     return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
@@ -78,6 +80,9 @@ def _shared(rank: RankTasks, order: Ints, chains: Ints) -> MemoryBlocks:
         VARIABLE[buffers.kind], tasks.transfer, *rank.before,
     )  # fmt: skip
     homes, begin, end = lives[:, : start[-1]]
+    joined = _joined(rank, order, chains)
+    if joined is not None:  # OneFlow lets the updates wait for the first task, and holds its result
+        end[homes == first[joined.begin]] = lengths[joined.row] - 1
     mine, alive = sizes[homes], np.ones(len(homes), dtype=np.bool_)
     sums = np.concatenate(((0,), mine.cumsum()))  # side by side
     block = sums[start[1:]] - sums[start[:-1]]
@@ -89,8 +94,34 @@ def _shared(rank: RankTasks, order: Ints, chains: Ints) -> MemoryBlocks:
         if key not in known:
             known[key] = packed(*columns)
         block[number], alive[part] = known[key]
+    if joined is not None:
+        lesser = min(joined.row, joined.updates, key=lambda row: block[row])
+        block[lesser], alive[start[lesser] : start[lesser + 1]] = 0, False
     ends = np.concatenate(((0,), alive.cumsum()))[start]
     return MemoryBlocks(block, Ragged(ends, homes[alive]))
+
+
+class _Joined(NamedTuple):
+    """The logical chain of the last passes, its first task, and the chain of the updates."""
+
+    row: int
+    begin: int
+    updates: int
+
+
+def _joined(rank: RankTasks, order: Ints, chains: Ints) -> _Joined | None:
+    """Return the chains of which the second has the memory of the first, counted as they begin.
+
+    The first one is that of all backward passes, or, where nothing is buffered, of all passes.
+    """
+    _, first, size = np.unique(chains[order], return_index=True, return_counts=True)
+    begun = first.argsort()
+    begin, several = order[first[begun]], size[begun] > 1
+    late = rank.tasks.updates[begin]
+    rows, updates = (np.flatnonzero(side & several) for side in (~late, late))
+    if not rank.logical_chains or not len(rows) or not len(updates):
+        return None
+    return _Joined(int(rows[-1]), int(begin[rows[-1]]), int(updates[-1]))
 
 
 @compiled

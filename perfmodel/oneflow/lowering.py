@@ -23,6 +23,7 @@ from autoddl.perfmodel.oneflow.task_templates import INPUT
 from autoddl.ragged import Ragged
 from autoddl.sbp.layout import Layout, Moves, Path
 from autoddl.sbp.rewrites.gradient_accumulation import SUM
+from autoddl.sbp.rewrites.stage_program import ARRIVAL, DEPARTURE
 from autoddl.sbp.state import NdSbp
 
 
@@ -33,16 +34,19 @@ def rank_tasks(
     *,
     sizes: LocalSizes | None = None,
     compute_stream: bool = False,
+    logical_chains: bool = False,
 ) -> RankTasks:
     """Return the tasks of the rank at mesh coordinates `coords` (all 1 at most, by default).
 
     Ranks differ only where B becomes P: the first device of an axis keeps the value, others make
     zeros. So the coordinates count as 0 or not 0. `sizes` are those of another layout of the program.
-    With `compute_stream` boxings are ops of the compute stream, as far as OneFlow can do that.
+    With `compute_stream` boxings are ops of the compute stream, as far as OneFlow can do that; only
+    then ops may be joined to `logical_chains` before (see liveness.py).
     """
     place = _away(mesh) if coords is None else tuple(coords)
     known = sizes or LocalSizes(layout.program, mesh)
-    return _Lowering(layout, known, place, compute_stream=compute_stream).tasks()
+    lowering = _Lowering(layout, known, place, compute_stream=compute_stream)
+    return lowering.tasks(logical_chains=logical_chains)
 
 
 def never_reused_bytes(mesh: Sequence[int], layout: Layout, sizes: LocalSizes) -> int:
@@ -87,12 +91,13 @@ class _Lowering:
         self.kept = np.concatenate([states.numbers for states in held])
         self.states: list[NdSbp] = [state for states in held for state in states.distinct]
         self.state = np.concatenate((held[0].which, len(held[0].distinct) + held[1].which))
-        is_input = np.arange(len(self.kept)) < self.inputs
-        first, alike = distinct(self.state, columns.form[self.kept], is_input)
+        # what cuts an input into micro-batches stands between
+        merged = np.arange(len(self.kept)) < (0 if self.dataflow.sums.any() else self.inputs)
+        first, alike = distinct(self.state, columns.form[self.kept], merged)
         rows = zip(columns.form[self.kept[first]].tolist(), self.state[first], strict=True)
         sources = [
-            self.templates.source(form, self.states[state], merged=bool(merged))
-            for (form, state), merged in zip(rows, is_input[first], strict=True)
+            self.templates.source(form, self.states[state], merged=bool(each))
+            for (form, state), each in zip(rows, merged[first], strict=True)
         ]
         self.source = np.array(sources, dtype=np.int64)[alike]
         signature = layout.signatures.complete()
@@ -102,7 +107,7 @@ class _Lowering:
         # equal for instances of equal states, not bytes only
         self.alike = np.concatenate((alike, self.which + len(alike)))
 
-    def tasks(self) -> RankTasks:
+    def tasks(self, *, logical_chains: bool) -> RankTasks:
         """Return the tasks and buffers, numbered in the order of the program."""
         reads, added = self._reads()
         ops = np.array([self._op(kind) for kind in range(len(self.first))], dtype=np.int64)
@@ -112,7 +117,7 @@ class _Lowering:
         templates = np.concatenate((self.source, ops[self.which]))
         return Instances(
             self.dataflow, self.templates, kept=self.kept, chosen=templates, reads=reads,
-            added=added.instances, waits=waits,
+            added=added.instances, waits=waits, logical_chains=logical_chains,
         ).tasks()  # fmt: skip
 
     def never_reused_bytes(self) -> int:
@@ -130,7 +135,9 @@ class _Lowering:
         number, signature = self.first[kind], self.signature[kind]
         op, sizes = self.program.ops[number], self.sizes.op(number, signature)
         operands = tuple([operand for operand, _ in op.inputs])
-        return self.templates.op(sizes, operands, reused=op.type != SUM)
+        return self.templates.op(
+            sizes, operands, reused=op.type != SUM, transfer=op.type in (ARRIVAL, DEPARTURE)
+        )
 
     def _reads(self) -> tuple[Ints, _Added]:
         """Return which result each op input reads, NONE where the engine's scheduler makes it.

@@ -21,9 +21,9 @@ from autoddl.perfmodel.oneflow.task_graph import BOXING, KINDS, Ints, RankTasks
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.clipped_gradients import chained
-from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, buffered, summed
+from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, SUM, buffered, summed
 from autoddl.sbp.rewrites.recomputation import can_repeat, recomputed
-from autoddl.sbp.rewrites.stage_program import ARRIVAL
+from autoddl.sbp.rewrites.stage_program import CROSSING
 from autoddl.sbp.state import NdSbp
 
 _PARTS = {"parameter": 0, "buffer": 0, "state": 2, "boxing": 4, "workspace": 4, "output": 4}
@@ -64,6 +64,7 @@ def estimate(
     in_flight: int = 1,
     recompute: Collection[str] = (),
     compute_stream: bool = False,
+    logical_chains: bool = True,
     sizes: LocalSizes | None = None,
 ) -> MemoryEstimate:
     """Return the memory of the device that needs most.
@@ -77,11 +78,15 @@ def estimate(
             stage of a pipeline): buffers hold what the backward pass reads of all but the newest.
         recompute: names of forward results that are dropped and made again for the backward pass
             (activation checkpointing); programs that were captured with it do so already.
-        compute_stream: boxings are ops of the compute stream, so that their results are reused.
+        compute_stream: boxings are ops of the compute stream, so that their results are reused; with
+            micro-batches they always are.
+        logical_chains: with micro-batches OneFlow joins ops to chains before it lowers them (see
+            liveness.py).
         sizes: those of another layout of the program, if there was one.
     """
     layout = recomputed(layout, recompute)
-    if micro_batches > 1:
+    accumulates = micro_batches > 1
+    if accumulates:
         layout = summed(layout)
     if in_flight > 1:
         layout = buffered(layout)
@@ -91,7 +96,8 @@ def estimate(
     found = [
         rank_estimate(
             mesh, layout, coords=place, micro_batches=micro_batches, in_flight=in_flight,
-            compute_stream=compute_stream, sizes=sizes,
+            compute_stream=compute_stream or accumulates, logical_chains=logical_chains and accumulates,
+            sizes=sizes,
         )
         for place in _places(mesh, layout)
     ]  # fmt: skip
@@ -105,6 +111,7 @@ def stage_memory(
     micro_batches: int,
     in_flight: int,
     recompute: bool = False,
+    logical_chains: bool = True,
 ) -> MemoryEstimate:
     """Return the memory of the device of a stage that needs most; see `estimate`.
 
@@ -113,12 +120,12 @@ def stage_memory(
     names = [
         name
         for op in stage.program.ops
-        if op.phase == "forward" and op.type != ARRIVAL and can_repeat(op)
+        if op.phase == "forward" and op.type not in CROSSING and can_repeat(op)
         for _, name in op.outputs
     ]
     return estimate(
         mesh, stage, micro_batches=micro_batches, in_flight=in_flight,
-        recompute=names if recompute else (),
+        recompute=names if recompute else (), logical_chains=logical_chains,
     )  # fmt: skip
 
 
@@ -130,11 +137,15 @@ def rank_estimate(
     micro_batches: int = 1,
     in_flight: int = 1,
     compute_stream: bool = False,
+    logical_chains: bool = False,
     sizes: LocalSizes | None = None,
 ) -> MemoryEstimate:
     """Return the memory of the device at mesh coordinates `coords`; see `estimate`."""
     program = layout.program
-    rank = rank_tasks(mesh, layout, coords, sizes=sizes, compute_stream=compute_stream)
+    rank = rank_tasks(
+        mesh, layout, coords, sizes=sizes, compute_stream=compute_stream,
+        logical_chains=logical_chains,
+    )  # fmt: skip
     found, buffers = blocks(rank), rank.buffers
     again = np.concatenate((
         _waiting(rank, program, micro_batches) if micro_batches > 1 else _NONE,
@@ -145,6 +156,7 @@ def rank_estimate(
     number, part = program.columns.number, _PART[kinds]
     gradient = np.zeros(len(number) + len(program.ops), dtype=np.bool_)
     gradient[[number[p.gradient] for p in program.parameters if p.gradient]] = True
+    gradient[[n for name, n in number.items() if name.startswith(f"{SUM} ")]] = True
     part[gradient[names] & (kinds != BOXING)] = _GRADIENTS
     parts = np.bincount(part, held, minlength=5).astype(np.int64)
     parts[-1] += found.size.sum() + held[len(alive) - len(again) :].sum() - held.sum()  # gaps
@@ -191,11 +203,11 @@ def _made_partial(layout: Layout) -> Iterator[tuple[NdSbp, NdSbp]]:
 
 
 def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Ints:
-    """Return the inputs of all micro-batches but one."""
+    """Return the inputs of all micro-batches, but the one that the step begins with."""
     buffers, number = rank.buffers, program.columns.number
     inputs = np.isin(buffers.name, [number[name] for name in program.inputs])
     own = (buffers.origin == np.arange(len(buffers))) & (buffers.kind < BOXING)
-    return np.flatnonzero(inputs & own).repeat(micro_batches - 1)
+    return np.flatnonzero(inputs & own).repeat(micro_batches)
 
 
 def _more_in_flight(rank: RankTasks, program: Program, in_flight: int) -> Ints:

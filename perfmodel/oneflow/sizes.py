@@ -14,7 +14,7 @@ from autoddl.perfmodel.oneflow.task_templates import OpSizes, Templates
 from autoddl.sbp.program import PHASES, ROLES, Op, Program, Tensor
 from autoddl.sbp.program.columns import ProgramColumns
 from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, SUM
-from autoddl.sbp.rewrites.stage_program import ARRIVAL
+from autoddl.sbp.rewrites.stage_program import ARRIVAL, DEPARTURE
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp
@@ -27,10 +27,10 @@ class Dataflow:
 
     By tensor, `role` is its place in ROLES and `result` which result of which op it is (see BITS), or
     NONE; by input of all ops, those of each from `first_input`, `made` is the result that it is.
-    `updates` tells which ops are of the optimizer's pass, and, last, whether what follows them is,
-    `merged` (with and without the compute stream) which can be merged with neighbours. What each op
-    holds does so from `first_held`: its results, and itself (a workspace), by their numbers among
-    tensors, then ops.
+    `updates` tells which ops are of the optimizer's pass, and, last, whether what follows them is, `sums`
+    which sum up gradients, `merged` (by compute stream and logical chains) which can be merged with
+    neighbours. What each op holds does so from `first_held`: its results, and itself (a workspace), by
+    their numbers among tensors, then ops.
     """
 
     def __init__(self, program: Program) -> None:
@@ -41,9 +41,14 @@ class Dataflow:
         self.updates = np.append(updates, updates[-1:] if len(ops) else False)
         outside, sums = (
             np.array([name in types for name in columns.types], dtype=np.bool_)[columns.type]
-            for types in ((ARRIVAL, BUFFER), (SUM,))
+            for types in ((ARRIVAL, DEPARTURE, BUFFER), (SUM,))
         )
-        self.merged = {False: ~(outside | updates), True: ~(outside | sums)}
+        self.sums = sums
+        self.merged = {
+            (False, False): ~(outside | updates),
+            (True, False): ~(outside | sums),
+            (True, True): ~outside,
+        }
         self.result = np.where(columns.maker < 0, NONE, (columns.maker << BITS) + columns.output)
         made = self.result[columns.inputs.tensor]
         self.made = np.where(made >> BITS < columns.inputs.op, made, NONE)

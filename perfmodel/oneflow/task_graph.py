@@ -57,7 +57,8 @@ class Tasks:
     tasks that one waits for without reading from them. The results of a task are the buffers from its
     `first` to that of the next; the last `first` is that of none. `shares` is the buffer that one reads
     whose memory its result may be, or NONE, and `writes` tells whether it writes there. `inserted` are
-    the ops that replace boxings, `updates` the parts of the optimizer.
+    the ops that replace boxings, `updates` the parts of the optimizer, `soon` sums of gradients, which
+    run as soon as they can.
     """
 
     order: Ints
@@ -70,6 +71,7 @@ class Tasks:
     shares: Ints
     writes: Flags
     inserted: Flags
+    soon: Flags
 
     def __len__(self) -> int:
         return len(self.order)
@@ -77,14 +79,19 @@ class Tasks:
 
 @dataclass
 class RankTasks:
-    """All tasks of one rank, and their buffers, by index; `compute_stream` as in `rank_tasks`.
+    """All tasks of one rank, and their buffers, by index; tasks come after those that they wait for.
 
-    Tasks come after those that they wait for.
+    `compute_stream` and `logical_chains` are as in `rank_tasks`, `accumulates` tells whether gradients of
+    micro-batches are summed up, `in_turn` whether ops run in the order of OneFlow's op graph: it orders
+    those of logical chains, and those of a compute stream where several devices have to agree.
     """
 
     tasks: Tasks
     buffers: Buffers
     compute_stream: bool = False
+    logical_chains: bool = False
+    accumulates: bool = False
+    in_turn: bool = False
 
     @cached_property
     def readers(self) -> Ragged:

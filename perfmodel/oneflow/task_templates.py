@@ -121,18 +121,21 @@ class Templates:
             self._end(key, self._buffer(ROLE, self.size(form, state), reused=False))
         return self._known[key]
 
-    def op(self, sizes: OpSizes, operands: Sequence[str], *, reused: bool) -> int:
+    def op(self, sizes: OpSizes, operands: Sequence[str], *, reused: bool, transfer: bool) -> int:
         """Return the template of an op with these inputs; whether it is merged is not told."""
-        key = "op", sizes, operands, reused
+        key = "op", sizes, operands, reused, transfer
         if key not in self._known:
             operand, writes = sizes.shared or ("", False)
             shared = operands.index(operand) if operand in operands else NONE
             reads = tuple(INPUT - n for n in range(len(operands)))
-            self._task(GIVEN, reads, shared=shared, writes=writes)
+            self._task(GIVEN, reads, shared=shared, writes=writes, transfer=transfer)
             for name, size in enumerate(sizes.results):
                 self._buffer(ROLE, size, reused=reused, name=name)
             if sizes.workspace:
                 self._buffer(WORKSPACE, sizes.workspace, name=len(sizes.results))
+            if transfer and operands and sizes.results:  # two pieces, each sent through the host
+                self._transfer(after=(0,))
+                self._transfer(after=(self._transfer(reads),))
             self._end(key, NONE)
         return self._known[key]
 
@@ -204,7 +207,7 @@ class Templates:
         tasks, buffers = self.starts[-1]
         task, number = len(self.tasks) - 1 - tasks, len(self.buffers) - buffers
         size = -(-size // ALIGNMENT) * ALIGNMENT
-        origin = self._moved if self.tasks[-1].transfer else number
+        origin = self._moved if self.tasks[-1].transfer and kind != ROLE else number
         self.buffers.append(_Buffer(kind, name, size, task, origin, reused))
         return number
 

@@ -7,59 +7,83 @@ through a buffer, and there is no chain of tasks from the forward pass to the ba
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import NdSbp
 
-BUFFER, SUM = "identity_buffer", "acc"
-"""The types of ops for micro-batches in flight, and for sums of gradients."""
+BUFFER, SUM, SCALE = "identity_buffer", "acc", "scalar_mul"
+"""The types of ops for micro-batches in flight, for sums of gradients, and for their means."""
 
 
 def summed(layout: Layout) -> Layout:
-    """Return the layout of a program with an op behind every parameter's gradient that sums it up.
+    """Return the layout of a program with two ops behind every parameter's gradient.
 
-    Redistributions of the sums are left out: they come one after another at the end of a step, in
-    memory that is free then.
+    One sums it up over the micro-batches, one makes a mean of the sum, once per step; updates read that.
     """
     program = layout.program
-    gradients = {
-        p.gradient: p.update
-        for p in program.parameters
-        if p.gradient in program.producer and p.update is not None
-    }
-    made = layout.made
+    gradients: dict[str, str] = {}
+    for parameter in program.parameters:
+        if parameter.gradient in program.producer and parameter.update is not None:
+            gradients[parameter.gradient or ""] = parameter.update
+    means = {gradient: f"mean {gradient}" for gradient in gradients}
+    updates, made = set(gradients.values()), layout.made
     ops: list[Op] = []
     tensors: list[Tensor] = []
     signatures = dict(layout.signatures)
     for op in program.ops:
-        if op.name in gradients.values():
-            inputs = tuple((o, f"{SUM} {t}" if t in gradients else t) for o, t in op.inputs)
-            op = replace(op, inputs=inputs)
+        if op.name in updates:
+            op = replace(op, inputs=tuple((o, means.get(t, t)) for o, t in op.inputs))
         ops.append(op)
-        for _, name in op.outputs:
-            if name in gradients:
-                total = f"{SUM} {name}"
-                pairs = (("in_0", name),), (("out_0", total),)
-                ops.append(Op(total, SUM, *pairs, phase="backward"))
-                tensors.append(replace(program.tensor[name], name=total))
-                signatures[total] = {"in_0": made[name], "out_0": made[name]}
-    known = {t.name for t in tensors}
+        for name in [name for _, name in op.outputs if name in gradients]:
+            read = name
+            for kind, phase, result in (
+                (SUM, "backward", f"{SUM} {name}"), (SCALE, "optimizer", means[name])
+            ):  # fmt: skip
+                pairs = (("in_0", read),), (("out_0", result),)
+                ops.append(Op(result, kind, *pairs, phase=phase))
+                tensors.append(replace(program.tensor[name], name=result))
+                signatures[result] = {"in_0": made[name], "out_0": made[name]}
+                read = result
     parameters = tuple(
-        replace(p, gradient=f"{SUM} {p.gradient}") if f"{SUM} {p.gradient}" in known else p
-        for p in program.parameters
+        replace(p, gradient=means.get(p.gradient or "", p.gradient)) for p in program.parameters
     )
     changed = replace(
         program, ops=tuple(ops), tensors=(*program.tensors, *tensors), parameters=parameters
     )
-    kept = [r for r in layout.redistributions if not _only_updates(program, r)]
-    return Layout.of(changed, signatures, layout.variables, layout.inputs, kept, layout.after)
+    moves = [each for r in layout.redistributions for each in _of_means(r, means, updates)]
+    after = {**layout.after, **_behind_readers(program)}
+    return Layout.of(changed, signatures, layout.variables, layout.inputs, moves, after)
 
 
-def _only_updates(program: Program, item: Redistribution) -> bool:
-    ops = [program.op.get(name) for name, _ in item.readers]
-    return all(op is not None and op.phase == "optimizer" for op in ops)
+def _behind_readers(program: Program) -> dict[str, str]:
+    """Return what makes a variable's gradient with the last op of the backward pass that reads it.
+
+    An update waits for all sums of gradients only, and writes over its variable; so the engine lets
+    gradients come last.
+    """
+    found: dict[str, str] = {}
+    for parameter in program.parameters:
+        made = program.producer.get(parameter.gradient or "")
+        readers = [op for op, _ in program.consumers.get(parameter.tensor, ())]
+        back = [op.name for op in readers if op.phase == "backward" and op is not made]
+        if made is not None and back:
+            found[made.name] = back[-1]
+    return found
+
+
+def _of_means(
+    item: Redistribution, means: Mapping[str, str], updates: Collection[str]
+) -> Iterator[Redistribution]:
+    """Yield a redistribution of a gradient for its update and for others; the first is of the mean."""
+    late = tuple(r for r in item.readers if item.tensor in means and r[0] in updates)
+    others = tuple(r for r in item.readers if r not in late)
+    if late:
+        yield Redistribution(means[item.tensor], item.path, late)
+    if others:
+        yield replace(item, readers=others)
 
 
 def buffered(layout: Layout) -> Layout:

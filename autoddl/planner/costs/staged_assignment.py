@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from autoddl.perfmodel.oneflow.compute_stream import can_be_chained
 from autoddl.perfmodel.oneflow.memory import MemoryEstimate, stage_memory
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
@@ -23,7 +24,7 @@ from autoddl.planner.costs.stage_moves import StageMoves, StagePart
 from autoddl.sbp.layout import OUTPUT, Layout, Path
 from autoddl.sbp.program.forward_positions import Positions, stages
 from autoddl.sbp.program.live_across import kept_tensors
-from autoddl.sbp.rewrites.stage_program import stage_layout
+from autoddl.sbp.rewrites.stage_program import Crossing, stage_layout
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 
@@ -177,11 +178,20 @@ class Staged(StageMoves):
         )  # fmt: skip
 
     @cached_property
+    def chained(self) -> bool:
+        """Tell whether OneFlow joins the ops of stages to chains before it lowers them."""
+        sizes = [part.assigned.problem.mesh.size for part in self.parts]
+        return can_be_chained(sizes, (op.type for op in self.program.ops))
+
+    @cached_property
     def memory(self) -> tuple[MemoryEstimate, ...]:
         """Return by stage the memory of the device that needs most."""
         found = []
         for stage, ends in enumerate(pairwise((0, *self.bounds, None))):
-            key = self.assigned(stage), *ends, self.in_flight[stage], stage in self.recomputed
+            key = (
+                self.assigned(stage), *ends, self.in_flight[stage], stage in self.recomputed,
+                self.chained,
+            )  # fmt: skip
             if key not in self.memories:
                 self.memories[key] = self.stage_memory(stage)
             found.append(self.memories[key])
@@ -200,14 +210,23 @@ class Staged(StageMoves):
             micro_batches=self.micro_batches,
             in_flight=self.in_flight[stage],
             recompute=stage in self.recomputed,
+            logical_chains=self.chained,
         )
 
     def stage_run(self, stage: int) -> Layout:
         """Return what one stage runs, as a program of its own in which arrivals are made by ops."""
         here = [item for item in self.redistributions if self.stage(item) == stage]
-        arrivals = {t.tensor: self.arrived(t) for t in self.transfers if t.target == stage}
         layout = self.assigned(stage).layout.with_redistributions(here)
-        return stage_layout(layout, self.stage_of, stage, arrivals)
+        entering, leaving = [], []
+        for item in self.transfers:
+            sent, arrived = item.sent(self.made[item.tensor]), self.arrived(item)
+            before = self.local(item.tensor, sent, item.source)
+            behind = self.local(item.tensor, arrived, item.target)
+            if item.target == stage:
+                entering.append(Crossing(item.tensor, arrived, behind > before))
+            if item.source == stage:
+                leaving.append(Crossing(item.tensor, sent, before > behind, item.path))
+        return stage_layout(layout, self.stage_of, stage, entering, leaving)
 
     def sizes(self) -> Iterator[tuple[str, int, str]]:
         """Yield what devices hold, by maker: variables, gradients and, by micro-batch, activations.

@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
     on_cuda(twin._full_job_proto)
     twin._full_graph_proto = twin._full_job_proto
     threading.Thread(target=_leave_when_written, args=(folder,), daemon=True).start()
-    with compiling(plan, graph):
+    with compiling(plan):
         twin.finish_complie_and_init_runtime()  # does not return: the runtime finds no device
     os._exit(1)
 

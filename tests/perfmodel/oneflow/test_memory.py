@@ -184,7 +184,7 @@ def test_accumulated_gradients_and_inputs_of_all_micro_batches() -> None:
     two, five = (on_one(program, micro_batches=count) for count in (2, 5))
     assert five.total == two.total + 3 * inputs
     assert two.gradients == gradients  # the sums; single gradients share memory with others
-    assert two.total < on_one(program).total + gradients + inputs
+    assert two.total >= on_one(program).total + gradients + inputs
 
 
 def test_micro_batches_in_flight_hold_what_backward_reads() -> None:
@@ -342,7 +342,7 @@ def test_prediction_is_oneflows_plan_for_cuda(optimizer: str) -> None:
 def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, ...]) -> None:
     import autoddl
     from autoddl.perfmodel.oneflow.memory import stage_memory
-    from autoddl.sbp.rewrites.stage_program import stage_layout
+    from autoddl.sbp.rewrites.stage_program import Crossing, stage_layout
     from experiments import models
     from experiments.fidelity.memory.cuda_memory import cuda_memory
 
@@ -350,10 +350,12 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
     graph, inputs = models.build("mlp", **sizes)
     plan = autoddl.optimize(graph, *inputs, mesh="1", pipeline=2, micro_batches=4)
     plan = recomputing(plan, recomputed)
-    arrivals = {t.tensor: NdSbp.parse("B") for t in plan.transfers}
+    crossing = [(t, Crossing(t.tensor, NdSbp.parse("B"))) for t in plan.transfers]
     real = cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes})
     for stage, found in enumerate(real):
-        here = stage_layout(plan.layout, plan.stage_of, stage, arrivals)
+        entering = [item for t, item in crossing if t.target == stage]
+        leaving = [item for t, item in crossing if t.source == stage]
+        here = stage_layout(plan.layout, plan.stage_of, stage, entering, leaving)
         predicted = stage_memory(
             (1,), here, micro_batches=4, in_flight=2 - stage, recompute=stage in recomputed
         )
@@ -364,13 +366,10 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("parts", "more"), [(("1", "2"), 0.0), (("2", "1"), 0.33), (("2x2", "2"), 0.34)]
-)
+@pytest.mark.parametrize("parts", [("1", "2"), ("2", "1"), ("2x2", "2")])
 def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
-    parts: tuple[str, ...], more: float
+    parts: tuple[str, ...],
 ) -> None:
-    """Where OneFlow can't join chains of ops it takes `more` than is predicted (compile_settings.py)."""
     import autoddl
     from autoddl.sbp.rewrites.micro_batch import micro_batch
     from experiments import models
@@ -381,7 +380,7 @@ def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
     plan = parted(micro_batch(autoddl.capture(graph, *inputs), 4), parts, 4)
     for real in cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes}):
         (part,) = [part for part in plan.parts if real.rank in part.ranks]
-        assert part.memory_bytes * 0.93 < real.total < part.memory_bytes * (1.07 + more)
+        assert part.memory_bytes == pytest.approx(real.total, rel=0.01)
 
 
 @pytest.mark.oneflow

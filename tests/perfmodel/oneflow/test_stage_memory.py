@@ -16,7 +16,7 @@ from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.forward_positions import positions
-from autoddl.sbp.rewrites.stage_program import ARRIVAL
+from autoddl.sbp.rewrites.stage_program import ARRIVAL, ARRIVED, CROSSING, DEPARTURE
 from autoddl.search.exact.primal_dual import search
 from autoddl.search.network import builder
 from autoddl.search.result import SearchOptions
@@ -64,7 +64,7 @@ def test_one_stage_needs_what_the_whole_program_needs(name: str, micro_batches: 
 def test_every_op_and_variable_is_in_one_part(name: str, stages: int) -> None:
     cut = staged(name, equal_cut(name, stages))
     found = parts(cut)
-    ops = Counter(op for p in found for op in p.program.ops if op.type != ARRIVAL)
+    ops = Counter(op for p in found for op in p.program.ops if op.type not in CROSSING)
     assert ops == Counter(cut.program.ops)
     variables = Counter(n for p in found for n in p.variables)
     assert variables == Counter(list(cut.assigned(0).layout.variables))
@@ -86,9 +86,11 @@ def test_parts_are_whole_programs(name: str, stages: int) -> None:
             assert read <= made, op.name
             made |= {t for _, t in op.outputs}
             assert set(dict(op.operands)) >= set(found.signatures[op.name])
-        arrivals = [t for op in program.ops if op.type == ARRIVAL for _, t in op.outputs]
-        sent = [t.tensor for t in cut.transfers if t.target == stage]
-        assert sorted(arrivals) == sorted(sent)
+        arrived = [t for op in program.ops if op.type == ARRIVED for _, t in op.outputs]
+        left = [t for op in program.ops if op.type == DEPARTURE for _, t in op.inputs]
+        assert sorted(arrived) == sorted(t.tensor for t in cut.transfers if t.target == stage)
+        assert sorted(left) == sorted(t.tensor for t in cut.transfers if t.source == stage)
+        assert len(arrived) == sum(op.type == ARRIVAL for op in program.ops)  # no pieces here
 
 
 @pytest.mark.parametrize("name", NAMES)

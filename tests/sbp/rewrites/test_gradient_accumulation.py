@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Program
-from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, SUM, buffered, summed
+from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, SCALE, SUM, buffered, summed
 from autoddl.sbp.state import NdSbp
 from tests.support.programs import mlp
 
@@ -25,12 +25,25 @@ def test_each_gradient_is_summed_up_before_its_update() -> None:
         assert parameter.gradient is not None and parameter.update is not None
         total = f"{SUM} {parameter.gradient}"
         assert found.op[total].inputs == (("in_0", parameter.gradient),)
+        (mean,) = [op for op, _ in found.consumers[total]]
+        assert (mean.type, mean.phase) == (SCALE, "optimizer")
         read = {tensor for _, tensor in found.op[parameter.update].inputs}
-        assert total in read and parameter.gradient not in read
-    assert len(found.ops) == len(program.ops) + len(program.parameters)
+        assert mean.outputs[0][1] in read and parameter.gradient not in read
+    assert len(found.ops) == len(program.ops) + 2 * len(program.parameters)
 
 
-def test_redistributions_of_sums_are_left_out_and_others_stay() -> None:
+def test_gradients_come_last_among_what_reads_their_variable() -> None:
+    program = mlp(8, (16, 32, 8), optimizer="sgd")
+    after = summed(whole(program)).after
+    for parameter in program.parameters:
+        made = program.producer[parameter.gradient or ""]
+        readers = [op.name for op, _ in program.consumers[parameter.tensor]]
+        back = [n for n in readers if program.op[n].phase == "backward" and n != made.name]
+        assert after.get(made.name) == (back[-1] if back else None)
+    assert after  # the second layer's weight is read to go on backward
+
+
+def test_redistributions_for_updates_are_of_means_and_others_stay() -> None:
     program = mlp(8, (16, 32, 8), optimizer="sgd")
     first = program.parameters[0]
     assert first.gradient is not None and first.update is not None
@@ -38,8 +51,12 @@ def test_redistributions_of_sums_are_left_out_and_others_stay() -> None:
     operand = next(o for o, tensor in update.inputs if tensor == first.gradient)
     reader = next(op for op in program.ops if program.inputs[0] in dict(op.inputs).values())
     kept = Redistribution(program.inputs[0], (S,), ((reader.name, reader.inputs[0][0]),))
-    gone = Redistribution(first.gradient, (S,), ((update.name, operand),))
-    assert summed(whole(program, gone, kept)).redistributions == (kept,)
+    late = Redistribution(first.gradient, (S,), ((update.name, operand),))
+    found = summed(whole(program, late, kept))
+    (moved, *others) = found.redistributions
+    assert others == [kept]
+    assert found.program.producer[moved.tensor].type == SCALE
+    assert (moved.path, moved.readers) == (late.path, late.readers)
 
 
 def test_backward_reads_forward_results_from_buffers() -> None:

@@ -2,9 +2,7 @@
 
 Both are settings of the process. Jobs that accumulate gradients need them as OneFlow's own method for
 that leaves them: boxings on the compute stream, and ops of a stage chained, each behind the last. Where
-values that are not finite are looked for, chains of two stages would wait for each other, and chains
-can't be joined where stages have unlike numbers of devices, but from one device to several. In both
-cases OneFlow aborts: there chains are off, and a plan takes up to a third more memory than predicted.
+chains can't be joined OneFlow aborts; there they are off (perfmodel/oneflow knows the memory of both).
 """
 
 from __future__ import annotations
@@ -12,21 +10,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from unittest import mock
 
 import oneflow as flow
 from oneflow.framework import session_context
 
+from autoddl.perfmodel.oneflow.compute_stream import can_be_chained
 from autoddl.plan.value import PlanValue
 
 _CHAINS = "ENABLE_LOGICAL_CHAIN"
 
 
 @contextmanager
-def compiling(plan: PlanValue, graph: flow.nn.Graph) -> Iterator[None]:
-    """Let what is compiled inside follow a plan of a graph; settings are what they were afterwards."""
+def compiling(plan: PlanValue) -> Iterator[None]:
+    """Let what is compiled inside follow a plan; settings are what they were afterwards."""
     accumulates = plan.micro_batches > 1
+    sizes, types = [part.mesh.size for part in plan.parts], (op.type for op in plan.program.ops)
     session = session_context.GetDefaultSession()
     session.TryInit()
     before = session.resource.nccl_use_compute_stream
@@ -34,14 +33,8 @@ def compiling(plan: PlanValue, graph: flow.nn.Graph) -> Iterator[None]:
     try:
         with mock.patch.dict(os.environ):
             os.environ.pop(_CHAINS, None)
-            if accumulates and graph._grad_scaler is None and _can_be_chained(plan):
+            if accumulates and can_be_chained(sizes, types):
                 os.environ[_CHAINS] = "true"
             yield
     finally:
         flow.boxing.nccl.enable_use_compute_stream(before)
-
-
-def _can_be_chained(plan: PlanValue) -> bool:
-    """Tell whether the chain of each stage can be joined with the next one's."""
-    sizes = [part.mesh.size for part in plan.parts]
-    return all(size in (1, behind) for size, behind in pairwise(sizes))

@@ -85,7 +85,7 @@ class PlannedGraph:
             state = states.get(op_names.state_name(op.name))
             if state is not None and op.WhichOneof("op_type") == "variable_conf":
                 self._twin._additional_variable_tobe_loaded[op.name] = state
-        with compiling(plan, graph):
+        with compiling(plan):
             self._twin.finish_complie_and_init_runtime()
         _kept.append(self._twin)
 

@@ -13,20 +13,20 @@ CHAINS = "ENABLE_LOGICAL_CHAIN"
 
 
 def settings(
-    *, micro_batches: int = 1, compute_stream: bool = False, scaler: Any = None,
-    sizes: tuple[int, ...] = (1,),
+    *, micro_batches: int = 1, compute_stream: bool = False, sizes: tuple[int, ...] = (1,),
+    types: tuple[str, ...] = ("matmul",),
 ) -> Any:  # fmt: skip
-    """Where boxings run, and whether ops are chained, for a plan of a graph."""
+    """Where boxings run, and whether ops are chained, for a plan of ops of these types."""
     from oneflow.framework import session_context
 
     from autoddl.engine.oneflow.run.compile_settings import compiling
 
     parts = [SimpleNamespace(mesh=SimpleNamespace(size=size)) for size in sizes]
+    program = SimpleNamespace(ops=[SimpleNamespace(type=name) for name in types])
     plan: Any = SimpleNamespace(
-        micro_batches=micro_batches, compute_stream=compute_stream, parts=parts
+        micro_batches=micro_batches, compute_stream=compute_stream, parts=parts, program=program
     )
-    graph: Any = SimpleNamespace(_grad_scaler=scaler)
-    with compiling(plan, graph):
+    with compiling(plan):
         resource = session_context.GetDefaultSession().resource
         return resource.nccl_use_compute_stream, os.environ.get(CHAINS)
 
@@ -36,7 +36,7 @@ def test_micro_batches_are_compiled_as_oneflow_wants_it(monkeypatch: pytest.Monk
     assert settings() == (False, None)
     assert settings(compute_stream=True) == (True, None)
     assert settings(micro_batches=2) == (True, "true")
-    assert settings(micro_batches=2, scaler=object()) == (True, None)
+    assert settings(micro_batches=2, types=("matmul", "multi_count_not_finite")) == (True, None)
     for sizes, chains in (((2, 2), "true"), ((1, 2), "true"), ((2, 1), None), ((2, 4), None)):
         assert settings(micro_batches=2, sizes=sizes) == (True, chains)
     assert settings() == (False, None)
@@ -51,12 +51,12 @@ def test_settings_are_put_back_after_an_error() -> None:
 
     session = session_context.GetDefaultSession()
     session.TryInit()
-    plan: Any = SimpleNamespace(micro_batches=1, compute_stream=True)
-    graph: Any = SimpleNamespace(_grad_scaler=None)
+    program = SimpleNamespace(ops=[])
+    plan: Any = SimpleNamespace(micro_batches=1, compute_stream=True, parts=[], program=program)
     for before in (False, True):
         flow.boxing.nccl.enable_use_compute_stream(before)
         try:
-            with pytest.raises(RuntimeError), compiling(plan, graph):
+            with pytest.raises(RuntimeError), compiling(plan):
                 assert session.resource.nccl_use_compute_stream
                 raise RuntimeError
             assert session.resource.nccl_use_compute_stream == before
