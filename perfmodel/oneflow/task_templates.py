@@ -245,6 +245,10 @@ class Templates:
         """Make one boxing in groups of devices; `sizes` are bytes before and after, devices."""
         old, new = pair
         before, after, group = sizes
+        if self.compute_stream and old != B:  # OneFlow has no collectives beside its ops there
+            piece = before // group if new != B else before
+            added = (after,) * (old.kind == "P")
+            return self._through_host(source, piece, group, (after, *added), cut=new != B)
         if new == B or old.kind == "P":  # all-gather, all-reduce, reduce-scatter
             cut = old if new == B else new
             packed = cut.is_split and cut.dim != 0  # NCCL wants the pieces one behind the other
@@ -253,7 +257,7 @@ class Templates:
             return self._transferred(moved, after) if packed else moved
         if old == B:
             return self._transferred(source, after)
-        return self._to_other_dim(source, before, group)
+        return self._through_host(source, before // group, group, (before,), cut=True)
 
     def _to_partial(self, source: int, form: int, states: _States, axes: Sequence[int]) -> int:
         if states[0][axes[0]] != B:  # over B, with an identity of OneFlow's own
@@ -267,20 +271,28 @@ class Templates:
         self._transfer(after=(self._producer(source),))
         return self._buffer(BOXING, self.size(form, states[1]), reused=False)
 
-    def _to_other_dim(self, source: int, size: int, group: int) -> int:
-        """Make an all-to-all: slices for all, sent through the host, and one buffer to collect them."""
-        pieces = [self._transferred(source, size // group) for _ in range(group)]
+    def _through_host(
+        self, source: int, size: int, group: int, made: Sequence[int], *, cut: bool
+    ) -> int:
+        """Make pieces for all (`cut`) or let all have the whole, and one result of those that come.
+
+        They are sent through the host; what is `made` of them is the result, and what it takes to add.
+        """
+        pieces = (
+            [self._transferred(source, size) for _ in range(group)] if cut else [source] * group
+        )
         kept, received = pieces[0], []
         begun = self._producer(source)
         for piece in pieces[1:]:
             sent = self._transfer((piece,))
             self._transfer(after=(self._transfer(after=(sent,)),))
-            made = self._transfer()  # on another rank, at about that time
-            arrived = self._transfer(after=(made, begun))
+            arriving = self._transfer()  # on another rank, at about that time
+            arrived = self._transfer(after=(arriving, begun))
             self._transfer(after=(arrived,))
-            received.append(self._buffer(BOXING, size // group, reused=False))
+            received.append(self._buffer(BOXING, size, reused=False))
         self._transfer((kept, *received))
-        return self._buffer(BOXING, size)
+        result, *_ = [self._buffer(BOXING, each) for each in made]
+        return result
 
     def _transfer(self, reads: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> int:
         """Add a part of a boxing; it comes `after` tasks that leave something in host memory."""

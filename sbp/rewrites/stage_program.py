@@ -71,7 +71,7 @@ def stage_layout(
             *(r for r in layout.redistributions if any(op in signatures for op, _ in r.readers)),
             *crossing.moves,
         ],
-        {**layout.after, **_late(sources, ends)},
+        _late(sources, ends),
     )
 
 

@@ -6,8 +6,9 @@ bytes of baseline and random plans; half of the random ones are refined by coord
 they are of the kind that a search returns. With a precision the graph is traced as for CUDA devices,
 with mixed precision where it is not float32; without as for the CPU. With `--compute-stream` boxings are
 ops of the compute stream, and tensors may be redistributed for the forward and again for the backward
-pass (16 plans have all kinds). Every plan is a line of runs.jsonl at once: a run that is cut off goes on
-from there. The exit code is 1 where a rank is off by more than 10 %.
+pass (16 plans have all kinds). `--meshes 1/2,2x2/2` has plans of two stages with four micro-batches of
+the same size, and compares the device of each stage that needs most. Every plan is a line of runs.jsonl
+at once: a run that is cut off goes on from there. The exit code is 1 where one is off by more than 10 %.
 
 Workspaces of convolutions are not part of either side: cuDNN chooses them on the device.
 """
@@ -38,7 +39,8 @@ from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
 from autoddl.search.solvers.random_sampling import random_assignment
-from experiments.fidelity.memory.cuda_memory import cuda_memory
+from experiments.fidelity.memory.cuda_memory import PlanMemory, cuda_memory
+from experiments.fidelity.memory.staged_plans import MICRO_BATCHES, Choice, StagedPlans
 from experiments.lib import cli, figures, frames
 from experiments.lib.cuda_stand_in import PRECISIONS
 from experiments.lib.frames import Row, RowStore
@@ -83,15 +85,10 @@ def command(
     names = plan_names(plans, seed, compute_stream=compute_stream)
     found: list[Row] = []
     for model in models:
-        file = folder / "programs" / f"{'-'.join(filter(None, (model, precision)))}.json"
-        program = (
-            captured_for_cuda(file, model, "toy", precision, **SIZES[model])
-            if precision
-            else captured(file, model, "toy", **SIZES[model])
-        )
+        programs = [_program(folder, model, precision, staged=staged) for staged in (False, True)]
         for mesh in meshes.split(","):
             found += run(
-                kept, program, model, mesh, names,
+                kept, programs["/" in mesh], model, mesh, names,
                 precision=precision or "", compute_stream=compute_stream,
             )  # fmt: skip
     frame = pd.DataFrame(found)
@@ -102,24 +99,44 @@ def command(
     return cli.MISSED if frame.error.abs().max() > BAR else 0
 
 
+def sizes(model: str, *, staged: bool) -> dict[str, Any]:
+    """Return the sizes of a model; with stages a micro-batch is what a batch is without."""
+    batch = SIZES[model]["batch"] * (MICRO_BATCHES if staged else 1)
+    return {**SIZES[model], "batch": batch}
+
+
+def _program(folder: Path, model: str, precision: str | None, *, staged: bool) -> Program:
+    names = filter(None, (model, precision, "staged" * staged))
+    file, wanted = folder / "programs" / f"{'-'.join(names)}.json", sizes(model, staged=staged)
+    if precision:
+        return captured_for_cuda(file, model, "toy", precision, **wanted)
+    return captured(file, model, "toy", **wanted)
+
+
 def run(
     kept: RowStore, program: Program, model: str, mesh: str, names: Sequence[str],
     *, precision: str = "", compute_stream: bool = False,
 ) -> list[Row]:  # fmt: skip
     """Return the rows of a model on a mesh, one for each rank of each plan; missing ones are added."""
-    where, profile = Mesh.parse(mesh), profiles.load(None)
+    profile = profiles.load(None)
     profile = replace(
         profile, overlap=dict.fromkeys(profile.levels, 1.0)
     )  # so that ops get an order
+    staged = "/" in mesh
+
+    @cache
+    def stages() -> StagedPlans:
+        return StagedPlans(program, mesh.split("/"), profile)
 
     @cache
     def problem() -> CostNetwork:
-        built = builder.build(program, where, profile, compute_stream=compute_stream)
+        built = builder.build(program, Mesh.parse(mesh), profile, compute_stream=compute_stream)
         return SavedTensors.apply(built).network if compute_stream else built
 
     def compiled(name: str) -> Row:
         begin = time.perf_counter()
-        plan = _plan(problem(), name)
+        choice = partial(_assignment, name=name)
+        plan = stages().plan(name, choice) if staged else _plan(problem(), name, choice)
         rows = [] if plan is None else compare(plan, model, precision)
         for worst in sorted((r["predicted"] / r["oneflow"] - 1 for r in rows), key=abs)[-1:]:
             took, size = time.perf_counter() - begin, rows[-1]["oneflow"] / MIB
@@ -144,43 +161,60 @@ def plan_names(plans: int, seed: int, *, compute_stream: bool = False) -> list[s
 
 
 def compare(plan: Plan, model: str, precision: str = "") -> list[Row]:
-    """Compile a plan for CUDA and return each rank's bytes beside the predicted ones."""
-    arguments: dict[str, Any] = {"name": model, **SIZES[model]}
-    rows = []
+    """Compile a plan for CUDA; return each rank's bytes, or each stage's most, beside predicted ones."""
+    staged = len(plan.parts) > 1
+    arguments: dict[str, Any] = {"name": model, **sizes(model, staged=staged)}
     build, precision = "experiments.models:build", precision or "float32"
-    for real in cuda_memory(plan, build, arguments, precision=precision):
-        memory = rank_estimate(
-            plan.mesh.shape, plan.layout, coords=plan.mesh.coords(real.rank),
-            compute_stream=plan.compute_stream,
-        )  # fmt: skip
-        rows.append({
-            "rank": real.rank,
-            "oneflow_variables": real.variables, "oneflow_reused": real.reused,
-            "oneflow_others": real.others, "oneflow": real.total,
-            "parameters": memory.parameters, "gradients": memory.gradients,
-            "optimizer_states": memory.optimizer_states,
-            "activations_peak": memory.activations_peak, "buffers": memory.buffers,
-            "predicted": memory.total,
-        })  # fmt: skip
+    found = cuda_memory(plan, build, arguments, precision=precision)
+    if not staged:
+        return [{**_real(real), **_predicted(plan, real.rank)} for real in found]
+    rows = []
+    for part in plan.parts:
+        most = max((real for real in found if real.rank in part.ranks), key=lambda r: r.total)
+        rows.append({**_real(most), "predicted": part.memory_bytes})
     return rows
 
 
-def _plan(problem: CostNetwork, name: str) -> Plan | None:
+def _real(real: PlanMemory) -> Row:
+    return {
+        "rank": real.rank,
+        "oneflow_variables": real.variables, "oneflow_reused": real.reused,
+        "oneflow_others": real.others, "oneflow": real.total,
+    }  # fmt: skip
+
+
+def _predicted(plan: Plan, rank: int) -> Row:
+    memory = rank_estimate(
+        plan.mesh.shape, plan.layout, coords=plan.mesh.coords(rank),
+        compute_stream=plan.compute_stream,
+    )  # fmt: skip
+    return {
+        "parameters": memory.parameters, "gradients": memory.gradients,
+        "optimizer_states": memory.optimizer_states,
+        "activations_peak": memory.activations_peak, "buffers": memory.buffers,
+        "predicted": memory.total,
+    }  # fmt: skip
+
+
+def _plan(problem: CostNetwork, name: str, choice: Choice) -> Plan | None:
     """Return the plan of a name; None for a baseline that does not apply."""
+    assignment = choice(problem)
+    if assignment is None:
+        return None
+    return Plan.of(make_plan(problem, problem.result(name, assignment)))
+
+
+def _assignment(problem: CostNetwork, *, name: str) -> Assignment | None:
     baseline = name.removesuffix(AGAIN)
     if baseline in BASELINES:
-        assignment = BASELINES[baseline](problem)
-        if assignment is None:
-            return None
-        if name != baseline:
-            saved = SavedTensors(problem)
-            assignment = saved.as_made(saved.invert(assignment))
-    else:
-        kind, _, seed = name.partition(" ")
-        assignment = random_assignment(problem, int(seed))
-        if kind == "refined":
-            assignment = Assignment(Descent(problem).refine(assignment))
-    return Plan.of(make_plan(problem, problem.result(name, assignment)))
+        found = BASELINES[baseline](problem)
+        if found is None or name == baseline:
+            return found
+        saved = SavedTensors(problem)
+        return saved.as_made(saved.invert(found))
+    kind, _, seed = name.partition(" ")
+    drawn = random_assignment(problem, int(seed))
+    return Assignment(Descent(problem).refine(drawn)) if kind == "refined" else drawn
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
