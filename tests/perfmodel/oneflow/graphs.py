@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from autoddl.perfmodel.oneflow.lowering import rank_tasks
 from autoddl.perfmodel.oneflow.task_graph import RankTasks
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rewrites.gradient_accumulation import summed
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
 from autoddl.search.solvers.random_sampling import random_assignment
@@ -23,8 +24,11 @@ _PROBLEMS = [
 
 @st.composite
 def task_graphs(draw: st.DrawFn) -> RankTasks:
-    """Draw the tasks of a rank under a random layout."""
+    """Draw the tasks of a rank under a random layout; in every other one gradients are summed up."""
     problem = draw(st.sampled_from(_PROBLEMS))
     layout = assigned_layout(problem, random_assignment(problem, draw(st.integers(0, 99))))
     shape = problem.mesh.shape
-    return rank_tasks(shape, layout, compute_stream=draw(st.booleans()))
+    if draw(st.booleans()):
+        return rank_tasks(shape, layout, compute_stream=draw(st.booleans()))
+    logical = draw(st.booleans())
+    return rank_tasks(shape, summed(layout), compute_stream=True, logical_chains=logical)

@@ -19,6 +19,7 @@ from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
+from autoddl.sbp.rewrites.gradient_accumulation import summed
 from autoddl.sbp.shards import local_shape, shard_slices
 from autoddl.sbp.state import NdSbp, broadcast
 from tests.perfmodel.oneflow.test_memory import WHOLE, graphs, layout, op, program_of, states
@@ -239,3 +240,20 @@ def test_nothing_overlaps() -> None:
     assert apart.overlap_s > 0
     assert together.overlap_s == 0
     assert together.step_s == pytest.approx(apart.step_s + apart.overlap_s)
+
+
+def test_sums_are_redistributed_right_behind_their_means() -> None:
+    from autoddl.search.assigned.assigned_layout import assigned_layout
+    from autoddl.search.baselines import BASELINES
+    from autoddl.search.network.builder import build
+    from tests.support.programs import transformer
+
+    problem = build(transformer(), Mesh.parse("2"), cluster())
+    planned = assigned_layout(problem, BASELINES["data parallel"](problem))
+    rank = rank_tasks((2,), summed(planned), compute_stream=True)
+    tasks, makers, reads = rank.tasks, rank.buffers.producer, lists(rank.tasks.reads)
+    place = {task: number for number, task in enumerate(stream_order(rank))}
+    moved = [n for n in range(len(tasks)) if tasks.inserted[n] and tasks.updates[n]]
+    assert len(moved) > 1
+    for number in moved:
+        assert [place[makers[buffer]] for buffer in reads[number]] == [place[number] - 1]

@@ -11,26 +11,34 @@ from tests.perfmodel.oneflow.graphs import task_graphs
 from tests.support.rows import lists
 
 
+KINDS = "soon", "transfer", "computation"
+
+
 @given(task_graphs())
 def test_the_order_is_that_of_the_rule(rank: RankTasks) -> None:
     assert execution_order(rank).tolist() == literally(rank)
 
 
 def literally(rank: RankTasks) -> list[int]:
-    """Run at each turn one transfer, if there is one, and its share of the computations."""
+    """Run at each turn what has to be soon; else one transfer, if there is one, and its share of the rest."""
     tasks, before = rank.tasks, lists(rank.before)
     count = len(tasks)
     key = list(zip(added_bytes(rank), latest(before), tasks.order.tolist(), strict=True))
     left, done, order = set(range(count)), set[int](), list[int]()
+
+    def kind(task: int) -> str:
+        return "soon" if tasks.soon[task] else "transfer" if tasks.transfer[task] else "computation"
+
     ready = {n for n in left if not before[n]}
     while ready:
-        moving = sorted((n for n in ready if tasks.transfer[n]), key=key.__getitem__)
-        working = sorted((n for n in ready if not tasks.transfer[n]), key=key.__getitem__)
+        soon, moving, working = (
+            sorted((n for n in ready if kind(n) == wanted), key=key.__getitem__) for wanted in KINDS
+        )
         share = 1
         if moving:
-            transfers = sum(bool(tasks.transfer[n]) for n in left)
-            share = min(len(working) // len(moving), (len(left) - transfers) // transfers)
-        turn = [*moving[:1], *working[:share]]
+            rest = [sum(kind(n) == wanted for n in left) for wanted in KINDS]
+            share = min(len(working) // len(moving), rest[2] // rest[1])
+        turn = soon or [*moving[:1], *working[:share]]
         order += turn
         done.update(turn)
         left.difference_update(turn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 
 from autoddl.perfmodel.oneflow.liveness import blocks, merged_chains
@@ -15,7 +17,8 @@ def test_chains_are_merged_tasks_that_buffers_connect(rank: RankTasks) -> None:
     tasks, near = rank.tasks, [set[int]() for _ in range(len(rank.tasks))]
     for producer, readers in zip(rank.buffers.producer.tolist(), lists(rank.readers), strict=True):
         for reader in readers:
-            if tasks.merged[producer] and tasks.merged[reader]:
+            once = tasks.updates[producer] != tasks.updates[reader]
+            if tasks.merged[producer] and tasks.merged[reader] and not (rank.accumulates and once):
                 near[producer].add(reader)
                 near[reader].add(producer)
     updates = [n for n in range(len(tasks)) if tasks.updates[n] and tasks.merged[n]]
@@ -46,3 +49,19 @@ def test_blocks_hold_what_is_alive_at_their_peak(rank: RankTasks) -> None:
         assert len(set(alive)) == len(alive)
         assert sum(sizes[n] for n in alive) <= size
     assert found.size.sum() <= sizes.sum()
+
+
+@given(task_graphs())
+def test_updates_behind_sums_lie_in_the_memory_of_the_backward_pass(rank: RankTasks) -> None:
+    """Where ops are chained before they are lowered, the lesser of the two chains takes nothing."""
+    if not rank.logical_chains:
+        return
+    apart = blocks(replace(rank, logical_chains=False))
+    found, updates = blocks(rank), rank.tasks.updates
+    makers = rank.buffers.producer
+    shared = [row for row in lists(apart.alive) if len(row) > 1]
+    late = [row for row in shared if updates[makers[row[0]]]]
+    assert len(found.size) == len(apart.size)
+    taken = (found.size > 0).sum()
+    assert taken == (apart.size > 0).sum() - bool(late)
+    assert found.size.sum() < apart.size.sum() + rank.buffers.size.max()
