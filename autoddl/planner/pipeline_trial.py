@@ -52,7 +52,7 @@ class PipelineTrial(Contender):
     ) -> Iterator[float | Solution]:
         """Search the states of all tensors, whatever memory they take, and cut into stages.
 
-        Where these don't fit, search for states of less memory once more.
+        Where these don't fit, search for states of less memory, and at last for those of the least.
         """
         one, request, limit = self.candidate, self.request, self.request.limit_bytes
         problem = request.problem(one.mesh, self.micro(one.micro_batches))
@@ -76,12 +76,15 @@ class PipelineTrial(Contender):
         bound_s, slack = result.lower_bound_s, result.gap if rough else 0.0
         yield bound_s
         staged = self._cut(problem, result)
-        needed = staged.memory_bytes
+        needed = self.needed_bytes = staged.memory_bytes
         if limit is not None and needed > limit:
-            fits = int(result.memory_bytes * limit / needed)
-            result = found(max(weighted.least_memory_bytes, fits), ROUGH_GAP)
-            staged = self._cut(problem, result)
-        self.needed_bytes = min(needed, staged.memory_bytes)
+            least, share = weighted.least_memory_bytes, int(result.memory_bytes * limit / needed)
+            for bound in dict.fromkeys((max(least, share), least)):
+                result = found(bound, ROUGH_GAP)
+                staged = self._cut(problem, result)
+                self.needed_bytes = min(self.needed_bytes, staged.memory_bytes)
+                if staged.memory_bytes <= limit:
+                    break
         if limit is None or staged.memory_bytes <= limit:
             yield Solution(
                 one,

@@ -21,7 +21,7 @@ ARRIVAL, ARRIVED, DEPARTURE = "arrival", "arrived", "departure"
 CROSSING = (ARRIVAL, ARRIVED, DEPARTURE)
 
 
-class Crossing(NamedTuple):
+class StageCrossing(NamedTuple):
     """A tensor that leaves or enters a stage in a state, behind the boxings of a `path`.
 
     `in_pieces` tells whether this stage's shards are larger than those of the other one.
@@ -35,7 +35,7 @@ class Crossing(NamedTuple):
 
 def stage_layout(
     layout: Layout, stage_of: Mapping[str, int], stage: int,
-    entering: Sequence[Crossing], leaving: Sequence[Crossing] = (),
+    entering: Sequence[StageCrossing], leaving: Sequence[StageCrossing] = (),
 ) -> Layout:  # fmt: skip
     """Return what one stage runs; tensors from other stages are made by ops that read nothing."""
     program = layout.program
@@ -46,7 +46,7 @@ def stage_layout(
         used | set(layout.variables)
     )
     come = [item for item in entering if item.tensor in used and item.tensor not in made | held]
-    crossing = _Crossing(layout)
+    crossing = _CrossingOps(layout)
     sources = [crossing.enter(item) for item in come]
     ends = [crossing.leave(item, number) for number, item in enumerate(leaving)]
     signatures = {op.name: layout.signatures[op.name] for op in ops} | crossing.signatures
@@ -83,7 +83,7 @@ def _late(sources: Sequence[Sequence[Op]], ends: Sequence[Op]) -> dict[str, str]
     }
 
 
-class _Crossing:
+class _CrossingOps:
     """The ops and tensors of what enters and leaves a stage, with their states and boxings."""
 
     def __init__(self, layout: Layout) -> None:
@@ -92,7 +92,7 @@ class _Crossing:
         self.tensors: list[Tensor] = []
         self.moves: list[Redistribution] = []
 
-    def enter(self, item: Crossing) -> list[Op]:
+    def enter(self, item: StageCrossing) -> list[Op]:
         """Return the ops of a tensor that enters: the pieces come, are put together, and are there."""
         name = item.tensor
         sent, whole = f"{ARRIVAL} {name}", f"{ARRIVAL} whole {name}"
@@ -102,14 +102,14 @@ class _Crossing:
         chain.append((ARRIVED, chain[-1][2], name))
         return [self._op(item, kind, f"{kind} {made}", read, made) for kind, read, made in chain]
 
-    def leave(self, item: Crossing, number: int) -> Op:
+    def leave(self, item: StageCrossing, number: int) -> Op:
         """Return the op of a tensor that leaves."""
         name = f"{DEPARTURE} {number} {item.tensor}"
         if item.path:
             self.moves.append(Redistribution(item.tensor, item.path, ((name, "in_0"),)))
         return self._op(item, DEPARTURE, name, item.tensor, name if item.in_pieces else "")
 
-    def _op(self, item: Crossing, kind: str, name: str, read: str, made: str) -> Op:
+    def _op(self, item: StageCrossing, kind: str, name: str, read: str, made: str) -> Op:
         producer = self.program.producer.get(item.tensor)
         phase = "forward" if producer is None else producer.phase
         if made not in ("", item.tensor):

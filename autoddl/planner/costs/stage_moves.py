@@ -159,22 +159,39 @@ class StageMoves:
         return _Way(known[0][:length], None, rest)
 
     def _boxed(self, tensor: str, source: int, target: int, readers: Sequence[Reader]) -> _Way:
-        """Choose the states in which a tensor leaves one assignment's mesh and arrives on another's."""
-        at = self.program.tensor[tensor]
+        """Choose the states in which a tensor leaves one assignment's mesh and arrives on another's.
+
+        Between meshes of unlike shapes these are cut along one dim, or whole: from and to other states
+        OneFlow makes boxings of its own, over the whole tensor on every device.
+        """
         here, there = (self.assigned(s).problem.setting.prices for s in (source, target))
         path = here.to_whole(tensor, self.made[tensor])
+        sent = path[-1] if path else self.made[tensor]
+        shapes = here.mesh.shape, there.mesh.shape
+        if not _is_flat(sent, shapes[0]) and shapes[0] != shapes[1]:
+            states = filter(lambda s: _is_flat(s, shapes[0]), here.whole_states(tensor))
+            goal = min(states, key=lambda state: here.seconds(tensor, sent, state))
+            path, sent = (*path, *here.between(tensor, sent, goal)), goal
         layout = self.assigned(target).layout
         wanted = {reader: layout.signatures[reader[0]][reader[1]] for reader in readers}
         ends = self.parts[source].ranks, self.parts[target].ranks
         best: tuple[float, int, NdSbp] | None = None
         for number, state in enumerate(there.whole_states(tensor)):
+            alike = shapes[0] == shapes[1] and state == sent
+            if not alike and not _is_flat(state, shapes[1]):
+                continue
             sent_s = self.links.seconds(*ends, self.local(tensor, state, target))
             boxed_s = sum(there.seconds(tensor, state, goal) for goal in set(wanted.values()))
             if best is None or (sent_s + boxed_s, number) < best[:2]:
                 best = sent_s + boxed_s, number, state
-        assert best is not None, at
+        assert best is not None, tensor
         paths = {r: there.between(tensor, best[2], goal) for r, goal in wanted.items()}
         return _Way(path, best[2], paths)
+
+
+def _is_flat(state: NdSbp, mesh: Sequence[int]) -> bool:
+    """Tell whether a state is that of one axis of all devices of a mesh."""
+    return len({sbp for sbp, size in zip(state, mesh, strict=True) if size > 1}) <= 1
 
 
 def _by_tensor(assigned: Assigned) -> dict[str, list[Redistribution]]:

@@ -24,7 +24,7 @@ from autoddl.planner.costs.stage_moves import StageMoves, StagePart
 from autoddl.sbp.layout import OUTPUT, Layout, Path
 from autoddl.sbp.program.forward_positions import Positions, stages
 from autoddl.sbp.program.live_across import kept_tensors
-from autoddl.sbp.rewrites.stage_program import Crossing, stage_layout
+from autoddl.sbp.rewrites.stage_program import StageCrossing, stage_layout
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 
@@ -223,9 +223,9 @@ class Staged(StageMoves):
             before = self.local(item.tensor, sent, item.source)
             behind = self.local(item.tensor, arrived, item.target)
             if item.target == stage:
-                entering.append(Crossing(item.tensor, arrived, behind > before))
+                entering.append(StageCrossing(item.tensor, arrived, behind > before))
             if item.source == stage:
-                leaving.append(Crossing(item.tensor, sent, before > behind, item.path))
+                leaving.append(StageCrossing(item.tensor, sent, before > behind, item.path))
         return stage_layout(layout, self.stage_of, stage, entering, leaving)
 
     def sizes(self) -> Iterator[tuple[str, int, str]]:

@@ -10,7 +10,6 @@ from autoddl.perfmodel.oneflow.task_graph import RankTasks
 from tests.perfmodel.oneflow.graphs import task_graphs
 from tests.support.rows import lists
 
-
 KINDS = "soon", "transfer", "computation"
 
 
@@ -20,7 +19,7 @@ def test_the_order_is_that_of_the_rule(rank: RankTasks) -> None:
 
 
 def literally(rank: RankTasks) -> list[int]:
-    """Run at each turn what has to be soon; else one transfer, if there is one, and its share of the rest."""
+    """Run at each turn what runs soon; else one transfer, if there is one, and its share of the rest."""
     tasks, before = rank.tasks, lists(rank.before)
     count = len(tasks)
     key = list(zip(added_bytes(rank), latest(before), tasks.order.tolist(), strict=True))

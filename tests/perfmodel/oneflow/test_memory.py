@@ -342,7 +342,7 @@ def test_prediction_is_oneflows_plan_for_cuda(optimizer: str) -> None:
 def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, ...]) -> None:
     import autoddl
     from autoddl.perfmodel.oneflow.memory import stage_memory
-    from autoddl.sbp.rewrites.stage_program import Crossing, stage_layout
+    from autoddl.sbp.rewrites.stage_program import StageCrossing, stage_layout
     from experiments import models
     from experiments.fidelity.memory.cuda_memory import cuda_memory
 
@@ -350,7 +350,7 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
     graph, inputs = models.build("mlp", **sizes)
     plan = autoddl.optimize(graph, *inputs, mesh="1", pipeline=2, micro_batches=4)
     plan = recomputing(plan, recomputed)
-    crossing = [(t, Crossing(t.tensor, NdSbp.parse("B"))) for t in plan.transfers]
+    crossing = [(t, StageCrossing(t.tensor, NdSbp.parse("B"))) for t in plan.transfers]
     real = cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes})
     for stage, found in enumerate(real):
         entering = [item for t, item in crossing if t.target == stage]

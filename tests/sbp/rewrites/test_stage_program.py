@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
-from autoddl.sbp.rewrites.stage_program import ARRIVAL, ARRIVED, DEPARTURE, Crossing, stage_layout
+from autoddl.sbp.rewrites.stage_program import (
+    ARRIVAL,
+    ARRIVED,
+    DEPARTURE,
+    StageCrossing,
+    stage_layout,
+)
 from autoddl.sbp.state import NdSbp
 
 B, S = NdSbp.parse("B"), NdSbp.parse("S0")
@@ -53,7 +59,7 @@ def test_the_backward_pass_of_a_stage_waits_for_its_forward_pass() -> None:
     signatures = {op.name: {operand: S for operand, _ in op.operands} for op in program.ops}
     layout = Layout.of(program, signatures, {}, {"x": S}, [])
     stage_of = {"x": 0, "a": 0, "b": 1, "c": 0}
-    found = stage_layout(layout, stage_of, 0, [Crossing("z", S)], [Crossing("y", S)])
+    found = stage_layout(layout, stage_of, 0, [StageCrossing("z", S)], [StageCrossing("y", S)])
     place = {op.type: op.name for op in found.program.ops}
     assert found.after == {place[ARRIVAL]: place[DEPARTURE]}
 
@@ -68,6 +74,6 @@ def two_stages(stage: int, *, in_pieces: bool, path: tuple[NdSbp, ...] = ()) -> 
     signatures = {"a": {"x_0": S, "y_0": S}, "b": {"x_0": B, "y_0": B, "z_0": B}}
     moved = Redistribution("y", (B,), (("b", "x_0"),))
     layout = Layout.of(program, signatures, {"w": B}, {"x": S}, [moved])
-    crossing = [Crossing("y", S, in_pieces, path)]
+    crossing = [StageCrossing("y", S, in_pieces, path)]
     ends = ((), crossing) if stage == 0 else (crossing, ())
     return stage_layout(layout, {"a": 0, "x": 0, "b": 1, "w": 1}, stage, *ends)
