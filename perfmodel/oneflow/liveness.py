@@ -4,10 +4,16 @@ OneFlow merges tasks that are connected without a transfer into chains, and give
 of memory, in which buffers that do not live at the same time overlap. A buffer that is read from
 outside its chain lives to the end of it.
 
+Where gradients of micro-batches are summed up, what is done once per step is a chain of its own. By
+default sums are no part of any chain, so that all gradients live to the end of the backward pass's. With
+*logical chains*, which OneFlow joins in the op graph (its own method for gradient accumulation), sums
+are part of it, and the chain of the updates gets the memory of the chain before.
+
 Ops a → b → c of one chain, each with a result of 4 bytes: a's lives during steps 0 and 1, b's during 1
 and 2, c's during 2. The first and the last may share memory: the chain takes 8 bytes, not 12.
 
-Source: OneFlow 0.9, core/graph/task_graph.cpp and core/job/intra_job_mem_sharing_util.cpp.
+Source: OneFlow 0.9, core/graph/task_graph.cpp, core/job/intra_job_mem_sharing_util.cpp and
+core/job_rewriter/logical_chain_pass.cpp.
 """
 
 from __future__ import annotations

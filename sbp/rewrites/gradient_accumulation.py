@@ -1,8 +1,9 @@
-"""Micro-batches in a program: sums of gradients, and buffers for what the backward pass reads.
+"""Micro-batches in a program: sums and means of gradients, buffers for what the backward pass reads.
 
-OneFlow sums up each gradient in a result of its own; what happens behind it happens once per step. In a
-stage with several micro-batches in flight each forward result that the backward pass reads goes
-through a buffer, and there is no chain of tasks from the forward pass to the backward pass.
+OneFlow sums up each gradient in a result of its own; what happens behind it happens once per step: a
+mean is made of each sum, redistributed, and read by the update. In a stage with several micro-batches in
+flight each forward result that the backward pass reads goes through a buffer, and there is no chain of
+tasks from the forward pass to the backward pass.
 """
 
 from __future__ import annotations
