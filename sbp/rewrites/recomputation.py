@@ -61,7 +61,8 @@ def recomputed(layout: Layout, dropped: Collection[str]) -> Layout:
     trigger = _last_awaited(program, readers[0], made)
     copied = {op.name: layout.signatures[op.name.removeprefix(PREFIX)] for op in copies}
     moved = [m for r in layout.redistributions for m in _split(program, r, again, made)]
-    after = dict.fromkeys((op.name for op in copies), trigger) if trigger else {}
+    late = dict.fromkeys((op.name for op in copies), trigger) if trigger else {}
+    after = {**layout.after, **late}
     signatures = {**layout.signatures, **copied}
     return Layout.of(changed, signatures, layout.variables, layout.inputs, moved, after)
 

@@ -359,7 +359,7 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
         predicted = stage_memory(
             (1,), here, micro_batches=4, in_flight=2 - stage, recompute=stage in recomputed
         )
-        assert predicted.total == pytest.approx(found.total, rel=0.1)
+        assert predicted.total == pytest.approx(found.total, rel=0.07 if recomputed else 0.01)
         if not recomputed:
             assert predicted.total == plan.parts[stage].memory_bytes
 
