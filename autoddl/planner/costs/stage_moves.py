@@ -161,32 +161,26 @@ class StageMoves:
     def _boxed(self, tensor: str, source: int, target: int, readers: Sequence[Reader]) -> _Way:
         """Choose the states in which a tensor leaves one assignment's mesh and arrives on another's.
 
-        Between meshes of unlike shapes these are cut along one dim, or whole: from and to other states
-        OneFlow makes boxings of its own, over the whole tensor on every device.
+        It is cut along one dim, or whole, or in the same state on meshes of one shape: from and to other
+        states OneFlow makes boxings of its own, over the whole tensor on every device.
         """
         here, there = (self.assigned(s).problem.setting.prices for s in (source, target))
-        path = here.to_whole(tensor, self.made[tensor])
-        sent = path[-1] if path else self.made[tensor]
-        shapes = here.mesh.shape, there.mesh.shape
-        if not _is_flat(sent, shapes[0]) and shapes[0] != shapes[1]:
-            states = filter(lambda s: _is_flat(s, shapes[0]), here.whole_states(tensor))
-            goal = min(states, key=lambda state: here.seconds(tensor, sent, state))
-            path, sent = (*path, *here.between(tensor, sent, goal)), goal
-        layout = self.assigned(target).layout
+        made, layout = self.made[tensor], self.assigned(target).layout
         wanted = {reader: layout.signatures[reader[0]][reader[1]] for reader in readers}
-        ends = self.parts[source].ranks, self.parts[target].ranks
-        best: tuple[float, int, NdSbp] | None = None
-        for number, state in enumerate(there.whole_states(tensor)):
-            alike = shapes[0] == shapes[1] and state == sent
-            if not alike and not _is_flat(state, shapes[1]):
-                continue
-            sent_s = self.links.seconds(*ends, self.local(tensor, state, target))
-            boxed_s = sum(there.seconds(tensor, state, goal) for goal in set(wanted.values()))
-            if best is None or (sent_s + boxed_s, number) < best[:2]:
-                best = sent_s + boxed_s, number, state
-        assert best is not None, tensor
-        paths = {r: there.between(tensor, best[2], goal) for r, goal in wanted.items()}
-        return _Way(path, best[2], paths)
+        ends, goals = (self.parts[source].ranks, self.parts[target].ranks), set(wanted.values())
+        leaves = {s: here.seconds(tensor, made, s) for s in here.whole_states(tensor)}
+        arrives = {
+            s: self.links.seconds(*ends, self.local(tensor, s, target))
+            + sum(there.seconds(tensor, s, goal) for goal in goals)
+            for s in there.whole_states(tensor)
+        }
+        flat = min((s for s in leaves if _is_flat(s, here.mesh.shape)), key=leaves.__getitem__)
+        pairs = [(flat, s) for s in arrives if _is_flat(s, there.mesh.shape)]
+        if here.mesh.shape == there.mesh.shape:
+            pairs += [(s, s) for s in arrives if s in leaves]
+        sent, arrival = min(pairs, key=lambda pair: leaves[pair[0]] + arrives[pair[1]])
+        paths = {r: there.between(tensor, arrival, goal) for r, goal in wanted.items()}
+        return _Way(here.between(tensor, made, sent), arrival, paths)
 
 
 def _is_flat(state: NdSbp, mesh: Sequence[int]) -> bool:
