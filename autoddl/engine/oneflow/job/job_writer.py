@@ -216,6 +216,9 @@ class JobWriter:
         With a `buffer_size` it keeps so many micro-batches.
         """
         producer = self.ops[lbn.split("/")[0]]
+        where = group or self.group[producer.name]
+        axes = len(where.parallel_conf.hierarchy.dim)
+        assert len(state) == max(axes, 1), f"{name}: {state} on {axes} axes"  # CUDA jobs would fail
         op = self.job.net.op.add()
         op.name, op.device_tag = name, producer.device_tag
         op.scope_symbol_id = producer.scope_symbol_id
@@ -227,7 +230,7 @@ class JobWriter:
         conf.output["out"].s.append(f"{name}/out_0")
         conf.input_order.append("in")
         conf.output_order.append("out")
-        self.added(op, group or self.group[producer.name])
+        self.added(op, where)
         descs = self.job.helper.lbn2logical_blob_desc
         descs[f"{name}/out_0"].CopyFrom(descs[lbn])
         write_signature(self.job, name, {"in_0": state, "out_0": state})

@@ -32,10 +32,7 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
     staged.transfer()
     for number, redistribution in enumerate(plan.redistributions):
         staged.buffer_source(redistribution)
-        own = plan.variables.get(redistribution.tensor)
-        if own is None and redistribution.comes_alone:
-            own = plan.layout.made.get(redistribution.tensor)
-        writer.redistribute(redistribution, number, own)
+        writer.redistribute(redistribution, number, staged.begins(redistribution))
     write_chains(writer, plan)
     for name, before in plan.layout.after.items():
         writer.wait(name, before)

@@ -18,6 +18,7 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import Reader, Redistribution
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.recomputation import can_repeat
+from autoddl.sbp.state import NdSbp
 
 BUFFER = "autoddl-buffer-"
 AGAIN = "autoddl-again-"  # before the names of ops that make a forward result once more
@@ -83,6 +84,17 @@ class StageWriter:
                             group=self.groups[item.target], buffer_size=between,
                         )  # fmt: skip
                     writer.rewire(reader, lbn, arrived[lbn])
+
+    def begins(self, item: Redistribution) -> NdSbp | None:
+        """Return the state of the identity that a redistribution begins with; None where it has none.
+
+        Variables have one, but where they arrive from another stage: a transfer ends with one.
+        """
+        op, _ = item.readers[0]
+        held = self.plan.variables.get(item.tensor)
+        if held is not None and self.stage_of.get(op) in (None, self.stage_of[item.tensor]):
+            return held
+        return self.plan.layout.made.get(item.tensor) if item.comes_alone else None
 
     def buffer_source(self, item: Redistribution) -> None:
         """Buffer what a redistribution begins with if only the backward pass reads its result."""

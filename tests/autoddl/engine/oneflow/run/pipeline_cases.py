@@ -63,6 +63,9 @@ CASES = {
     6: {
         "gpt on 2x2 and 2": _parts("gpt", ["2x2", "2"], 2, search=["SUMMA", "Megatron"]),
         "unet on 2 and 2x2": _parts("unet", ["2", "2x2"], 2, scale=0.15),
+        "tied on 2 and 2x2": _parts(
+            "tied", ["2", "2x2"], 4, scale=0.5, search=["data parallel", "SUMMA"], bounds=[4]
+        ),
         "transgan on 2x2 and 2": _parts(
             "transgan", ["2x2", "2"], 2, scale=0.15, search=["SUMMA", "Megatron"]
         ),
