@@ -385,6 +385,27 @@ def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
+def test_boxings_of_both_passes_stay_on_cuda_devices(tmp_path: Path) -> None:
+    """Ops of the backward pass that need no gradient wait for one, else OneFlow goes through the host."""
+    from autoddl.sbp.rewrites.micro_batch import micro_batch
+    from experiments.fidelity.memory.cuda_memory import cuda_memory
+    from experiments.lib.programs import captured_for_cuda
+
+    sizes = {
+        "layers": 2, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 1024, "batch": 64,
+    }  # fmt: skip
+    program = captured_for_cuda(
+        tmp_path / "moe.json", "bert_moe", "toy", "float32", optimizer="adam", **sizes
+    )
+    by = ["expert parallel", "data parallel"]
+    plan = parted(micro_batch(program, 4), ["2", "1"], 4, search=by)
+    given = {"name": "bert_moe", "optimizer": "adam", **sizes}
+    first, *_ = cuda_memory(plan, "experiments.models:build", given)
+    assert plan.parts[0].memory_bytes == pytest.approx(first.total, rel=0.05)
+
+
+@pytest.mark.oneflow
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     "kind",
     [

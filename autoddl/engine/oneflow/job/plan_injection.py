@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoddl.engine.oneflow.job.backward_start import begin_with_gradients
 from autoddl.engine.oneflow.job.gradient_chains import write_chains
 from autoddl.engine.oneflow.job.job_writer import JobWriter, read_state
 from autoddl.engine.oneflow.job.stage_writer import StageWriter
@@ -39,6 +40,8 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
     staged.buffer_rest()
     if plan.pipelined:
         staged.order_updates()
+        if plan.device == "cuda":
+            begin_with_gradients(staged)
 
 
 def changed_signatures(job: Any, plan: PlanValue) -> list[tuple[str, str]]:
