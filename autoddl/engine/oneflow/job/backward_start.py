@@ -37,12 +37,12 @@ def begin_with_gradients(staged: StageWriter) -> None:
         return name in program.op and program.op[name].phase == "backward"
 
     def is_gradient(name: str) -> bool:
+        """Tell whether what an op makes depends on a gradient."""
         if not name.startswith(_TRANSFER):
             return is_late(name)
         item = transfers[int(name.removeprefix(_TRANSFER).partition("-")[0])]
-        return (producer := program.producer.get(item.tensor)) is not None and is_late(
-            producer.name
-        )
+        producer = program.producer.get(item.tensor)
+        return producer is not None and producer.phase == "backward"
 
     for stage, part in enumerate(staged.parts):
         names = list(staged.groups[stage].op_set.op_name)
@@ -52,7 +52,7 @@ def begin_with_gradients(staged: StageWriter) -> None:
         needed = _needed(ops, first)
         for name in names:
             early = is_late(name) and not any(map(is_gradient, _read(ops[name])))
-            if early and name not in needed:
+            if early and name not in needed:  # what makes the first gradient can't wait for it
                 ops[name].ctrl_in_op_name.append(first)
 
 
