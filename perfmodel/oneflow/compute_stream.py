@@ -24,6 +24,7 @@ from autoddl.perfmodel.oneflow.task_graph import PARAMETER, Flags, Ints, RankTas
 from autoddl.sbp.state import B, NdSbp, Sbp
 
 AXES = 2  # OneFlow converts boxings on so many axes, those of equal changes side by side as one
+NOT_FINITE = "DynamicLossScale-CountNotFinite"  # in the name of a scaler's tensor
 Change = tuple[int, Sbp, Sbp]
 
 
@@ -33,15 +34,15 @@ def is_converted(before: NdSbp, after: NdSbp, mesh: tuple[int, ...]) -> bool:
     return workspace_bytes((before, after), (0, 0), mesh) is not None
 
 
-def can_be_chained(sizes: Sequence[int], types: Iterable[str]) -> bool:
+def can_be_chained(sizes: Sequence[int], tensors: Iterable[str]) -> bool:
     """Tell whether OneFlow can join the ops of stages on so many devices to logical chains.
 
     The chain of each stage waits for the next one's, which OneFlow connects only among equal numbers of
-    devices, or behind a single one. Where ops of these `types` look for values that are not finite,
-    chains of two stages would wait for each other.
+    devices, or behind a single one. Where a scaler looks for gradients that are not finite, whose count
+    is among the `tensors` of the program, chains of two stages would wait for each other.
     """
     joined = all(size in (1, behind) for size, behind in pairwise(sizes))
-    return joined and not any(name.endswith("count_not_finite") for name in types)
+    return joined and not any(NOT_FINITE in name for name in tensors)
 
 
 def workspace_bytes(

@@ -203,7 +203,7 @@ def _made_partial(layout: Layout) -> Iterator[tuple[NdSbp, NdSbp]]:
 
 
 def _waiting(rank: RankTasks, program: Program, micro_batches: int) -> Ints:
-    """Return the inputs of all micro-batches, but the one that the step begins with."""
+    """Return the inputs of all micro-batches: that of the one that runs is cut out of them."""
     buffers, number = rank.buffers, program.columns.number
     inputs = np.isin(buffers.name, [number[name] for name in program.inputs])
     own = (buffers.origin == np.arange(len(buffers))) & (buffers.kind < BOXING)

@@ -181,7 +181,7 @@ class Staged(StageMoves):
     def chained(self) -> bool:
         """Tell whether OneFlow joins the ops of stages to chains before it lowers them."""
         sizes = [part.assigned.problem.mesh.size for part in self.parts]
-        return can_be_chained(sizes, (op.type for op in self.program.ops))
+        return can_be_chained(sizes, (tensor.name for tensor in self.program.tensors))
 
     @cached_property
     def memory(self) -> tuple[MemoryEstimate, ...]:

@@ -25,7 +25,7 @@ _CHAINS = "ENABLE_LOGICAL_CHAIN"
 def compiling(plan: PlanValue) -> Iterator[None]:
     """Let what is compiled inside follow a plan; settings are what they were afterwards."""
     accumulates = plan.micro_batches > 1
-    sizes, types = [part.mesh.size for part in plan.parts], (op.type for op in plan.program.ops)
+    sizes, tensors = [part.mesh.size for part in plan.parts], (t.name for t in plan.program.tensors)
     session = session_context.GetDefaultSession()
     session.TryInit()
     before = session.resource.nccl_use_compute_stream
@@ -33,7 +33,7 @@ def compiling(plan: PlanValue) -> Iterator[None]:
     try:
         with mock.patch.dict(os.environ):
             os.environ.pop(_CHAINS, None)
-            if accumulates and can_be_chained(sizes, types):
+            if accumulates and can_be_chained(sizes, tensors):
                 os.environ[_CHAINS] = "true"
             yield
     finally:

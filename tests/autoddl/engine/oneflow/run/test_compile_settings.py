@@ -14,15 +14,15 @@ CHAINS = "ENABLE_LOGICAL_CHAIN"
 
 def settings(
     *, micro_batches: int = 1, compute_stream: bool = False, sizes: tuple[int, ...] = (1,),
-    types: tuple[str, ...] = ("matmul",),
+    tensors: tuple[str, ...] = ("loss",),
 ) -> Any:  # fmt: skip
-    """Where boxings run, and whether ops are chained, for a plan of ops of these types."""
+    """Where boxings run, and whether ops are chained, for a plan of a program with these tensors."""
     from oneflow.framework import session_context
 
     from autoddl.engine.oneflow.run.compile_settings import compiling
 
     parts = [SimpleNamespace(mesh=SimpleNamespace(size=size)) for size in sizes]
-    program = SimpleNamespace(ops=[SimpleNamespace(type=name) for name in types])
+    program = SimpleNamespace(tensors=[SimpleNamespace(name=name) for name in tensors])
     plan: Any = SimpleNamespace(
         micro_batches=micro_batches, compute_stream=compute_stream, parts=parts, program=program
     )
@@ -31,12 +31,24 @@ def settings(
         return resource.nccl_use_compute_stream, os.environ.get(CHAINS)
 
 
+def scaled_tensors() -> tuple[str, ...]:
+    """Return the tensors of a program that was captured from a graph with a scaler."""
+    import oneflow as flow
+
+    import autoddl
+    from experiments import models
+
+    graph, inputs = models.build("mlp", widths=[8, 8], batch=4)
+    graph.set_grad_scaler(flow.amp.GradScaler())
+    return tuple(tensor.name for tensor in autoddl.capture(graph, *inputs).tensors)
+
+
 def test_micro_batches_are_compiled_as_oneflow_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CHAINS, "true")  # as a graph that accumulates by itself leaves it
     assert settings() == (False, None)
     assert settings(compute_stream=True) == (True, None)
     assert settings(micro_batches=2) == (True, "true")
-    assert settings(micro_batches=2, types=("matmul", "multi_count_not_finite")) == (True, None)
+    assert settings(micro_batches=2, tensors=scaled_tensors()) == (True, None)
     for sizes, chains in (((2, 2), "true"), ((1, 2), "true"), ((2, 1), None), ((2, 4), None)):
         assert settings(micro_batches=2, sizes=sizes) == (True, chains)
     assert settings() == (False, None)
@@ -51,7 +63,7 @@ def test_settings_are_put_back_after_an_error() -> None:
 
     session = session_context.GetDefaultSession()
     session.TryInit()
-    program = SimpleNamespace(ops=[])
+    program = SimpleNamespace(tensors=[])
     plan: Any = SimpleNamespace(micro_batches=1, compute_stream=True, parts=[], program=program)
     for before in (False, True):
         flow.boxing.nccl.enable_use_compute_stream(before)
