@@ -233,7 +233,8 @@ def optimize(
             uses the statistics of each part.
         compute_stream: whether boxings are ops of the compute stream of CUDA devices (what OneFlow
             calls nccl_use_compute_stream), so that they take less memory and overlap with nothing.
-            "auto" does so where plans don't fit into memory, or only slower ones, without.
+            "auto" does so where plans don't fit into memory, or only slower ones, without, and with
+            micro-batches, for which OneFlow has no other way on CUDA devices.
         duplex: whether the batch goes through the step as two halves in turn, one computing while the
             other communicates; they share parameters and update them once. "auto" does so where the
             predicted step is shorter by more than predictions are off.

@@ -25,16 +25,20 @@ class StreamUse(NamedTuple):
     name: str
     compute_stream: bool
     """Redistributions are ops of the compute stream: less memory, and nothing overlaps."""
-    devices: tuple[str, ...] | None = None
-    """Types of devices that have it; None: all."""
+    devices: tuple[str, ...]
+    """Types of devices on which plans of one micro-batch can run so."""
+    accumulating: tuple[str, ...]
+    """Types of devices on which plans of several micro-batches run so."""
     axes: int | None = None
     """Most mesh axes of more than one device; None: any number."""
     stages: bool = True
-    """Whether plans with stages or micro-batches can run so."""
+    """Whether plans of several stages and one micro-batch can run so."""
 
-    def runs_for(self, device: str, *, staged: bool) -> bool:
-        """Tell whether plans for a type of device, with stages or without, can run so."""
-        return (self.devices is None or device in self.devices) and (self.stages or not staged)
+    def runs_for(self, device: str, stages: int = 1, micro_batches: int = 1) -> bool:
+        """Tell whether plans of so many stages (0: any number) can run so on a type of device."""
+        if micro_batches > 1:
+            return device in self.accumulating
+        return device in self.devices and (self.stages or stages == 1)
 
     def runs_on(self, mesh: Mesh) -> bool:
         """Tell whether a mesh has not too many axes."""
@@ -63,10 +67,15 @@ def _refused(engine: str) -> Mapping[str, frozenset[str]]:
     return {op_type: frozenset(labels) for op_type, labels in refused.items()}
 
 
-SEPARATE_STREAMS = StreamUse("separate streams", compute_stream=False)
-COMPUTE_STREAM = StreamUse(
-    "compute stream", compute_stream=True, devices=("cuda",), axes=COMPUTE_STREAM_AXES, stages=False
+# Jobs that accumulate gradients have to put them on the compute stream of CUDA devices
+# (engine/oneflow/run/compile_settings.py).
+SEPARATE_STREAMS = StreamUse(
+    "separate streams", compute_stream=False, devices=("cpu", "cuda"), accumulating=("cpu",)
 )
+COMPUTE_STREAM = StreamUse(
+    "compute stream", compute_stream=True, devices=("cuda",), accumulating=("cuda",),
+    axes=COMPUTE_STREAM_AXES, stages=False,
+)  # fmt: skip
 ONEFLOW_LIMITS = Limits(
     axes=2,  # nn.Graph redistributes on meshes of one and two axes
     any_order=False,

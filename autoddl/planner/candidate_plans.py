@@ -56,7 +56,8 @@ def meshes_and_ways(request: Request) -> Iterator[tuple[Mesh, tuple[StreamUse, .
     """
     given = request.mesh
     for mesh in [given] if given is not None else request.cluster.meshes(request.most_axes):
-        yield mesh, tuple(way for way in request.ways if way.runs_on(mesh)) or request.ways
+        ways = request.ways_of()
+        yield mesh, tuple(way for way in ways if way.runs_on(mesh)) or ways
 
 
 def too_large(program: Program, mesh: Mesh) -> bool:
@@ -83,8 +84,9 @@ def pipelines(request: Request) -> Iterator[Candidate]:
         most_axes = request.most_axes or ONEFLOW_LIMITS.axes
         meshes = [fixed] if fixed is not None else list(part.meshes(most_axes))
         for number in _micro_batches(program, count, request.micro_batches):
-            if (count, number) != (1, 1):
-                yield from (Candidate(count, number, mesh) for mesh in meshes)
+            ways = request.ways_of(count, number)
+            if (count, number) != (1, 1) and ways:
+                yield from (Candidate(count, number, mesh, ways[0]) for mesh in meshes)
 
 
 def counts(request: Request, stages: int) -> list[int]:
@@ -94,10 +96,12 @@ def counts(request: Request, stages: int) -> list[int]:
     """
     if stages:
         found = _micro_batches(request.program, stages, request.micro_batches)
-        return [count for count in found if (stages, count) != (1, 1)]
-    if request.micro_batches is not None:
-        return [request.micro_batches]
-    return divisors(_batch(request.program))
+        found = [count for count in found if (stages, count) != (1, 1)]
+    elif request.micro_batches is not None:
+        found = [request.micro_batches]
+    else:
+        found = divisors(_batch(request.program))
+    return [count for count in found if request.ways_of(stages, count)]
 
 
 def stage_cluster(cluster: Cluster, stages: int) -> Cluster | None:

@@ -36,7 +36,9 @@ def halved(request: Request, mesh: Mesh | None = None) -> Request:
         pin = {**(request.pin or {}), **_of_second(half, request.pin or {})}
     except AutoDDLError as error:
         raise AutoDDLError(f"duplex: {error} (of half a batch); {REMEDY}") from None
-    return replace(request, program=both, mesh=mesh, pin=pin, duplex=True, ways=request.ways[:1])
+    return replace(
+        request, program=both, mesh=mesh, pin=pin, duplex=True, ways=request.ways_of()[:1]
+    )
 
 
 def _of_second(half: Program, pin: Mapping[str, str]) -> dict[str, str]:
@@ -47,7 +49,11 @@ def _of_second(half: Program, pin: Mapping[str, str]) -> dict[str, str]:
 
 def can_be_worth(request: Request, whole: Solution) -> bool:
     """Tell whether halves can be so much faster: they compute as long as the whole batch, at least."""
-    if request.ways[0].compute_stream or not request.timed or not isinstance(whole.found, Assigned):
+    if (
+        request.ways_of()[0].compute_stream
+        or not request.timed
+        or not isinstance(whole.found, Assigned)
+    ):
         return False
     least_s = whole.found.problem.lower_bound_s()
     return least_s < (1 - WORTH_OF_HALVES) * whole.judged_s

@@ -55,7 +55,7 @@ class PipelineTrial(Contender):
         Where these don't fit, search for states of less memory, and at last for those of the least.
         """
         one, request, limit = self.candidate, self.request, self.request.limit_bytes
-        problem = request.problem(one.mesh, self.micro(one.micro_batches))
+        problem = request.problem(one.mesh, self.micro(one.micro_batches), ways=(one.way,))
         weighted = repeated(problem, one.stages, one.micro_batches)
         yield weighted.lower_bound_s()
         starts = list(assignments(weighted).values())

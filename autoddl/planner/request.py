@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoddl.engine.limits import (
-    COMPUTE_STREAM,
-    ONEFLOW,
-    ONEFLOW_LIMITS,
-    SEPARATE_STREAMS,
-    StreamUse,
-    limits_of,
-)
+from autoddl.engine.limits import COMPUTE_STREAM, ONEFLOW, ONEFLOW_LIMITS, StreamUse, limits_of
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
@@ -45,7 +38,8 @@ class Request:
 
     `cluster` are all devices; `mesh` that of each stage, if it is fixed; `most_axes` bounds the meshes
     that the planner chooses by itself. `stages` is a number, "auto", or None: more than one only where
-    memory demands it. `ways` are those to run boxings, that to be tried first first. `allow` names
+    memory demands it. `ways` are those to run boxings that the user leaves, that to be tried first
+    first; `ways_of` has those for so many stages and micro-batches. `allow` names
     approximations of rules, `lists` are the engine's signatures of ops without a rule. `limits` are
     the bytes of devices by kind, where there are several; `limit_bytes` is then the least. Stages are
     `parts` of equal size or of any; "auto" is any, where these are not too many. `keep` of the best
@@ -67,7 +61,7 @@ class Request:
     allow: frozenset[str] = frozenset()
     stages: int | str | None = None
     micro_batches: int | None = None
-    ways: tuple[StreamUse, ...] = (SEPARATE_STREAMS,)
+    ways: tuple[StreamUse, ...] = ONEFLOW_LIMITS.ways
     duplex: bool | str = False
     most_axes: int | None = None
     lists: SignatureLists | None = None
@@ -92,20 +86,28 @@ class Request:
             return self.limit_bytes
         return min(self.limits[kind] for kind in kinds or self.limits)
 
+    def ways_of(self, stages: int = 1, micro_batches: int = 1) -> tuple[StreamUse, ...]:
+        """Return the ways to run boxings of plans of so many stages (0: any number)."""
+        device = self.program.device
+        return tuple(way for way in self.ways if way.runs_for(device, stages, micro_batches))
+
     def problem(
-        self, mesh: Mesh, part: Program | None = None, kinds: Collection[str] | None = None
-    ) -> CostNetwork:
+        self, mesh: Mesh, part: Program | None = None, kinds: Collection[str] | None = None,
+        *, ways: Sequence[StreamUse] = (),
+    ) -> CostNetwork:  # fmt: skip
         """Return the problem of the program on a mesh, or of one micro-batch of it.
 
-        Devices are of these `kinds`, by default of all that the cluster has.
+        Devices are of these `kinds`, by default of all that the cluster has. Boxings run in the first of
+        these `ways`, by default of those of plans without stages.
 
         Raises:
-            AutoDDLError: there is none, or boxings can't run on such a mesh as the user wants them.
+            AutoDDLError: there is none, or boxings can't run on such a mesh in any of these ways.
         """
-        if not any(way.runs_on(mesh) for way in self.ways):
+        ways = ways or self.ways_of()
+        if not any(way.runs_on(mesh) for way in ways):
             raise AutoDDLError(
-                f"compute_stream: got True on mesh {mesh}; OneFlow puts boxings on the compute stream "
-                f"on meshes of up to {COMPUTE_STREAM.axes} axes"
+                f"mesh: got {mesh}; on the compute stream, which was asked for or is that of plans with "
+                f"micro-batches, OneFlow runs boxings on meshes of up to {COMPUTE_STREAM.axes} axes"
             )
         return build(
             self.program if part is None else part,
@@ -116,7 +118,7 @@ class Request:
             allow=self.allow,
             limits=limits_of(self.engine),
             any_batch=part is not None,
-            compute_stream=self.ways[0].compute_stream,
+            compute_stream=ways[0].compute_stream,
         )
 
 
@@ -192,7 +194,7 @@ def read(
             most_axes = most_axes or ONEFLOW_LIMITS.axes
         meshes = list(whole.meshes(most_axes))
     if whole.kinds and pipeline is None and micro_batches is None and search in SOLVERS:
-        pipeline = AUTO if objective == TIME and compute_stream is not True else None
+        pipeline = AUTO if objective == TIME else None
     limits, limit = memory_limits(memory, known, whole)
     if search == HIDUP and not any(len(live(m.shape)) <= 1 for m in meshes):
         raise AutoDDLError(
@@ -208,7 +210,7 @@ def read(
     return Request(
         program, known, whole, given, limit, search, objective, engine, budget, stop_gap, seed, pin,
         allow=frozenset({LOCAL_STATISTICS} if allow_local_batchnorm else ()),
-        stages=1 if ways == (COMPUTE_STREAM,) else pipeline, micro_batches=micro_batches, ways=ways,
+        stages=pipeline, micro_batches=micro_batches, ways=ways,
         duplex=duplex if search != HIDUP else False,
         most_axes=most_axes, lists=lists, progress=progress, limits=limits,
         parts=EQUAL if parts == AUTO and not whole.kinds else parts,
@@ -316,18 +318,20 @@ def _ways(
     Raises:
         AutoDDLError: a program on these devices, or with stages, has not the one that is asked for.
     """
-    staged = stages not in (None, 1, AUTO) or micro_batches not in (None, 1)
     if compute_stream is True and device != "cuda":
         raise AutoDDLError(
             f"compute_stream: got True for a program on {device!r}; only CUDA devices have streams"
         )
-    if compute_stream is True and (staged or stages == AUTO):
+    ways = tuple(w for w in ONEFLOW_LIMITS.ways if compute_stream in (AUTO, w.compute_stream))
+    number = stages if isinstance(stages, int) else 1
+    parts = micro_batches or (2 if number > 1 else 1)  # where there are stages, there are several
+    if not any(way.runs_for(device, number, parts) for way in ways):
+        used = "the compute stream" if compute_stream is False else "streams of their own"
         raise AutoDDLError(
-            "compute_stream: got True with stages or micro-batches, which have streams of their own; "
-            "plan with pipeline=1"
+            f"compute_stream: got {compute_stream} with stages={number}, micro_batches={micro_batches}; "
+            f"OneFlow runs their boxings on {used}; leave it out"
         )
-    ways = (way for way in ONEFLOW_LIMITS.ways if way.runs_for(device, staged=staged))
-    return tuple(way for way in ways if compute_stream in (AUTO, way.compute_stream))
+    return ways
 
 
 def _is_number(value: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autoddl.engine.limits import StreamUse
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, PlacedCut, place
 from autoddl.planner.costs.assigned import Assigned
@@ -49,7 +50,7 @@ class ClassCosts:
     """A class of parts: its problem, the states found for it, and what they take by unit.
 
     `parts` is how many of its size the cluster has: what one of so many equal stages does is what the
-    search weighs (pipeline_objective.py). `count` are the micro-batches.
+    search weighs (pipeline_objective.py). `count` are the micro-batches, whose boxings run that `way`.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class ClassCosts:
         micro: Program,
         parts: int,
         count: int,
+        way: StreamUse,
     ) -> None:
         self.request, self.one, self.found, self.micro_batches = request, one, found, count
-        self.problem: CostNetwork = request.problem(one.mesh, micro, one.kinds)
+        self.problem: CostNetwork = request.problem(one.mesh, micro, one.kinds, ways=(way,))
         self.parts = parts
         self.limit = request.limit_of(one.kinds)
         self._result: SearchResult | None = None

@@ -50,7 +50,8 @@ class UnlikeTrial(Contender):
         """
         self.request, self.micro, self.places, self.known = request, micro, places, known
         self.classes, self.parts = classes, parts.keeping(count)
-        self.candidate = Candidate(stages, count, classes[0].mesh if stages else request.whole_mesh)
+        mesh = classes[0].mesh if stages else request.whole_mesh
+        self.candidate = Candidate(stages, count, mesh, request.ways_of(stages, count)[0])
 
     def turn(self) -> tuple[float, ...]:
         """Return its place: first nodes as parts, then those that wait least for the pipe to fill.
@@ -107,7 +108,9 @@ class UnlikeTrial(Contender):
             equal = max(1, round(request.cluster.size / one.mesh.size))
             try:
                 if (one, count) not in self.known:
-                    self.known[one, count] = ClassCosts(request, one, found, program, equal, count)
+                    self.known[one, count] = ClassCosts(
+                        request, one, found, program, equal, count, self.candidate.way
+                    )
                 known[number] = self.known[one, count]
             except AutoDDLError as error:
                 failure = error

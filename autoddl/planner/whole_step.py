@@ -80,7 +80,7 @@ class WholeStep(Contender):
         """Search the states of all tensors."""
         yield self.place.bound_s
         request, base, ways = self.place.request, self.place.problem, self.place.order
-        timed, other = request.timed, self.candidate.way != request.ways[0]
+        timed, other = request.timed, self.candidate.way != request.ways_of()[0]
         stream = self.candidate.way.compute_stream
         found = ProblemSearch(
             on_stream(base, stream, limits=limits_of(request.engine)) if other else base,

@@ -289,6 +289,7 @@ class Staged(StageMoves):
         for price in problem.setting.prices.path(tensor, start, path):
             axes = price.boxing.axes if price.boxing is not None else ()
             free = problem.profile.hidden(problem.mesh.axes[axes[0]].level if axes else "")
+            free *= not problem.compute_stream  # there nothing overlaps
             yield Spent(stage, phase, BOXING, of, price.seconds, free)
 
     def _phase(self, name: str) -> str:

@@ -16,17 +16,20 @@ from autoddl.engine.limits import COMPUTE_STREAM, SEPARATE_STREAMS, StreamUse
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.perfmodel.oneflow.lowering import never_reused_bytes, rank_tasks
 from autoddl.perfmodel.oneflow.memory import estimate
+from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.request import Request, read
 from autoddl.planner.solve import HOPELESS
 from autoddl.planner.whole_step import OnMesh, is_settled
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
 from autoddl.search.network.builder import build
-from tests.support.clusters import cluster
+from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import transformer
 
 CUDA = replace(transformer(), device="cuda")
+LARGE = transformer(layers=2, batch=64, length=64, width=256)  # worth communicating for
 
 
 def plan(**options: Any) -> Plan:
@@ -84,21 +87,54 @@ def test_other_devices_have_no_compute_stream() -> None:
 
 
 def test_what_can_be_asked_for() -> None:
-    def ways(**options: Any) -> tuple[bool, ...]:
+    def ways(stages: int = 1, micro_batches: int = 1, **options: Any) -> tuple[bool, ...]:
         found = read(options.pop("program", CUDA), mesh="2x2", profile=cluster(), **options)
-        return tuple(way.compute_stream for way in found.ways)
+        return tuple(way.compute_stream for way in found.ways_of(stages, micro_batches))
 
     assert ways() == ways(pipeline="auto") == (False, True)
     assert ways(program=transformer()) == ways(compute_stream=False) == (False,)
-    assert ways(pipeline=2) == ways(micro_batches=4) == (False,)
+    assert ways(1, 4) == ways(2, 4) == ways(2, 4, compute_stream=True) == (True,)
+    assert ways(2, 4, program=transformer()) == ways(2, 1) == (False,)
+    assert ways(2, 4, compute_stream=False) == ways(2, 1, compute_stream=True) == ()
     for bad in ("yes", None, 1, 0.0):
         with pytest.raises(AutoDDLError, match="'auto', True and False"):
             ways(compute_stream=bad)
-    with pytest.raises(AutoDDLError, match="pipeline=1"):
-        plan(compute_stream=True, pipeline=2)
-    with pytest.raises(AutoDDLError, match="up to 2 axes"):
-        plan(compute_stream=True, mesh="2x2x2")
+    for asked in ({"pipeline": 2}, {"micro_batches": 4}):
+        with pytest.raises(AutoDDLError, match=r"got False .* on the compute stream; leave it out"):
+            plan(compute_stream=False, **asked)
+    with pytest.raises(AutoDDLError, match=r"got True .* on streams of their own; leave it out"):
+        plan(compute_stream=True, pipeline=2, micro_batches=1)
+    for one in ({"compute_stream": True}, {"pipeline": 2}):
+        with pytest.raises(AutoDDLError, match="up to 2 axes"):
+            plan(mesh="2x2x2", **one)
     assert not plan(mesh="2x2x2").compute_stream
+
+
+@pytest.mark.parametrize("where", [{"mesh": "2x2"}, {"cluster": "1*fastx4 + 1*slowx4"}])
+def test_with_micro_batches_boxings_are_on_the_compute_stream(where: dict[str, str]) -> None:
+    whole = cluster(overlap={"node": 1.0, "gpu": 1.0})
+    profile = whole if "mesh" in where else of_two_kinds(whole)
+
+    def streams(program: Program) -> tuple[Plan, set[str]]:
+        found = optimize(
+            program,
+            profile=profile,
+            pipeline=2,
+            micro_batches=4,
+            parts="equal",
+            budget=2.0,
+            **where,
+        )
+        works = [part.work for part in found.parts if part.work is not None]
+        passes = [(*work.forward, *work.backward, *work.once) for work in works]
+        return found, {stream for each in passes for stream, seconds in each if seconds}
+
+    apart, both = streams(LARGE)
+    found, one = streams(replace(LARGE, device="cuda"))
+    assert (both, apart.compute_stream) == ({COMPUTE, BOXING}, False)
+    assert (one, found.compute_stream) == ({COMPUTE}, True)
+    assert found.estimate.step_s >= apart.estimate.step_s
+    assert [outcome.compute_stream for outcome in found.search.outcomes] == [True]
 
 
 def test_the_compute_stream_is_first_where_the_cheapest_baseline_cannot_fit() -> None:
