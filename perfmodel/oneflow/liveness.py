@@ -28,7 +28,15 @@ from autoddl.compiled import compiled
 from autoddl.perfmodel.oneflow.allocation import packed
 from autoddl.perfmodel.oneflow.compute_stream import stream_order
 from autoddl.perfmodel.oneflow.execution_order import execution_order
-from autoddl.perfmodel.oneflow.task_graph import NONE, VARIABLE, Flags, Ints, RankTasks, Table
+from autoddl.perfmodel.oneflow.task_graph import (
+    NONE,
+    PARAMETER,
+    VARIABLE,
+    Flags,
+    Ints,
+    RankTasks,
+    Table,
+)
 from autoddl.ragged import Ragged
 
 
@@ -54,11 +62,15 @@ def blocks(rank: RankTasks) -> MemoryBlocks:
 def merged_chains(rank: RankTasks) -> Ints:
     """Return the chain of every task: those merged that a buffer connects, the others alone.
 
-    The learning rate connects all updates of parameters, where these are merged at all.
+    The learning rate connects all updates of parameters, where these are merged at all; what goes before
+    an update is connected with it by what they read alone.
     """
     tasks, readers = rank.tasks, rank.readers
     makers = rank.buffers.producer[readers.row]
-    updates = (tasks.updates & tasks.merged).nonzero()[0][: None if rank.compute_stream else 0]
+    of_variable = readers.items[rank.buffers.kind[readers.row] == PARAMETER]
+    learn = tasks.updates & tasks.merged
+    learn &= np.bincount(of_variable, minlength=len(tasks)) > 0
+    updates = learn.nonzero()[0][: None if rank.compute_stream else 0]
     first, second = np.append(makers, updates[:-1]), np.append(readers.items, updates[1:])
     merged = tasks.merged[first] & tasks.merged[second]
     if rank.accumulates:  # what happens once per step is a chain of its own

@@ -7,17 +7,13 @@ from collections.abc import Sequence
 from autoddl.api import Plan
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.planner.assemble import staged_plan
 from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
-from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.baselines import assignments
 from autoddl.search.network.builder import build
-from autoddl.search.result import SearchResult
+from experiments.lib.staged_by_hand import staged_by_hand
 
 
 def parted(
@@ -29,6 +25,7 @@ def parted(
     ranks: Sequence[Sequence[int]] = (),
     bounds: Sequence[int] = (),
     profile: Profile | None = None,
+    compute_stream: bool = False,
 ) -> Plan:
     """Return a plan of the program of one micro-batch with a stage on each of some meshes.
 
@@ -39,14 +36,10 @@ def parted(
     known = [Mesh.parse(text, profile.levels) for text in meshes]
     begin, parts = 0, []
     for number, mesh in enumerate(known):
-        problem = build(micro, mesh, profile, any_batch=True)
+        problem = build(micro, mesh, profile, any_batch=True, compute_stream=compute_stream)
         name = search[number] if search else "data parallel"
         own = ranks[number] if ranks else range(begin, begin + mesh.size)
         parts.append(StagePart(Assigned(problem, assignments(problem)[name]), tuple(own)))
         begin += mesh.size
-    found = positions(micro)
-    cuts = bounds or [found.count * n // len(meshes) for n in range(1, len(meshes))]
-    links = Links(profile, Cluster.parse(str(begin), profile.levels))
-    staged = Staged(parts, found, cuts, micro_batches, links)
-    result = SearchResult("by hand", parts[0].assigned.assignment, 0.0, 0.0, 0, ())
-    return Plan.of(staged_plan(staged, result))
+    cluster = Cluster.parse(str(begin), profile.levels)
+    return Plan.of(staged_by_hand(parts, micro_batches, profile, cluster, bounds))

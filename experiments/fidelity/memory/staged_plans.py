@@ -10,19 +10,16 @@ from itertools import pairwise
 
 from autoddl.api import Plan
 from autoddl.perfmodel.profile import Profile
-from autoddl.planner.assemble import staged_plan
 from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
-from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import BASELINES
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.result import Assignment, SearchResult
+from autoddl.search.result import Assignment
+from experiments.lib.staged_by_hand import staged_by_hand
 
 MICRO_BATCHES = 4
 Choice = Callable[[CostNetwork], Assignment | None]
@@ -40,8 +37,7 @@ class StagedPlans:
         ]
         ends = [sum(mesh.size for mesh in shapes[:n]) for n in range(len(shapes) + 1)]
         self.ranks = [tuple(range(*pair)) for pair in pairwise(ends)]
-        self.positions = positions(micro)
-        self.links = Links(profile, Cluster.parse(str(ends[-1]), profile.levels))
+        self.profile, self.cluster = profile, Cluster.parse(str(ends[-1]), profile.levels)
 
     def plan(self, name: str, choice: Choice) -> Plan | None:
         """Return the plan that has what `choice` gives each stage; None where that is nothing for all.
@@ -56,8 +52,5 @@ class StagedPlans:
             held = assignment or BASELINES["data parallel"](problem)
             assert held is not None, name
             parts.append(StagePart(Assigned(problem, held), ranks))
-        count, stages = self.positions.count, len(parts)
-        bounds = [count * n // stages for n in range(1, stages)]
-        staged = Staged(parts, self.positions, bounds, MICRO_BATCHES, self.links)
-        result = SearchResult(name, parts[0].assigned.assignment, 0.0, 0.0, 0, ())
-        return Plan.of(staged_plan(staged, result))
+        made = staged_by_hand(parts, MICRO_BATCHES, self.profile, self.cluster, name=name)
+        return Plan.of(made)

@@ -21,18 +21,15 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import staged_plan
 from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.blocks import layer_path, numbered
-from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import assignments
 from autoddl.search.network.builder import build
-from autoddl.search.result import SearchResult
 from experiments.lib import kind_blind
+from experiments.lib.staged_by_hand import staged_by_hand
 
 Division = tuple[tuple[int, ...], ...]
 RULE_COUNT = 8  # micro-batches of cuts by a rule: twice the stages
@@ -82,11 +79,8 @@ class MixedPlans:
             mesh = Mesh.parse(f"[gpu {len(ranks)}]", self.profile.levels)
             problem = build(micro, mesh, self.profile.part(kinds), any_batch=True)
             parts.append(StagePart(Assigned(problem, assignments(problem)["data parallel"]), ranks))
-        links = Links(self.profile, self.cluster)
         bounds = [self.begins[layer] for layer in cut.layers]
-        staged = Staged(parts, positions(micro), bounds, cut.micro_batches, links)
-        by_hand = SearchResult("by hand", parts[0].assigned.assignment, 0.0, 0.0, 0, ())
-        return staged_plan(staged, by_hand)
+        return staged_by_hand(parts, cut.micro_batches, self.profile, self.cluster, bounds)
 
     @cached_property
     def _layers(self) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 
 from autoddl.perfmodel.oneflow.liveness import blocks, merged_chains
-from autoddl.perfmodel.oneflow.task_graph import RankTasks
+from autoddl.perfmodel.oneflow.task_graph import PARAMETER, RankTasks
 from tests.perfmodel.oneflow.graphs import task_graphs
 from tests.support.rows import lists
 
@@ -21,8 +21,10 @@ def test_chains_are_merged_tasks_that_buffers_connect(rank: RankTasks) -> None:
             if tasks.merged[producer] and tasks.merged[reader] and not (rank.accumulates and once):
                 near[producer].add(reader)
                 near[reader].add(producer)
-    updates = [n for n in range(len(tasks)) if tasks.updates[n] and tasks.merged[n]]
-    if rank.compute_stream:  # the learning rate connects them
+    variables = {n for n, kind in enumerate(rank.buffers.kind) if kind == PARAMETER}
+    reads = [variables & set(row) for row in lists(tasks.reads)]
+    updates = [n for n, row in enumerate(reads) if row and tasks.updates[n] and tasks.merged[n]]
+    if rank.compute_stream and updates:  # the learning rate connects them
         for other in updates[1:]:
             near[updates[0]].add(other)
             near[other].add(updates[0])
