@@ -328,8 +328,8 @@ def _ways(
     if not any(way.runs_for(device, number, parts) for way in ways):
         used = "the compute stream" if compute_stream is False else "streams of their own"
         raise AutoDDLError(
-            f"compute_stream: got {compute_stream} with stages={number}, micro_batches={micro_batches}; "
-            f"OneFlow runs their boxings on {used}; leave it out"
+            f"compute_stream: got {compute_stream} with pipeline={stages}, "
+            f"micro_batches={micro_batches}; OneFlow runs their boxings on {used}; leave it out"
         )
     return ways
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from autoddl.engine.limits import COMPUTE_STREAM, ENGINES, ONEFLOW, SEPARATE_STREAMS, limits_of
+from autoddl.engine.limits import (
+    COMPUTE_STREAM,
+    ENGINES,
+    ONEFLOW,
+    SEPARATE_STREAMS,
+    StreamUse,
+    limits_of,
+)
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.schedules import SCHEDULES
 from autoddl.sbp.mesh import Mesh
@@ -36,7 +43,18 @@ def test_another_engine_is_refused() -> None:
         limits_of("jax")
 
 
-def test_the_compute_stream_is_one_of_cuda_devices_without_stages() -> None:
-    found = [COMPUTE_STREAM.runs_for(d, staged=s) for d in ("cuda", "cpu") for s in (False, True)]
-    assert found == [True, False, False, False]
-    assert all(SEPARATE_STREAMS.runs_for(d, staged=True) for d in ("cuda", "cpu"))
+@pytest.mark.parametrize(
+    ("way", "device", "alone", "in_stages", "accumulating"),
+    [
+        (SEPARATE_STREAMS, "cpu", True, True, True),
+        (SEPARATE_STREAMS, "cuda", True, True, False),
+        (COMPUTE_STREAM, "cpu", False, False, False),
+        (COMPUTE_STREAM, "cuda", True, False, True),
+    ],
+)
+def test_which_plans_run_on_which_streams(
+    way: StreamUse, device: str, alone: bool, in_stages: bool, accumulating: bool
+) -> None:
+    assert way.runs_for(device) == alone
+    assert way.runs_for(device, 2, 1) == way.runs_for(device, 0, 1) == in_stages
+    assert way.runs_for(device, 1, 4) == way.runs_for(device, 2, 4) == accumulating
