@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
+from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import PlanValue
@@ -39,9 +40,9 @@ def best(request: Request, count: int) -> tuple[PlanValue, ...]:
     Raises:
         AutoDDLError: there is no plan; says what is wrong or missing.
     """
-    request = replace(request, keep=count)
+    request, begin = replace(request, keep=count), clock_s()
     races = _races(request)
-    first = _made(request, *races)
+    first = _made(request, *races, seconds=clock_s() - begin)
     return (first, *_others(request, races, first)[: count - 1]) if count > 1 else (first,)
 
 
@@ -159,11 +160,16 @@ def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -
     )
 
 
-def _made(request: Request, run: Standing, single: Standing | None = None) -> PlanValue:
-    """Return the plan of the best solution; `single` is the race of those without stages before."""
+def _made(
+    request: Request, run: Standing, single: Standing | None = None, *, seconds: float
+) -> PlanValue:
+    """Return the plan of the best solution; `single` is the race of those without stages before.
+
+    Both took so many seconds.
+    """
     best, baselines = run.best, run.best.baselines if run.best else ()
     assert best is not None
-    outcomes, seconds = list(run.outcomes.values()), run.spent_s()
+    outcomes = list(run.outcomes.values())
     if single is not None:
         outcomes = [*single.outcomes.values(), *outcomes]
         if single.best is not None and best.candidate.pipelined:
