@@ -14,6 +14,7 @@ from autoddl.api import Plan
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.step_cost import StepPrices
 from autoddl.plan import codec
+from autoddl.planner import choose
 from autoddl.sbp.program import Program
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp
@@ -83,3 +84,9 @@ def test_plans_of_any_program(program: Program, data: st.DataObject) -> None:
     fitting = [r.step_s for r in plan.baselines if r.memory_bytes <= limit]
     assert row.step_s <= min(fitting, default=row.step_s) * ROUNDING
     assert Plan.of(codec.decode(codec.encode(plan), "plan")) == plan
+
+
+def test_the_seconds_of_a_plan_are_those_of_all_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "clock_s", iter((10.0, 25.0)).__next__)
+    options: dict[str, Any] = {"cluster": "4", "profile": PROFILE, "pipeline": "auto"}
+    assert autoddl.optimize(transformer(), budget=1.0, **options).search.seconds == 15.0
