@@ -76,13 +76,13 @@ def timed(
 
     How many fit into the time follows from rank 0's last warm-up step.
     """
-    samples = [_once(step, inputs) for _ in range(WARM_UP)]
+    samples = [step_seconds(step, inputs) for _ in range(WARM_UP)]
     count = flow.tensor([min(MOST, max(least, round(seconds / samples[-1])))])
     flow.comm.broadcast(count, 0)
-    return [_once(step, inputs) for _ in range(int(count.numpy()[0]))]
+    return [step_seconds(step, inputs) for _ in range(int(count.numpy()[0]))]
 
 
-def _once(step: Any, inputs: tuple[Any, ...]) -> float:
+def step_seconds(step: Any, inputs: tuple[Any, ...]) -> float:
     """Return the seconds from a barrier until all ranks have the result and have updated."""
     flow.comm.barrier()
     start = time.perf_counter()

@@ -136,7 +136,7 @@ class MixedBed:
                     "micro_batches": plan.micro_batches, "compute_s": cost.compute_s,
                     "communication_s": cost.communication_s, "uncertainty_s": cost.uncertainty_s,
                     "predicted_s": cost.step_s, "measured_s": min(row["step_s"] for row in timed),
-                    "measured_communication_s": 0.0,
+                    "measured_communication_s": 0.0, "passes_s": [row["step_s"] for row in timed],
                 }  # fmt: skip
 
 
@@ -199,7 +199,7 @@ def report(frame: pd.DataFrame, folder: Path) -> int:
     missed = False
     facts = {}
     for (bed, model), mine in found.groupby(["bed", "model"], sort=False):
-        score = scores.score(mine)
+        score = scores.score(mine) | scores.repeats(mine.passes_s.tolist())
         step = mine.set_index("plan").measured_s
         over = {name: step[name] / step[OURS] for name in (LAYERS, BLIND, PARAMETERS)}
         best = step[OURS] / step.min()
@@ -208,7 +208,7 @@ def report(frame: pd.DataFrame, folder: Path) -> int:
             f"{bed}, {model}: {score['plans']} plans: mean error {score['mean_error']:.1%}, worst "
             f"{score['worst_error']:.1%}, Spearman {score['spearman']:.3f}; ours is faster than "
             + ", ".join(f"{name} {ratio:.2f} ×" for name, ratio in over.items())
-            + f"; {best:.3f} of the fastest"
+            + f"; {best:.3f} of the fastest{scores.repeated(score)}"
         )
         missed |= score["mean_error"] > MEAN_ERROR or score["spearman"] < SPEARMAN
         missed |= over[LAYERS] < OVER_LAYERS or over[BLIND] < OVER_BLIND or best > OF_BEST

@@ -61,7 +61,7 @@ BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
 @click.option("--passes", type=click.IntRange(1),
               help=f"of each plan ({PASSES}; with --quick {QUICK_PASSES})")  # fmt: skip
 @click.option("--steps", type=click.IntRange(1),
-              help=f"timed steps of a pass, at least ({STEPS}; with --quick {QUICK_STEPS})")  # fmt: skip
+              help=f"timed steps of a plan in a pass ({STEPS}; with --quick {QUICK_STEPS})")  # fmt: skip
 @click.option("--quick", is_flag=True,
               help="links and ops calibrated quickly, plans run in passes alone")  # fmt: skip
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")

@@ -1,13 +1,19 @@
-"""What ranks run: training steps under a plan, under OneFlow's auto-parallel, or on one device.
+"""What ranks run: a pass of several plans, whose steps take turns in the same processes.
 
-Started by experiments.figures.clock through the launcher: `TASK MODEL SIZES STEPS PLAN RESULT KEY`.
+Started by experiments.figures.clock through the launcher with a job, as JSON: `model` and `sizes`;
+`plans`, each with its name and a `file`, or OneFlow's auto-parallel on a `mesh`, or neither (one device);
+`rounds`, in each of which every plan trains one step; whether each plan's `traffic` is timed alone;
+`result`, a file of rows, and what they begin with (`key`); `running`, a file with the plan that is run.
+
+A machine whose speed changes within minutes hits all plans of a round alike. The same plan took 0.29
+to 0.47 s in processes of its own that ran within ten minutes.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +22,66 @@ import oneflow as flow
 import autoddl
 from autoddl.engine.oneflow.capture.shadow import modules
 from experiments import models
-from experiments.fidelity.step_ranks import communication_s, timed
+from experiments.fidelity.step_ranks import communication_s, step_seconds
 from experiments.lib.auto_parallel import auto_parallel, on_mesh
 from experiments.lib.frames import RowStore
 from experiments.models.training import seed_weights
 
 FIRST = 3  # steps whose losses are compared
-SECONDS = 6.0  # of timed steps, if there are enough in that
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run `plan` (and its `traffic` alone), `peer` on a mesh, or `alone`; rank 0 keeps the row."""
-    task, model, sizes, steps, plan, result, key = argv
-    graph, inputs = models.build(model, **json.loads(sizes))
+    """Run a job; rank 0 keeps a row for each plan in the end."""
+    job = json.loads(argv[0])
+    told = _teller(Path(job["running"]))
+    rows, steps = {}, {}
+    for one in job["plans"]:
+        name = told(one["plan"])
+        step, inputs = _built(job, one)
+        losses = [float(step(*inputs).numpy()) for _ in range(FIRST)]
+        rows[name] = {**job["key"], "plan": name, "losses": losses}
+        steps[name] = step, inputs
+    if job["rounds"]:
+        for step, inputs in steps.values():  # others were built since its last one
+            step_seconds(step, inputs)
+        samples: dict[str, list[float]] = {name: [] for name in steps}
+        for number in range(job["rounds"]):  # every other round from behind
+            for name in [*steps][:: -1 if number % 2 else 1]:
+                samples[told(name)].append(step_seconds(*steps[name]))
+        for name, seconds in samples.items():
+            rows[name]["samples_s"] = seconds
+    if job["traffic"]:
+        for one in job["plans"]:
+            if "file" in one:
+                name, plan = told(one["plan"]), autoddl.load(one["file"])
+                rows[name]["communication_s"] = communication_s(plan, plan.program)
+    if flow.env.get_rank() == 0:
+        kept = RowStore(Path(job["result"]))
+        for row in rows.values():
+            kept.add(row)
+
+
+def _teller(file: Path) -> Callable[[str], str]:
+    """Return what writes a name to a file, on rank 0, and returns it."""
+    tells = flow.env.get_rank() == 0
+
+    def told(name: str) -> str:
+        if tells:
+            file.write_text(name)
+        return name
+
+    return told
+
+
+def _built(job: Mapping[str, Any], one: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+    """Return a step and its inputs."""
+    graph, inputs = models.build(job["model"], **job["sizes"])
     for root in modules(graph):
         seed_weights(root, 1)
-    row: dict[str, Any] = json.loads(key)
-    if task == "peer":
-        inputs = on_mesh(graph, inputs, tuple(map(int, plan.split("x"))))
-        step = auto_parallel(graph)
-    else:
-        step = graph if task == "alone" else autoddl.load(plan).apply(graph)
-    row["losses"] = [float(step(*inputs).numpy()) for _ in range(FIRST)]
-    if task != "alone":
-        row["samples_s"] = timed(step, inputs, int(steps), SECONDS)
-    if task == "traffic":
-        known = autoddl.load(plan)
-        row["communication_s"] = communication_s(known, known.program)
-    if flow.env.get_rank() == 0:
-        RowStore(Path(result)).add(row)
+    if "mesh" in one:
+        inputs = on_mesh(graph, inputs, tuple(map(int, one["mesh"].split("x"))))
+        return auto_parallel(graph), inputs
+    return (autoddl.load(one["file"]).apply(graph) if "file" in one else graph), inputs
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from experiments.fidelity import scores
@@ -99,7 +100,15 @@ def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int
     said = means(frame, bound)
     print(frames.text(said, MEANS))
     known = frame.dropna(subset=["predicted_s", "measured_s"])
-    scored = scores.of_steps(known.assign(model=known.workload)) if len(known) else {}
+    scored: Row = {}
+    if len(known):
+        passes_s = [[np.median(steps) for steps in each] for each in known.samples_s]
+        scored = scores.of_steps(known.assign(model=known.workload)) | scores.repeats(passes_s)
+        print(
+            f"{scored['plans']} predicted plans: mean error {scored['mean_error']:.1%} "
+            f"({scored['scaled_error']:.1%} once each workload is scaled), rank correlation "
+            f"{scored['spearman']:.3f}{scores.repeated(scored)}"
+        )
     missed = _missed(frame, said, scored)
     for line in missed:
         print(f"missed: {line}")

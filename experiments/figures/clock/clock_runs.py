@@ -1,17 +1,19 @@
-"""Run the contestants of a workload by turns and keep every finished run.
+"""Run the contestants of a workload by turns and keep every finished pass.
 
-A folder of a workload on one testbed has the plans, and `runs.jsonl` with a line for each run: all
-losses and seconds. A run that failed is repeated once; both are kept. Plans take turns in each pass.
-Before the first pass each runs once on links that are not shaped, in the same processes' places: what it
-takes longer on the testbed it waits for links. Those with the shortest predicted steps are tried then, as
-`optimize(trials=…)` does; which one is the fastest of them no run of a pass has a part in. Quick runs
-leave both out.
+A folder of a workload on one testbed has the plans, and `runs.jsonl` with a line for each plan in each
+pass: all losses and seconds. A pass is a set of processes of its own, in which plans take turns after
+each step (clock_ranks.py). Where one dies, that is kept with the plan that was run then, and the pass is
+repeated; a plan that dies again is left out from then on.
+
+Before the first pass there is one on links that are not shaped: what a plan takes longer on the testbed
+it waits for links. Plans with the shortest predicted steps are tried then, as `optimize(trials=…)` does;
+which one is the fastest of them no run of a pass has a part in. Quick runs leave both out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,30 +25,33 @@ from experiments.lib import ranks
 from experiments.lib.frames import Row, RowStore
 
 RANKS = "experiments.figures.clock.clock_ranks"
-LIMIT_S = 240.0
+LIMIT_S = 120.0  # for each plan of a pass
 ATTEMPTS = 2
 SHAPED, PLAIN, ALONE = "shaped links", "plain loopback", "one device"
 TRIAL = "shaped links, a trial"
+ONE_DEVICE = Contestant((ALONE,), "")
 
-Start = Callable[[Sequence[str]], str]
-"""Run the ranks with arguments; return what went wrong, or nothing."""
+Start = Callable[[Sequence[str], float], str]
+"""Run the ranks with arguments within a time limit; return what went wrong, or nothing."""
+Pass = tuple[str, int, Sequence[Contestant]]
+"""Links, number, and the plans that are run."""
 
 
 class ClockRuns:
-    """The runs of a workload in a folder: `steps` timed ones at least in each of so many `passes`.
+    """The runs of a workload in a folder: `rounds` of so many `passes`.
 
     If they are `quick`, on one device and in passes only.
     """
 
     def __init__(
-        self, workload: ClockWorkload, folder: Path, steps: int, passes: int, quick: bool = False
+        self, workload: ClockWorkload, folder: Path, rounds: int, passes: int, quick: bool = False
     ) -> None:
-        self.workload, self.steps, self.passes, self.quick = workload, steps, passes, quick
+        self.workload, self.rounds, self.passes, self.quick = workload, rounds, passes, quick
         self.kept = RowStore(folder / "runs.jsonl")
 
     def missing(self, contestants: Sequence[Contestant]) -> bool:
         """Tell whether something has not been run."""
-        return any(True for _ in self._left(contestants))
+        return any(plans for _, _, plans in self._left(contestants))
 
     def carry_out(
         self, contestants: Sequence[Contestant], run: measure.Run, told: Callable[[str], None]
@@ -54,52 +59,71 @@ class ClockRuns:
         """Run what is missing."""
         count = self.workload.nodes * self.workload.ranks
         starts: dict[str, Start] = {
-            SHAPED: lambda words: run(RANKS, words, LIMIT_S),
-            TRIAL: lambda words: run(RANKS, words, LIMIT_S),
-            PLAIN: lambda words: ranks.started(RANKS, words, count, LIMIT_S),
-            ALONE: lambda words: ranks.started(RANKS, words, 1, LIMIT_S),
+            SHAPED: lambda words, s: run(RANKS, words, s),
+            TRIAL: lambda words, s: run(RANKS, words, s),
+            PLAIN: lambda words, s: ranks.started(RANKS, words, count, s),
+            ALONE: lambda words, s: ranks.started(RANKS, words, 1, s),
         }
-        by_name = {one.key: one for one in contestants}
-        for links, number, name in list(self._left(contestants)):
-            told(f"{self.workload.key}, pass {number}: {name}, {links}")
-            key = self._key(name, links, number)
-            for _ in range(ATTEMPTS - len(self.kept.having(**key))):
-                error = starts[links](self._words(by_name.get(name), key))
-                self.kept = RowStore(self.kept.file)
-                if not error or self.kept.having(**key, error=None):
-                    break
-                self.kept.add({**key, "error": error})
+        for links, number, plans in self._wanted(contestants):
+            while left := self._not_run(links, number, plans):
+                names = ", ".join(one.key for one in left)
+                told(f"{self.workload.key}, {links}, pass {number}: {names}")
+                self._run(starts[links], links, number, left)
 
-    def _left(self, contestants: Sequence[Contestant]) -> Iterator[tuple[str, int, str]]:
-        """Yield links, pass and name of what has not been run, in the order in which it is."""
-        wanted = [(ALONE, 0, ALONE)]
+    def _run(
+        self, start: Start, links: str, number: int, plans: Sequence[Contestant]
+    ) -> None:  # fmt: skip
+        """Run a pass; if it fails, keep with which plan."""
+        running = self.kept.file.with_suffix(".running")
+        running.unlink(missing_ok=True)
+        job = {
+            "model": self.workload.model, "sizes": dict(self.workload.sizes),
+            "plans": [_job_plan(one) for one in plans],
+            "rounds": 0 if links == ALONE else self.rounds,
+            "traffic": links == SHAPED and number == 1,
+            "key": self._key(links, number), "result": str(self.kept.file), "running": str(running),
+        }  # fmt: skip
+        error = start([json.dumps(job)], LIMIT_S * (len(plans) + 1))
+        self.kept = RowStore(self.kept.file)
+        if error:
+            # Where no plan was begun none can be named, so all have failed.
+            names = [running.read_text()] if running.exists() else [one.key for one in plans]
+            for name in names:
+                self.kept.add({**self._key(links, number), "plan": name, "error": error})
+
+    def _wanted(self, contestants: Sequence[Contestant]) -> Sequence[Pass]:
+        """Return all passes in the order in which they are run."""
+        wanted: list[Pass] = [(ALONE, 0, [ONE_DEVICE])]
         if not self.quick:
-            wanted += [(PLAIN, 0, one.key) for one in contestants]
-            wanted += [(TRIAL, 0, one.key) for one in tried(contestants)]
-        for number in range(1, self.passes + 1):  # every other pass from behind
-            turn = contestants if number % 2 else contestants[::-1]
-            wanted += [(SHAPED, number, one.key) for one in turn]
-        for links, number, name in wanted:
-            known = self.kept.having(**self._key(name, links, number))
-            if not any(not r.get("error") for r in known) and len(known) < ATTEMPTS:
-                yield links, number, name
+            wanted += [(PLAIN, 0, contestants), (TRIAL, 0, tried(contestants))]
+        return [*wanted, *((SHAPED, n, contestants) for n in range(1, self.passes + 1))]
 
-    def _key(self, name: str, links: str, number: int) -> Row:
-        """Return what tells a run from others; one of fewer steps is another."""
-        return {"plan": name, "links": links, "pass": number, "steps": self.steps}
-
-    def _words(self, one: Contestant | None, key: Row) -> list[str]:
-        task, plan = "alone", "-"
-        if one is not None and one.file is None:
-            task, plan = "peer", one.mesh
-        elif one is not None:
-            task = "traffic" if key["links"] == SHAPED and key["pass"] == 1 else "plan"
-            plan = str(one.file)
-        sizes = json.dumps(dict(self.workload.sizes))
+    def _left(self, contestants: Sequence[Contestant]) -> Sequence[Pass]:
+        """Return all passes with the plans that have not been run there."""
         return [
-            task, self.workload.model, sizes, str(self.steps), plan, str(self.kept.file),
-            json.dumps(key),
-        ]  # fmt: skip
+            (links, number, self._not_run(links, number, plans))
+            for links, number, plans in self._wanted(contestants)
+        ]
+
+    def _not_run(self, links: str, number: int, plans: Sequence[Contestant]) -> list[Contestant]:
+        """Return the plans that have not been run in a pass and do not always die."""
+        good = {r["plan"] for r in self._having(links, number) if not r.get("error")}
+        return [one for one in plans if one.key not in good and not self._dies(one.key)]
+
+    def _dies(self, name: str) -> bool:
+        """Tell whether a plan died in all attempts of a pass."""
+        died = [(r["links"], r["pass"]) for r in self._rows(name) if r.get("error")]
+        return any(died.count(one) >= ATTEMPTS for one in set(died))
+
+    def _having(self, links: str, number: int) -> list[Row]:
+        return self.kept.having(**self._key(links, number))
+
+    def _rows(self, name: str) -> list[Row]:
+        return self.kept.having(plan=name, steps=self.rounds)
+
+    def _key(self, links: str, number: int) -> Row:
+        """Return what tells a pass from others; one of fewer steps is another."""
+        return {"links": links, "pass": number, "steps": self.rounds}
 
     def samples(self, name: str, links: str = SHAPED) -> dict[int, list[float]]:
         """Return the seconds of a plan's timed steps by pass, of those that did not fail."""
@@ -112,8 +136,7 @@ class ClockRuns:
         return min(known, key=known.__getitem__, default=None)
 
     def _good(self, name: str) -> list[Row]:
-        rows = self.kept.having(plan=name, steps=self.steps)
-        return [row for row in rows if not row.get("error")]
+        return [row for row in self._rows(name) if not row.get("error")]
 
     def of(self, name: str) -> dict[str, Any]:
         """Return what else is known of a plan: its communication alone, how far losses are off."""
@@ -124,8 +147,7 @@ class ClockRuns:
             for row in good
             if alone
         ]
-        rows = self.kept.having(plan=name, steps=self.steps)
-        errors = [row["error"] for row in rows if row.get("error")]
+        errors = [row["error"] for row in self._rows(name) if row.get("error")]
         return {
             "measured_communication_s": sent[0] if sent else None,
             "loss_error": max(off, default=None), "failed": len(errors),
@@ -139,3 +161,11 @@ def tried(contestants: Sequence[Contestant]) -> list[Contestant]:
         (one for one in contestants if one.file is not None), key=lambda one: one.predicted_s
     )
     return plans[:TRIED]
+
+
+def _job_plan(one: Contestant) -> dict[str, str]:
+    """Return what ranks are told of a plan."""
+    if one is ONE_DEVICE:
+        return {"plan": ALONE}
+    how = {"file": str(one.file)} if one.file is not None else {"mesh": one.mesh}
+    return {"plan": one.key, **how}

@@ -43,6 +43,8 @@ def test_a_ratio_has_an_interval() -> None:
     assert tuple(ratio([[2.0], [4.0], [6.0]], [[1.0], [2.0], [3.0]])) == (2.0, 2.0, 2.0)
     assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
     assert np.isnan(geometric_mean([]))
+    # Rounds are pairs, too.
+    assert tuple(ratio([[2.0, 4.0, 6.0]] * 2, [[1.0, 2.0, 3.0]] * 2)) == (2.0, 2.0, 2.0)
     # The steps of one pass do not say how passes differ.
     value, *interval = ratio([[2.0, 4.0, 2.0]], [[1.0]])
     assert value == 2.0 and np.isnan(interval).all()
@@ -58,50 +60,61 @@ def test_an_interval_covers_the_true_ratio() -> None:
 
 
 def _runs(folder: Path, monkeypatch: pytest.MonkeyPatch, fails: Any) -> tuple[ClockRuns, list[Any]]:
-    """Return runs without ranks: each takes a second, or dies where `fails` says so."""
+    """Return runs without ranks: each step takes a second, or a plan dies where `fails` says so."""
     calls: list[Any] = []
 
     def run(_: str, words: list[str], __: float) -> str:
-        key = json.loads(words[-1])
-        calls.append((words[0], key["plan"], key["links"], key["pass"]))
-        if fails(key, len(calls)):
-            return "rank 1 died"
-        samples = {} if words[0] == "alone" else {"samples_s": [1.0]}
-        RowStore(Path(words[-2])).add({**key, "losses": [4.0, 2.0], **samples})
+        job = json.loads(words[0])
+        names = [one["plan"] for one in job["plans"]]
+        calls.append(
+            (job["key"]["links"], job["key"]["pass"], names, job["rounds"], job["traffic"])
+        )
+        for name in names:
+            Path(job["running"]).write_text(name)
+            if fails(job["key"], name, len(calls)):
+                return "rank 1 died"
+        for name in names:
+            samples = {"samples_s": [1.0] * job["rounds"]} if job["rounds"] else {}
+            RowStore(Path(job["result"])).add(
+                {**job["key"], "plan": name, "losses": [4.0], **samples}
+            )
         return ""
 
     monkeypatch.setattr(
         clock_runs.ranks, "started", lambda module, words, _, limit: run(module, words, limit)
     )
-    runs = ClockRuns(TOY, folder, steps=3, passes=2)
+    runs = ClockRuns(TOY, folder, rounds=3, passes=2)
     runs.carry_out(PLANS, run, lambda _: None)
     return runs, calls
+
+
+BOTH = [OURS, "OneFlow"]
 
 
 def test_plans_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, calls = _runs(tmp_path, monkeypatch, lambda *_: False)
     assert calls == [
-        ("alone", ALONE, ALONE, 0), ("plan", OURS, PLAIN, 0), ("peer", "OneFlow", PLAIN, 0),
-        ("plan", OURS, TRIAL, 0),
-        ("traffic", OURS, SHAPED, 1), ("peer", "OneFlow", SHAPED, 1),
-        ("peer", "OneFlow", SHAPED, 2), ("plan", OURS, SHAPED, 2),
+        (ALONE, 0, [ALONE], 0, False), (PLAIN, 0, BOTH, 3, False), (TRIAL, 0, [OURS], 3, False),
+        (SHAPED, 1, BOTH, 3, True), (SHAPED, 2, BOTH, 3, False),
     ]  # fmt: skip
-    assert runs.samples(OURS) == {1: [1.0], 2: [1.0]} and not runs.missing(PLANS)
+    assert runs.samples(OURS) == {1: [1.0] * 3, 2: [1.0] * 3} and not runs.missing(PLANS)
     assert runs.of(OURS) == {
         "measured_communication_s": None,
         "loss_error": 0.0,
         "failed": 0,
         "error": "",
     }
-    more = ClockRuns(TOY, tmp_path, steps=3, passes=3)  # goes on
-    assert more.missing(PLANS) and len(list(more._left(PLANS))) == 2
-    assert len(list(ClockRuns(TOY, tmp_path, steps=4, passes=2)._left(PLANS))) == len(calls)
+    more = ClockRuns(TOY, tmp_path, rounds=3, passes=3)  # goes on
+    assert more.missing(PLANS)
+    assert [each[:2] for each in more._left(PLANS) if each[2]] == [(SHAPED, 3)]
+    other = ClockRuns(TOY, tmp_path, rounds=4, passes=2)
+    assert all(plans for _, _, plans in other._left(PLANS))
 
 
 def test_quick_runs_are_passes_alone(tmp_path: Path) -> None:
-    runs = ClockRuns(TOY, tmp_path, steps=3, passes=1, quick=True)
-    assert list(runs._left(PLANS)) == [
-        (ALONE, 0, ALONE), (SHAPED, 1, OURS), (SHAPED, 1, "OneFlow"),
+    runs = ClockRuns(TOY, tmp_path, rounds=3, passes=1, quick=True)
+    assert [(links, n, [p.key for p in plans]) for links, n, plans in runs._left(PLANS)] == [
+        (ALONE, 0, [ALONE]), (SHAPED, 1, BOTH),
     ]  # fmt: skip
 
 
@@ -151,19 +164,35 @@ def test_bars_are_parted_where_plain_links_were_measured(
     assert {text.get_text() for text in drawn[0].legends[0].get_texts()} == labels
 
 
-def test_a_run_that_dies_is_repeated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def second(key: dict[str, Any], number: int) -> bool:
-        return key["pass"] == 2 and key["plan"] == OURS and number == 8
+def test_a_pass_that_dies_is_repeated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def second(key: dict[str, Any], name: str, number: int) -> bool:
+        return key["pass"] == 2 and name == OURS and number == 5
 
     runs, calls = _runs(tmp_path, monkeypatch, second)
-    assert calls[-1] == calls[-2] and runs.samples(OURS) == {1: [1.0], 2: [1.0]}
+    assert calls[-1] == calls[-2] and runs.samples(OURS).keys() == {1, 2}
     assert runs.of(OURS)["failed"] == 1 and runs.of(OURS)["error"] == ""
+    assert runs.of("OneFlow")["failed"] == 0
 
 
-def test_a_plan_that_always_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, _ = _runs(tmp_path, monkeypatch, lambda key, _: key["plan"] == "OneFlow")
+def test_a_plan_that_always_dies_is_told_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, calls = _runs(tmp_path, monkeypatch, lambda key, name, _: name == "OneFlow")
     assert runs.samples("OneFlow") == {} and not runs.missing(PLANS)
-    assert runs.of("OneFlow")["error"] == "rank 1 died" and runs.of("OneFlow")["failed"] == 6
+    assert runs.of("OneFlow")["error"] == "rank 1 died" and runs.of("OneFlow")["failed"] == 2
+    assert [(links, names) for links, _, names, *_ in calls] == [
+        (ALONE, [ALONE]), (PLAIN, BOTH), (PLAIN, BOTH), (PLAIN, [OURS]), (TRIAL, [OURS]),
+        (SHAPED, [OURS]), (SHAPED, [OURS]),
+    ]  # fmt: skip
+
+
+def test_where_no_plan_was_begun_all_have_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_runs.ranks, "started", lambda *_: "no ranks")
+    runs = ClockRuns(TOY, tmp_path, rounds=3, passes=1)
+    runs.carry_out(PLANS, lambda *_: "no ranks", lambda _: None)
+    assert [runs.of(one.key)["failed"] for one in PLANS] == [2, 2] and not runs.missing(PLANS)
 
 
 def test_the_plans_with_the_shortest_predicted_steps_are_tried(
@@ -177,15 +206,17 @@ def test_the_plans_with_the_shortest_predicted_steps_are_tried(
     ]
 
     def run(_: str, words: list[str], __: float) -> str:
-        key = json.loads(words[-1])
-        samples = [steps[key["plan"]][key["links"] == SHAPED]] if words[0] != "alone" else []
-        RowStore(Path(words[-2])).add({**key, "losses": [4.0, 2.0], "samples_s": samples})
+        job = json.loads(words[0])
+        for one in job["plans"]:
+            samples = [steps[one["plan"]][job["key"]["links"] == SHAPED]] if job["rounds"] else []
+            row = {**job["key"], "plan": one["plan"], "losses": [4.0, 2.0], "samples_s": samples}
+            RowStore(Path(job["result"])).add(row)
         return ""
 
     monkeypatch.setattr(
         clock_runs.ranks, "started", lambda module, words, _, limit: run(module, words, limit)
     )
-    runs = ClockRuns(TOY, tmp_path, steps=3, passes=1)
+    runs = ClockRuns(TOY, tmp_path, rounds=3, passes=1)
     runs.carry_out(plans, run, lambda _: None)
     assert [row["plan"] for row in runs.kept.having(links=TRIAL)] == [OURS, "SUMMA", "Megatron"]
     assert runs.chosen(plans) == "Megatron" and runs.chosen(plans[3:]) is None
@@ -198,14 +229,12 @@ def test_the_plans_with_the_shortest_predicted_steps_are_tried(
     assert [row["of_tried"] for row in found] == [0.25, 1.0, 0.25, 0.25]
 
 
-def test_ratios_are_of_the_passes_that_both_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = ClockRuns(TOY, tmp_path, steps=3, passes=2)
+def test_ratios_are_of_the_passes_that_both_have(tmp_path: Path) -> None:
+    runs = ClockRuns(TOY, tmp_path, rounds=3, passes=2)
     for plan, seconds in ((OURS, {1: 1.0, 2: 3.0, 3: 3.0}), ("OneFlow", {2: 6.0, 3: 6.0})):
         for number, step_s in seconds.items():
-            key = runs._key(plan, SHAPED, number)
-            runs.kept.add({**key, "losses": [1.0], "samples_s": [step_s]})
+            key = runs._key(SHAPED, number)
+            runs.kept.add({**key, "plan": plan, "losses": [1.0], "samples_s": [step_s]})
     peer = PLANS[1]
     (row,) = clock_report.rows(TOY, "2x1", [peer], runs, "profile")
     assert (row["ratio"], row["low"], row["high"]) == (2.0, 2.0, 2.0)
@@ -215,11 +244,11 @@ def test_ratios_are_of_the_passes_that_both_have(
 def test_plans_that_train_something_else_are_not_compared(
     tmp_path: Path, losses: list[float], ratio: float | None
 ) -> None:
-    runs = ClockRuns(TOY, tmp_path, steps=3, passes=1)
-    runs.kept.add({**runs._key(ALONE, ALONE, 0), "losses": [4.0, 2.0]})
+    runs = ClockRuns(TOY, tmp_path, rounds=3, passes=1)
+    runs.kept.add({**runs._key(ALONE, 0), "plan": ALONE, "losses": [4.0, 2.0]})
     for plan, step_s, own in ((OURS, 1.0, [4.0, 2.0]), ("OneFlow", 2.0, losses)):
-        key = runs._key(plan, SHAPED, 1)
-        runs.kept.add({**key, "losses": own, "samples_s": [step_s]})
+        key = runs._key(SHAPED, 1)
+        runs.kept.add({**key, "plan": plan, "losses": own, "samples_s": [step_s]})
     (row,) = clock_report.rows(TOY, "2x1", [PLANS[1]], runs, "profile")
     assert row.get("ratio") == ratio and row["measured_s"] == 2.0
 
@@ -290,13 +319,13 @@ def test_plans_and_auto_parallel_train_alike_on_ranks(tmp_path: Path) -> None:
     every = contestants(workload, program, str(profile), tmp_path / "plans")
     plans = [one for one in every if one.key in (OURS, "OneFlow")]
     assert len(plans) == 2 and len(every) > 2
-    runs = ClockRuns(workload, tmp_path, steps=2, passes=1)
+    runs = ClockRuns(workload, tmp_path, rounds=2, passes=1)
     with measure.running(bed) as (run, _):
         runs.carry_out(plans, run, lambda _: None)
     for one in plans:
         found = runs.of(one.key)
         assert found["error"] == "" and found["loss_error"] < 1e-5
-        assert len(runs.samples(one.key)[1]) >= 2 and runs.samples(one.key, PLAIN)
+        assert len(runs.samples(one.key)[1]) == 2 and runs.samples(one.key, PLAIN)
     assert runs.of(OURS)["measured_communication_s"] is not None
     losses = runs.kept.having(plan=ALONE)[0]["losses"]
     assert losses[0] != losses[-1]  # it does train
