@@ -9,15 +9,15 @@ bandwidth. Plans that train something else, by their losses, are not compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from experiments.fidelity import scores
-from experiments.figures.clock.clock_runs import PLAIN, SHAPED, ClockRuns
+from experiments.figures.clock.clock_runs import PLAIN, SHAPED, ClockRuns, Samples, Turn
 from experiments.figures.clock.clock_workloads import ClockWorkload
 from experiments.figures.clock.contestants import DATA, EXPERTS, OURS, PEER, Contestant
 from experiments.figures.clock.ratios import Ratio, geometric_mean, median_s, ratio
@@ -40,7 +40,10 @@ COLUMNS: frames.Formats = {
     "waiting_s": "{:.3f}", "measured_communication_s": "{:.3f}", "communication_s": "{:.3f}",
     "loss_error": "{:.0e}", "note": "{}",
 }  # fmt: skip
-MEANS: frames.Formats = {"over": "{}", "workloads": "{}", "mean": "{:.2f}", "bar": "{}"}
+MEANS: frames.Formats = {
+    "over": "{}", "workloads": "{}", "mean": "{:.2f}", "predicted": "{:.2f}", "most": "{:.2f}",
+    "bar": "{}",
+}  # fmt: skip
 
 
 def rows(
@@ -48,7 +51,7 @@ def rows(
 ) -> list[Row]:
     """Return a row for each contestant: what is predicted, and what was measured."""
     ours, chosen, found = runs.samples(OURS), runs.chosen(plans), []
-    of_chosen = runs.samples(chosen) if chosen is not None else {}
+    of_chosen = _of_pairs(runs.samples(chosen), ours) if chosen is not None else None
     for each in plans:
         row: Row = {
             "figure": one.figure, "workload": one.key, "model": one.model, "bed": bed,
@@ -65,25 +68,33 @@ def rows(
         passes, plain = ([*runs.samples(each.key, links).values()] for links in (SHAPED, PLAIN))
         row |= runs.of(each.key)
         if passes:
-            row |= {"measured_s": median_s(passes), "samples_s": passes}
+            in_order = [median_s([by_pass[key] for key in same]) for same in _by_number(by_pass)]
+            row |= {"measured_s": median_s(passes), "samples_s": passes, "passes_s": in_order}
         other = (row["loss_error"] or 0.0) > OTHER_TRAINING
-        if by_pass.keys() & ours.keys() and not other:
-            value, low, high = _of_pairs(by_pass, ours)
-            row |= {"ratio": value, "low": low, "high": high}
-        if by_pass.keys() & of_chosen.keys() and not other:
-            row |= {"of_tried": _of_pairs(by_pass, of_chosen).value}
+        pairs = None if other else _of_pairs(by_pass, ours)
+        if pairs is not None:
+            row |= {"ratio": pairs.value, "low": pairs.low, "high": pairs.high}
+            if of_chosen is not None:
+                row |= {"of_tried": pairs.value / of_chosen.value}
         if passes and plain:
             row |= {"plain_s": median_s(plain), "waiting_s": median_s(passes) - median_s(plain)}
         found.append(row)
     return found
 
 
-def _of_pairs(plan: Mapping[int, Sequence[float]], other: Mapping[int, Sequence[float]]) -> Ratio:
-    """Return how many times as long as another a plan takes, in the passes that both have."""
-    if plan == other:
+def _by_number(keys: Iterable[Turn]) -> list[list[Turn]]:
+    """Return the turns of each pass."""
+    return [[*same] for _, same in groupby(sorted(keys), key=lambda turn: turn[0])]
+
+
+def _of_pairs(plan: Samples, ours: Samples) -> Ratio | None:
+    """Return how many times as long as ours a plan takes, where both took turns; None if nowhere."""
+    both = sorted(plan.keys() & ours.keys())
+    if not both:
+        return None
+    if plan == ours:
         return Ratio(1.0, 1.0, 1.0)
-    both = sorted(plan.keys() & other.keys())
-    return ratio([plan[number] for number in both], [other[number] for number in both])
+    return ratio([plan[turn] for turn in both], [ours[turn] for turn in both])
 
 
 def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int | None:
@@ -102,8 +113,8 @@ def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int
     known = frame.dropna(subset=["predicted_s", "measured_s"])
     scored: Row = {}
     if len(known):
-        passes_s = [[np.median(steps) for steps in each] for each in known.samples_s]
-        scored = scores.of_steps(known.assign(model=known.workload)) | scores.repeats(passes_s)
+        repeats = scores.repeats(known.passes_s.tolist())
+        scored = scores.of_steps(known.assign(model=known.workload)) | repeats
         print(
             f"{scored['plans']} predicted plans: mean error {scored['mean_error']:.1%} "
             f"({scored['scaled_error']:.1%} once each workload is scaled), rank correlation "
@@ -116,7 +127,9 @@ def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int
         "scores": scored, "means": said.to_dict("records"), "missed": missed,
         "not_measured": dict(reasons), "bandwidth_bound": sorted(bound),
     }  # fmt: skip
-    frames.save(shown.drop(columns="samples_s", errors="ignore"), folder, "clock", **facts)
+    frames.save(
+        shown.drop(columns=["samples_s", "passes_s"], errors="ignore"), folder, "clock", **facts
+    )
     for figure, mine in frame.groupby("figure", sort=False):
         draw(mine, folder / str(figure))
     return cli.MISSED if missed else None
@@ -142,12 +155,13 @@ def means(frame: pd.DataFrame, bound: set[str]) -> pd.DataFrame:
     """Return the geometric means of how many times as long as ours the others take.
 
     Of the workloads bound by bandwidth: the best expert's plan, that without those where little can be
-    gained, data parallelism, OneFlow's auto-parallel.
+    gained, data parallelism, OneFlow's auto-parallel. Beside what was measured are what is `predicted`,
+    and the `most` that any plan could gain by the proven bounds of the step (of plans without stages).
     """
     mine = frame[frame.workload.isin(bound)]
     experts = _named(mine, *EXPERTS)
-    least_s = mine[mine.plan.str.startswith(OURS)].set_index("workload").bound_s
-    near = experts.groupby("workload").predicted_s.min() / least_s <= NEAR_BOUND
+    ours = mine[mine.plan.str.startswith(OURS)].set_index("workload")
+    near = experts.groupby("workload").predicted_s.min() / ours.bound_s <= NEAR_BOUND
     open_ones = set(near.index[~near])
     peers = mine[mine.plan.str.startswith(PEER)]
     kinds = [
@@ -162,10 +176,12 @@ def means(frame: pd.DataFrame, bound: set[str]) -> pd.DataFrame:
     ]
     found = []
     for name, of, bar in kinds:
-        best = of.dropna(subset=["ratio"]).groupby("workload").ratio.min()
+        run = of.dropna(subset=["ratio"]).groupby("workload")
+        best, least_s, to = run.ratio.min(), run.predicted_s.min(), ours.loc[[*run.groups]]
         found.append({
             "over": name, "workloads": len(best), "mean": geometric_mean(best.tolist()),
-            "bar": bar,
+            "predicted": geometric_mean((least_s / to.predicted_s).tolist()),
+            "most": geometric_mean((least_s / to.bound_s).tolist()), "bar": bar,
         })  # fmt: skip
     return pd.DataFrame(found)
 

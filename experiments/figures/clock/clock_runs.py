@@ -2,8 +2,9 @@
 
 A folder of a workload on one testbed has the plans, and `runs.jsonl` with a line for each plan in each
 pass: all losses and seconds. A pass is a set of processes of its own, in which plans take turns after
-each step (clock_ranks.py). Where one dies, that is kept with the plan that was run then, and the pass is
-repeated; a plan that dies again is left out from then on.
+each step (clock_ranks.py); there are several of it where memory does not hold all plans, each with ours.
+Where a process dies, that is kept with the plan that was run then, and all is repeated; a plan that dies
+again is left out from then on.
 
 Before the first pass there is one on links that are not shaped: what a plan takes longer on the testbed
 it waits for links. Plans with the shortest predicted steps are tried then, as `optimize(trials=…)` does;
@@ -13,7 +14,7 @@ which one is the fastest of them no run of a pass has a part in. Quick runs leav
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,14 +28,20 @@ from experiments.lib.frames import Row, RowStore
 RANKS = "experiments.figures.clock.clock_ranks"
 LIMIT_S = 120.0  # for each plan of a pass
 ATTEMPTS = 2
+# Plans times ranks of a set of processes. OneFlow holds up to 0.4 GB on each rank for a graph that was run
+# (a Transformer of 8 layers), so these are 13 GB. 56 of them were killed where there are 23; with 16 eight
+# ranks have only one plan beside ours in a set, so each pass takes longer.
+GRAPHS = 32
 SHAPED, PLAIN, ALONE = "shaped links", "plain loopback", "one device"
 TRIAL = "shaped links, a trial"
 ONE_DEVICE = Contestant((ALONE,), "")
 
 Start = Callable[[Sequence[str], float], str]
 """Run the ranks with arguments within a time limit; return what went wrong, or nothing."""
-Pass = tuple[str, int, Sequence[Contestant]]
-"""Links, number, and the plans that are run."""
+Turn = tuple[int, int]
+"""The number of a pass, and of a set of processes in it."""
+Samples = Mapping[Turn, Sequence[float]]
+"""Seconds of a plan's timed steps."""
 
 
 class ClockRuns:
@@ -51,7 +58,7 @@ class ClockRuns:
 
     def missing(self, contestants: Sequence[Contestant]) -> bool:
         """Tell whether something has not been run."""
-        return any(plans for _, _, plans in self._left(contestants))
+        return any(plans for *_, plans in self._left(contestants))
 
     def carry_out(
         self, contestants: Sequence[Contestant], run: measure.Run, told: Callable[[str], None]
@@ -64,24 +71,23 @@ class ClockRuns:
             PLAIN: lambda words, s: ranks.started(RANKS, words, count, s),
             ALONE: lambda words, s: ranks.started(RANKS, words, 1, s),
         }
-        for links, number, plans in self._wanted(contestants):
-            while left := self._not_run(links, number, plans):
+        for links, turn, plans in self._wanted(contestants):
+            key = self._key(links, turn)
+            while left := self._not_run(key, plans):
                 names = ", ".join(one.key for one in left)
-                told(f"{self.workload.key}, {links}, pass {number}: {names}")
-                self._run(starts[links], links, number, left)
+                told(f"{self.workload.key}, {links}, pass {turn[0]}: {names}")
+                self._run(starts[links], key, left)
 
-    def _run(
-        self, start: Start, links: str, number: int, plans: Sequence[Contestant]
-    ) -> None:  # fmt: skip
-        """Run a pass; if it fails, keep with which plan."""
+    def _run(self, start: Start, key: Row, plans: Sequence[Contestant]) -> None:
+        """Run plans by turns; if that fails, keep with which plan."""
         running = self.kept.file.with_suffix(".running")
         running.unlink(missing_ok=True)
         job = {
             "model": self.workload.model, "sizes": dict(self.workload.sizes),
             "plans": [_job_plan(one) for one in plans],
-            "rounds": 0 if links == ALONE else self.rounds,
-            "traffic": links == SHAPED and number == 1,
-            "key": self._key(links, number), "result": str(self.kept.file), "running": str(running),
+            "rounds": 0 if key["links"] == ALONE else self.rounds,
+            "traffic": key["links"] == SHAPED and key["pass"] == 1,
+            "key": key, "result": str(self.kept.file), "running": str(running),
         }  # fmt: skip
         error = start([json.dumps(job)], LIMIT_S * (len(plans) + 1))
         self.kept = RowStore(self.kept.file)
@@ -89,49 +95,63 @@ class ClockRuns:
             # Where no plan was begun none can be named, so all have failed.
             names = [running.read_text()] if running.exists() else [one.key for one in plans]
             for name in names:
-                self.kept.add({**self._key(links, number), "plan": name, "error": error})
+                self.kept.add({**key, "plan": name, "error": error})
 
-    def _wanted(self, contestants: Sequence[Contestant]) -> Sequence[Pass]:
-        """Return all passes in the order in which they are run."""
-        wanted: list[Pass] = [(ALONE, 0, [ONE_DEVICE])]
+    def _wanted(
+        self, contestants: Sequence[Contestant]
+    ) -> Iterator[tuple[str, Turn, Sequence[Contestant]]]:
+        """Yield what is run, in order: on what links, when, which plans."""
+        yield ALONE, (0, 0), [ONE_DEVICE]
         if not self.quick:
-            wanted += [(PLAIN, 0, contestants), (TRIAL, 0, tried(contestants))]
-        return [*wanted, *((SHAPED, n, contestants) for n in range(1, self.passes + 1))]
+            yield from self._sets(PLAIN, 0, contestants)
+            yield TRIAL, (0, 0), tried(contestants)
+        for number in range(1, self.passes + 1):
+            yield from self._sets(SHAPED, number, contestants)
 
-    def _left(self, contestants: Sequence[Contestant]) -> Sequence[Pass]:
-        """Return all passes with the plans that have not been run there."""
-        return [
-            (links, number, self._not_run(links, number, plans))
-            for links, number, plans in self._wanted(contestants)
-        ]
+    def _sets(
+        self, links: str, number: int, contestants: Sequence[Contestant]
+    ) -> Iterator[tuple[str, Turn, Sequence[Contestant]]]:
+        """Yield the sets of processes of a pass."""
+        ours, *others = contestants
+        size = max(1, GRAPHS // (self.workload.nodes * self.workload.ranks) - 1)
+        for first in range(0, len(others), size):
+            yield links, (number, first // size), [ours, *others[first : first + size]]
 
-    def _not_run(self, links: str, number: int, plans: Sequence[Contestant]) -> list[Contestant]:
-        """Return the plans that have not been run in a pass and do not always die."""
-        good = {r["plan"] for r in self._having(links, number) if not r.get("error")}
+    def _left(
+        self, contestants: Sequence[Contestant]
+    ) -> Iterator[tuple[str, Turn, Sequence[Contestant]]]:
+        """Yield everything with the plans that have not been run there."""
+        for links, turn, plans in self._wanted(contestants):
+            yield links, turn, self._not_run(self._key(links, turn), plans)
+
+    def _not_run(self, key: Row, plans: Sequence[Contestant]) -> list[Contestant]:
+        """Return the plans that are not there yet and do not always die."""
+        good = {row["plan"] for row in self.kept.having(**key) if not row.get("error")}
         return [one for one in plans if one.key not in good and not self._dies(one.key)]
 
     def _dies(self, name: str) -> bool:
-        """Tell whether a plan died in all attempts of a pass."""
-        died = [(r["links"], r["pass"]) for r in self._rows(name) if r.get("error")]
+        """Tell whether a plan died in all attempts."""
+        died = [(r["links"], r["pass"], r["set"]) for r in self._rows(name) if r.get("error")]
         return any(died.count(one) >= ATTEMPTS for one in set(died))
-
-    def _having(self, links: str, number: int) -> list[Row]:
-        return self.kept.having(**self._key(links, number))
 
     def _rows(self, name: str) -> list[Row]:
         return self.kept.having(plan=name, steps=self.rounds)
 
-    def _key(self, links: str, number: int) -> Row:
-        """Return what tells a pass from others; one of fewer steps is another."""
-        return {"links": links, "pass": number, "steps": self.rounds}
+    def _key(self, links: str, turn: Turn) -> Row:
+        """Return what tells a set of processes from others; one of fewer steps is another."""
+        return {"links": links, "pass": turn[0], "set": turn[1], "steps": self.rounds}
 
-    def samples(self, name: str, links: str = SHAPED) -> dict[int, list[float]]:
-        """Return the seconds of a plan's timed steps by pass, of those that did not fail."""
-        return {row["pass"]: row["samples_s"] for row in self._good(name) if row["links"] == links}
+    def samples(self, name: str, links: str = SHAPED) -> Samples:
+        """Return the seconds of a plan's timed steps by turn, of those that did not fail."""
+        return {
+            (row["pass"], row["set"]): row["samples_s"]
+            for row in self._good(name)
+            if row["links"] == links
+        }
 
     def chosen(self, contestants: Sequence[Contestant]) -> str | None:
         """Return the name of the plan that was the fastest in the trials, if these were made."""
-        steps = {one.key: self.samples(one.key, TRIAL).get(0) for one in tried(contestants)}
+        steps = {one.key: self.samples(one.key, TRIAL).get((0, 0)) for one in tried(contestants)}
         known = {name: median(steps_s) for name, steps_s in steps.items() if steps_s}
         return min(known, key=known.__getitem__, default=None)
 

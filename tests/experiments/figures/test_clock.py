@@ -97,7 +97,7 @@ def test_plans_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (ALONE, 0, [ALONE], 0, False), (PLAIN, 0, BOTH, 3, False), (TRIAL, 0, [OURS], 3, False),
         (SHAPED, 1, BOTH, 3, True), (SHAPED, 2, BOTH, 3, False),
     ]  # fmt: skip
-    assert runs.samples(OURS) == {1: [1.0] * 3, 2: [1.0] * 3} and not runs.missing(PLANS)
+    assert runs.samples(OURS) == {(1, 0): [1.0] * 3, (2, 0): [1.0] * 3} and not runs.missing(PLANS)
     assert runs.of(OURS) == {
         "measured_communication_s": None,
         "loss_error": 0.0,
@@ -106,7 +106,7 @@ def test_plans_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     }
     more = ClockRuns(TOY, tmp_path, rounds=3, passes=3)  # goes on
     assert more.missing(PLANS)
-    assert [each[:2] for each in more._left(PLANS) if each[2]] == [(SHAPED, 3)]
+    assert [each[:2] for each in more._left(PLANS) if each[2]] == [(SHAPED, (3, 0))]
     other = ClockRuns(TOY, tmp_path, rounds=4, passes=2)
     assert all(plans for _, _, plans in other._left(PLANS))
 
@@ -114,7 +114,7 @@ def test_plans_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_quick_runs_are_passes_alone(tmp_path: Path) -> None:
     runs = ClockRuns(TOY, tmp_path, rounds=3, passes=1, quick=True)
     assert [(links, n, [p.key for p in plans]) for links, n, plans in runs._left(PLANS)] == [
-        (ALONE, 0, [ALONE]), (SHAPED, 1, BOTH),
+        (ALONE, (0, 0), [ALONE]), (SHAPED, (1, 0), BOTH),
     ]  # fmt: skip
 
 
@@ -164,12 +164,28 @@ def test_bars_are_parted_where_plain_links_were_measured(
     assert {text.get_text() for text in drawn[0].legends[0].get_texts()} == labels
 
 
+def test_many_plans_of_many_ranks_run_in_sets_with_ours(tmp_path: Path) -> None:
+    others = [Contestant((str(number),), "[2]") for number in range(5)]
+    wide = ClockWorkload("fig09", "mlp", "mlp", clock_runs.GRAPHS // 3, 1, {})  # room for 3
+    runs = ClockRuns(wide, tmp_path, rounds=3, passes=1, quick=True)
+    sets = [(t, [p.key for p in plans]) for links, t, plans in runs._left([PLANS[0], *others])]
+    assert sets == [
+        ((0, 0), [ALONE]), ((1, 0), [OURS, "0", "1"]), ((1, 1), [OURS, "2", "3"]),
+        ((1, 2), [OURS, "4"]),
+    ]  # fmt: skip
+    for turn, step_s, name in (((1, 0), 1.0, OURS), ((1, 1), 2.0, OURS), ((1, 1), 6.0, "2")):
+        row = {"plan": name, "losses": [1.0], "samples_s": [step_s]}
+        runs.kept.add({**runs._key(SHAPED, turn), **row})
+    found = clock_report.rows(wide, "4x2", [others[2]], runs, "profile")
+    assert found[0]["ratio"] == 3.0 and found[0]["passes_s"] == [6.0]
+
+
 def test_a_pass_that_dies_is_repeated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def second(key: dict[str, Any], name: str, number: int) -> bool:
         return key["pass"] == 2 and name == OURS and number == 5
 
     runs, calls = _runs(tmp_path, monkeypatch, second)
-    assert calls[-1] == calls[-2] and runs.samples(OURS).keys() == {1, 2}
+    assert calls[-1] == calls[-2] and runs.samples(OURS).keys() == {(1, 0), (2, 0)}
     assert runs.of(OURS)["failed"] == 1 and runs.of(OURS)["error"] == ""
     assert runs.of("OneFlow")["failed"] == 0
 
@@ -233,7 +249,7 @@ def test_ratios_are_of_the_passes_that_both_have(tmp_path: Path) -> None:
     runs = ClockRuns(TOY, tmp_path, rounds=3, passes=2)
     for plan, seconds in ((OURS, {1: 1.0, 2: 3.0, 3: 3.0}), ("OneFlow", {2: 6.0, 3: 6.0})):
         for number, step_s in seconds.items():
-            key = runs._key(SHAPED, number)
+            key = runs._key(SHAPED, (number, 0))
             runs.kept.add({**key, "plan": plan, "losses": [1.0], "samples_s": [step_s]})
     peer = PLANS[1]
     (row,) = clock_report.rows(TOY, "2x1", [peer], runs, "profile")
@@ -245,9 +261,9 @@ def test_plans_that_train_something_else_are_not_compared(
     tmp_path: Path, losses: list[float], ratio: float | None
 ) -> None:
     runs = ClockRuns(TOY, tmp_path, rounds=3, passes=1)
-    runs.kept.add({**runs._key(ALONE, 0), "plan": ALONE, "losses": [4.0, 2.0]})
+    runs.kept.add({**runs._key(ALONE, (0, 0)), "plan": ALONE, "losses": [4.0, 2.0]})
     for plan, step_s, own in ((OURS, 1.0, [4.0, 2.0]), ("OneFlow", 2.0, losses)):
-        key = runs._key(SHAPED, 1)
+        key = runs._key(SHAPED, (1, 0))
         runs.kept.add({**key, "plan": plan, "losses": own, "samples_s": [step_s]})
     (row,) = clock_report.rows(TOY, "2x1", [PLANS[1]], runs, "profile")
     assert row.get("ratio") == ratio and row["measured_s"] == 2.0
@@ -260,6 +276,7 @@ def _row(workload: str, plan: str, predicted_s: float, measured_s: float, ours_s
         "communication_s": 0.4 * predicted_s, "measured_s": measured_s, "loss_error": 0.0,
         "ratio": measured_s / ours_s, "low": 1.0, "high": 1.1, "plain_s": 0.5, "waiting_s": 0.2,
         "measured_communication_s": 0.1, "samples_s": [[measured_s]],
+        "passes_s": [measured_s],
     }  # fmt: skip
 
 
@@ -300,7 +317,16 @@ def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_without_a_testbed_steps_are_predicted(tmp_path: Path) -> None:
     rows = [_row("a", "ours", 1.0, 1.0, 1.0), _row("a", "OneFlow", np.nan, 1.0, 1.0)]
-    measured = ("measured_s", "ratio", "low", "high", "plain_s", "waiting_s", "samples_s")
+    measured = (
+        "measured_s",
+        "ratio",
+        "low",
+        "high",
+        "plain_s",
+        "waiting_s",
+        "samples_s",
+        "passes_s",
+    )
     known = [{k: v for k, v in row.items() if k not in measured} for row in rows]
     assert clock_report.report(pd.DataFrame(known), tmp_path, {"bed": "no root"}) is None
     facts = json.loads((tmp_path / "clock.json").read_text())
@@ -325,7 +351,7 @@ def test_plans_and_auto_parallel_train_alike_on_ranks(tmp_path: Path) -> None:
     for one in plans:
         found = runs.of(one.key)
         assert found["error"] == "" and found["loss_error"] < 1e-5
-        assert len(runs.samples(one.key)[1]) == 2 and runs.samples(one.key, PLAIN)
+        assert len(runs.samples(one.key)[1, 0]) == 2 and runs.samples(one.key, PLAIN)
     assert runs.of(OURS)["measured_communication_s"] is not None
     losses = runs.kept.having(plan=ALONE)[0]["losses"]
     assert losses[0] != losses[-1]  # it does train
