@@ -8,7 +8,8 @@ again is left out from then on.
 
 Before the first pass there is one on links that are not shaped: what a plan takes longer on the testbed
 it waits for links. Plans with the shortest predicted steps are tried then, as `optimize(trials=…)` does;
-which one is the fastest of them no run of a pass has a part in. Quick runs leave both out.
+which one is the fastest of them no run of a pass has a part in. In the first pass each plan's
+communication is timed alone, too. Quick runs leave all three out.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from experiments.lib.frames import Row, RowStore
 RANKS = "experiments.figures.clock.clock_ranks"
 LIMIT_S = 120.0  # for each plan of a pass
 ATTEMPTS = 2
-# Plans times ranks of a set of processes. OneFlow holds up to 0.4 GB on each rank for a graph that was run
-# (a Transformer of 8 layers), so these are 13 GB. 56 of them were killed where there are 23; with 16 eight
-# ranks have only one plan beside ours in a set, so each pass takes longer.
+# Plans times ranks of a set of processes. OneFlow holds up to 0.4 GB on each rank for a graph that was
+# run (a Transformer of 8 layers), so these are 13 GB. 56 of them were killed where there are 23; with 16
+# eight ranks have only one plan beside ours in a set, so each pass takes longer.
 GRAPHS = 32
 SHAPED, PLAIN, ALONE = "shaped links", "plain loopback", "one device"
 TRIAL = "shaped links, a trial"
@@ -86,7 +87,7 @@ class ClockRuns:
             "model": self.workload.model, "sizes": dict(self.workload.sizes),
             "plans": [_job_plan(one) for one in plans],
             "rounds": 0 if key["links"] == ALONE else self.rounds,
-            "traffic": key["links"] == SHAPED and key["pass"] == 1,
+            "traffic": key["links"] == SHAPED and key["pass"] == 1 and not self.quick,
             "key": key, "result": str(self.kept.file), "running": str(running),
         }  # fmt: skip
         error = start([json.dumps(job)], LIMIT_S * (len(plans) + 1))
