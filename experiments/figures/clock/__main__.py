@@ -172,9 +172,9 @@ def rows(
     What was planned and run for links of one rate, by one profile, is not mixed with that for others.
     """
     where = bed.name if bed else one.shape
-    place = folder / one.key / f"{where}-{Path(profile).stem}"
-    plans = contestants(one, _program(one, folder), profile, place)
-    runs = ClockRuns(one, place, steps, passes, quick)
+    place, program = folder / one.key / f"{where}-{Path(profile).stem}", _program(one, folder)
+    plans = contestants(one, program, profile, place)
+    runs = ClockRuns(one, len(program.ops), place, steps, passes, quick)
     if bed is not None and not only_predict and runs.missing(plans):
         with measure.running(bed) as (run, _):
             runs.carry_out(plans, run, _told)

@@ -29,10 +29,10 @@ from experiments.lib.frames import Row, RowStore
 RANKS = "experiments.figures.clock.clock_ranks"
 LIMIT_S = 120.0  # for each plan of a pass
 ATTEMPTS = 2
-# Plans times ranks of a set of processes. OneFlow holds up to 0.4 GB on each rank for a graph that was
-# run (a Transformer of 8 layers), so these are 13 GB. 56 of them were killed where there are 23; with 16
-# eight ranks have only one plan beside ours in a set, so each pass takes longer.
-GRAPHS = 32
+# Ops times ranks times plans of a set of processes. OneFlow takes 0.75 GB of each of 8 ranks for the
+# graph of a Transformer of 8 layers (1,013 ops): these are 12 GB. Three were killed where there are 23.
+# With half of it each pass takes twice as long there, since ours is built anew beside each plan.
+OPS = 18_000
 SHAPED, PLAIN, ALONE = "shaped links", "plain loopback", "one device"
 TRIAL = "shaped links, a trial"
 ONE_DEVICE = Contestant((ALONE,), "")
@@ -46,15 +46,18 @@ Samples = Mapping[Turn, Sequence[float]]
 
 
 class ClockRuns:
-    """The runs of a workload in a folder: `rounds` of so many `passes`.
+    """The runs of a workload of so many `ops` in a folder: `rounds` of so many `passes`.
 
     If they are `quick`, on one device and in passes only.
     """
 
     def __init__(
-        self, workload: ClockWorkload, folder: Path, rounds: int, passes: int, quick: bool = False
-    ) -> None:
+        self, workload: ClockWorkload, ops: int, folder: Path, rounds: int, passes: int,
+        quick: bool = False,
+    ) -> None:  # fmt: skip
         self.workload, self.rounds, self.passes, self.quick = workload, rounds, passes, quick
+        graphs = OPS // (ops * workload.nodes * workload.ranks)
+        self.beside_ours = max(1, graphs - 1)
         self.kept = RowStore(folder / "runs.jsonl")
 
     def missing(self, contestants: Sequence[Contestant]) -> bool:
@@ -114,9 +117,9 @@ class ClockRuns:
     ) -> Iterator[tuple[str, Turn, Sequence[Contestant]]]:
         """Yield the sets of processes of a pass."""
         ours, *others = contestants
-        size = max(1, GRAPHS // (self.workload.nodes * self.workload.ranks) - 1)
-        for first in range(0, len(others), size):
-            yield links, (number, first // size), [ours, *others[first : first + size]]
+        for first in range(0, len(others), self.beside_ours):
+            some = others[first : first + self.beside_ours]
+            yield links, (number, first // self.beside_ours), [ours, *some]
 
     def _left(
         self, contestants: Sequence[Contestant]

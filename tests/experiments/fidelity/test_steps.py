@@ -55,11 +55,15 @@ def test_a_machine_that_is_slower_for_all_plans_of_a_model_scales_them() -> None
 
 def test_how_well_passes_repeat() -> None:
     # By hand: of 1, 2, 3 and 2, 1, 3 s ranks differ by 1, 1, 0, so Spearman is 1 - 6 * 2 / (3 * 8).
-    found = scores.repeats([[1.0, 2.0], [2.0, 1.0, 9.0], [3.0, 3.0]])  # a third pass of one plan only
+    found = scores.repeats(
+        [[1.0, 2.0], [2.0, 1.0, 9.0], [3.0, 3.0]]
+    )  # a third pass of one plan only
     assert found == pytest.approx({"repeat_spearman": 0.5, "repeat_error": 0.5})
     assert "Spearman 0.500, mean error 50.0%" in scores.repeated(found)
     three = scores.repeats([[1.0, 1.0, 1.0], [2.0, 2.0, 1.0], [3.0, 3.0, 0.5]])  # 1, -0.866, -0.866
-    assert three["repeat_spearman"] == pytest.approx((1 + 2 * spearmanr([1, 2, 3], [2, 2, 1])[0]) / 3)
+    assert three["repeat_spearman"] == pytest.approx(
+        (1 + 2 * spearmanr([1, 2, 3], [2, 2, 1])[0]) / 3
+    )
     assert scores.repeats([[1.0], [2.0]]) == {} and scores.repeated({}) == ""
 
 

@@ -83,7 +83,7 @@ def _runs(folder: Path, monkeypatch: pytest.MonkeyPatch, fails: Any) -> tuple[Cl
     monkeypatch.setattr(
         clock_runs.ranks, "started", lambda module, words, _, limit: run(module, words, limit)
     )
-    runs = ClockRuns(TOY, folder, rounds=3, passes=2)
+    runs = ClockRuns(TOY, 9, folder, rounds=3, passes=2)
     runs.carry_out(PLANS, run, lambda _: None)
     return runs, calls
 
@@ -104,15 +104,15 @@ def test_plans_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "failed": 0,
         "error": "",
     }
-    more = ClockRuns(TOY, tmp_path, rounds=3, passes=3)  # goes on
+    more = ClockRuns(TOY, 9, tmp_path, rounds=3, passes=3)  # goes on
     assert more.missing(PLANS)
     assert [each[:2] for each in more._left(PLANS) if each[2]] == [(SHAPED, (3, 0))]
-    other = ClockRuns(TOY, tmp_path, rounds=4, passes=2)
+    other = ClockRuns(TOY, 9, tmp_path, rounds=4, passes=2)
     assert all(plans for _, _, plans in other._left(PLANS))
 
 
 def test_quick_runs_are_passes_alone(tmp_path: Path) -> None:
-    runs = ClockRuns(TOY, tmp_path, rounds=3, passes=1, quick=True)
+    runs = ClockRuns(TOY, 9, tmp_path, rounds=3, passes=1, quick=True)
     assert [(links, n, [p.key for p in plans]) for links, n, plans in runs._left(PLANS)] == [
         (ALONE, (0, 0), [ALONE]), (SHAPED, (1, 0), BOTH),
     ]  # fmt: skip
@@ -166,8 +166,8 @@ def test_bars_are_parted_where_plain_links_were_measured(
 
 def test_many_plans_of_many_ranks_run_in_sets_with_ours(tmp_path: Path) -> None:
     others = [Contestant((str(number),), "[2]") for number in range(5)]
-    wide = ClockWorkload("fig09", "mlp", "mlp", clock_runs.GRAPHS // 3, 1, {})  # room for 3
-    runs = ClockRuns(wide, tmp_path, rounds=3, passes=1, quick=True)
+    wide = ClockWorkload("fig09", "mlp", "mlp", 4, 2, {})
+    runs = ClockRuns(wide, clock_runs.OPS // 8 // 3, tmp_path, rounds=3, passes=1, quick=True)
     sets = [(t, [p.key for p in plans]) for links, t, plans in runs._left([PLANS[0], *others])]
     assert sets == [
         ((0, 0), [ALONE]), ((1, 0), [OURS, "0", "1"]), ((1, 1), [OURS, "2", "3"]),
@@ -206,7 +206,7 @@ def test_where_no_plan_was_begun_all_have_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock_runs.ranks, "started", lambda *_: "no ranks")
-    runs = ClockRuns(TOY, tmp_path, rounds=3, passes=1)
+    runs = ClockRuns(TOY, 9, tmp_path, rounds=3, passes=1)
     runs.carry_out(PLANS, lambda *_: "no ranks", lambda _: None)
     assert [runs.of(one.key)["failed"] for one in PLANS] == [2, 2] and not runs.missing(PLANS)
 
@@ -232,7 +232,7 @@ def test_the_plans_with_the_shortest_predicted_steps_are_tried(
     monkeypatch.setattr(
         clock_runs.ranks, "started", lambda module, words, _, limit: run(module, words, limit)
     )
-    runs = ClockRuns(TOY, tmp_path, rounds=3, passes=1)
+    runs = ClockRuns(TOY, 9, tmp_path, rounds=3, passes=1)
     runs.carry_out(plans, run, lambda _: None)
     assert [row["plan"] for row in runs.kept.having(links=TRIAL)] == [OURS, "SUMMA", "Megatron"]
     assert runs.chosen(plans) == "Megatron" and runs.chosen(plans[3:]) is None
@@ -246,7 +246,7 @@ def test_the_plans_with_the_shortest_predicted_steps_are_tried(
 
 
 def test_ratios_are_of_the_passes_that_both_have(tmp_path: Path) -> None:
-    runs = ClockRuns(TOY, tmp_path, rounds=3, passes=2)
+    runs = ClockRuns(TOY, 9, tmp_path, rounds=3, passes=2)
     for plan, seconds in ((OURS, {1: 1.0, 2: 3.0, 3: 3.0}), ("OneFlow", {2: 6.0, 3: 6.0})):
         for number, step_s in seconds.items():
             key = runs._key(SHAPED, (number, 0))
@@ -260,7 +260,7 @@ def test_ratios_are_of_the_passes_that_both_have(tmp_path: Path) -> None:
 def test_plans_that_train_something_else_are_not_compared(
     tmp_path: Path, losses: list[float], ratio: float | None
 ) -> None:
-    runs = ClockRuns(TOY, tmp_path, rounds=3, passes=1)
+    runs = ClockRuns(TOY, 9, tmp_path, rounds=3, passes=1)
     runs.kept.add({**runs._key(ALONE, (0, 0)), "plan": ALONE, "losses": [4.0, 2.0]})
     for plan, step_s, own in ((OURS, 1.0, [4.0, 2.0]), ("OneFlow", 2.0, losses)):
         key = runs._key(SHAPED, (1, 0))
@@ -345,7 +345,7 @@ def test_plans_and_auto_parallel_train_alike_on_ranks(tmp_path: Path) -> None:
     every = contestants(workload, program, str(profile), tmp_path / "plans")
     plans = [one for one in every if one.key in (OURS, "OneFlow")]
     assert len(plans) == 2 and len(every) > 2
-    runs = ClockRuns(workload, tmp_path, rounds=2, passes=1)
+    runs = ClockRuns(workload, 9, tmp_path, rounds=2, passes=1)
     with measure.running(bed) as (run, _):
         runs.carry_out(plans, run, lambda _: None)
     for one in plans:
