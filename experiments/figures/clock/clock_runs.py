@@ -27,7 +27,8 @@ from experiments.lib import ranks
 from experiments.lib.frames import Row, RowStore
 
 RANKS = "experiments.figures.clock.clock_ranks"
-LIMIT_S = 120.0  # for each plan of a pass
+# For each plan of a set: 42 s to build a Transformer on 8 ranks of two cores, 24 steps of 3 s.
+LIMIT_S = 120.0
 ATTEMPTS = 2
 # Ops times ranks times plans of a set of processes. OneFlow takes 0.75 GB of each of 8 ranks for the
 # graph of a Transformer of 8 layers (1,013 ops): these are 12 GB. Three were killed where there are 23.
@@ -43,6 +44,8 @@ Turn = tuple[int, int]
 """The number of a pass, and of a set of processes in it."""
 Samples = Mapping[Turn, Sequence[float]]
 """Seconds of a plan's timed steps."""
+Planned = tuple[str, Turn, Sequence[Contestant]]
+"""On what links, when, which plans take turns."""
 
 
 class ClockRuns:
@@ -101,10 +104,8 @@ class ClockRuns:
             for name in names:
                 self.kept.add({**key, "plan": name, "error": error})
 
-    def _wanted(
-        self, contestants: Sequence[Contestant]
-    ) -> Iterator[tuple[str, Turn, Sequence[Contestant]]]:
-        """Yield what is run, in order: on what links, when, which plans."""
+    def _wanted(self, contestants: Sequence[Contestant]) -> Iterator[Planned]:
+        """Yield what is run, in order."""
         yield ALONE, (0, 0), [ONE_DEVICE]
         if not self.quick:
             yield from self._sets(PLAIN, 0, contestants)
@@ -114,16 +115,14 @@ class ClockRuns:
 
     def _sets(
         self, links: str, number: int, contestants: Sequence[Contestant]
-    ) -> Iterator[tuple[str, Turn, Sequence[Contestant]]]:
+    ) -> Iterator[Planned]:
         """Yield the sets of processes of a pass."""
         ours, *others = contestants
         for first in range(0, len(others), self.beside_ours):
             some = others[first : first + self.beside_ours]
             yield links, (number, first // self.beside_ours), [ours, *some]
 
-    def _left(
-        self, contestants: Sequence[Contestant]
-    ) -> Iterator[tuple[str, Turn, Sequence[Contestant]]]:
+    def _left(self, contestants: Sequence[Contestant]) -> Iterator[Planned]:
         """Yield everything with the plans that have not been run there."""
         for links, turn, plans in self._wanted(contestants):
             yield links, turn, self._not_run(self._key(links, turn), plans)

@@ -293,6 +293,9 @@ def test_bars_of_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert said["data parallel"] == pytest.approx((3 * 2) ** 0.5)
     assert said["the best expert"] == pytest.approx((2 * 1) ** 0.5)
     assert said["OneFlow's auto-parallel"] == pytest.approx(2.5)
+    expert = facts["means"][0]  # predicted 2.0 and 1.1 s, ours 1.0 and 1.1 s, both bounds 0.5 s
+    assert expert["predicted"] == pytest.approx((2 * 1) ** 0.5)
+    assert expert["most"] == pytest.approx((4 * 2.2) ** 0.5)
     bad = [*good, _row("b", "SUMMA", 1.2, 1.0, 1.1)]
     assert clock_report.report(pd.DataFrame(bad), tmp_path, {}) == cli.MISSED
     assert "missed: b: SUMMA is faster, 1.100 times (bar 1.03)" in capsys.readouterr().out
