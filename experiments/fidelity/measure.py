@@ -160,10 +160,10 @@ def device_file(count: int, quick: bool) -> str:
     return f"device-of-{count}{'-quick' if quick else ''}.json"
 
 
-def calibrate_device(file: Path, count: int, *, quick: bool) -> None:
-    """Measure what ops take while so many ranks share this machine's cores."""
+def calibrate_device(file: Path, count: int, made: Testbed | None = None, *, quick: bool) -> None:
+    """Measure what ops take on so many ranks, of this machine or of the one node of a testbed."""
     how = ["--quick"] if quick else []
-    call(["autoddl.fit_device", "--nproc-per-node", str(count), "-o", str(file), *how], [0], None)
+    call(["autoddl.fit_device", "--nproc-per-node", str(count), "-o", str(file), *how], [0], made)
 
 
 def call(command: Sequence[str], nodes: Sequence[int], made: Testbed | None) -> None:

@@ -367,18 +367,22 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
 @pytest.mark.oneflow
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    ("parts", "search"),
+    ("parts", "search", "off"),
     [
-        (("1", "2"), ()),
-        (("2", "1"), ()),
-        (("2x2", "2"), ()),
-        (("2x2", "2"), ("hybrid ZeRO 2", "data parallel")),
+        (("1", "2"), (), 0.01),
+        (("2", "1"), (), 0.01),
+        (("2x2", "2"), (), 0.01),
+        (("2x2", "2"), ("hybrid ZeRO 2", "data parallel"), 0.02),
     ],
 )
 def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
-    parts: tuple[str, ...], search: tuple[str, ...]
+    parts: tuple[str, ...], search: tuple[str, ...], off: float
 ) -> None:
-    """In hybrid ZeRO 2 sums of gradients go through a slice, behind which a chain begins anew."""
+    """In hybrid ZeRO 2 sums of gradients go through a slice, behind which a chain begins anew.
+
+    OneFlow's own plan of the last is not always the same: of 50 compilations of one job the first
+    stage had 18.14 MB in 46, and 17.88 MB in 4.
+    """
     import autoddl
     from autoddl.sbp.rewrites.micro_batch import micro_batch
     from experiments import models
@@ -390,7 +394,7 @@ def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
     plan = parted(micro, parts, 4, search=search, compute_stream=True)
     for real in cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes}):
         (part,) = [part for part in plan.parts if real.rank in part.ranks]
-        assert part.memory_bytes == pytest.approx(real.total, rel=0.01)
+        assert part.memory_bytes == pytest.approx(real.total, rel=off)
 
 
 @pytest.mark.oneflow
