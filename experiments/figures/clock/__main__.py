@@ -2,15 +2,17 @@
 
 On testbeds of several nodes with slow links, ours trains by turns with data parallelism, ZeRO 2,
 Megatron, SUMMA, expert parallelism and OneFlow's auto-parallel. Workloads, sizes and numbers of passes
-are fixed in clock_workloads.py, the rates of links by the measured device (link_rates.py). Everything
-finished is kept in the folder, so that an interrupted run goes on. Where a testbed can't be made (no
-root, no `tc`) steps are predicted only, which the table tells.
+are fixed in clock_workloads.py, the rates of links by the measured device (link_rates.py); ranks that
+are more than the cores have equal shares of them. Everything finished is kept in the folder, so that an
+interrupted run goes on. Where a testbed can't be made (no root, no `tc`, no shares of cores) steps are
+predicted only, which the table tells.
 The exit code is 1 where a bar is missed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
@@ -50,10 +52,10 @@ from experiments.testbed import network
 
 # Of messages: those of the workloads. Shorter ones all take the same, which fit-network measures.
 SIZES = ("--minbytes", "4K", "--maxbytes", "4M", "--budget", "100")
-# Of what cores there are for each rank: where they share cores, each has its own part of one, as fast
-# whether others compute or wait, as a device is. Without, ops took 30 % less in plans whose ranks wait
-# much, and plans were 21 to 33 % quicker than predicted (Megatron's of VGG13 and BERT, 2x2). The rest of
-# the cores is the kernel's, for links.
+# Of a core, for its ranks. Where ranks share cores each has its own part of one, as fast
+# whether others compute or wait, as a device is: without, plans whose ranks wait much were predicted 21
+# and 32 % too long (Megatron's of VGG13 and BERT on 2x2). The rest is the kernel's, for links. Twice as
+# much does not fit; half makes links of half the rate and steps of twice the length.
 SHARE = 0.9
 NO_LINK = "1gbit"  # of a node alone
 BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
@@ -121,6 +123,7 @@ def check_folder(folder: Path) -> None:
     """
     here = {
         "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
+        "shares of cores": SHARE,
         "versions": {name: version(name) for name in ("autoddl", "oneflow", "numpy")},
         "workloads": json.loads(json.dumps([one.facts() for one in WORKLOADS])),
     }
@@ -137,8 +140,8 @@ def check_folder(folder: Path) -> None:
 
 
 def core_share(ranks: int, cores: int) -> str | None:
-    """Return the share of a core that each rank gets; None where each has one of its own."""
-    return f"{SHARE * cores / ranks:.3g}" if ranks > cores else None
+    """Return the share of a core that each rank gets, so that no core has more; None of own ones."""
+    return f"{SHARE / math.ceil(ranks / cores):.3g}" if ranks > cores else None
 
 
 def calibrated(

@@ -318,6 +318,17 @@ def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
         clock.check_folder(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "cores", "share"),
+    [(2, 2, None), (4, 16, None), (4, 2, "0.45"), (8, 2, "0.225"), (3, 2, "0.45"), (8, 3, "0.3")],
+)
+def test_ranks_that_are_more_than_the_cores_have_equal_shares(
+    ranks: int, cores: int, share: str | None
+) -> None:
+    """Three ranks on two cores: two are on one, so each gets as much as where there are four."""
+    assert clock.core_share(ranks, cores) == share
+
+
 def test_without_a_testbed_steps_are_predicted(tmp_path: Path) -> None:
     rows = [_row("a", "ours", 1.0, 1.0, 1.0), _row("a", "OneFlow", np.nan, 1.0, 1.0)]
     measured = (
