@@ -23,8 +23,9 @@ from autoddl.perfmodel.profile_entries import Device, Kernel, Link
 logger = logging.getLogger(__name__)
 
 QUARTILE = 0.25
-# Shorter messages tell the least time of one, and longer ones α and β. From 64 B to 4 KB a boxing of
-# four CPU ranks took the same within 20 %; at 16 KB a link of 200 Mbit/s begins to count.
+# Shorter messages tell the least time of one, and longer ones α and β. From 256 B to 4 KB, so at half and
+# twice as much, boxings of four CPU ranks took the same within 20 %; from 16 KB on a link of 200 Mbit/s
+# counts.
 SHORT_BYTES = 1 << 10
 _QUIETER = "measure again when the machine has less to do, or for longer"
 
