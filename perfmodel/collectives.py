@@ -6,10 +6,6 @@ all-to-all, and the message for a send with its receive.
 
 An all-reduce of 8 MB over 4 devices with α = 10 µs and β = 0.1 ns/byte takes 2·3·α + 2·3/4·n·β: 60 µs
 and 1.2 ms.
-
-The line of long messages may miss short ones. A link that has been idle passes a burst at once, so that α
-comes out as 0, but the engine takes its time in any event. So no message takes less than a *least* time:
-where that is 0.4 ms, an all-reduce of 1 kB as above takes 2.4 ms.
 """
 
 from __future__ import annotations
@@ -44,12 +40,8 @@ def coefficients(collective: str, group_size: int, size_bytes: float) -> tuple[f
 
 
 def seconds(
-    collective: str, group_size: int, size_bytes: float, *, alpha_s: float, beta_s_per_byte: float,
-    least_s: float = 0.0,
-) -> float:  # fmt: skip
-    """Return the time of one collective over `group_size` devices, in seconds.
-
-    `least_s` is the least that each message takes.
-    """
+    collective: str, group_size: int, size_bytes: float, *, alpha_s: float, beta_s_per_byte: float
+) -> float:
+    """Return the time of one collective over `group_size` devices, in seconds."""
     messages, volume = coefficients(collective, group_size, size_bytes)
-    return max(messages * least_s, messages * alpha_s + volume * beta_s_per_byte)
+    return messages * alpha_s + volume * beta_s_per_byte

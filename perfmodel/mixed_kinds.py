@@ -51,7 +51,6 @@ def _slowest(links: list[Link]) -> Link:
     return structs.replace(
         max(links, key=lambda link: link.beta_s_per_byte),
         alpha_s=max(link.alpha_s for link in links),
-        least_s=max(link.least_s for link in links),
         mean_error=max(errors, default=None),
         kinds=(),
     )

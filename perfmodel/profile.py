@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -27,9 +27,8 @@ from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.topology import Crossing
 
 FORMAT = "autoddl.profile"
-FORMAT_VERSION = 4
-# Readable, too: links have no least time in either; in the first the one device has no kind.
-_OF_ONE_KIND, _WITHOUT_LEAST = 2, 3
+FORMAT_VERSION = 3
+_OF_ONE_KIND = 2  # readable, too: its one device has no kind
 BUNDLED = {"cpu": "cpu-loopback"}
 KINDS = ("measured", "data sheet")
 AGAIN = "measure again with `python -m autoddl fit-network`"
@@ -37,14 +36,6 @@ ALIKE = ""  # the kind of devices that are all alike
 
 _SHARING = "0 (each device has its own link) to 1 (one link for all)"
 _OVERLAP = "0 (the device copies every byte itself) to 1 (the link works alone)"
-
-
-class Rates(NamedTuple):
-    """What messages take in a kind of group (collectives.seconds)."""
-
-    alpha_s: float
-    beta_s_per_byte: float
-    least_s: float
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -238,26 +229,22 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         parts = ((DEVICE, (1 - free) * seconds), (level or DEVICE, free * seconds))
         return tuple([part for part in parts if part[1] > 0])
 
-    def rates(self, collective: str, way: Crossing) -> Rates:
-        """Return what a message takes in groups of a kind, all of them at work at once.
-
-        Where that many groups were not measured, β is scaled by how much groups share; α is not, since
-        messages of different groups overlap.
-        """
-        link = self.link(collective, way)
-        share = self.shared(link.level)
-        slower = (1 + share * (way.groups - 1)) / (1 + share * (link.groups - 1))
-        return Rates(link.alpha_s, link.beta_s_per_byte * slower, link.least_s)
-
     def collective_s(self, collective: str, way: Crossing, size_bytes: float) -> float:
         """Return the seconds of one collective of groups of a kind, all of them at work at once.
 
-        `size_bytes` as in collectives.coefficients.
+        `size_bytes` as in collectives.coefficients. Where that many groups were not measured, β is
+        scaled by how much groups share; α is not, since messages of different groups overlap.
         """
         if way.group_size == 1:
             return 0.0
-        rates = self.rates(collective, way)
-        return collectives.seconds(collective, way.group_size, size_bytes, **rates._asdict())
+        link = self.link(collective, way)
+        share = self.shared(link.level)
+        beta = link.beta_s_per_byte * (
+            (1 + share * (way.groups - 1)) / (1 + share * (link.groups - 1))
+        )
+        return collectives.seconds(
+            collective, way.group_size, size_bytes, alpha_s=link.alpha_s, beta_s_per_byte=beta
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the profile as versioned JSON."""
@@ -336,9 +323,7 @@ def _of_today(text: bytes | str) -> bytes | str:
     """Return the text of a file, with that of an earlier version as it is written now."""
     with suppress(ValueError, RecursionError):
         data = msgspec.json.decode(text)
-        version = data.get("version") if isinstance(data, dict) else None
-        if version == _OF_ONE_KIND and "device" in data:
-            version, data["devices"] = _WITHOUT_LEAST, {ALIKE: data.pop("device")}
-        if version == _WITHOUT_LEAST:
-            return msgspec.json.encode({**data, "version": FORMAT_VERSION})
+        if isinstance(data, dict) and data.get("version") == _OF_ONE_KIND and "device" in data:
+            devices = {ALIKE: data.pop("device")}
+            return msgspec.json.encode({**data, "version": FORMAT_VERSION, "devices": devices})
     return text

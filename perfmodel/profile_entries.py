@@ -26,7 +26,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     among the devices of one unit of the level outside (perfmodel.topology).
 
     `kinds` are those of the units that it joins: one, two where it is between unlike ones, none where
-    units are alike or it is the same for all. No message takes less than `least_s`.
+    units are alike or it is the same for all.
 
     `mean_error` is the mean relative error of the fit on its own points (0.1 = 10 %), `r2` the share of
     their variance that it explains, the intervals hold α and β with 95 % confidence (calibration);
@@ -45,7 +45,6 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alpha_interval_s: Interval | None = None
     beta_interval_s_per_byte: Interval | None = None
     kinds: tuple[str, ...] = ()
-    least_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.collective not in collectives.COLLECTIVES:
@@ -67,7 +66,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"inner {of} is {self.inner} of {self.group_size} members; allowed: a true divisor, "
                 "since the group crosses its level"
             )
-        for key in ("alpha_s", "beta_s_per_byte", "least_s"):
+        for key in ("alpha_s", "beta_s_per_byte"):
             check_number(getattr(self, key), f"{key} {of}", least=0.0)
         for key in ("alpha_interval_s", "beta_interval_s_per_byte"):
             for bound in getattr(self, key) or ():

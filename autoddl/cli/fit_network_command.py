@@ -43,9 +43,7 @@ def size(text: str) -> int:
 @click.option("--nproc-per-node", type=RANKS, metavar="N", help="ranks on each node")
 @NODES
 @click.option("--master-port", type=int, metavar="PORT", help="the first of some free ports there")
-@click.option(
-    "-b", "--minbytes", type=size, help="smallest message, e.g. 8K (16K); one of 1K is sent, too"
-)
+@click.option("-b", "--minbytes", type=size, help="smallest message, e.g. 8K (16K)")
 @click.option("-e", "--maxbytes", type=size, help="largest message (16M; with --quick 4M)")
 @click.option("-f", "--stepfactor", type=float, metavar="F", help="from one size to the next (4)")
 @click.option(

@@ -94,10 +94,7 @@ def slower(profile: Profile, factor: float) -> Profile:
     """Return the profile whose links take so many times as long, whatever the size."""
     links = tuple(
         structs.replace(
-            link,
-            alpha_s=link.alpha_s * factor,
-            beta_s_per_byte=link.beta_s_per_byte * factor,
-            least_s=link.least_s * factor,
+            link, alpha_s=link.alpha_s * factor, beta_s_per_byte=link.beta_s_per_byte * factor
         )
         for link in profile.links
     )

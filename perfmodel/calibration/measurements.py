@@ -17,16 +17,11 @@ import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.calibration.alpha_beta import Point, fit_sharing
-from autoddl.perfmodel.collectives import coefficients
 from autoddl.perfmodel.profile_entries import Device, Kernel, Link
 
 logger = logging.getLogger(__name__)
 
 QUARTILE = 0.25
-# Shorter messages tell the least time of one, and longer ones α and β. From 256 B to 4 KB, so at half and
-# twice as much, boxings of four CPU ranks took the same within 20 %; from 16 KB on a link of 200 Mbit/s
-# counts.
-SHORT_BYTES = 1 << 10
 _QUIETER = "measure again when the machine has less to do, or for longer"
 
 Sample = Mapping[str, Any]
@@ -56,8 +51,6 @@ def links_of(points: Iterable[Point]) -> tuple[Link, ...]:
         kinds.setdefault(kind, {}).setdefault(point.group_size, []).append(point)
     links = []
     for kind, sizes in kinds.items():
-        least_s = {p: _least_s(m) for p, m in sizes.items()}
-        sizes = {p: _long(m) for p, m in sizes.items()}
         enough = {p: m for p, m in sizes.items() if len({x.size_bytes for x in m}) > 1}
         for size in sizes.keys() - enough.keys():
             logger.warning(
@@ -71,27 +64,10 @@ def links_of(points: Iterable[Point]) -> tuple[Link, ...]:
             links.append(Link(
                 collective, level, size, fit.alpha_s, fit.beta_s_per_byte, inner, groups,
                 fit.mean_error, fit.r2, fit.alpha_interval_s, fit.beta_interval_s_per_byte,
-                least_s=least_s[size],
             ))  # fmt: skip
     if kinds and not links:
         raise AutoDDLError(f"no link has two message sizes above the noise; {_QUIETER}")
     return tuple(links)
-
-
-def _least_s(points: Sequence[Point]) -> float:
-    """Return what a message takes at least: the median of the short ones; 0 where there are none."""
-    short = [
-        point.seconds / coefficients(point.collective, point.group_size, point.size_bytes)[0]
-        for point in points
-        if point.size_bytes <= SHORT_BYTES
-    ]
-    return median(short) if short else 0.0
-
-
-def _long(points: list[Point]) -> list[Point]:
-    """Return the points that tell α and β: all but the short ones, if those that are left can."""
-    found = [point for point in points if point.size_bytes > SHORT_BYTES]
-    return found if len({point.size_bytes for point in found}) > 1 else points
 
 
 def _label(kind: tuple[str, str, int, int], group_size: int) -> str:

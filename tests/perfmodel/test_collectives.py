@@ -154,15 +154,6 @@ def test_seconds() -> None:
     assert taken == pytest.approx(6e-3 + 3072e-6)
 
 
-@pytest.mark.parametrize(("size_bytes", "seconds"), [(64, 3e-3), (4000, 3e-3), (8000, 6e-3)])
-def test_each_message_takes_the_least_time(size_bytes: float, seconds: float) -> None:
-    """An all-gather of P = 4 sends 3 messages of a quarter of it each."""
-    taken = collectives.seconds(
-        "all_gather", P, size_bytes, alpha_s=0.0, beta_s_per_byte=1e-6, least_s=1e-3
-    )
-    assert taken == pytest.approx(seconds)
-
-
 def test_unknown_collective() -> None:
     with pytest.raises(AutoDDLError, match="got 'gossip'; allowed are all_reduce"):
         collectives.coefficients("gossip", 2, 1.0)

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import autoddl
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.calibration.measurements import SHORT_BYTES
 from autoddl.perfmodel.collectives import COLLECTIVES as ALL_COLLECTIVES
 from autoddl.perfmodel.collectives import SEND_RECEIVE
 
@@ -240,7 +239,7 @@ class LinkSettings:
             for collective in self.collectives:
                 kinds = self._pairs() if collective == SEND_RECEIVE else self._groups()
                 for level, group_size, inner, groups in kinds:
-                    for size in self._all_sizes:
+                    for size in self.sizes:
                         case = CollectiveCase(
                             mode, collective, level, group_size, size, inner, groups, most_steps
                         )
@@ -249,11 +248,6 @@ class LinkSettings:
                         busy_only = self.quick and self.nnodes == 1
                         if not (busy_only and case.works_alone(self.nproc_per_node)):
                             yield case
-
-    @property
-    def _all_sizes(self) -> tuple[int, ...]:
-        """Return the message sizes, and one that tells the least time where none of them does."""
-        return self.sizes if min(self.sizes) <= SHORT_BYTES else (SHORT_BYTES, *self.sizes)
 
     def _groups(self) -> Iterator[tuple[str, int, int, int]]:
         """Yield level, group size, inner, groups."""

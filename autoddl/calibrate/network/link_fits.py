@@ -49,7 +49,7 @@ class LinkFits:
             return None
         return collectives.seconds(
             link.collective, link.group_size, size_bytes,
-            alpha_s=link.alpha_s, beta_s_per_byte=link.beta_s_per_byte, least_s=link.least_s,
+            alpha_s=link.alpha_s, beta_s_per_byte=link.beta_s_per_byte,
         )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.perfmodel.collectives import SEND_RECEIVE, coefficients
+from autoddl.perfmodel.collectives import SEND_RECEIVE
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.topology import Crossing
 from autoddl.sbp.boxing import ALL_GATHER
@@ -41,10 +41,11 @@ class Links:
         between, *ways = self._crossed(source, target)
         found = np.zeros(len(sizes))
         for way, received in zip(ways, (len(target) / len(source), 1.0), strict=True):
-            rates = between.rates(self._collective, way)
-            messages, per_byte = coefficients(self._collective, 2, self._shares * received)
-            line = messages * rates.alpha_s + per_byte * rates.beta_s_per_byte * sizes
-            found = np.maximum(found, np.maximum(messages * rates.least_s, line))
+            line = [
+                between.collective_s(self._collective, way, x * self._shares) for x in (0.0, 1e9)
+            ]
+            per_byte = (line[1] - line[0]) / 1e9 * received
+            found = np.maximum(found, line[0] + per_byte * sizes)
         return found
 
     def _ways(self, source: Ranks, target: Ranks) -> tuple[Profile, Crossing, Crossing]:

@@ -50,12 +50,12 @@ from experiments.lib.frames import Row
 from experiments.lib.programs import captured
 from experiments.testbed import network
 
-# Of messages: those of the workloads. Shorter ones all take the same, which fit-network measures.
+# Of messages: those of the workloads. What short ones take is hidden by the links' token buckets.
 SIZES = ("--minbytes", "4K", "--maxbytes", "4M", "--budget", "100")
-# Of a core, for its ranks. Where ranks share cores each has its own part of one, as fast
-# whether others compute or wait, as a device is: without, plans whose ranks wait much were predicted 21
-# and 32 % too long (Megatron's of VGG13 and BERT on 2x2). The rest is the kernel's, for links. Twice as
-# much does not fit; half makes links of half the rate and steps of twice the length.
+# Of a core, for its ranks. Where ranks share cores each has its own part of one, as fast whether others
+# compute or wait, as a device is: without, plans whose ranks wait much were predicted 21 and 32 % too
+# long (Megatron's of VGG13 and BERT on 2x2). The rest is the kernel's, for links. Twice as much does not
+# fit; half was not run: rates of links follow the device, so steps would only take longer.
 SHARE = 0.9
 NO_LINK = "1gbit"  # of a node alone
 BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
@@ -140,7 +140,7 @@ def check_folder(folder: Path) -> None:
 
 
 def core_share(ranks: int, cores: int) -> str | None:
-    """Return the share of a core that each rank gets, so that no core has more; None of own ones."""
+    """Return the share of a core that each rank gets, None where each has a core of its own."""
     return f"{SHARE / math.ceil(ranks / cores):.3g}" if ranks > cores else None
 
 

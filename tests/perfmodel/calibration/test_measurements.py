@@ -67,29 +67,6 @@ def test_links() -> None:
     assert link.mean_error == pytest.approx(0, abs=1e-9)
 
 
-def test_short_messages_tell_the_least_time_and_others_the_line() -> None:
-    """A link that passes 16 kB at once: no latency, but nothing takes less than 0.4 ms a message."""
-    sizes = (64, 256, 1024, 1 << 16, 1 << 18, 1 << 20)
-    made = [
-        Point("all_reduce", "node", 4, n, max(6 * 4e-4, 1.5 * n * 8e-8)) for n in sizes
-    ]  # of 1 kB 2.4 ms, of 64 kB 7.9 ms
-    (link,) = links_of(made)
-    assert link.least_s == pytest.approx(4e-4)
-    assert link.alpha_s == pytest.approx(0, abs=1e-6)
-    assert link.beta_s_per_byte == pytest.approx(8e-8)
-    assert link.mean_error == pytest.approx(0, abs=1e-3)
-
-
-def test_short_messages_alone_tell_the_line_too() -> None:
-    (link,) = links_of([Point("all_gather", "node", 2, n, 1e-3 + 1e-6 * n / 2) for n in (64, 512)])
-    assert (link.alpha_s, link.beta_s_per_byte) == pytest.approx((1e-3, 1e-6))
-
-
-def test_without_short_messages_there_is_no_least_time() -> None:
-    (link,) = links_of(points_of([[case(1 << 14), case(1 << 20)]]))
-    assert link.least_s == 0
-
-
 def test_too_few_points_for_a_link() -> None:
     with pytest.raises(AutoDDLError, match=r"no link has two message sizes .*; measure again when"):
         links_of(points_of([[case(1 << 14)]]))

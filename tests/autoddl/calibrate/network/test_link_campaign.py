@@ -158,7 +158,7 @@ def test_after_a_crash_or_a_hang_the_next_launch_goes_on(
     ranks, links = start((outcome, 1)), LinkCampaign(SMALL)
     measure(links)
     assert measured(links) == set(SMALL.cases())
-    assert [len(task.cases) for task in ranks.tasks] == [6, 5]
+    assert [len(task.cases) for task in ranks.tasks] == [4, 3]
     assert f"{outcome.message}; trying once more" in caplog.text
 
 
@@ -167,7 +167,7 @@ def test_what_partial_results_have_is_not_measured_again(start: Callable[..., Ra
     links.add(json.loads(line_of(SMALL.cases()[0])))
     ranks = start()
     measure(links)
-    assert [len(task.cases) for task in ranks.tasks] == [5]
+    assert [len(task.cases) for task in ranks.tasks] == [3]
     measure(links)
     assert len(ranks.tasks) == 1
 
@@ -203,7 +203,7 @@ def test_other_failures_are_errors(
 
 
 def test_the_device_is_not_left_out(start: Callable[..., Ranks]) -> None:
-    ranks, links = start(*[(CRASH, 6)] * 20), LinkCampaign(SMALL)
+    ranks, links = start(*[(CRASH, 4)] * 20), LinkCampaign(SMALL)
     with pytest.raises(LaunchError):
         measure(links)
     assert len(ranks.tasks) == 3 and DEVICE not in links.found

@@ -60,21 +60,6 @@ def test_choices() -> None:
     assert {(c.group_size, c.groups) for c in busy} == {(8, 1), (4, 2), (2, 4)}
 
 
-@pytest.mark.parametrize(
-    ("asked", "sent"),
-    [
-        ((1 << 14, 1 << 20), (1024, 1 << 14, 1 << 20)),
-        ((1024, 1 << 20), (1024, 1 << 20)),
-        ((4, 1 << 20), (4, 1 << 20)),
-    ],
-)
-def test_a_short_message_tells_the_least_time(
-    asked: tuple[int, ...], sent: tuple[int, ...]
-) -> None:
-    cases = LinkSettings(2, sizes=asked, collectives=("all_gather",)).cases()
-    assert tuple(case.size_bytes for case in cases) == sent
-
-
 @pytest.mark.parametrize("size", [4, 1 << 14, 1 << 20, 5 << 19, 1 << 24, 1 << 30])
 def test_chains_have_an_even_number_of_steps(size: int) -> None:
     for most in (3, 8, 16):

@@ -72,9 +72,9 @@ def test_inside_a_node_the_profile_has_groups_that_all_work() -> None:
 
 def test_noise_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     made = rows(SETTINGS)
-    made[2] = replace(made[2], seconds=-1e-6)
+    made[1] = replace(made[1], seconds=-1e-6)
     results = fits_of(made, SETTINGS.modes)
-    assert f"{made[2].case.label} of 65536 bytes drowned in noise" in caplog.text
+    assert f"{made[1].case.label} of 65536 bytes drowned in noise" in caplog.text
     of_it = made[1].case, made[1].size_bytes
     assert results.fitted_s(*of_it) == pytest.approx(RESULTS.fitted_s(*of_it))
 

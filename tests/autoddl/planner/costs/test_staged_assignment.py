@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from msgspec import structs
 
 from autoddl.perfmodel.topology import Crossing
 from autoddl.planner.costs.assigned import Assigned
@@ -241,9 +240,4 @@ def test_a_transfer_goes_over_the_outermost_level_between_two_stages(
     nodes = [((source * size + d) // 4, (target * size + d) // 4) for d in devices]
     assert any(a != b for a, b in nodes) == (level == "node")
     expected = profile.collective_s(ALL_GATHER, Crossing(level, 2, groups=groups), 2 * 1000)
-    assert links.seconds(ends[0], ends[1], 1000) == pytest.approx(expected, rel=1e-12)
-    slow = structs.replace(
-        profile, links=tuple(structs.replace(link, least_s=1.0) for link in profile.links)
-    )
-    sizes = np.array([1.0, 1000.0])
-    assert Links(slow, LEVELS).all_seconds(ends[0], ends[1], sizes).tolist() == [1.0, 1.0]
+    assert links.seconds(ends[0], ends[1], 1000) == expected
