@@ -181,10 +181,12 @@ class JobWriter:
             group.op_set.op_name.append(name)
             self.group[name] = group
 
-    def redistribute(self, redistribution: Redistribution, number: int, own: NdSbp | None) -> None:
+    def redistribute(
+        self, redistribution: Redistribution, number: int, own: NdSbp | None
+    ) -> tuple[str, str]:
         """Chain one identity per step behind a tensor and let its readers read the last one.
 
-        The first one is in the tensor's `own` state, if that is given.
+        The first one is in the tensor's `own` state, if that is given. Returns the first and the last.
         """
         steps = redistribution.path if own is None else (own, *redistribution.path)
         shift = 0 if own is None or not redistribution.early else 1
@@ -197,6 +199,7 @@ class JobWriter:
                     if redistribution.after:
                         self.wait(f"{name}-{redistribution.early + shift}", redistribution.after)
                 self.rewire(reader, lbn, done[lbn])
+        return f"autoddl-boxing-{number}-0", next(iter(done.values()), "").split("/")[0]
 
     def wait(self, name: str, before: str) -> None:
         """Let an op run when another one has run, whether or not it reads its results."""

@@ -14,6 +14,7 @@ from autoddl.engine.oneflow.job.gradient_chains import write_chains
 from autoddl.engine.oneflow.job.job_writer import JobWriter, read_state
 from autoddl.engine.oneflow.job.stage_writer import StageWriter
 from autoddl.plan.value import PlanValue
+from autoddl.sbp.layout import NONE, Redistribution
 from autoddl.sbp.program import Program
 
 
@@ -31,9 +32,16 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
         writer.set_signature(name, signature)
     writer.set_inserted(plan)
     staged.transfer()
-    for number, redistribution in enumerate(plan.redistributions):
-        staged.buffer_source(redistribution)
-        writer.redistribute(redistribution, number, staged.begins(redistribution))
+    moved = dict[Redistribution, tuple[str, str]]()
+    for number, item in enumerate(plan.redistributions):
+        staged.buffer_source(item)
+        moved[item] = writer.redistribute(item, number, staged.begins(item))
+    # as ops of the compute stream they go one after another anyway; no memory hangs on these waits
+    for part in plan.parts if not plan.compute_stream else ():
+        items = part.layout.redistributions
+        for item, other in zip(items, part.layout.gathers_behind.tolist(), strict=True):
+            if other != NONE:
+                writer.wait(moved[item][0], moved[items[other]][1])
     write_chains(writer, plan)
     for name, before in plan.layout.after.items():
         writer.wait(name, before)

@@ -7,27 +7,10 @@ from typing import Any
 import pytest
 
 from autoddl.sbp.state import NdSbp
+from tests.support.written_jobs import source, written
 
 pytestmark = pytest.mark.oneflow
 NORM = "System-ClipGradient-GlobalNorm-MultiReduceSumPowAbs"
-
-
-def written(optimizer: str, **options: Any) -> tuple[Any, Any]:
-    """The job of a small MLP under a plan for four devices, and the plan."""
-    import autoddl
-    from autoddl.engine.oneflow.capture.reader import program_of, traced
-    from autoddl.engine.oneflow.job.plan_injection import write_plan
-    from experiments.models import mlp
-
-    graph, inputs = mlp.build(widths=(16, 32, 8), batch=8, optimizer=optimizer)
-    twin = traced(graph, *inputs)
-    job = twin._full_job_proto
-    program = program_of(job, twin.name)
-    plan = autoddl.optimize(program, **options)
-    for group in job.placement.placement_group:
-        group.parallel_conf.device_name[:] = [f"@{rank}:{rank}" for rank in range(4)]
-    write_plan(job, plan, program, twin.name)
-    return job, plan
 
 
 def states(job: Any, name: str) -> dict[str, NdSbp]:
@@ -37,20 +20,13 @@ def states(job: Any, name: str) -> dict[str, NdSbp]:
     return {operand: read_state(table[operand]) for operand in table}
 
 
-def source(job: Any, lbn: str) -> str:
-    """What a blob is but for its state: behind identities."""
-    ops = {op.name: op for op in job.net.op}
-    while lbn.startswith("autoddl-"):
-        lbn = ops[lbn.split("/")[0]].user_conf.input["in"].s[0]
-    return lbn
-
-
 @pytest.mark.parametrize(("mesh", "shards"), [("4", "S0"), ("2x2", "(S0, S0)")])
 @pytest.mark.parametrize("optimizer", ["clipped_adam", "clipped_sgd"])
 def test_chains_are_in_the_states_of_updates(optimizer: str, mesh: str, shards: str) -> None:
     whole = NdSbp.parse("B" if mesh == "4" else "(B, B)")
     pin = {"model.0.weight": shards, "model.0.bias": shards}  # the others are whole
-    job, plan = written(optimizer, mesh=mesh, search="ZeRO 2", pin={**pin, "model.2.*": str(whole)})
+    pin["model.2.*"] = str(whole)
+    job, plan = written(optimizer=optimizer, mesh=mesh, search="ZeRO 2", pin=pin)
     ops = {op.name: op for op in job.net.op}
     gradients = dict[NdSbp, set[str]]()
     for parameter in plan.program.parameters:
@@ -81,6 +57,6 @@ def test_chains_are_in_the_states_of_updates(optimizer: str, mesh: str, shards: 
 
 
 def test_a_plan_of_whole_gradients_has_one_norm() -> None:
-    job, _ = written("clipped_adam", mesh="4", search="data parallel")
+    job, _ = written(optimizer="clipped_adam", mesh="4", search="data parallel")
     (norm,) = [op.name for op in job.net.op if op.name.startswith(NORM)]
     assert {str(state) for state in states(job, norm).values()} == {"(B)"}

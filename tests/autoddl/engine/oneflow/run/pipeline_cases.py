@@ -52,6 +52,7 @@ CASES = {
             "options": {"pipeline": 3, "micro_batches": 4, "budget": 5},
         },
         "gpt on 2 x 2": _case("gpt", 2, "2", 4, optimizer="adam", sizes={"layers": 1}),
+        "gpt, gathered": _parts("gpt", ["2", "2"], 2, search=["ZeRO 2", "ZeRO 2"]),
         "gpt in random states": _case(
             "gpt", 2, "2", 2, bounds=[33], options={"search": "random", "budget": 0.01, "seed": 1}
         ),

@@ -84,6 +84,10 @@ def test_every_stage_has_ops_and_results_go_on(seen: Callable[[str], Seen], name
     assert {(i + 1, i) for i in range(count - 1)} <= pairs
 
 
+def test_parameters_are_gathered_in_turn(seen: Callable[[str], Seen]) -> None:
+    assert seen("gpt, gathered").ranks[0]["gathered in turn"] > 20
+
+
 def test_skips_of_a_unet_go_past_stages(seen: Callable[[str], Seen]) -> None:
     crossings = _crossings(seen("unet made again"))
     assert any(target - source > 1 for _, source, target in crossings)

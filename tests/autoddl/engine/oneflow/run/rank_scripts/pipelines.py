@@ -22,6 +22,7 @@ from autoddl.planner.assemble import staged_plan
 from autoddl.planner.candidate_plans import pipelines
 from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.planner.pipeline_trial import PipelineTrial
+from autoddl.sbp import layout
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from experiments.models import build
@@ -36,6 +37,7 @@ from tests.support.clusters import of_two_kinds
 from tests.support.unlike_parts import parted
 
 STEPS = 5
+layout.GATHERED_AT_ONCE = 0  # each gather of such small parameters waits for the one before
 # Softmax takes no notice of the keys' bias: its gradient is rounding, which Adam would make big steps of.
 OPTIMIZERS["adam"] = lambda parameters: flow.optim.Adam(parameters, lr=1e-2, eps=1e-3)
 
@@ -222,6 +224,8 @@ def run(case, out):
             if rank in output.placement.ranks.flatten():
                 seen[name] = output.to_local().numpy().tolist()
     seen["changed"] = step.changed_signatures
+    waiting = [op for op in step._running.compiled.net.op if op.ctrl_in_op_name]
+    seen["gathered in turn"] = sum(op.name.startswith("autoddl-boxing-") for op in waiting)
     seen["again"] = [op.name for op in step._running.compiled.net.op if "-again-" in op.name]
     seen["stages"] = dict(plan.stage_of)
     producer = plan.program.producer
