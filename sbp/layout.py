@@ -204,8 +204,8 @@ class Layout:
 
         Parameters are in memory from the begin of a step on, so an engine could gather all of them at
         once, and the first op would wait for nearly all. They go in the order in which they are read:
-        each waits for the last one between which and itself there are GATHERED_AT_ONCE bytes. What
-        waits for an op anyway has no turn.
+        each waits for the last one between which and itself there are GATHERED_AT_ONCE bytes. Of a, b, c
+        and d of 1 MiB each c waits for a, and d for b. What waits for an op anyway has no turn.
         """
         moves, columns = self.moves, self.program.columns
         states = self.variables.distinct

@@ -7,6 +7,7 @@ job_writer.py, with the rules under which OneFlow executes any plan; stages are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from autoddl.engine.oneflow.job.backward_start import begin_with_gradients
@@ -36,12 +37,7 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
     for number, item in enumerate(plan.redistributions):
         staged.buffer_source(item)
         moved[item] = writer.redistribute(item, number, staged.begins(item))
-    # as ops of the compute stream they go one after another anyway; no memory hangs on these waits
-    for part in plan.parts if not plan.compute_stream else ():
-        items = part.layout.redistributions
-        for item, other in zip(items, part.layout.gathers_behind.tolist(), strict=True):
-            if other != NONE:
-                writer.wait(moved[item][0], moved[items[other]][1])
+    _gather_in_turn(writer, plan, moved)
     write_chains(writer, plan)
     for name, before in plan.layout.after.items():
         writer.wait(name, before)
@@ -50,6 +46,20 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
         staged.order_updates()
         if plan.device == "cuda":
             begin_with_gradients(staged)
+
+
+def _gather_in_turn(
+    writer: JobWriter, plan: PlanValue, moved: Mapping[Redistribution, tuple[str, str]]
+) -> None:
+    """Let gathers of parameters wait as Layout.gathers_behind says; `moved` has their first and last ops.
+
+    As ops of the compute stream they go one after another anyway. No memory hangs on these waits.
+    """
+    for part in plan.parts if not plan.compute_stream else ():
+        items = part.layout.redistributions
+        for item, other in zip(items, part.layout.gathers_behind.tolist(), strict=True):
+            if other != NONE:
+                writer.wait(moved[item][0], moved[items[other]][1])
 
 
 def changed_signatures(job: Any, plan: PlanValue) -> list[tuple[str, str]]:
