@@ -29,7 +29,7 @@ from autoddl.sbp.program import Program
 from experiments.fidelity import measure
 from experiments.fidelity.workload import Bed
 from experiments.figures.clock import clock_report
-from experiments.figures.clock.clock_runs import ClockRuns
+from experiments.figures.clock.clock_runs import NO_LINK, ClockRuns
 from experiments.figures.clock.clock_workloads import (
     FIGURES,
     NAMES,
@@ -57,7 +57,6 @@ SIZES = ("--minbytes", "4K", "--maxbytes", "4M", "--budget", "100")
 # long (Megatron's of VGG13 and BERT on 2x2). The rest is the kernel's, for links. Twice as much does not
 # fit; half was not run: rates of links follow the device, so steps would only take longer.
 SHARE = 0.9
-NO_LINK = "1gbit"  # of a node alone
 BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
 
 
@@ -191,8 +190,7 @@ def rows(
     plans = contestants(one, program, profile, place)
     runs = ClockRuns(one, len(program.ops), place, steps, passes, quick)
     if bed is not None and not only_predict and runs.missing(plans):
-        with measure.running(bed) as (run, _):
-            runs.carry_out(plans, run, _told)
+        runs.carry_out(plans, bed, _told)
     return clock_report.rows(one, where, plans, runs, profile)
 
 

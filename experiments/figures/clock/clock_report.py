@@ -1,10 +1,10 @@
 """What the clock says of plans: a row for each, what ours is to the others, bars, tables, figures.
 
-A step is parted into what it takes on links that are not shaped, and how long it waits for the slow
-ones beyond that; both are measured, but not in quick runs. Ratios are to ours as planned, and,
-`of_tried`, to the fastest in trials of the plans with the shortest predicted steps. Where data
-parallelism is predicted to communicate for 30 % of its step or more a workload counts as bound by
-bandwidth. Plans that train something else, by their losses, are not compared.
+A step is parted into what it takes on one node, and how long it waits for slow links beyond that; both
+are measured, but not in quick runs. Ratios are to ours as planned, and, `of_tried`, to the fastest in
+trials of the plans with the shortest predicted steps. Where data parallelism is predicted to communicate
+for 30 % of its step or more a workload counts as bound by bandwidth. Plans that train something else, by
+their losses, are not compared.
 """
 
 from __future__ import annotations
@@ -228,10 +228,10 @@ def _missed(frame: pd.DataFrame, said: pd.DataFrame, scored: Row) -> list[str]:
 def draw(frame: pd.DataFrame, file: Path) -> None:
     """Draw the steps of a figure: bars as measured; predictions as diamonds.
 
-    Where plans ran on plain links, too, a bar is parted into that and what is beyond it.
+    Where plans ran on one node, too, a bar is parted into that and what is beyond it.
     """
     workloads, parted = list(dict.fromkeys(frame.workload)), frame.plain_s.notna().any()
-    label = "measured, on plain links" if parted else "measured"
+    label = "measured, on one node" if parted else "measured"
     figure, (axes,) = figures.panels(1, len(workloads), (2.6, 3.9))
     for axis, workload in zip(axes, workloads, strict=True):
         mine = frame[frame.workload == workload]

@@ -6,24 +6,25 @@ each step (clock_ranks.py); there are several of it where memory does not hold a
 Where a process dies, that is kept with the plan that was run then, and all is repeated; a plan that dies
 again is left out from then on.
 
-Before the first pass there is one on links that are not shaped: what a plan takes longer on the testbed
-it waits for links. Plans with the shortest predicted steps are tried then, as `optimize(trials=…)` does;
-which one is the fastest of them no run of a pass has a part in. In the first pass each plan's
-communication is timed alone, too. Quick runs leave all three out.
+Before the first pass there is one on one node, whose ranks have the same shares of cores: what a plan
+takes longer on the testbed it waits for links. Plans with the shortest predicted steps are tried then,
+as `optimize(trials=…)` does; which one is the fastest of them no run of a pass has a part in. In the
+first pass each plan's communication is timed alone, too. Quick runs leave all three out.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from experiments.fidelity import measure
+from experiments.fidelity.workload import Bed
 from experiments.figures.clock.clock_workloads import TRIED, ClockWorkload
 from experiments.figures.clock.contestants import Contestant
-from experiments.lib import ranks
 from experiments.lib.frames import Row, RowStore
 
 RANKS = "experiments.figures.clock.clock_ranks"
@@ -34,12 +35,11 @@ ATTEMPTS = 2
 # graph of a Transformer of 8 layers (1,013 ops): these are 12 GB. Three were killed where there are 23.
 # With half of it each pass takes twice as long there, since ours is built anew beside each plan.
 OPS = 18_000
-SHAPED, PLAIN, ALONE = "shaped links", "plain loopback", "one device"
+SHAPED, PLAIN, ALONE = "shaped links", "one node", "one device"
 TRIAL = "shaped links, a trial"
 ONE_DEVICE = Contestant((ALONE,), "")
+NO_LINK = "1gbit"  # of a node alone
 
-Start = Callable[[Sequence[str], float], str]
-"""Run the ranks with arguments within a time limit; return what went wrong, or nothing."""
 Turn = tuple[int, int]
 """The number of a pass, and of a set of processes in it."""
 Samples = Mapping[Turn, Sequence[float]]
@@ -68,24 +68,21 @@ class ClockRuns:
         return any(plans for *_, plans in self._left(contestants))
 
     def carry_out(
-        self, contestants: Sequence[Contestant], run: measure.Run, told: Callable[[str], None]
+        self, contestants: Sequence[Contestant], bed: Bed, told: Callable[[str], None]
     ) -> None:
-        """Run what is missing."""
-        count = self.workload.nodes * self.workload.ranks
-        starts: dict[str, Start] = {
-            SHAPED: lambda words, s: run(RANKS, words, s),
-            TRIAL: lambda words, s: run(RANKS, words, s),
-            PLAIN: lambda words, s: ranks.started(RANKS, words, count, s),
-            ALONE: lambda words, s: ranks.started(RANKS, words, 1, s),
-        }
+        """Run what is missing, on this testbed and on its ranks as those of one node."""
+        count = bed.nodes * bed.ranks
+        one_node = replace(bed, nodes=1, ranks=count, rate=bed.rate and NO_LINK)
+        others = {PLAIN: one_node, ALONE: Bed(bed.name, 1, 1, None)}
         for links, turn, plans in self._wanted(contestants):
             key = self._key(links, turn)
             while left := self._not_run(key, plans):
                 names = ", ".join(one.key for one in left)
                 told(f"{self.workload.key}, {links}, pass {turn[0]}: {names}")
-                self._run(starts[links], key, left)
+                with measure.running(others.get(links, bed)) as (run, _):
+                    self._run(run, key, left)
 
-    def _run(self, start: Start, key: Row, plans: Sequence[Contestant]) -> None:
+    def _run(self, run: measure.Run, key: Row, plans: Sequence[Contestant]) -> None:
         """Run plans by turns; if that fails, keep with which plan."""
         running = self.kept.file.with_suffix(".running")
         running.unlink(missing_ok=True)
@@ -96,7 +93,7 @@ class ClockRuns:
             "traffic": key["links"] == SHAPED and key["pass"] == 1 and not self.quick,
             "key": key, "result": str(self.kept.file), "running": str(running),
         }  # fmt: skip
-        error = start([json.dumps(job)], LIMIT_S * (len(plans) + 1))
+        error = run(RANKS, [json.dumps(job)], LIMIT_S * (len(plans) + 1))
         self.kept = RowStore(self.kept.file)
         if error:
             # Where no plan was begun none can be named, so all have failed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from experiments.lib.programs import captured
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
 
+TWO = Bed("two", 1, 2, None)
 TOY = ClockWorkload("fig09", "mlp", "mlp", 2, 1, {})
 PLANS = [Contestant((OURS,), "[2]", Path("ours.json")), Contestant(("OneFlow",), "2")]
 
@@ -59,6 +61,10 @@ def test_an_interval_covers_the_true_ratio() -> None:
     assert inside >= 38
 
 
+def _instead_of_ranks(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "running", lambda _: nullcontext((run, None)))
+
+
 def _runs(folder: Path, monkeypatch: pytest.MonkeyPatch, fails: Any) -> tuple[ClockRuns, list[Any]]:
     """Return runs without ranks: each step takes a second, or a plan dies where `fails` says so."""
     calls: list[Any] = []
@@ -80,11 +86,9 @@ def _runs(folder: Path, monkeypatch: pytest.MonkeyPatch, fails: Any) -> tuple[Cl
             )
         return ""
 
-    monkeypatch.setattr(
-        clock_runs.ranks, "started", lambda module, words, _, limit: run(module, words, limit)
-    )
+    _instead_of_ranks(run, monkeypatch)
     runs = ClockRuns(TOY, 9, folder, rounds=3, passes=2)
-    runs.carry_out(PLANS, run, lambda _: None)
+    runs.carry_out(PLANS, TWO, lambda _: None)
     return runs, calls
 
 
@@ -151,10 +155,10 @@ def test_a_workload_that_is_not_there_is_told(
 
 
 @pytest.mark.parametrize(("plain_s", "labels"), [
-    (0.5, {"predicted", "measured, on plain links", "waiting for links"}),
+    (0.5, {"predicted", "measured, on one node", "waiting for links"}),
     (None, {"predicted", "measured"}),
 ])  # fmt: skip
-def test_bars_are_parted_where_plain_links_were_measured(
+def test_bars_are_parted_where_one_node_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_s: float | None, labels: set[str]
 ) -> None:
     drawn: list[Any] = []
@@ -205,9 +209,9 @@ def test_a_plan_that_always_dies_is_told_and_left_out(
 def test_where_no_plan_was_begun_all_have_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock_runs.ranks, "started", lambda *_: "no ranks")
+    _instead_of_ranks(lambda *_: "no ranks", monkeypatch)
     runs = ClockRuns(TOY, 9, tmp_path, rounds=3, passes=1)
-    runs.carry_out(PLANS, lambda *_: "no ranks", lambda _: None)
+    runs.carry_out(PLANS, TWO, lambda _: None)
     assert [runs.of(one.key)["failed"] for one in PLANS] == [2, 2] and not runs.missing(PLANS)
 
 
@@ -229,11 +233,9 @@ def test_the_plans_with_the_shortest_predicted_steps_are_tried(
             RowStore(Path(job["result"])).add(row)
         return ""
 
-    monkeypatch.setattr(
-        clock_runs.ranks, "started", lambda module, words, _, limit: run(module, words, limit)
-    )
+    _instead_of_ranks(run, monkeypatch)
     runs = ClockRuns(TOY, 9, tmp_path, rounds=3, passes=1)
-    runs.carry_out(plans, run, lambda _: None)
+    runs.carry_out(plans, TWO, lambda _: None)
     assert [row["plan"] for row in runs.kept.having(links=TRIAL)] == [OURS, "SUMMA", "Megatron"]
     assert runs.chosen(plans) == "Megatron" and runs.chosen(plans[3:]) is None
     file, profile = tmp_path / "plan.json", tmp_path / "profile.json"
@@ -351,7 +353,6 @@ def test_without_a_testbed_steps_are_predicted(tmp_path: Path) -> None:
 @pytest.mark.oneflow
 @pytest.mark.ranks
 def test_plans_and_auto_parallel_train_alike_on_ranks(tmp_path: Path) -> None:
-    bed = Bed("two", 1, 2, None)
     workload = ClockWorkload("fig09", "mlp", "mlp", 1, 2, {"widths": [16, 64, 8], "batch": 8})
     program = captured(tmp_path / "program.json", "mlp", "toy", **workload.sizes)
     profile = tmp_path / "profile.json"
@@ -360,8 +361,7 @@ def test_plans_and_auto_parallel_train_alike_on_ranks(tmp_path: Path) -> None:
     plans = [one for one in every if one.key in (OURS, "OneFlow")]
     assert len(plans) == 2 and len(every) > 2
     runs = ClockRuns(workload, 9, tmp_path, rounds=2, passes=1)
-    with measure.running(bed) as (run, _):
-        runs.carry_out(plans, run, lambda _: None)
+    runs.carry_out(plans, TWO, lambda _: None)
     for one in plans:
         found = runs.of(one.key)
         assert found["error"] == "" and found["loss_error"] < 1e-5
