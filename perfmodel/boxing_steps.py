@@ -25,14 +25,12 @@ Ints = npt.NDArray[np.int64]
 class BoxingSteps(NamedTuple):
     """Boxings between states by number: from the one `before` to that `after` it.
 
-    Those of one `look` take equally long: `looks` has primitive, axes, and the state that counts. `level`
-    is that of their links, 1 for the first axis of the mesh, 0 for local ones.
+    Those of one `look` take equally long: `looks` has primitive, axes, and the state that counts.
     """
 
     before: Ints
     after: Ints
     look: Ints
-    level: Ints
     looks: Sequence[tuple[str, tuple[int, ...], int]]
 
 
@@ -53,13 +51,12 @@ def steps_between(
             if step is None or (compute_stream and not stays_on_device(src, dst, step[0], mesh)):
                 continue
             counted = index[dst if counts_result(step[0]) else src]
-            level = 1 + step[1][0] if step[1] else 0
             look = looks.setdefault((*step, counted), len(looks))
-            found.append((index[src], index[dst], look, level))
-    rows = np.array(found, dtype=np.int64).reshape(-1, 4)
+            found.append((index[src], index[dst], look))
+    rows = np.array(found, dtype=np.int64).reshape(-1, 3)
     rows.setflags(write=False)  # all tables share them
-    before, after, look_of, level_of = rows.T
-    return BoxingSteps(before, after, look_of, level_of, tuple(looks))
+    before, after, look_of = rows.T
+    return BoxingSteps(before, after, look_of, tuple(looks))
 
 
 def stays_on_device(before: NdSbp, after: NdSbp, primitive: str, mesh: tuple[int, ...]) -> bool:

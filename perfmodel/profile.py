@@ -49,8 +49,10 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     device. Without an entry it is 1 for outer levels and 0 for the innermost. `overlap` says by level,
     from 0 to 1, which share of a boxing leaves the device free for ops (perfmodel.timeline). Without
     an entry it is assumed: 1, and 0 for the innermost level of CPU ranks, who copy the bytes themselves.
-    `interference` says by level how much longer ops take beside that share (0.14: 14 %), 0 without an
-    entry. `mode` says what was timed: "graph" (boxing in nn.Graph), "eager" or "" where neither was.
+    `interference` says by level how much longer ops take beside that share (0.14: 14 %), `overhead` for
+    how many seconds each message of a boxing keeps the device, however long it is (LogP's o); both are 0
+    without an entry. `mode` says what was timed: "graph" (boxing in nn.Graph), "eager" or "" where
+    neither was.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     sharing: Mapping[str, float] = {}
     overlap: Mapping[str, float] = {}
     interference: Mapping[str, float] = {}
+    overhead: Mapping[str, float] = {}
     mode: str = ""
 
     def __post_init__(self) -> None:
@@ -84,6 +87,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             ("sharing", self.sharing, _SHARING),
             ("overlap", self.overlap, _OVERLAP),
             ("interference", self.interference, None),
+            ("overhead", self.overhead, None),
         ):
             for level, share in shares.items():
                 if level not in self.levels:
@@ -219,21 +223,26 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         """Return how much longer ops take beside a boxing over links of `level`, 0 for not at all."""
         return self.interference.get(level, 0.0)
 
-    def hidden(self, level: str) -> float:
-        """Return which share of a boxing hides behind ops: its overlap, less what that costs them."""
-        return self.overlapped(level) / (1 + self.slowed(level))
+    def parts(self, level: str | None, seconds: float, messages: float = 0.0) -> ResourceParts:
+        """Return on which resources a boxing of so many messages over links of `level` runs for how long.
 
-    def parts(self, level: str | None, seconds: float) -> ResourceParts:
-        """Return on which resources a boxing over links of `level` runs for how long; None is local."""
-        free = 0.0 if level is None else self.overlapped(level)
-        parts = ((DEVICE, (1 - free) * seconds), (level or DEVICE, free * seconds))
+        None is local. Of 10 ms in two messages of 1 ms overhead each, where the overlap is 0.75, the
+        device is busy for 2 ms and a quarter of the other 8.
+        """
+        if level is None or math.isinf(seconds):
+            return ((level or DEVICE, seconds),)
+        held_s = min(seconds, messages * self.overhead.get(level, 0.0))
+        free_s = self.overlapped(level) * (seconds - held_s)
+        parts = ((DEVICE, seconds - free_s), (level, free_s))
         return tuple([part for part in parts if part[1] > 0])
 
     def collective_s(self, collective: str, way: Crossing, size_bytes: float) -> float:
         """Return the seconds of one collective of groups of a kind, all of them at work at once.
 
         `size_bytes` as in collectives.coefficients. Where that many groups were not measured, β is
-        scaled by how much groups share; α is not, since messages of different groups overlap.
+        scaled by how much groups share; α is not, since messages of different groups overlap. It takes no
+        less than its messages keep the device: an idle link passes a burst at once, so that short ones
+        may make α come out as 0.
         """
         if way.group_size == 1:
             return 0.0
@@ -242,9 +251,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         beta = link.beta_s_per_byte * (
             (1 + share * (way.groups - 1)) / (1 + share * (link.groups - 1))
         )
-        return collectives.seconds(
+        seconds = collectives.seconds(
             collective, way.group_size, size_bytes, alpha_s=link.alpha_s, beta_s_per_byte=beta
         )
+        messages, _ = collectives.coefficients(collective, way.group_size, size_bytes)
+        return max(seconds, messages * self.overhead.get(link.level, 0.0))
 
     def save(self, path: str | Path) -> None:
         """Write the profile as versioned JSON."""

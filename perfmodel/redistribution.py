@@ -20,10 +20,11 @@ import numpy.typing as npt
 from scipy.sparse.csgraph import floyd_warshall
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import collectives
 from autoddl.perfmodel.boxing_steps import BoxingSteps, neighbours, stays_on_device, steps_between
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Link
-from autoddl.perfmodel.resources import SERIAL
+from autoddl.perfmodel.resources import SERIAL, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.topology import crossing
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
@@ -43,6 +44,8 @@ class _Boxings(NamedTuple):
     states: tuple[NdSbp, ...]
     steps: BoxingSteps
     seconds: Floats
+    parts: Mapping[str, Floats]
+    """Of the seconds those on each resource."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,10 +177,11 @@ class Redistributor:
 
     def _price(self, step: Boxing, item_bytes: int) -> float:
         """Return what one boxing counts."""
-        if self.weights is None:
-            return self.step_s(step, item_bytes)
-        level = np.array([1 + step.axes[0] if step.axes else 0])
-        return float(self._weighted(np.array([self.step_s(step, item_bytes)]), level)[0])
+        seconds = self.step_s(step, item_bytes)
+        if self.weights is None or math.isinf(seconds):
+            return seconds
+        parts = boxing_parts(step, seconds, self.mesh, self.profile)
+        return self.weights[SERIAL] * seconds + sum(self.weights[r] * s for r, s in parts)
 
     def link(self, step: Boxing) -> Link | None:
         """Return the link that prices a boxing; None for a local one and where there is no price.
@@ -195,7 +199,7 @@ class Redistributor:
         one = self._between_all(shape, item_bytes, own)
         count, steps = len(one.states), one.steps
         direct = np.full((count, count), np.inf)
-        direct[steps.after, steps.before] = self._weighted(one.seconds, steps.level)
+        direct[steps.after, steps.before] = self._weighted(one)
         # SciPy takes zeros for missing edges, masked or not, and unmasked all that is next to nothing,
         # which is what is free costs here.
         direct = np.maximum(direct, np.finfo(float).tiny)
@@ -207,12 +211,10 @@ class Redistributor:
         if self.weights is None:
             return RedistributionTable(shape, one.states, cost, hop)
         parts = {}
-        for resource, shares in self._shares.items():
+        for resource, seconds in one.parts.items():
             single = np.zeros((count, count))
-            if (mine := shares[steps.level] > 0).any():
-                share = shares[steps.level[mine]]
-                single[steps.before[mine], steps.after[mine]] = share * one.seconds[mine]
-                parts[resource] = _along(hop, single)
+            single[steps.before, steps.after] = seconds
+            parts[resource] = _along(hop, single)
         return RedistributionTable(shape, one.states, cost, hop, parts)
 
     def _between_all(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> _Boxings:
@@ -225,27 +227,27 @@ class Redistributor:
             looks = [(primitive, axes, elements[n]) for primitive, axes, n in steps.looks]
             price = {look: self.step_s(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
             seconds = np.array([price[look] for look in looks], dtype=np.float64)[steps.look]
-            self._boxings[key] = _Boxings(states, steps, seconds)
+            split = {
+                look: boxing_parts(Boxing(*look), look_s, self.mesh, self.profile)
+                for look, look_s in price.items()
+            }
+            parts: dict[str, Floats] = {}
+            for number, look in enumerate(looks):
+                for resource, look_s in split[look]:
+                    parts.setdefault(resource, np.zeros(len(looks)))[number] = look_s
+            on = {resource: column[steps.look] for resource, column in parts.items()}
+            self._boxings[key] = _Boxings(states, steps, seconds, on)
         return self._boxings[key]
 
-    def _weighted(self, seconds: Floats, level: Ints) -> Floats:
-        """Return what boxings over links of these levels count."""
+    def _weighted(self, one: _Boxings) -> Floats:
+        """Return what boxings count."""
         if self.weights is None:
-            return seconds
-        count = np.full(1 + self.mesh.ndim, self.weights[SERIAL])
-        for resource, shares in self._shares.items():
-            count += self.weights[resource] * shares
+            return one.seconds
         with np.errstate(invalid="ignore"):
-            return np.where(np.isinf(seconds), np.inf, seconds * count[level])
-
-    @cached_property
-    def _shares(self) -> dict[str, Floats]:
-        """Return which share of its seconds a boxing is on each resource, by level: BoxingSteps.level."""
-        shares: dict[str, Floats] = {}
-        for number, level in enumerate((None, *[axis.level for axis in self.mesh.axes])):
-            for resource, share in self.profile.parts(level, 1.0):
-                shares.setdefault(resource, np.zeros(1 + self.mesh.ndim))[number] += share
-        return shares
+            count = self.weights[SERIAL] * one.seconds
+            for resource, seconds in one.parts.items():
+                count += self.weights[resource] * seconds
+        return np.where(np.isinf(one.seconds), np.inf, count)
 
     def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
         """Find a path with Dijkstra's algorithm over the states that the two need."""
@@ -309,6 +311,17 @@ class Redistributor:
                 continue
             found.append((after, self._price(step, item_bytes)))
         return found
+
+
+def boxing_parts(
+    step: Boxing | None, seconds: float, mesh: Mesh, profile: Profile
+) -> ResourceParts:
+    """Return on which resources a boxing of so many seconds runs for how long; None is local."""
+    if step is None or step.primitive == LOCAL:
+        return profile.parts(None, seconds)
+    size = math.prod(mesh.shape[axis] for axis in step.axes)
+    messages, _ = collectives.coefficients(_collective(step), size, 0.0)
+    return profile.parts(mesh.axes[step.axes[0]].level, seconds, messages)
 
 
 def _along(hop: npt.NDArray[np.int32], direct: Floats) -> Floats:

@@ -21,8 +21,8 @@ from autoddl.errors import AutoDDLError
 from autoddl.grouping import distinct
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Kernel, Link
-from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
-from autoddl.perfmodel.resources import ResourceParts
+from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor, boxing_parts
+from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s, slowest
 from autoddl.ragged import Ragged
 from autoddl.sbp.boxing import Boxing, boxing
@@ -46,8 +46,13 @@ class Price(NamedTuple):
 
     def parts(self, mesh: Mesh, profile: Profile) -> ResourceParts:
         """Return on which resources a boxing on this mesh runs for how long."""
-        level = mesh.axes[self.boxing.axes[0]].level if self.boxing and self.boxing.axes else None
-        return profile.parts(level, self.seconds)
+        return boxing_parts(self.boxing, self.seconds, mesh, profile)
+
+    def hidden(self, mesh: Mesh, profile: Profile) -> float:
+        """Return which share of a boxing hides behind ops: what leaves the device free, less what that
+        costs them."""
+        free = (part for part in self.parts(mesh, profile) if part[0] != DEVICE)
+        return sum(s / (1 + profile.slowed(level)) for level, s in free) / (self.seconds or 1.0)
 
 
 class Totals(NamedTuple):

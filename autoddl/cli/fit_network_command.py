@@ -13,8 +13,9 @@ from rich.table import Table
 from autoddl import store
 from autoddl.calibrate.network import link_cases, link_plot
 from autoddl.calibrate.network.link_campaign import LinkCampaign
-from autoddl.calibrate.network.link_cases import ALL_COLLECTIVES, LinkSettings, sizes_of
+from autoddl.calibrate.network.link_cases import ALL_COLLECTIVES, LinkSettings
 from autoddl.calibrate.network.link_fits import LinkFits, fits_of, profile_of, raw_table
+from autoddl.calibrate.network.message_sizes import sizes_of
 from autoddl.calibrate.probe_launches import probe_job
 from autoddl.cli.app import tell
 from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
@@ -147,6 +148,10 @@ def command(more: tuple[Path, ...], **values: Any) -> None:
             for level, share in profile.overlap.items()
         ]
         wrote = [f"wrote {path}" for path in dict.fromkeys((options.output, options.into)) if path]
+        shared += [
+            f"each message over level {level} keeps the device for {1e6 * overhead_s:.0f} µs"
+            for level, overhead_s in profile.overhead.items()
+        ]
         closing = [*shared, profile.source, *wrote]
         show(profile, summary(profile), closing, as_json=options.as_json)
 

@@ -8,7 +8,8 @@ two kinds tells of links between these. Of 3 V100 nodes and 2 of T4, three measu
     t4         device, links inside and between T4 nodes
     t4, v100   links between nodes of both
 
-What a profile says by level for all kinds (sharing, overlap, interference) is the worst that was seen.
+What a profile says by level for all kinds (sharing, overlap, interference, overhead) is the worst that
+was seen.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def joined(base: Profile, measured: Profile, kinds: tuple[str, ...]) -> Profile:
         sharing=_worst(base.sharing, measured.sharing, max),
         overlap=_worst(base.overlap, measured.overlap, min),
         interference=_worst(base.interference, measured.interference, max),
+        overhead=_worst(base.overhead, measured.overhead, max),
         mode=measured.mode,
     )
 

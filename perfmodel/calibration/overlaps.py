@@ -13,10 +13,15 @@ get on by p, have delayed these by t − p = (1 − ω)·p, with C' = (1 − ω)
 
     δ = (together' − M)/C' = (1 − ω)/(1 − ω + η)  and  1 − ω = η·δ/(1 − δ),  κ = ω/η − 1.
 
+Besides, each message of a boxing keeps the device for a time that does not grow with its bytes, LogP's
+overhead o: short messages beside more ops hardly hide, and o is how much longer these take for each one.
+In a chain of long messages as much of M counts as ops.
+
 Boxings of 10 ms beside ops of 20 ms take 22 ms together: η = 0.8. Beside ops of 5 ms they take 10 ms:
 nobody waits, δ = 0, ω = 1, κ = 0.25. If they take 11 ms, δ = 0.2: ω = 0.8, κ = 0.
+If they are eight messages of 0.5 ms overhead each, ops of 20 ms take 24 ms beside them.
 
-Source: the ratio from HiDup, table 4; δ is ours.
+Source: the ratio from HiDup, table 4; o from Culler et al., LogP (PPoPP 1993); δ is ours.
 """
 
 from __future__ import annotations
@@ -54,6 +59,14 @@ def delays(
     hidden = (boxings_s + ops_s - together_s) / min(boxings_s, ops_s)
     delayed = (few_together_s - max(boxings_s, few_ops_s)) / min(boxings_s, few_ops_s)
     return Delays(min(max(hidden, 0.0), 1.0), min(max(delayed, 0.0), 1.0))
+
+
+def overhead_s(boxings_s: float, ops_s: float, together_s: float, messages: float) -> float:
+    """Return for how long each message of a chain of short ones keeps the device from ops.
+
+    That is no longer than the message takes alone.
+    """
+    return min(max(together_s - ops_s, 0.0), boxings_s) / messages
 
 
 def attributed(found: Iterable[Delays]) -> Attributed:

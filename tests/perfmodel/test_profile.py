@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ PROFILE = Profile(
     licence="CC0-1.0",
     sharing={"node": 0.5},
     overlap={"node": 0.75},
+    overhead={"node": 2e-4},
     mode="graph",
 )  # fmt: skip
 
@@ -67,7 +69,8 @@ def test_the_format_of_files_is_that_of_the_golden_one(file: Path) -> None:
 
 
 def test_a_file_of_version_2_has_devices_of_one_kind() -> None:
-    assert profiles.load(Path(__file__).parent / "golden_profile_2.json") == PROFILE
+    before = replace(PROFILE, overhead={})
+    assert profiles.load(Path(__file__).parent / "golden_profile_2.json") == before
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -371,7 +374,21 @@ def test_what_overlaps(device_type: str, level: str, expected: float) -> None:
 
 
 def test_what_hides_costs_ops_something() -> None:
-    assert (PROFILE.slowed("node"), PROFILE.hidden("node")) == (0.0, 0.75)
-    slow = replace(PROFILE, interference={"node": 0.5})
-    assert (slow.slowed("node"), slow.hidden("node")) == (0.5, 0.5)
+    assert PROFILE.slowed("node") == 0.0
+    assert replace(PROFILE, interference={"node": 0.5}).slowed("node") == 0.5
     assert PROFILE.assumed_overlap == ("gpu",)
+
+
+def test_messages_keep_the_device_however_long_they_are() -> None:
+    known = replace(PROFILE, overhead={"node": 1e-3})  # and 0.75 of the rest overlaps
+    assert dict(known.parts("node", 10e-3, 2)) == pytest.approx({"device": 4e-3, "node": 6e-3})
+    assert dict(known.parts("node", 10e-3)) == pytest.approx({"device": 2.5e-3, "node": 7.5e-3})
+    assert known.parts("node", 1.5e-3, 2) == (("device", 1.5e-3),)  # and no longer than it takes
+    assert known.parts(None, 2e-3) == (("device", 2e-3),)
+    assert known.parts("node", math.inf, 1) == (("node", math.inf),)
+    four = Crossing("node", 4)
+    assert known.collective_s(ALL_REDUCE, four, 64) == pytest.approx(6e-3 + 96e-8)  # α = 1 ms
+    slower = replace(PROFILE, overhead={"node": 2e-3})
+    assert slower.collective_s(ALL_REDUCE, four, 64) == 12e-3  # six messages
+    with pytest.raises(AutoDDLError, match=r"overhead\[node\] is -1.0; allowed: a finite number"):
+        replace(PROFILE, overhead={"node": -1.0})

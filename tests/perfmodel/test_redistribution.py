@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Link
-from autoddl.perfmodel.redistribution import Redistributor
+from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor, boxing_parts
 from autoddl.sbp.boxing import ALL_REDUCE, COLLECTIVES, Boxing, boxing
 from autoddl.sbp.canonical import canonical
 from autoddl.sbp.mesh import Mesh
@@ -136,10 +136,12 @@ def test_what_is_free_is_a_way() -> None:
     assert costs[0] == pytest.approx(0.0, abs=1e-12) and 0.0 < costs[1] < np.inf
 
 
+@pytest.mark.parametrize("overhead_s", [0.0, 1e-5])
 @pytest.mark.parametrize("mesh", ["4", "2x2", "2x4"])
-def test_weights_are_of_the_seconds_on_each_resource(mesh: str) -> None:
+def test_weights_are_of_the_seconds_on_each_resource(mesh: str, overhead_s: float) -> None:
     """A boxing counts what its path takes; shared seconds are those of redistributors of their own."""
-    shared, shape = Redistributor(Mesh.parse(mesh), PROFILE), (16, 8)
+    profile = replace(PROFILE, overhead={"node": overhead_s})
+    shared, shape = Redistributor(Mesh.parse(mesh), profile), (16, 8)
     plain = shared.table(shape, 4)
     serial = dict.fromkeys(("device", "node", "gpu"), 0.0) | {"serial": 1.0}
     np.testing.assert_allclose(shared.weighted(serial).table(shape, 4).cost, plain.cost, rtol=1e-12)
@@ -147,7 +149,7 @@ def test_weights_are_of_the_seconds_on_each_resource(mesh: str) -> None:
         drawn = np.random.default_rng(seed).random(4).tolist()
         weights = dict(zip(serial, drawn, strict=True))
         table = shared.weighted(weights).table(shape, 4)
-        own = Redistributor(Mesh.parse(mesh), PROFILE, weights=weights).table(shape, 4)
+        own = Redistributor(Mesh.parse(mesh), profile, weights=weights).table(shape, 4)
         np.testing.assert_array_equal(table.cost, own.cost)
         parts_s = sum(table.parts.values())
         counted = sum(weights[resource] * s for resource, s in table.parts.items())
@@ -156,6 +158,23 @@ def test_weights_are_of_the_seconds_on_each_resource(mesh: str) -> None:
             (counted + weights["serial"] * parts_s)[reached], table.cost[reached], rtol=1e-9
         )
         assert (parts_s[reached] >= plain.cost[reached] * (1 - 1e-9)).all()  # no path is shorter
+        for src, dst in itertools.product(table.states, table.states):
+            if np.isfinite(table.cost[table.index[src], table.index[dst]]):
+                _has_parts(table, src, dst, shared)
+
+
+def _has_parts(table: RedistributionTable, src: NdSbp, dst: NdSbp, prices: Redistributor) -> None:
+    """Check that a path has the parts of its boxings, one by one."""
+    expected = dict.fromkeys(table.parts, 0.0)
+    for before, after in itertools.pairwise((src, *table.path(src, dst))):
+        step = boxing(before, after, table.shape, prices.mesh.shape)
+        assert step is not None
+        for resource, seconds in boxing_parts(
+            step, prices.step_s(step, 4), prices.mesh, prices.profile
+        ):
+            expected[resource] += seconds
+    at = table.index[src], table.index[dst]
+    assert {r: column[at] for r, column in table.parts.items()} == pytest.approx(expected)
 
 
 def uniform(sizes: dict[str, tuple[int, ...]], *, inner: int = 1) -> Profile:

@@ -12,6 +12,7 @@ from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.simulation.event_simulation import Works
 from autoddl.perfmodel.step_cost import StepCost, StepPrices
 from autoddl.perfmodel.timeline import MODEL_ERROR, StepTimeline, predict
+from autoddl.sbp.boxing import LOCAL
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
@@ -62,7 +63,8 @@ def one_by_one(layout: Layout, mesh: Mesh, cost: StepCost) -> list[SimulatedWork
         for step, price in enumerate(path):
             name = f"{item.tensor} {number} {step}"
             assert price.boxing is not None
-            level = mesh.axes[price.boxing.axes[0]].level if price.boxing.axes else DEVICE
+            local = price.boxing.primitive == LOCAL
+            level = DEVICE if local else mesh.axes[price.boxing.axes[0]].level
             free = PROFILE.overlapped(level) if level != DEVICE else 0.0
             shares = ((DEVICE, (1 - free) * price.seconds), (level, free * price.seconds))
             parts[name] = tuple((r, s) for r, s in shares if s > 0)

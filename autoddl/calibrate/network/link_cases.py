@@ -6,7 +6,6 @@ ranks on one node give a case for every collective and size over (0, 1, 2), and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -15,18 +14,19 @@ from typing import Any, ClassVar
 import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.collectives import COLLECTIVES as ALL_COLLECTIVES
-from autoddl.perfmodel.collectives import SEND_RECEIVE
+from autoddl.perfmodel.collectives import SEND_RECEIVE, coefficients
 
 INSIDE, BETWEEN = "gpu", "node"
 _CHAIN_BYTES = 16 << 20  # short chains of long messages: OneFlow never frees a graph's buffers
 _BUFFERS_PER_STEP = 8  # messages that one step of a chain and of its twin hold
-MOST_SIZES = 64  # nccl-tests prints as many from 1 B to 16 EiB with its factor of 2
 MOST_STEPS, _QUICK_STEPS = 16, 4
 _LONG = 4 << 20  # bytes
 _PAIRED = 2.5
 # Long enough to be seen beside the noise of a call. With half of it loopback's boxings drown; with twice
 # a graph at 500 Mbit/s takes half a second.
 _BESIDE_BYTES, _BESIDE_STEPS = 1 << 20, 8
+# So short that links hardly count: with 128 KiB the device is busy for a fifth of the time, not for all.
+_SHORT_BYTES, _SHORT_STEPS = 1 << 14, 16
 
 MODES = ("graph", "eager", "both")
 SIZES = tuple(1 << k for k in (14, 16, 18, 20, 22, 24))
@@ -112,8 +112,8 @@ class RankDevice:
 class OverlapCase:
     """A chain of boxings and one of ops, which are timed alone and together.
 
-    The boxings are those of all groups of a level at once. Always in nn.Graph, which runs plans: eager
-    ops and boxings wait for each other in the order of their calls.
+    The boxings, of long messages or of short ones, are those of all groups of a level at once. Always in
+    nn.Graph, which runs plans: eager ops and boxings wait for each other in the order of their calls.
     """
 
     boxings: CollectiveCase
@@ -124,6 +124,17 @@ class OverlapCase:
     def label(self) -> str:
         """Return the case in words."""
         return f"ops beside {self.boxings.label}"
+
+    @property
+    def short(self) -> bool:
+        """Tell whether its messages are short."""
+        return self.boxings.size_bytes == _SHORT_BYTES
+
+    @property
+    def messages(self) -> float:
+        """Return how many messages a rank sends."""
+        each, _ = coefficients(self.boxings.collective, self.boxings.group_size, 0.0)
+        return self.boxings.steps * each
 
     @property
     def memory_bytes(self) -> int:
@@ -215,20 +226,28 @@ class LinkSettings:
         return tuple(c for c in self._cases() if chosen is None or c.group_size in chosen)
 
     def overlap_cases(self) -> tuple[OverlapCase, ...]:
-        """Return every collective over the whole of each level; none where only eager mode is measured.
+        """Return every collective over the whole of each level, of long messages and of short ones.
 
-        Pairs are left out: of two ranks that send to each other, one waits. A quick run has two.
+        Those of short ones are over all ranks as well, where a group sends several messages at once.
+        None where only eager mode is measured. Pairs are left out: of two ranks that send to each other,
+        one waits. A quick run has two collectives.
         """
         if "graph" not in self.modes:
             return ()
         inside = 1 if self.between_kinds else self.nproc_per_node
-        whole = ((INSIDE, inside, 1), (BETWEEN, self.nnodes, self.nproc_per_node))
+        long = [(INSIDE, inside, 1, 1), (BETWEEN, self.nnodes, 1, self.nproc_per_node)]
+        across = (BETWEEN, self.nnodes * self.nproc_per_node, self.nproc_per_node, 1)
+        short = [*long, across] if self.nnodes > 1 and self.nproc_per_node > 1 else long
         names = [name for name in self.collectives if name != SEND_RECEIVE]
         return tuple(
             OverlapCase(
-                CollectiveCase("graph", name, level, size, _BESIDE_BYTES, 1, groups, _BESIDE_STEPS)
+                CollectiveCase("graph", name, level, size, size_bytes, inner, groups, steps)
             )
-            for level, size, groups in whole
+            for groups_of, size_bytes, steps in (
+                (long, _BESIDE_BYTES, _BESIDE_STEPS),
+                (short, _SHORT_BYTES, _SHORT_STEPS),
+            )
+            for level, size, inner, groups in groups_of
             if size > 1
             for name in names[: 2 if self.quick else None]
         )
@@ -319,36 +338,6 @@ class OverlapTiming:
     together_s: float
     few_ops_s: float
     few_together_s: float
-
-
-def sizes_of(least: int, most: int, factor: float) -> tuple[int, ...]:
-    """Return least, least·factor, … up to most, whole multiples of 4 bytes.
-
-    Raises:
-        AutoDDLError: there is no such sequence.
-    """
-    if not 4 <= least <= most:
-        raise AutoDDLError(
-            f"sizes: got {least} to {most} bytes (-b, -e); allowed are 4 and more, the first not "
-            "above the second"
-        )
-    if not factor > 1:
-        raise AutoDDLError(f"sizes: got a step factor (-f) of {factor:g}; allowed are more than 1")
-    if math.log(most / least) > MOST_SIZES * math.log(factor):
-        raise AutoDDLError(
-            f"sizes: a step factor (-f) of {factor:.12g} makes more than {MOST_SIZES} sizes of {least} "
-            f"to {most} bytes; allowed are factors from {(most / least) ** (1 / MOST_SIZES):.3g} on"
-        )
-    sizes = []
-    size = float(least)
-    while size <= most * (1 + 1e-9):
-        sizes.append(int(size) // 4 * 4)
-        size *= factor
-    if len(set(sizes)) < 2:
-        raise AutoDDLError(
-            f"sizes: only {least} bytes (-b, -e, -f); two sizes and more tell α from β"
-        )
-    return tuple(dict.fromkeys(sizes))
 
 
 def _divisors(count: int) -> list[int]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from msgspec import structs
@@ -21,7 +22,13 @@ from autoddl.calibrate.network.link_cases import (
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.calibration.alpha_beta import Point
 from autoddl.perfmodel.calibration.measurements import links_of, sharing_of
-from autoddl.perfmodel.calibration.overlaps import Attributed, Delays, attributed, delays
+from autoddl.perfmodel.calibration.overlaps import (
+    Attributed,
+    Delays,
+    attributed,
+    delays,
+    overhead_s,
+)
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Device, Link
 
@@ -83,16 +90,37 @@ def fits_of(
     return LinkFits(tuple(rows), links, tuple(overlaps))
 
 
-def overlaps_of(rows: Iterable[OverlapTiming]) -> dict[str, Attributed]:
-    """Return overlap and interference by level, of the medians over its primitives."""
+def overheads_of(rows: Iterable[OverlapTiming]) -> dict[str, float]:
+    """Return by level for how long a message keeps the device, the median over its primitives."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row.case.short and row.boxings_s > 0:
+            mine = overhead_s(row.boxings_s, row.ops_s, row.together_s, row.case.messages)
+            found.setdefault(row.case.boxings.level, []).append(mine)
+        elif row.case.short:
+            logger.warning("%s drowned in noise and is left out", row.case)
+    return {level: median(mine) for level, mine in found.items()}
+
+
+def overlaps_of(
+    rows: Iterable[OverlapTiming], overheads: Mapping[str, float] | None = None
+) -> dict[str, Attributed]:
+    """Return overlap and interference by level, of the medians over its primitives.
+
+    What messages keep the device for by the `overheads` of the levels counts as ops.
+    """
     found: dict[str, list[Delays]] = {}
     for row in rows:
-        boxings = row.case.boxings
-        if min(row.boxings_s, row.few_ops_s) > 0:
+        level = row.case.boxings.level
+        held_s = (overheads or {}).get(level, 0.0) * row.case.messages
+        if row.case.short:
+            continue
+        if min(row.boxings_s - held_s, row.few_ops_s) > 0:
             mine = delays(
-                row.boxings_s, row.ops_s, row.together_s, row.few_ops_s, row.few_together_s
-            )
-            found.setdefault(boxings.level, []).append(mine)
+                row.boxings_s - held_s, row.ops_s + held_s, row.together_s,
+                row.few_ops_s + held_s, row.few_together_s,
+            )  # fmt: skip
+            found.setdefault(level, []).append(mine)
         else:
             logger.warning("%s drowned in noise and is left out", row.case)
     return {level: attributed(mine) for level, mine in found.items()}
@@ -100,7 +128,8 @@ def overlaps_of(rows: Iterable[OverlapTiming]) -> dict[str, Attributed]:
 
 def profile_of(results: LinkFits, settings: LinkSettings, *, name: str, device: Device) -> Profile:
     """Return the profile of a device and of the links in the first mode."""
-    beside = overlaps_of(results.overlaps)
+    overheads = overheads_of(results.overlaps)
+    beside = overlaps_of(results.overlaps, overheads)
     nodes, ranks = settings.nnodes, settings.nproc_per_node
     where = (
         f"{nodes} nodes with {ranks} CPU ranks each"
@@ -124,6 +153,7 @@ def profile_of(results: LinkFits, settings: LinkSettings, *, name: str, device: 
         sharing=sharing_of(in_step, levels),
         overlap={level: found.overlap for level, found in beside.items()},
         interference={level: found.interference for level, found in beside.items()},
+        overhead=overheads,
         mode=mode,
     )
 

@@ -287,8 +287,7 @@ class Staged(StageMoves):
         phase = next((each for each in PASSES if each in phases), ONCE)
         problem = self.assigned(stage).problem
         for price in problem.setting.prices.path(tensor, start, path):
-            axes = price.boxing.axes if price.boxing is not None else ()
-            free = problem.profile.hidden(problem.mesh.axes[axes[0]].level if axes else "")
+            free = price.hidden(problem.mesh, problem.profile)
             free *= not problem.compute_stream  # there nothing overlaps
             yield Spent(stage, phase, BOXING, of, price.seconds, free)
 

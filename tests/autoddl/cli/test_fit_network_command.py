@@ -394,8 +394,9 @@ def test_two_real_ranks_in_both_modes(tmp_path: Path, environment: dict[str, str
     assert "wrote pair.json" in done.stdout
     check(profiles.load(tmp_path / "pair.json"))
     table = (tmp_path / "pair.csv").read_text().splitlines()
-    assert len(table) == 1 + 2 * 2 * 2 + 1  # the last: ops beside the boxings
-    assert set(profiles.load(tmp_path / "pair.json").overlap) == {"gpu"}
+    assert len(table) == 1 + 2 * 2 * 2 + 2  # the last: ops beside long boxings and short ones
+    made = profiles.load(tmp_path / "pair.json")
+    assert set(made.overlap) == set(made.overhead) == {"gpu"}
     assert not (tmp_path / "pair.json.partial").exists()
 
 

@@ -9,13 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from autoddl.calibrate.network import link_plot
-from autoddl.calibrate.network.link_cases import (
-    ALL_COLLECTIVES,
-    QUICK_SIZES,
-    SIZES,
-    LinkSettings,
-    sizes_of,
-)
+from autoddl.calibrate.network.link_cases import ALL_COLLECTIVES, QUICK_SIZES, SIZES, LinkSettings
+from autoddl.calibrate.network.message_sizes import sizes_of
 from autoddl.cli import fit_network_command
 from autoddl.cli.app import main
 from autoddl.cli.options import fields_of

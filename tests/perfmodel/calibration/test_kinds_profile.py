@@ -66,11 +66,14 @@ def test_a_kind_with_a_single_node_has_the_inner_levels() -> None:
 
 def test_levels_have_the_worst_that_was_seen() -> None:
     def of(share: float) -> Mapping[str, Any]:
-        return {what: {"node": share} for what in ("sharing", "overlap", "interference")}
+        return {
+            what: {"node": share} for what in ("sharing", "overlap", "interference", "overhead")
+        }
 
     one = kinds_profile.of_kind(measured(1, 1e-5, **of(0.25)), "a")
     both = kinds_profile.joined(one, measured(1, 1e-5, **of(0.75)), ("b",))
     assert (both.shared("node"), both.overlapped("node"), both.slowed("node")) == (0.75, 0.25, 0.75)
+    assert both.overhead == {"node": 0.75}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.perfmodel.calibration.overlaps import Delays, attributed, delays
+from autoddl.perfmodel.calibration.overlaps import Delays, attributed, delays, overhead_s
 
 
 def together_s(boxings_s: float, ops_s: float, overlap: float, interference: float) -> float:
@@ -53,3 +53,15 @@ def test_by_hand(walls: tuple[float, ...], expected: tuple[float, float]) -> Non
 def test_the_median_of_primitives_counts() -> None:
     wild = Delays(0.1, 0.9)
     assert attributed([Delays(0.8, 0.0), wild, Delays(0.8, 0.0)]) == pytest.approx((1.0, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("walls", "expected"),
+    [
+        ((6.0, 20.0, 24.0), 0.5),
+        ((3.0, 20.0, 24.0), 0.375),  # no longer than alone
+        ((6.0, 20.0, 19.0), 0.0),  # noise
+    ],
+)
+def test_short_messages_keep_the_device(walls: tuple[float, ...], expected: float) -> None:
+    assert overhead_s(*walls, messages=8) == pytest.approx(expected)

@@ -26,8 +26,9 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "experts": lambda: experts(4, 4, 4, 16, 32),
 }  # fmt: skip
 PROFILE = replace(
-    cluster(), overlap={"node": 0.9, "gpu": 0.6}, interference={"node": 0.2, "gpu": 0.4}
-)
+    cluster(), overlap={"node": 0.9, "gpu": 0.6}, interference={"node": 0.2, "gpu": 0.4},
+    overhead={"node": 2e-5},
+)  # fmt: skip
 
 
 def expected_s(network: CostNetwork, point: Assignment) -> float:

@@ -60,6 +60,23 @@ def test_choices() -> None:
     assert {(c.group_size, c.groups) for c in busy} == {(8, 1), (4, 2), (2, 4)}
 
 
+def test_ops_run_beside_long_messages_and_short_ones() -> None:
+    def kinds(nodes: int, ranks: int, **options: Any) -> list[tuple[str, int, int, int]]:
+        found = LinkSettings(ranks, nnodes=nodes, collectives=("all_gather",), **options)
+        cases = [(c.boxings, c.short, c.messages) for c in found.overlap_cases()]
+        assert all(messages == b.steps * (b.group_size - 1) for b, _, messages in cases)
+        return [(b.level, b.group_size, b.groups, short) for b, short, _ in cases]
+
+    one_node = [(INSIDE, 4, 1, False), (INSIDE, 4, 1, True)]
+    assert kinds(1, 4) == one_node
+    assert kinds(2, 1) == [(BETWEEN, 2, 1, False), (BETWEEN, 2, 1, True)]
+    assert kinds(2, 2) == [
+        (INSIDE, 2, 1, False), (BETWEEN, 2, 2, False),
+        (INSIDE, 2, 1, True), (BETWEEN, 2, 2, True), (BETWEEN, 4, 1, True),
+    ]  # fmt: skip
+    assert kinds(2, 2, mode="eager") == []
+
+
 @pytest.mark.parametrize("size", [4, 1 << 14, 1 << 20, 5 << 19, 1 << 24, 1 << 30])
 def test_chains_have_an_even_number_of_steps(size: int) -> None:
     for most in (3, 8, 16):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autoddl.calibrate.network import link_plot
-from autoddl.calibrate.network.link_cases import CollectiveCase, LinkSettings, Timing
+from autoddl.calibrate.network.link_cases import CollectiveCase, LinkSettings, OverlapTiming, Timing
 from autoddl.calibrate.network.link_fits import COLUMNS, LinkFits, fits_of, profile_of, raw_table
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.profile_entries import Device
@@ -104,3 +104,22 @@ def test_plot() -> None:
     assert png.startswith(b"\x89PNG")
     noisy = [replace(row, seconds=-1.0) for row in some]
     assert link_plot.draw(LinkFits(tuple(noisy), RESULTS.links), "x") != png
+
+
+def test_what_messages_keep_the_device_for_is_no_overlap() -> None:
+    """Chains of messages of which each keeps the device for 0.4 ms, and nothing else does."""
+    beside = []
+    for case in SETTINGS.overlap_cases():
+        held_s = 4e-4 * case.messages
+        alone_s = held_s if case.short else held_s + 0.5
+        ops_s, few_s = 2 * alone_s, 0.1 * alone_s
+        beside.append(
+            OverlapTiming(
+                case, 9, alone_s, ops_s, ops_s + held_s, few_s, alone_s + few_s * case.short
+            )
+        )
+    found = profile_of(replace(RESULTS, overlaps=tuple(beside)), SETTINGS, name="x", device=DEVICE)
+    for level in found.levels:
+        assert found.overhead[level] == pytest.approx(4e-4)
+        assert found.overlap[level] == pytest.approx(1.0)
+        assert found.interference[level] == pytest.approx(0.0, abs=1e-6)
