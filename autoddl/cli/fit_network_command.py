@@ -85,7 +85,7 @@ def size(text: str) -> int:
 @click.option(
     "--group-sizes", type=Listed(int), metavar="P,Q", help="some of the possible ones (all)"
 )
-@click.option("--quick", is_flag=True, help="fewer sizes and groups, under a minute on 4 ranks")
+@click.option("--quick", is_flag=True, help="fewer sizes and groups, one to two minutes on 4 ranks")
 @click.option(
     "-o", "--output", type=Path, metavar="FILE", help="the profile (network.json; none with --json)"
 )
