@@ -251,10 +251,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         beta = link.beta_s_per_byte * (
             (1 + share * (way.groups - 1)) / (1 + share * (link.groups - 1))
         )
-        seconds = collectives.seconds(
-            collective, way.group_size, size_bytes, alpha_s=link.alpha_s, beta_s_per_byte=beta
-        )
-        messages, _ = collectives.coefficients(collective, way.group_size, size_bytes)
+        messages, volume = collectives.coefficients(collective, way.group_size, size_bytes)
+        seconds = messages * link.alpha_s + volume * beta
         return max(seconds, messages * self.overhead.get(link.level, 0.0))
 
     def save(self, path: str | Path) -> None:

@@ -35,7 +35,6 @@ from autoddl.sbp.shards import all_states, local_shape
 from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class _Boxings(NamedTuple):
@@ -44,8 +43,16 @@ class _Boxings(NamedTuple):
     states: tuple[NdSbp, ...]
     steps: BoxingSteps
     seconds: Floats
-    parts: Mapping[str, Floats]
-    """Of the seconds those on each resource."""
+    looks: Sequence[tuple[Boxing, float]]
+    """A boxing of each look of the steps, with its seconds."""
+
+    def parts(self, mesh: Mesh, profile: Profile) -> dict[str, Floats]:
+        """Return of the seconds those on each resource."""
+        found: dict[str, Floats] = {}
+        for number, (step, seconds) in enumerate(self.looks):
+            for resource, part_s in boxing_parts(step, seconds, mesh, profile):
+                found.setdefault(resource, np.zeros(len(self.looks)))[number] = part_s
+        return {resource: part_s[self.steps.look] for resource, part_s in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +206,8 @@ class Redistributor:
         one = self._between_all(shape, item_bytes, own)
         count, steps = len(one.states), one.steps
         direct = np.full((count, count), np.inf)
-        direct[steps.after, steps.before] = self._weighted(one)
+        split = {} if self.weights is None else one.parts(self.mesh, self.profile)
+        direct[steps.after, steps.before] = self._weighted(one.seconds, split)
         # SciPy takes zeros for missing edges, masked or not, and unmasked all that is next to nothing,
         # which is what is free costs here.
         direct = np.maximum(direct, np.finfo(float).tiny)
@@ -211,7 +219,7 @@ class Redistributor:
         if self.weights is None:
             return RedistributionTable(shape, one.states, cost, hop)
         parts = {}
-        for resource, seconds in one.parts.items():
+        for resource, seconds in split.items():
             single = np.zeros((count, count))
             single[steps.before, steps.after] = seconds
             parts[resource] = _along(hop, single)
@@ -225,29 +233,22 @@ class Redistributor:
             steps = steps_between(states, len(shape), self.mesh.shape, self.compute_stream)
             elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
             looks = [(primitive, axes, elements[n]) for primitive, axes, n in steps.looks]
-            price = {look: self.step_s(Boxing(*look), item_bytes) for look in dict.fromkeys(looks)}
-            seconds = np.array([price[look] for look in looks], dtype=np.float64)[steps.look]
-            split = {
-                look: boxing_parts(Boxing(*look), look_s, self.mesh, self.profile)
-                for look, look_s in price.items()
-            }
-            parts: dict[str, Floats] = {}
-            for number, look in enumerate(looks):
-                for resource, look_s in split[look]:
-                    parts.setdefault(resource, np.zeros(len(looks)))[number] = look_s
-            on = {resource: column[steps.look] for resource, column in parts.items()}
-            self._boxings[key] = _Boxings(states, steps, seconds, on)
+            known = {look: Boxing(*look) for look in dict.fromkeys(looks)}
+            price = {look: (step, self.step_s(step, item_bytes)) for look, step in known.items()}
+            priced = [price[look] for look in looks]
+            seconds = np.array([s for _, s in priced], dtype=np.float64)[steps.look]
+            self._boxings[key] = _Boxings(states, steps, seconds, priced)
         return self._boxings[key]
 
-    def _weighted(self, one: _Boxings) -> Floats:
-        """Return what boxings count."""
+    def _weighted(self, seconds: Floats, parts: Mapping[str, Floats]) -> Floats:
+        """Return what boxings of so many seconds, on each resource, count."""
         if self.weights is None:
-            return one.seconds
+            return seconds
         with np.errstate(invalid="ignore"):
-            count = self.weights[SERIAL] * one.seconds
-            for resource, seconds in one.parts.items():
-                count += self.weights[resource] * seconds
-        return np.where(np.isinf(one.seconds), np.inf, count)
+            count = self.weights[SERIAL] * seconds
+            for resource, part_s in parts.items():
+                count += self.weights[resource] * part_s
+        return np.where(np.isinf(seconds), np.inf, count)
 
     def _search(self, shape: tuple[int, ...], item_bytes: int, start: NdSbp, goal: NdSbp) -> Path:
         """Find a path with Dijkstra's algorithm over the states that the two need."""

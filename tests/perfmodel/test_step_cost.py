@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.step_cost import Price, Priced, StepCost, StepPrices, Totals
 from autoddl.planner.assemble import make_plan
+from autoddl.sbp.boxing import ALL_REDUCE, LOCAL, Boxing
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
@@ -87,3 +89,15 @@ def test_redistributions_cost_the_same_as_columns_and_one_by_one(
         found = prices.step(columns).boxings.rows()
         assert found == prices.step(one_by_one).boxings.rows()
         assert len(found) == sum(len(r.path) for r in one_by_one.redistributions)
+
+
+def test_what_hides_of_a_boxing_costs_ops_something() -> None:
+    mesh = Mesh.parse("2x2")
+    price = Price(10e-3, "", 0.0, Boxing(ALL_REDUCE, (0,), 64))
+    known = replace(PROFILE, overlap={"node": 0.75})
+    assert price.hidden(mesh, known) == pytest.approx(0.75)
+    slow = replace(known, interference={"node": 0.5})
+    assert price.hidden(mesh, slow) == pytest.approx(0.5)
+    held = replace(slow, overhead={"node": 1e-3})  # by each of two messages
+    assert price.hidden(mesh, held) == pytest.approx(0.4)
+    assert Price(1e-3, "", 0.0, Boxing(LOCAL, (0,), 64)).hidden(mesh, known) == 0.0

@@ -103,7 +103,7 @@ def overheads_of(rows: Iterable[OverlapTiming]) -> dict[str, float]:
 
 
 def overlaps_of(
-    rows: Iterable[OverlapTiming], overheads: Mapping[str, float] | None = None
+    rows: Iterable[OverlapTiming], overheads: Mapping[str, float]
 ) -> dict[str, Attributed]:
     """Return overlap and interference by level, of the medians over its primitives.
 
@@ -111,10 +111,10 @@ def overlaps_of(
     """
     found: dict[str, list[Delays]] = {}
     for row in rows:
-        level = row.case.boxings.level
-        held_s = (overheads or {}).get(level, 0.0) * row.case.messages
         if row.case.short:
             continue
+        level = row.case.boxings.level
+        held_s = overheads.get(level, 0.0) * row.case.messages
         if min(row.boxings_s - held_s, row.few_ops_s) > 0:
             mine = delays(
                 row.boxings_s - held_s, row.ops_s + held_s, row.together_s,
