@@ -26,8 +26,8 @@ _PAIRED = 2.5
 # a graph at 500 Mbit/s takes half a second.
 _BESIDE_BYTES, _BESIDE_STEPS = 1 << 20, 8
 # So short that links hardly count: a message of an all-reduce of 16 KiB keeps ranks from their ops for
-# 0.7 ms at 200 Mbit/s and for 1.2 at 100, one of these for 0.45 and 0.44. 16 steps give the same medians
-# of levels within 0.06 ms, and take twice as long to compile.
+# 0.7 ms at 200 Mbit/s and for 1.2 at 100, one of these for 0.45 and 0.44. With 16 steps the medians of
+# levels differ by up to 0.09 ms, and their graphs are twice as large.
 _SHORT_BYTES, _SHORT_STEPS = 1 << 12, 8
 
 MODES = ("graph", "eager", "both")

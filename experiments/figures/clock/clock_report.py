@@ -246,7 +246,9 @@ def draw(frame: pd.DataFrame, file: Path) -> None:
         axis.plot(places, mine.predicted_s, "kD", markersize=4, label="predicted")
         for place, error in enumerate(mine.error):
             if error:
-                axis.text(place, 0.0, " did not run", rotation=90, ha="center", fontsize=7)
+                axis.text(
+                    place, 0.0, " did not run", rotation=90, ha="center", va="bottom", fontsize=7
+                )
         axis.set_xticks(places, mine.plan, rotation=90, fontsize=8)
         axis.set(title=workload, ylabel="step (s)")
     known = axes[0].get_legend_handles_labels()
