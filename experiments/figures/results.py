@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.fidelity import __main__ as fidelity
-from experiments.figures import fig07, paper_scale, table3, table3_changes
+from experiments.figures import fig07, paper_scale, table3
 from experiments.figures.clock import clock_report
 from experiments.lib import frames
 
@@ -77,10 +77,6 @@ def _stages(data: Data) -> list[tuple[str, pd.DataFrame, frames.Formats]]:
     return [("", table3.summary(data["rows"]), table3.COLUMNS)]
 
 
-def _changes(data: Data) -> list[tuple[str, pd.DataFrame, frames.Formats]]:
-    return [("", pd.DataFrame(data["rows"]), table3_changes.COLUMNS)]
-
-
 def _scale(data: Data) -> list[tuple[str, pd.DataFrame, frames.Formats]]:
     frame = pd.DataFrame(data["rows"])
     frame["GiB"] = frame.memory_bytes / 2**30
@@ -121,12 +117,6 @@ PARTS = [
         "Stages (table III)", PREDICTED, "experiments.figures.table3", "table3",
         "Megatron's grid inside stages against ours.", _stages, ["table3"],
         quick=["--models", "wide", "--devices", "64"],
-    ),
-    ResultPart(
-        "Table III with one assumption changed at a time", PREDICTED,
-        "experiments.figures.table3_changes", "table3_changes",
-        "What the paper printed, and what the model says when one thing is another.",
-        _changes, [], quick=None,
     ),
 ]  # fmt: skip
 
