@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from autoddl.search.amp.strategies import Strategy, strategies
+from autoddl.search.rivals.amp.strategies import Strategy, strategies
 from experiments.amp.strategy_plans import StrategyPlans
 from experiments.amp.studies import STUDIES, Seconds, Study, priced, priced_plan
 from experiments.amp.tables import shortened

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from autoddl.planner.costs.stage_links import Ranks
 from autoddl.sbp.mesh import Axis, Mesh
-from autoddl.search.amp.strategies import Domino
+from autoddl.search.rivals.amp.strategies import Domino
 
 
 class StageMesh(NamedTuple):

@@ -16,9 +16,9 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from autoddl.search.amp.annealing import anneal
-from autoddl.search.amp.estimate import AmpEstimate
-from autoddl.search.amp.strategies import Strategy, strategies
+from autoddl.search.rivals.amp.annealing import anneal
+from autoddl.search.rivals.amp.estimate import AmpEstimate
+from autoddl.search.rivals.amp.strategies import Strategy, strategies
 from experiments.amp import setups
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row

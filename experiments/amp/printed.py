@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from math import nan
 from typing import NamedTuple
 
-from autoddl.search.amp.strategies import Strategy, megatron_stages
+from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages
 
 NODES, PER_NODE = 4, 4
 _OF_16_GPT = (0, 4, 6, 8, 10, 12, 14, 16, 17, 18, 19, 20, 21, 22, 23, 25, 30)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autoddl.search.amp.estimate import LayerChain, UnlikeNodes
+from autoddl.search.rivals.amp.estimate import LayerChain, UnlikeNodes
 
 GBIT = 1e9 / 8
 BATCH = 32

@@ -25,7 +25,6 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.sbp.state import B, S
-from autoddl.search.amp.strategies import Strategy
 from autoddl.search.baselines.axes import state
 from autoddl.search.baselines.data_parallel import data_parallel
 from autoddl.search.baselines.held_states import Family, HeldStates, best
@@ -33,6 +32,7 @@ from autoddl.search.baselines.megatron import megatron
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
+from autoddl.search.rivals.amp.strategies import Strategy
 from experiments.amp.domino_meshes import stage_mesh, stages_across
 from experiments.amp.unit_paces import PacedStages, apart, paces, unit_begins
 from experiments.hidup.clusters import scaled

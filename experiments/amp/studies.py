@@ -20,7 +20,7 @@ from autoddl.plan.value import pipeline_step
 from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.search.amp.estimate import AmpEstimate, LayerChain
+from autoddl.search.rivals.amp.estimate import AmpEstimate, LayerChain
 from experiments.amp import profiles, setups
 from experiments.amp.kinds import gpt
 from experiments.amp.strategy_plans import StrategyPlans

@@ -18,8 +18,8 @@ from autoddl.search.heuristics import cells, descent
 from autoddl.search.heuristics.descent import Descent
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment, SearchOptions
+from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.solvers import coordinate
-from autoddl.search.solvers.random_sampling import random_assignment
 
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
 SEARCH_S = 10.0

@@ -23,9 +23,9 @@ import autoddl
 from autoddl.perfmodel.simulation.event_simulation import Ints, Works
 from autoddl.ragged import Ragged
 from autoddl.sbp.program import Program
-from autoddl.search.hidup.chain import Chain, Unit
-from autoddl.search.hidup.duplex_time import as_printed_s, closed_form_s, reached
-from autoddl.search.hidup.pareto import BOUNDED, CHI, PHI, search
+from autoddl.search.rivals.hidup.chain import Chain, Unit
+from autoddl.search.rivals.hidup.duplex_time import as_printed_s, closed_form_s, reached
+from autoddl.search.rivals.hidup.pareto import BOUNDED, CHI, PHI, search
 from experiments.bench.frozen.suite import PROFILE
 from experiments.lib import cli
 from experiments.lib.programs import captured

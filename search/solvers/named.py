@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autoddl.search.exact import primal_dual as exact
-from autoddl.search.hidup import chain_search
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import DEFAULTS, SearchOptions, SearchResult
-from autoddl.search.solvers import coordinate, exhaustive, ilp, metropolis
-from autoddl.search.solvers import random_sampling as random
+from autoddl.search.rivals import metropolis
+from autoddl.search.rivals import random_sampling as random
+from autoddl.search.rivals.hidup import chain_search
+from autoddl.search.solvers import coordinate, exhaustive, ilp
 
 Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
 """What every solver does; InfeasibleError: nothing fits, or the problem is too large for it."""

@@ -20,7 +20,7 @@ from autoddl.sbp.state import NdSbp
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
 from autoddl.search.reductions.saved_tensors import SavedTensors
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 

@@ -38,7 +38,7 @@ from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.fidelity.memory.cuda_memory import PlanMemory, cuda_memory
 from experiments.fidelity.memory.staged_plans import MICRO_BATCHES, Choice, StagedPlans
 from experiments.lib import cli, figures, frames

@@ -8,7 +8,7 @@ from math import isnan
 import pandas as pd
 import pytest
 
-from autoddl.search.amp.strategies import strategies
+from autoddl.search.rivals.amp.strategies import strategies
 from experiments.amp import against_dominoes, setups, tables
 from experiments.amp.printed import TABLES
 from experiments.amp.studies import STUDIES

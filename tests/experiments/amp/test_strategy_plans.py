@@ -16,7 +16,7 @@ from autoddl.sbp.boxing import ALL_REDUCE
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.search.amp.strategies import Strategy, megatron_stages, strategies
+from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages, strategies
 from experiments.amp import profiles
 from experiments.amp.domino_meshes import stage_mesh, stages_across
 from experiments.amp.strategy_plans import StrategyPlans

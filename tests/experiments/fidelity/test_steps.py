@@ -14,7 +14,7 @@ from autoddl.api import Plan
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.program import Program
 from autoddl.search.network import builder
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.fidelity import measure, scores, workload
 from experiments.fidelity.workload import Bed
 from experiments.lib.frames import Row

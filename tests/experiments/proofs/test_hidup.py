@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoddl.search.hidup.chain import Chain, ChainAssignment
+from autoddl.search.rivals.hidup.chain import Chain, ChainAssignment
 from experiments.lib import cli
 from experiments.proofs import hidup
 from tests.support.programs import transformer

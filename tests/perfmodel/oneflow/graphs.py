@@ -10,7 +10,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.gradient_accumulation import summed
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network import builder
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied
 

@@ -18,7 +18,7 @@ from autoddl.search.assigned.ownership import owners
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
 from autoddl.search.reductions.saved_tensors import SavedTensors
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from tests.search.objects import nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer

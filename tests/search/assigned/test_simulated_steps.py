@@ -16,7 +16,7 @@ from autoddl.search.baselines import assignments
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer
 from tests.support.zoo import experts, separate_attention

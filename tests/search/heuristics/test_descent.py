@@ -12,7 +12,7 @@ from autoddl.search.heuristics.descent import Descent
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import Ints, as_ints
 from autoddl.search.result import Assignment
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from tests.search import random_problems
 from tests.support.clusters import cluster
 from tests.support.programs import transformer

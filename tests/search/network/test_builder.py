@@ -26,7 +26,7 @@ from autoddl.search.network.cost_network import TENSOR, CostNetwork, Setting
 from autoddl.search.network.evaluator import block_of
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.reductions.retabulated import on_stream
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from tests.search.objects import edges_of, nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer

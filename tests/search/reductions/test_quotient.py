@@ -13,7 +13,7 @@ from autoddl.sbp.program import Program
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.quotient import Quotient, quotient
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from tests.search.objects import nodes_of
 from tests.support import programs
 from tests.support.clusters import cluster

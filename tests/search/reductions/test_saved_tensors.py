@@ -20,8 +20,8 @@ from autoddl.search.reductions.quotient import quotient
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.relaxation.lagrangian import mixed
 from autoddl.search.result import Assignment, Point, SearchOptions
+from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.solvers import ilp
-from autoddl.search.solvers.random_sampling import random_assignment
 from tests.search.objects import nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer

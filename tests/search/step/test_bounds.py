@@ -22,7 +22,7 @@ from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.result import Assignment, SearchOptions, SearchResult
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.step.bound_network import Kind, Mixture, StepBounds
 from autoddl.search.step.dependency_path import EARLY, EITHER, LATE, DependencyPath
 from autoddl.search.step.overlap import StepSearch

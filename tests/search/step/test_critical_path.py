@@ -12,7 +12,7 @@ from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Point
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.step.critical_path import LATEST, LEAST, PathWeights, needed
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer

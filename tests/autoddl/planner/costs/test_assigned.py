@@ -15,7 +15,7 @@ from autoddl.sbp.program import Program
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.baselines import assignments
 from autoddl.search.network import builder
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 

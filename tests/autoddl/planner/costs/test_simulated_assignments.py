@@ -19,8 +19,8 @@ from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, space
 from autoddl.search.result import SearchOptions
+from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.solvers import coordinate
-from autoddl.search.solvers.random_sampling import random_assignment
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 

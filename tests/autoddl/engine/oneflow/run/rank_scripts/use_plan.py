@@ -20,7 +20,7 @@ from autoddl.search.baselines import BASELINES, assignments
 from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import SAVED
 from autoddl.search.reductions.saved_tensors import SavedTensors
-from autoddl.search.solvers.random_sampling import random_assignment
+from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.models import gpt, mlp
 from experiments.models.training import OPTIMIZERS, seed_weights
 from tests.support.refusals import refusal

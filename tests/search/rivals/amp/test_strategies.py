@@ -8,7 +8,7 @@ from math import cos, pi, prod
 import pytest
 
 from autoddl.errors import AutoDDLError
-from autoddl.search.amp.strategies import degrees, megatron_stages, strategies, tilings
+from autoddl.search.rivals.amp.strategies import degrees, megatron_stages, strategies, tilings
 
 
 def dominoes(rows: int, columns: int) -> int:

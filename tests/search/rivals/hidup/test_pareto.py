@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from autoddl.errors import InfeasibleError
-from autoddl.search.hidup.chain import Chain, Unit
-from autoddl.search.hidup.duplex_time import closed_form_s
-from autoddl.search.hidup.pareto import BOUNDED, CHI, PHI, search
+from autoddl.search.rivals.hidup.chain import Chain, Unit
+from autoddl.search.rivals.hidup.duplex_time import closed_form_s
+from autoddl.search.rivals.hidup.pareto import BOUNDED, CHI, PHI, search
 from experiments.proofs.hidup import assignments, random_chain
 
 

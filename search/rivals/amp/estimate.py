@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
-from autoddl.search.amp.partition import partition, pipeline_s
-from autoddl.search.amp.strategies import Domino, Strategy
+from autoddl.search.rivals.amp.partition import partition, pipeline_s
+from autoddl.search.rivals.amp.strategies import Domino, Strategy
 
 Floats = npt.NDArray[np.float64]
 ITEM_BYTES = 4  # the paper trains in float16, its model counts 32 bits

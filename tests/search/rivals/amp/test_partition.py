@@ -9,7 +9,7 @@ import pytest
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.stage_partition import UnitChain, cut
-from autoddl.search.amp.partition import Floats, partition, pipeline_s
+from autoddl.search.rivals.amp.partition import Floats, partition, pipeline_s
 
 
 def every_cut(stages: int, layers: int) -> list[tuple[int, ...]]:

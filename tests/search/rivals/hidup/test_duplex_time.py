@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoddl.search.hidup.duplex_time import as_printed_s, closed_form_s, reached
+from autoddl.search.rivals.hidup.duplex_time import as_printed_s, closed_form_s, reached
 from experiments.proofs.hidup import best_order_s, random_stages, simulated_s
 
 EXACT = 1e-12

@@ -1,8 +1,8 @@
 """HiDup's search: states of tensors for two halves of a batch that run in turn, on one mesh axis.
 
-Its own model of a step (search/hidup) decides the signatures of the ops of the forward pass; exact search
-completes them with what costs least in all: the signatures of the backward pass, how parameters are
-kept, ops beside the chain. It proves nothing: the bound that is returned is that of compute alone.
+Its own model of a step decides the signatures of the ops of the forward pass; exact search completes
+them with what costs least in all: the signatures of the backward pass, how parameters are kept, ops
+beside the chain. It proves nothing: the bound that is returned is that of compute alone.
 
 Source: HiDup §4.
 """
@@ -14,12 +14,12 @@ from dataclasses import replace
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.search.baselines.axes import live
 from autoddl.search.exact import primal_dual as exact
-from autoddl.search.hidup import pareto
-from autoddl.search.hidup.forward_chain import forward_chain
 from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork, ints
 from autoddl.search.reductions.restriction import Restriction, everything
 from autoddl.search.result import DEFAULTS, SearchOptions, SearchResult
+from autoddl.search.rivals.hidup import pareto
+from autoddl.search.rivals.hidup.forward_chain import forward_chain
 
 
 def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchResult:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from autoddl.errors import AutoDDLError
-from autoddl.search.amp.annealing import anneal
-from autoddl.search.amp.estimate import AmpEstimate, LayerChain, UnlikeNodes
-from autoddl.search.amp.strategies import Strategy, megatron_stages, strategies
+from autoddl.search.rivals.amp.annealing import anneal
+from autoddl.search.rivals.amp.estimate import AmpEstimate, LayerChain, UnlikeNodes
+from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages, strategies
 
 GBIT = 1e9 / 8
 MIXED = UnlikeNodes(

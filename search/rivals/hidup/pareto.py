@@ -29,7 +29,7 @@ import numpy as np
 from autoddl.compiled import compiled
 from autoddl.errors import InfeasibleError
 from autoddl.ragged import Ragged
-from autoddl.search.hidup.chain import Chain, ChainAssignment, Floats, Ints, Unit
+from autoddl.search.rivals.hidup.chain import Chain, ChainAssignment, Floats, Ints, Unit
 
 # Relative; assignments that differ by less are equal. With half and twice of it the same are found.
 ROUNDING = 1e-12

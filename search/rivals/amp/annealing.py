@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 
 from autoddl.errors import AutoDDLError
-from autoddl.search.amp.strategies import Strategy
+from autoddl.search.rivals.amp.strategies import Strategy
 
 # A neighbour that is 10 % dearer is taken with 1/e at first. Half of it changes nothing on both of the
 # paper's set-ups; with twice one seed of ten fewer finds the optimum of the mixed one.

@@ -31,8 +31,8 @@ from autoddl.perfmodel.redistribution import RedistributionTable
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.state import B, NdSbp, P
-from autoddl.search.hidup.chain import Chain, ChainAssignment, Floats, Unit
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
+from autoddl.search.rivals.hidup.chain import Chain, ChainAssignment, Floats, Unit
 
 # Forms of a cut, at most. With half of it assignments for BERT with experts (base) on 4
 # and 8 devices are 4 to 12 % longer, with twice of it 1 to 3 % shorter and take four times as long to
