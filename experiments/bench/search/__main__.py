@@ -1,10 +1,10 @@
 """How planning time and memory grow: `python -m experiments.bench.search`.
 
-Plans GPTs of 12 to 96 layers on 8 to 8192 devices through autoddl.optimize, each in a process of its
-own, and prints seconds by part, peak memory, cost and gap beside their bars: of several runs that of
-median seconds. Programs are captured once, with parameters that take no memory. Everything finished is
-kept in the folder, so that an interrupted run goes on; `--again` measures anew. The exit code is 1
-where a bar is missed.
+Plans GPTs of 12 to 96 layers, and a BERT with experts, on 4 to 8192 devices through autoddl.optimize,
+each in a process of its own, and prints seconds by part, peak memory, cost and gap beside their bars:
+of several runs that of median seconds. Programs are captured once, with parameters that take no memory.
+Everything finished is kept in the folder, so that an interrupted run goes on; `--again` measures anew.
+The exit code is 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ COLUMNS: frames.Formats = {
 @cli.listed("--only", sorted({name for case in cases() for name in (case.name, case.group) if name}),
             (), help="cases or groups of them; default all")  # fmt: skip
 @click.option("--search", default="exact", show_default=True, help="as of autoddl.optimize")
+@click.option("--objective", default="time", show_default=True, help="as of autoddl.optimize")
 @click.option("--budget", default=20.0, show_default=True, help="seconds for each search")
 @click.option("--seed", default=0)
 @click.option("--memory", default=MEMORY, show_default=True, help="of each device")
@@ -123,10 +124,11 @@ def measured(case: GptCase, search: Mapping[str, Any], folder: Path, limit_s: fl
     Raises:
         AutoDDLError: it failed, or was not done in time.
     """
-    file = folder / "programs" / f"gpt-{'-'.join(map(str, case.sizes.values()))}.json"
-    captured(file, "gpt", "medium", **case.sizes, optimizer="adam")
+    sizes = {**case.sizes, "optimizer": "adam"}
+    file = folder / "programs" / f"{case.model}-{'-'.join(map(str, case.sizes.values()))}.json"
+    captured(file, case.model, "toy", **sizes)
     where = {"mesh": case.mesh} if case.mesh else {"cluster": case.cluster}
-    options = json.dumps({**where, **search})
+    options = json.dumps({**where, "profile": case.profile, **search})
     said = in_child("experiments.bench.search.planned", [str(file), options], limit_s)
     return {**capture_facts(file), **json.loads(said.splitlines()[-1])}
 

@@ -20,7 +20,6 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
 from autoddl.search.network import builder
-from experiments.bench.search.gpts import PROFILE
 from experiments.lib.programs import peak_bytes
 
 PARTS = ("load", "build", "baselines", "search", "total")
@@ -32,10 +31,10 @@ def plan(file: str, options: Mapping[str, Any]) -> dict[str, Any]:
     program = replace(Program.load(file), device="cuda")  # the profile's, whatever traced it
     load_s = time.perf_counter() - begin
     begin = time.perf_counter()
-    found = autoddl.optimize(program, profile=PROFILE, **options)
+    found = autoddl.optimize(program, **options)
     total_s = time.perf_counter() - begin
     peak = peak_bytes()
-    profile = profiles.load(PROFILE, device_type="cuda")
+    profile = profiles.load(options["profile"], device_type="cuda")
     mesh = Mesh.parse(found.mesh.describe(), profile.levels)
     begin = time.perf_counter()
     problem = builder.build(program, mesh, profile)

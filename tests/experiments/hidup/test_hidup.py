@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import autoddl
-from autoddl.perfmodel import profile as profiles
-from autoddl.perfmodel.profile import from_json
 from autoddl.perfmodel.topology import Crossing
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
 from autoddl.search.network.builder import build
-from experiments.hidup import against, bandwidths, growth, noise
+from experiments.hidup import noise
+from experiments.hidup.__main__ import STUDIES, command, compared
 from experiments.hidup.clusters import at_rate, rate, scaled
-from experiments.hidup.moe_plans import placement
+from experiments.hidup.moe_models import PAPER, placement
 from experiments.lib import cli
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
@@ -91,60 +90,38 @@ def test_noise_out_of_range(
     assert err.startswith(f"hidup.noise: {argv[0]}: got ") and err.count("\n") == 1
 
 
-def test_bars_of_the_case() -> None:
-    row = {"step_s": 0.4914, "gap": 0.2, "search_s": 10.0}
-    assert [met for *_, met in bandwidths.bars({20.0: row})] == [True, True, True]
-    late = {**row, "step_s": 0.4916, "gap": 0.21, "search_s": 10.1}
-    assert [met for *_, met in bandwidths.bars({20.0: late})] == [False, False, False]
-    assert [what for what, *_ in bandwidths.bars({5.0: row})] == ["BERT-SGMoE at 5 Gbit/s: step"]
+def frame(**fields: Any) -> pd.DataFrame:
+    case = {"study": "bandwidths", "model": "BERT-SGMoE", "gpus": 8, "gbit": 20.0, "per_gpu": 32}
+    plan = {"halves": False, "step_s": 0.4914, "gap": 0.2, "search_s": 10.0, "expert_s": 0.5}
+    return pd.DataFrame([{**case, **plan, **fields}])
 
 
-def test_time_may_grow_as_layers_do_and_hardly_with_gpus() -> None:
-    def rows(group: str, sizes: list[int], seconds: list[float]) -> list[dict[str, object]]:
-        return [
-            {"group": group, "objective": "time", "size": size, "seconds": s}
-            for size, s in zip(sizes, seconds, strict=True)
-        ]
-
-    layers = rows(growth.LAYERS, [4, 32], [1.0, 8.0])
-    gpus = rows(growth.GPUS, [8, 512, 8192], [1.0, 2.1, 1.0])
-    assert list(growth.bars([*layers, *gpus])) == [
-        ("time, 4 to 32 layers", 8.0, 8.0, True),
-        ("time, 8 to 8192 GPUs", 2.1, growth.FLAT, False),
-    ]
-    runs = [{"seconds": s, "gap": s / 10} for s in (3.0, 1.0, 2.0)]
-    assert growth.median(runs) == {"seconds": 2.0, "gap": 0.2, "runs": 3}
+def test_bars_of_plans_beside_the_paper() -> None:
+    assert compared(frame()).met.tolist() == ["met"] * 3
+    late = frame(step_s=0.4916, gap=0.21, search_s=10.1)
+    assert compared(late).met.tolist() == ["MISSED"] * 3
+    assert compared(frame(halves=True)).empty  # what is printed is of plans of one batch
+    at_100 = compared(frame(gbit=100.0, step_s=0.4, expert_s=0.5)).set_index("what")
+    assert at_100.loc["100 Gbit/s: s per step", "met"] == "met"
+    assert at_100.filter(like="table 4", axis=0).ours.tolist() == [1.25]
 
 
-def test_the_mean_gain_is_geometric_and_a_slower_plan_is_found_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [
-        {"model": "a", "mesh": "2", "rate": 1.0, "old_s": 2.0, "now_s": 1.0},
-        *({"model": "a", "mesh": "2x2", "rate": r, "old_s": 1.0, "now_s": 1.0}
-          for r in against.FACTORS),
-    ]  # fmt: skip
-    for row in rows:
-        row |= {"gap": 0.0, "baselines": 5, "alike": 4, "again": "", "error": ""}
-    assert against.report(pd.DataFrame(rows), tmp_path) == 0
-    text = capsys.readouterr().out
-    # one gain of 2 in 4 pairs, and three times it in 6 where rates do not matter
-    assert f"{2 ** (1 / 4) - 1:+.2%}" in text and f"{math.sqrt(2) - 1:+.2%}" in text
-    assert against.report(pd.DataFrame([*rows, {**rows[0], "now_s": 2.1}]), tmp_path) == 1
+def test_every_comparison_has_a_case_of_its_study() -> None:
+    for one in PAPER["compared"]:
+        cases = pd.DataFrame([vars(case) for case in STUDIES[one["study"]].cases])
+        assert len(cases[cases.model.str.startswith(one["model"])].query(one["where"])), one["what"]
 
 
-def test_pairs_of_a_mesh_inside_a_node_come_once(tmp_path: Path) -> None:
-    found = list(against.cases(["mlp"], ["4", "2x4"], 4.0, tmp_path))
-    assert [case.name for case in found] == [
-        "mlp 4 1",
-        *(f"mlp 2x4 {f:g}" for f in against.FACTORS),
-    ]
-    for case in found:  # an older checkout is given the same numbers, in the version that it reads
-        now = Path(case.task["profile"])
-        assert now.parent == tmp_path
-        old = now.with_name(now.name.removesuffix(against.NEW) + against.OLD)
-        assert b'"version": 2' in old.read_bytes() and b"digest" not in old.read_bytes()
-        assert from_json(old.read_bytes(), "old") == profiles.load(now)
+def test_machines_of_eight_gpus() -> None:
+    meshes = {case.gpus: case.mesh for case in STUDIES["scaling"].cases}
+    assert meshes == {2: "2", 4: "4", 8: "8", 16: "2x8", 32: "4x8", 64: "8x8"}
+    assert {case.mesh for case in STUDIES["bandwidths"].cases} == {"2x4"}
+
+
+def test_a_point_that_no_study_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--points", "7", "--folder", str(tmp_path)]
+    assert cli.run(command, "hidup", argv) == 2
+    assert capsys.readouterr().err == "hidup: --points 7: none of these studies has such a case\n"
 
 
 def test_parameters_are_counted_by_where_they_are_whole() -> None:
