@@ -259,7 +259,7 @@ def optimize(
                 f"optimize: got {shown(next(iter(kwargs)))}, which is no option; a program has no inputs"
             )
         program = graph if isinstance(graph, Program) else Program.load(graph)
-        ranks = None
+        ranks, accumulated = None, 1
     elif not oneflow.installed():
         raise AutoDDLError(
             f"optimize: got {type(graph).__name__}, and OneFlow is not installed; give a Program or "
@@ -268,7 +268,7 @@ def optimize(
     else:
         program = oneflow.capture(graph, *inputs, **kwargs)
         ranks = oneflow.cluster()
-        micro_batches = _accumulated(oneflow.accumulation_steps(graph), micro_batches)
+        accumulated = oneflow.accumulation_steps(graph)
         held = oneflow.held(graph)
         if held is not None:  # by a step that trains these parameters
             mesh = held[0] if mesh is None else mesh
@@ -285,6 +285,7 @@ def optimize(
                 pipeline=pipeline, micro_batches=micro_batches, compute_stream=compute_stream,
                 duplex=duplex, parts=parts,
                 progress=callback(progress) if callable(progress) else progress,
+                accumulated=accumulated,
             )  # fmt: skip
             return choose.best(asked, count)
 
@@ -325,16 +326,6 @@ def _fastest(
         )
     script = trial_settings.own_script()
     return trial_runs.fastest(best(tries.top), program.fingerprint, script, tries)
-
-
-def _accumulated(own: int, asked: int | None) -> int | None:
-    """Return the number of micro-batches, which a graph that accumulates gradients has set."""
-    if own > 1 and asked not in (None, own):
-        raise AutoDDLError(
-            f"micro_batches: got {shown(asked)}, and the graph accumulates gradients over {own}; leave "
-            "one of them out"
-        )
-    return own if own > 1 else asked
 
 
 def _fixed(program: Program, states: Mapping[str, NdSbp]) -> dict[str, str]:

@@ -132,9 +132,11 @@ def read(
     pin: Mapping[str, str] | None = None, strict: bool = False, allow_local_batchnorm: bool = False,
     pipeline: int | str | None = None, micro_batches: int | None = None,
     compute_stream: bool | str = AUTO, duplex: bool | str = False, parts: str = AUTO,
-    progress: Callable[[float, float], None] | None = None,
+    progress: Callable[[float, float], None] | None = None, accumulated: int = 1,
 ) -> Request:  # fmt: skip
     """Return the request that the arguments of `optimize` make; `ranks` are those that run, if any do.
+
+    The graph itself accumulates gradients over so many micro-batches.
 
     Raises:
         AutoDDLError: in one line, which argument is wrong, and what is allowed.
@@ -166,14 +168,10 @@ def read(
             raise AutoDDLError(f"{name}: got {shown(value, 150)}; allowed {allowed}")
     limits_of(engine)
     _check_pins(pin)
-    staged = pipeline not in (None, 1) or micro_batches not in (None, 1)
-    if staged and (search not in SOLVERS or objective != TIME):
-        raise AutoDDLError(
-            f"pipeline: got search {search!r} and objective {objective!r}; stages are planned for the "
-            f"time of a step, with search one of {', '.join(SOLVERS)}"
-        )
-    _check_duplex(duplex, search, objective, compute_stream, staged=staged)
-    ways = _ways(compute_stream, program.device, pipeline, micro_batches)
+    staged = _staged(pipeline, micro_batches, accumulated)
+    micro_batches = accumulated if accumulated > 1 else micro_batches
+    _check_together(search, objective, compute_stream, duplex, staged)
+    ways = _ways(compute_stream, program.device, pipeline, micro_batches, staged)
     cluster = ranks if cluster is None else cluster
     if mesh is None and cluster is None:
         raise AutoDDLError(
@@ -292,26 +290,58 @@ def _check_pins(pin: Any) -> None:
             )
 
 
-def _check_duplex(
-    duplex: bool | str, search: str, objective: str, compute_stream: bool | str, *, staged: bool
+def _staged(pipeline: int | str | None, micro_batches: int | None, accumulated: int) -> str:
+    """Return which option asks for stages or micro-batches, with its value; "" where none does.
+
+    Raises:
+        AutoDDLError: the graph accumulates gradients over another number of micro-batches.
+    """
+    own = f"{accumulated} micro-batches, over which the graph accumulates gradients"
+    if accumulated > 1 and micro_batches not in (None, accumulated):
+        raise AutoDDLError(
+            f"micro_batches: got {shown(micro_batches)} with {own}; leave one of them out"
+        )
+    if pipeline not in (None, 1):
+        return f"pipeline={pipeline!r}"
+    if accumulated > 1:
+        return own
+    return f"micro_batches={micro_batches}" if micro_batches not in (None, 1) else ""
+
+
+def _check_together(
+    search: str, objective: str, compute_stream: bool | str, duplex: bool | str, staged: str
 ) -> None:
-    """Raise AutoDDLError where halves of a batch are asked for beside what has none."""
-    for name, got, refused, why in (
-        ("objective", objective, objective != TIME, "halves overlap in the time of a step only"),
-        ("search", search, search == HIDUP, "it has its own model of halves, for one batch"),
-        ("compute_stream", True, compute_stream is True, "there nothing overlaps"),
-        ("pipeline", "stages or micro-batches", staged, "these are parts of the batch already"),
+    """Raise AutoDDLError for two options that contradict each other; `staged` as of `_staged`.
+
+    Halves of the batch that are "auto" are off beside what has none, with a warning.
+    """
+    timed = objective == TIME
+    for option, fits, allowed in (
+        (f"search: got {search!r}", search in SOLVERS, f"searches are {', '.join(SOLVERS)}"),
+        (f"objective: got {objective!r}", timed, f"objective is {TIME!r}, the time of a step"),
+    ):
+        if staged and not fits:
+            raise AutoDDLError(
+                f"{option} with {staged}; with stages or micro-batches the allowed {allowed}"
+            )
+    for other, refused, why in (
+        (f"objective={objective!r}", not timed, "halves overlap in the time of a step only"),
+        (f"search={search!r}", search == HIDUP, "it has its own model of halves, for one batch"),
+        ("compute_stream=True", compute_stream is True, "there nothing overlaps"),
+        (staged, bool(staged), "these are parts of the batch already"),
     ):
         if refused and duplex is True:
-            raise AutoDDLError(
-                f"duplex: got True with {name} {got!r}; {why}; plan with duplex=False"
-            )
+            raise AutoDDLError(f"duplex: got True with {other}; {why}; allowed is duplex=False")
         if refused and duplex == AUTO:
-            warnings.warn(f"duplex: 'auto' is off with {name} {got!r}; {why}", stacklevel=5)
+            warnings.warn(f"duplex: 'auto' is off with {other}; {why}", stacklevel=5)
 
 
 def _ways(
-    compute_stream: bool | str, device: str, stages: int | str | None, micro_batches: int | None
+    compute_stream: bool | str,
+    device: str,
+    stages: int | str | None,
+    micro_batches: int | None,
+    staged: str,
 ) -> tuple[StreamUse, ...]:
     """Return the ways to run boxings that the user leaves, the first first.
 
@@ -328,8 +358,8 @@ def _ways(
     if not any(way.runs_for(device, number, parts) for way in ways):
         used = "the compute stream" if compute_stream is False else "streams of their own"
         raise AutoDDLError(
-            f"compute_stream: got {compute_stream} with pipeline={stages}, "
-            f"micro_batches={micro_batches}; OneFlow runs their boxings on {used}; leave it out"
+            f"compute_stream: got {compute_stream} with {staged}; OneFlow runs the boxings of these on "
+            f"{used}; leave it out"
         )
     return ways
 

@@ -206,8 +206,8 @@ def test_the_same_seed_gives_the_same_plan() -> None:
         ({"micro_batches": False}, "micro_batches: got False"),
         ({"pipeline": 2, "micro_batches": 3}, "micro-batches"),  # of a batch of 8
         ({"pipeline": 2, "micro_batches": 16}, "micro-batches"),
-        ({"pipeline": 2, "search": "Megatron"}, "pipeline: got search 'Megatron'"),
-        ({"pipeline": 2, "objective": "communication"}, "objective 'communication'"),
+        ({"pipeline": 2, "search": "Megatron"}, "search: got 'Megatron' with pipeline=2"),
+        ({"pipeline": 2, "objective": "communication"}, "'communication' with pipeline=2"),
     ],
 )
 def test_bad_input_gets_one_line(options: dict[str, Any], words: str) -> None:

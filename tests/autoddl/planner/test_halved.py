@@ -68,10 +68,10 @@ def test_memory_is_that_of_both_halves() -> None:
     ("options", "words"),
     [
         ({"duplex": 1.5}, ("duplex: got 1.5", "'auto', True and False")),
-        ({"duplex": True, "objective": "sum"}, ("objective 'sum'", "duplex=False")),
-        ({"duplex": True, "search": "hidup"}, ("search 'hidup'", "duplex=False")),
-        ({"duplex": True, "pipeline": 2}, ("stages or micro-batches", "duplex=False")),
-        ({"duplex": True, "micro_batches": 2}, ("stages or micro-batches", "duplex=False")),
+        ({"duplex": True, "objective": "sum"}, ("objective='sum'", "duplex=False")),
+        ({"duplex": True, "search": "hidup"}, ("search='hidup'", "duplex=False")),
+        ({"duplex": True, "pipeline": 2}, ("pipeline=2", "duplex=False")),
+        ({"duplex": True, "micro_batches": 2}, ("micro_batches=2", "duplex=False")),
     ],
 )
 def test_what_does_not_go_together(options: dict[str, Any], words: tuple[str, ...]) -> None:
@@ -79,7 +79,7 @@ def test_what_does_not_go_together(options: dict[str, Any], words: tuple[str, ..
 
 
 def test_nothing_overlaps_on_the_compute_stream() -> None:
-    words = "compute_stream True", "nothing overlaps", "duplex=False"
+    words = "compute_stream=True", "nothing overlaps", "duplex=False"
     refused(words, replace(LAYERS, device="cuda"), duplex=True, compute_stream=True)
 
 
@@ -104,7 +104,7 @@ def refused(words: tuple[str, ...], program: Program = LAYERS, **options: Any) -
 
 
 def test_where_halves_are_left_out_that_is_said() -> None:
-    with pytest.warns(UserWarning, match="duplex: 'auto' is off with objective 'sum'"):
+    with pytest.warns(UserWarning, match="duplex: 'auto' is off with objective='sum'"):
         assert not plan(duplex="auto", objective="sum").duplex
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace as replaced
 
+from autoddl.errors import AutoDDLError
 from autoddl.planner.request import read
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
@@ -48,3 +51,49 @@ def test_a_half_precision_that_the_profile_has_no_rate_of_is_told_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read(replace(program, tensors=halved), mesh="2x2", profile="h100")
+
+
+ACCUMULATED = "2 micro-batches, over which the graph accumulates gradients"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"accumulated": 2, "objective": "communication"},
+            f"objective: got 'communication' with {ACCUMULATED}; with stages or micro-batches the "
+            "allowed objective is 'time', the time of a step",
+        ),
+        ({"accumulated": 2, "search": "ZeRO 2"}, f"search: got 'ZeRO 2' with {ACCUMULATED}"),
+        ({"accumulated": 2, "micro_batches": 4}, f"micro_batches: got 4 with {ACCUMULATED}; leave"),
+        ({"accumulated": 2, "duplex": True}, f"duplex: got True with {ACCUMULATED}"),
+        ({"micro_batches": 4, "objective": "sum"}, "objective: got 'sum' with micro_batches=4; "),
+        ({"pipeline": 2, "objective": "sum"}, "objective: got 'sum' with pipeline=2; "),
+        (
+            {"pipeline": "auto", "search": "Megatron"},
+            "search: got 'Megatron' with pipeline='auto'; ",
+        ),
+        (
+            {"device": "cuda", "accumulated": 2, "compute_stream": False},
+            f"compute_stream: got False with {ACCUMULATED}; OneFlow runs the boxings of these on the "
+            "compute stream; leave it out",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other_are_both_named(
+    options: dict[str, Any], said: str
+) -> None:
+    program = replace(mlp(), device=options.pop("device", "cpu"))
+    profile = replaced(cluster(), device_type=program.device)
+    with pytest.raises(AutoDDLError) as caught:
+        read(program, mesh="2", profile=profile, **options)
+    assert str(caught.value).startswith(said)
+
+
+def test_allowed_is_what_is_not_refused() -> None:
+    """What an error lists as allowed beside stages is taken beside them."""
+    with pytest.raises(AutoDDLError) as caught:
+        read(mlp(), mesh="2", profile=cluster(), pipeline=2, search="Megatron")
+    _, allowed = str(caught.value).split("allowed searches are ")
+    for search in allowed.split(", "):
+        read(mlp(), mesh="2", profile=cluster(), pipeline=2, search=search)

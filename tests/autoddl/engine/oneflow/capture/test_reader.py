@@ -255,3 +255,13 @@ def test_tracing_micro_batches_changes_nothing_for_other_graphs() -> None:
     assert not session_context.GetDefaultSession().resource.nccl_use_compute_stream
     assert {op.user_conf.op_type_name for op in twin._full_job_proto.net.op} >= {"acc", "unpack"}
     assert graph.config.proto.num_gradient_accumulation_steps <= 1
+
+
+def test_a_graph_that_accumulates_gradients_is_planned_for_the_time_of_a_step() -> None:
+    import autoddl
+    from experiments.models import mlp
+
+    graph, inputs = mlp.build(widths=(16, 32, 8), batch=8)
+    graph.config.proto.num_gradient_accumulation_steps = 2
+    with pytest.raises(AutoDDLError, match=r"'communication' with 2 micro-batches, over which the"):
+        autoddl.optimize(graph, *inputs, mesh="1", objective="communication")
