@@ -71,7 +71,7 @@ class Plan(PlanValue):
             pin = None
             if states is not None:
                 program = engine.capture(other, *args, **kwargs)
-                pin = {**_whole(program, self.mesh.shape), **_fixed(program, states)}
+                pin = _fixed(program, states)
             return optimize(
                 other,
                 *args,
@@ -272,7 +272,7 @@ def optimize(
         held = oneflow.held(graph)
         if held is not None:  # by a step that trains these parameters
             mesh = held[0] if mesh is None else mesh
-            pin = {**_whole(program, held[0]), **(pin or {}), **_fixed(program, held[1])}
+            pin = {**(pin or {}), **_fixed(program, held[1])}
 
     def best(count: int) -> tuple[PlanValue, ...]:
         from autoddl.planner import choose, request
@@ -332,10 +332,3 @@ def _fixed(program: Program, states: Mapping[str, NdSbp]) -> dict[str, str]:
     """Return pins for the variables of a program that are held in these states."""
     own = [p.tensor for p in program.parameters]
     return {name: ",".join(map(str, states[name])) for name in own if name in states}
-
-
-def _whole(program: Program, mesh: Sequence[int]) -> dict[str, str]:
-    """Return pins for inputs whose batch no axis of a mesh divides, the last ones of an epoch."""
-    shapes = {name: program.tensor[name].shape for name in program.inputs}
-    short = [n for n, s in shapes.items() if s and all(s[0] % axis for axis in mesh if axis > 1)]
-    return dict.fromkeys(short, ",".join("B" * len(mesh)))

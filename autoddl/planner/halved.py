@@ -15,7 +15,6 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.batch_mean import check_mean
 from autoddl.sbp.rewrites.halves import halves, second
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.search.network.pins import Pins
 
 REMEDY = "plan with duplex=False"
 
@@ -30,8 +29,6 @@ def halved(request: Request, mesh: Mesh | None = None) -> Request:
     try:
         half = micro_batch(program, 2, allow=request.allow)
         check_mean(program, half)
-        if mesh is not None:
-            Pins(half, mesh, request.pin or {}).check_batch()
         both = halves(half)
         pin = {**(request.pin or {}), **_of_second(half, request.pin or {})}
     except AutoDDLError as error:

@@ -117,7 +117,6 @@ class Request:
             lists=self.lists,
             allow=self.allow,
             limits=limits_of(self.engine),
-            any_batch=part is not None,
             compute_stream=ways[0].compute_stream,
         )
 

@@ -38,6 +38,10 @@ def plan_table(plan: PlanValue) -> str:
         )
     if plan.duplex:
         console.print("the batch goes through the step as two halves in turn, updates come once")
+    if over := _undivided(plan):
+        which = "which does not divide it" if len(over) == 1 else "none of which divides it"
+        axes = _shown(" and ".join(over))
+        console.print(f"the batch of {_batch(plan)} stays whole over {axes}, {which}")
     found = plan.search
     counted = COUNTED[found.objective]
     console.print(
@@ -127,6 +131,13 @@ def _stages(plan: PlanValue) -> Table:
 def _batch(plan: PlanValue) -> str:
     sizes = {item.shape[0] for item in plan.inputs if item.shape}
     return "/".join(map(str, sorted(sizes))) + " samples"
+
+
+def _undivided(plan: PlanValue) -> list[str]:
+    """Return the mesh axes that divide the batch of no input."""
+    batches = {item.shape[0] for item in plan.inputs if item.shape}
+    axes = dict.fromkeys(axis for part in plan.parts for axis in part.mesh.axes)
+    return [str(axis) for axis in axes if batches and all(size % axis.size for size in batches)]
 
 
 def _span(plan: PlanValue, stage: int) -> str:

@@ -96,7 +96,7 @@ class StrategyPlans:
         self, mesh: Mesh, tensor: int | None, kinds: Kinds, shared: int, count: int, stages: int
     ) -> Assigned:
         profile = scaled(self.profile, 1 / shared).part(kinds)
-        problem = build(self._micro(count), mesh, profile, any_batch=True)
+        problem = build(self._micro(count), mesh, profile)
         family = data_parallel if tensor is None else _megatron_on(tensor)
         whole = (stages, count) == (1, 1)
         found = best(problem if whole else repeated(problem, stages, count), family)

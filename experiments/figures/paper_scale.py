@@ -200,7 +200,7 @@ def _rows(run: PaperRun, micro: Program, mesh: Mesh, count: int) -> Iterator[Row
     known = profiles.load(run.profile, device_type="cuda")
     limit = parse_bytes(run.memory)
     try:
-        problem = builder.build(micro, mesh, known, any_batch=count > 1)
+        problem = builder.build(micro, mesh, known)
     except AutoDDLError as error:  # the mesh divides no dim of an input
         yield {"method": OURS, "step_s": None, "why": str(error)}
         return

@@ -96,7 +96,7 @@ def run_plans(folder: Path, place: str, model: str, seeds: list[int]) -> None:
             profile, overlap=dict.fromkeys(profile.levels, 1.0)
         )  # so ops get an order
         program = halves(micro_batch(program, 2)) if duplex else program
-        problem = builder.build(program, Mesh.parse(mesh), profile, any_batch=duplex)
+        problem = builder.build(program, Mesh.parse(mesh), profile)
     for seed in seeds:
         begin = time.perf_counter()
         graph, inputs = fresh(model)

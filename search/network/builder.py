@@ -51,7 +51,6 @@ def build(
     lists: SignatureLists | None = None,
     allow: frozenset[str] = frozenset(),
     limits: Limits = ONEFLOW_LIMITS,
-    any_batch: bool = False,
     compute_stream: bool = False,
 ) -> CostNetwork:
     """Return the problem of planning `program` on `mesh` under `profile`.
@@ -62,13 +61,10 @@ def build(
     `limits` can execute. With `compute_stream` boxings are ops of the compute stream.
 
     Raises:
-        AutoDDLError: a pin matches nothing or can't be; no axis of the mesh divides the batch, and
-            not `any_batch`.
+        AutoDDLError: a pin matches nothing or can't be.
     """
     builder = _Builder(program, mesh, profile, dict(pin or {}), lists, allow, limits)
     builder.pins.check()
-    if not any_batch:
-        builder.pins.check_batch()
     variables, owned = builder.variables(), bool(allow)
     redistributor = Redistributor(
         mesh, profile, any_order=limits.any_order, compute_stream=compute_stream

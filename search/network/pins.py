@@ -51,20 +51,3 @@ class Pins:
                     f"pin {shown(pattern, 100)}: matches no parameter and no input; names are such as "
                     f"{', '.join(names[:4])}"
                 )
-
-    def check_batch(self) -> None:
-        """Refuse inputs whose batch no axis of the mesh divides, unless they are pinned."""
-        axes = [size for size in self.mesh.shape if size > 1]
-        free = [
-            self.program.tensor[name]
-            for name in self.program.inputs
-            if self.of(name) is None and self.program.tensor[name].shape
-        ]
-        if not axes or not free or any(t.shape[0] % size == 0 for t in free for size in axes):
-            return
-        first, least = free[0], min(axes)
-        raise AutoDDLError(
-            f"input {first.name}: batch {first.shape[0]} (dim 0 of {first.shape}) is divisible by no "
-            f"axis of mesh {self.mesh}; use a batch that is a multiple of {least}, another mesh, or "
-            f"pin={{'{first.name}': '{','.join('B' * self.mesh.ndim)}'}} to keep it whole everywhere"
-        )

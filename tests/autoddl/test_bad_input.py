@@ -16,6 +16,7 @@ from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.state import S
 from autoddl.search.network.builder import build
 from tests.support.programs import mlp
 
@@ -63,15 +64,27 @@ def test_profiles(name: str, tmp_path: Path) -> None:
     assert all(word in message for word in words), message
 
 
-def test_a_batch_that_no_axis_divides_says_which_would_do() -> None:
-    message = refusal(graph=mlp(batch=7), mesh="2x2")
-    for words in ("batch 7", "multiple of 2", "pin={"):
-        assert words in message
-
-
-def test_a_batch_that_no_axis_divides_may_be_pinned_whole() -> None:
-    plan = optimize(mlp(batch=7), mesh="2", pin={"input*": "B"})
-    assert all(str(item.state) == "(B)" for item in plan.inputs)
+@pytest.mark.parametrize("search", ["exact", "data parallel", "Megatron"])
+@pytest.mark.parametrize(
+    ("batch", "mesh", "over"),
+    [
+        (6, "4", "over [gpu 4], which does not divide it"),
+        (6, "2x4", "over [gpu 4], which does not divide it"),
+        (7, "2x4", "over [gpu 2] and [gpu 4], none of which divides it"),
+        (8, "2x4", ""),
+    ],
+)
+def test_a_batch_stays_whole_over_axes_that_do_not_divide_it(
+    batch: int, mesh: str, over: str, search: str
+) -> None:
+    plan = optimize(mlp(batch, (16, 32, 8)), mesh=mesh, search=search)
+    cuts = [
+        size for item in plan.inputs for sbp, size in zip(item.state, plan.mesh.shape, strict=True)
+        if sbp == S(0)
+    ]  # fmt: skip
+    assert all(batch % size == 0 for size in cuts)
+    said = [line for line in str(plan).splitlines() if "stays whole" in line]
+    assert said == ([f"the batch of {batch} samples stays whole {over}"] if over else [])
 
 
 def test_memory_that_holds_no_assignment_says_how_much_is_missing() -> None:

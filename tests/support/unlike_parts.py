@@ -36,7 +36,7 @@ def parted(
     known = [Mesh.parse(text, profile.levels) for text in meshes]
     begin, parts = 0, []
     for number, mesh in enumerate(known):
-        problem = build(micro, mesh, profile, any_batch=True, compute_stream=compute_stream)
+        problem = build(micro, mesh, profile, compute_stream=compute_stream)
         name = search[number] if search else "data parallel"
         own = ranks[number] if ranks else range(begin, begin + mesh.size)
         parts.append(StagePart(Assigned(problem, assignments(problem)[name]), tuple(own)))

@@ -32,8 +32,7 @@ class StagedPlans:
         micro = micro_batch(program, MICRO_BATCHES)
         shapes = [Mesh.parse(text, profile.levels) for text in meshes]
         self.problems = [  # as OneFlow runs boxings of CUDA devices where there are micro-batches
-            builder.build(micro, mesh, profile, any_batch=True, compute_stream=True)
-            for mesh in shapes
+            builder.build(micro, mesh, profile, compute_stream=True) for mesh in shapes
         ]
         ends = [sum(mesh.size for mesh in shapes[:n]) for n in range(len(shapes) + 1)]
         self.ranks = [tuple(range(*pair)) for pair in pairwise(ends)]

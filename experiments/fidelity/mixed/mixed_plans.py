@@ -77,7 +77,7 @@ class MixedPlans:
         for ranks in cut.ranks:
             kinds = {self.cluster.kind(rank) for rank in ranks}
             mesh = Mesh.parse(f"[gpu {len(ranks)}]", self.profile.levels)
-            problem = build(micro, mesh, self.profile.part(kinds), any_batch=True)
+            problem = build(micro, mesh, self.profile.part(kinds))
             parts.append(StagePart(Assigned(problem, assignments(problem)["data parallel"]), ranks))
         bounds = [self.begins[layer] for layer in cut.layers]
         return staged_by_hand(parts, cut.micro_batches, self.profile, self.cluster, bounds)

@@ -83,16 +83,15 @@ def test_nothing_overlaps_on_the_compute_stream() -> None:
     refused(words, replace(LAYERS, device="cuda"), duplex=True, compute_stream=True)
 
 
-@pytest.mark.parametrize(
-    ("batch", "mesh", "words"),
-    [
-        (7, "7", ("input.0.0", "(7, 512)", "2 micro-batches")),
-        (4, "4", ("input.0.0", "batch 2", "mesh 4", "half a batch")),
-    ],
-)
-def test_batches_that_have_no_halves(batch: int, mesh: str, words: tuple[str, ...]) -> None:
-    refused(words, mlp(batch, (512, 28)), mesh=mesh, duplex=True)
-    assert not plan(mlp(batch, (512, 28)), mesh=mesh, duplex="auto").duplex
+def test_a_batch_that_has_no_halves() -> None:
+    words = "input.0.0", "(7, 512)", "2 micro-batches"
+    refused(words, mlp(7, (512, 28)), mesh="7", duplex=True)
+    assert not plan(mlp(7, (512, 28)), mesh="7", duplex="auto").duplex
+
+
+def test_halves_that_no_axis_divides_stay_whole() -> None:
+    found = plan(mlp(4, (512, 28)), mesh="4", duplex=True)
+    assert found.duplex and "the batch of 2 samples stays whole over [gpu 4]" in str(found)
 
 
 def refused(words: tuple[str, ...], program: Program = LAYERS, **options: Any) -> None:

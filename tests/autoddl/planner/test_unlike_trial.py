@@ -197,7 +197,7 @@ def test_other_numbers_of_parts_are_looked_at_where_the_first_is_too_slow() -> N
 
 def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
     program = micro_batch(PROGRAM, 4)
-    problem = build(program, Mesh.parse("1"), cluster(), any_batch=True)
+    problem = build(program, Mesh.parse("1"), cluster())
     assigned = Assigned(problem, assignments(problem)["data parallel"])
     links, found = Links(cluster(), Cluster.parse("3")), positions(program)
     cut = partial(Staged.equal, assigned, found, (found.count // 3, found.count // 2), 4, links)

@@ -169,12 +169,12 @@ def momentum_losses(values: dict[str, Any]) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("plan", ["4", "2x2", "searched"])
+@pytest.mark.parametrize("plan", ["4", "2x2", "searched", "six on 4"])
 def test_batches_of_other_sizes_train_as_on_one_device(
     plan: str, launched: Callable[[int], Path]
 ) -> None:
     seen, one = (json.loads((launched(n) / "other_shapes.json").read_text()) for n in (4, 1))
-    losses, weights = one["alone"]
+    losses, weights = one[plan]
     assert seen[plan][0] == pytest.approx(losses, abs=1e-5)
     for name, value in weights.items():
         np.testing.assert_allclose(seen[plan][1][name], value, rtol=0, atol=1e-5)

@@ -1,6 +1,6 @@
 """Train on batches of several sizes: `other_shapes.py FILE`; on one rank eagerly, without autoddl.
 
-Rank 0 writes by plan ("alone" on one rank) the losses and the last weights.
+Rank 0 writes by plan the losses and the last weights.
 """
 
 import json
@@ -17,8 +17,8 @@ from tests.support.refusals import refusal
 
 ROWS = (16, 16, 6, 16, 12, 6, 16, 15, 12, 16)
 PLANS = {
-    "4": {"mesh": "4", "search": "ZeRO 2"}, "2x2": {"mesh": "2x2", "search": "SUMMA"},
-    "searched": {"mesh": "2x2"},
+    "4": (ROWS, {"mesh": "4", "search": "ZeRO 2"}), "2x2": (ROWS, {"mesh": "2x2", "search": "SUMMA"}),
+    "searched": (ROWS, {"mesh": "2x2"}), "six on 4": ((6, 6, 6), {"mesh": "4", "search": "Megatron"}),
 }  # fmt: skip
 STAGES = {"mesh": "2", "pipeline": 2, "micro_batches": 2}
 
@@ -43,17 +43,16 @@ def build():
     return Train(), model, optimizer, schedule
 
 
-def batch(number):
+def batch(number, rows=ROWS):
     rng = np.random.default_rng(number)
-    rows = ROWS[number]
-    return [flow.tensor(rng.normal(size=(rows, n)).astype(np.float32)) for n in (16, 8)]
+    return [flow.tensor(rng.normal(size=(rows[number], n)).astype(np.float32)) for n in (16, 8)]
 
 
-def alone():
+def alone(rows):
     _, model, optimizer, schedule = build()
     losses = []
-    for number in range(len(ROWS)):
-        x, y = batch(number)
+    for number in range(len(rows)):
+        x, y = batch(number, rows)
         loss = nn.functional.mse_loss(model(x), y)
         loss.backward()
         optimizer.step()
@@ -63,10 +62,11 @@ def alone():
     return losses, {name: tensor.numpy().tolist() for name, tensor in model.state_dict().items()}
 
 
-def planned(options):
+def planned(rows, options):
     graph, *_ = build()
-    step = autoddl.optimize(graph, *batch(0), **options).apply(graph, other_shapes=True)
-    losses = [float(step(*batch(number)).to_local().numpy()) for number in range(len(ROWS))]
+    batches = [batch(number, rows) for number in range(len(rows))]
+    step = autoddl.optimize(graph, *batches[0], **options).apply(graph, other_shapes=True)
+    losses = [float(step(*each).to_local().numpy()) for each in batches]
     state = step.state_dict()["model"]
     step.close()
     return losses, {name: tensor.numpy().tolist() for name, tensor in state.items()}
@@ -74,9 +74,9 @@ def planned(options):
 
 file, seen = Path(sys.argv[1]), {}
 if flow.env.get_world_size() == 1:
-    seen["alone"] = alone()
+    seen = {name: alone(rows) for name, (rows, _) in PLANS.items()}
 else:
-    seen = {name: planned(options) for name, options in PLANS.items()}
+    seen = {name: planned(*each) for name, each in PLANS.items()}
     graph, *_ = build()
     plan = autoddl.optimize(graph, *batch(0), **STAGES)
     seen["stages"] = refusal(lambda: plan.apply(graph, other_shapes=True))
