@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.perfmodel.oneflow.compute_stream import is_converted
+from autoddl.engine.oneflow.model.memory.compute_stream import is_converted
 from autoddl.sbp.boxing import LOCAL, boxing, counts_result
 from autoddl.sbp.state import NdSbp, Sbp, axis_states
 

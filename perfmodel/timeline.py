@@ -20,7 +20,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from autoddl.grouping import inverse
-from autoddl.perfmodel.oneflow.task_graph import Flags
+from autoddl.engine.oneflow.model.memory.task_graph import Flags
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.resources import DEVICE
 from autoddl.perfmodel.simulation.event_simulation import Floats, Ints, Works

@@ -13,7 +13,7 @@ from importlib import resources
 from typing import NamedTuple
 
 from autoddl.errors import AutoDDLError, shown
-from autoddl.perfmodel.oneflow.compute_stream import AXES as COMPUTE_STREAM_AXES
+from autoddl.engine.oneflow.model.memory.compute_stream import AXES as COMPUTE_STREAM_AXES
 from autoddl.sbp.mesh import Mesh
 
 ONEFLOW = "oneflow"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autoddl.engine.limits import StreamUse, limits_of
-from autoddl.perfmodel.oneflow.lowering import never_reused_bytes
-from autoddl.perfmodel.oneflow.memory import estimate
+from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes
+from autoddl.engine.oneflow.model.memory.device_memory import estimate
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.race import Contender, Solution

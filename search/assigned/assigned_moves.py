@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoddl.grouping import distinct, inverse
-from autoddl.perfmodel.oneflow.task_graph import Flags, Ints, Table
+from autoddl.engine.oneflow.model.memory.task_graph import Flags, Ints, Table
 from autoddl.sbp.layout import NONE, Moves, Path
 from autoddl.sbp.program import Program
 from autoddl.search.assigned.ownership import owners

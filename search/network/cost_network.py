@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from autoddl.errors import InfeasibleError
-from autoddl.perfmodel.oneflow.sizes import LocalSizes
+from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.step_cost import StepPrices
 from autoddl.sbp.mesh import Mesh
@@ -203,7 +203,7 @@ class CostNetwork:
     def memory_bytes(self, assignment: Point) -> int:
         """Return the bytes per device that can be summed up variable by variable.
 
-        That is less than a plan takes (perfmodel.oneflow.memory.estimate): boxings and what lives for a
+        That is less than a plan takes (engine.oneflow.model.memory.device_memory.estimate): boxings and what lives for a
         short time are not in it.
         """
         return self.costs(assignment)[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from autoddl.perfmodel.oneflow.memory import estimate as estimate_memory
+from autoddl.engine.oneflow.model.memory.device_memory import estimate as estimate_memory
 from autoddl.perfmodel.timeline import Prediction, StepTimeline
 from autoddl.plan.value import Estimate
 from autoddl.sbp.layout import Layout

@@ -10,8 +10,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from autoddl.perfmodel.oneflow.compute_stream import can_be_chained
-from autoddl.perfmodel.oneflow.memory import MemoryEstimate, stage_memory
+from autoddl.engine.oneflow.model.memory.compute_stream import can_be_chained
+from autoddl.engine.oneflow.model.memory.device_memory import MemoryEstimate, stage_memory
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
 from autoddl.perfmodel.pipeline.stage_partition import strict_in_flight

@@ -20,7 +20,7 @@ import pandas as pd
 import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
-from autoddl.perfmodel.oneflow.memory import estimate
+from autoddl.engine.oneflow.model.memory.device_memory import estimate
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.timeline import predict
 from autoddl.planner.request import SEARCHES

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from autoddl.api import Plan
 from autoddl.perfmodel import profile as profiles
-from autoddl.perfmodel.oneflow.memory import rank_estimate
+from autoddl.engine.oneflow.model.memory.device_memory import rank_estimate
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program

@@ -14,8 +14,8 @@ from autoddl import optimize
 from autoddl.api import Plan, load
 from autoddl.engine.limits import COMPUTE_STREAM, SEPARATE_STREAMS, StreamUse
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.perfmodel.oneflow.lowering import never_reused_bytes, rank_tasks
-from autoddl.perfmodel.oneflow.memory import estimate
+from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes, rank_tasks
+from autoddl.engine.oneflow.model.memory.device_memory import estimate
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.request import Request, read

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autoddl.perfmodel.oneflow.lowering import never_reused_bytes, rank_tasks
-from autoddl.perfmodel.oneflow.memory import estimate
-from autoddl.perfmodel.oneflow.sizes import LocalSizes
+from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes, rank_tasks
+from autoddl.engine.oneflow.model.memory.device_memory import estimate
+from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.perfmodel.timeline import predict
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh

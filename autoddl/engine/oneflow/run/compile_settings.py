@@ -2,7 +2,7 @@
 
 Both are settings of the process. Jobs that accumulate gradients need them as OneFlow's own method for
 that leaves them: boxings on the compute stream, and ops of a stage chained, each behind the last. Where
-chains can't be joined OneFlow aborts; there they are off (perfmodel/oneflow knows the memory of both).
+chains can't be joined OneFlow aborts; there they are off (autoddl/engine/oneflow/model/memory knows the memory of both).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unittest import mock
 import oneflow as flow
 from oneflow.framework import session_context
 
-from autoddl.perfmodel.oneflow.compute_stream import can_be_chained
+from autoddl.engine.oneflow.model.memory.compute_stream import can_be_chained
 from autoddl.plan.value import PlanValue
 
 _CHAINS = "ENABLE_LOGICAL_CHAIN"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoddl.perfmodel.oneflow import memory
+from autoddl.engine.oneflow.model.memory import memory
 from autoddl.perfmodel.timeline import predict
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.sbp.mesh import Mesh

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autoddl.perfmodel.oneflow.memory import estimate, stage_memory
+from autoddl.engine.oneflow.model.memory.device_memory import estimate, stage_memory
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged

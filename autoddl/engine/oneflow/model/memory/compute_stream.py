@@ -20,7 +20,7 @@ import numpy as np
 
 from autoddl.compiled import compiled
 from autoddl.grouping import inverse
-from autoddl.perfmodel.oneflow.task_graph import PARAMETER, Flags, Ints, RankTasks, Table
+from autoddl.engine.oneflow.model.memory.task_graph import PARAMETER, Flags, Ints, RankTasks, Table
 from autoddl.sbp.state import B, NdSbp, Sbp
 
 AXES = 2  # OneFlow converts boxings on so many axes, those of equal changes side by side as one

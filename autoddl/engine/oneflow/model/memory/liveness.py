@@ -25,10 +25,10 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from autoddl.compiled import compiled
-from autoddl.perfmodel.oneflow.allocation import packed
-from autoddl.perfmodel.oneflow.compute_stream import stream_order
-from autoddl.perfmodel.oneflow.execution_order import execution_order
-from autoddl.perfmodel.oneflow.task_graph import (
+from autoddl.engine.oneflow.model.memory.allocation import packed
+from autoddl.engine.oneflow.model.memory.compute_stream import stream_order
+from autoddl.engine.oneflow.model.memory.execution_order import execution_order
+from autoddl.engine.oneflow.model.memory.task_graph import (
     NONE,
     PARAMETER,
     VARIABLE,

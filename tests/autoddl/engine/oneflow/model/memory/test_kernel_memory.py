@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autoddl.perfmodel.oneflow.kernel_memory import VIEWS, shared_input, workspace_bytes
+from autoddl.engine.oneflow.model.memory.kernel_memory import VIEWS, shared_input, workspace_bytes
 from autoddl.sbp.program import Op
 
 SQUARE = (4, 4)

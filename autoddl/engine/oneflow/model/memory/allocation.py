@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.compiled import compiled
-from autoddl.perfmodel.oneflow.task_graph import Flags, Ints, Table
+from autoddl.engine.oneflow.model.memory.task_graph import Flags, Ints, Table
 
 Place = tuple[int, int, int, int]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from autoddl.perfmodel.oneflow.lowering import rank_tasks
-from autoddl.perfmodel.oneflow.task_graph import RankTasks
+from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
+from autoddl.engine.oneflow.model.memory.task_graph import RankTasks
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.gradient_accumulation import summed
 from autoddl.search.assigned.assigned_layout import assigned_layout

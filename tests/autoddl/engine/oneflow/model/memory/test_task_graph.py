@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from autoddl.perfmodel.oneflow.lowering import rank_tasks
-from autoddl.perfmodel.oneflow.task_graph import NONE, RankTasks
+from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
+from autoddl.engine.oneflow.model.memory.task_graph import NONE, RankTasks
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import broadcast
-from tests.perfmodel.oneflow.graphs import task_graphs
+from tests.autoddl.engine.oneflow.model.memory.graphs import task_graphs
 from tests.support.rows import lists
 
 

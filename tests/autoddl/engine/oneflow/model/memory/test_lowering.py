@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoddl.perfmodel.oneflow.lowering import rank_tasks
-from autoddl.perfmodel.oneflow.task_graph import BOXING, KINDS, RankTasks
+from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
+from autoddl.engine.oneflow.model.memory.task_graph import BOXING, KINDS, RankTasks
 from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.state import NdSbp

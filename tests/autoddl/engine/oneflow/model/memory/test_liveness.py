@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from autoddl.perfmodel.oneflow.liveness import blocks, merged_chains
-from autoddl.perfmodel.oneflow.task_graph import PARAMETER, RankTasks
-from tests.perfmodel.oneflow.graphs import task_graphs
+from autoddl.engine.oneflow.model.memory.liveness import blocks, merged_chains
+from autoddl.engine.oneflow.model.memory.task_graph import PARAMETER, RankTasks
+from tests.autoddl.engine.oneflow.model.memory.graphs import task_graphs
 from tests.support.rows import lists
 
 

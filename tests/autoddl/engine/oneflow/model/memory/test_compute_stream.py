@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from autoddl.perfmodel.oneflow.compute_stream import is_converted, stream_order, workspace_bytes
-from autoddl.perfmodel.oneflow.liveness import merged_chains
-from autoddl.perfmodel.oneflow.lowering import rank_tasks
-from autoddl.perfmodel.oneflow.memory import estimate, rank_estimate
+from autoddl.engine.oneflow.model.memory.compute_stream import is_converted, stream_order, workspace_bytes
+from autoddl.engine.oneflow.model.memory.liveness import merged_chains
+from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
+from autoddl.engine.oneflow.model.memory.device_memory import estimate, rank_estimate
 from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.layout import Layout, Redistribution
@@ -22,7 +22,7 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.gradient_accumulation import summed
 from autoddl.sbp.shards import local_shape, shard_slices
 from autoddl.sbp.state import NdSbp, broadcast
-from tests.perfmodel.oneflow.test_memory import WHOLE, graphs, layout, op, program_of, states
+from tests.autoddl.engine.oneflow.model.memory.test_memory import WHOLE, graphs, layout, op, program_of, states
 from tests.support.clusters import cluster
 from tests.support.rows import lists
 

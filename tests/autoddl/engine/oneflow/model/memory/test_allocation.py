@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.perfmodel.oneflow.allocation import placed_bytes
+from autoddl.engine.oneflow.model.memory.allocation import placed_bytes
 
 Life = tuple[int, int]
 

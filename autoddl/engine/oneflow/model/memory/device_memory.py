@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoddl.perfmodel.oneflow.liveness import blocks
-from autoddl.perfmodel.oneflow.lowering import rank_tasks
-from autoddl.perfmodel.oneflow.sizes import LocalSizes
-from autoddl.perfmodel.oneflow.task_graph import BOXING, KINDS, Ints, RankTasks
+from autoddl.engine.oneflow.model.memory.liveness import blocks
+from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
+from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
+from autoddl.engine.oneflow.model.memory.task_graph import BOXING, KINDS, Ints, RankTasks
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.clipped_gradients import chained

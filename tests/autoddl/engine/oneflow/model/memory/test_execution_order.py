@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 
-from autoddl.perfmodel.oneflow.execution_order import execution_order
-from autoddl.perfmodel.oneflow.task_graph import RankTasks
-from tests.perfmodel.oneflow.graphs import task_graphs
+from autoddl.engine.oneflow.model.memory.execution_order import execution_order
+from autoddl.engine.oneflow.model.memory.task_graph import RankTasks
+from tests.autoddl.engine.oneflow.model.memory.graphs import task_graphs
 from tests.support.rows import lists
 
 KINDS = "soon", "transfer", "computation"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.perfmodel.oneflow.allocation import placed_bytes
-from autoddl.perfmodel.oneflow.execution_order import execution_order
-from autoddl.perfmodel.oneflow.liveness import blocks, merged_chains
-from autoddl.perfmodel.oneflow.lowering import rank_tasks
-from autoddl.perfmodel.oneflow.memory import MemoryEstimate, estimate, rank_estimate
+from autoddl.engine.oneflow.model.memory.allocation import placed_bytes
+from autoddl.engine.oneflow.model.memory.execution_order import execution_order
+from autoddl.engine.oneflow.model.memory.liveness import blocks, merged_chains
+from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
+from autoddl.engine.oneflow.model.memory.device_memory import MemoryEstimate, estimate, rank_estimate
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import NdSbp, broadcast
@@ -341,7 +341,7 @@ def test_prediction_is_oneflows_plan_for_cuda(optimizer: str) -> None:
 @pytest.mark.parametrize("recomputed", [(), (0,)])
 def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, ...]) -> None:
     import autoddl
-    from autoddl.perfmodel.oneflow.memory import stage_memory
+    from autoddl.engine.oneflow.model.memory.device_memory import stage_memory
     from autoddl.sbp.rewrites.stage_program import StageCrossing, stage_layout
     from experiments import models
     from experiments.fidelity.memory.cuda_memory import cuda_memory

@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from autoddl.grouping import inverse
-from autoddl.perfmodel.oneflow.sizes import Dataflow
-from autoddl.perfmodel.oneflow.task_graph import (
+from autoddl.engine.oneflow.model.memory.sizes import Dataflow
+from autoddl.engine.oneflow.model.memory.task_graph import (
     BITS,
     MASK,
     NONE,
@@ -22,7 +22,7 @@ from autoddl.perfmodel.oneflow.task_graph import (
     Table,
     Tasks,
 )
-from autoddl.perfmodel.oneflow.task_templates import GIVEN, INPUT, ROLE, Templates
+from autoddl.engine.oneflow.model.memory.task_templates import GIVEN, INPUT, ROLE, Templates
 from autoddl.ragged import Ragged
 
 

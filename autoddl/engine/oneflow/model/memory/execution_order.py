@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from autoddl.compiled import compiled
-from autoddl.perfmodel.oneflow.task_graph import Ints, RankTasks
+from autoddl.engine.oneflow.model.memory.task_graph import Ints, RankTasks
 
 _COMPUTATION, _TRANSFER, _SOON = range(3)
 _TRUNK = 4  # tasks in so many last layers (and the very last one) are never put off

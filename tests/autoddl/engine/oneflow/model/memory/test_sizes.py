@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from autoddl.perfmodel.oneflow.sizes import Dataflow, LocalSizes
-from autoddl.perfmodel.oneflow.task_graph import BITS, MASK, NONE
+from autoddl.engine.oneflow.model.memory.sizes import Dataflow, LocalSizes
+from autoddl.engine.oneflow.model.memory.task_graph import BITS, MASK, NONE
 from autoddl.sbp.program import ROLES, Program
 from autoddl.sbp.shards import local_bytes
 from autoddl.sbp.state import NdSbp

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoddl.perfmodel.oneflow.instances import Instances, order_of
-from autoddl.perfmodel.oneflow.sizes import Dataflow
-from autoddl.perfmodel.oneflow.task_graph import BITS, NONE
-from autoddl.perfmodel.oneflow.task_templates import Templates
+from autoddl.engine.oneflow.model.memory.instances import Instances, order_of
+from autoddl.engine.oneflow.model.memory.sizes import Dataflow
+from autoddl.engine.oneflow.model.memory.task_graph import BITS, NONE
+from autoddl.engine.oneflow.model.memory.task_templates import Templates
 from autoddl.sbp.state import NdSbp
-from tests.perfmodel.oneflow.test_lowering import program_of
+from tests.autoddl.engine.oneflow.model.memory.test_lowering import program_of
 from tests.support.rows import lists
 
 

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from autoddl.perfmodel.oneflow.kernel_memory import shared_input, workspace_bytes
-from autoddl.perfmodel.oneflow.task_graph import BITS, NONE, Flags
-from autoddl.perfmodel.oneflow.task_templates import OpSizes, Templates
+from autoddl.engine.oneflow.model.memory.kernel_memory import shared_input, workspace_bytes
+from autoddl.engine.oneflow.model.memory.task_graph import BITS, NONE, Flags
+from autoddl.engine.oneflow.model.memory.task_templates import OpSizes, Templates
 from autoddl.sbp.program import PHASES, ROLES, Op, Program, Tensor
 from autoddl.sbp.program.columns import ProgramColumns
 from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, SUM

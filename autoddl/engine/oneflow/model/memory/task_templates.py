@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.perfmodel.oneflow.compute_stream import workspace_bytes
-from autoddl.perfmodel.oneflow.task_graph import BOXING, NONE, OUTPUT, WORKSPACE, Ints
+from autoddl.engine.oneflow.model.memory.compute_stream import workspace_bytes
+from autoddl.engine.oneflow.model.memory.task_graph import BOXING, NONE, OUTPUT, WORKSPACE, Ints
 from autoddl.ragged import Ragged
 from autoddl.sbp.state import B, NdSbp, Sbp
 

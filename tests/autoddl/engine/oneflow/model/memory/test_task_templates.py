@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autoddl.perfmodel.oneflow.task_graph import BOXING, NONE, OUTPUT, WORKSPACE
-from autoddl.perfmodel.oneflow.task_templates import INPUT, ROLE, Templates
+from autoddl.engine.oneflow.model.memory.task_graph import BOXING, NONE, OUTPUT, WORKSPACE
+from autoddl.engine.oneflow.model.memory.task_templates import INPUT, ROLE, Templates
 from autoddl.sbp.state import NdSbp
 
 MIB = 1 << 20
