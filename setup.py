@@ -71,7 +71,7 @@ setup(
     packages=packages,
     package_dir={f"autoddl.{folder}": folder for folder in MAPPED},
     package_data={
-        "autoddl": ["py.typed", "engine/refused/*.json"],
+        "autoddl": ["py.typed", "engine/oneflow/model/refused.json"],
         "autoddl.perfmodel": ["profiles/*.json"],
     },
     include_package_data=False,

@@ -11,8 +11,8 @@ from autoddl.checkpoint import sharded_files
 from autoddl.codegen import write
 from autoddl.collector import uncollected
 from autoddl.engine import engines
+from autoddl.engine.engines import ONEFLOW
 from autoddl.engine.interface import TrainingStep
-from autoddl.engine.limits import ONEFLOW
 from autoddl.errors import AutoDDLError, shown
 from autoddl.internal_errors import callback, reported
 from autoddl.perfmodel import profile as profiles
@@ -95,7 +95,7 @@ class Plan(PlanValue):
             AutoDDLError: the plan has states that OneFlow has not, or ops without a template; the
                 file can't be written.
         """
-        dialect = engines.load(self.engine or ONEFLOW).dialect
+        dialect = engines.load(self.engine.name or ONEFLOW).dialect
         write(self, path, dialect, learning_rate=learning_rate)
 
     @reported("trace")
@@ -133,7 +133,7 @@ def load(path: str | Path) -> Plan:
     Raises:
         AutoDDLError: the file is missing, truncated, no plan, or of another version.
     """
-    return Plan.of(codec.load(path))
+    return Plan.of(codec.load(path, engines.model))
 
 
 @reported("resume")
@@ -154,7 +154,9 @@ def resume(folder: str | Path, graph: Any, *inputs: Any, **options: Any) -> Trai
     """
     index = sharded_files.read_index(folder)
     text, ranks = index.facts.get("plan"), engines.load(ONEFLOW).cluster()
-    plan = None if options or text is None else Plan.of(codec.decode(text, f"plan of {folder}"))
+    plan = None
+    if text is not None and not options:
+        plan = Plan.of(codec.decode(text, f"plan of {folder}", engines.model))
     if plan is None or plan.devices != ranks[0] * ranks[1]:
         plan = optimize(graph, *inputs, **options)
     step = plan.apply(graph)
@@ -253,6 +255,8 @@ def optimize(
         AutoDDLError: in one line, what is wrong and what to do.
     """
     oneflow, tries = engines.load(ONEFLOW), trial_settings.read(trials)
+    chosen, planned_for = engines.model(engine), engine and engines.load(engine)
+    ask = planned_for.signatures if planned_for and planned_for.installed() else None
     if isinstance(graph, Program | str | Path):
         if kwargs:  # a word that is misspelt, which a graph would get
             raise AutoDDLError(
@@ -280,8 +284,9 @@ def optimize(
         with uncollected():
             asked = request.read(
                 program, ranks, mesh=mesh, cluster=cluster, profile=profile, memory=memory,
-                search=search, objective=objective, engine=engine, budget=budget, stop_gap=stop_gap,
-                seed=seed, pin=pin, strict=strict, allow_local_batchnorm=allow_local_batchnorm,
+                search=search, objective=objective, engine=chosen, ask=ask, budget=budget,
+                stop_gap=stop_gap, seed=seed, pin=pin, strict=strict,
+                allow_local_batchnorm=allow_local_batchnorm,
                 pipeline=pipeline, micro_batches=micro_batches, compute_stream=compute_stream,
                 duplex=duplex, parts=parts,
                 progress=callback(progress) if callable(progress) else progress,

@@ -2,8 +2,8 @@
 
 `--oracle` runs every signature on simulated ranks and looks for missing ones; `--engine` compares every
 rule with OneFlow's own lists, and with `--write` writes what OneFlow refuses to
-autoddl/engine/refused/oneflow.json, which the planner reads; `--execution` trains under random whole
-plans on four ranks, and goes on where it was cut off. `--document` writes docs/op_rules.md from all
+autoddl/engine/oneflow/model/refused.json, which the planner reads; `--execution` trains under random
+whole plans on four ranks, and goes on where it was cut off. `--document` writes docs/op_rules.md from all
 three. Without a choice the proofs are run that need no ranks. The exit code is 1 where one fails.
 """
 
@@ -28,7 +28,7 @@ from experiments.lib import cli
 from experiments.lib.ranks import ROOT
 from experiments.models import ZOO
 
-TABLE = ROOT / "autoddl" / "engine" / "refused" / "oneflow.json"
+TABLE = ROOT / "autoddl" / "engine" / "oneflow" / "model" / "refused.json"
 DOCUMENT = ROOT / "docs" / "op_rules.md"
 # What the `run` of each proof takes beside `progress`; the modules are experiments.proofs.NAME.
 ARGUMENTS = {

@@ -8,18 +8,19 @@ on 2x2 an all-gather along the first axis leads to (B, B), an all-to-all to (S1,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.engine.oneflow.model.memory.compute_stream import is_converted
 from autoddl.sbp.boxing import LOCAL, boxing, counts_result
 from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Ints = npt.NDArray[np.int64]
+Runs = Callable[[NdSbp, NdSbp, tuple[int, ...]], bool]
+"""Whether a boxing from one state to another runs on a mesh (engine.model.StreamUse.boxes)."""
 
 
 class BoxingSteps(NamedTuple):
@@ -36,11 +37,11 @@ class BoxingSteps(NamedTuple):
 
 @lru_cache(maxsize=256)
 def steps_between(
-    states: tuple[NdSbp, ...], dims: int, mesh: tuple[int, ...], compute_stream: bool
+    states: tuple[NdSbp, ...], dims: int, mesh: tuple[int, ...], runs: Runs | None
 ) -> BoxingSteps:
     """Return all boxings between some states; they are the same for all shapes that these cut evenly.
 
-    With `compute_stream` those that OneFlow does not send through the host there.
+    Local ones, and of others those of which `runs` says so.
     """
     index = {state: i for i, state in enumerate(states)}
     looks: dict[tuple[str, tuple[int, ...], int], int] = {}
@@ -48,7 +49,7 @@ def steps_between(
     for src in states:
         for dst in neighbours(src, [axis_states(dims)] * len(mesh)):
             step = _primitive(src, dst, mesh) if dst in index else None
-            if step is None or (compute_stream and not stays_on_device(src, dst, step[0], mesh)):
+            if step is None or not does_run(runs, src, dst, step[0], mesh):
                 continue
             counted = index[dst if counts_result(step[0]) else src]
             look = looks.setdefault((*step, counted), len(looks))
@@ -59,9 +60,11 @@ def steps_between(
     return BoxingSteps(before, after, look_of, tuple(looks))
 
 
-def stays_on_device(before: NdSbp, after: NdSbp, primitive: str, mesh: tuple[int, ...]) -> bool:
-    """Tell whether OneFlow does a boxing on its compute stream without going through the host."""
-    return primitive == LOCAL or is_converted(before.executed, after.executed, mesh)
+def does_run(
+    runs: Runs | None, before: NdSbp, after: NdSbp, primitive: str, mesh: tuple[int, ...]
+) -> bool:
+    """Tell whether a boxing runs on a mesh; a local one always does."""
+    return runs is None or primitive == LOCAL or runs(before.executed, after.executed, mesh)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -12,22 +12,20 @@ import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse.csgraph import floyd_warshall
 
+from autoddl.engine.model import EngineModel, StreamUse
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel import collectives
-from autoddl.perfmodel.boxing_steps import BoxingSteps, neighbours, stays_on_device, steps_between
+from autoddl.perfmodel.boxing_prices import BoxingPrices, boxing_parts
+from autoddl.perfmodel.boxing_steps import BoxingSteps, does_run, neighbours, steps_between
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.profile_entries import Link
-from autoddl.perfmodel.resources import SERIAL, ResourceParts
-from autoddl.perfmodel.roofline import OpWork, op_s
-from autoddl.perfmodel.topology import crossing
-from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing, boxing
+from autoddl.perfmodel.resources import SERIAL
+from autoddl.sbp.boxing import Boxing, boxing
 from autoddl.sbp.canonical import canonical
 from autoddl.sbp.layout import Path
 from autoddl.sbp.mesh import Mesh
@@ -75,6 +73,11 @@ class RedistributionTable:
         """Return the position of every state."""
         return {state: i for i, state in enumerate(self.states)}
 
+    @property
+    def no_sums(self) -> Sequence[NdSbp]:
+        """Return the states in which the tensor is no partial sum."""
+        return [state for state in self.states if not any(sbp.is_partial for sbp in state)]
+
     def path(self, src: NdSbp, dst: NdSbp) -> Path:
         """Return the states after each step, ending in `dst`; empty where nothing changes.
 
@@ -103,20 +106,19 @@ class RedistributionTable:
 class Redistributor:
     """Price redistributions on one mesh under one profile; tables are cached by shape.
 
-    With `any_order` tables also have the states whose axes cut in another order than the mesh's. With
-    `compute_stream` paths have no boxing that OneFlow would send through the host then. With `weights`
-    of resources (Profile.parts), and of seconds on whichever (SERIAL), tables have the weighted seconds,
-    and the paths that are cheapest under them.
+    Paths have the boxings that run in this use of the engine's `streams`, by default the usual one;
+    tables have the states that its axes can cut in. With `weights` of resources (Profile.parts), and of
+    seconds on whichever (SERIAL), tables have the weighted seconds, and the paths that are cheapest under
+    them.
     """
 
     def __init__(
-        self, mesh: Mesh, profile: Profile, *, any_order: bool = False, compute_stream: bool = False,
-        weights: Mapping[str, float] | None = None,
+        self, mesh: Mesh, profile: Profile, engine: EngineModel, streams: StreamUse | None = None,
+        *, weights: Mapping[str, float] | None = None,
     ) -> None:  # fmt: skip
-        self.mesh, self.weights = mesh, weights
-        self.any_order, self.compute_stream = any_order, compute_stream
-        self.profile = profile
-        self._way = cache(partial(crossing, mesh, innermost=profile.levels[-1]))
+        self.mesh, self.profile, self.weights = mesh, profile, weights
+        self.engine, self.streams = engine, streams or engine.streams[0]
+        self.boxings = BoxingPrices(mesh, profile)
         self._boxings: dict[tuple[tuple[int, ...], int, bool], _Boxings] = {}
         self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
         self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
@@ -127,8 +129,7 @@ class Redistributor:
     def weighted(self, weights: Mapping[str, float]) -> Redistributor:
         """Return one with these weights, which shares the seconds of boxings."""
         found = Redistributor(
-            self.mesh, self.profile, any_order=self.any_order, compute_stream=self.compute_stream,
-            weights=weights,
+            self.mesh, self.profile, self.engine, self.streams, weights=weights
         )  # fmt: skip
         found._boxings = self._boxings
         return found
@@ -168,39 +169,29 @@ class Redistributor:
             )
         return self._other[key]
 
-    def step_s(self, step: Boxing, item_bytes: int) -> float:
-        """Return the seconds of one boxing, its launch included; inf where the profile has no price.
+    def seconds(self, shape: tuple[int, ...], item_bytes: int, src: NdSbp, dst: NdSbp) -> float:
+        """Return what the path between two states takes.
 
-        All groups of the mesh do it at once, so those that cross the same link share it. OneFlow's
-        nn.Graph has no kernel that pads: S→P costs it about what a gather does.
+        Raises:
+            AutoDDLError: as `path`, for states that are in no table.
         """
-        size = step.elements * item_bytes
-        if step.primitive == LOCAL:
-            return op_s(self.profile, OpWork("boxing", "memory", "", 0.0, 2 * size))
-        if self.link(step) is None:
-            return math.inf
-        seconds = self.profile.collective_s(_collective(step), self._way(step.axes), size)
-        return self.profile.op_overhead_s + seconds
+        table = self.table(shape, item_bytes)
+        if src in table.index and dst in table.index:
+            return float(table.cost[table.index[src], table.index[dst]])
+        states = (src, *self.path(shape, item_bytes, src, dst))
+        steps = (
+            boxing(*pair, shape, self.mesh.shape, uneven=True)
+            for pair in itertools.pairwise(states)
+        )
+        return sum(self._price(step, item_bytes) for step in steps if step is not None)
 
     def _price(self, step: Boxing, item_bytes: int) -> float:
         """Return what one boxing counts."""
-        seconds = self.step_s(step, item_bytes)
+        seconds = self.boxings.step_s(step, item_bytes)
         if self.weights is None or math.isinf(seconds):
             return seconds
         parts = boxing_parts(step, seconds, self.mesh, self.profile)
         return self.weights[SERIAL] * seconds + sum(self.weights[r] * s for r, s in parts)
-
-    def link(self, step: Boxing) -> Link | None:
-        """Return the link that prices a boxing; None for a local one and where there is no price.
-
-        Groups that span levels are priced only by links that were measured just so.
-        """
-        if step.primitive == LOCAL:
-            return None
-        collective, way = _collective(step), self._way(step.axes)
-        if way.inner > 1 and not self.profile.measured(collective, way):
-            return None
-        return self.profile.link(collective, way)
 
     def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
         one = self._between_all(shape, item_bytes, own)
@@ -229,12 +220,15 @@ class Redistributor:
         """Return all boxings of a tensor with their seconds, however these are weighted."""
         key = (shape, item_bytes, own)
         if key not in self._boxings:
-            states = tuple(all_states(shape, self.mesh.shape, own=own, any_order=self.any_order))
-            steps = steps_between(states, len(shape), self.mesh.shape, self.compute_stream)
+            any_order = self.engine.limits.any_order
+            states = tuple(all_states(shape, self.mesh.shape, own=own, any_order=any_order))
+            steps = steps_between(states, len(shape), self.mesh.shape, self.streams.boxes)
             elements = [math.prod(local_shape(shape, s, self.mesh.shape) or ()) for s in states]
             looks = [(primitive, axes, elements[n]) for primitive, axes, n in steps.looks]
             known = {look: Boxing(*look) for look in dict.fromkeys(looks)}
-            price = {look: (step, self.step_s(step, item_bytes)) for look, step in known.items()}
+            price = {
+                look: (step, self.boxings.step_s(step, item_bytes)) for look, step in known.items()
+            }
             priced = [price[look] for look in looks]
             seconds = np.array([s for _, s in priced], dtype=np.float64)[steps.look]
             self._boxings[key] = _Boxings(states, steps, seconds, priced)
@@ -305,24 +299,11 @@ class Redistributor:
         found = []
         for after in neighbours(state, entries):
             step = boxing(state, after, shape, self.mesh.shape, uneven=uneven)
-            if step is None or (
-                self.compute_stream
-                and not stays_on_device(state, after, step.primitive, self.mesh.shape)
+            if step is not None and does_run(
+                self.streams.boxes, state, after, step.primitive, self.mesh.shape
             ):
-                continue
-            found.append((after, self._price(step, item_bytes)))
+                found.append((after, self._price(step, item_bytes)))
         return found
-
-
-def boxing_parts(
-    step: Boxing | None, seconds: float, mesh: Mesh, profile: Profile
-) -> ResourceParts:
-    """Return on which resources a boxing of so many seconds runs for how long; None is local."""
-    if step is None or step.primitive == LOCAL:
-        return profile.parts(None, seconds)
-    size = math.prod(mesh.shape[axis] for axis in step.axes)
-    messages, _ = collectives.coefficients(_collective(step), size, 0.0)
-    return profile.parts(mesh.axes[step.axes[0]].level, seconds, messages)
 
 
 def _along(hop: npt.NDArray[np.int32], direct: Floats) -> Floats:
@@ -334,7 +315,3 @@ def _along(hop: npt.NDArray[np.int32], direct: Floats) -> Floats:
         total += np.where(moves, direct[here, after], 0.0)
         here = after
     return total
-
-
-def _collective(step: Boxing) -> str:
-    return ALL_GATHER if step.primitive == PAD else step.primitive

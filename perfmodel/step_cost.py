@@ -19,9 +19,9 @@ import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.grouping import distinct
+from autoddl.perfmodel.boxing_prices import BoxingPrices, boxing_parts
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Kernel, Link
-from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor, boxing_parts
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s, slowest
 from autoddl.ragged import Ragged
@@ -110,7 +110,7 @@ class StepPrices:
 
     def __init__(self, program: Program, mesh: Mesh, profile: Profile) -> None:
         self.program, self.mesh, self.profile = program, mesh, profile
-        self._redistributor = Redistributor(mesh, profile)
+        self._boxing_prices = BoxingPrices(mesh, profile)
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], Price] = {}
         self._paths: dict[object, tuple[Price, ...]] = {}
 
@@ -184,36 +184,6 @@ class StepPrices:
             )
         return self._paths[key]
 
-    def whole_states(self, name: str) -> Sequence[NdSbp]:
-        """Return the states that a tensor may have on the mesh where it is no sum."""
-        table = self._table(name)
-        return [s for s in table.states if not any(sbp.is_partial for sbp in s)]
-
-    def seconds(self, name: str, start: NdSbp, goal: NdSbp) -> float:
-        """Return what the cheapest path between two states of a tensor takes."""
-        table = self._table(name)
-        if start in table.index and goal in table.index:
-            return float(table.cost[table.index[start], table.index[goal]])
-        return sum(
-            price.seconds for price in self.path(name, start, self.between(name, start, goal))
-        )
-
-    def between(self, name: str, start: NdSbp, goal: NdSbp) -> Path:
-        """Return the cheapest path between two states of a tensor: the states after each boxing."""
-        tensor = self.program.tensor[name]
-        return self._redistributor.path(tensor.shape, tensor.item_bytes, start, goal)
-
-    def to_whole(self, name: str, start: NdSbp) -> Path:
-        """Return the cheapest path on which a sum is made whole; none where it is no sum."""
-        if not any(sbp.is_partial for sbp in start):
-            return ()
-        goals = self.whole_states(name)
-        return self.between(name, start, min(goals, key=lambda s: self.seconds(name, start, s)))
-
-    def _table(self, name: str) -> RedistributionTable:
-        tensor = self.program.tensor[name]
-        return self._redistributor.table(tensor.shape, tensor.item_bytes)
-
     def _op(self, op: Op, signature: NdSignature) -> Price:
         work = OpWork.of(self.program, op, signature, self.mesh.shape)
         source, kernel = work.kernel(slowest(self.profile, work))
@@ -226,9 +196,9 @@ class StepPrices:
                 f"step: no boxing leads from {before} to {after} for shape {tensor.shape} on mesh "
                 f"{self.mesh}"
             )
-        link = self._redistributor.link(step)
+        link = self._boxing_prices.link(step)
         source = "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
-        seconds = self._redistributor.step_s(step, tensor.item_bytes)
+        seconds = self._boxing_prices.step_s(step, tensor.item_bytes)
         return Price(seconds, source, _error(link), step)
 
 

@@ -2,7 +2,7 @@
 
 All devices do the same at the same time, so one stands for all. It runs its ops one after another, in
 the order that the layout says, if it does (simulation/list_schedule.py finds one), else in that in
-which their inputs arrive, as OneFlow's actors do; boxings that cross a level of the cluster go one after
+which their inputs arrive, as actors do; boxings that cross a level of the cluster go one after
 another over its links. An op and a boxing, or boxings of two levels, run at once; beside a boxing an op
 takes longer where Profile.interference says so.
 
@@ -20,7 +20,6 @@ from functools import cached_property, partial
 import numpy as np
 
 from autoddl.grouping import inverse
-from autoddl.engine.oneflow.model.memory.task_graph import Flags
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.resources import DEVICE
 from autoddl.perfmodel.simulation.event_simulation import Floats, Ints, Works
@@ -101,19 +100,6 @@ class StepTimeline:
         """Return what the step costs, and takes."""
         totals = self.cost.totals
         return Prediction(totals, self.works.end_s if self.overlaps else totals.step_s)
-
-    def busy_s(self, ops: Flags, makers: Flags) -> dict[str, float]:
-        """Return for how long some ops, and the boxings behind some, keep each resource busy.
-
-        The last of the makers stands for none.
-        """
-        found = {DEVICE: float(self.compute_s[ops].sum())}
-        mine = self.boxing.items[makers[self.maker[self.boxing.row]]]
-        count = np.bincount(mine, minlength=len(self.parts)).tolist()
-        for parts, times in zip(self.parts, count, strict=True):
-            for resource, seconds in parts:
-                found[resource] = found.get(resource, 0.0) + seconds * times
-        return found
 
     @property
     def _boxing_s(self) -> Floats:

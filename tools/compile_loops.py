@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from multiprocessing import Process
 
-from autoddl.perfmodel import profile as profiles
 from autoddl.engine.oneflow.model.memory.device_memory import estimate
+from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.timeline import predict
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh

@@ -15,7 +15,7 @@ from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for, 
 from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
 from autoddl.cli.options import KIND, MEASURING, RANKS, Listed
 from autoddl.engine import engines
-from autoddl.engine.limits import ONEFLOW
+from autoddl.engine.engines import ONEFLOW
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration.kernel_fits import Timed

@@ -21,7 +21,7 @@ from autoddl.cli.app import tell
 from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
 from autoddl.cli.options import KIND, MEASURING, NODES, POSITIVE, RANKS, Listed, fields_of
 from autoddl.engine import engines
-from autoddl.engine.limits import ONEFLOW
+from autoddl.engine.engines import ONEFLOW
 from autoddl.launch.job import LaunchJob
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration import kinds_profile, nccl_tests

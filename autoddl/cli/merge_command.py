@@ -19,7 +19,7 @@ def command(folder: Path, output: str) -> None:
     """
     from autoddl.checkpoint import sharded_files
     from autoddl.engine import engines
-    from autoddl.engine.limits import ONEFLOW
+    from autoddl.engine.engines import ONEFLOW
 
     index = sharded_files.read_index(folder)
     arrays = {name: sharded_files.read(folder, index, name) for name in index.tensors}

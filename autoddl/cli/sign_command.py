@@ -36,15 +36,20 @@ def command(files: tuple[str, ...]) -> None:
 
 def _readers() -> Mapping[str, Callable[[bytes, str], Any]]:
     """Return what reads, and so checks, each kind of file."""
+    from functools import partial
+
     from autoddl.checkpoint import sharded_files
+    from autoddl.engine import engines
     from autoddl.perfmodel import profile
     from autoddl.plan import codec
     from autoddl.sbp.program import Program
 
     return {
-        "plan": codec.decode, "program": Program.decode, "profile": profile.from_json,
+        "plan": partial(codec.decode, engine_of=engines.model),
+        "program": Program.decode,
+        "profile": profile.from_json,
         "checkpoint": sharded_files.decode_index,
-    }  # fmt: skip
+    }
 
 
 def _kind(text: bytes) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 
 from autoddl.engine.interface import Engine
-from autoddl.engine.limits import ONEFLOW, limits_of
+from autoddl.engine.model import EngineModel
+from autoddl.errors import AutoDDLError, shown
 
+ONEFLOW = "oneflow"
 _HOMES: Mapping[str, str] = {ONEFLOW: "autoddl.engine.oneflow.adapter"}
 
 
@@ -17,6 +20,21 @@ def load(name: str) -> Engine:
     Raises:
         AutoDDLError: there is none of this name.
     """
-    limits_of(name)
+    if not isinstance(name, str) or name not in _HOMES:
+        raise AutoDDLError(f"engine: got {shown(name)}; allowed are {', '.join(_HOMES)} or None")
     engine: Engine = import_module(_HOMES[name]).ENGINE
     return engine
+
+
+def model(name: str | None) -> EngineModel:
+    """Return an engine as planning sees it; None stands for none, which allows all that is right.
+
+    Raises:
+        AutoDDLError: there is none of this name.
+    """
+    return _whole_space() if name is None else load(name).model
+
+
+@cache
+def _whole_space() -> EngineModel:
+    return load(ONEFLOW).model.whole_space()

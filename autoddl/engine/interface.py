@@ -1,7 +1,7 @@
 """What the planner and the tools need of an engine; each engine lies in `autoddl.engine.<name>`.
 
-`engines.load("oneflow")` gives one. What an engine can execute is data in limits.py, and how it uses
-memory a model in perfmodel, so that plans can be made where no engine is installed.
+`engines.load("oneflow")` gives one. What planning has to know of it is its EngineModel (model.py), so
+that plans can be made where no engine is installed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from autoddl.codegen.dialect import Dialect
-from autoddl.engine.limits import Limits
+from autoddl.engine.model import EngineModel
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.registry import Signature
@@ -78,8 +78,7 @@ class Probes(NamedTuple):
 class Engine(Protocol):
     """An engine that runs plans. Making one imports nothing of it."""
 
-    name: str
-    limits: Limits
+    model: EngineModel
     dialect: Dialect
     probes: Probes
 

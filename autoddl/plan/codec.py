@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,7 @@ import msgspec
 from autoddl import signed_files
 from autoddl.decoding import decode as decode_file
 from autoddl.decoding import parsed, shown
-from autoddl.engine.limits import ENGINES
+from autoddl.engine.model import EngineModel
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.pipeline_step import StageWork
 from autoddl.plan.search_report import SearchReport
@@ -34,6 +34,7 @@ _OF_RANGES = 3
 _OF_SUMS = 2
 AGAIN = "plan again with autoddl.optimize"
 
+Engines = Callable[[str | None], EngineModel]
 _Json = TypeVar("_Json")
 
 
@@ -112,6 +113,8 @@ def _plain(value: Any) -> Any:
         return _text(value)
     if isinstance(value, Mesh):
         return value.describe()
+    if isinstance(value, EngineModel):
+        return value.name
     if isinstance(value, Program):
         return value.to_json()
     if is_dataclass(value):
@@ -126,16 +129,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def load(path: str | Path) -> PlanValue:
-    """Read the file of a plan.
+def load(path: str | Path, engine_of: Engines) -> PlanValue:
+    """Read the file of a plan; `engine_of` finds its engine by name.
 
     Raises:
         AutoDDLError: the file is missing, truncated, changed, no plan, or of another version.
     """
-    return signed_files.read(path, decode, what="plan file", remedy=AGAIN)
+    return signed_files.read(
+        path, partial(decode, engine_of=engine_of), what="plan file", remedy=AGAIN
+    )
 
 
-def decode(text: bytes | str, where: str) -> PlanValue:
+def decode(text: bytes | str, where: str, engine_of: Engines) -> PlanValue:
     """Return the plan of a file's text; `where` names the file in errors.
 
     Raises:
@@ -145,6 +150,7 @@ def decode(text: bytes | str, where: str) -> PlanValue:
     try:
         plan = PlanValue(
             program=program,
+            engine=_engine(file.engine, engine_of),
             parts=tuple([_part(program, file, number) for number in range(len(file.parts))]),
             **{f.name: getattr(file, f.name) for f in fields(PlanValue) if f.name not in _OWN},
         )
@@ -154,7 +160,14 @@ def decode(text: bytes | str, where: str) -> PlanValue:
     return plan
 
 
-_OWN = ("program", "parts")
+_OWN = ("program", "engine", "parts")
+
+
+def _engine(name: str | None, engine_of: Engines) -> EngineModel:
+    try:
+        return engine_of(name)
+    except AutoDDLError as error:
+        raise AutoDDLError(f"$.{error}") from None
 
 
 def _read(text: bytes | str, where: str) -> tuple[_Body[Any], Program]:
@@ -246,7 +259,7 @@ def _check_names(program: Program, part: _PartFile, at: str) -> None:
 
 
 def _check_order(program: Program, after: Mapping[str, str], at: str) -> None:
-    """Raise where ops wait for what is none, or for each other; OneFlow would abort."""
+    """Raise where ops wait for what is none, or for each other, which no engine survives."""
     readers, updates = program.precedence
     waits = [set(ops) for ops in program.columns.before]
     for reader, update in zip(readers.tolist(), updates.tolist(), strict=True):
@@ -282,8 +295,6 @@ def _check(plan: PlanValue) -> None:
     missing = set(plan.program.op).difference(*[p.layout.signatures for p in plan.parts])
     if missing:
         raise AutoDDLError(f"$.parts: no states for op {shown(min(missing))}")
-    if plan.engine is not None and plan.engine not in ENGINES:
-        raise AutoDDLError(f"$.engine: {shown(plan.engine)}; known are {', '.join(ENGINES)}, null")
     if plan.search.objective not in OBJECTIVES:
         known = ", ".join(OBJECTIVES)
         raise AutoDDLError(f"$.search.objective: {shown(plan.search.objective)}; known are {known}")

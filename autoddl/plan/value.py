@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoddl.engine.limits import ONEFLOW, ONEFLOW_LIMITS
+from autoddl.engine.model import EngineModel
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, simulate
@@ -102,7 +102,7 @@ class Estimate:
     """What one assignment costs per step and device, under the plan's profile.
 
     `overlap_s` are the seconds in which ops and boxings go on at once (perfmodel.timeline).
-    `memory_bytes` is all that OneFlow allocates on the device that needs most; `uncertainty_s` is how
+    `memory_bytes` is all that the engine allocates on the device that needs most; `uncertainty_s` is how
     far the step time may be off by what the profile's own fits and the model miss. With stages compute
     and communication are those of the busiest stage, which waits `idle_s` for others.
     """
@@ -146,12 +146,13 @@ class PlanValue:
     `parts` are the stages, each on devices of its own; one without stages. Of a batch that goes
     through them in several `micro_batches` the program is that of one; gradients are summed up over
     all, and updates come once. With `duplex` the program is that of two halves of the batch in turn
-    (sbp.rewrites.halves). A plan for no `engine` may have states that none executes. With
-    `compute_stream` OneFlow runs boxings as ops of its compute stream, on CUDA devices. `baselines`
+    (sbp.rewrites.halves). A plan for an `engine` without a name may have states that none executes. With
+    `compute_stream` boxings run as ops of the compute stream, on CUDA devices. `baselines`
     that did not decide on the plan are estimated when they are first read.
     """
 
     program: Program = field(repr=False)
+    engine: EngineModel
     profile: str
     parts: tuple[Part, ...]
     estimate: Estimate
@@ -159,7 +160,6 @@ class PlanValue:
     baselines: Sequence[Estimate] = ()
     micro_batches: int = 1
     memory_limit_bytes: int | None = None
-    engine: str | None = ONEFLOW
     compute_stream: bool = False
     duplex: bool = False
 
@@ -292,9 +292,9 @@ class PlanValue:
         """Return what each module takes, part by part."""
         return tuple(row for part in self.parts for row in part.rows)
 
-    @cached_property
-    def timeline(self) -> Timeline:
-        """Return the predicted course of a step through its parts.
+    @property
+    def pipeline_step(self) -> PipelineStep:
+        """Return what the simulation of a step through the parts needs.
 
         Raises:
             AutoDDLError: the plan was made by hand, without seconds, or has no stages.
@@ -303,7 +303,14 @@ class PlanValue:
         if len(works) < len(self.parts):
             raise AutoDDLError("pipeline: no seconds to simulate; plan with autoddl.optimize")
         credits = [part.in_flight for part in self.parts]
-        return simulate(pipeline_step(works, self.micro_batches, self.transfers, credits))
+        return pipeline_step(
+            self.engine.schedule, works, self.micro_batches, self.transfers, credits
+        )
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Return the predicted course of a step through its parts; raises as `pipeline_step`."""
+        return simulate(self.pipeline_step)
 
     def check_runnable(self) -> str:
         """Return the engine that runs the plan.
@@ -311,17 +318,17 @@ class PlanValue:
         Raises:
             AutoDDLError: there is none, whatever the graph.
         """
-        if self.engine is None:
+        if self.engine.name is None:
             raise AutoDDLError(
-                f"plan: made for engine {self.engine}, where axes cut in any order and no signature "
-                "is refused; plan with engine='oneflow' to run it"
+                "plan: made for engine None, where axes cut in any order and no signature is refused; "
+                f"plan with an engine, such as {self.engine.title}, to run it"
             )
         if self.compute_stream and self.device != "cuda":
             raise AutoDDLError(
                 f"plan: made for the compute stream of CUDA devices, on {self.device!r} there is none; "
                 "plan with compute_stream=False"
             )
-        return self.engine
+        return self.engine.name
 
     def check_graph(self, program: Program) -> None:
         """Raise AutoDDLError where `program` is not the one that was planned."""
@@ -339,18 +346,18 @@ class PlanValue:
 
 
 def pipeline_step(
+    schedule: str,
     works: Sequence[StageWork],
     micro_batches: int,
     transfers: Sequence[Transfer],
     in_flight: Sequence[int],
 ) -> PipelineStep:
-    """Return what the simulation of a step needs: OneFlow's schedule with our buffers."""
+    """Return what the simulation of a step needs; `in_flight` are the credits of the stages."""
     sent = tuple(
         TransferWork(item.source, item.target, item.seconds, item.tensor)
         for item in transfers
         if item.seconds is not None
     )
-    schedule = ONEFLOW_LIMITS.schedules[0]
     return PipelineStep(
         tuple(works), micro_batches, sent, schedule=schedule, credits=tuple(in_flight)
     )

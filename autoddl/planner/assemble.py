@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from autoddl.engine.limits import ONEFLOW
 from autoddl.plan.search_report import SearchReport
 from autoddl.plan.value import Estimate, Part, PlanValue
 from autoddl.planner.costs.assigned import Assigned
@@ -26,7 +25,6 @@ def plan_of(
     *,
     baselines: Sequence[Estimate] = (),
     limit: int | None = None,
-    engine: str | None = ONEFLOW,
     duplex: bool = False,
 ) -> PlanValue:
     """Return the plan of an assignment, or of one that is cut into stages."""
@@ -41,7 +39,7 @@ def plan_of(
         baselines=baselines,
         micro_batches=found.micro_batches,
         memory_limit_bytes=limit,
-        engine=engine,
+        engine=problem.setting.engine,
         compute_stream=problem.compute_stream,
         duplex=duplex,
     )

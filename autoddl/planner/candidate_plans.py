@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autoddl.engine.limits import ONEFLOW_LIMITS, SEPARATE_STREAMS, StreamUse
+from autoddl.engine.model import StreamUse
 from autoddl.planner.request import Request
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program import Program
@@ -27,7 +27,7 @@ class Candidate:
     stages: int
     micro_batches: int
     mesh: Mesh
-    way: StreamUse = SEPARATE_STREAMS
+    way: StreamUse
     duplex: bool = False
 
     @property
@@ -81,8 +81,7 @@ def pipelines(request: Request) -> Iterator[Candidate]:
         if count > most or part is None:
             continue
         fixed = request.mesh if request.mesh and request.mesh.size == part.size else None
-        most_axes = request.most_axes or ONEFLOW_LIMITS.axes
-        meshes = [fixed] if fixed is not None else list(part.meshes(most_axes))
+        meshes = [fixed] if fixed is not None else list(part.meshes(request.stage_axes))
         for number in _micro_batches(program, count, request.micro_batches):
             ways = request.ways_of(count, number)
             if (count, number) != (1, 1) and ways:

@@ -120,7 +120,9 @@ def _unstaged(request: Request, budget_s: float, *, best: Solution | None = None
             f"mesh: tensors have too many states on all meshes {', '.join(map(str, meshes))}; give one"
         )
     for mesh in wide:
-        run.outcomes[Candidate(1, 1, mesh)] = Outcome(1, 1, mesh.describe(), note=TOO_LARGE)
+        run.outcomes[Candidate(1, 1, mesh, request.ways_of()[0])] = Outcome(
+            1, 1, mesh.describe(), note=TOO_LARGE
+        )
     in_turn = [
         Candidate(1, 1, mesh, way, duplex=request.duplex is True)
         for mesh, ways in meshes.items()
@@ -186,7 +188,7 @@ def _made(
         untried=run.untried,
     )
     return plan_of(
-        best.found, report, baselines=baselines, limit=request.limit_bytes, engine=request.engine,
+        best.found, report, baselines=baselines, limit=request.limit_bytes,
         duplex=best.candidate.duplex,
     )  # fmt: skip
 
@@ -208,8 +210,7 @@ def _others(
             report = report_of(result, cost_s, objective=request.objective, seed=request.seed)
             plans.append(
                 plan_of(
-                    states, report, limit=limit, engine=request.engine,
-                    duplex=solution.candidate.duplex,
+                    states, report, limit=limit, duplex=solution.candidate.duplex
                 )
             )  # fmt: skip
     plans.sort(key=lambda plan: plan.estimate.step_s)

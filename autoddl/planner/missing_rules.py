@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
-from autoddl.engine import engines
-from autoddl.engine.limits import ONEFLOW
+from autoddl.engine.interface import OwnSignatures
 from autoddl.errors import RuleError
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.registry import find, is_built_in
 from autoddl.search.network.choices import SignatureLists
 
+Ask = Callable[[Program, Collection[int]], OwnSignatures]
+"""How an engine that is installed is asked (engine.interface.Engine.signatures)."""
+
 
 def engine_signatures(
-    program: Program, sizes: Collection[int], *, strict: bool, engine: str | None = ONEFLOW
+    program: Program, sizes: Collection[int], ask: Ask | None, *, strict: bool, title: str
 ) -> SignatureLists | None:
     """Warn once of all op types without a rule and return how the engine would split them.
 
-    `sizes` are those of the mesh axes. Without OneFlow, or any engine, these ops are planned
-    all-broadcast. The engine is asked about ops with a user's rule, too, so that what it refuses can
-    be left out.
+    `sizes` are those of the mesh axes, `title` is what the engine is called. Where none can be asked
+    these ops are planned all-broadcast. It is asked about ops with a user's rule, too, so that what it
+    refuses can be left out.
 
     Raises:
         RuleError: in strict mode, if there are any.
@@ -31,7 +33,7 @@ def engine_signatures(
     how = "register rules with autoddl.register_rule(autoddl.OpRule(…))"
     if unknown and strict:
         raise RuleError(f"op types without a rule: {_counted(unknown)}; {how} to let them be split")
-    if engine is None or not engines.load(engine).installed():
+    if ask is None:
         if unknown:
             warnings.warn(
                 f"op types without a rule are planned all-broadcast: {_counted(unknown)}; {how} to "
@@ -41,11 +43,11 @@ def engine_signatures(
         return None
     if not unknown and all(map(is_built_in, program.columns.types)):
         return None
-    lists = engines.load(engine).signatures(program, sizes)
+    lists = ask(program, sizes)
     parts = []
     listed = {name: count for name, count in unknown.items() if name not in lists.whole}
     if listed:
-        parts.append(f"OneFlow's own signatures, not proven by autoddl, for {_counted(listed)}")
+        parts.append(f"{title}'s own signatures, not proven by autoddl, for {_counted(listed)}")
     for reason in dict.fromkeys(lists.whole.values()):
         types = {name: n for name, n in unknown.items() if lists.whole.get(name) == reason}
         parts.append(f"all-broadcast for {_counted(types)} ({reason})")

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoddl.engine.limits import COMPUTE_STREAM, ONEFLOW, ONEFLOW_LIMITS, StreamUse, limits_of
+from autoddl.engine.model import EngineModel, StreamUse
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.memory_limits import memory_limits
-from autoddl.planner.missing_rules import engine_signatures
+from autoddl.planner.missing_rules import Ask, engine_signatures
 from autoddl.sbp.mesh import MOST_DEVICES, Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
@@ -39,7 +39,7 @@ class Request:
     `cluster` are all devices; `mesh` that of each stage, if it is fixed; `most_axes` bounds the meshes
     that the planner chooses by itself. `stages` is a number, "auto", or None: more than one only where
     memory demands it. `ways` are those to run boxings that the user leaves, that to be tried first
-    first; `ways_of` has those for so many stages and micro-batches. `allow` names
+    first, () all of the engine; `ways_of` has those for so many stages and micro-batches. `allow` names
     approximations of rules, `lists` are the engine's signatures of ops without a rule. `limits` are
     the bytes of devices by kind, where there are several; `limit_bytes` is then the least. Stages are
     `parts` of equal size or of any; "auto" is any, where these are not too many. `keep` of the best
@@ -49,11 +49,11 @@ class Request:
     program: Program
     profile: Profile
     cluster: Cluster
+    engine: EngineModel
     mesh: Mesh | None = None
     limit_bytes: int | None = None
     search: str = "exact"
     objective: str = TIME
-    engine: str | None = ONEFLOW
     budget_s: float = 20.0
     stop_gap: float = 0.0
     seed: int = 0
@@ -61,7 +61,7 @@ class Request:
     allow: frozenset[str] = frozenset()
     stages: int | str | None = None
     micro_batches: int | None = None
-    ways: tuple[StreamUse, ...] = ONEFLOW_LIMITS.ways
+    ways: tuple[StreamUse, ...] = ()
     duplex: bool | str = False
     most_axes: int | None = None
     lists: SignatureLists | None = None
@@ -74,6 +74,11 @@ class Request:
     def timed(self) -> bool:
         """Tell whether compute counts, not communication alone."""
         return self.objective != COMMUNICATION
+
+    @property
+    def stage_axes(self) -> int | None:
+        """Return the most axes of the mesh of a stage."""
+        return self.most_axes or self.engine.limits.axes
 
     @property
     def whole_mesh(self) -> Mesh:
@@ -89,7 +94,8 @@ class Request:
     def ways_of(self, stages: int = 1, micro_batches: int = 1) -> tuple[StreamUse, ...]:
         """Return the ways to run boxings of plans of so many stages (0: any number)."""
         device = self.program.device
-        return tuple(way for way in self.ways if way.runs_for(device, stages, micro_batches))
+        ways = self.ways or self.engine.streams
+        return tuple(way for way in ways if way.runs_for(device, stages, micro_batches))
 
     def problem(
         self, mesh: Mesh, part: Program | None = None, kinds: Collection[str] | None = None,
@@ -105,19 +111,20 @@ class Request:
         """
         ways = ways or self.ways_of()
         if not any(way.runs_on(mesh) for way in ways):
+            most = max(way.axes or 0 for way in ways)
             raise AutoDDLError(
                 f"mesh: got {mesh}; on the compute stream, which was asked for or is that of plans with "
-                f"micro-batches, OneFlow runs boxings on meshes of up to {COMPUTE_STREAM.axes} axes"
+                f"micro-batches, {self.engine.title} runs boxings on meshes of up to {most} axes"
             )
         return build(
             self.program if part is None else part,
             mesh,
             self.profile.part(self.cluster.kinds if kinds is None else kinds),
+            self.engine,
             pin=self.pin,
             lists=self.lists,
             allow=self.allow,
-            limits=limits_of(self.engine),
-            compute_stream=ways[0].compute_stream,
+            streams=ways[0],
         )
 
 
@@ -125,9 +132,10 @@ def read(
     program: Program,
     ranks: tuple[int, int] | None = None,
     *,
+    engine: EngineModel, ask: Ask | None = None,
     mesh: Any = None, cluster: Any = None, profile: str | Path | Profile | None = None,
     memory: Any = None, search: str = "exact", objective: str = TIME,
-    engine: str | None = ONEFLOW, budget: float = 20.0, stop_gap: float = 0.0, seed: int = 0,
+    budget: float = 20.0, stop_gap: float = 0.0, seed: int = 0,
     pin: Mapping[str, str] | None = None, strict: bool = False, allow_local_batchnorm: bool = False,
     pipeline: int | str | None = None, micro_batches: int | None = None,
     compute_stream: bool | str = AUTO, duplex: bool | str = False, parts: str = AUTO,
@@ -135,7 +143,8 @@ def read(
 ) -> Request:  # fmt: skip
     """Return the request that the arguments of `optimize` make; `ranks` are those that run, if any do.
 
-    The graph itself accumulates gradients over so many micro-batches.
+    The graph itself accumulates gradients over so many micro-batches. The engine is one of these, and can
+    be asked about ops without a rule if it is installed.
 
     Raises:
         AutoDDLError: in one line, which argument is wrong, and what is allowed.
@@ -165,12 +174,11 @@ def read(
     ):  # fmt: skip
         if not right:
             raise AutoDDLError(f"{name}: got {shown(value, 150)}; allowed {allowed}")
-    limits_of(engine)
     _check_pins(pin)
     staged = _staged(pipeline, micro_batches, accumulated)
     micro_batches = accumulated if accumulated > 1 else micro_batches
     _check_together(search, objective, compute_stream, duplex, staged)
-    ways = _ways(compute_stream, program.device, pipeline, micro_batches, staged)
+    ways = _ways(engine, compute_stream, program.device, pipeline, micro_batches, staged)
     cluster = ranks if cluster is None else cluster
     if mesh is None and cluster is None:
         raise AutoDDLError(
@@ -178,17 +186,17 @@ def read(
             "pass mesh='2x4' (nodes x devices), or cluster='2x4' to search all its meshes"
         )
     known = profiles.load(profile, device_type=program.device)
-    most_axes = 1 if search == HIDUP else None if ranks is None else ONEFLOW_LIMITS.axes
+    most_axes = 1 if search == HIDUP else None if ranks is None else engine.limits.axes
     if mesh is not None:
         given = mesh_of(mesh, known.levels)
         whole, meshes = _stages_of(given, pipeline), [given]
         _check_mesh_alone(given, cluster, known, parts)
     else:
         given, whole = None, cluster_of(cluster, known.levels)
-        if (
-            whole.kinds and engine is not None
-        ):  # so many axes have parts, beside which one stage stands
-            most_axes = most_axes or ONEFLOW_LIMITS.axes
+        if whole.kinds and engine.name is not None:
+            most_axes = (
+                most_axes or engine.limits.axes
+            )  # as parts have, beside which one stage stands
         meshes = list(whole.meshes(most_axes))
     if whole.kinds and pipeline is None and micro_batches is None and search in SOLVERS:
         pipeline = AUTO if objective == TIME else None
@@ -202,10 +210,10 @@ def read(
         _warn_of_assumed(profile, known, whole)
     _warn_of_rates(program, known)
     lists = engine_signatures(
-        program, [n for m in meshes for n in m.shape], strict=strict, engine=engine
+        program, [n for m in meshes for n in m.shape], ask, strict=strict, title=engine.title
     )
     return Request(
-        program, known, whole, given, limit, search, objective, engine, budget, stop_gap, seed, pin,
+        program, known, whole, engine, given, limit, search, objective, budget, stop_gap, seed, pin,
         allow=frozenset({LOCAL_STATISTICS} if allow_local_batchnorm else ()),
         stages=pipeline, micro_batches=micro_batches, ways=ways,
         duplex=duplex if search != HIDUP else False,
@@ -336,6 +344,7 @@ def _check_together(
 
 
 def _ways(
+    engine: EngineModel,
     compute_stream: bool | str,
     device: str,
     stages: int | str | None,
@@ -351,14 +360,14 @@ def _ways(
         raise AutoDDLError(
             f"compute_stream: got True for a program on {device!r}; only CUDA devices have streams"
         )
-    ways = tuple(w for w in ONEFLOW_LIMITS.ways if compute_stream in (AUTO, w.compute_stream))
+    ways = tuple(w for w in engine.streams if compute_stream in (AUTO, w.compute_stream))
     number = stages if isinstance(stages, int) else 1
     parts = micro_batches or (2 if number > 1 else 1)  # where there are stages, there are several
     if not any(way.runs_for(device, number, parts) for way in ways):
         used = "the compute stream" if compute_stream is False else "streams of their own"
         raise AutoDDLError(
-            f"compute_stream: got {compute_stream} with {staged}; OneFlow runs the boxings of these on "
-            f"{used}; leave it out"
+            f"compute_stream: got {compute_stream} with {staged}; {engine.title} runs the boxings of "
+            f"these on {used}; leave it out"
         )
     return ways
 

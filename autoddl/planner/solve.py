@@ -9,7 +9,6 @@ from functools import cached_property, lru_cache, partial
 
 from autoddl.collector import uncollected
 from autoddl.compiled import clock_s
-from autoddl.engine.limits import limits_of
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
@@ -78,9 +77,7 @@ class ProblemSearch:
         timed = request.objective == TIME and not problem.compute_stream
         if self.chooses and timed and not self.models:
             solver = SOLVERS[request.search]
-            self.steps = StepSearch(
-                self.inner, solver, self.assigned, self.limit, limits=limits_of(request.engine)
-            )
+            self.steps = StepSearch(self.inner, solver, self.assigned, self.limit)
         self.costs_s: list[float] = []  # what searches find
         self.last: SearchResult | None = None  # of a search under another limit
 

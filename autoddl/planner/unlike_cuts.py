@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.engine.limits import StreamUse
+from autoddl.engine.model import StreamUse
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, PlacedCut, place
 from autoddl.planner.costs.assigned import Assigned

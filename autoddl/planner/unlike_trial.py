@@ -17,7 +17,6 @@ from functools import cache
 
 import numpy as np
 
-from autoddl.engine.limits import ONEFLOW_LIMITS
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
@@ -148,7 +147,7 @@ def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], Placed
     pools = Pools.of(request.cluster)
     devices = request.cluster.size
     most = min(devices, len(cut_places(request.program)) - 1)
-    known = list(part_classes(request.cluster, request.most_axes or ONEFLOW_LIMITS.axes))
+    known = list(part_classes(request.cluster, request.stage_axes))
 
     def graph_of(classes: Sequence[PartClass]) -> PlacedParts:
         sizes = [len(ranks) for ranks in pools.ranks]

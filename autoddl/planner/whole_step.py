@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autoddl.engine.limits import StreamUse, limits_of
-from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes
-from autoddl.engine.oneflow.model.memory.device_memory import estimate
+from autoddl.engine.model import StreamUse
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.race import Contender, Solution
@@ -19,7 +17,7 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.reductions.retabulated import on_stream
+from autoddl.search.reductions.retabulated import on_streams
 
 LEAST_PART = 0.5  # of the seconds for a mesh that its second streams get, whatever the first took
 
@@ -83,7 +81,7 @@ class WholeStep(Contender):
         timed, other = request.timed, self.candidate.way != request.ways_of()[0]
         stream = self.candidate.way.compute_stream
         found = ProblemSearch(
-            on_stream(base, stream, limits=limits_of(request.engine)) if other else base,
+            on_streams(base, self.candidate.way) if other else base,
             request,
             seconds,
             baselines=assignments(base) if other and timed else None,
@@ -102,7 +100,7 @@ def is_settled(problem: CostNetwork, layout: Layout, limit: int) -> bool:
     That is so where what the plan's boxings would never give back exceeds the limit alone, or all that
     the plan would take is far beyond it.
     """
-    shape, sizes = problem.mesh.shape, problem.setting.sizes
-    if never_reused_bytes(shape, layout, sizes) > limit:
+    memory = problem.setting.memory
+    if memory.never_reused_bytes(layout) > limit:
         return True
-    return estimate(shape, layout, sizes=sizes).total > HOPELESS * limit
+    return memory.estimate(layout, compute_stream=False).total > HOPELESS * limit

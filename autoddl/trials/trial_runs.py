@@ -19,7 +19,7 @@ from autoddl import store
 from autoddl.calibrate.kept_results import KeptResults
 from autoddl.calibrate.probe_launches import carry_out, memory, probe_job, worth_another
 from autoddl.engine import engines
-from autoddl.engine.limits import ONEFLOW
+from autoddl.engine.engines import ONEFLOW
 from autoddl.errors import AutoDDLError, one_line
 from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult, checked
 from autoddl.plan import codec
@@ -84,7 +84,9 @@ def plans_of(
         raise AutoDDLError(f"try: {_NO_CALL.format(script=' '.join(script))}")
     if "error" in told[-1]:
         raise AutoDDLError(told[-1]["error"])
-    plans = tuple(codec.load(folder / f"{states}.json") for states in told[-1]["plans"])
+    plans = tuple(
+        codec.load(folder / f"{states}.json", engines.model) for states in told[-1]["plans"]
+    )
     wanted = plans[0].devices
     if wanted != ranks:
         raise AutoDDLError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autoddl import store
+from autoddl.engine import engines
 from autoddl.engine.interface import Engine, TrainingStep
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
@@ -69,7 +70,7 @@ class RankOfTrial:
             except AutoDDLError as error:
                 self._tell({"error": str(error)})
         else:
-            step = apply(codec.load(task.plan))
+            step = apply(codec.load(task.plan, engines.model))
             self._tell({"seconds": engine.seconds_of(step, call, WARM_UP, task.steps)})
         engine.leave()
 

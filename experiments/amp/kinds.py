@@ -20,7 +20,7 @@ import pandas as pd
 import autoddl
 from autoddl.perfmodel.pipeline.pipeline_timeline import simulate
 from autoddl.perfmodel.profile import Profile
-from autoddl.plan.value import PlanValue, pipeline_step
+from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from experiments.amp import profiles, setups
@@ -91,10 +91,7 @@ def blind(program: Program, known: Profile, weight: float, seconds: float) -> It
 
 def in_1f1b(plan: PlanValue) -> float:
     """Return the seconds of a plan's step under strict 1F1B."""
-    works = [part.work for part in plan.parts if part.work is not None]
-    flying = [part.in_flight for part in plan.parts]
-    step = pipeline_step(works, plan.micro_batches, plan.transfers, flying)
-    return simulate(replace(step, schedule="1f1b")).step_s
+    return simulate(replace(plan.pipeline_step, schedule="1f1b")).step_s
 
 
 if __name__ == "__main__":

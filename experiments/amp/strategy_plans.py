@@ -29,13 +29,13 @@ from autoddl.search.baselines.axes import state
 from autoddl.search.baselines.data_parallel import data_parallel
 from autoddl.search.baselines.held_states import Family, HeldStates, best
 from autoddl.search.baselines.megatron import megatron
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
 from autoddl.search.rivals.amp.strategies import Strategy
 from experiments.amp.domino_meshes import stage_mesh, stages_across
 from experiments.amp.unit_paces import PacedStages, apart, paces, unit_begins
 from experiments.hidup.clusters import scaled
+from experiments.lib.oneflow_problems import build
 
 Kinds = tuple[str, ...]
 

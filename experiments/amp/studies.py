@@ -16,7 +16,6 @@ from autoddl.api import Plan
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep
 from autoddl.perfmodel.pipeline.pipeline_timeline import closed_form_s, simulate
 from autoddl.perfmodel.profile import Profile
-from autoddl.plan.value import pipeline_step
 from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
@@ -140,9 +139,7 @@ def priced_plan(plan: Plan) -> Seconds:
         return Seconds(
             step_s, step_s, plan.estimate.compute_s + plan.estimate.communication_s, size
         )
-    works = [part.work for part in plan.parts if part.work is not None]
-    flying = [part.in_flight for part in plan.parts]
-    return _seconds(pipeline_step(works, plan.micro_batches, plan.transfers, flying), step_s, size)
+    return _seconds(plan.pipeline_step, step_s, size)
 
 
 def _seconds(step: PipelineStep, oneflow_s: float, memory_bytes: int) -> Seconds:

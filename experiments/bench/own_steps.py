@@ -25,11 +25,11 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
 from autoddl.search.exact import primal_dual
-from autoddl.search.network import builder
 from autoddl.search.result import SearchOptions
 from autoddl.search.step.overlap import StepSearch
 from experiments.bench.frozen.suite import MESHES, PROFILE, ZOO
 from experiments.lib import cli, frames
+from experiments.lib import oneflow_problems as builder
 from experiments.lib.frames import RowStore
 from experiments.lib.programs import captured
 

@@ -19,8 +19,8 @@ from msgspec import structs
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
+from autoddl.perfmodel.boxing_prices import BoxingPrices
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.sbp.boxing import boxing
 from autoddl.sbp.state import NdSbp
 from experiments.fidelity import measure
@@ -62,7 +62,7 @@ def predicted_s(profile: Profile) -> float:
     """Return the seconds of the all-reduce between the nodes, by both groups at once."""
     step = boxing(NdSbp.parse(BEFORE), NdSbp.parse(AFTER), (ELEMENTS,), BED.mesh.shape)
     assert step is not None
-    return Redistributor(BED.mesh, profile).step_s(step, 4)
+    return BoxingPrices(BED.mesh, profile).step_s(step, 4)
 
 
 def _ranks(file: Path) -> None:

@@ -26,10 +26,10 @@ from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
-from autoddl.search.network import builder
 from experiments.fidelity import pairs, scores
 from experiments.fidelity.workload import Bed
 from experiments.lib import cli, frames
+from experiments.lib import oneflow_problems as builder
 
 BEDS = {
     bed.name: bed

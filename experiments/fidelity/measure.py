@@ -23,9 +23,9 @@ import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.program import Program
-from autoddl.search.network import builder
 from experiments.fidelity import samples, workload
 from experiments.fidelity.workload import Bed
+from experiments.lib import oneflow_problems as builder
 from experiments.lib import ranks
 from experiments.lib.frames import Row, RowStore
 from experiments.testbed import Testbed

@@ -32,13 +32,13 @@ from autoddl.planner.costs.staged_assignment import ONCE, Staged
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.search.network import builder
 from autoddl.search.reductions.pipeline_objective import repeated
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers.named import SOLVERS
 from experiments.fidelity import measure, scores, shared_cores
 from experiments.fidelity.workload import Bed
 from experiments.lib import cli, frames
+from experiments.lib import oneflow_problems as builder
 from experiments.lib.frames import Row, RowStore
 from experiments.lib.programs import captured
 

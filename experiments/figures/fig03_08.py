@@ -23,7 +23,8 @@ import numpy as np
 import pandas as pd
 from msgspec import structs
 
-from autoddl.engine.limits import ONEFLOW, limits_of
+from autoddl.engine import engines
+from autoddl.engine.engines import ONEFLOW
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Device, Link
 from autoddl.sbp.boxing import COLLECTIVES
@@ -33,7 +34,6 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 from autoddl.search.exact import primal_dual as exact
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, space
 from autoddl.search.reductions.restriction import everything, restricted
@@ -41,6 +41,7 @@ from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row
+from experiments.lib.oneflow_problems import build
 
 LEVEL = "node"
 ANY = "any"
@@ -100,7 +101,7 @@ def problem(program: Program, mesh: str, engine: str | None) -> CostNetwork:
     """Return the problem of planning for the least communication; costs are elements."""
     axes = Mesh.parse(mesh, (LEVEL,))
     profile = structs.replace(counting(prod(axes.shape)), device_type=program.device)
-    return space(build(program, axes, profile, limits=limits_of(engine)), COMMUNICATION).network
+    return space(build(program, axes, profile, engine=engines.model(engine)), COMMUNICATION).network
 
 
 def layers(program: Program) -> list[Layer]:

@@ -22,11 +22,11 @@ import pandas as pd
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.mesh import Mesh
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers.named import SOLVERS
 from experiments.lib import cli, figures, frames
+from experiments.lib import oneflow_problems as builder
 from experiments.lib.frames import Row, RowStore
 from experiments.lib.programs import captured
 

@@ -32,13 +32,13 @@ from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import assignments
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
 from autoddl.search.result import Assignment, SearchOptions
 from autoddl.search.solvers.named import SOLVERS
 from autoddl.search.step.overlap import StepSearch
 from experiments.lib import cli, figures, frames
+from experiments.lib import oneflow_problems as builder
 from experiments.lib.frames import Row, RowStore
 from experiments.lib.programs import captured, captured_for_cuda
 

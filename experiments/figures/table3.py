@@ -17,6 +17,7 @@ import click
 import pandas as pd
 
 from autoddl.api import Plan
+from autoddl.engine.oneflow.model.engine_model import ONEFLOW, SEPARATE_STREAMS
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
@@ -31,12 +32,12 @@ from autoddl.sbp.mesh import Cluster, Level
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import assignments
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
 from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers.named import SOLVERS
 from experiments.lib import cli, figures, frames
+from experiments.lib import oneflow_problems as builder
 from experiments.lib.frames import Row, RowStore
 from experiments.lib.programs import captured
 
@@ -139,7 +140,8 @@ def rows(
             key = {**setting, "micro_batches": count, "mesh": str(mesh)}
             if not kept.having(**key):
                 micro = micro or micro_batch(program, count)
-                for row in list(_rows(micro, Candidate(stages, count, mesh), given)):
+                one = Candidate(stages, count, mesh, SEPARATE_STREAMS)
+                for row in list(_rows(micro, one, given)):
                     kept.add({**key, **row})
             found += kept.having(**key)
             head = f"{setting['model']} {devices}: {stages} stages of {mesh}, {count} micro-batches"
@@ -153,7 +155,14 @@ def request(
 ) -> Request:
     """Return how both methods are searched and cut, within `limit` bytes on a device if there is one."""
     return Request(
-        program, profile, cluster, limit_bytes=limit, search="fast", stop_gap=0.01, budget_s=20.0
+        program,
+        profile,
+        cluster,
+        ONEFLOW,
+        limit_bytes=limit,
+        search="fast",
+        stop_gap=0.01,
+        budget_s=20.0,
     )
 
 
@@ -228,7 +237,7 @@ def measured(folder: Path, setting: Row, profile: Profile) -> list[Row]:
     count = max(2, stages)
     plans: dict[str, list[Plan]] = {method: [] for method in METHODS}
     for mesh in part.meshes(AXES):
-        candidate = Candidate(stages, count, mesh)
+        candidate = Candidate(stages, count, mesh, SEPARATE_STREAMS)
         problem = builder.build(micro_batch(program, count), mesh, profile)
         for method, result in results(problem, candidate, given):
             staged = _cut(problem, result, candidate, given)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork, Floats, Setting
 from autoddl.search.reductions.prices import Prices
 from autoddl.search.result import Assignment, SearchOptions
@@ -42,6 +41,7 @@ from experiments.hidup.moe_models import GPUS, MAIN, MESH, PAPER, PROFILE
 from experiments.hidup.moe_models import program as program_of
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row, RowStore
+from experiments.lib.oneflow_problems import build
 
 RATE = 30.0  # Gbit/s
 RANDOM, COMMUNICATION = "random", "communication"
@@ -128,7 +128,10 @@ def noisy(network: CostNetwork, factors: Floats) -> CostNetwork:
     """Return the network in which ops take so many times as long; a parameter's op is its update."""
     op = network.timed_ops
     device = np.where(op >= 0, factors[op], 1.0)
-    setting = NoisySetting(network.program, network.mesh, network.profile, factors)
+    known = network.setting
+    setting = NoisySetting(
+        **{f.name: getattr(known, f.name) for f in fields(known)}, factors=factors
+    )
     return replace(Prices(device=device).apply(network), setting=setting)
 
 

@@ -15,7 +15,6 @@ from msgspec import structs
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Device, Kernel
-from autoddl.planner import request
 from autoddl.planner.candidate_plans import pipelines
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
@@ -29,6 +28,7 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.result import SearchResult
+from experiments.lib import oneflow_problems
 
 
 class Blind(NamedTuple):
@@ -44,7 +44,7 @@ def plans(
     memory: int | None = None,
 ) -> Iterator[Blind]:  # fmt: skip
     """Yield the plan of each number of equal stages and of micro-batches, searched for so long."""
-    read = partial(request.read, program, pipeline="auto", memory=memory)
+    read = partial(oneflow_problems.read, program, pipeline="auto", memory=memory)
     alike = "x".join(str(level.size) for level in cluster.levels)
     asked = read(cluster=alike, profile=believed)
     truth = read(cluster=cluster, profile=known)

@@ -44,7 +44,7 @@ Three independent checks stand behind every signature that a plan can contain:
   signatures that a rule lacks;
 - **engine**: our one-axis signatures beside OneFlow's own list for the same op, attributes, shapes and
   ranks (2 and 4), for all cases and all ops of the zoo's training steps; what it refuses is masked
-  (`autoddl/engine/refused/oneflow.json`);
+  (`autoddl/engine/oneflow/model/refused.json`);
 - **execution**: random whole plans on four real ranks, three training steps, losses, weights and
   buffers against one process.
 """

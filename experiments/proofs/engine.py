@@ -1,7 +1,7 @@
 """What OneFlow makes of the rules: its own lists beside ours, for every case of every op type.
 
 A label of ours is refused where the signature cuts evenly and the engine does not list it. The table
-`autoddl/engine/refused/oneflow.json` holds the refused labels; the planner leaves them out. Labels
+`autoddl/engine/oneflow/model/refused.json` holds the refused labels; the planner leaves them out. Labels
 that end in a dim number stand for that number only where some number of theirs is accepted.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import autoddl
-from autoddl.engine.limits import ONEFLOW_LIMITS
+from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.engine.oneflow.signatures.signature_list import Query, SignatureList, signature_lists
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
@@ -191,7 +191,7 @@ def run(
     for (query, view), answer in zip(asked.items(), answers, strict=True):
         found[query.type].append(compare(view, query.ranks, answer))
     types = tuple(TypeReport(name, tuple(instances)) for name, instances in found.items())
-    return EngineReport(f"oneflow {version('oneflow')}", types, ONEFLOW_LIMITS.refused)
+    return EngineReport(f"oneflow {version('oneflow')}", types, ONEFLOW.limits.refused)
 
 
 def compare(view: OpView, ranks: int, answer: SignatureList) -> Instance:

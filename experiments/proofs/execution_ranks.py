@@ -28,10 +28,10 @@ from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.halves import halves
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments import models
+from experiments.lib import oneflow_problems as builder
 from experiments.models.training import seed_weights
 from experiments.proofs.execution import IN_HALVES, plan_row, reference_of, rows_of
 

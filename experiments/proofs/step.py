@@ -22,7 +22,6 @@ from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.exact import primal_dual
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.result import SearchOptions
@@ -32,6 +31,7 @@ from autoddl.search.step.dependency_path import EARLY, EITHER, LATE, DependencyP
 from autoddl.search.step.overlap import StepSearch
 from experiments.bench.frozen.suite import PROFILE
 from experiments.lib import cli
+from experiments.lib.oneflow_problems import build
 from experiments.lib.programs import captured
 
 MODELS = ("mlp", "gpt", "vgg13", "dlrm", "bert_moe")

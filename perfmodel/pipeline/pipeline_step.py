@@ -43,9 +43,9 @@ class TransferWork:
 class PipelineStep:
     """A step of a pipeline.
 
-    `schedule` is one of "gpipe", "1f1b", "interleaved", "oneflow". Interleaved has `chunks` stages per
-    rank, stage s on rank s % ranks; else each stage has a rank of its own. OneFlow's begins a forward
-    pass while less than `credits[stage]` micro-batches are in flight, by default 2 · stages
+    `schedule` is one of "gpipe", "1f1b", "interleaved", "credits". Interleaved has `chunks` stages per
+    rank, stage s on rank s % ranks; else each stage has a rank of its own. Under credits a stage begins
+    a forward pass while less than `credits[stage]` micro-batches are in flight, by default 2 · stages
     everywhere. `device_of` gives by rank the device that computes, if ranks share one. A stage that no
     transfer reaches waits for its neighbour.
     """

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, TransferWork
-from autoddl.perfmodel.pipeline.schedules import Pass, order
+from autoddl.perfmodel.pipeline.schedules import CREDITS, Pass, order
 from autoddl.perfmodel.resources import ResourceParts
 from autoddl.perfmodel.simulation.event_simulation import Works, by_number
 
@@ -159,7 +159,7 @@ class _Simulation:
     def _turns(self) -> Iterator[tuple[Pass, Pass]]:
         """Yield passes and others that wait for them, as the schedule has it."""
         step, stages = self.step, len(self.step.stages)
-        if step.schedule == "oneflow":
+        if step.schedule == CREDITS:
             for stage, credit in enumerate(step.credits or (2 * stages,) * stages):
                 for i in range(credit, step.micro_batches):
                     yield Pass("B", stage, i - credit), Pass("F", stage, i)

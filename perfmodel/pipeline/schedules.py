@@ -1,8 +1,9 @@
 """In which order the ranks of a pipeline run forward and backward passes.
 
 GPipe, 1F1B (Narayanan et al., PipeDream-flush) and Megatron's interleaved 1F1B fix the order on each
-rank; OneFlow's graphs don't: there whatever is ready first runs first, as long as credits last. Plans
-are for the last; by the others, which have closed forms, the simulator is checked.
+rank. Under credits it is not fixed: whatever is ready first runs first, as long as a stage has not too
+many micro-batches in flight. An engine's model says which it runs; by those with closed forms the
+simulator is checked.
 
 With 3 micro-batches on 2 ranks rank 0 runs F0 F1 F2 B2 B1 B0 under GPipe, F0 F1 B0 F2 B1 B2 under 1F1B.
 """
@@ -14,7 +15,8 @@ from typing import NamedTuple
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "oneflow")
+CREDITS = "credits"
+SCHEDULES = ("gpipe", "1f1b", "interleaved", CREDITS)
 
 
 class Pass(NamedTuple):

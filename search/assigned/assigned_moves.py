@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from autoddl.grouping import distinct, inverse
-from autoddl.engine.oneflow.model.memory.task_graph import Flags, Ints, Table
 from autoddl.sbp.layout import NONE, Moves, Path
 from autoddl.sbp.program import Program
+from autoddl.sbp.program.columns import Flags, Ints
 from autoddl.search.assigned.ownership import owners
 from autoddl.search.network.cost_network import SAVED, CostNetwork
 
@@ -89,7 +89,7 @@ def moves_of(problem: CostNetwork, assignment: Sequence[int]) -> Moves:
     return Moves(problem.factors.tensor[edge], paths, path, after, early, slot[order], item[order])
 
 
-def _paths(problem: CostNetwork, columns: Table) -> tuple[Sequence[Path], Ints, Ints]:
+def _paths(problem: CostNetwork, columns: Ints) -> tuple[Sequence[Path], Ints, Ints]:
     """Return distinct paths over a middle, which of them each row has, and the length of its begin."""
     first, which = distinct(*columns)
     numbers: dict[Path, int] = {}

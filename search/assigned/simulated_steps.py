@@ -118,7 +118,7 @@ class SimulatedSteps:
 
 
 def may_be_ordered(network: CostNetwork) -> bool:
-    """Tell whether ops may go in another order; what OneFlow computes again has one already."""
+    """Tell whether ops may go in another order; what is computed again has one already."""
     return not any(op.name.startswith(PREFIX) for op in network.program.ops)
 
 

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
+from autoddl.engine.model import EngineModel, Limits, StreamUse
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program
@@ -46,32 +45,29 @@ def build(
     program: Program,
     mesh: Mesh,
     profile: Profile,
+    engine: EngineModel,
     *,
     pin: Mapping[str, str] | None = None,
     lists: SignatureLists | None = None,
     allow: frozenset[str] = frozenset(),
-    limits: Limits = ONEFLOW_LIMITS,
-    compute_stream: bool = False,
+    streams: StreamUse | None = None,
 ) -> CostNetwork:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
     `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"};
     `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise; `allow` names
-    the approximations that are permitted ("local_batchnorm"). Choices are those that an engine of these
-    `limits` can execute. With `compute_stream` boxings are ops of the compute stream.
+    the approximations that are permitted ("local_batchnorm"). Choices are those that the engine can
+    execute; boxings run on these of its `streams`, by default the usual ones.
 
     Raises:
         AutoDDLError: a pin matches nothing or can't be.
     """
-    builder = _Builder(program, mesh, profile, dict(pin or {}), lists, allow, limits)
+    setting = Setting(program, mesh, profile, engine, streams or engine.streams[0])
+    builder = _Builder(program, mesh, profile, dict(pin or {}), lists, allow, engine.limits)
     builder.pins.check()
     variables, owned = builder.variables(), bool(allow)
-    redistributor = Redistributor(
-        mesh, profile, any_order=limits.any_order, compute_stream=compute_stream
-    )
-    factors = factors_of(program, variables, builder.written, redistributor, owned=owned)
-    setting = Setting(program, mesh, profile)
-    return CostNetwork(setting, variables, factors, builder.written, compute_stream)
+    factors = factors_of(program, variables, builder.written, setting.redistributor, owned=owned)
+    return CostNetwork(setting, variables, factors, builder.written)
 
 
 class _Builder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
+from autoddl.engine.model import Limits
 from autoddl.errors import RuleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program
@@ -23,7 +23,7 @@ def choices(
     lists: SignatureLists | None = None,
     allow: frozenset[str] = frozenset(),
     *,
-    limits: Limits = ONEFLOW_LIMITS,
+    limits: Limits,
 ) -> tuple[NdSignature, ...]:
     """Return the signatures among which the search chooses, all-broadcast first.
 

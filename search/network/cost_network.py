@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from autoddl.engine.model import EngineModel, StepMemory, StreamUse
 from autoddl.errors import InfeasibleError
-from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.perfmodel.step_cost import StepPrices
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Parameter, Program
@@ -50,11 +51,21 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What is planned, on which devices, at which prices: networks made of each other share it."""
+    """What is planned, on which devices, at which prices, for which engine and use of its streams.
+
+    Networks that are made of each other share it, and with it the only `redistributor` that finds paths.
+    """
 
     program: Program
     mesh: Mesh
     profile: Profile
+    engine: EngineModel
+    streams: StreamUse
+
+    @cached_property
+    def redistributor(self) -> Redistributor:
+        """Return the paths between states, as the engine runs them on these streams."""
+        return Redistributor(self.mesh, self.profile, self.engine, self.streams)
 
     @cached_property
     def prices(self) -> StepPrices:
@@ -62,9 +73,9 @@ class Setting:
         return StepPrices(self.program, self.mesh, self.profile)
 
     @cached_property
-    def sizes(self) -> LocalSizes:
-        """Return what ops and tensors take on one device, for all assignments that are estimated."""
-        return LocalSizes(self.program, self.mesh.shape)
+    def memory(self) -> StepMemory:
+        """Return what layouts take on one device, for all assignments that are estimated."""
+        return self.engine.memory(self.program, self.mesh.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,15 +83,13 @@ class CostNetwork:
     """Minimise Σ compute + Σ redistributions over one choice per variable.
 
     `written` maps parameters that an op updates in place to that op and its operand: they have the
-    state that the op chooses for them, and no variable of their own. With `compute_stream` boxings are
-    ops of the compute stream: they take less memory, and nothing overlaps.
+    state that the op chooses for them, and no variable of their own.
     """
 
     setting: Setting
     variables: Variables
     factors: Factors
     written: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    compute_stream: bool = False
     _derived: dict[Callable[[CostNetwork], Any], Any] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -106,6 +115,11 @@ class CostNetwork:
     def profile(self) -> Profile:
         """Return the prices of links and kernels."""
         return self.setting.profile
+
+    @property
+    def compute_stream(self) -> bool:
+        """Tell whether boxings are ops of the compute stream: less memory, and nothing overlaps."""
+        return self.setting.streams.compute_stream
 
     @property
     def timed_ops(self) -> Ints:
@@ -203,7 +217,7 @@ class CostNetwork:
     def memory_bytes(self, assignment: Point) -> int:
         """Return the bytes per device that can be summed up variable by variable.
 
-        That is less than a plan takes (engine.oneflow.model.memory.device_memory.estimate): boxings and what lives for a
+        That is less than a plan takes (Setting.memory): boxings and what lives for a
         short time are not in it.
         """
         return self.costs(assignment)[1]

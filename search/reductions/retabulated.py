@@ -5,22 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain
 
-from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
+from autoddl.engine.model import StreamUse
 from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
 from autoddl.sbp.state import OWN
 from autoddl.search.network.cost_network import CostNetwork
 
 
-def on_stream(
-    network: CostNetwork, compute_stream: bool, *, limits: Limits = ONEFLOW_LIMITS
-) -> CostNetwork:
-    """Return the network with other kinds of streams: only what boxings cost is another."""
-    redistributor = Redistributor(
-        network.mesh, network.profile, any_order=limits.any_order, compute_stream=compute_stream
-    )
-    factors = network.factors
-    tables = [table(network, number, redistributor) for number in range(len(factors.tables))]
-    return replace(network, factors=factors._replace(tables=tables), compute_stream=compute_stream)
+def on_streams(network: CostNetwork, streams: StreamUse) -> CostNetwork:
+    """Return the network with another use of the engine's streams: only what boxings cost is another."""
+    setting, factors = replace(network.setting, streams=streams), network.factors
+    count = range(len(factors.tables))
+    tables = [table(network, number, setting.redistributor) for number in count]
+    return replace(network, setting=setting, factors=factors._replace(tables=tables))
 
 
 def table(network: CostNetwork, number: int, redistributor: Redistributor) -> RedistributionTable:

@@ -18,7 +18,6 @@ from dataclasses import replace
 import numpy as np
 
 from autoddl.grouping import distinct
-from autoddl.engine.oneflow.model.memory.kernel_memory import VIEWS
 from autoddl.sbp.program.columns import Flags
 from autoddl.sbp.program.waiting_for_loss import waiting_for_loss
 from autoddl.sbp.shards import local_bytes
@@ -111,9 +110,10 @@ class _WithSaved:
         self.small, self.large = (self._flags(self.tensor[of]) for of in (waits & ~large, large))
         makers = columns.maker[self.tensor[large]]
         makers = makers[makers >= 0]
-        is_view = np.array([name in VIEWS for name in columns.types], dtype=np.bool_)
-        views = makers[is_view[columns.type[makers]]]
-        self.seen = self._flags(columns.inputs.tensor[columns.inputs.begin[views]])  # one memory
+        views = network.setting.engine.views
+        is_view = np.array([name in views for name in columns.types], dtype=np.bool_)
+        makers = makers[is_view[columns.type[makers]]]
+        self.seen = self._flags(columns.inputs.tensor[columns.inputs.begin[makers]])  # one memory
 
     def _flags(self, tensors: Ints) -> Flags:
         found = np.zeros(len(self.program.tensors), dtype=np.bool_)

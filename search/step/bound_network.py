@@ -23,7 +23,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
 from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
 from autoddl.perfmodel.resources import DEVICE, SERIAL
 from autoddl.perfmodel.timeline import StepTimeline
@@ -41,18 +40,10 @@ Weights: TypeAlias = Mapping[Kind, float]
 
 
 class StepBounds:
-    """The bounds along one dependency path: by kind, what an assignment makes of them.
+    """The bounds along one dependency path: by kind, what an assignment makes of them."""
 
-    `limits` are those of the engine that the network was built for.
-    """
-
-    def __init__(
-        self, network: CostNetwork, path: DependencyPath, *, limits: Limits = ONEFLOW_LIMITS
-    ) -> None:
+    def __init__(self, network: CostNetwork, path: DependencyPath) -> None:
         self.network, self.path = network, path
-        self.redistributor = Redistributor(
-            network.mesh, network.profile, any_order=limits.any_order
-        )
         self.resources = (DEVICE, *dict.fromkeys(axis.level for axis in network.mesh.axes))
         self.kinds: tuple[Kind, ...] = (
             *[(span, resource) for span in SPANS for resource in self.resources],
@@ -144,7 +135,8 @@ class Mixture:
         for number, *row in rows.tolist():
             key = int(number), tuple(row)
             if key[1] not in self._priced:
-                priced = self.bounds.redistributor.weighted(dict(zip(resources, row, strict=True)))
+                own = network.setting.redistributor
+                priced = own.weighted(dict(zip(resources, row, strict=True)))
                 self._priced[key[1]] = priced
             if key not in self._tables:
                 self._tables[key] = table(network, key[0], self._priced[key[1]])

@@ -22,7 +22,6 @@ from itertools import chain, islice, starmap
 from typing import Protocol
 
 from autoddl.compiled import clock_s
-from autoddl.engine.limits import ONEFLOW_LIMITS, Limits
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.search.network.cost_network import CostNetwork
@@ -91,7 +90,7 @@ class Judged(Protocol):
 
 
 class StepSearch:
-    """The search of one network, for an engine of these `limits`; `judge` tells what a plan takes.
+    """The search of one network; `judge` tells what a plan takes.
 
     The best one is the fastest of those whose whole memory is within `limit` bytes, or if there is none,
     that with the least. The limit `binds` if something faster does not fit. What is known is kept from
@@ -104,11 +103,8 @@ class StepSearch:
         solver: Solver,
         judge: Callable[[Assignment], Judged],
         limit: int | None = None,
-        *,
-        limits: Limits = ONEFLOW_LIMITS,
     ) -> None:
         self.network, self.solver, self.judge, self.limit = network, solver, judge, limit
-        self.limits = limits
         levels = {axis.level for axis in network.mesh.axes}
         self._overlaps = any(map(network.profile.overlapped, levels))
         self.best: Judged | None = None
@@ -325,7 +321,7 @@ class StepSearch:
         best = self.best
         assert best is not None
         path = DependencyPath.longest(best.timeline)
-        bound = StepBound(StepBounds(self.network, path, limits=self.limits))
+        bound = StepBound(StepBounds(self.network, path))
         # With the best one alone GPT-3's step on 128x8 was 1.2 % longer, when bounds came first.
         for known in self._candidates:
             bound.cut(self.judge(known).timeline)

@@ -17,7 +17,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.state import S
-from autoddl.search.network.builder import build
+from experiments.lib.oneflow_problems import build
 from tests.support.programs import mlp
 
 GOOD = profiles.load(None).to_json()

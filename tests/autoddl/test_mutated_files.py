@@ -14,6 +14,7 @@ import pytest
 
 from autoddl import signed_files
 from autoddl.checkpoint.sharded_files import read_index
+from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.plan import codec
@@ -21,7 +22,7 @@ from autoddl.sbp.program import Program
 
 HERE = Path(__file__).parent
 LOAD: dict[str, tuple[Path, Callable[[Path], Any]]] = {
-    "plan": (HERE / "plan" / "golden_plan.json", codec.load),
+    "plan": (HERE / "plan" / "golden_plan.json", partial(codec.load, engine_of=engines.model)),
     "program": (HERE.parent / "sbp" / "program" / "program_v1.json", Program.load),
     "profile": (HERE.parent / "perfmodel" / "golden_profile.json", profiles.load),
     "checkpoint": (HERE / "checkpoint" / "index.json", lambda path: read_index(path.parent)),

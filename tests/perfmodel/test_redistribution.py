@@ -11,16 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.boxing_prices import boxing_parts
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Link
-from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor, boxing_parts
+from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
 from autoddl.sbp.boxing import ALL_REDUCE, COLLECTIVES, Boxing, boxing
 from autoddl.sbp.canonical import canonical
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.numpy_oracle.simulated_tensors import assemble, run_boxing, run_path, shard
 from autoddl.sbp.shards import all_states, check_state, local_shape
 from autoddl.sbp.state import OWN, P_MAX, P_MIN, B, NdSbp, P, S, ordered
+from experiments.lib.oneflow_problems import redistributor
 from tests.sbp.shard_indices import shard_indices
 from tests.support.clusters import cluster
 
@@ -33,7 +36,7 @@ def bellman_ford(prices: Redistributor, shape: tuple[int, ...], src: NdSbp) -> d
     mesh = prices.mesh.shape
     every = list(all_states(shape, mesh))
     steps = [(a, b, boxing(a, b, shape, mesh)) for a, b in itertools.product(every, every)]
-    priced = [(a, b, prices.step_s(step, 4)) for a, b, step in steps if step is not None]
+    priced = [(a, b, prices.boxings.step_s(step, 4)) for a, b, step in steps if step is not None]
     best = dict.fromkeys(every, np.inf) | {src: 0.0}
     while True:
         before = dict(best)
@@ -45,7 +48,7 @@ def bellman_ford(prices: Redistributor, shape: tuple[int, ...], src: NdSbp) -> d
 
 @pytest.mark.parametrize(("shape", "mesh"), CASES)
 def test_costs_are_shortest_paths(shape: tuple[int, ...], mesh: str) -> None:
-    prices = Redistributor(Mesh.parse(mesh), PROFILE)
+    prices = redistributor(Mesh.parse(mesh), PROFILE)
     table = prices.table(shape, 4)
     assert set(table.states) == set(all_states(shape, prices.mesh.shape))
     sources = np.random.default_rng(0).permutation(len(table.states))[:2]
@@ -60,14 +63,14 @@ def path_s(prices: Redistributor, shape: tuple[int, ...], src: NdSbp, dst: NdSbp
     for state in prices.path(shape, 4, src, dst):
         step = boxing(here, state, shape, prices.mesh.shape, uneven=True)
         assert step is not None
-        seconds, here = seconds + prices.step_s(step, 4), state
+        seconds, here = seconds + prices.boxings.step_s(step, 4), state
     return seconds
 
 
 def test_a_table_in_any_order_of_the_axes_costs_what_single_searches_do() -> None:
     mesh, shape = Mesh.parse("2x2x2"), (8, 8)
-    table = Redistributor(mesh, PROFILE, any_order=True).table(shape, 4)
-    single = Redistributor(mesh, PROFILE)
+    table = redistributor(mesh, PROFILE, engine=ONEFLOW.whole_space()).table(shape, 4)
+    single = redistributor(mesh, PROFILE)
     turned = [s for s in table.states if any(x.turn for x in s)]
     assert len(table.states) == len(set(all_states(shape, mesh.shape))) + len(turned) > 64
     rng = np.random.default_rng(0)
@@ -83,7 +86,7 @@ def test_a_table_in_any_order_of_the_axes_costs_what_single_searches_do() -> Non
 def test_paths_are_legal_cost_what_they_say_and_give_the_right_data(
     shape: tuple[int, ...], mesh: str
 ) -> None:
-    prices = Redistributor(Mesh.parse(mesh), PROFILE)
+    prices = redistributor(Mesh.parse(mesh), PROFILE)
     table, axes = prices.table(shape, 4), prices.mesh.shape
     rng = np.random.default_rng(1)
     whole = rng.normal(size=shape)
@@ -94,7 +97,7 @@ def test_paths_are_legal_cost_what_they_say_and_give_the_right_data(
         for state in table.path(src, dst):
             step = boxing(here, state, shape, axes)
             assert step is not None, (here, state)
-            seconds += prices.step_s(step, 4)
+            seconds += prices.boxings.step_s(step, 4)
             locals_ = run_boxing(locals_, here, state, shape, axes)
             here = state
         assert here == dst
@@ -104,7 +107,7 @@ def test_paths_are_legal_cost_what_they_say_and_give_the_right_data(
 
 @pytest.mark.parametrize(("shape", "mesh"), CASES)
 def test_never_dearer_than_gathering_all_and_slicing(shape: tuple[int, ...], mesh: str) -> None:
-    prices = Redistributor(Mesh.parse(mesh), PROFILE)
+    prices = redistributor(Mesh.parse(mesh), PROFILE)
     table = prices.table(shape, 4)
     whole = table.index[NdSbp((B,) * prices.mesh.ndim)]
     through = table.cost[:, whole, None] + table.cost[None, whole, :]
@@ -112,16 +115,16 @@ def test_never_dearer_than_gathering_all_and_slicing(shape: tuple[int, ...], mes
 
 
 def test_an_outer_cut_under_an_inner_one_goes_through_legal_states() -> None:
-    prices = Redistributor(Mesh.parse("2x2"), PROFILE)
+    prices = redistributor(Mesh.parse("2x2"), PROFILE)
     src, dst = NdSbp((S(0), S(0))), NdSbp((B, S(0)))
     assert boxing(src, dst, (8, 8), (2, 2)) is None
     assert len(prices.table((8, 8), 4).path(src, dst)) > 1
 
 
 def test_one_device_and_impossible_states() -> None:
-    table = Redistributor(Mesh.parse("1"), PROFILE).table((3,), 4)
+    table = redistributor(Mesh.parse("1"), PROFILE).table((3,), 4)
     assert table.path(NdSbp((B,)), NdSbp((B,))) == ()
-    uneven = Redistributor(Mesh.parse("2"), PROFILE).table((3,), 4)
+    uneven = redistributor(Mesh.parse("2"), PROFILE).table((3,), 4)
     with pytest.raises(AutoDDLError, match=r"does not cut shape \(3,\) evenly"):
         uneven.path(NdSbp((P,)), NdSbp((S(0),)))
 
@@ -129,7 +132,7 @@ def test_one_device_and_impossible_states() -> None:
 def test_what_is_free_is_a_way() -> None:
     """Weights of one level alone: what crosses the other one costs nothing, and is taken."""
     weights = {"device": 0.0, "node": 1.0, "gpu": 0.0, "serial": 0.0}
-    prices = Redistributor(Mesh.parse("2x2"), PROFILE, weights=weights)
+    prices = redistributor(Mesh.parse("2x2"), PROFILE, weights=weights)
     table = prices.table((8, 8), 4)
     src, within, across = (NdSbp(state) for state in ((P, P), (P, B), (B, P)))
     costs = [table.cost[table.index[src], table.index[dst]] for dst in (within, across)]
@@ -141,7 +144,7 @@ def test_what_is_free_is_a_way() -> None:
 def test_weights_are_of_the_seconds_on_each_resource(mesh: str, overhead_s: float) -> None:
     """A boxing counts what its path takes; shared seconds are those of redistributors of their own."""
     profile = replace(PROFILE, overhead={"node": overhead_s})
-    shared, shape = Redistributor(Mesh.parse(mesh), profile), (16, 8)
+    shared, shape = redistributor(Mesh.parse(mesh), profile), (16, 8)
     plain = shared.table(shape, 4)
     serial = dict.fromkeys(("device", "node", "gpu"), 0.0) | {"serial": 1.0}
     np.testing.assert_allclose(shared.weighted(serial).table(shape, 4).cost, plain.cost, rtol=1e-12)
@@ -149,7 +152,7 @@ def test_weights_are_of_the_seconds_on_each_resource(mesh: str, overhead_s: floa
         drawn = np.random.default_rng(seed).random(4).tolist()
         weights = dict(zip(serial, drawn, strict=True))
         table = shared.weighted(weights).table(shape, 4)
-        own = Redistributor(Mesh.parse(mesh), profile, weights=weights).table(shape, 4)
+        own = redistributor(Mesh.parse(mesh), profile, weights=weights).table(shape, 4)
         np.testing.assert_array_equal(table.cost, own.cost)
         parts_s = sum(table.parts.values())
         counted = sum(weights[resource] * s for resource, s in table.parts.items())
@@ -170,7 +173,7 @@ def _has_parts(table: RedistributionTable, src: NdSbp, dst: NdSbp, prices: Redis
         step = boxing(before, after, table.shape, prices.mesh.shape)
         assert step is not None
         for resource, seconds in boxing_parts(
-            step, prices.step_s(step, 4), prices.mesh, prices.profile
+            step, prices.boxings.step_s(step, 4), prices.mesh, prices.profile
         ):
             expected[resource] += seconds
     at = table.index[src], table.index[dst]
@@ -198,7 +201,7 @@ CHANGES = (("P, P", "B, B"), ("S0, S0", "B, B"), ("P, P", "S1, S1"), ("S0, S0", 
 
 @pytest.mark.parametrize(("src", "dst"), CHANGES)
 def test_neighbours_that_change_alike_share_one_collective(src: str, dst: str) -> None:
-    prices = Redistributor(Mesh.parse("2x2", levels=("gpu",)), uniform({"gpu": (2, 4)}))
+    prices = redistributor(Mesh.parse("2x2", levels=("gpu",)), uniform({"gpu": (2, 4)}))
     goal = NdSbp.parse(dst)
     assert prices.path((64, 64), 4, NdSbp.parse(src), goal) == (goal,)
 
@@ -206,9 +209,9 @@ def test_neighbours_that_change_alike_share_one_collective(src: str, dst: str) -
 @pytest.mark.parametrize(("src", "dst"), CHANGES)
 def test_levels_are_merged_only_where_the_profile_measured_it(src: str, dst: str) -> None:
     goal = NdSbp.parse(dst)
-    apart = Redistributor(Mesh.parse("2x2"), uniform({"node": (2,), "gpu": (2,)}))
+    apart = redistributor(Mesh.parse("2x2"), uniform({"node": (2,), "gpu": (2,)}))
     assert len(apart.path((64, 64), 4, NdSbp.parse(src), goal)) > 1
-    across = Redistributor(Mesh.parse("2x2"), uniform({"node": (2, 4), "gpu": (2,)}, inner=2))
+    across = redistributor(Mesh.parse("2x2"), uniform({"node": (2, 4), "gpu": (2,)}, inner=2))
     assert across.path((64, 64), 4, NdSbp.parse(src), goal) == (goal,)
 
 
@@ -222,10 +225,10 @@ def test_groups_that_cross_one_link_share_it() -> None:
     profile = replace(uniform({"node": (2,), "gpu": (2,)}), links=links)
     goal = NdSbp.parse("B, B")
     for mesh, seconds in (("2x1", 16e-3), ("2x2", 32e-3), ("2x4", 64e-3)):
-        prices = Redistributor(Mesh.parse(mesh), profile)
+        prices = redistributor(Mesh.parse(mesh), profile)
         step = boxing(NdSbp.parse("P, B"), goal, (1000, 250), prices.mesh.shape)
         assert step is not None
-        assert prices.step_s(step, 4) == pytest.approx(seconds + 1e-5)
+        assert prices.boxings.step_s(step, 4) == pytest.approx(seconds + 1e-5)
 
 
 # --- any two states: uneven shards, strides, orders, maxima -----------------------------------
@@ -302,7 +305,7 @@ def received(step: Boxing, group_size: int) -> float:
 @given(problems())
 def test_any_redistribution(problem: tuple[str, tuple[int, ...], NdSbp, NdSbp]) -> None:
     notation, shape, src, dst = problem
-    prices = Redistributor(Mesh.parse(notation), PROFILE)
+    prices = redistributor(Mesh.parse(notation), PROFILE)
     mesh = prices.mesh.shape
     if not (possible(src, shape, mesh) and possible(dst, shape, mesh)):
         with pytest.raises(AutoDDLError):
@@ -322,7 +325,7 @@ def test_any_redistribution(problem: tuple[str, tuple[int, ...], NdSbp, NdSbp]) 
         step = boxing(here, state, shape, mesh, uneven=True)
         assert step is not None
         moved += received(step, math.prod(mesh[i] for i in step.axes))
-        seconds += prices.step_s(step, 4)
+        seconds += prices.boxings.step_s(step, 4)
         here = state
     assert moved >= lacking(src, dst, shape, mesh) * (1 - 1e-9)
     assert seconds <= gather_then_slice_s(prices, shape, start, here) * (1 + 1e-12)
@@ -346,26 +349,26 @@ def gather_then_slice_s(
             pair = (here, whole) if state is src else (whole, here)
             step = boxing(*pair, shape, mesh, uneven=True)
             assert step is not None
-            seconds += prices.step_s(step, 4)
+            seconds += prices.boxings.step_s(step, 4)
             here = whole
     return seconds
 
 
 def test_a_sum_never_becomes_a_maximum() -> None:
-    prices = Redistributor(Mesh.parse("2"), PROFILE)
+    prices = redistributor(Mesh.parse("2"), PROFILE)
     path = prices.path((8,), 4, NdSbp((P,)), NdSbp((P_MAX,)))
     assert NdSbp((B,)) in path or NdSbp((S(0),)) in path
 
 
 def test_uneven_paths_keep_to_what_can_be() -> None:
-    prices = Redistributor(Mesh.parse("2x2"), PROFILE)
+    prices = redistributor(Mesh.parse("2x2"), PROFILE)
     assert local_shape((6,), NdSbp.parse("S0, S0"), (2, 2)) is None
     path = prices.path((6,), 4, NdSbp.parse("S0, S0"), NdSbp.parse("B, B"))
     assert path == (NdSbp.parse("S0, B"), NdSbp.parse("B, B"))
 
 
 def test_values_of_ones_own_stay_as_they_are() -> None:
-    prices = Redistributor(Mesh.parse("2x2"), PROFILE)
+    prices = redistributor(Mesh.parse("2x2"), PROFILE)
     table = prices.table((8,), 4, own=True)
     own = [i for i, state in enumerate(table.states) if OWN in state]
     rest = [i for i in range(len(table.states)) if i not in own]

@@ -17,9 +17,9 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.assigned.assigned_layout import assigned_layout
-from autoddl.search.network import builder
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib import oneflow_problems as builder
 from tests.perfmodel.works import SimulatedWork, works_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer

@@ -18,7 +18,8 @@ from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import all_states
 from autoddl.sbp.state import broadcast
-from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, Setting
+from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
+from experiments.lib.oneflow_problems import setting as setting_of
 from tests.search.objects import Edge, Node, edges_of, network_of, nodes_of
 from tests.support.clusters import cluster
 
@@ -112,7 +113,7 @@ def layers(seed: int, blocks: int = 5, size: int = 1) -> CostNetwork:
         replace(op, module=f"blocks.{(i - 1) // size}") if 0 < i <= blocks * size else op
         for i, op in enumerate(p.program.ops)
     )
-    setting = Setting(replace(p.program, ops=ops), MESH, p.profile)
+    setting = setting_of(replace(p.program, ops=ops), MESH, p.profile)
     return network_of(setting, nodes_of(p), edges_of(p))
 
 
@@ -175,7 +176,7 @@ def _problem(rng: np.random.Generator, w: Wiring) -> CostNetwork:
         for t in sorted(readers)
     )  # fmt: skip
     program = _program(operands, outputs, len(w.tensors))
-    return network_of(Setting(program, MESH, cluster()), nodes, edges)
+    return network_of(setting_of(program, MESH, cluster()), nodes, edges)
 
 
 def _choices(

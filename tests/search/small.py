@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from autoddl.sbp.mesh import Mesh
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted as few
+from experiments.lib import oneflow_problems as builder
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
 

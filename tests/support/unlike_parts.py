@@ -12,7 +12,7 @@ from autoddl.planner.costs.stage_moves import StagePart
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
-from autoddl.search.network.builder import build
+from experiments.lib.oneflow_problems import build
 from experiments.lib.staged_by_hand import staged_by_hand
 
 

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from autoddl.codegen.dialect import Dialect
 from autoddl.engine.interface import Engine, Probes, Replan, TrainingStep
-from autoddl.engine.limits import ONEFLOW, ONEFLOW_LIMITS
 from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
+from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.engine.oneflow.signatures import unknown_ops
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
@@ -20,8 +20,7 @@ from autoddl.sbp.state import NdSbp
 class OneFlow:
     """OneFlow 0.9."""
 
-    name = ONEFLOW
-    limits = ONEFLOW_LIMITS
+    model = ONEFLOW
     dialect: Dialect = DIALECT
     probes = Probes(
         links="autoddl.engine.oneflow.probes.link_probe",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from autoddl.engine.oneflow.model.memory.device_memory import estimate as estimate_memory
 from autoddl.perfmodel.timeline import Prediction, StepTimeline
 from autoddl.plan.value import Estimate
 from autoddl.sbp.layout import Layout
@@ -45,11 +44,8 @@ class Assigned:
     @cached_property
     def memory_bytes(self) -> int:
         """Return the bytes on the device that needs most, whole (CostNetwork sums up a part)."""
-        problem = self.problem
-        return estimate_memory(
-            problem.mesh.shape, self.layout, sizes=problem.setting.sizes,
-            compute_stream=problem.compute_stream,
-        ).total  # fmt: skip
+        memory, compute_stream = self.problem.setting.memory, self.problem.compute_stream
+        return memory.estimate(self.layout, compute_stream=compute_stream).total
 
     @cached_property
     def costs_s(self) -> tuple[float, float]:

@@ -161,31 +161,27 @@ class StageMoves:
     def _boxed(self, tensor: str, source: int, target: int, readers: Sequence[Reader]) -> _Way:
         """Choose the states in which a tensor leaves one assignment's mesh and arrives on another's.
 
-        It is cut along one dim, or whole, or in the same state on meshes of one shape: from and to other
-        states OneFlow makes boxings of its own, over the whole tensor on every device.
+        These are states that the engine sends, or the same one on meshes of one shape.
         """
-        here, there = (self.assigned(s).problem.setting.prices for s in (source, target))
+        here, there = (self.assigned(s).problem.setting.redistributor for s in (source, target))
+        crosses, whole = here.engine.crosses, self.program.tensor[tensor]
+        form = whole.shape, whole.item_bytes
         made, layout = self.made[tensor], self.assigned(target).layout
         wanted = {reader: layout.signatures[reader[0]][reader[1]] for reader in readers}
         ends, goals = (self.parts[source].ranks, self.parts[target].ranks), set(wanted.values())
-        leaves = {s: here.seconds(tensor, made, s) for s in here.whole_states(tensor)}
+        leaves = {s: here.seconds(*form, made, s) for s in here.table(*form).no_sums}
         arrives = {
             s: self.links.seconds(*ends, self.local(tensor, s, target))
-            + sum(there.seconds(tensor, s, goal) for goal in goals)
-            for s in there.whole_states(tensor)
+            + sum(there.seconds(*form, s, goal) for goal in goals)
+            for s in there.table(*form).no_sums
         }
-        flat = min((s for s in leaves if _is_flat(s, here.mesh.shape)), key=leaves.__getitem__)
-        pairs = [(flat, s) for s in arrives if _is_flat(s, there.mesh.shape)]
+        sent = min((s for s in leaves if crosses(s, here.mesh.shape)), key=leaves.__getitem__)
+        pairs = [(sent, s) for s in arrives if crosses(s, there.mesh.shape)]
         if here.mesh.shape == there.mesh.shape:
             pairs += [(s, s) for s in arrives if s in leaves]
         sent, arrival = min(pairs, key=lambda pair: leaves[pair[0]] + arrives[pair[1]])
-        paths = {r: there.between(tensor, arrival, goal) for r, goal in wanted.items()}
-        return _Way(here.between(tensor, made, sent), arrival, paths)
-
-
-def _is_flat(state: NdSbp, mesh: Sequence[int]) -> bool:
-    """Tell whether a state is that of one axis of all devices of a mesh."""
-    return len({sbp for sbp, size in zip(state, mesh, strict=True) if size > 1}) <= 1
+        paths = {r: there.path(*form, arrival, goal) for r, goal in wanted.items()}
+        return _Way(here.path(*form, made, sent), arrival, paths)
 
 
 def _by_tensor(assigned: Assigned) -> dict[str, list[Redistribution]]:

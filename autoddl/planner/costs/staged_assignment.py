@@ -10,8 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from autoddl.engine.oneflow.model.memory.compute_stream import can_be_chained
-from autoddl.engine.oneflow.model.memory.device_memory import MemoryEstimate, stage_memory
+from autoddl.engine.model import EngineModel, MemoryEstimate
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
 from autoddl.perfmodel.pipeline.stage_partition import strict_in_flight
@@ -95,6 +94,11 @@ class Staged(StageMoves):
         other.in_flight = tuple(in_flight)
         return other
 
+    @property
+    def engine(self) -> EngineModel:
+        """Return the engine that the stages are planned for."""
+        return self.assigned(0).problem.setting.engine
+
     @cached_property
     def signatures(self) -> Mapping[str, NdSignature]:
         """Return the states of the operands of every op, in its stage."""
@@ -121,9 +125,9 @@ class Staged(StageMoves):
 
     @cached_property
     def step(self) -> PipelineStep:
-        """Return what the simulation of a step needs; OneFlow's schedule with our buffers."""
-        works = [self._work(stage) for stage in range(self.stages)]
-        return pipeline_step(works, self.micro_batches, self.transfers, self.in_flight)
+        """Return what the simulation of a step needs."""
+        works, schedule = [self._work(stage) for stage in range(self.stages)], self.engine.schedule
+        return pipeline_step(schedule, works, self.micro_batches, self.transfers, self.in_flight)
 
     @cached_property
     def flying(self) -> tuple[int, ...]:
@@ -178,10 +182,10 @@ class Staged(StageMoves):
         )  # fmt: skip
 
     @cached_property
-    def chained(self) -> bool:
-        """Tell whether OneFlow joins the ops of stages to chains before it lowers them."""
+    def joined(self) -> bool:
+        """Tell whether the engine lowers all stages at once."""
         sizes = [part.assigned.problem.mesh.size for part in self.parts]
-        return can_be_chained(sizes, (tensor.name for tensor in self.program.tensors))
+        return self.engine.joins_stages(sizes, self.program)
 
     @cached_property
     def memory(self) -> tuple[MemoryEstimate, ...]:
@@ -190,7 +194,7 @@ class Staged(StageMoves):
         for stage, ends in enumerate(pairwise((0, *self.bounds, None))):
             key = (
                 self.assigned(stage), *ends, self.in_flight[stage], stage in self.recomputed,
-                self.chained,
+                self.joined,
             )  # fmt: skip
             if key not in self.memories:
                 self.memories[key] = self.stage_memory(stage)
@@ -204,13 +208,13 @@ class Staged(StageMoves):
 
     def stage_memory(self, stage: int) -> MemoryEstimate:
         """Return the memory of one stage."""
-        return stage_memory(
+        return self.engine.stage_memory(
             self.assigned(stage).problem.mesh.shape,
             self.stage_run(stage),
             micro_batches=self.micro_batches,
             in_flight=self.in_flight[stage],
             recompute=stage in self.recomputed,
-            logical_chains=self.chained,
+            joined=self.joined,
         )
 
     def stage_run(self, stage: int) -> Layout:

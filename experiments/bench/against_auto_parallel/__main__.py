@@ -18,9 +18,9 @@ import click
 import pandas as pd
 
 import autoddl
+from autoddl.engine.oneflow.model.memory.device_memory import estimate
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
-from autoddl.engine.oneflow.model.memory.device_memory import estimate
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.timeline import predict
 from autoddl.planner.request import SEARCHES

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp, broadcast
+from experiments.lib.oneflow_problems import redistributor
 
 Signatures = Mapping[str, Mapping[str, str]]
 
@@ -73,7 +73,7 @@ def layout(plan: PeerPlan, mesh: Mesh, profile: Profile) -> Layout:
     for tensor in program.outputs:
         if made[tensor] != broadcast(mesh.ndim):
             readers.setdefault((tensor, broadcast(mesh.ndim)), []).append((OUTPUT, ""))
-    prices = Redistributor(mesh, profile)
+    prices = redistributor(mesh, profile)
     found = []
     for (name, wanted), who in readers.items():
         tensor_ = program.tensor[name]

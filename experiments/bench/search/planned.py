@@ -19,7 +19,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
-from autoddl.search.network import builder
+from experiments.lib import oneflow_problems as builder
 from experiments.lib.programs import peak_bytes
 
 PARTS = ("load", "build", "baselines", "search", "total")

@@ -27,14 +27,13 @@ import pandas as pd
 from msgspec.structs import replace
 
 from autoddl.api import Plan
-from autoddl.perfmodel import profile as profiles
 from autoddl.engine.oneflow.model.memory.device_memory import rank_estimate
+from autoddl.perfmodel import profile as profiles
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import BASELINES
 from autoddl.search.heuristics.descent import Descent
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
@@ -42,6 +41,7 @@ from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.fidelity.memory.cuda_memory import PlanMemory, cuda_memory
 from experiments.fidelity.memory.staged_plans import MICRO_BATCHES, Choice, StagedPlans
 from experiments.lib import cli, figures, frames
+from experiments.lib import oneflow_problems as builder
 from experiments.lib.cuda_stand_in import PRECISIONS
 from experiments.lib.frames import Row, RowStore
 from experiments.lib.programs import captured, captured_for_cuda

@@ -18,6 +18,7 @@ from typing import Any
 import oneflow as flow
 from oneflow.framework import session_context
 
+from autoddl.engine import engines
 from autoddl.engine.oneflow.capture.abstract import abstract_parameters
 from autoddl.engine.oneflow.job import job_writer
 from autoddl.engine.oneflow.run.compile_settings import compiling
@@ -34,7 +35,7 @@ def main(folder: Path) -> None:
     if flow.env.get_rank() != 0:
         _wait_for(folder / DONE)
     os.chdir(folder)  # OneFlow writes its logs below the working directory
-    plan = load(folder / PLAN)
+    plan = load(folder / PLAN, engines.model)
     request = json.loads((folder / REQUEST).read_text())
     _write_logs()
     with abstract_parameters():

@@ -16,9 +16,9 @@ from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import BASELINES
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment
+from experiments.lib import oneflow_problems as builder
 from experiments.lib.staged_by_hand import staged_by_hand
 
 MICRO_BATCHES = 4

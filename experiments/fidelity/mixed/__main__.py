@@ -18,6 +18,7 @@ import click
 import pandas as pd
 
 from autoddl.api import Plan
+from autoddl.engine import engines
 from autoddl.perfmodel import profile as profiles
 from autoddl.plan import codec
 from autoddl.sbp.mesh import Cluster
@@ -117,7 +118,7 @@ class MixedBed:
         """Time each plan that has been timed less often than that."""
         for name, file in self.files().items():
             if len(self.runs.having(plan=name)) < number:
-                said_s = codec.load(file).estimate.step_s
+                said_s = codec.load(file, engines.model).estimate.step_s
                 measured_s = measure.step_s(run_ranks, self.model, MODELS[self.model], file)
                 self.runs.add({"plan": name, "step_s": measured_s})
                 text = f"measured {measured_s:.3f} s, simulated {said_s:.3f} s"
@@ -128,7 +129,7 @@ class MixedBed:
         for name, file in self.files().items():
             timed = self.runs.having(plan=name)
             if timed:
-                plan = codec.load(file)
+                plan = codec.load(file, engines.model)
                 cost = plan.estimate
                 yield {
                     "bed": self.bed.name, "model": self.model, "plan": name, "name": name,

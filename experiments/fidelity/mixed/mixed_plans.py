@@ -27,8 +27,8 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.program.blocks import layer_path, numbered
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import assignments
-from autoddl.search.network.builder import build
 from experiments.lib import kind_blind
+from experiments.lib.oneflow_problems import build
 from experiments.lib.staged_by_hand import staged_by_hand
 
 Division = tuple[tuple[int, ...], ...]

@@ -15,10 +15,11 @@ from typing import Any
 import autoddl
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
-from autoddl.planner import choose, request
+from autoddl.planner import choose
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import BASELINES
 from experiments.figures.clock.clock_workloads import ClockWorkload
+from experiments.lib.oneflow_problems import read
 
 OURS, DATA, PEER = "ours", "data parallel", "OneFlow"
 EXPERTS = tuple(name for name in BASELINES if name != DATA)
@@ -56,7 +57,7 @@ def contestants(
         if not file.exists() and not refused.exists():
             more: dict[str, Any] = {} if name == OURS else {"search": name}
             try:
-                asked = request.read(program, (one.nodes, one.ranks), profile=profile, **more)
+                asked = read(program, (one.nodes, one.ranks), profile=profile, **more)
                 Plan.of(choose.best(asked, 1)[0]).save(file)
             except AutoDDLError as error:  # an expert that does not apply
                 if name == OURS:

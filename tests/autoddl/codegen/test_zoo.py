@@ -13,8 +13,8 @@ from autoddl.api import Plan
 from autoddl.perfmodel import profile
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
-from autoddl.search.network import builder
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib import oneflow_problems as builder
 from tests.autoddl.codegen import functional_models
 from tests.autoddl.codegen.plans import generate
 from tests.autoddl.codegen.test_script import ruff

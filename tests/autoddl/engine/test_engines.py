@@ -11,14 +11,15 @@ import pytest
 
 import autoddl
 from autoddl.engine import engines
-from autoddl.engine.limits import ENGINES, limits_of
 from autoddl.errors import AutoDDLError
+
+ENGINES = ("oneflow",)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_is_what_its_name_says(name: str) -> None:
     engine = engines.load(name)
-    assert (engine.name, engine.limits) == (name, limits_of(name))
+    assert engine.model is engines.model(name) and engine.model.name == name
     assert engine.installed() is (find_spec(name) is not None)
     assert all(find_spec(module) is not None for module in engine.probes)
 
@@ -35,5 +36,12 @@ def test_loading_an_engine_imports_nothing_of_it(name: str) -> None:
 
 
 def test_others_are_refused() -> None:
-    with pytest.raises(AutoDDLError, match="engine: got 'jax'; allowed are oneflow or None"):
-        engines.load("jax")
+    for find in (engines.load, engines.model):
+        with pytest.raises(AutoDDLError, match=r"^engine: got 'jax'; allowed are oneflow or None$"):
+            find("jax")
+
+
+def test_no_engine_is_the_whole_space() -> None:
+    found = engines.model(None)
+    assert (found.name, found.limits.any_order, found.limits.refused) == (None, True, {})
+    assert engines.model(None) is found

@@ -14,6 +14,7 @@ import pytest
 import autoddl
 from autoddl import signed_files
 from autoddl.api import Plan
+from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
 from tests.support.clusters import cluster
@@ -34,7 +35,7 @@ def plan() -> Plan:
 
 def refusal(text: str | bytes) -> str:
     with pytest.raises(AutoDDLError) as caught:
-        codec.decode(text, "a.json")
+        codec.decode(text, "a.json", engines.model)
     said = str(caught.value)
     assert said.startswith("a.json: ") and said.endswith(f"; {REMEDY}") and "\n" not in said
     return said
@@ -52,10 +53,10 @@ def changed(*path: str | int, to: Any) -> str:
 
 def test_the_golden_file_is_read_and_written_as_it_is() -> None:
     """Of this version: who changes what is written raises FORMAT_VERSION, and makes the file again."""
-    read = codec.load(GOLDEN)
-    assert read == codec.load(GOLDEN.with_name("golden_plan_3.json"))
+    read = codec.load(GOLDEN, engines.model)
+    assert read == codec.load(GOLDEN.with_name("golden_plan_3.json"), engines.model)
     assert json.loads(signed_files.signed(codec.encode(read))) == json.loads(GOLDEN.read_text())
-    assert codec.decode(codec.encode(read), "again") == read
+    assert codec.decode(codec.encode(read), "again", engines.model) == read
 
 
 def test_plans_are_written_so_today() -> None:
@@ -99,7 +100,7 @@ def test_plans_are_written_so_today() -> None:
         (("parts", 1, "arrivals", 0, "source"), 9, "$.parts[1].arrivals: from part 9 to 1"),
         (("estimate", "compute_s"), "fast", "$.estimate.compute_s: expected `float`"),
         (("search", "solver"), "a\nb", "allowed is text without line ends"),
-        (("engine",), "jax", "$.engine: 'jax'"),
+        (("engine",), "jax", "$.engine: got 'jax'; allowed are oneflow or None"),
         (("search", "objective"), "cost", "$.search.objective: 'cost'; known are time, sum"),
         (("compute_stream",), None, "$.compute_stream"),
         (("program", "ops"), 3, "$.program"),
@@ -116,7 +117,7 @@ def test_what_is_wrong_is_told_with_its_path(
 
 def refusal_of_any(text: str) -> str:
     with pytest.raises(AutoDDLError) as caught:
-        codec.decode(text, "a.json")
+        codec.decode(text, "a.json", engines.model)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -124,19 +125,19 @@ def refusal_of_any(text: str) -> str:
 def test_a_plan_of_version_2_loads_and_says_that_its_gap_is_of_the_sum() -> None:
     old = json.loads(GOLDEN.with_name("golden_plan_3.json").read_text()) | {"version": 2}
     with pytest.warns(UserWarning, match="version 2: its gap is of the sum") as said:
-        read = codec.decode(json.dumps(old), "a.json")
+        read = codec.decode(json.dumps(old), "a.json", engines.model)
     assert len(said) == 1
-    golden = codec.load(GOLDEN)
+    golden = codec.load(GOLDEN, engines.model)
     assert read.search == replace(golden.search, objective="sum")
     assert replace(read, search=golden.search) == golden
 
 
 def test_the_order_of_ops_is_kept() -> None:
-    first, *_, last = (op.name for op in codec.load(GOLDEN).program.ops)
+    first, *_, last = (op.name for op in codec.load(GOLDEN, engines.model).program.ops)
     text = changed("parts", 0, "layout", "after", to={last: first})
-    read = codec.decode(text, "a.json")
+    read = codec.decode(text, "a.json", engines.model)
     assert read.parts[0].layout.after == {last: first}
-    assert codec.decode(codec.encode(read), "again") == read
+    assert codec.decode(codec.encode(read), "again", engines.model) == read
     for after, words in (
         ({last: "other"}, "'other' is no op of the program"),
         ({first: last, last: first}, "waits for itself"),
@@ -169,7 +170,7 @@ def test_no_bytes_make_anything_but_a_plan_or_a_line() -> None:
             else:
                 del data[at : at + draw.randint(1, 40)]
         try:
-            found = codec.decode(bytes(data), "a.json")
+            found = codec.decode(bytes(data), "a.json", engines.model)
         except AutoDDLError as error:
             assert "\n" not in str(error) and len(str(error)) < 1500
         else:

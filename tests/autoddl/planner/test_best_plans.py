@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from autoddl.plan.value import PlanValue
-from autoddl.planner import choose, request
+from autoddl.planner import choose
 from autoddl.sbp.program import Program
+from experiments.lib.oneflow_problems import read
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import mlp, transformer
 
@@ -24,7 +25,7 @@ ASKED: dict[str, tuple[Program, dict[str, Any]]] = {
 def best(name: str, count: int, **options: Any) -> tuple[PlanValue, ...]:
     program, asked = ASKED[name]
     profile = of_two_kinds(cluster(), slower=3.0) if name == "kinds" else cluster()
-    return choose.best(request.read(program, profile=profile, **asked, **options), count)
+    return choose.best(read(program, profile=profile, **asked, **options), count)
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -14,9 +14,10 @@ from autoddl import optimize
 from autoddl.api import Plan, load
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.planner.candidate_plans import stage_cluster, too_large
-from autoddl.planner.request import cluster_of, read
+from autoddl.planner.request import cluster_of
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program import Program
+from experiments.lib.oneflow_problems import read
 from tests.support.clusters import cluster
 from tests.support.pipelines import pass_s
 from tests.support.programs import Builder, linear, mlp, mse, transformer

@@ -11,6 +11,7 @@ from hypothesis import Phase, given, settings
 
 import autoddl
 from autoddl.api import Plan
+from autoddl.engine import engines
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.step_cost import StepPrices
 from autoddl.plan import codec
@@ -83,7 +84,7 @@ def test_plans_of_any_program(program: Program, data: st.DataObject) -> None:
     limit = plan.memory_limit_bytes or 0
     fitting = [r.step_s for r in plan.baselines if r.memory_bytes <= limit]
     assert row.step_s <= min(fitting, default=row.step_s) * ROUNDING
-    assert Plan.of(codec.decode(codec.encode(plan), "plan")) == plan
+    assert Plan.of(codec.decode(codec.encode(plan), "plan", engines.model)) == plan
 
 
 def test_the_seconds_of_a_plan_are_those_of_all_races(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from autoddl.engine.limits import ONEFLOW_LIMITS
+from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.race import IMPOSSIBLE, NO_ROOM, PRUNED, Contender, Solution, Standing, race
@@ -45,7 +45,7 @@ class Made:
     def __post_init__(self) -> None:
         sizes = self.name.replace("x", "][gpu ")
         self.candidate = Candidate(
-            self.stages, 1, Mesh.parse(f"[gpu {sizes}]"), ONEFLOW_LIMITS.ways[self.stream]
+            self.stages, 1, Mesh.parse(f"[gpu {sizes}]"), ONEFLOW.streams[self.stream]
         )
 
     def turn(self) -> tuple[float, ...]:

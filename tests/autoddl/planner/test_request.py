@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace as replaced
 
 from autoddl.errors import AutoDDLError
-from autoddl.planner.request import read
+from experiments.lib.oneflow_problems import read
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
 

@@ -10,7 +10,7 @@ import pytest
 
 from autoddl import optimize
 from autoddl.api import Plan, load
-from autoddl.engine.limits import ONEFLOW
+from autoddl.engine.oneflow.model.engine_model import ONEFLOW, SEPARATE_STREAMS
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import Estimate
 from autoddl.planner.assemble import make_plan
@@ -21,12 +21,12 @@ from autoddl.planner.solve import ProblemSearch
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
 from autoddl.search.heuristics.descent import replicated
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, TIME
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers.named import SOLVERS
 from experiments.figures.fig03_08 import counting
+from experiments.lib.oneflow_problems import build
 from tests.support.clusters import GIB, cluster
 from tests.support.programs import mlp, transformer
 from tests.support.zoo import ZOO
@@ -132,11 +132,13 @@ def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
             problem.program,
             problem.profile,
             problem.mesh.cluster,
+            ONEFLOW,
             search="coordinate",
             objective=objective,
             limit_bytes=GIB,
         )
-        found = ProblemSearch(problem, request, 0.3).solution(Candidate(1, 1, problem.mesh))
+        candidate = Candidate(1, 1, problem.mesh, SEPARATE_STREAMS)
+        found = ProblemSearch(problem, request, 0.3).solution(candidate)
         assert "data parallel" in {row.name for row in found.baselines}
         least = min(seconds(row, objective) for row in found.baselines)
         assert found.judged_s == seconds(found.row, objective) <= least * ROUNDING

@@ -12,19 +12,19 @@ import pytest
 
 from autoddl import optimize
 from autoddl.api import Plan, load
-from autoddl.engine.limits import COMPUTE_STREAM, SEPARATE_STREAMS, StreamUse
+from autoddl.engine.model import StreamUse
+from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM, ONEFLOW, SEPARATE_STREAMS
+from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes, rank_tasks
-from autoddl.engine.oneflow.model.memory.device_memory import estimate
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.request import Request, read
+from autoddl.planner.request import Request
 from autoddl.planner.solve import HOPELESS
 from autoddl.planner.whole_step import OnMesh, is_settled
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
-from autoddl.search.network.builder import build
+from experiments.lib.oneflow_problems import build, read
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import transformer
 
@@ -143,7 +143,7 @@ def test_the_compute_stream_is_first_where_the_cheapest_baseline_cannot_fit() ->
     held = problem.memory_bytes(min(assignments(problem).values(), key=problem.cost_s))
 
     def order(limit: int | None, ways: tuple[StreamUse, ...] = both) -> tuple[StreamUse, ...]:
-        request = Request(CUDA, cluster(), mesh.cluster, limit_bytes=limit, ways=ways)
+        request = Request(CUDA, cluster(), mesh.cluster, ONEFLOW, limit_bytes=limit, ways=ways)
         return tuple(OnMesh(request, mesh, 0, ways, 1.0).order)
 
     assert order(None) == order(held) == both
@@ -156,13 +156,13 @@ def test_what_is_never_given_back_is_part_of_the_memory() -> None:
     problem = build(CUDA, Mesh.parse("2x2"), cluster())
     for assignment in assignments(problem).values():
         found = Assigned(problem, assignment)
-        stays = never_reused_bytes(problem.mesh.shape, found.layout, problem.setting.sizes)
+        stays = problem.setting.memory.never_reused_bytes(found.layout)
         assert 0 < stays <= found.memory_bytes
         rank = rank_tasks(problem.mesh.shape, found.layout)
         assert stays == rank.buffers.size[~rank.buffers.reused].sum()
     layout = plan(compute_stream=True).layout
-    stays = never_reused_bytes(problem.mesh.shape, layout, problem.setting.sizes)
-    most = estimate(problem.mesh.shape, layout, sizes=problem.setting.sizes).total
+    stays = problem.setting.memory.never_reused_bytes(layout)
+    most = problem.setting.memory.estimate(layout, compute_stream=False).total
     assert most > stays
     assert is_settled(problem, layout, stays - 1)
     assert is_settled(problem, layout, int(most / HOPELESS) - 1)

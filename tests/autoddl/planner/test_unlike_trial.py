@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 import autoddl
 from autoddl.api import Plan
+from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
 from autoddl.planner import request, unlike_cuts
@@ -26,10 +27,10 @@ from autoddl.sbp.program.blocks import layer_path
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import assignments
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers.named import SOLVERS
+from experiments.lib.oneflow_problems import build, read
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import transformer
 
@@ -56,7 +57,9 @@ def test_every_op_is_on_one_part_and_every_device_in_one() -> None:
     ops = [op for part in plan.parts for op in part.layout.signatures]
     assert sorted(ops) == sorted(plan.program.op)
     assert len({part.mesh.size for part in plan.parts}) == 2
-    assert codec.encode(codec.decode(codec.encode(plan), "again")) == codec.encode(plan)
+    assert codec.encode(codec.decode(codec.encode(plan), "again", engines.model)) == codec.encode(
+        plan
+    )
 
 
 def test_the_slow_devices_get_fewer_layers() -> None:
@@ -125,7 +128,7 @@ def test_parts_of_any_size_start_from_equal_ones(monkeypatch: pytest.MonkeyPatch
         return SOLVERS["exact"](network, options)
 
     monkeypatch.setattr(unlike_cuts, "SOLVERS", {"exact": noted})
-    asked = request.read(PROGRAM, cluster="1*fastx2 + 1*slowx2", profile=KINDS, parts="any")
+    asked = read(PROGRAM, cluster="1*fastx2 + 1*slowx2", profile=KINDS, parts="any")
     trials = sorted(unlike_trials(asked, partial(micro_batch, PROGRAM)), key=lambda t: t.turn())
     stages = [trial.candidate.stages for trial in trials]
     assert all(stages[: stages.index(0)]) and not any(stages[stages.index(0) :])
@@ -137,7 +140,7 @@ def test_parts_of_any_size_start_from_equal_ones(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nodes_as_parts_are_tried_first_and_any_parts_last() -> None:
-    asked = request.read(PROGRAM, cluster="2*fastx2 + 2*slowx2", profile=KINDS, parts="any")
+    asked = read(PROGRAM, cluster="2*fastx2 + 2*slowx2", profile=KINDS, parts="any")
     trials = sorted(unlike_trials(asked, partial(micro_batch, PROGRAM)), key=lambda t: t.turn())
     stages = [trial.candidate.stages for trial in trials]
     assert (
@@ -147,7 +150,7 @@ def test_nodes_as_parts_are_tried_first_and_any_parts_last() -> None:
 
 def test_what_one_part_sends_is_in_its_bound() -> None:
     """The first bound has ops alone, the second what the search proved; no plan is below either."""
-    asked = request.read(
+    asked = read(
         PROGRAM,
         cluster="1*fastx2 + 1*slowx2",
         profile=KINDS,
@@ -166,7 +169,7 @@ def test_what_one_part_sends_is_in_its_bound() -> None:
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_what_has_to_be_beaten_changes_no_better_plan(count: int) -> None:
     """A slower plan is not returned; a better one is the same as without anything to beat."""
-    asked = request.read(PROGRAM, cluster="1*fastx2 + 1*slowx2", profile=KINDS, parts="any")
+    asked = read(PROGRAM, cluster="1*fastx2 + 1*slowx2", profile=KINDS, parts="any")
     trials = unlike_trials(asked, partial(micro_batch, PROGRAM))
     (trial,) = (t for t in trials if (t.candidate.stages, t.candidate.micro_batches) == (0, count))
     *_, solution = trial.search(10.0, rough=True)
@@ -238,7 +241,7 @@ def test_one_stage_has_a_mesh_that_parts_may_have() -> None:
     axes = {
         engine: {
             len(mesh.shape)
-            for mesh, _ in meshes_and_ways(request.read(PROGRAM, engine=engine, **asked))
+            for mesh, _ in meshes_and_ways(read(PROGRAM, engine=engines.model(engine), **asked))
         }
         for engine in ("oneflow", None)
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autoddl.cli.app import main
+from autoddl.engine import engines
 from autoddl.plan import codec
 from autoddl.trials.trial_runs import TrialRecord, fastest
 from autoddl.trials.trial_settings import Trials
@@ -63,17 +64,17 @@ def test_try_on_two_ranks(
     shown = capsys.readouterr()
     assert "rank 1 gives up" in shown.out and "measured" in shown.out
     assert shown.err.count("autoddl try: mesh 2") == 2
-    dead, alive = codec.load("trials/best.json").search.trials
+    dead, alive = codec.load("trials/best.json", engines.model).search.trials
     assert dead.measured_s is None
     assert dead.note.startswith("rank 1 of 2 failed with exit code 1; ")
     assert dead.note.endswith(": rank 1 gives up")
     assert alive.note == "" and alive.measured_s is not None and 0 < alive.measured_s < 5
-    assert codec.load("trials/best.json").states == alive.states
+    assert codec.load("trials/best.json", engines.model).states == alive.states
 
     starts = Path("count").read_text()  # again: nothing is run
     head = json.loads(Path("trials/trials.jsonl").read_text().splitlines()[0])
     program = head["settings"]["program"]
-    plans = [codec.load(f"trials/{trial.states}.json") for trial in (dead, alive)]
+    plans = [codec.load(f"trials/{trial.states}.json", engines.model) for trial in (dead, alive)]
     assert len(TrialRecord(Path("trials"), program).found) == 2
     assert fastest(plans, program, words, Trials()).search.trials == (dead, alive)
     assert Path("count").read_text() == starts == "3"

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult
 from autoddl.plan import codec
 from autoddl.plan.value import PlanValue
-from autoddl.planner import choose, request
+from autoddl.planner import choose
 from autoddl.trials import trial_runs
 from autoddl.trials.trial_runs import fastest, plans_of
 from autoddl.trials.trial_settings import Trials, own_script
+from experiments.lib.oneflow_problems import read
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
 from tests.support.rank_scripts import Write
@@ -56,7 +58,7 @@ class Ranks:
 
 @pytest.fixture(scope="module")
 def plans() -> Sequence[PlanValue]:
-    return choose.best(request.read(mlp(64, (32, 64, 32)), mesh="2", profile=cluster()), 3)
+    return choose.best(read(mlp(64, (32, 64, 32)), mesh="2", profile=cluster()), 3)
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_the_fastest_measured_is_chosen(
     assert [t.predicted_s for t in chosen.search.trials] == [p.estimate.step_s for p in plans]
     assert ranks.plans == [plan.states for plan in plans]
     assert {job.timeout_s for job in ranks.jobs} == {9.0}
-    kept = codec.load(tmp_path / "trials" / "best.json")
+    kept = codec.load(tmp_path / "trials" / "best.json", engines.model)
     assert kept.states == chosen.states and kept.search.trials == chosen.search.trials
 
 

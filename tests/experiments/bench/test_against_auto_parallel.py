@@ -10,8 +10,8 @@ import pytest
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.errors import AutoDDLError
 from autoddl.engine.oneflow.model.memory.device_memory import estimate
+from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.timeline import predict
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program

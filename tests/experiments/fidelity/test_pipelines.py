@@ -16,8 +16,8 @@ from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.search.network.builder import build
 from experiments.fidelity import pipelines, shared_cores
+from experiments.lib.oneflow_problems import build
 from tests.support.pipelines import once_s, pass_s
 from tests.support.programs import transformer
 

@@ -13,10 +13,10 @@ from scipy.stats import spearmanr
 from autoddl.api import Plan
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.program import Program
-from autoddl.search.network import builder
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.fidelity import measure, scores, workload
 from experiments.fidelity.workload import Bed
+from experiments.lib import oneflow_problems as builder
 from experiments.lib.frames import Row
 from experiments.lib.programs import captured
 from tests.support.clusters import cluster

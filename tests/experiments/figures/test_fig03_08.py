@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoddl.engine.limits import ONEFLOW
+from autoddl.engine.engines import ONEFLOW
 from autoddl.sbp.program import Program
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, ilp

@@ -14,12 +14,12 @@ from autoddl.perfmodel.topology import Crossing
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
-from autoddl.search.network.builder import build
 from experiments.hidup import noise
 from experiments.hidup.__main__ import STUDIES, command, compared
 from experiments.hidup.clusters import at_rate, rate, scaled
 from experiments.hidup.moe_models import PAPER, placement
 from experiments.lib import cli
+from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
 

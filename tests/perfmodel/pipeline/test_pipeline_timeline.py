@@ -49,7 +49,7 @@ def random_step(seed: int, schedule: str, *, chunks: int = 1, **kw: Any) -> Pipe
         for _ in range(int(rng.integers(1, 3)) if near else int(rng.random() < 0.2)):
             name = f"x{len(transfers)}"
             transfers.append(TransferWork(source, target, 0.5 * float(rng.random()), name))
-    if schedule == "oneflow":
+    if schedule == "credits":
         kw = {"credits": tuple(rng.integers(1, 5, count).tolist()), **kw}
     return PipelineStep(stages, micro_batches, tuple(transfers), schedule, chunks, **kw)
 
@@ -59,7 +59,7 @@ CASES = [
     ("1f1b", {}),
     ("interleaved", {"chunks": 2}),
     ("interleaved", {"chunks": 3}),
-    ("oneflow", {}),
+    ("credits", {}),
 ]
 
 
@@ -285,7 +285,7 @@ def test_interleaving_divides_the_bubble(ranks: int, chunks: int, groups: int) -
 
 def test_credits_hold_micro_batches_back() -> None:
     works = (stage(1.0, 2.0),) * 4
-    step = PipelineStep(works, 12, schedule="oneflow")
+    step = PipelineStep(works, 12, schedule="credits")
     assert simulate(replace(step, credits=(1,) * 4)).step_s == 12 * 4 * 3.0
     for credit in (1, 2, 5, 12):
         found = simulate(replace(step, credits=(credit,) * 4)).in_flight
@@ -295,7 +295,7 @@ def test_credits_hold_micro_batches_back() -> None:
 
 def test_ranks_on_one_device_take_turns() -> None:
     works = (stage(1.0, 2.0, 0.5), stage(2.0, 3.0, 0.25))
-    for schedule in ("1f1b", "gpipe", "oneflow"):
+    for schedule in ("1f1b", "gpipe", "credits"):
         timeline = simulate(PipelineStep(works, 5, schedule=schedule, device_of=(0, 0)))
         assert timeline.step_s == 5 * 8.0 + 0.75  # never idle, never at once
         assert no_overlap([s for s in timeline.spans if s.stream == COMPUTE])

@@ -19,7 +19,7 @@ def test_1f1b_and_gpipe() -> None:
     assert names(order("1f1b", 0, 4, 2)) == "F0 F1 B0 B1"
     assert names(order("gpipe", 1, 2, 3)) == "F0 F1 F2 B2 B1 B0"
     with pytest.raises(AutoDDLError, match="'oneflow' has no fixed order"):
-        order("oneflow", 0, 2, 2)
+        order("credits", 0, 2, 2)
 
 
 def test_interleaved_is_the_figure_of_megatron() -> None:

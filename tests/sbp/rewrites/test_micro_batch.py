@@ -13,7 +13,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.sbp.rules.registry import LocalOp, OpView, find
-from autoddl.search.network.builder import build
+from experiments.lib.oneflow_problems import build
 from tests.search.objects import nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import (

@@ -6,7 +6,7 @@ from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op
 from autoddl.sbp.rewrites.recomputation import PREFIX, can_repeat, recomputed
 from autoddl.sbp.state import NdSbp
-from tests.autoddl.engine.oneflow.model.memory.test_memory import chained_back
+from tests.autoddl.engine.oneflow.model.memory.test_device_memory import chained_back
 
 
 def test_recomputation_keeps_the_states_and_redistributions_of_a_plan() -> None:

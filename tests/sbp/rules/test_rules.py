@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoddl.engine.limits import ONEFLOW, limits_of
+from autoddl.engine import engines
+from autoddl.engine.engines import ONEFLOW
 from autoddl.errors import RuleError
 from autoddl.sbp.numpy_oracle.simulated_ops import check_signature
 from autoddl.sbp.rules import registry
@@ -61,7 +62,7 @@ BY_ID = {case_id(view): view for view in reversed(CASES)}
 
 
 def refused(op_type: str, engine: str | None) -> frozenset[str]:
-    return limits_of(engine).refused.get(op_type, frozenset())
+    return engines.model(engine).limits.refused.get(op_type, frozenset())
 
 
 def text(view: OpView, signature: registry.Signature) -> str:

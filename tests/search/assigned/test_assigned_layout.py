@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes, rank_tasks
 from autoddl.engine.oneflow.model.memory.device_memory import estimate
+from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes, rank_tasks
 from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.perfmodel.timeline import predict
 from autoddl.sbp.layout import Layout
@@ -15,10 +15,10 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.gradient_accumulation import summed
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.assigned.ownership import owners
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer
@@ -94,7 +94,11 @@ def test_problems_with_the_same_program_share_what_ops_cost_and_take() -> None:
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_columns_and_dicts_are_the_same_to_the_models(number: int) -> None:
     problem = problem_of(number)
-    program, mesh, sizes = problem.program, problem.mesh, problem.setting.sizes
+    program, mesh, sizes = (
+        problem.program,
+        problem.mesh,
+        LocalSizes(problem.program, problem.mesh.shape),
+    )
     for seed in range(3):
         layout = assigned_layout(problem, random_assignment(problem, seed))
         held = dict(layout.variables), dict(layout.inputs), layout.redistributions

@@ -13,10 +13,10 @@ from autoddl.sbp.program import Program
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.assigned.simulated_steps import SimulatedSteps, may_be_ordered
 from autoddl.search.baselines import assignments
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib import oneflow_problems as builder
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer
 from tests.support.zoo import experts, separate_attention

@@ -20,9 +20,9 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, S
 from autoddl.search.baselines import BASELINES, assignments
 from autoddl.search.baselines.flow import flow, network
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import GRADIENT, TENSOR, CostNetwork
 from autoddl.search.result import Assignment
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import edges_of, nodes_of
 from tests.support import programs
 from tests.support.clusters import cluster, counting

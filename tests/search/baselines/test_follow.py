@@ -11,8 +11,8 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, P
 from autoddl.search.baselines.follow import follow, reads
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import Edge, edges_of, nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import transformer

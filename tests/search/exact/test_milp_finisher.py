@@ -9,10 +9,10 @@ from autoddl.perfmodel import profile
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.exact import milp_finisher
 from autoddl.search.exact import primal_dual as exact
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers import coordinate
+from experiments.lib import oneflow_problems as builder
 from tests.search import random_problems
 from tests.search.random_problems import every_cost
 from tests.support.programs import transformer

@@ -12,13 +12,13 @@ from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.exact import primal_dual as exact
 from autoddl.search.heuristics import descent
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.quotient import Quotient, quotient
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.relaxation.dual import Dual
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, ilp
+from experiments.lib import oneflow_problems as builder
 from tests.search import random_problems
 from tests.search.elimination import minimum
 from tests.search.objects import nodes_of, reduced_costs

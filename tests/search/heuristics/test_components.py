@@ -7,10 +7,10 @@ import pytest
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.heuristics.components import components
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
 from autoddl.search.network.evaluator import factor_s, unary_of
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import edges_of
 from tests.support.clusters import cluster
 from tests.support.programs import transformer

@@ -9,10 +9,10 @@ import pytest
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.heuristics.cells import single
 from autoddl.search.heuristics.descent import Descent
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import Ints, as_ints
 from autoddl.search.result import Assignment
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib.oneflow_problems import build
 from tests.search import random_problems
 from tests.support.clusters import cluster
 from tests.support.programs import transformer

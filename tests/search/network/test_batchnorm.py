@@ -14,10 +14,10 @@ from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Parameter, Program, Tensor
 from autoddl.sbp.state import OWN, NdSbp
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import nodes_of, position_of
 from tests.support.clusters import cluster
 

@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from autoddl.engine.limits import ONEFLOW_LIMITS, UNLIMITED, Limits
+from autoddl.engine.model import EngineModel
+from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM, ONEFLOW
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
-from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.perfmodel.topology import Crossing
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op
@@ -20,13 +20,14 @@ from autoddl.sbp.rules.registry import OpView, Signature, find, is_built_in
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import B, NdSbp, P, S, broadcast
 from autoddl.search.heuristics import cells
-from autoddl.search.network import builder
 from autoddl.search.network.choices import SignatureLists, choices
-from autoddl.search.network.cost_network import TENSOR, CostNetwork, Setting
+from autoddl.search.network.cost_network import TENSOR, CostNetwork
 from autoddl.search.network.evaluator import block_of
 from autoddl.search.reductions.restriction import restricted
-from autoddl.search.reductions.retabulated import on_stream
+from autoddl.search.reductions.retabulated import on_streams
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib import oneflow_problems as builder
+from experiments.lib.oneflow_problems import redistributor, setting
 from tests.search.objects import edges_of, nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
@@ -80,7 +81,7 @@ def naive_cost(p: CostNetwork, assignment: tuple[int, ...]) -> float:
         total += overhead_s + max(flops / rate, moved / bandwidth)
     for tensor in program.outputs:
         wanted.setdefault(tensor, set()).add(broadcast(mesh.ndim))
-    prices = Redistributor(mesh, p.profile)
+    prices = redistributor(mesh, p.profile)
     for tensor, goals in wanted.items():
         if tensor in home:
             t = program.tensor[tensor]
@@ -261,7 +262,7 @@ def test_of_a_users_rule_only_what_the_engine_lists_is_planned(
     refused: tuple[Signature, ...] = ({"in_0": S(1), "out_0": S(1)},)
 
     def states(lists: SignatureLists | None) -> set[str]:
-        return {str(c["in_0"]) for c in choices(program, gelu, mesh, lists)}
+        return {str(c["in_0"]) for c in choices(program, gelu, mesh, lists, limits=ONEFLOW.limits)}
 
     assert is_built_in("gelu") and "(S0, S1)" in states(None)
     rule = registry.find("gelu")
@@ -272,14 +273,14 @@ def test_of_a_users_rule_only_what_the_engine_lists_is_planned(
     assert states(lambda op, n: ()) == states(None)  # no list: as the rule says
 
 
-@pytest.mark.parametrize("limits", [ONEFLOW_LIMITS, UNLIMITED])
-def test_other_streams_change_what_boxings_cost_and_nothing_else(limits: Limits) -> None:
+@pytest.mark.parametrize("engine", [ONEFLOW, ONEFLOW.whole_space()])
+def test_other_streams_change_what_boxings_cost_and_nothing_else(engine: EngineModel) -> None:
     mesh = Mesh.parse("2x2")
     built, other = (
-        builder.build(transformer(), mesh, PROFILE, limits=limits, compute_stream=stream)
+        builder.build(transformer(), mesh, PROFILE, engine=engine, compute_stream=stream)
         for stream in (True, False)
     )
-    found = on_stream(other, True, limits=limits)
+    found = on_streams(other, COMPUTE_STREAM)
     assert found.compute_stream and found.variables is other.variables
     assert any(
         (a.table.cost != b.table.cost).any()
@@ -300,9 +301,9 @@ def test_problems_share_the_prices_of_one_program_only() -> None:
     fewer = restricted(p, [np.zeros(1, dtype=np.int64)] * len(p))
     assert fewer.setting is p.setting
     mesh, program = Mesh.parse("4"), transformer(2)
-    others = Setting(program, p.mesh, p.profile), Setting(p.program, mesh, p.profile)
+    others = setting(program, p.mesh, p.profile), setting(p.program, mesh, p.profile)
     for other in others:
         assert other.prices is not p.setting.prices
-        assert other.sizes is not p.setting.sizes
+        assert other.memory is not p.setting.memory
         assert (other.prices.program, other.prices.mesh) == (other.program, other.mesh)
         assert (other.sizes.program, other.sizes.mesh) == (other.program, other.mesh.shape)

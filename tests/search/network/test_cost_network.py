@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from autoddl.sbp.mesh import Mesh
-from autoddl.search.network import builder
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import GRADIENT, TENSOR, CostNetwork
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
+from experiments.lib import oneflow_problems as builder
+from experiments.lib.oneflow_problems import build
 from tests.search.network import test_batchnorm as batchnorm
 from tests.search.objects import edges_of, nodes_of, replaced
 from tests.search.random_problems import graph

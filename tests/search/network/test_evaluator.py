@@ -7,10 +7,10 @@ import pytest
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.heuristics.cells import block
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork, as_ints
 from autoddl.search.network.evaluator import block_of, factor_s, paid_of
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import edges_of, nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer

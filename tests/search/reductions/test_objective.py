@@ -12,12 +12,12 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape
 from autoddl.search import baselines
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import as_ints
 from autoddl.search.reductions.objective import COMMUNICATION, TIME, space
 from autoddl.search.reductions.restriction import Restriction
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer

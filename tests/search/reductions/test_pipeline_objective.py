@@ -15,10 +15,10 @@ from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.exact.primal_dual import search
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated, weights
 from autoddl.search.result import Assignment, SearchOptions
+from experiments.lib import oneflow_problems as builder
 from tests.search.enumeration import enumerate_assignments
 from tests.search.objects import nodes_of
 from tests.search.small import one_layer, restricted

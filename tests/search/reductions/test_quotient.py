@@ -10,10 +10,10 @@ import pytest
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.quotient import Quotient, quotient
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import nodes_of
 from tests.support import programs
 from tests.support.clusters import cluster

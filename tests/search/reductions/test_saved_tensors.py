@@ -13,7 +13,6 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.waiting_for_loss import waiting_for_loss
 from autoddl.search.baselines import BASELINES, assignments
 from autoddl.search.exact import primal_dual as exact
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import SAVED, CostNetwork, as_ints
 from autoddl.search.network.evaluator import factor_s
 from autoddl.search.reductions.quotient import quotient
@@ -22,6 +21,7 @@ from autoddl.search.relaxation.lagrangian import mixed
 from autoddl.search.result import Assignment, Point, SearchOptions
 from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.solvers import ilp
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from autoddl.sbp.mesh import Mesh
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.relaxation import factor_graph
 from autoddl.search.relaxation.dual import Dual
+from experiments.lib import oneflow_problems as builder
 from tests.search import random_problems
 from tests.search.objects import edges_of, nodes_of, reduced_costs
 from tests.search.random_problems import every_cost

@@ -14,9 +14,10 @@ import pytest
 from autoddl.perfmodel.redistribution import RedistributionTable
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.shards import all_states
-from autoddl.search.network.cost_network import Floats, Ints, Setting
+from autoddl.search.network.cost_network import Floats, Ints
 from autoddl.search.relaxation import srmp as sweeps
 from autoddl.search.relaxation.factor_graph import Terms, graph_of
+from experiments.lib.oneflow_problems import setting as setting_of
 from tests.search.objects import Edge, Node, network_of
 from tests.search.random_problems import MESH
 from tests.support.clusters import cluster
@@ -33,7 +34,7 @@ def graph(variables: Ints, states: Sequence[Ints], table: Floats) -> sweeps.Fact
     made, *read = variables.tolist()
     ops = [Op(f"op{v}", "made_up", (), ()) for v in range(len(nodes))]
     tensor = Tensor("t", (8, 8), "float32", "activation")
-    setting = Setting(Program(tuple(ops), (tensor,), (), (), (), None), MESH, cluster())
+    setting = setting_of(Program(tuple(ops), (tensor,), (), (), (), None), MESH, cluster())
     objects = [
         Node(kind, name, tuple({} for _ in s), np.zeros(len(s)), np.zeros(len(s), np.int64))
         for kind, name, s in by_node

@@ -11,11 +11,11 @@ import pytest
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.heuristics import descent
-from autoddl.search.network import builder
 from autoddl.search.result import Assignment, SearchOptions
 from autoddl.search.rivals import metropolis
 from autoddl.search.rivals.metropolis import Walk
 from autoddl.search.solvers import exhaustive
+from experiments.lib import oneflow_problems as builder
 from tests.search.enumeration import enumerate_assignments
 from tests.search.objects import nodes_of
 from tests.search.small import one_layer, restricted

@@ -11,9 +11,9 @@ from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.heuristics import descent
 from autoddl.search.incumbent import Incumbent
-from autoddl.search.network import builder
 from autoddl.search.result import Assignment, Point, SearchOptions
 from autoddl.search.rivals import random_sampling as random
+from experiments.lib import oneflow_problems as builder
 from tests.search.enumeration import enumerate_assignments
 from tests.search.objects import nodes_of
 from tests.search.small import one_layer, restricted

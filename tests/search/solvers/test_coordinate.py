@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.heuristics.descent import Descent, replicated
-from autoddl.search.network import builder
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, ilp
+from experiments.lib import oneflow_problems as builder
 from tests.search import random_problems
 from tests.support.clusters import cluster
 from tests.support.programs import transformer

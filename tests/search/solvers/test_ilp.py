@@ -11,11 +11,11 @@ from scipy import optimize
 
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import coordinate, exhaustive, ilp
 from autoddl.search.solvers.milp_model import Model
+from experiments.lib import oneflow_problems as builder
 from tests.search import random_problems
 from tests.search.objects import Node, edges_of, nodes_of, replaced
 from tests.search.random_problems import GIB, every_cost

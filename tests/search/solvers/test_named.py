@@ -12,12 +12,12 @@ import pytest
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.search import baselines
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import SearchOptions
 from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.solvers import coordinate, exhaustive
 from autoddl.search.solvers.named import HIDUP, SOLVERS
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer

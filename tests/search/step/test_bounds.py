@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autoddl.engine.limits import limits_of
+from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.resources import DEVICE
@@ -18,7 +18,6 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.exact import primal_dual
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted
 from autoddl.search.result import Assignment, SearchOptions, SearchResult
@@ -27,6 +26,7 @@ from autoddl.search.step.bound_network import Kind, Mixture, StepBounds
 from autoddl.search.step.dependency_path import EARLY, EITHER, LATE, DependencyPath
 from autoddl.search.step.overlap import StepSearch
 from autoddl.search.step.step_bound import StepBound
+from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer
 from tests.support.zoo import experts
@@ -210,11 +210,10 @@ def test_weights_are_where_the_planes_meet() -> None:
 
 
 def test_a_network_whose_axes_cut_in_any_order_is_bounded_in_it() -> None:
-    limits = limits_of(None)
-    network = build(mlp(16, (32, 32)), Mesh.parse("2x2"), cluster(), limits=limits)
+    network = build(mlp(16, (32, 32)), Mesh.parse("2x2"), cluster(), engine=ONEFLOW.whole_space())
     rng = np.random.default_rng(1)
     path = DependencyPath.longest(timeline(network, drawn(network, rng)))
-    bounds = StepBounds(network, path, limits=limits)
+    bounds = StepBounds(network, path)
     mixed = Mixture(bounds, weights_of(bounds, rng))
     states = {table.shape: table.states for table in network.factors.tables}
     assert all(table.states == states[table.shape] for table in mixed.network.factors.tables)

@@ -9,11 +9,11 @@ from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.assigned.assigned_layout import assigned_layout
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Point
 from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.step.critical_path import LATEST, LEAST, PathWeights, needed
+from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer
 

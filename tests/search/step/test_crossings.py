@@ -7,11 +7,11 @@ import pytest
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork, as_ints
 from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.step.crossings import crossings, regions
 from autoddl.search.step.layer_moves import LayerMoves, in_turn, moved, ranked
+from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 

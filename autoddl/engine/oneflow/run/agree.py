@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import oneflow as flow
 
+from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
 from autoddl.plan.value import PlanValue
@@ -50,7 +51,9 @@ def from_rank_0(make: Callable[[], PlanValue]) -> PlanValue:
         raise failure
     if "error" in answer:
         raise AutoDDLError(answer["error"])
-    return plan if plan is not None else codec.decode(answer["plan"], "plan of rank 0")
+    return (
+        plan if plan is not None else codec.decode(answer["plan"], "plan of rank 0", engines.model)
+    )
 
 
 def text_of_rank_0(text: str) -> str:

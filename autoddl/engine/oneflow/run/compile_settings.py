@@ -2,7 +2,7 @@
 
 Both are settings of the process. Jobs that accumulate gradients need them as OneFlow's own method for
 that leaves them: boxings on the compute stream, and ops of a stage chained, each behind the last. Where
-chains can't be joined OneFlow aborts; there they are off (autoddl/engine/oneflow/model/memory knows the memory of both).
+chains can't be joined OneFlow aborts; there they are off (model/memory knows the memory of both).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHAINS = "ENABLE_LOGICAL_CHAIN"
 def compiling(plan: PlanValue) -> Iterator[None]:
     """Let what is compiled inside follow a plan; settings are what they were afterwards."""
     accumulates = plan.micro_batches > 1
-    sizes, tensors = [part.mesh.size for part in plan.parts], (t.name for t in plan.program.tensors)
+    sizes = [part.mesh.size for part in plan.parts]
     session = session_context.GetDefaultSession()
     session.TryInit()
     before = session.resource.nccl_use_compute_stream
@@ -33,7 +33,7 @@ def compiling(plan: PlanValue) -> Iterator[None]:
     try:
         with mock.patch.dict(os.environ):
             os.environ.pop(_CHAINS, None)
-            if accumulates and can_be_chained(sizes, tensors):
+            if accumulates and can_be_chained(sizes, plan.program):
                 os.environ[_CHAINS] = "true"
             yield
     finally:

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from autoddl.engine.oneflow.model.memory import memory
+from autoddl.engine.oneflow.model.memory import device_memory as memory
+from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.perfmodel.timeline import predict
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.baselines import assignments
-from autoddl.search.network import builder
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib import oneflow_problems as builder
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 
@@ -56,7 +57,7 @@ def test_an_estimate_is_what_its_layout_costs(make: Callable[[], Program], mesh:
 def test_memory_is_that_of_the_layout_whatever_was_asked_before(compute_stream: bool) -> None:
     problem = builder.build(transformer(), Mesh.parse("2x2"), cluster())
     points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(5))]
-    sizes = problem.setting.sizes
+    sizes = LocalSizes(problem.program, problem.mesh.shape)
     for layout in [assigned_layout(problem, assignment) for assignment in points] * 2:
         alone, shared = (
             memory.estimate((2, 2), layout, sizes=known, compute_stream=compute_stream)

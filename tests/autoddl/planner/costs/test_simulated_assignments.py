@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from autoddl.engine.limits import UNLIMITED
+from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.numpy_oracle.simulated_ops import run_op, run_program
@@ -15,12 +15,12 @@ from autoddl.sbp.numpy_oracle.simulated_tensors import Array, assemble, close, r
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.registry import OpView
 from autoddl.search.assigned.assigned_layout import assigned_layout
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, space
 from autoddl.search.result import SearchOptions
 from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.solvers import coordinate
+from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 
@@ -79,7 +79,7 @@ def turned(p: CostNetwork, assignment: tuple[int, ...]) -> bool:
     ids=["mlp", "gpt"],
 )
 def test_random_plans_without_an_engine_are_right(program: Program, mesh: str) -> None:
-    p = build(program, Mesh.parse(mesh), cluster(), limits=UNLIMITED)
+    p = build(program, Mesh.parse(mesh), cluster(), engine=ONEFLOW.whole_space())
     points = [random_assignment(p, seed) for seed in range(6)]
     assert any(turned(p, point) for point in points)
     for point in points:
@@ -87,6 +87,7 @@ def test_random_plans_without_an_engine_are_right(program: Program, mesh: str) -
 
 
 def test_the_plan_of_least_communication_is_right() -> None:
-    p = build(mlp(16, (8, 16, 8), act="relu"), Mesh.parse("2x2x2"), cluster(), limits=UNLIMITED)
+    program, every = mlp(16, (8, 16, 8), act="relu"), ONEFLOW.whole_space()
+    p = build(program, Mesh.parse("2x2x2"), cluster(), engine=every)
     inner = space(p, COMMUNICATION)
     check(p, inner.invert(coordinate.search(inner.network, SearchOptions(budget=5.0)).assignment))

@@ -13,7 +13,7 @@ from autoddl.planner.costs.staged_assignment import PARTS, Staged
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.search.network.builder import build
+from experiments.lib.oneflow_problems import build
 from tests.support.programs import mlp
 
 PROFILE = profiles.load(None)

@@ -19,8 +19,8 @@ from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.sbp.state import NdSbp
-from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork
+from experiments.lib import oneflow_problems as builder
 from tests.search.objects import edges_of, nodes_of
 from tests.support.clusters import cluster
 from tests.support.pipelines import once_s, pass_s

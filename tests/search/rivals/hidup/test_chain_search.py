@@ -12,11 +12,11 @@ from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.assigned.assigned_layout import assigned_layout
-from autoddl.search.network.builder import build
 from autoddl.search.result import SearchOptions
 from autoddl.search.rivals.hidup import chain_search, pareto
 from autoddl.search.rivals.hidup.forward_chain import forward_chain
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 

@@ -11,11 +11,11 @@ from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import B, NdSbp, P, S
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.rivals.hidup import pareto
 from autoddl.search.rivals.hidup.chain import Chain, ChainAssignment
 from autoddl.search.rivals.hidup.forward_chain import HALF, dual, forward_chain
+from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer
 from tests.support.zoo import experts

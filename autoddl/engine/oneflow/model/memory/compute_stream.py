@@ -12,15 +12,16 @@ Source: OneFlow 0.9, core/job_rewriter/insert_nccl_logical_op_pass.cpp, user/ker
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby, pairwise
 
 import numpy as np
 
 from autoddl.compiled import compiled
-from autoddl.grouping import inverse
 from autoddl.engine.oneflow.model.memory.task_graph import PARAMETER, Flags, Ints, RankTasks, Table
+from autoddl.grouping import inverse
+from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, Sbp
 
 AXES = 2  # OneFlow converts boxings on so many axes, those of equal changes side by side as one
@@ -34,15 +35,15 @@ def is_converted(before: NdSbp, after: NdSbp, mesh: tuple[int, ...]) -> bool:
     return workspace_bytes((before, after), (0, 0), mesh) is not None
 
 
-def can_be_chained(sizes: Sequence[int], tensors: Iterable[str]) -> bool:
+def can_be_chained(sizes: Sequence[int], program: Program) -> bool:
     """Tell whether OneFlow can join the ops of stages on so many devices to logical chains.
 
     The chain of each stage waits for the next one's, which OneFlow connects only among equal numbers of
     devices, or behind a single one. Where a scaler looks for gradients that are not finite, whose count
-    is among the `tensors` of the program, chains of two stages would wait for each other.
+    is among the tensors of the program, chains of two stages would wait for each other.
     """
     joined = all(size in (1, behind) for size, behind in pairwise(sizes))
-    return joined and not any(NOT_FINITE in name for name in tensors)
+    return joined and not any(NOT_FINITE in tensor.name for tensor in program.tensors)
 
 
 def workspace_bytes(

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from autoddl.engine.model import MemoryEstimate
 from autoddl.engine.oneflow.model.memory.liveness import blocks
-from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
+from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes, rank_tasks
 from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.engine.oneflow.model.memory.task_graph import BOXING, KINDS, Ints, RankTasks
 from autoddl.sbp.layout import Layout
@@ -32,28 +32,20 @@ _NONE = np.zeros(0, dtype=np.int64)
 _PART = np.array([_PARTS.get(kind, _ACTIVATIONS) for kind in KINDS])
 
 
-@dataclass(frozen=True)
-class MemoryEstimate:
-    """Bytes on one device. Every part counts what is in memory when the step needs most.
+class OneFlowMemory:
+    """See `engine.model.StepMemory`: what is the same for all layouts of a program is computed once."""
 
-    `parameters` includes the model's buffers (running statistics); `activations_peak` also inputs and
-    the gradients of activations; `buffers` are copies that redistributions make, workspaces, outputs,
-    and gaps between what overlaps in memory. `alive` names what is in memory then, with its bytes,
-    largest first.
-    """
+    def __init__(self, program: Program, mesh: tuple[int, ...]) -> None:
+        self.sizes = LocalSizes(program, mesh)
 
-    parameters: int
-    gradients: int
-    optimizer_states: int
-    activations_peak: int
-    buffers: int
-    alive: tuple[tuple[str, int], ...] = ()
+    def estimate(self, layout: Layout, *, compute_stream: bool) -> MemoryEstimate:
+        """See `estimate`."""
+        mesh = self.sizes.mesh
+        return estimate(mesh, layout, sizes=self.sizes, compute_stream=compute_stream)
 
-    @property
-    def total(self) -> int:
-        """Return all bytes."""
-        variables = self.parameters + self.gradients + self.optimizer_states
-        return variables + self.activations_peak + self.buffers
+    def never_reused_bytes(self, layout: Layout) -> int:
+        """See `lowering.never_reused_bytes`."""
+        return never_reused_bytes(self.sizes.mesh, layout, self.sizes)
 
 
 def estimate(
@@ -111,11 +103,12 @@ def stage_memory(
     micro_batches: int,
     in_flight: int,
     recompute: bool = False,
-    logical_chains: bool = True,
+    joined: bool = True,
 ) -> MemoryEstimate:
     """Return the memory of the device of a stage that needs most; see `estimate`.
 
-    With `recompute` the backward pass makes all forward results of the stage again.
+    With `recompute` the backward pass makes all forward results of the stage again; ops of stages that
+    are `joined` are in logical chains.
     """
     names = [
         name
@@ -125,7 +118,7 @@ def stage_memory(
     ]
     return estimate(
         mesh, stage, micro_batches=micro_batches, in_flight=in_flight,
-        recompute=names if recompute else (), logical_chains=logical_chains,
+        recompute=names if recompute else (), logical_chains=joined,
     )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 
-from autoddl.grouping import inverse
 from autoddl.engine.oneflow.model.memory.sizes import Dataflow
 from autoddl.engine.oneflow.model.memory.task_graph import (
     BITS,
@@ -23,6 +22,7 @@ from autoddl.engine.oneflow.model.memory.task_graph import (
     Tasks,
 )
 from autoddl.engine.oneflow.model.memory.task_templates import GIVEN, INPUT, ROLE, Templates
+from autoddl.grouping import inverse
 from autoddl.ragged import Ragged
 
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoddl.grouping import distinct
 from autoddl.engine.oneflow.model.memory.instances import Instances, order_of
 from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.engine.oneflow.model.memory.task_graph import BITS, MASK, NONE, Ints, RankTasks, Table
 from autoddl.engine.oneflow.model.memory.task_templates import INPUT
+from autoddl.grouping import distinct
 from autoddl.ragged import Ragged
 from autoddl.sbp.layout import Layout, Moves, Path
 from autoddl.sbp.rewrites.gradient_accumulation import SUM

@@ -9,8 +9,8 @@ from autoddl.engine.oneflow.model.memory.task_graph import RankTasks
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.gradient_accumulation import summed
 from autoddl.search.assigned.assigned_layout import assigned_layout
-from autoddl.search.network import builder
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib import oneflow_problems as builder
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied
 

@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from autoddl.engine.oneflow.model.memory.compute_stream import is_converted, stream_order, workspace_bytes
+from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM
+from autoddl.engine.oneflow.model.memory.compute_stream import (
+    is_converted,
+    stream_order,
+    workspace_bytes,
+)
+from autoddl.engine.oneflow.model.memory.device_memory import estimate, rank_estimate
 from autoddl.engine.oneflow.model.memory.liveness import merged_chains
 from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
-from autoddl.engine.oneflow.model.memory.device_memory import estimate, rank_estimate
-from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
@@ -22,7 +26,15 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.gradient_accumulation import summed
 from autoddl.sbp.shards import local_shape, shard_slices
 from autoddl.sbp.state import NdSbp, broadcast
-from tests.autoddl.engine.oneflow.model.memory.test_memory import WHOLE, graphs, layout, op, program_of, states
+from experiments.lib.oneflow_problems import redistributor
+from tests.autoddl.engine.oneflow.model.memory.test_device_memory import (
+    WHOLE,
+    graphs,
+    layout,
+    op,
+    program_of,
+    states,
+)
 from tests.support.clusters import cluster
 from tests.support.rows import lists
 
@@ -174,8 +186,8 @@ def test_tasks_run_once_after_what_they_wait_for(program: Program) -> None:
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
 def test_paths_have_no_boxing_that_goes_through_the_host(mesh: str) -> None:
-    free = Redistributor(Mesh.parse(mesh), cluster()).table(SHAPE, 4)
-    bound = Redistributor(Mesh.parse(mesh), cluster(), compute_stream=True).table(SHAPE, 4)
+    free = redistributor(Mesh.parse(mesh), cluster()).table(SHAPE, 4)
+    bound = redistributor(Mesh.parse(mesh), cluster(), streams=COMPUTE_STREAM).table(SHAPE, 4)
     assert free.states == bound.states
     assert (np.isfinite(free.cost) == np.isfinite(bound.cost)).all()
     assert (bound.cost >= free.cost * (1 - 1e-12)).all()
@@ -197,9 +209,9 @@ def test_prediction_is_oneflows_plan_for_cuda(mesh: str, search: str) -> None:
     from autoddl.perfmodel import profile
     from autoddl.planner.assemble import make_plan
     from autoddl.search.baselines import BASELINES
-    from autoddl.search.network.builder import build
     from experiments import models
     from experiments.fidelity.memory.cuda_memory import cuda_memory
+    from experiments.lib.oneflow_problems import build
 
     sizes = {
         "layers": 2, "width": 128, "heads": 4, "sequence": 32, "vocabulary": 512, "batch": 8,
@@ -228,7 +240,7 @@ def test_prediction_is_oneflows_plan_for_cuda(mesh: str, search: str) -> None:
 
 def test_nothing_overlaps() -> None:
     from autoddl.search.assigned.assigned_layout import assigned_layout
-    from autoddl.search.network.builder import build
+    from experiments.lib.oneflow_problems import build
     from tests.support.programs import transformer
 
     problem = build(transformer(), Mesh.parse("2x2"), cluster())
@@ -245,7 +257,7 @@ def test_nothing_overlaps() -> None:
 def test_sums_are_redistributed_right_behind_their_means() -> None:
     from autoddl.search.assigned.assigned_layout import assigned_layout
     from autoddl.search.baselines import BASELINES
-    from autoddl.search.network.builder import build
+    from experiments.lib.oneflow_problems import build
     from tests.support.programs import transformer
 
     problem = build(transformer(), Mesh.parse("2"), cluster())

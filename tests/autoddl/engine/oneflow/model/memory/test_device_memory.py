@@ -14,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.engine.oneflow.model.memory.allocation import placed_bytes
+from autoddl.engine.oneflow.model.memory.device_memory import (
+    MemoryEstimate,
+    estimate,
+    rank_estimate,
+)
 from autoddl.engine.oneflow.model.memory.execution_order import execution_order
 from autoddl.engine.oneflow.model.memory.liveness import blocks, merged_chains
 from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
-from autoddl.engine.oneflow.model.memory.device_memory import MemoryEstimate, estimate, rank_estimate
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.state import NdSbp, broadcast

@@ -18,8 +18,8 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.stage_program import ARRIVAL, ARRIVED, CROSSING, DEPARTURE
 from autoddl.search.exact.primal_dual import search
-from autoddl.search.network import builder
 from autoddl.search.result import SearchOptions
+from experiments.lib import oneflow_problems as builder
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
 from tests.support.zoo import ZOO

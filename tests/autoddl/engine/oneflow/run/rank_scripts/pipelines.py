@@ -17,7 +17,6 @@ from oneflow import nn
 import autoddl
 from autoddl.engine.oneflow.run import agree
 from autoddl.perfmodel import profile as profiles
-from autoddl.planner import request
 from autoddl.planner.assemble import staged_plan
 from autoddl.planner.candidate_plans import pipelines
 from autoddl.planner.costs.staged_assignment import Staged
@@ -25,6 +24,7 @@ from autoddl.planner.pipeline_trial import PipelineTrial
 from autoddl.sbp import layout
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
+from experiments.lib.oneflow_problems import read
 from experiments.models import build
 from experiments.models.training import (
     OPTIMIZERS,
@@ -188,7 +188,7 @@ def planned(case, graph, inputs):
     program = autoddl.capture(graph, *inputs)
 
     def make():
-        asked = request.read(program, agree.cluster(), **options)
+        asked = read(program, agree.cluster(), **options)
         (candidate,) = pipelines(asked)
         trial = PipelineTrial(asked, candidate, partial(micro_batch, program), 1)
         *_, solution = trial.search(asked.budget_s, rough=False)

@@ -17,10 +17,10 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import BASELINES, assignments
-from autoddl.search.network.builder import build
 from autoddl.search.network.cost_network import SAVED
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.lib.oneflow_problems import build
 from experiments.models import gpt, mlp
 from experiments.models.training import OPTIMIZERS, seed_weights
 from tests.support.refusals import refusal

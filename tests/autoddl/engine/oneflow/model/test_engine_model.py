@@ -1,46 +1,33 @@
-"""What engines can execute, known without them."""
+"""OneFlow as planning sees it, and what there is for any engine's model."""
 
 from __future__ import annotations
 
 import pytest
 
-from autoddl.engine.limits import (
-    COMPUTE_STREAM,
-    ENGINES,
-    ONEFLOW,
-    SEPARATE_STREAMS,
-    StreamUse,
-    limits_of,
-)
-from autoddl.errors import AutoDDLError
+from autoddl.engine.model import EngineModel, StreamUse
+from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM, ONEFLOW, SEPARATE_STREAMS
 from autoddl.perfmodel.pipeline.schedules import SCHEDULES
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rules.registry import find
 
 
-@pytest.mark.parametrize("engine", [*ENGINES, None])
-def test_limits_name_what_there_is(engine: str | None) -> None:
-    limits = limits_of(engine)
-    assert limits.ways[0] == SEPARATE_STREAMS
-    assert limits.schedules and set(limits.schedules) <= set(SCHEDULES)
-    assert [op_type for op_type in limits.refused if find(op_type) is None] == []
+@pytest.mark.parametrize("engine", [ONEFLOW, ONEFLOW.whole_space()])
+def test_a_model_names_what_there_is(engine: EngineModel) -> None:
+    assert engine.streams[0] == SEPARATE_STREAMS
+    assert engine.schedule in SCHEDULES
+    assert [op_type for op_type in engine.limits.refused if find(op_type) is None] == []
 
 
-def test_without_an_engine_all_that_is_right_is_allowed() -> None:
-    some, every = limits_of(ONEFLOW), limits_of(None)
+def test_in_the_whole_space_all_that_is_right_is_allowed() -> None:
+    some, every = ONEFLOW.limits, ONEFLOW.whole_space().limits
     assert (some.axes, some.any_order) == (2, False) and "P dy_0" in some.refused["abs_grad"]
-    assert (every.axes, every.any_order, every.refused) == (None, True, {})
+    assert (every.any_order, every.refused) == (True, {})
 
 
 def test_the_compute_stream_has_meshes_of_two_axes() -> None:
     found = [COMPUTE_STREAM.runs_on(Mesh.parse(mesh)) for mesh in ("8", "2x4", "2x1x4", "2x2x2")]
     assert found == [True, True, True, False]
     assert SEPARATE_STREAMS.runs_on(Mesh.parse("2x2x2"))
-
-
-def test_another_engine_is_refused() -> None:
-    with pytest.raises(AutoDDLError, match=r"^engine: got 'jax'; allowed are oneflow or None$"):
-        limits_of("jax")
 
 
 @pytest.mark.parametrize(

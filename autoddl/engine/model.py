@@ -1,0 +1,144 @@
+"""What planning knows of an engine: one frozen value, `EngineModel`.
+
+Search, planner, plan and perfmodel are given one and import no engine. To add an engine, build a value
+in `autoddl.engine.<name>.model`; it needs nothing of the engine itself, which may not be installed:
+
+    limits        what it executes of what the rules (sbp.rules) call right
+    streams       how it may run redistributions, the usual way first, and which boxings run there
+    collectives   how it joins messages that wait for the same links; NONE: it does not
+    schedule      in which order stages of a pipeline run their passes (perfmodel.pipeline.schedules)
+    views         op types whose result lies in the memory of their input
+    memory        what it allocates for the layouts of a program, on the device that needs most
+    stage_memory  the same for a stage of a pipeline, and `joins_stages` whether it lowers all at once
+    crosses       in which states a tensor goes between stages on unlike meshes
+
+If one refuses a partial sum of dy for "abs_grad", which is right, its `limits.refused["abs_grad"]` has
+the label "P dy_0". `whole_space()` makes the space in which papers count: plans there can be studied,
+not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from autoddl.sbp.layout import Layout
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
+from autoddl.sbp.state import NdSbp
+
+NONE = "none"  # of collectives: each message by itself
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes on one device. Every part counts what is in memory when the step needs most.
+
+    `parameters` includes the model's buffers (running statistics); `activations_peak` also inputs and
+    the gradients of activations; `buffers` are copies that redistributions make, workspaces, outputs,
+    and gaps between what overlaps in memory. `alive` names what is in memory then, with its bytes,
+    largest first.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+    activations_peak: int
+    buffers: int
+    alive: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Return all bytes."""
+        variables = self.parameters + self.gradients + self.optimizer_states
+        return variables + self.activations_peak + self.buffers
+
+
+class StepMemory(Protocol):
+    """The memory of the layouts of one program on one mesh, on the device that needs most."""
+
+    def estimate(self, layout: Layout, *, compute_stream: bool) -> MemoryEstimate:
+        """Return what a step takes in which boxings are ops of the compute stream, or are not."""
+
+    def never_reused_bytes(self, layout: Layout) -> int:
+        """Return what no other buffer ever uses, on streams of their own: a bound, in little time."""
+
+
+class StageMemory(Protocol):
+    """The memory of a stage of a pipeline, on the device that needs most."""
+
+    def __call__(
+        self, mesh: Sequence[int], stage: Layout, *, micro_batches: int, in_flight: int,
+        recompute: bool, joined: bool,
+    ) -> MemoryEstimate:  # fmt: skip
+        """Return what the layout of a stage takes, as a program of its own on a mesh of these sizes.
+
+        Of `in_flight` micro-batches the forward pass is done and the backward pass is not; with
+        `recompute` that makes all forward results again. `joined` is what `joins_stages` tells.
+        """
+
+
+class StreamUse(NamedTuple):
+    """A way to run redistributions, for a whole plan: beside the computation or in one queue with it."""
+
+    name: str
+    compute_stream: bool
+    """Redistributions are ops of the compute stream: less memory, and nothing overlaps."""
+    devices: tuple[str, ...]
+    """Types of devices on which plans of one micro-batch can run so."""
+    accumulating: tuple[str, ...]
+    """Types of devices on which plans of several micro-batches run so."""
+    axes: int | None = None
+    """Most mesh axes of more than one device; None: any number."""
+    stages: bool = True
+    """Whether plans of several stages and one micro-batch can run so."""
+    boxes: Callable[[NdSbp, NdSbp, tuple[int, ...]], bool] | None = None
+    """Whether the boxing from one state to another runs so on a mesh of these sizes; None: all do."""
+
+    def runs_for(self, device: str, stages: int = 1, micro_batches: int = 1) -> bool:
+        """Tell whether plans of so many stages (0: any number) can run so on a type of device."""
+        if micro_batches > 1:
+            return device in self.accumulating
+        return device in self.devices and (self.stages or stages == 1)
+
+    def runs_on(self, mesh: Mesh) -> bool:
+        """Tell whether a mesh has not too many axes."""
+        return self.axes is None or sum(n > 1 for n in mesh.shape) <= self.axes
+
+
+class Limits(NamedTuple):
+    """What an engine can execute of what is right."""
+
+    axes: int | None
+    """Most axes of a mesh that the planner chooses by itself; None: any number."""
+    any_order: bool
+    """Whether axes may cut one dim in another order than the mesh's."""
+    refused: Mapping[str, frozenset[str]]
+    """By op type the labels of right signatures that the engine refuses (registry.labelled)."""
+
+
+@dataclass(frozen=True, eq=False)
+class EngineModel:
+    """An engine as planning sees it; the module's text says what each field is."""
+
+    name: str | None
+    """How users and files call it; None: no engine, plans are for the whole space."""
+    title: str
+    """Its name in messages."""
+    limits: Limits
+    streams: tuple[StreamUse, ...]
+    schedule: str
+    views: frozenset[str] = field(repr=False)
+    memory: Callable[[Program, tuple[int, ...]], StepMemory] = field(repr=False)
+    stage_memory: StageMemory = field(repr=False)
+    joins_stages: Callable[[Sequence[int], Program], bool] = field(repr=False)
+    """Of stages on so many devices each; what a stage takes may depend on it."""
+    crosses: Callable[[NdSbp, Sequence[int]], bool] = field(repr=False)
+    """Whether a tensor in this state on such a mesh goes to another mesh without being made whole."""
+    collectives: str = NONE
+
+    def whole_space(self) -> EngineModel:
+        """Return the same engine without limits, under no name: all that is right may be planned."""
+        limits = self.limits._replace(any_order=True, refused={})
+        return replace(self, name=None, limits=limits)
