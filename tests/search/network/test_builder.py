@@ -306,4 +306,3 @@ def test_problems_share_the_prices_of_one_program_only() -> None:
         assert other.prices is not p.setting.prices
         assert other.memory is not p.setting.memory
         assert (other.prices.program, other.prices.mesh) == (other.program, other.mesh)
-        assert (other.sizes.program, other.sizes.mesh) == (other.program, other.mesh.shape)
