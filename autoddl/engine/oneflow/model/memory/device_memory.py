@@ -20,8 +20,8 @@ from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.engine.oneflow.model.memory.task_graph import BOXING, KINDS, Ints, RankTasks
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Program
-from autoddl.sbp.rewrites.clipped_gradients import chained
-from autoddl.sbp.rewrites.gradient_accumulation import BUFFER, SUM, buffered, summed
+from autoddl.engine.oneflow.model.rewrites.clipped_gradients import chained
+from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import BUFFER, SUM, buffered, summed
 from autoddl.sbp.rewrites.recomputation import can_repeat, recomputed
 from autoddl.sbp.rewrites.stage_program import CROSSING
 from autoddl.sbp.state import NdSbp

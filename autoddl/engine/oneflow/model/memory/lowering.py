@@ -22,7 +22,7 @@ from autoddl.engine.oneflow.model.memory.task_templates import INPUT
 from autoddl.grouping import distinct
 from autoddl.ragged import Ragged
 from autoddl.sbp.layout import Layout, Moves, Path
-from autoddl.sbp.rewrites.gradient_accumulation import SUM
+from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import SUM
 from autoddl.sbp.rewrites.stage_program import ARRIVAL, DEPARTURE
 from autoddl.sbp.state import NdSbp
 

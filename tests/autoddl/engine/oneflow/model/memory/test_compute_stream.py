@@ -23,7 +23,7 @@ from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
-from autoddl.sbp.rewrites.gradient_accumulation import summed
+from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import summed
 from autoddl.sbp.shards import local_shape, shard_slices
 from autoddl.sbp.state import NdSbp, broadcast
 from experiments.lib.oneflow_problems import redistributor
