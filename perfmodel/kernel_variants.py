@@ -1,6 +1,6 @@
 """How an op's operands lie to each other: what makes kernels of one op type differ in speed by far.
 
-OneFlow's CPU kernels for elementwise ops are oneDNN's. These repeat the second input in a few ways at the
+oneDNN's CPU kernels for elementwise ops repeat the second input in a few ways at the
 speed of memory: a row over a matrix, channels over images, one attention mask over all heads. For other
 ways, and for the first input, there is only a reference kernel, which takes about 100 ns for each
 element: a column over a matrix, a bias of each head over a batch, (8, 64, 64) to (32, 8, 64, 64).

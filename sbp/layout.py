@@ -24,12 +24,6 @@ from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
 
 NONE = -1  # where there is no op, tensor or state
-# Bytes of parameters, whole, that may be gathered at once behind the next one (Layout.gathers_behind): of
-# long ones two, of short ones so many that their latencies overlap. Seconds of steps on 2 × 2 CPU ranks
-# at 200 Mbit/s with 0.25, 1, 4 MiB, and all at once: the Transformer's SUMMA plan 0.83, 0.83, 0.91, 1.04,
-# its ZeRO 2 0.95, 0.93, 0.94, 1.08; T5's SUMMA 0.94, 0.90, 1.02, 1.02; VGG13's ZeRO 2 0.57, 0.54, 0.57,
-# 0.57.
-GATHERED_AT_ONCE = 2**20
 OUTPUT = "output"  # stands for the graph's outputs among the readers of a redistribution
 
 Path = tuple[NdSbp, ...]
@@ -197,31 +191,6 @@ class Layout:
     def redistributions(self) -> tuple[Redistribution, ...]:
         """Return what readers want in another state, one by one."""
         return _named(self.program, self.moves)
-
-    @cached_property
-    def gathers_behind(self) -> Ints:
-        """Return by redistribution the one whose end it waits for, or NONE: of gathers of parameters.
-
-        Parameters are in memory from the begin of a step on, so an engine could gather all of them at
-        once, and the first op would wait for nearly all. They go in the order in which they are read:
-        each waits for the last one between which and itself there are GATHERED_AT_ONCE bytes. Of a, b, c
-        and d of 1 MiB each c waits for a, and d for b. What waits for an op anyway has no turn.
-        """
-        moves, columns = self.moves, self.program.columns
-        states = self.variables.distinct
-        cut = np.array([any(s.is_split for s in state) for state in states], dtype=np.bool_)
-        gathered = np.zeros(len(columns.form), dtype=np.bool_)
-        gathered[self.variables.numbers[cut[self.variables.which]]] = True
-        first, by_op = np.full(len(moves.tensor), len(columns.inputs.tensor)), moves.slot != NONE
-        np.minimum.at(first, moves.item[by_op], moves.slot[by_op])
-        turn = np.flatnonzero(gathered[moves.tensor] & (moves.after == NONE))
-        turn = turn[first[turn].argsort(kind="stable")]
-        size = columns.size_bytes[moves.tensor[turn]]
-        end = size.cumsum()
-        over = np.searchsorted(end, end - size - GATHERED_AT_ONCE, side="right")
-        found = np.full(len(moves.tensor), NONE)
-        found[turn] = np.append(NONE, turn)[over]
-        return found
 
     @cached_property
     def made(self) -> dict[str, NdSbp]:

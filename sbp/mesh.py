@@ -2,7 +2,7 @@
 
 A mesh axis has a size and lies in one level of the cluster; the sizes of a level's axes multiply to
 the level's count. Ranks are numbered in row-major order, so the last axis is always the one inside a
-node (OneFlow executes no other order).
+node (engines that we know execute no other order).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ and no strides; the planner stays inside that unless it is told that no engine r
 
 S(dim, stride) deals the elements of a dim out in turns of `stride` consecutive ones (Rhino §4.1);
 plain S gives every device one piece, that is the largest stride. Plain splits may be uneven: the
-first devices then hold one element more, as OneFlow's balanced splitter has it.
+first devices then hold one element more, as a balanced splitter has it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The states of all tensors come from one exact search under the prices of a step (search.repeated),
 which also bounds the step of every cut. The cut is the best for these states; the step is simulated,
-the memory of each stage is that of OneFlow's own allocation.
+the memory of each stage is what the engine's model says.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ a comment has to quote it. Line ends, control characters and what turns the dire
 
 from __future__ import annotations
 
-import re
-
 from autoddl.errors import AutoDDLError, shown
 
 DEVICES = ("cpu", "cuda")
@@ -23,9 +21,3 @@ def check_device(text: object) -> None:
     """Raise AutoDDLError unless a device type is one that programs are captured on."""
     if text not in DEVICES:
         raise AutoDDLError(f"device {shown(text)}; allowed are {', '.join(DEVICES)}")
-
-
-def check_fingerprint(text: object) -> None:
-    """Raise AutoDDLError unless a text is a fingerprint of a program: 16 hex digits."""
-    if not isinstance(text, str) or not re.fullmatch("[0-9a-f]{16}", text):
-        raise AutoDDLError(f"fingerprint {shown(text)}; allowed are 16 hex digits")

@@ -1,7 +1,7 @@
 """Activation checkpointing: forward results that are dropped and computed again for the backward pass.
 
 A program that was captured from a graph with checkpointing has these ops already. Here they are added
-to one without, as OneFlow's pass does it.
+to one without.
 
 Source: OneFlow 0.9, core/job_rewriter/checkpointing_pass.cpp.
 """

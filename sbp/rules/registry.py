@@ -6,8 +6,8 @@ lacks it; an output that lacks it becomes P if the op sums over the index (P(max
 the largest or smallest). An op that is linear in a set of inputs also passes P through.
 All-broadcast is always valid and implied.
 
-Rules say what is right, not what an engine accepts: `autoddl.engine.limits` knows what OneFlow refuses,
-by the labels that signatures carry here.
+Rules say what is right; what an engine refuses of it is in its model (`autoddl.engine.model`), by the
+labels that signatures carry here.
 """
 
 from __future__ import annotations

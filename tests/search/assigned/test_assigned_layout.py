@@ -9,10 +9,10 @@ import pytest
 from autoddl.engine.oneflow.model.memory.device_memory import estimate
 from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes, rank_tasks
 from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
+from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import summed
 from autoddl.perfmodel.timeline import predict
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
-from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import summed
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.assigned.ownership import owners
 from autoddl.search.network.cost_network import TENSOR, CostNetwork

@@ -13,6 +13,7 @@ from typing import Any
 from autoddl.engine.oneflow.job.backward_start import begin_with_gradients
 from autoddl.engine.oneflow.job.gradient_chains import write_chains
 from autoddl.engine.oneflow.job.job_writer import JobWriter, read_state
+from autoddl.engine.oneflow.job.parameter_gathers import gathers_behind
 from autoddl.engine.oneflow.job.stage_writer import StageWriter
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import NONE, Redistribution
@@ -51,13 +52,13 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
 def _gather_in_turn(
     writer: JobWriter, plan: PlanValue, moved: Mapping[Redistribution, tuple[str, str]]
 ) -> None:
-    """Let gathers of parameters wait as Layout.gathers_behind says; `moved` has their first and last ops.
+    """Let gathers of parameters wait for others; `moved` has their first and last ops.
 
     As ops of the compute stream they go one after another anyway. No memory hangs on these waits.
     """
     for part in plan.parts if not plan.compute_stream else ():
         items = part.layout.redistributions
-        for item, other in zip(items, part.layout.gathers_behind.tolist(), strict=True):
+        for item, other in zip(items, gathers_behind(part.layout).tolist(), strict=True):
             if other != NONE:
                 writer.wait(moved[item][0], moved[items[other]][1])
 

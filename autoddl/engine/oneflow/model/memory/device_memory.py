@@ -18,10 +18,15 @@ from autoddl.engine.oneflow.model.memory.liveness import blocks
 from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes, rank_tasks
 from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.engine.oneflow.model.memory.task_graph import BOXING, KINDS, Ints, RankTasks
+from autoddl.engine.oneflow.model.rewrites.clipped_gradients import chained
+from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import (
+    BUFFER,
+    SUM,
+    buffered,
+    summed,
+)
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.program import Program
-from autoddl.engine.oneflow.model.rewrites.clipped_gradients import chained
-from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import BUFFER, SUM, buffered, summed
 from autoddl.sbp.rewrites.recomputation import can_repeat, recomputed
 from autoddl.sbp.rewrites.stage_program import CROSSING
 from autoddl.sbp.state import NdSbp

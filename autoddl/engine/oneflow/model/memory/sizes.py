@@ -11,9 +11,9 @@ import numpy as np
 from autoddl.engine.oneflow.model.memory.kernel_memory import shared_input, workspace_bytes
 from autoddl.engine.oneflow.model.memory.task_graph import BITS, NONE, Flags
 from autoddl.engine.oneflow.model.memory.task_templates import OpSizes, Templates
+from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import BUFFER, SUM
 from autoddl.sbp.program import PHASES, ROLES, Op, Program, Tensor
 from autoddl.sbp.program.columns import ProgramColumns
-from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import BUFFER, SUM
 from autoddl.sbp.rewrites.stage_program import ARRIVAL, DEPARTURE
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import local_shape

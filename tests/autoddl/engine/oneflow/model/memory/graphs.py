@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
 from autoddl.engine.oneflow.model.memory.task_graph import RankTasks
-from autoddl.sbp.mesh import Mesh
 from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import summed
+from autoddl.sbp.mesh import Mesh
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib import oneflow_problems as builder

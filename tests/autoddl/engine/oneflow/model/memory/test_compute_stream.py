@@ -19,11 +19,11 @@ from autoddl.engine.oneflow.model.memory.compute_stream import (
 from autoddl.engine.oneflow.model.memory.device_memory import estimate, rank_estimate
 from autoddl.engine.oneflow.model.memory.liveness import merged_chains
 from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
+from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import summed
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
-from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import summed
 from autoddl.sbp.shards import local_shape, shard_slices
 from autoddl.sbp.state import NdSbp, broadcast
 from experiments.lib.oneflow_problems import redistributor

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import (
+    BUFFER,
+    SCALE,
+    SUM,
+    buffered,
+    summed,
+)
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Program
-from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import BUFFER, SCALE, SUM, buffered, summed
 from autoddl.sbp.state import NdSbp
 from tests.support.programs import mlp
 

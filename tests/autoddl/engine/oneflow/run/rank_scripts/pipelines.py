@@ -15,13 +15,13 @@ import oneflow as flow
 from oneflow import nn
 
 import autoddl
+from autoddl.engine.oneflow.job import parameter_gathers
 from autoddl.engine.oneflow.run import agree
 from autoddl.perfmodel import profile as profiles
 from autoddl.planner.assemble import staged_plan
 from autoddl.planner.candidate_plans import pipelines
 from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.planner.pipeline_trial import PipelineTrial
-from autoddl.sbp import layout
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from experiments.lib.oneflow_problems import read
@@ -37,7 +37,9 @@ from tests.support.clusters import of_two_kinds
 from tests.support.unlike_parts import parted
 
 STEPS = 5
-layout.GATHERED_AT_ONCE = 0  # each gather of such small parameters waits for the one before
+parameter_gathers.GATHERED_AT_ONCE = (
+    0  # each gather of such small parameters waits for the one before
+)
 # Softmax takes no notice of the keys' bias: its gradient is rounding, which Adam would make big steps of.
 OPTIMIZERS["adam"] = lambda parameters: flow.optim.Adam(parameters, lr=1e-2, eps=1e-3)
 
