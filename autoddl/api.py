@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from autoddl import store
 from autoddl.checkpoint import sharded_files
 from autoddl.codegen import write
 from autoddl.collector import uncollected
@@ -153,10 +154,10 @@ def resume(folder: str | Path, graph: Any, *inputs: Any, **options: Any) -> Trai
         AutoDDLError: there is no checkpoint, it is damaged or of another model, or as `optimize`.
     """
     index = sharded_files.read_index(folder)
-    text, ranks = index.facts.get("plan"), engines.load(ONEFLOW).cluster()
+    text, ranks = index.facts.plan, engines.load(ONEFLOW).cluster()
     plan = None
     if text is not None and not options:
-        plan = Plan.of(codec.decode(text, f"plan of {folder}", engines.model))
+        plan = Plan.of(codec.decode(text, f"plan of {store.told(folder)}", engines.model))
     if plan is None or plan.devices != ranks[0] * ranks[1]:
         plan = optimize(graph, *inputs, **options)
     step = plan.apply(graph)

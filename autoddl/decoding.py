@@ -10,15 +10,23 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from autoddl.errors import MOST_SHOWN, AutoDDLError, one_line, shown
 
 T = TypeVar("T")
 
 DIGEST = "digest"  # of a file's other fields (signed_files.py), which is none of the value
+
+_ROUNDING = 1e-9  # differences of sums in another order may be below zero
+Seconds = Annotated[float, Meta(ge=-_ROUNDING, le=1e9)]
+Share = Annotated[float, Meta(ge=-_ROUNDING, le=1)]
+Bytes = Annotated[int, Meta(ge=0, le=1 << 62)]
+Count = Annotated[int, Meta(ge=0, le=1 << 40)]
+"""Ranges of what is predicted or counted, which files are held to where their values are decoded."""
 
 
 class FieldError(AutoDDLError, ValueError):

@@ -28,18 +28,22 @@ def shown(value: object, most: int = MOST_SHOWN) -> str:
         text = repr(value)
     except ValueError:  # Python writes no integers of thousands of digits
         text = f"a {type(value).__name__} too long to be shown"
-    text = one_line(text, len(text))
+    text = printable(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def one_line(text: str, most: int = MOST_SHOWN) -> str:
     """Return a text as one line of an error repeats it: printable, the first characters."""
-    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return text[:most]
+    return printable(text)[:most]
+
+
+def printable(text: str) -> str:
+    """Return a text as a terminal may get it: on one line, without escape sequences."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def shortened(text: str, most: int) -> str:
     """Return a text as one printable line, without its middle where it is longer."""
-    text = one_line(text, len(text))
+    text = printable(text)
     end = most // 3
     return text if len(text) <= most else f"{text[: most - end - 1]}…{text[-end:]}"

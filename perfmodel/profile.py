@@ -22,20 +22,31 @@ from autoddl.decoding import FieldError, decode
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.mixed_kinds import links_of, unjoined
-from autoddl.perfmodel.profile_entries import Device, Link, check_number
+from autoddl.perfmodel.profile_entries import (
+    MOST_S,
+    Device,
+    Link,
+    check_count,
+    check_label,
+    check_number,
+)
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.topology import Crossing
+from autoddl.sbp.cluster_kinds import is_kind
+from autoddl.sbp.mesh import MOST_AXES, is_level
+from autoddl.sbp.program.allowed import DEVICES, MOST_TEXT
 
 FORMAT = "autoddl.profile"
 FORMAT_VERSION = 3
 _OF_ONE_KIND = 2  # readable, too: its one device has no kind
 BUNDLED = {"cpu": "cpu-loopback"}
 KINDS = ("measured", "data sheet")
+MODES = ("", "graph", "eager")
+MOST_LINKS, MOST_KINDS = 10_000, 100
 AGAIN = "measure again with `python -m autoddl fit-network`"
 ALIKE = ""  # the kind of devices that are all alike
 
-_SHARING = "0 (each device has its own link) to 1 (one link for all)"
-_OVERLAP = "0 (the device copies every byte itself) to 1 (the link works alone)"
+_BY_LEVEL = {"sharing": 1.0, "overlap": 1.0, "interference": MOST_S, "overhead": MOST_S}
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -70,12 +81,44 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     mode: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise FieldError(f"kind {self.kind!r}; allowed: {', '.join(KINDS)}")
+        for field, allowed in (("kind", KINDS), ("device_type", DEVICES), ("mode", MODES)):
+            if getattr(self, field) not in allowed:
+                given = shown(getattr(self, field))
+                raise FieldError(f"{field} {given}; allowed: {', '.join(allowed)}")
+        check_label(self.name, "name")
+        check_label(self.source, "source", MOST_TEXT)
+        check_label(self.licence, "licence", MOST_TEXT)
+        self._check_levels()
+        self._check_kinds()
+        self._check_links()
+
+    def _check_levels(self) -> None:
+        """Raise FieldError where levels are no names of some, or are not there but have numbers."""
         if not self.levels:
             raise FieldError("no levels; name at least one, as 'node', 'gpu'")
+        check_count(self.levels, "levels", MOST_AXES)
+        for level in self.levels:
+            if not is_level(level) or self.levels.count(level) > 1:
+                raise FieldError(f"level {shown(level)}; allowed: names as node and gpu, each once")
+        for what, most in _BY_LEVEL.items():
+            for level, value in getattr(self, what).items():
+                if level not in self.levels:
+                    raise FieldError(f"{what} of {level!r}; levels are {', '.join(self.levels)}")
+                check_number(value, f"{what}[{level}]", 0.0, most)
+
+    def _check_kinds(self) -> None:
+        """Raise FieldError where devices are not of kinds, or all alike."""
         if not self.devices or (ALIKE in self.devices and len(self.devices) > 1):
             raise FieldError("devices without a kind, or none; name the kind of each")
+        check_count(self.devices, "devices", MOST_KINDS)
+        for kind in self.kinds:
+            if not is_kind(kind):
+                raise FieldError(f"kind {shown(kind)}; allowed: names as v100 or t4")
+
+    def _check_links(self) -> None:
+        """Raise FieldError where links are of no level or kind of these, or of the same groups."""
+        check_count(self.links, "links", MOST_LINKS)
+        known: set[tuple[object, ...]] = set()
         for link in self.links:
             if link.level not in self.levels:
                 raise FieldError(
@@ -83,18 +126,12 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
                 )
             for kind in set(link.kinds).difference(self.devices):
                 raise FieldError(f"link of kind {kind!r}; kinds are {', '.join(self.devices)}")
-        for what, shares, meaning in (
-            ("sharing", self.sharing, _SHARING),
-            ("overlap", self.overlap, _OVERLAP),
-            ("interference", self.interference, None),
-            ("overhead", self.overhead, None),
-        ):
-            for level, share in shares.items():
-                if level not in self.levels:
-                    raise FieldError(f"{what} of {level!r}; levels are {', '.join(self.levels)}")
-                check_number(share, f"{what}[{level}]", least=0.0)
-                if meaning and share > 1:
-                    raise FieldError(f"{what}[{level}] is {share!r}; allowed: {meaning}")
+            if link.key in known:
+                raise FieldError(
+                    f"two links of {link.collective} in level {link.level} for groups of "
+                    f"{link.group_size} ({link.inner} in each unit, {link.groups} at once); leave one"
+                )
+            known.add(link.key)
 
     @property
     def device(self) -> Device:

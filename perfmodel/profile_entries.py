@@ -7,14 +7,21 @@ A collective of n bytes takes what its algorithm makes of α and β·n (collecti
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from autoddl.decoding import FieldError
+from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import collectives
+from autoddl.sbp.mesh import MOST_DEVICES
+from autoddl.sbp.program.allowed import check_name
 
 Interval = tuple[float, float]
+
+MOST_S, MOST_RATE, MOST_BYTES = 1e6, 1e24, 1 << 60  # more than any machine has
+MOST_LABEL = 300  # characters; names of files have up to 255
+MOST_KERNELS, MOST_DTYPES = 10_000, 100
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,9 +60,9 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         of = f"of {self.collective}"
         for key, least in (("group_size", 2), ("inner", 1), ("groups", 1)):
-            if getattr(self, key) < least:
+            if not least <= getattr(self, key) <= MOST_DEVICES:
                 raise FieldError(
-                    f"{key} {of} is {getattr(self, key)}; allowed: whole numbers >= {least}"
+                    f"{key} {of} is {getattr(self, key)}; allowed: {least} to {MOST_DEVICES}"
                 )
         if len(self.kinds) > 2 or tuple(sorted(set(self.kinds))) != self.kinds:
             raise FieldError(
@@ -67,10 +74,19 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "since the group crosses its level"
             )
         for key in ("alpha_s", "beta_s_per_byte"):
-            check_number(getattr(self, key), f"{key} {of}", least=0.0)
+            check_number(getattr(self, key), f"{key} {of}", 0.0, MOST_S)
         for key in ("alpha_interval_s", "beta_interval_s_per_byte"):
-            for bound in getattr(self, key) or ():
-                check_number(bound, f"{key} {of}", least=0.0)
+            low, high = getattr(self, key) or (0.0, 0.0)
+            check_number(low, f"{key} {of}", 0.0, MOST_S)
+            check_number(high, f"{key} {of}", low, MOST_S)
+        check_fit(self.mean_error, self.r2)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return what a profile has one link of: the collective and the kind of group."""
+        return (
+            self.collective, self.level, self.group_size, self.inner, self.groups, self.kinds
+        )  # fmt: skip
 
 
 class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,9 +102,10 @@ class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mean_error: float | None = None
 
     def __post_init__(self) -> None:
-        check_number(self.overhead_s, "overhead_s", least=0.0)
-        check_number(self.bytes_per_s, "bytes_per_s", least=1.0)
+        check_number(self.overhead_s, "overhead_s", 0.0, MOST_S)
+        check_number(self.bytes_per_s, "bytes_per_s", 1.0, MOST_RATE)
         check_rates(self.flops_per_s, "flops_per_s")
+        check_fit(self.mean_error)
 
     def op_s(self, dtype: str, flops: float, moved_bytes: float) -> float:
         """Return the seconds of an op."""
@@ -111,10 +128,14 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: Mapping[str, Kernel] = {}
 
     def __post_init__(self) -> None:
-        check_number(self.memory_bytes, "memory_bytes", least=1.0)
-        check_number(self.memory_bytes_per_s, "memory_bytes_per_s", least=1.0)
-        check_number(self.op_overhead_s, "op_overhead_s", least=0.0)
+        check_label(self.name, "name of a device")
+        check_number(self.memory_bytes, "memory_bytes", 1.0, MOST_BYTES)
+        check_number(self.memory_bytes_per_s, "memory_bytes_per_s", 1.0, MOST_RATE)
+        check_number(self.op_overhead_s, "op_overhead_s", 0.0, MOST_S)
         check_rates(self.peak_flops, "peak_flops")
+        check_count(self.kernels, "kernels", MOST_KERNELS)
+        for kernel in self.kernels:
+            check_label(kernel, "name of a kernel")
 
 
 def rate_of(by_dtype: Mapping[str, float], dtype: str) -> float:
@@ -129,11 +150,33 @@ def check_rates(rates: Mapping[str, float], what: str) -> None:
             f"{what} of {', '.join(rates) or 'nothing'}; give at least float32, the rate of every "
             "dtype that is not listed"
         )
+    check_count(rates, what, MOST_DTYPES)
     for dtype, flops in rates.items():
-        check_number(flops, f"{what}[{dtype}]", least=1.0)
+        check_label(dtype, what)
+        check_number(flops, f"{what}[{dtype}]", 1.0, MOST_RATE)
 
 
-def check_number(value: float, what: str, *, least: float) -> None:
-    """Raise FieldError unless `value` is a finite number of at least `least`."""
-    if not (math.isfinite(value) and value >= least):
-        raise FieldError(f"{what} is {value!r}; allowed: a finite number >= {least:g}")
+def check_fit(mean_error: float | None, r2: float | None = None) -> None:
+    """Raise FieldError where a fit can't be that far off; r² is below 0 where a mean fits better."""
+    check_number(mean_error or 0.0, "mean_error", 0.0, math.inf)
+    check_number(r2 or 0.0, "r2", -math.inf, 1.0)
+
+
+def check_number(value: float, what: str, least: float, most: float) -> None:
+    """Raise FieldError unless `value` is a finite number from `least` to `most`."""
+    if not (math.isfinite(value) and least <= value <= most):
+        raise FieldError(f"{what} is {value!r}; allowed: finite numbers from {least:g} to {most:g}")
+
+
+def check_count(values: Collection[object], what: str, most: int) -> None:
+    """Raise FieldError where there are more of something than anybody measures."""
+    if len(values) > most:
+        raise FieldError(f"{what}: {len(values)} of them; allowed: {most}")
+
+
+def check_label(text: str, what: str, most: int = MOST_LABEL) -> None:
+    """Raise FieldError unless a text is a line of at most so many characters, a name by default."""
+    try:
+        check_name(text, what, most)
+    except AutoDDLError as error:
+        raise FieldError(str(error)) from None

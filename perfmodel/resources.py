@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from autoddl.decoding import Seconds
+
 DEVICE = "device"  # the others are levels of the cluster
 SERIAL = "serial"  # in place of a resource: seconds wherever they are spent
 
-ResourceParts = tuple[tuple[str, float], ...]
+ResourceParts = tuple[tuple[str, Seconds], ...]
 """What a work consists of, in turn: a resource, and the seconds on it."""

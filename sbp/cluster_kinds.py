@@ -14,7 +14,7 @@ from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp.notation_reader import NotationReader
 
 ALLOWED = "allowed are counts of nodes with their kind and devices, such as '3*v100x4 + 1*t4x4'"
-_KIND = r"[A-Za-z_][\w.-]*?(?=x\d+\s*(?:\+|$)|\s*(?:\+|$))"
+_KIND = r"[A-Za-z_][\w.-]{0,63}?(?=x\d+\s*(?:\+|$)|\s*(?:\+|$))"
 _MOST = 1 << 20  # devices
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +22,13 @@ DEFAULT_LEVELS = ("node", "gpu")
 
 MOST_DEVICES = 1 << 20
 MOST_AXES = 9  # of a mesh; the states of a tensor grow as a power of them
+_LEVEL = r"[A-Za-z_]\w{0,63}(?!\w)"
 _ALLOWED = "allowed are sizes such as '4', '2x4' or '[node 2][gpu 4]'"
+
+
+def is_level(text: str) -> bool:
+    """Tell whether a text can name a level, as meshes are written with it: "node" of "[node 2]"."""
+    return re.fullmatch(_LEVEL, text) is not None
 
 
 @dataclass(frozen=True)
@@ -259,7 +266,7 @@ def _named(reader: NotationReader) -> list[tuple[str, int]]:
     pairs = []
     while not reader.done:
         reader.need(r"\[", "'['")
-        name = reader.need(r"[A-Za-z_]\w*", "a level name")
+        name = reader.need(_LEVEL, "a level name")
         pairs.append((name, _size(reader)))
         reader.need(r"\]", "']'")
     return pairs

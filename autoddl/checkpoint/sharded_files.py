@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl import signed_files, store
-from autoddl.decoding import decode
+from autoddl.decoding import Count, decode
 from autoddl.errors import AutoDDLError, shown
+from autoddl.sbp.program.allowed import check_name
 
 FORMAT, FORMAT_VERSION = "autoddl.checkpoint", 1
 INDEX = "index.json"
@@ -63,11 +64,20 @@ class Entry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     parts: tuple[Piece, ...]
 
 
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the writer knows: steps that were done, the text of a plan, the graph and its blocks."""
+
+    steps: Count = 0
+    plan: str | None = None
+    graph: str = ""
+    blocks: tuple[str, ...] = ()
+
+
 class Index(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What a checkpoint has: arrays by name, and `facts` of its writer's."""
+    """What a checkpoint has: arrays by name, and facts."""
 
     tensors: dict[str, Entry]
-    facts: dict[str, Any] = {}
+    facts: Facts = Facts()
 
     @property
     def files(self) -> set[str]:
@@ -146,6 +156,11 @@ def decode_index(text: bytes | str, where: str) -> Index:
         AutoDDLError: it is none, of another version, or damaged.
     """
     index = decode(text, Index, form=(FORMAT, FORMAT_VERSION), where=where, remedy=REMEDY)
+    try:
+        for name in (*index.tensors, index.facts.graph, *index.facts.blocks):
+            check_name(name)
+    except AutoDDLError as error:
+        raise AutoDDLError(f"{where}: {error}; {REMEDY}") from None
     for name, entry in index.tensors.items():
         _check_whole(name, entry, where)
     return index

@@ -9,7 +9,7 @@ from importlib import import_module
 
 import click
 
-from autoddl.errors import MOST_SHOWN, AutoDDLError, shortened
+from autoddl.errors import MOST_SHOWN, AutoDDLError, printable, shortened
 from autoddl.internal_errors import InternalError, reported
 from autoddl.launch.job import LaunchError
 
@@ -63,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = words[0].replace("_", "-") if words else ""
     prefix = f"autoddl {name}" if name in COMMANDS else "autoddl"
-    logging.basicConfig(format=f"{prefix}: %(levelname)s: %(message)s", force=True)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Printable(f"{prefix}: %(levelname)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], force=True)
     return run(_GROUP, words, prog=PROG, prefix=prefix)
 
 
@@ -93,7 +95,8 @@ def _called(command: click.Command, words: Sequence[str], prog: str, prefix: str
         message = shortened(error.format_message().replace("\n", " ").rstrip("."), MOST_SHOWN)
         tell(prefix, f"{message}; see `{path} --help`")
     except LaunchError as error:
-        tell(prefix, "\n".join([str(error), *error.tail]))
+        tell(prefix, str(error))
+        sys.stderr.writelines(f"{line}\n" for line in error.tail)  # as the rank wrote it
         tell(prefix, f"logs of all ranks: {error.result.log_dir}")
         return error.result.exit_code or 1
     except AutoDDLError as error:
@@ -106,6 +109,18 @@ def _called(command: click.Command, words: Sequence[str], prog: str, prefix: str
     return BAD_INPUT
 
 
+class _Printable(logging.Formatter):
+    """Names in a message come from files, too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
 def tell(prefix: str, text: str) -> None:
     """Write a line to stderr."""
-    print(f"{prefix}: {text}", file=sys.stderr, flush=True)
+    print(f"{prefix}: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def say(*lines: str) -> None:
+    """Write lines of a result to stdout."""
+    print(*map(printable, lines), sep="\n", flush=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from autoddl import store
 from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for, profile_with
 from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
-from autoddl.cli.options import KIND, MEASURING, RANKS, Listed
+from autoddl.cli.options import KIND, MEASURING, RANKS, Listed, name_of
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
 from autoddl.errors import AutoDDLError
@@ -37,11 +37,7 @@ def _op_type(name: str) -> str:
 @click.command("fit-device")
 @click.option("--nproc-per-node", type=RANKS, required=True, metavar="N", help="ranks")
 @click.option(
-    "--ops",
-    type=Listed(_op_type),
-    default="",
-    metavar="A,B",
-    help="these op types only, as matmul,relu",
+    "--ops", type=Listed(_op_type), metavar="A,B", help="these op types only, as matmul,relu"
 )
 @click.option("--into", type=Path, metavar="FILE", help="profile whose device is replaced")
 @click.option("--kind", type=KIND, metavar="NAME", help="what kind this node is, of unlike ones")
@@ -50,7 +46,7 @@ def _op_type(name: str) -> str:
 @click.option("--csv", type=Path, metavar="FILE", help="write every timed op, too")
 @MEASURING
 def command(
-    nproc_per_node: int, ops: tuple[str, ...], into: Path | None, kind: str | None, quick: bool,
+    nproc_per_node: int, ops: tuple[str, ...] | None, into: Path | None, kind: str | None, quick: bool,
     output: Path | None, csv: Path | None, as_json: bool, fresh: bool, timeout_s: float | None,
 ) -> None:  # fmt: skip
     """Time OneFlow's ops on this machine's ranks and write the device of a profile.
@@ -69,14 +65,12 @@ def command(
     for path in (output, into, csv):
         store.check_writable(path)
     partial = Path(f"{output}.partial") if output else into and Path(f"{into}.device.partial")
-    settings = OpSettings(nproc_per_node, quick, ops, kind or ALIKE)
+    settings = OpSettings(nproc_per_node, quick, ops or (), kind or ALIKE)
     job = job_for(engines.load(ONEFLOW), settings, timeout_s)
     campaign = OpCampaign(settings, partial, fresh=fresh)
     carry_out("autoddl fit-device", campaign, job)
     timed = campaign.ops
-    profile = profile_with(
-        campaign.device, settings, name=output.stem if output else "device", into=base
-    )
+    profile = profile_with(campaign.device, settings, name=name_of(output, "device"), into=base)
     table = store.csv_bytes(list(Timed.__dataclass_fields__), map(asdict, timed))
     write_all(campaign, [(output, profile.encoded()), (into, profile.encoded()), (csv, table)])
     wrote = [f"wrote {path}" for path in (output, into, csv) if path]

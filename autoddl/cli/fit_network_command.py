@@ -19,17 +19,31 @@ from autoddl.calibrate.network.message_sizes import sizes_of
 from autoddl.calibrate.probe_launches import probe_job
 from autoddl.cli.app import tell
 from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
-from autoddl.cli.options import KIND, MEASURING, NODES, POSITIVE, RANKS, Listed, fields_of
+from autoddl.cli.options import (
+    KIND,
+    LEVEL,
+    MEASURING,
+    NODES,
+    POSITIVE,
+    RANKS,
+    Listed,
+    fields_of,
+    name_of,
+    refuse_given,
+)
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
 from autoddl.launch.job import LaunchJob
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration import kinds_profile, nccl_tests
 from autoddl.perfmodel.profile import Profile
+from autoddl.planner.memory_limits import parse_bytes
 from autoddl.units import BINARY_BYTES, quantity
 
 _PREFIX = "autoddl fit-network"
 MOST_ITERATIONS = 1 << 20  # a budget ends them long before
+_OF_LOGS = ("from_nccl_tests", "level", "memory_bytes")
+_BESIDE_LOGS = (*_OF_LOGS, "more", "output", "as_json", "device")
 
 
 def size(text: str) -> int:
@@ -111,8 +125,16 @@ def size(text: str) -> int:
 )
 @click.option(
     "--level",
+    type=LEVEL,
     metavar="NAME",
     help="the level those were measured in (gpu on one host, node on several)",
+)
+@click.option(
+    "--memory",
+    "memory_bytes",
+    type=parse_bytes,
+    metavar="SIZE",
+    help="that of their GPUs, e.g. 24GiB (as the name says, …-80GB)",
 )
 @click.argument("more", nargs=-1, type=Path, metavar="")
 def command(more: tuple[Path, ...], **values: Any) -> None:
@@ -125,9 +147,8 @@ def command(more: tuple[Path, ...], **values: Any) -> None:
     if more and not options.from_nccl_tests:
         raise click.UsageError(f"Got unexpected argument {str(more[0])!r}")
     options.from_nccl_tests += more
-    if bool(options.into) and not options.kinds:
-        raise click.UsageError("--into needs --kinds: it is for links of unlike nodes")
     options.kinds = tuple(sorted(options.kinds or ()))
+    _check_effects(options)
     if options.output is None and not options.as_json:
         options.output = options.into or Path("network.json")
     if options.plot is not None:
@@ -154,6 +175,21 @@ def command(more: tuple[Path, ...], **values: Any) -> None:
         ]
         closing = [*shared, profile.source, *wrote]
         show(profile, summary(profile), closing, as_json=options.as_json)
+
+
+def _check_effects(options: SimpleNamespace) -> None:
+    """Raise click.UsageError where an option has no effect beside another, or without it."""
+    if options.from_nccl_tests:
+        others = {str(param.name) for param in command.params}.difference(_BESIDE_LOGS)
+        refuse_given(others, "beside --from-nccl-tests, which measures nothing")
+        if options.device is not None:
+            refuse_given(("memory_bytes",), "beside --device, which has a memory")
+    else:
+        refuse_given(_OF_LOGS, "without --from-nccl-tests")
+    if options.into and not options.kinds:
+        raise click.UsageError("--into needs --kinds: it is for links of unlike nodes")
+    if len(options.kinds) == 2:
+        refuse_given(("device",), "with two --kinds, of which only links are measured")
 
 
 def settings_of(options: SimpleNamespace) -> LinkSettings:
@@ -190,7 +226,7 @@ def _measured(options: SimpleNamespace) -> Profile | None:
     campaign = LinkCampaign(settings, partial, fresh=options.fresh)
     carry_out(_PREFIX, campaign, job)
     fits = fits_of(campaign.timings, settings.modes, campaign.overlaps)
-    name = options.output.stem if options.output else "measured"
+    name = name_of(options.output, "measured")
     if base is not None and settings.between_kinds:
         device = next(iter(base.devices.values()))  # of neither: `into` takes links only
     profile = profile_of(fits, settings, name=name, device=device or campaign.device)
@@ -233,11 +269,12 @@ def _files(
 
 def _imported(options: SimpleNamespace) -> Profile:
     """Make a profile of the output of nccl-tests."""
-    name = options.output.stem if options.output else "nccl-tests"
+    name = name_of(options.output, "nccl-tests")
     base = None if options.device is None else profiles.load(options.device)
     profile = nccl_tests.profile_of(
-        options.from_nccl_tests, level=options.level, base=base, name=name
-    )
+        options.from_nccl_tests, level=options.level, base=base, memory_bytes=options.memory_bytes,
+        name=name,
+    )  # fmt: skip
     store.write(options.output, profile.encoded())
     return profile
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from autoddl import store
 from autoddl.calibrate.campaign import Campaign, OnProgress
-from autoddl.cli.app import tell
+from autoddl.cli.app import say, tell
 from autoddl.errors import AutoDDLError
 from autoddl.launch.job import LaunchError, LaunchJob
 from autoddl.perfmodel.profile import Profile
@@ -80,9 +80,9 @@ def show(profile: Profile, table: Table, closing: Iterable[str], *, as_json: boo
     if as_json:
         print(profile.encoded().decode(), end="")
         return
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # brackets in names are brackets
     lines = (_device_line(kind, device) for kind, device in profile.devices.items())
-    print(*lines, *closing, sep="\n")
+    say(*lines, *closing)
 
 
 def _device_line(kind: str, device: Device) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from autoddl.cli.app import say
+
 
 @click.command("merge")
 @click.argument("folder", metavar="FOLDER", type=Path)
@@ -23,6 +25,5 @@ def command(folder: Path, output: str) -> None:
 
     index = sharded_files.read_index(folder)
     arrays = {name: sharded_files.read(folder, index, name) for name in index.tensors}
-    blocks, graph = tuple(index.facts.get("blocks", ())), str(index.facts.get("graph", ""))
-    engines.load(ONEFLOW).write_state(arrays, blocks, graph, output)
-    print(f"wrote {output}: {len(arrays)} tensors after {index.facts.get('steps', 0)} steps")
+    engines.load(ONEFLOW).write_state(arrays, index.facts.blocks, index.facts.graph, output)
+    say(f"wrote {output}: {len(arrays)} tensors after {index.facts.steps} steps")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Collection
 from functools import reduce
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from autoddl.errors import shortened, shown
 from autoddl.launch.job import MOST_NODES, MOST_RANKS
-from autoddl.sbp import cluster_kinds
+from autoddl.perfmodel.profile_entries import MOST_LABEL
+from autoddl.sbp import cluster_kinds, mesh
 
 Decorator = Callable[[Any], Any]
 
@@ -39,8 +44,8 @@ NODES = with_options(
 """Of commands that start ranks on several nodes; all are fields of LaunchJob."""
 
 
-class _Positive(click.FloatRange):
-    """A number above 0, without what is none (nan), of which click says that it is in any range."""
+class _Number(click.FloatRange):
+    """A number in a range, without what is none (nan), of which click says that it is in any."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         number = super().convert(value, param, ctx)
@@ -49,7 +54,8 @@ class _Positive(click.FloatRange):
         return number
 
 
-POSITIVE = _Positive(0, min_open=True)
+POSITIVE = _Number(0, min_open=True)
+RATE = _Number(0, sys.float_info.max)
 RANKS = click.IntRange(1, MOST_RANKS)
 MEASURING = with_options(
     click.option("--json", "as_json", is_flag=True, help="print the profile instead of a table"),
@@ -84,18 +90,21 @@ class Ranks(click.ParamType):
             self.fail(f"{value!r} is not a valid integer, nor two such as 2:4", param, ctx)
 
 
-class _Kind(click.ParamType):
-    """The name of a kind of devices, as clusters are written with it: "v100"."""
+class _Name(click.ParamType):
+    """The name of something that meshes and clusters are written with."""
 
-    name = "kind"
+    def __init__(self, name: str, allows: Callable[[str], bool], such_as: str) -> None:
+        self.name, self.allows, self.such_as = name, allows, such_as
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        if not cluster_kinds.is_kind(value):
-            self.fail(f"{value!r} is no name of a kind; allowed are such as v100 or t4", param, ctx)
+        if not self.allows(value):
+            told = f"{shown(value, 60)} is no name of a {self.name}; allowed are such as {self.such_as}"
+            self.fail(told, param, ctx)
         return str(value)
 
 
-KIND = _Kind()
+KIND = _Name("kind", cluster_kinds.is_kind, "v100 or t4")
+LEVEL = _Name("level", mesh.is_level, "node or gpu")
 
 
 class Listed(click.ParamType):
@@ -107,5 +116,26 @@ class Listed(click.ParamType):
         self.each = click.types.convert_type(each)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
-        words = (word.strip() for word in value.split(","))
-        return tuple(dict.fromkeys(self.each.convert(w, param, ctx) for w in words if w))
+        words = [word.strip() for word in value.split(",")]
+        if "" in words:
+            self.fail(f"an empty word in {shown(value, 60)}", param, ctx)
+        return tuple(dict.fromkeys(self.each.convert(word, param, ctx) for word in words))
+
+
+def refuse_given(names: Collection[str], why: str) -> None:
+    """Raise click.UsageError where the current command was given one of these options.
+
+    `why` says beside which other one they have no effect.
+    """
+    context = click.get_current_context()
+    for param in context.command.params:
+        if param.name in names and context.get_parameter_source(param.name) in _GIVEN:
+            raise click.UsageError(f"{max(param.opts, key=len)} has no effect {why}")
+
+
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+def name_of(file: Path | None, otherwise: str) -> str:
+    """Return the name of a profile that is written to a file."""
+    return otherwise if file is None else shortened(file.stem, MOST_LABEL)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from autoddl.cli.app import say
 from autoddl.errors import AutoDDLError
 
 
@@ -31,7 +32,7 @@ def command(files: tuple[str, ...]) -> None:
             )
         readers[kind](text, f"{kind} file {store.told(file)}")
         signed_files.write(file, text, indent=1 if b"\n " in text else -1)
-        print(f"signed {kind} {store.told(file)}")
+        say(f"signed {kind} {store.told(file)}")
 
 
 def _readers() -> Mapping[str, Callable[[bytes, str], Any]]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from autoddl.cli.app import say
+
 
 @click.command("trace")
 @click.argument("plan", metavar="PLAN")
@@ -19,4 +21,4 @@ def command(plan: str, output: Path, profile: str | None) -> None:
     from autoddl.report.perfetto import write
 
     timeline = write(load(plan), output, profile=profile)
-    print(f"wrote {output}: a step of {timeline.step_s * 1e3:.3g} ms; open it in ui.perfetto.dev")
+    say(f"wrote {output}: a step of {timeline.step_s * 1e3:.3g} ms; open it in ui.perfetto.dev")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from autoddl.cli.app import tell
+from autoddl.cli.app import say, tell
 from autoddl.cli.options import POSITIVE, RANKS
 from autoddl.plan.search_report import PlanTrial
 from autoddl.report.plan_text import WIDTH, trials_table
@@ -76,7 +76,7 @@ def command(
     program, plans = plans_of(words, ranks, settings)
     best = fastest(plans, program, words, settings, tell=_told)
     Console(width=WIDTH).print(trials_table(best.search.trials))
-    print(f"wrote {folder / 'best.json'}")
+    say(f"wrote {folder / 'best.json'}")
 
 
 def _told(trial: PlanTrial) -> None:

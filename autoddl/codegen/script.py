@@ -31,8 +31,10 @@ def generate(
         AutoDDLError: the plan does not fit its program; states that the engine has not; ops without
             a template.
     """
-    if learning_rate is not None and not math.isfinite(learning_rate):
-        raise AutoDDLError(f"codegen: learning rate {learning_rate}; allowed are finite numbers")
+    if learning_rate is not None and not 0 <= learning_rate < math.inf:
+        raise AutoDDLError(
+            f"codegen: learning rate {learning_rate}; allowed are finite numbers >= 0"
+        )
     if plan.program.loss is None:
         raise AutoDDLError(
             "codegen: the graph has no loss; call loss.backward() in build() and add an optimizer"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoddl.errors import AutoDDLError, shown
+from autoddl.errors import AutoDDLError, printable, shown
 from autoddl.launch import ports
 
 MOST_RANKS, MOST_NODES = 1 << 10, 1 << 16  # more is a slip of the finger, and would all be started
@@ -139,7 +140,7 @@ class LaunchResult:
             lines.append(f"rank {self.failed_rank} wrote nothing")
         elif self.failed_rank is not None:
             lines += [f"---- last lines of rank {self.failed_rank} ----", *self.tail, "----"]
-        return "\n".join([*lines, f"logs of all ranks: {self.log_dir}", ""])
+        return "\n".join([*lines, f"logs of all ranks: {printable(str(self.log_dir))}", ""])
 
 
 class LaunchError(AutoDDLError):
@@ -159,6 +160,7 @@ def checked(job: LaunchJob) -> LaunchJob:
     """
     _check_command(job.command)
     _check_ranks(job)
+    _check_master(job.master_addr)
     for name, seconds in (("timeout", job.timeout_s), ("grace_s", job.grace_s)):
         if seconds is not None and not seconds > 0:
             raise LaunchArgumentError(f"{name}: got {seconds}; allowed are seconds > 0")
@@ -225,6 +227,18 @@ def _check_ranks(job: LaunchJob) -> None:
             f"master_port: {port} is in use on this machine; give a free one"
             + (", or none to have one picked" if job.nnodes == 1 else " on every node")
         )
+
+
+def _check_master(host: str) -> None:
+    """Raise where a host is not known here, for which ranks would wait for ever."""
+    try:
+        socket.getaddrinfo(host or "?", None)
+    except (OSError, ValueError) as error:  # ValueError: no name of a host at all
+        reason = getattr(error, "strerror", None) or "no name of a host"
+        raise LaunchArgumentError(
+            f"master_addr: {shown(host, 100)} can't be resolved ({reason}); give a name or address under "
+            "which this machine reaches node 0"
+        ) from None
 
 
 def describe(returncode: int) -> str:

@@ -63,3 +63,8 @@ def _check(job: LaunchJob, most: int, fewest: int) -> None:
             f"nproc_per_node: got {shown(fewest)}:{shown(job.nproc_per_node)}; allowed are N and "
             "FEWEST:MOST, such as 2:4"
         )
+    if fewest != job.nproc_per_node and not most:
+        raise LaunchArgumentError(
+            f"nproc_per_node: got {shown(fewest)}:{shown(job.nproc_per_node)}, but ranks are not started "
+            "again; give --max-restarts N, or one number"
+        )

@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from autoddl import signed_files
+from autoddl.decoding import Bytes, Count, parsed, shown
 from autoddl.decoding import decode as decode_file
-from autoddl.decoding import parsed, shown
 from autoddl.engine.model import EngineModel
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.pipeline_step import StageWork
@@ -23,7 +23,7 @@ from autoddl.plan.value import Estimate, ModuleCost, Part, PlanValue, Transfer
 from autoddl.sbp.layout import OUTPUT, Layout, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
-from autoddl.sbp.program.allowed import check_name
+from autoddl.sbp.program.allowed import MOST_TEXT, check_name
 from autoddl.sbp.state import NdSbp
 from autoddl.search.reductions.objective import OBJECTIVES
 
@@ -51,9 +51,9 @@ class _PartFile(msgspec.Struct, forbid_unknown_fields=True):
     layout: _LayoutFile
     arrivals: tuple[Transfer, ...]
     recomputed: bool
-    in_flight: int
+    in_flight: Count
     work: StageWork | None
-    memory_bytes: int
+    memory_bytes: Bytes
     rows: tuple[ModuleCost, ...]
     ranks: tuple[int, ...] = ()
     kinds: tuple[str, ...] = ()
@@ -67,8 +67,8 @@ class _Body(msgspec.Struct, Generic[_Json], forbid_unknown_fields=True, kw_only=
     estimate: Estimate
     search: SearchReport
     baselines: tuple[Estimate, ...]
-    micro_batches: int
-    memory_limit_bytes: int | None
+    micro_batches: Count
+    memory_limit_bytes: Bytes | None
     engine: str | None
     compute_stream: bool
     duplex: bool = False
@@ -280,6 +280,7 @@ def _check(plan: PlanValue) -> None:
     """Raise where values don't fit each other, or are no text for one line."""
     if not plan.parts or plan.micro_batches < 1:
         raise AutoDDLError(f"$: {len(plan.parts)} parts, {plan.micro_batches} micro-batches")
+    _check_found(plan)
     owner = dict[int, int]()
     for number, part in enumerate(plan.parts):
         for rank in part.ranks:
@@ -298,10 +299,32 @@ def _check(plan: PlanValue) -> None:
     if plan.search.objective not in OBJECTIVES:
         known = ", ".join(OBJECTIVES)
         raise AutoDDLError(f"$.search.objective: {shown(plan.search.objective)}; known are {known}")
-    texts = [text for row in plan.rows for text in (row.module, row.signature)]
-    texts += [plan.search.solver, *(o.note for o in plan.search.outcomes)]
-    texts += [text for each in plan.search.trials for text in (each.states, each.name, each.note)]
-    for text in (plan.profile, plan.estimate.name, *(b.name for b in plan.baselines), *texts):
+    if all(part.work is not None for part in plan.parts):
+        _ = plan.pipeline_step  # which checks itself
+    found = plan.search
+    names = [plan.profile, found.solver, *(each.name for each in (plan.estimate, *plan.baselines))]
+    names += [*(row.module for row in plan.rows), *(each.mesh for each in found.outcomes)]
+    names += [text for each in found.trials for text in (each.states, each.name)]
+    texts = [*(row.signature for row in plan.rows), *(each.note for each in found.outcomes)]
+    for text in names:
         check_name(text)
+    for text in (*texts, *(each.note for each in found.trials)):
+        check_name(text, "text", MOST_TEXT)
     for item in plan.inputs:
         item.local_slice(0)
+
+
+def _check_found(plan: PlanValue) -> None:
+    """Raise where a plan is not what its own search has found: more memory, other micro-batches."""
+    limit, unlike = plan.memory_limit_bytes, any(part.kinds for part in plan.parts)
+    needed = [part.memory_bytes for part in plan.parts]
+    if limit is not None and limit < (min(needed) if unlike else max(needed)):
+        raise AutoDDLError(
+            f"$.memory_limit_bytes: {limit}, but the plan needs {max(needed)}; a plan keeps to its limit"
+        )
+    counts = {(each.stages, each.micro_batches) for each in plan.search.outcomes}
+    if counts and (len(plan.parts), plan.micro_batches) not in counts:
+        raise AutoDDLError(
+            f"$.micro_batches: {plan.micro_batches} through {len(plan.parts)} stages, which no search "
+            "has tried"
+        )

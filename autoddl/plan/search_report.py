@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoddl.decoding import Bytes, Count, Seconds, Share
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -13,12 +15,12 @@ class Outcome:
     why there is none.
     """
 
-    stages: int
-    micro_batches: int
+    stages: Count
+    micro_batches: Count
     mesh: str
-    lower_bound_s: float | None = None
-    step_s: float | None = None
-    memory_bytes: int | None = None
+    lower_bound_s: Seconds | None = None
+    step_s: Seconds | None = None
+    memory_bytes: Bytes | None = None
     note: str = ""
     compute_stream: bool = False
     duplex: bool = False
@@ -33,8 +35,8 @@ class PlanTrial:
 
     states: str
     name: str
-    predicted_s: float
-    measured_s: float | None = None
+    predicted_s: Seconds
+    measured_s: Seconds | None = None
     note: str = ""
 
 
@@ -51,10 +53,10 @@ class SearchReport:
     solver: str
     objective: str
     seed: int
-    seconds: float
-    lower_bound_s: float
-    gap: float
-    searches: int = 1
+    seconds: Seconds
+    lower_bound_s: Seconds
+    gap: Share
+    searches: Count = 1
     outcomes: tuple[Outcome, ...] = ()
-    untried: int = 0
+    untried: Count = 0
     trials: tuple[PlanTrial, ...] = ()

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from autoddl.decoding import Bytes, Seconds
 from autoddl.engine.model import EngineModel
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
@@ -40,7 +41,7 @@ class Transfer:
     source: int
     target: int
     path: Path = ()
-    seconds: float | None = None
+    seconds: Seconds | None = None
     arrival: NdSbp | None = None
 
     def sent(self, made: NdSbp) -> NdSbp:
@@ -62,9 +63,9 @@ class ModuleCost:
 
     module: str
     signature: str
-    compute_s: float
-    communication_s: float
-    memory_bytes: int
+    compute_s: Seconds
+    communication_s: Seconds
+    memory_bytes: Bytes
 
 
 @dataclass(frozen=True)
@@ -108,12 +109,12 @@ class Estimate:
     """
 
     name: str
-    compute_s: float
-    communication_s: float
-    memory_bytes: int
-    uncertainty_s: float = 0.0
-    overlap_s: float = 0.0
-    idle_s: float = 0.0
+    compute_s: Seconds
+    communication_s: Seconds
+    memory_bytes: Bytes
+    uncertainty_s: Seconds = 0.0
+    overlap_s: Seconds = 0.0
+    idle_s: Seconds = 0.0
 
     @property
     def step_s(self) -> float:

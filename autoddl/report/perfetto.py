@@ -52,6 +52,8 @@ def timeline_of(plan: PlanValue, profile: str | Path | Profile | None = None) ->
     Raises:
         AutoDDLError: the plan has no seconds, or there is no such profile.
     """
+    if plan.pipelined and profile is not None:
+        raise AutoDDLError("trace: a plan with stages has its seconds in it; leave out the profile")
     if plan.pipelined:
         return plan.timeline
     known, layout = _profile(plan, profile), plan.layout

@@ -58,7 +58,7 @@ def plan_table(plan: PlanValue) -> str:
 
 def comparison(plan: PlanValue, measured_s: dict[str, float] | None = None) -> Table:
     """Return the plan beside its baselines; `measured_s` adds measured step times by name."""
-    table = Table(title=f"predicted per step and device, profile {plan.profile}")
+    table = Table(title=_shown(f"predicted per step and device, profile {plan.profile}"))
     waits = any(row.idle_s for row in (plan.estimate, *plan.baselines))
     for name in ("", "step", "compute", "communication", "overlap", "idle", "memory"):
         if name != "idle" or waits:
@@ -67,7 +67,7 @@ def comparison(plan: PlanValue, measured_s: dict[str, float] | None = None) -> T
         table.add_column("measured step", justify="right")
     for row in (plan.estimate, *plan.baselines):
         cells = [
-            row.name,
+            _shown(row.name),
             f"{seconds_text(row.step_s)} ± {row.uncertainty_s / max(row.step_s, 1e-12):.0%}",
             seconds_text(row.compute_s),
             seconds_text(row.communication_s),
@@ -186,7 +186,7 @@ def _shown(text: str) -> str:
 
 def _cells(row: ModuleCost) -> tuple[str, ...]:
     return (
-        row.signature,
+        _shown(row.signature),
         seconds_text(row.compute_s),
         seconds_text(row.communication_s),
         bytes_text(row.memory_bytes),

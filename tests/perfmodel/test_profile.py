@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from autoddl.cli import app
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.collectives import SEND_RECEIVE
@@ -145,7 +147,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "α negative": (
         _edit(lambda d: d["links"][0].update(alpha_s=-1e-6)),
-        r"\$\.links\[0\]: alpha_s of all_reduce is -1e-06; allowed: a finite number >= 0",
+        r"\$\.links\[0\]: alpha_s of all_reduce is -1e-06; allowed: finite numbers from 0 to",
         AGAIN,
     ),
     "β not a number": (
@@ -170,7 +172,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "no groups": (
         _edit(lambda d: d["links"][4].update(groups=0)),
-        "groups of reduce_scatter is 0; allowed: whole numbers >= 1",
+        "groups of reduce_scatter is 0; allowed: 1 to 1048576",
         "",
     ),
     "half an interval": (
@@ -180,12 +182,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "too much sharing": (
         _edit(lambda d: d["sharing"].update(node=1.5)),
-        r"sharing\[node\] is 1.5; allowed: 0",
+        r"sharing\[node\] is 1.5; allowed: finite numbers from 0 to 1;",
         "",
     ),
     "ops are quicker beside a boxing": (
         _edit(lambda d: d["interference"].update(node=-0.5)),
-        r"interference\[node\] is -0.5; allowed: a finite number >= 0",
+        r"interference\[node\] is -0.5; allowed: finite numbers from 0 to",
         "",
     ),
     "interference of no level": (
@@ -195,7 +197,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "more than all overlaps": (
         _edit(lambda d: d["overlap"].update(node=-0.5)),
-        r"overlap\[node\] is -0.5; allowed: a finite number >= 0",
+        r"overlap\[node\] is -0.5; allowed: finite numbers from 0 to",
         "",
     ),
     "sharing of no level": (
@@ -238,6 +240,76 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
         AGAIN,
     ),
 }
+
+
+# What an edited file can hold and no maker writes: `sign` reads it as `load` does.
+_SECOND = {
+    "collective": "all_reduce",
+    "level": "gpu",
+    "group_size": 2,
+    "alpha_s": 1,
+    "beta_s_per_byte": 1,
+}
+NONSENSE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "a level twice": (lambda d: d.update(levels=["node", "gpu", "gpu"]), "level 'gpu'; allowed: "),
+    "a level of escapes": (
+        lambda d: d.update(levels=["node", "gpu", "\x1b[31m"]),
+        r"level '\\x1b\[31m'; allowed: names as node and gpu, each once",
+    ),
+    "a level in markup": (lambda d: d.update(levels=["node", "gpu", "[red]"]), r"level '\[red\]'"),
+    "many levels": (lambda d: d.update(levels=[f"l{i}" for i in range(10)]), "levels: 10 of them"),
+    "a name of a million": (
+        lambda d: d.update(name="x" * 10**6), "name 'x+….* of 1000000 characters; allowed are 300"
+    ),
+    "a name of escapes": (lambda d: d.update(name="a\x1b]0;b\x07"), r"name 'a\\x1b\]0;b\\x07'"),
+    "a source of two lines": (lambda d: d.update(source="a\nb"), r"source 'a\\nb'; allowed is text"),
+    "a licence of escapes": (lambda d: d.update(licence="\x9b1m"), "licence .*; allowed is text"),
+    "a device of escapes": (
+        lambda d: d["devices"][""].update(name="\x1b[2J"), "name of a device .*; allowed is text"
+    ),
+    "a kernel of escapes": (
+        lambda d: d["devices"][""]["kernels"].update({"\x1b": d["devices"][""]["kernels"]["matmul"]}),
+        "name of a kernel .*; allowed is text",
+    ),
+    "a kind of escapes": (lambda d: d.update(devices={"\x1b": d["devices"][""]}), "kind .*v100 or t4"),
+    "another device type": (lambda d: d.update(device_type="tpu"), "device_type 'tpu'; allowed: cpu"),
+    "another mode": (lambda d: d.update(mode="lazy"), "mode 'lazy'; allowed: , graph, eager"),
+    "two links of a key": (
+        lambda d: d["links"].append(_SECOND), "two links of all_reduce in level gpu for groups of 2 "
+    ),
+    "20,000 links": (
+        lambda d: d["links"].extend({**_SECOND, "group_size": n} for n in range(9, 20_001)),
+        "links: 2.... of them; allowed: 10000",
+    ),
+    "a group of all the world": (
+        lambda d: d["links"][1].update(group_size=1 << 40), "group_size .*; allowed: 2 to 1048576"
+    ),
+    "α of ages": (lambda d: d["links"][1].update(alpha_s=1e308), r"alpha_s .* is 1e\+308; allowed: "),
+    "a turned interval": (
+        lambda d: d["links"][1].update(alpha_interval_s=[2e-3, 1e-3]), "allowed: finite .* from 0.002"
+    ),
+    "an error below 0": (lambda d: d["links"][0].update(mean_error=-1), "mean_error is -1"),
+    "more than all variance": (lambda d: d["links"][0].update(r2=1.5), "r2 is 1.5"),
+    "a rate of no machine": (
+        lambda d: d["devices"][""]["peak_flops"].update(float32=1e300), r"peak_flops\[float32\] is 1e"
+    ),
+    "memory of no machine": (lambda d: d["devices"][""].update(memory_bytes=1 << 62), "memory_b.* is 4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_nonsense_is_neither_loaded_nor_signed(
+    file: Path, nonsense: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, what = NONSENSE[nonsense]
+    _edit(change)(file)
+    before = file.read_bytes()
+    with pytest.raises(AutoDDLError, match=what):
+        profiles.load(file)
+    assert app.main(["sign", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert re.search(what, said) and said.count("\n") == 1 and said[:-1].isprintable()
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -390,5 +462,5 @@ def test_messages_keep_the_device_however_long_they_are() -> None:
     assert known.collective_s(ALL_REDUCE, four, 64) == pytest.approx(6e-3 + 96e-8)  # α = 1 ms
     slower = replace(PROFILE, overhead={"node": 2e-3})
     assert slower.collective_s(ALL_REDUCE, four, 64) == 12e-3  # six messages
-    with pytest.raises(AutoDDLError, match=r"overhead\[node\] is -1.0; allowed: a finite number"):
+    with pytest.raises(AutoDDLError, match=r"overhead\[node\] is -1.0; allowed: finite numbers"):
         replace(PROFILE, overhead={"node": -1.0})

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.checkpoint import sharded_files
-from autoddl.checkpoint.sharded_files import Array, Index, Shard
+from autoddl.checkpoint.sharded_files import Array, Facts, Index, Shard
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.shards import shard_slices
 from autoddl.sbp.state import B, NdSbp, S
@@ -47,7 +47,7 @@ def save(folder: Path, values: dict[str, Array], stem: str, *, publish: bool = T
                 shards[name] = Shard(value.shape, tuple(rows), value[tuple(rows)])
         written.append(sharded_files.write_shards(folder, f"{stem}.rank{rank}", shards))
     if publish:
-        sharded_files.publish(folder, Index(sharded_files.joined(written), {"steps": 3}))
+        sharded_files.publish(folder, Index(sharded_files.joined(written), Facts(steps=3)))
 
 
 def loaded(folder: Path) -> dict[str, Array]:
@@ -64,7 +64,7 @@ def same(found: dict[str, Array], values: dict[str, Array]) -> bool:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     save(tmp_path, arrays(), "1-a")
     assert same(loaded(tmp_path), arrays())
-    assert sharded_files.read_index(tmp_path).facts == {"steps": 3}
+    assert sharded_files.read_index(tmp_path).facts == Facts(steps=3)
 
 
 @given(st.sampled_from(STATES), st.sampled_from(STATES), st.sampled_from([(2, 2), (4, 2), (1, 4)]))

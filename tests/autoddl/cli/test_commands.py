@@ -34,6 +34,14 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize("rate", ["-1", "nan", "inf", "1e999"])
+def test_a_learning_rate_is_a_number_from_0_on(
+    rate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["codegen", "plan.json", "--learning-rate", rate]) == 2
+    assert "Invalid value for '--learning-rate': " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == main([name.replace("-", "_"), "-h"]) == 0

@@ -151,7 +151,16 @@ def test_the_device_of_another_profile(runs: list[dict[str, Any]]) -> None:
 
 
 def test_other_nodes_write_nothing(runs: list[dict[str, Any]]) -> None:
-    nodes = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--master-port", "99"]
+    nodes = [
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "1",
+        "--master-addr",
+        "localhost",
+        "--master-port",
+        "99",
+    ]
     assert main(["fit-network", *TWO, *nodes]) == 0
     assert files() == []
     assert runs[0]["job"].node_rank == 1
@@ -319,6 +328,21 @@ def test_a_spoilt_write_leaves_the_old_profile(
     assert [name for name in files() if name.startswith(".")] == []
 
 
+def test_no_escape_sequence_reaches_the_terminal(
+    runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither of an option nor of a file; brackets are no markup either."""
+    odd = "\x1b[31m[b]\x9b"
+    log = Path(f"{odd}all_reduce_perf.txt")
+    log.write_text(NCCL.replace("A100-SXM4-40GB", f"{odd} A100-SXM4-40GB"))
+    assert main(["fit-network", "--from-nccl-tests", str(log), "-o", f"{odd}.json"]) == 0
+    out, err = capsys.readouterr()
+    assert all(line.isprintable() for line in (out + err).splitlines())
+    assert r"wrote \x1b[31m[b]\x9b.json" in out
+    assert r"device: NVIDIA \x1b[31m[b]\x9b A100" in out
+    assert profiles.load(f"{odd}.json").name == r"\x1b[31m[b]\x9b"
+
+
 NCCL = """# nccl-tests version 2.13.8
 # nThread 1 nGpus 2 minBytes 1048576 maxBytes 4194304 step: 4(factor) warmup iters: 5 iters: 20
 # Using devices
@@ -344,6 +368,20 @@ def test_nccl_tests(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[st
     assert seconds == pytest.approx([30e-6, 60e-6])
     assert "wrote a100.json" in capsys.readouterr().out
     assert not runs
+    assert (
+        main(
+            [
+                "fit-network",
+                "--from-nccl-tests",
+                "all_reduce_perf.txt",
+                "--json",
+                "--memory",
+                "7GiB",
+            ]
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["devices"][""]["memory_bytes"] == 7 << 30
     assert main(["fit-network", "--from-nccl-tests", "missing.txt"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("autoddl fit-network: nccl-tests file missing.txt: can't be read")

@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,14 +69,27 @@ BAD = {
     "--nproc-per-node 2 --timeout -3 SCRIPT": "timeout: got -3.0; allowed are",
     "--nproc-per-node 2 --timeout nan SCRIPT": "timeout: got nan; allowed are",
     "--nproc-per-node 2 --log-dir SCRIPT SCRIPT": "log_dir: cannot write to ",
+    "--nproc-per-node 1:2 SCRIPT": "nproc_per_node: got 1:2, but ranks are not started again; give",
+    "--nproc-per-node 2 --master-addr nohost SCRIPT": "master_addr: 'nohost' can't be resolved (",
+    "--nproc-per-node 2 --master-addr= SCRIPT": "master_addr: '' can't be resolved",
+    "--nproc-per-node 1 --nnodes 2 --node-rank 1 --master-port 9 --master-addr a..b SCRIPT": (
+        "master_addr: 'a..b' can't be resolved (no name of a host); give a name or address under which"
+    ),
 }
 
 
 @pytest.mark.parametrize("line", BAD)
 def test_bad_input_gives_one_line_and_2(
-    write: Write, capsys: pytest.CaptureFixture[str], line: str
+    write: Write, capsys: pytest.CaptureFixture[str], line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = write("")
+    script, known = write(""), socket.getaddrinfo
+
+    def resolve(host: str, *more: Any) -> Any:
+        if host == "nohost":
+            raise socket.gaierror(socket.EAI_NONAME, "not known")
+        return known(host, *more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with socket.create_server(("127.0.0.1", 0)) as server:
         words = {"SCRIPT": script, "PYTHON": sys.executable, "PORT": str(server.getsockname()[1])}
         assert main(["run", *(words.get(word, word) for word in line.split())]) == 2

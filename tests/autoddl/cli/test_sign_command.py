@@ -55,7 +55,27 @@ def test_the_index_of_a_checkpoint_is_signed(tmp_path: Path) -> None:
     with pytest.raises(AutoDDLError, match="was changed after it was written"):
         sharded_files.read_index(tmp_path)
     assert app.main(["sign", str(tmp_path / "index.json")]) == 0
-    assert sharded_files.read_index(tmp_path).facts["steps"] == 7
+    assert sharded_files.read_index(tmp_path).facts.steps == 7
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"steps": "\x1b[31m"}, "$.facts.steps: expected `int`"),
+        ({"steps": -1}, "$.facts.steps: expected `int` >= 0"),
+        ({"blocks": 3}, "$.facts.blocks: expected `array`"),
+        ({"graph": "\x1b[31m"}, r"name '\x1b[31m'; allowed is text"),
+    ],
+)
+def test_facts_of_a_checkpoint_are_checked(
+    facts: dict[str, object], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads((Path(__file__).parents[1] / "checkpoint" / "index.json").read_text())
+    (tmp_path / "index.json").write_text(json.dumps(data | {"facts": facts}))
+    for words_of_command in (["sign", str(tmp_path / "index.json")], ["merge", str(tmp_path)]):
+        assert app.main(words_of_command) == 2
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1 and error[:-1].isprintable()
 
 
 def test_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

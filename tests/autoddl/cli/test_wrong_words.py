@@ -17,6 +17,7 @@ from tests.support.programs import mlp
 
 LONG, LIMIT_S, LONGEST = "x" * 5000, 5.0, 400
 ODD = ["x", LONG, "\x1b[31mred", "a\nb", "½", "[red]x[/red]"]
+NAMES = [w for w in [*ODD, "", "4x", "a b", "-"] if w != "x"]
 WHOLE = [*ODD, "", "-1", "2.5", "nan", "inf", "1e3", "9" * 400, "9" * 5000, "0x4"]
 SECONDS = [*ODD, "", "-1", "nan", "-inf", "1e400x"]
 UNREADABLE = ["missing.json", "folder", "pipe", "empty", "noise", "cut.json", "a\nb", LONG, "nul\0"]
@@ -39,6 +40,8 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("run", "--master-port"): [*WHOLE, "0", "65536"],
     ("run", "--timeout"): [*SECONDS, "0"],
     ("run", "--share-cores"): ODD,
+    ("run", "--kind"): NAMES,
+    ("run", "--master-addr"): ["a..b", LONG, "", "nul\0"],
     ("run", "--log-dir"): ["file.txt", "nul\0", LONG, "file.txt/x"],
     ("try", "--nproc-per-node"): [*WHOLE, "0"],
     ("try", "--top"): [*WHOLE, "0", "-3"],
@@ -57,6 +60,9 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("fit-network", "--mode"): [*ODD, ""],
     ("fit-network", "--collectives"): ["x", LONG, "all-reduce,x"],
     ("fit-network", "--group-sizes"): ["x", "0", "1", "-2", "3", "2,x", "9" * 5000],
+    ("fit-network", "--kinds"): [*NAMES, "a,,b", "a,\x1b"],
+    ("fit-network", "--level"): NAMES,
+    ("fit-network", "--memory"): [*ODD, "", "-1", "nan", "0", "2EiB"],
     ("fit-network", "--output"): UNWRITABLE,
     ("fit-network", "--csv"): UNWRITABLE,
     ("fit-network", "--device"): UNREADABLE,
@@ -64,6 +70,8 @@ VALUES: dict[tuple[str, str], list[str]] = {
     ("fit-device", "--nproc-per-node"): [*WHOLE, "0"],
     ("fit-device", "--timeout"): [*SECONDS, "0"],
     ("fit-device", "--into"): UNREADABLE,
+    ("fit-device", "--kind"): NAMES,
+    ("fit-device", "--ops"): ["", "matmul,", "\x1b[31m", LONG],
     ("fit-device", "--output"): UNWRITABLE,
     ("fit-device", "--csv"): UNWRITABLE,
     ("codegen", ""): UNREADABLE,

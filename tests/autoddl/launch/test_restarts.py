@@ -64,6 +64,12 @@ def test_a_time_limit_ends_the_job(write: Write) -> None:
         ({}, -1, 2, "max_restarts: got -1"),
         ({}, 0, 3, "nproc_per_node: got 3:2; allowed are N and FEWEST:MOST"),
         ({}, 0, 0, "nproc_per_node: got 0:2"),
+        (
+            {},
+            0,
+            1,
+            "nproc_per_node: got 1:2, but ranks are not started again; give --max-restarts N",
+        ),
         ({"nnodes": 2, "master_port": 9}, 1, 2, "max_restarts: got 1 with nnodes=2"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 import autoddl
 from autoddl import signed_files
 from autoddl.api import Plan
+from autoddl.cli import app
 from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
@@ -113,6 +114,54 @@ def test_what_is_wrong_is_told_with_its_path(
     said = refusal_of_any(changed(*path, to=value))
     assert words in said
     assert len(said) < 600  # of a value at most 200 characters
+
+
+NONSENSE: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
+    "negative compute": (("estimate", "compute_s"), -1.0, "$.estimate.compute_s: expected `float` >= "),
+    "ages of communication": (("estimate", "communication_s"), 1e308, "$.estimate.communication_s: "),
+    "memory below 0": (("estimate", "memory_bytes"), -1, "$.estimate.memory_bytes: expected `int` >= 0"),
+    "an uncertain age": (("estimate", "uncertainty_s"), 1e308, "$.estimate.uncertainty_s: "),
+    "a baseline below 0": (
+        ("baselines",), [{"name": "a", "compute_s": -1, "communication_s": 0, "memory_bytes": 0}],
+        "$.baselines[0].compute_s: ",
+    ),
+    "a limit that it exceeds": (
+        ("memory_limit_bytes",), 1, "$.memory_limit_bytes: 1, but the plan needs 11264; a plan keeps to"
+    ),
+    "a limit below 0": (("memory_limit_bytes",), -1, "$.memory_limit_bytes: expected `int` >= 0"),
+    "a gap of ages": (("search", "gap"), 1e19, "$.search.gap: expected `float` <= 1.0: 1e+19"),
+    "a gap below 0": (("search", "gap"), -0.5, "$.search.gap: "),
+    "a bound below 0": (("search", "lower_bound_s"), -1.0, "$.search.lower_bound_s: "),
+    "a search of ages": (("search", "seconds"), 1e300, "$.search.seconds: "),
+    "no searches": (("search", "searches"), -1, "$.search.searches: "),
+    "an outcome below 0": (("search", "outcomes", 0, "step_s"), -1.0, "$.search.outcomes[0].step_s: "),
+    "an outcome of escapes": (("search", "outcomes", 0, "mesh"), "\x1b[31m", r"name '\x1b[31m'; allowed"),
+    "micro-batches that the batch has not": (
+        ("micro_batches",), 1000, "$.micro_batches: 1000 through 2 stages, which no search has tried"
+    ),
+    "a stage below 0": (("parts", 0, "work", "forward", 0, 1), -1.0, "$.parts[0].work.forward[0][1]: "),
+    "a strange stream": (("parts", 0, "work", "forward", 0, 0), "x", "stage 0 has"),
+    "no forward pass": (("parts", 0, "work", "forward"), [], "stage 0 lacks a forward or backward pass"),
+    "a module below 0": (("parts", 0, "rows", 0, "compute_s"), -1.0, "$.parts[0].rows[0].compute_s: "),
+    "a transfer below 0": (
+        ("parts", 1, "arrivals", 0, "seconds"), -1.0, "$.parts[1].arrivals[0].seconds: "
+    ),
+    "a name of a million": (("profile",), "x" * 10**6, "of 1000000 characters; allowed are 1000"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_nonsense_is_neither_loaded_nor_signed(
+    nonsense: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What an edited file can hold and no search finds."""
+    path, value, words = NONSENSE[nonsense]
+    text = changed(*path, to=value)
+    assert words in refusal_of_any(text)
+    (tmp_path / "plan.json").write_text(text)
+    assert app.main(["sign", str(tmp_path / "plan.json")]) == 2
+    assert words in capsys.readouterr().err
+    assert (tmp_path / "plan.json").read_text() == text
 
 
 def refusal_of_any(text: str) -> str:

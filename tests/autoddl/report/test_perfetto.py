@@ -45,6 +45,13 @@ def test_a_pipeline_has_all_passes_in_order(tmp_path: Path) -> None:
     assert {e["cat"] for e in found} == {"forward", "backward", "transfer", "once"}
 
 
+def test_a_pipeline_is_not_priced_again(tmp_path: Path) -> None:
+    with pytest.raises(
+        AutoDDLError, match="a plan with stages has its seconds in it; leave out the"
+    ):
+        pipeline().trace(tmp_path / "trace.json", profile="cpu-loopback")
+
+
 def test_one_stage_has_every_op_once(tmp_path: Path) -> None:
     plan, path = optimize(transformer(), mesh="2x2"), tmp_path / "trace.json"
     plan.trace(path)

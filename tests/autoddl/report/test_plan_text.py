@@ -106,6 +106,12 @@ def test_what_there_was_no_time_for_is_told() -> None:
     assert "no time was left for 3 more" in str(late)
 
 
+def test_brackets_in_names_of_a_file_are_no_markup() -> None:
+    plan = replace(planned("one_stage"), profile="[/mine]", baselines=())
+    plan = replace(plan, estimate=replace(plan.estimate, name="[red]plan"))
+    assert "profile [/mine]" in str(plan) and "[red]plan" in str(plan)
+
+
 @pytest.mark.parametrize(
     "name", ["\x1b[31mred", "two\nlines", "\u202eturned", "[red]x[/red]", "\x00"]
 )

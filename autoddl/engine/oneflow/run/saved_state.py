@@ -21,7 +21,7 @@ import oneflow as flow
 
 from autoddl import store
 from autoddl.checkpoint import sharded_files
-from autoddl.checkpoint.sharded_files import Array, Entry, Index, Shard, Slices
+from autoddl.checkpoint.sharded_files import Array, Entry, Facts, Index, Shard, Slices
 from autoddl.engine.oneflow.capture import op_names
 from autoddl.engine.oneflow.capture.shadow import named_variables
 from autoddl.engine.oneflow.run.agree import bytes_of, text_of, text_of_rank_0, world_size
@@ -76,8 +76,10 @@ class SavedState:
         shapes = {name: tuple(value.shape) for name, value in flat.items()}
         self._fill(shapes, read, "state dict")
 
-    def save(self, folder: str | Path, facts: Mapping[str, Any]) -> None:
-        """Write a checkpoint: each rank the shards that it owns. All ranks have to call it.
+    def save(self, folder: str | Path, plan: str) -> None:
+        """Write a checkpoint, each rank the shards that it owns, and the text of the plan.
+
+        All ranks have to call it.
 
         Raises:
             AutoDDLError: a rank can't write; the folder keeps the checkpoint that it had.
@@ -93,11 +95,11 @@ class SavedState:
             failure = _said(error, folder)
         try:
             told = _together(failure, msgspec.to_builtins(entries))
-            own = {"blocks": list(self.blocks), "graph": self.graph, "steps": steps, **facts}
+            facts = Facts(steps, plan, self.graph, tuple(self.blocks))
             if rank == 0:
                 parts = [msgspec.convert(each, dict[str, Entry]) for each in told]
                 try:
-                    sharded_files.publish(folder, Index(sharded_files.joined(parts), own))
+                    sharded_files.publish(folder, Index(sharded_files.joined(parts), facts))
                 except AutoDDLError as error:
                     failure = str(error)
             _together(failure)

@@ -145,7 +145,7 @@ class OneFlowStep:
         Raises:
             AutoDDLError: no step was done yet, or a rank can't write.
         """
-        self._saved("save").save(folder, {"plan": codec.encode(self.plan).decode()})
+        self._saved("save").save(folder, codec.encode(self.plan).decode())
 
     def load(self, folder: str | Path) -> None:
         """Go on from a checkpoint, whatever plan and number of ranks saved it.

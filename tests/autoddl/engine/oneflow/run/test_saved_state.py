@@ -73,7 +73,7 @@ def test_what_is_saved_is_written_once(case: str, folder: Path) -> None:
     assert set(files) == index.files  # those of the checkpoint before are gone
     sizes = [np.prod(e.shape) * np.dtype(e.dtype).itemsize for e in index.tensors.values()]
     assert sum(files.values()) == sum(sizes)
-    assert index.facts["steps"] == 5 and index.facts["blocks"] == ["model"]
+    assert index.facts.steps == 5 and index.facts.blocks == ("model",)
 
 
 def test_a_killed_rank_costs_a_step(
