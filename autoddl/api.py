@@ -202,7 +202,7 @@ def optimize(
         cluster: nodes x devices, "8x8" or (8, 8), for `mesh=None`; the running ranks if not given, on
             which OneFlow executes one or two axes. All factorisations of both numbers are meshes
             of a cluster, up to those of prime axes. "3*v100x4 + 1*t4x4" are nodes of several kinds of
-            devices, which the profile has to know.
+            devices, which the profile has to know; their sizes may differ, "1*v100x8 + 1*v100x4".
         profile: a file of `python -m autoddl fit-network`, a bundled name, or the bundled default.
         memory: bytes per device, as a number or "16GiB", or a dict of these by kind of device; the
             profile's device memory if not given.

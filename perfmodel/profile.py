@@ -169,6 +169,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     def part(self, kinds: Collection[str]) -> Profile:
         """Return the profile of a group of devices of these kinds; without kinds of all alike.
 
+        Devices that are all alike are of any one kind, which the profile does not name.
+
         Raises:
             AutoDDLError: a kind is not known, or no link between two of them; or which kinds they are
                 has to be said.
@@ -176,6 +178,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         wanted = tuple(sorted(set(kinds)))
         if not wanted:
             self.check_alike()
+        if not wanted or (len(wanted) == 1 and ALIKE in self.devices):
             return self
         if wanted not in self._parts:
             self._parts[wanted] = self._part(wanted)

@@ -1,7 +1,7 @@
 """The notation of clusters of unlike nodes: "3*v100x4 + 1*t4x4" is 3 nodes of 4 V100 and one of 4 T4.
 
-Without a size each unit is one device: "2*fast + 2*slow". Nodes keep one size, and their order is that of
-the text: "2*a + 1*b + 1*a" is a, a, b, a.
+Without sizes each unit is one device: "2*fast + 2*slow". Sizes may differ: "1*v100x8 + 1*v100x4". The
+order of nodes is that of the text: "2*a + 1*b + 1*a" is a, a, b, a.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def is_kind(text: str) -> bool:
     return re.fullmatch(_KIND, text) is not None
 
 
-def parse(text: str) -> tuple[tuple[str, ...], int | None]:
-    """Return the kind of each node, and how many devices each has; None where a node is a device.
+def parse(text: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the kind of each node, and how many devices each has; no sizes where nodes are devices.
 
     Raises:
-        AutoDDLError: it is not the notation, or nodes are of unlike size; marks the place.
+        AutoDDLError: it is not the notation; marks the place.
     """
     reader = NotationReader("cluster", text, ALLOWED)
     kinds: list[str] = []
-    sizes: list[int | None] = []
+    sizes: list[int] = []
     while True:
         begin = reader.position
         count = _number(reader, "a count of nodes")
@@ -45,29 +45,39 @@ def parse(text: str) -> tuple[tuple[str, ...], int | None]:
         size = _number(reader, "a size") if reader.take("x(?=[0-9])") is not None else None
         if len(kinds) + count > _MOST:
             raise reader.error(f"at most {_MOST} devices expected", begin)
-        if sizes and size != sizes[0]:
-            raise reader.error(
-                f"{_devices(sizes[0])} per node expected, as before: nodes keep one size", begin
-            )
+        if kinds and (size is None) == bool(sizes):
+            raise reader.error("a size for each kind expected, or for none", begin)
         kinds += [kind] * count
-        sizes.append(size)
+        sizes += [] if size is None else [size] * count
         if reader.done:
-            return tuple(kinds), sizes[0]
+            return tuple(kinds), tuple(sizes)
         reader.need(r"\+", "'+' or the end")
 
 
-def text_of(kinds: Sequence[str], size: int | None) -> str:
+def text_of(kinds: Sequence[str], sizes: Sequence[int]) -> str:
     """Return the notation that `parse` reads back."""
-    each = "" if size is None else f"x{size}"
-    return " + ".join(f"{len([*same])}*{kind}{each}" for kind, same in itertools.groupby(kinds))
+    nodes = zip(kinds, sizes, strict=True) if sizes else ((kind, None) for kind in kinds)
+    return " + ".join(
+        f"{len([*same])}*{kind}" + (f"x{size}" if size else "")
+        for (kind, size), same in itertools.groupby(nodes)
+    )
 
 
-def check(kinds: Sequence[str], units: int, what: str) -> None:
-    """Raise AutoDDLError where there is not one kind for each unit of the outermost level."""
+def check(kinds: Sequence[str], sizes: Sequence[int], levels: Sequence[int]) -> None:
+    """Raise AutoDDLError where there is not one kind, and one size, for each outermost unit.
+
+    `levels` are the sizes of a cluster's levels.
+    """
+    units = levels[0]
     if kinds and len(kinds) != units:
         raise AutoDDLError(
-            f"{what}: {len(kinds)} kinds for {units} nodes ({shown(', '.join(kinds), 100)}); give one "
+            f"cluster: {len(kinds)} kinds for {units} nodes ({shown(', '.join(kinds), 100)}); give one "
             "for each, or none"
+        )
+    if sizes and (len(sizes) != len(kinds) or levels[1:] != [max(sizes)] or min(sizes) < 1):
+        raise AutoDDLError(
+            f"cluster: {len(sizes)} sizes for {units} nodes ({shown(', '.join(map(str, sizes)), 100)}); "
+            "give one >= 1 for each, beside its kind and two levels, the inner one of the largest"
         )
 
 
@@ -77,7 +87,3 @@ def _number(reader: NotationReader, name: str) -> int:
     if len(digits) > len(str(_MOST)) or not 1 <= int(digits) <= _MOST:
         raise reader.error(f"a number from 1 to {_MOST} expected", before)
     return int(digits)
-
-
-def _devices(size: int | None) -> str:
-    return "one device" if size is None else f"{size} devices"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -58,11 +59,13 @@ class Cluster:
     """Nest levels, outermost first: [node 2][gpu 4] is two nodes of four GPUs.
 
     `kinds` are those of the devices, for each unit of the outermost level (node, say); none where all
-    are alike.
+    are alike. `sizes` are how many devices each unit has, where these differ: there are two levels then,
+    the inner one as large as the largest unit, and no mesh spans all devices.
     """
 
     levels: tuple[Level, ...]
     kinds: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -76,7 +79,7 @@ class Cluster:
                 raise AutoDDLError(
                     f"cluster {self}: level {level.name} twice; name each level once"
                 )
-        cluster_kinds.check(self.kinds, self.levels[0].size, "cluster")
+        cluster_kinds.check(self.kinds, self.sizes, [level.size for level in self.levels])
 
     @classmethod
     def parse(cls, text: str | Sequence[int], levels: Sequence[str] = DEFAULT_LEVELS) -> Cluster:
@@ -88,34 +91,49 @@ class Cluster:
             AutoDDLError: the text is not a cluster; the error marks the place.
         """
         if isinstance(text, str) and cluster_kinds.is_of_kinds(text):
-            kinds, size = cluster_kinds.parse(text)
-            if len(levels) == 1 and size is not None:  # where nodes are not told apart
-                kinds, size = tuple(kind for kind in kinds for _ in range(size)), None
-            sizes = [len(kinds), *([] if size is None else [size])]
-            return replace(cls.parse(sizes, levels), kinds=kinds)
+            kinds, sizes = cluster_kinds.parse(text)
+            if len(levels) == 1 and sizes:  # where nodes are not told apart
+                nodes = zip(kinds, sizes, strict=True)
+                kinds, sizes = tuple(kind for kind, size in nodes for _ in range(size)), ()
+            unlike = sizes if len(set(sizes)) > 1 else ()
+            largest = [max(sizes)] if sizes else []
+            return replace(cls.parse([len(kinds), *largest], levels), kinds=kinds, sizes=unlike)
         pairs = _pairs(text, "cluster", tuple(levels))
         return cls(tuple(Level(name, size) for name, size in pairs))
 
     @property
     def size(self) -> int:
         """Return the number of devices."""
-        return math.prod(level.size for level in self.levels)
+        return sum(self.sizes) or math.prod(level.size for level in self.levels)
 
-    @property
-    def unit_size(self) -> int:
-        """Return the number of devices of a unit of the outermost level."""
-        return self.size // self.levels[0].size
+    @cached_property
+    def unit_sizes(self) -> tuple[int, ...]:
+        """Return the number of devices of each unit of the outermost level."""
+        outer, *inner = (level.size for level in self.levels)
+        return self.sizes or (math.prod(inner),) * outer
+
+    def unit(self, device: int, level: int = 0) -> int:
+        """Return in which unit of a level, counted over the whole cluster, a device is."""
+        if level == 0:
+            return bisect_right(self._ends, device)
+        return device // math.prod(inside.size for inside in self.levels[level + 1 :])
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        return tuple(itertools.accumulate(self.unit_sizes))
 
     def kind(self, device: int) -> str:
         """Return the kind of a device; "" where all are alike."""
-        return self.kinds[device // self.unit_size] if self.kinds else ""
+        return self.kinds[self.unit(device)] if self.kinds else ""
 
     def meshes(self, max_axes: int | None = None) -> Iterator[Mesh]:
-        """Yield every mesh of the cluster, those with few axes first.
+        """Yield every mesh of all devices, those with few axes first; none of units of unlike size.
 
         Each level's count is written as an ordered product of factors >= 2, one axis per factor; a
         level of one device has no axis. `max_axes` bounds the number of axes.
         """
+        if self.sizes:
+            return
         most = MOST_AXES if max_axes is None else min(max_axes, MOST_AXES)
         options = [_factorisations(level.size, most) for level in self.levels]
         counts = itertools.product(*(sorted(option) for option in options))
@@ -136,7 +154,7 @@ class Cluster:
     def __str__(self) -> str:
         if self.kinds and len(self.levels) <= 2:
             return cluster_kinds.text_of(
-                self.kinds, self.unit_size if len(self.levels) > 1 else None
+                self.kinds, self.unit_sizes if len(self.levels) > 1 else ()
             )
         return "".join(map(str, self.levels))
 

@@ -48,7 +48,8 @@ def best(request: Request, count: int) -> tuple[PlanValue, ...]:
 
 def _races(request: Request) -> tuple[Standing, Standing | None]:
     """Return the race that the best plan wins, and that of those without stages before it."""
-    auto, whole = request.stages == AUTO, request.micro_batches in (None, 1)
+    auto = request.stages == AUTO
+    whole = request.micro_batches in (None, 1) and not request.cluster.sizes
     if not auto and (request.stages not in (None, 1) or not whole):
         return _staged(request), None
     if request.duplex is True:

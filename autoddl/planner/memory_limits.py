@@ -21,10 +21,10 @@ def memory_limits(
     Raises:
         AutoDDLError: it is given for a kind that is not there, or is no size.
     """
-    of_all = known.part(cluster.kinds)
+    known.part(cluster.kinds)  # there are links between all of them
     kinds = dict.fromkeys(cluster.kinds)
     if not kinds and not isinstance(memory, Mapping):
-        return None, of_all.memory_bytes if memory is None else parse_bytes(memory)
+        return None, known.memory_bytes if memory is None else parse_bytes(memory)
     given = memory if isinstance(memory, Mapping) else dict.fromkeys(kinds, memory)
     for kind in given:
         if kind not in kinds:
@@ -33,7 +33,7 @@ def memory_limits(
                 f"memory of kind {shown(kind, 100)}: not in the cluster {cluster}; kinds are {there}"
             )
     limits = {
-        kind: of_all.devices[kind].memory_bytes
+        kind: known.part([kind]).memory_bytes
         if given.get(kind) is None
         else parse_bytes(given[kind])
         for kind in kinds

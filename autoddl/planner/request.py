@@ -15,7 +15,8 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.memory_limits import memory_limits
 from autoddl.planner.missing_rules import Ask, engine_signatures
-from autoddl.sbp.mesh import MOST_DEVICES, Cluster, Level, Mesh
+from autoddl.planner.part_classes import part_classes
+from autoddl.sbp.mesh import MOST_DEVICES, Axis, Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.search.baselines import BASELINES
@@ -82,8 +83,9 @@ class Request:
 
     @property
     def whole_mesh(self) -> Mesh:
-        """Return all devices as one mesh of the cluster's levels."""
-        return next(self.cluster.meshes(len(self.cluster.levels)))
+        """Return all devices as one mesh of the cluster's levels; as one axis where nodes are unlike."""
+        flat = Mesh((Axis(self.cluster.levels[0].name, self.cluster.size),))
+        return next(self.cluster.meshes(len(self.cluster.levels)), flat)
 
     def limit_of(self, kinds: Collection[str]) -> int | None:
         """Return the bytes that fit into each device of these kinds."""
@@ -200,6 +202,8 @@ def read(
         meshes = list(whole.meshes(most_axes))
     if whole.kinds and pipeline is None and micro_batches is None and search in SOLVERS:
         pipeline = AUTO if objective == TIME else None
+    if whole.sizes:
+        _check_unlike_nodes(whole, search, objective, duplex, staged or pipeline == AUTO)
     limits, limit = memory_limits(memory, known, whole)
     if search == HIDUP and not any(len(live(m.shape)) <= 1 for m in meshes):
         raise AutoDDLError(
@@ -209,9 +213,9 @@ def read(
     if isinstance(profile, str | Path) and str(profile) not in profiles.bundled():
         _warn_of_assumed(profile, known, whole)
     _warn_of_rates(program, known)
-    lists = engine_signatures(
-        program, [n for m in meshes for n in m.shape], ask, strict=strict, title=engine.title
-    )
+    meshes += [one.mesh for one in part_classes(whole, most_axes)] if whole.kinds else []
+    axes = {size for mesh in meshes for size in mesh.shape}
+    lists = engine_signatures(program, axes, ask, strict=strict, title=engine.title)
     return Request(
         program, known, whole, engine, given, limit, search, objective, budget, stop_gap, seed, pin,
         allow=frozenset({LOCAL_STATISTICS} if allow_local_batchnorm else ()),
@@ -230,6 +234,24 @@ def _check_mesh_alone(mesh: Mesh, cluster: Any, known: Profile, parts: str) -> N
         raise AutoDDLError(
             f"mesh: got {mesh} with {what}, where each part has a mesh of its own; leave one of them out"
         )
+
+
+def _check_unlike_nodes(
+    cluster: Cluster, search: str, objective: str, duplex: bool | str, staged: bool | str
+) -> None:
+    """Raise AutoDDLError where nodes of unlike size are given beside what is planned without stages."""
+    for other, refused in (
+        (f"search={search!r}", search not in SOLVERS),
+        (f"objective={objective!r}", objective != TIME),
+        ("duplex=True", duplex is True),
+        ("pipeline=1", not staged),
+    ):
+        if refused:
+            raise AutoDDLError(
+                f"cluster: got {cluster} with {other}; no mesh spans nodes of unlike size, which are "
+                f"planned with stages: allowed are pipeline='auto', objective={TIME!r}, duplex=False "
+                f"and the searches {', '.join(SOLVERS)}"
+            )
 
 
 def _warn_of_assumed(file: str | Path, known: Profile, cluster: Cluster) -> None:

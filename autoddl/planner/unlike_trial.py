@@ -26,11 +26,12 @@ from autoddl.planner.part_classes import PartClass, Pools, part_classes
 from autoddl.planner.race import Contender, Solution
 from autoddl.planner.request import ANY, EQUAL, Request
 from autoddl.planner.unlike_cuts import ClassCosts, UnlikeCuts, cut_places, sums
+from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import Positions, positions
 
-KnownCosts = MutableMapping[tuple[PartClass, int], ClassCosts]
-"""Those of classes of parts for numbers of micro-batches, shared by the trials of a race."""
+KnownCosts = MutableMapping[tuple[Mesh, tuple[str, ...], int], ClassCosts]
+"""Those of meshes of kinds for numbers of micro-batches, shared by the trials of a race."""
 
 
 class UnlikeTrial(Contender):
@@ -63,7 +64,7 @@ class UnlikeTrial(Contender):
         if stages == 0:
             return math.inf, 0 if count == counts(self.request, 0)[-1] else count
         cluster = self.request.cluster
-        return stages != cluster.size // cluster.unit_size, (stages - 1) / count, stages
+        return stages != cluster.levels[0].size, (stages - 1) / count, stages
 
     def search(
         self, seconds: float, *, rough: bool, below_s: float = math.inf
@@ -106,11 +107,12 @@ class UnlikeTrial(Contender):
         for number, one in enumerate(self.classes):
             equal = max(1, round(request.cluster.size / one.mesh.size))
             try:
-                if (one, count) not in self.known:
-                    self.known[one, count] = ClassCosts(
+                key = one.mesh, one.kinds, count
+                if key not in self.known:
+                    self.known[key] = ClassCosts(
                         request, one, found, program, equal, count, self.candidate.way
                     )
-                known[number] = self.known[one, count]
+                known[number] = self.known[key]
             except AutoDDLError as error:
                 failure = error
         if failure is None:

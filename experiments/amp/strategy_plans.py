@@ -73,7 +73,7 @@ class StrategyPlans:
         of units that have no op here takes the next op.
         """
         count, stages = strategy.micro_batches(self.batch), len(strategy.stages)
-        per_node = self.cluster.unit_size
+        per_node = self.cluster.unit_sizes[0]
         sharing = stages_across(strategy.stages, per_node)
         parts, all_kinds = [], []
         for domino in strategy.stages:

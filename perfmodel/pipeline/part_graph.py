@@ -1,8 +1,8 @@
 """Which parts of a cluster of several kinds of devices may follow each other in a pipeline.
 
-A class of parts takes devices of one or more pools, the devices of a kind. Parts fill a pool node by
-node, in the order in which they are put before each other: one that is no larger than a node lies in one,
-a larger one takes whole nodes. All devices are used.
+A class of parts takes devices of one or more pools, each those of a kind in nodes of one size. Parts fill
+a pool node by node, in the order in which they are put before each other: one that is no larger than a
+node lies in one, a larger one takes whole nodes. All devices are used.
 
 Of 3 nodes with 4 V100 and one with 4 T4, parts of 4: the graph has 4·2 combinations of what is used, and
 for each the class of the part that was put last, on which the links to the next one depend.
@@ -110,11 +110,11 @@ class _Node(NamedTuple):
 
 
 def part_graph(
-    needs: Sequence[Sequence[int]], pools: Sequence[int], per_node: int, most_parts: int
+    needs: Sequence[Sequence[int]], pools: Sequence[int], per_node: Sequence[int], most_parts: int
 ) -> PlacedParts:
     """Return the graph of pipelines of at most so many parts.
 
-    Class c takes `needs[c][p]` of the `pools[p]` devices of pool p, of which each node has `per_node`.
+    Class c takes `needs[c][p]` of the `pools[p]` devices of pool p, of which a node has `per_node[p]`.
 
     Raises:
         AutoDDLError: there are too many ways to place parts.
@@ -129,7 +129,7 @@ def part_graph(
             continue
         for kind, need in enumerate(needs):
             end = tuple(used + n for used, n in zip(node.used, need, strict=True))
-            if not all(map(_fits, node.used, need, pools, [per_node] * len(pools))):
+            if not all(map(_fits, node.used, need, pools, per_node)):
                 continue
             link = NONE
             if node.parts:
@@ -167,7 +167,7 @@ def _fits(used: int, need: int, size: int, per_node: int) -> bool:
     return used + need <= size and (need <= left or left == 0)
 
 
-def _near(node: _Node, needs: Sequence[Sequence[int]], kind: int, per_node: int) -> bool:
+def _near(node: _Node, needs: Sequence[Sequence[int]], kind: int, per_node: Sequence[int]) -> bool:
     """Tell whether a part that is put before a node lies in the same node of the cluster as its last."""
     mine = [p for p, n in enumerate(needs[kind]) if n]
     behind = [p for p, n in enumerate(needs[node.last]) if n]
@@ -176,4 +176,4 @@ def _near(node: _Node, needs: Sequence[Sequence[int]], kind: int, per_node: int)
     (pool,) = mine
     used = node.used[pool]
     places = used - needs[node.last][pool], used - 1, used, used + needs[kind][pool] - 1
-    return len({place // per_node for place in places}) == 1
+    return len({place // per_node[pool] for place in places}) == 1

@@ -55,17 +55,16 @@ class Links:
         unit of that level share the unit's link.
         """
         kinds = {self.cluster.kind(rank) for rank in (*source, *target)} - {""}
-        unit = self.cluster.size
-        for level in self.cluster.levels:
-            unit //= level.size
-            if any(a // unit != b // unit for a, b in _ends(source, target, unit)):
-                shared = (max(Counter(r // unit for r in g).values()) for g in (source, target))
+        for number, level in enumerate(self.cluster.levels):
+            unit = {rank: self.cluster.unit(rank, number) for rank in (*source, *target)}
+            if any(unit[a] != unit[b] for a, b in _ends(source, target)):
+                shared = (max(Counter(unit[r] for r in g).values()) for g in (source, target))
                 ways = [Crossing(level.name, 2, groups=groups) for groups in shared]
                 return self.profile.part(kinds), ways[0], ways[1]
         raise AssertionError("parts on the same devices")
 
 
-def _ends(source: Ranks, target: Ranks, unit: int) -> Sequence[tuple[int, int]]:
+def _ends(source: Ranks, target: Ranks) -> Sequence[tuple[int, int]]:
     """Return pairs of ranks that send to each other: equal groups one to one."""
     if len(source) == len(target):
         return list(zip(source, target, strict=True))

@@ -20,6 +20,7 @@ from autoddl.planner.candidate_plans import meshes_and_ways
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
 from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.part_classes import part_classes
 from autoddl.planner.race import Solution
 from autoddl.planner.unlike_trial import unlike_trials
 from autoddl.sbp.mesh import Cluster, Mesh
@@ -94,6 +95,51 @@ def test_unlike_parts_of_devices_that_are_alike() -> None:
         PROGRAM, cluster="3", profile=cluster(), parts="any", pipeline=2, micro_batches=4
     )
     assert sorted(part.mesh.size for part in plan.parts) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "profile", "options"),
+    [
+        ("1*v100x8 + 1*v100x4", "v100-8x", {"pipeline": 2, "micro_batches": 2}),
+        ("1*fastx2 + 1*fastx1", KINDS, {"micro_batches": 4}),
+        ("1*slowx1 + 1*fastx2 + 1*slowx1", KINDS, {"pipeline": 3, "micro_batches": 4}),
+    ],
+)
+def test_nodes_of_unlike_size_share_no_part(
+    text: str, profile: Any, options: dict[str, Any]
+) -> None:
+    """Each part is in one node, or is some whole nodes of one size; all devices are used."""
+    plan = autoddl.optimize(PROGRAM, cluster=text, profile=profile, budget=5.0, **options)
+    nodes = Cluster.parse(text)
+    assert sorted(rank for part in plan.parts for rank in part.ranks) == list(range(nodes.size))
+    for part in plan.parts:
+        units = {nodes.unit(rank) for rank in part.ranks}
+        sizes = {nodes.unit_sizes[unit] for unit in units}
+        assert len(units) == 1 or (len(sizes) == 1 and part.mesh.size == len(units) * max(sizes))
+    assert plan.search.lower_bound_s <= plan.estimate.step_s * (1 + 1e-9)
+
+
+def test_parts_of_nodes_of_unlike_size() -> None:
+    found = [
+        (one.needs, one.mesh.describe(), one.kinds)
+        for one in part_classes(Cluster.parse("2*ax2 + 1*ax4 + 1*bx2"), 1)
+    ]
+    assert sorted(found) == [
+        ((0, 0, 1), "[gpu 1]", ("b",)), ((0, 0, 2), "[gpu 2]", ("b",)),
+        ((0, 1, 0), "[gpu 1]", ("a",)), ((0, 2, 0), "[gpu 2]", ("a",)),
+        ((0, 4, 0), "[gpu 4]", ("a",)), ((1, 0, 0), "[gpu 1]", ("a",)),
+        ((2, 0, 0), "[gpu 2]", ("a",)),
+    ]  # fmt: skip
+    several = {one.needs: str(one.mesh) for one in part_classes(Cluster.parse("3*ax2 + 1*bx4"), 2)}
+    assert several[4, 0] == "2x2" and several[6, 0] == "3x2" and several[0, 4] == "2x2"
+
+
+def test_links_of_nodes_of_unlike_size_are_those_of_equal_ones() -> None:
+    """What parts send crosses the same levels as where the smaller node is filled up."""
+    unlike, equal = (Links(cluster(), Cluster.parse(text)) for text in ("1*ax8 + 1*ax4", "2*ax8"))
+    for ends in (((0,), (7,)), ((7,), (8,)), ((0, 1, 2, 3), (4, 5, 6, 7)), ((4, 5, 6, 7), (8, 9))):
+        assert unlike.seconds(*ends, 1e6) == equal.seconds(*ends, 1e6)
+    assert unlike.seconds((7,), (8,), 1e6) > 2 * unlike.seconds((0,), (7,), 1e6)
 
 
 def test_each_kind_has_its_own_memory() -> None:
@@ -227,6 +273,20 @@ def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
         ({"cluster": "1*fastx2 + 1*slowx2", "parts": "some"}, "parts: got 'some'; allowed are"),
         ({"cluster": "1*fastx2 + 1*slowx2", "mesh": "2"}, "mesh: got 2 with cluster 1*fast"),
         ({"mesh": "2", "parts": "any"}, "mesh: got 2 with parts='any', where each part has a mesh"),
+        (
+            {"cluster": "1*fastx2 + 1*slowx1", "objective": "sum"},
+            "1*slowx1 with objective='sum'; no ",
+        ),
+        (
+            {"cluster": "1*fastx2 + 1*slowx1", "search": "Megatron"},
+            "with search='Megatron'; no mesh ",
+        ),
+        ({"cluster": "1*fastx2 + 1*slowx1", "pipeline": 1}, "with pipeline=1; no mesh spans nodes"),
+        (
+            {"cluster": "1*fastx2 + 1*slowx1", "duplex": True},
+            "with duplex=True; no mesh spans nodes",
+        ),
+        ({"cluster": "1*fastx2 + 1*slowx1", "pipeline": 4}, "can't be parted into 4 stages"),
     ],
 )
 def test_one_line_for_bad_input(options: dict[str, Any], words: str) -> None:

@@ -28,7 +28,7 @@ class Case(NamedTuple):
     sent: dict[tuple[int, int, bool], np.ndarray]
     needs: list[tuple[int, ...]]
     pools: tuple[int, ...]
-    per_node: int
+    per_node: tuple[int, ...]
     micro_batches: int
 
 
@@ -36,7 +36,7 @@ def random_case(seed: int) -> Case:
     rng = np.random.default_rng(seed)
     units, classes = int(rng.integers(1, 9)), int(rng.integers(2, 4))
     pools = tuple(rng.integers(1, 5, classes - 1 + seed % 2).tolist())
-    per_node = int(rng.integers(1, 4))
+    per_node = tuple(rng.integers(1, 4, len(pools)).tolist())
     needs = []
     for kind in range(classes):
         need = [0] * len(pools)
@@ -88,10 +88,10 @@ def filled(case: Case, kinds: tuple[int, ...]) -> list[bool] | None:
     for kind in reversed(kinds):
         mine = []
         for pool, need in enumerate(case.needs[kind]):
-            free = (-used[pool]) % case.per_node
+            free = (-used[pool]) % case.per_node[pool]
             if need > free > 0:
                 return None  # devices would be left in the node
-            mine += [(pool, (used[pool] + n) // case.per_node) for n in range(need)]
+            mine += [(pool, (used[pool] + n) // case.per_node[pool]) for n in range(need)]
             used[pool] += need
         if any(u > size for u, size in zip(used, case.pools, strict=True)):
             return None
@@ -183,7 +183,7 @@ def test_the_example_of_the_module() -> None:
         free,
         [(1, 0), (0, 1)],
         (1, 1),
-        1,
+        (1, 1),
         4,
     )
     parts = graph_of(case)
@@ -240,6 +240,6 @@ def test_too_many_ways_are_told_in_one_line() -> None:
         AutoDDLError, match="ways to place parts of 8 classes on 512 devices"
     ) as said:
         part_graph(
-            [(n, 0) for n in (1, 2, 4, 8)] + [(0, n) for n in (1, 2, 4, 8)], (256, 256), 8, 64
+            [(n, 0) for n in (1, 2, 4, 8)] + [(0, n) for n in (1, 2, 4, 8)], (256, 256), (8, 8), 64
         )
     assert "parts='equal'" in str(said.value) and "\n" not in str(said.value)

@@ -33,6 +33,10 @@ CASES = {
         "clipped": _case("clipped", 2, "1", 4, scale=0.3),
     },
     3: {
+        "gpt on nodes of 2 and 1": {
+            "model": "gpt", "cluster": "1*fastx2 + 1*fastx1", "micro_batches": 4,
+            "options": {"pipeline": 2, "micro_batches": 4, "budget": 5}, "sizes": {"layers": 1},
+        },
         "gpt on 2 and 1": _parts("gpt", ["2", "1"], 4, sizes={"layers": 1}),
         "gpt on 1 and 2": _parts("gpt", ["1", "2"], 4, search=["data parallel", "Megatron"]),
         "norm on 2 and 1, global": _parts("norm", ["2", "1"], 4, **{"global": True}),
