@@ -64,7 +64,7 @@ def timeline_of(plan: PlanValue, profile: str | Path | Profile | None = None) ->
         Span(s.name, 0, streams.get(s.resource, s.resource), s.start_s, s.end_s)
         for s in found.works.spans()
     )
-    return Timeline(spans, max((s.end_s for s in spans), default=0.0), (1,), (0,))
+    return Timeline(spans, max((s.end_s for s in spans), default=0.0), (1,))
 
 
 def _profile(plan: PlanValue, given: str | Path | Profile | None) -> Profile:
@@ -77,21 +77,19 @@ def _profile(plan: PlanValue, given: str | Path | Profile | None) -> Profile:
 
 
 def chrome_trace(timeline: Timeline, categories: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the timeline as JSON data: a process per rank, a thread per stream, microseconds.
+    """Return the timeline as JSON data: a process per stage, a thread per stream, microseconds.
 
-    A transfer is shown with the rank that sends. `categories` are those of spans that are no passes or
+    A transfer is shown with the stage that sends. `categories` are those of spans that are no passes or
     transfers, by name.
     """
     streams = sorted({_row(timeline, span) for span in timeline.spans})
     rows = {row: number for number, row in enumerate(streams)}
     events: list[dict[str, Any]] = []
-    for rank in sorted(set(timeline.rank_of)):
-        stages = [str(s) for s, owner in enumerate(timeline.rank_of) if owner == rank]
-        name = f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)}"
-        events.append(_named("process_name", name, rank, 0))
-    for (rank, _, stream), row in rows.items():
-        events.append(_named("thread_name", stream, rank, row))
-        sort = {"name": "thread_sort_index", "ph": "M", "pid": rank, "tid": row}
+    for stage in range(len(timeline.in_flight)):
+        events.append(_named("process_name", f"stage {stage}", stage, 0))
+    for (stage, _, stream), row in rows.items():
+        events.append(_named("thread_name", stream, stage, row))
+        sort = {"name": "thread_sort_index", "ph": "M", "pid": stage, "tid": row}
         events.append({**sort, "args": {"sort_index": row}})
     for span in timeline.spans:
         row = rows[_row(timeline, span)]
@@ -102,7 +100,7 @@ def chrome_trace(timeline: Timeline, categories: Mapping[str, str] | None = None
                 "ph": "X",
                 "ts": span.start_s * 1e6,
                 "dur": (span.end_s - span.start_s) * 1e6,
-                "pid": timeline.rank_of[span.stage],
+                "pid": span.stage,
                 "tid": row,
                 "args": {"stage": span.stage},
             }
@@ -111,10 +109,10 @@ def chrome_trace(timeline: Timeline, categories: Mapping[str, str] | None = None
 
 
 def _row(timeline: Timeline, span: Span) -> tuple[int, int, str]:
-    """Return rank, place and name of the span's stream: compute, boxing, then transfers."""
+    """Return stage, place and name of the span's stream: compute, boxing, then transfers."""
     known = (COMPUTE, BOXING)
     place = known.index(span.stream) if span.stream in known else len(known)
-    return timeline.rank_of[span.stage], place, span.stream
+    return span.stage, place, span.stream
 
 
 def _category(span: Span) -> str:
@@ -123,5 +121,5 @@ def _category(span: Span) -> str:
     return CATEGORIES.get(span.name[0], "once")
 
 
-def _named(kind: str, name: str, rank: int, row: int) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "pid": rank, "tid": row, "args": {"name": name}}
+def _named(kind: str, name: str, stage: int, row: int) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": stage, "tid": row, "args": {"name": name}}

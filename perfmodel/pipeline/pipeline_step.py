@@ -43,18 +43,16 @@ class TransferWork:
 class PipelineStep:
     """A step of a pipeline.
 
-    `schedule` is one of "gpipe", "1f1b", "interleaved", "credits". Interleaved has `chunks` stages per
-    rank, stage s on rank s % ranks; else each stage has a rank of its own. Under credits a stage begins
-    a forward pass while less than `credits[stage]` micro-batches are in flight, by default 2 · stages
-    everywhere. `device_of` gives by rank the device that computes, if ranks share one. A stage that no
-    transfer reaches waits for its neighbour.
+    `schedule` is one of "gpipe", "1f1b", "credits". Each stage has a rank, or a group of ranks, of its
+    own. Under credits it begins a forward pass while less than `credits[stage]` micro-batches are in
+    flight, by default 2 · stages everywhere. `device_of` gives by stage the device that computes, if
+    stages share one. A stage that no transfer reaches waits for its neighbour.
     """
 
     stages: tuple[StageWork, ...]
     micro_batches: int
     transfers: tuple[TransferWork, ...] = ()
     schedule: str = "1f1b"
-    chunks: int = 1
     credits: tuple[int, ...] | None = None
     device_of: tuple[int, ...] | None = None
 
@@ -69,19 +67,10 @@ class PipelineStep:
                 f"pipeline of {stages} stages, {self.micro_batches} micro-batches; give one or more of "
                 "each"
             )
-        if (
-            self.chunks < 1
-            or stages % self.chunks
-            or (self.chunks > 1) > (self.schedule == "interleaved")
-        ):
-            raise AutoDDLError(
-                f"pipeline: {self.chunks} chunks per rank of {stages} stages, schedule "
-                f"{self.schedule!r}; give a divisor of the stages, above 1 for 'interleaved' only"
-            )
-        for name, count in (("credits", stages), ("device_of", self.ranks)):
+        for name in ("credits", "device_of"):
             values = getattr(self, name)
-            if values is not None and (len(values) != count or min(values) < (name == "credits")):
-                raise AutoDDLError(f"pipeline: {name} is {values}; give {count} numbers")
+            if values is not None and (len(values) != stages or min(values) < (name == "credits")):
+                raise AutoDDLError(f"pipeline: {name} is {values}; give {stages} numbers")
         for transfer in self.transfers:
             ends = {transfer.source, transfer.target}
             if len(ends) < 2 or not ends <= set(range(stages)) or not transfer.seconds >= 0:
@@ -99,13 +88,3 @@ class PipelineStep:
                 raise AutoDDLError(
                     f"pipeline: stage {stage} lacks a forward or backward pass; give at least one part"
                 )
-
-    @property
-    def ranks(self) -> int:
-        """Return how many ranks, or groups of ranks with one stage's mesh each, there are."""
-        return len(self.stages) // self.chunks
-
-    @property
-    def rank_of(self) -> tuple[int, ...]:
-        """Return the rank of each stage."""
-        return tuple(stage % self.ranks for stage in range(len(self.stages)))

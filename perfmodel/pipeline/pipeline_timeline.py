@@ -47,19 +47,18 @@ class Timeline:
     spans: tuple[Span, ...]
     step_s: float
     in_flight: tuple[int, ...]
-    rank_of: tuple[int, ...]
 
     @property
     def idle(self) -> tuple[float, ...]:
-        """Return by rank the share of the step in which it neither computes nor runs boxings."""
+        """Return by stage the share of the step in which it neither computes nor runs boxings."""
         busy: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for span in self.spans:
             if span.stream in (COMPUTE, BOXING):
-                busy[self.rank_of[span.stage]].append((span.start_s, span.end_s))
-        count = max(self.rank_of) + 1
+                busy[span.stage].append((span.start_s, span.end_s))
+        count = len(self.in_flight)
         if self.step_s == 0:
             return (0.0,) * count
-        return tuple(1 - _covered(busy[rank]) / self.step_s for rank in range(count))
+        return tuple(1 - _covered(busy[stage]) / self.step_s for stage in range(count))
 
 
 def closed_form_s(
@@ -84,11 +83,7 @@ def closed_form_s(
 
 
 def simulate(step: PipelineStep) -> Timeline:
-    """Return when everything of the step runs.
-
-    Raises:
-        AutoDDLError: interleaved micro-batches are no multiple of the ranks.
-    """
+    """Return when everything of the step runs."""
     return _Simulation(step).run()
 
 
@@ -96,7 +91,7 @@ class _Simulation:
     """The works of a step, and what each of them is."""
 
     def __init__(self, step: PipelineStep) -> None:
-        self.step, self.rank_of = step, step.rank_of
+        self.step = step
         self.names: list[str] = []
         self.stage_of: list[int] = []
         self.parts: list[ResourceParts] = []
@@ -106,7 +101,7 @@ class _Simulation:
     def run(self) -> Timeline:
         self._add_passes()
         for transfer in self.step.transfers:
-            stream = f"{self.rank_of[transfer.source]}→{self.rank_of[transfer.target]}"
+            stream = f"{transfer.source}→{transfer.target}"
             self._add_transfer(transfer, ((stream, transfer.seconds),))
         for transfer in _neighbours(self.step):
             self._add_transfer(transfer, ())
@@ -123,13 +118,12 @@ class _Simulation:
         ])  # fmt: skip
         step_s = max((span.end_s for span in spans), default=0.0)
         in_flight = _in_flight(spans, len(self.step.stages))
-        return Timeline(tuple(spans), step_s, in_flight, self.rank_of)
+        return Timeline(tuple(spans), step_s, in_flight)
 
     def _add(self, name: str, stage: int, parts: ResourceParts, after: Iterable[int] = ()) -> int:
-        """Add a work on the streams of the stage's own rank and on the device of that."""
-        rank = self.rank_of[stage]
-        device = self.step.device_of[rank] if self.step.device_of else rank
-        owner = {COMPUTE: f" {device}", BOXING: f" {rank}"}
+        """Add a work on the stage's own streams and on its device."""
+        device = self.step.device_of[stage] if self.step.device_of else stage
+        owner = {COMPUTE: f" {device}", BOXING: f" {stage}"}
         self.parts.append(tuple((s + owner.get(s, ""), seconds) for s, seconds in parts))
         self.names.append(name)
         self.stage_of.append(stage)
@@ -164,10 +158,8 @@ class _Simulation:
                 for i in range(credit, step.micro_batches):
                     yield Pass("B", stage, i - credit), Pass("F", stage, i)
             return
-        for rank in range(step.ranks):
-            yield from pairwise(
-                order(step.schedule, rank, step.ranks, step.micro_batches, step.chunks)
-            )
+        for stage in range(stages):
+            yield from pairwise(order(step.schedule, stage, stages, step.micro_batches))
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:

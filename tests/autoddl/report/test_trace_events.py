@@ -6,8 +6,6 @@ import itertools
 import json
 from collections import defaultdict
 
-import pytest
-
 from autoddl.perfmodel.pipeline.pipeline_step import (
     BOXING,
     COMPUTE,
@@ -19,11 +17,10 @@ from autoddl.perfmodel.pipeline.pipeline_timeline import simulate
 from autoddl.report.perfetto import chrome_trace
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2)])
-def test_trace(schedule: str, chunks: int) -> None:
+def test_trace() -> None:
     work = StageWork(((COMPUTE, 1.0), (BOXING, 0.5)), ((COMPUTE, 2.0),), ((BOXING, 1.0),))
     transfers = (TransferWork(0, 1, 0.25, "hidden"), TransferWork(1, 0, 0.25))
-    timeline = simulate(PipelineStep((work,) * 4, 4, transfers, schedule, chunks, device_of=None))
+    timeline = simulate(PipelineStep((work,) * 4, 4, transfers))
     data = chrome_trace(timeline)
     assert json.loads(json.dumps(data)) == data
     spans = [e for e in data["traceEvents"] if e["ph"] == "X"]
@@ -44,13 +41,12 @@ def test_trace(schedule: str, chunks: int) -> None:
         for e in spans
     }
     assert seen == {(s.name, s.stage, s.stream, s.start_s, s.end_s) for s in timeline.spans}
-    assert all(e["pid"] == timeline.rank_of[e["args"]["stage"]] for e in spans)
+    assert all(e["pid"] == e["args"]["stage"] for e in spans)
     rows = defaultdict(list)
     for e in spans:
         rows[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
     for row in rows.values():
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(sorted(row)))
     processes = [name for (kind, _, _), name in sorted(names.items()) if kind == "process_name"]
-    several = ["stages 0, 2", "stages 1, 3"]
-    assert processes == (several if chunks == 2 else [f"stage {i}" for i in range(4)])
+    assert processes == [f"stage {i}" for i in range(4)]
     assert {e["cat"] for e in spans} == {"forward", "backward", "transfer", "once"}

@@ -30,13 +30,10 @@ def stage(forward_s: float, backward_s: float, once_s: float = 0.0) -> StageWork
     return StageWork(((COMPUTE, forward_s),), ((COMPUTE, backward_s),), once)
 
 
-def random_step(seed: int, schedule: str, *, chunks: int = 1, **kw: Any) -> PipelineStep:
+def random_step(seed: int, schedule: str, **kw: Any) -> PipelineStep:
     """Return uneven stages with boxings, and transfers between neighbours and across stages."""
     rng = np.random.default_rng(seed)
-    ranks, micro_batches = int(rng.integers(1, 6)), int(rng.integers(1, 12))
-    if schedule == "interleaved":
-        micro_batches = ranks * int(rng.integers(1, 4))
-    count = ranks * chunks
+    count, micro_batches = int(rng.integers(1, 6)), int(rng.integers(1, 12))
 
     def parts(most: int) -> tuple[tuple[str, float], ...]:
         streams = rng.choice([COMPUTE, BOXING], int(rng.integers(1, most + 1)), p=[0.7, 0.3])
@@ -51,16 +48,10 @@ def random_step(seed: int, schedule: str, *, chunks: int = 1, **kw: Any) -> Pipe
             transfers.append(TransferWork(source, target, 0.5 * float(rng.random()), name))
     if schedule == "credits":
         kw = {"credits": tuple(rng.integers(1, 5, count).tolist()), **kw}
-    return PipelineStep(stages, micro_batches, tuple(transfers), schedule, chunks, **kw)
+    return PipelineStep(stages, micro_batches, tuple(transfers), schedule, **kw)
 
 
-CASES = [
-    ("gpipe", {}),
-    ("1f1b", {}),
-    ("interleaved", {"chunks": 2}),
-    ("interleaved", {"chunks": 3}),
-    ("credits", {}),
-]
+CASES = [("gpipe", {}), ("1f1b", {}), ("credits", {})]
 
 
 def passes(timeline: Timeline) -> dict[tuple[int, str], tuple[float, float]]:
@@ -85,10 +76,9 @@ def test_any_step(schedule: str, options: dict[str, Any], seed: int) -> None:
     timeline = simulate(step)
     ran = passes(timeline)
     moved = {(s.name, s.stream): s for s in timeline.spans if "→" in s.stream}
-    rank_of = [s % step.ranks for s in range(len(step.stages))]
     lanes = defaultdict(list)
     for span in timeline.spans:
-        lanes[rank_of[span.stage], span.stream].append(span)
+        lanes[span.stage, span.stream].append(span)
     assert all(no_overlap(spans) for spans in lanes.values())
     for s, work in enumerate(step.stages):
         last_s = max(ran[s, f"B{i}"][1] for i in range(step.micro_batches))
@@ -97,7 +87,7 @@ def test_any_step(schedule: str, options: dict[str, Any], seed: int) -> None:
             assert ran[s, f"F{i}"][1] <= ran[s, f"B{i}"][0]
     for transfer in step.transfers:
         kind = "F" if transfer.source < transfer.target else "B"
-        stream = f"{rank_of[transfer.source]}→{rank_of[transfer.target]}"
+        stream = f"{transfer.source}→{transfer.target}"
         for i in range(step.micro_batches):
             span = moved[f"{kind}{i} {transfer.tensor}", stream]
             assert ran[transfer.source, f"{kind}{i}"][1] <= span.start_s
@@ -109,15 +99,13 @@ def test_any_step(schedule: str, options: dict[str, Any], seed: int) -> None:
     assert timeline.in_flight == tuple(
         in_flight(ran, s, step.micro_batches) for s in range(len(step.stages))
     )
-    assert timeline.idle == pytest.approx(tuple(idle(timeline, r) for r in range(step.ranks)))
+    assert timeline.idle == pytest.approx(tuple(idle(timeline, r) for r in range(len(step.stages))))
 
 
 def idle(timeline: Timeline, rank: int) -> float:
     """Add up the pieces between neighbouring times in which nothing runs."""
     spans = [
-        (s.start_s, s.end_s)
-        for s in timeline.spans
-        if timeline.rank_of[s.stage] == rank and "→" not in s.stream
+        (s.start_s, s.end_s) for s in timeline.spans if s.stage == rank and "→" not in s.stream
     ]
     times = sorted({0.0, timeline.step_s, *itertools.chain.from_iterable(spans)})
     pieces = [
@@ -271,18 +259,6 @@ def test_uneven_1f1b_without_transfers_is_within_the_closed_form(seed: int) -> N
     assert max(first_and_last, busiest) - 1e-9 <= simulate(step).step_s <= form_s + 1e-9
 
 
-@pytest.mark.parametrize(
-    ("ranks", "chunks", "groups"), [(2, 2, 1), (4, 2, 3), (4, 3, 2), (8, 4, 8)]
-)
-def test_interleaving_divides_the_bubble(ranks: int, chunks: int, groups: int) -> None:
-    micro_batches = ranks * groups
-    works = (stage(1.0, 2.0),) * (ranks * chunks)
-    step = PipelineStep(works, micro_batches, schedule="interleaved", chunks=chunks)
-    ideal_s = 3.0 * chunks * micro_batches
-    bubble = simulate(step).step_s / ideal_s - 1
-    assert bubble == pytest.approx((ranks - 1) / (chunks * micro_batches))
-
-
 def test_credits_hold_micro_batches_back() -> None:
     works = (stage(1.0, 2.0),) * 4
     step = PipelineStep(works, 12, schedule="credits")
@@ -290,7 +266,7 @@ def test_credits_hold_micro_batches_back() -> None:
     for credit in (1, 2, 5, 12):
         found = simulate(replace(step, credits=(credit,) * 4)).in_flight
         assert max(found) <= credit and found[0] == credit
-    assert simulate(step).in_flight[0] == 8  # OneFlow's 2 · stages
+    assert simulate(step).in_flight[0] == 8  # 2 · stages
 
 
 def test_ranks_on_one_device_take_turns() -> None:
@@ -320,8 +296,6 @@ def test_one_line_for_bad_input() -> None:
     for message, kw in (
         ("schedule 'zero'; allowed: gpipe, 1f1b", {"schedule": "zero"}),
         ("0 micro-batches", {"micro_batches": 0}),
-        ("3 chunks per rank of 4 stages", {"chunks": 3, "schedule": "interleaved"}),
-        ("2 chunks per rank of 4 stages, schedule '1f1b'", {"chunks": 2}),
         (r"credits is \(1,\); give 4 numbers", {"credits": (1,)}),
         ("credits is", {"credits": (0, 1, 1, 1)}),
         (r"device_of is \(0,\); give 4", {"device_of": (0,)}),
@@ -332,5 +306,3 @@ def test_one_line_for_bad_input() -> None:
     ):
         with pytest.raises(AutoDDLError, match=message):
             PipelineStep(**dict[str, Any]({"stages": works, "micro_batches": 2} | kw))
-    with pytest.raises(AutoDDLError, match="3 micro-batches on 2 ranks; give a multiple"):
-        simulate(PipelineStep(works, 3, schedule="interleaved", chunks=2))
