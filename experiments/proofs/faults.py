@@ -240,7 +240,7 @@ def whole_checkpoint(folder: Path) -> int:
     index = sharded_files.read_index(folder)
     for name in index.tensors:
         sharded_files.read(folder, index, name)
-    return int(index.facts.steps)
+    return index.facts.steps
 
 
 def files_beside(folder: Path) -> str:
@@ -273,7 +273,7 @@ def train(folder: Path) -> None:
     seed_weights(graph.model.to(nn.Module), 1)
     if (checkpoint / sharded_files.INDEX).exists():
         step = autoddl.resume(checkpoint, graph, *inputs)
-        first = int(sharded_files.read_index(checkpoint).facts.steps)
+        first = sharded_files.read_index(checkpoint).facts.steps
     else:
         plan = autoddl.optimize(graph, *inputs, mesh=str(RANKS), search="ZeRO 2")
         step, first = plan.apply(graph), 0

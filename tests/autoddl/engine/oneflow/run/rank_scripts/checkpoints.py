@@ -108,7 +108,7 @@ def elastic():
         step = autoddl.resume(case, graph, *batch(0))
     else:
         step = autoddl.optimize(graph, *batch(0), **PLAN).apply(graph)
-    done = sharded_files.read_index(case).facts["steps"] if (case / "index.json").exists() else 0
+    done = sharded_files.read_index(case).facts.steps if (case / "index.json").exists() else 0
     for number in range(done, STEPS):
         loss = loss_of(step(*batch(number)))
         if flow.env.get_rank() == 0:
