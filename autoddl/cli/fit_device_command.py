@@ -16,7 +16,7 @@ from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_al
 from autoddl.cli.options import KIND, MEASURING, RANKS, Listed, name_of
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration.kernel_fits import Timed
 from autoddl.perfmodel.profile import ALIKE
@@ -28,7 +28,7 @@ from autoddl.sbp.rules.registry import find
 def _op_type(name: str) -> str:
     if find(name) is None:
         raise AutoDDLError(
-            f"ops: got {name}; allowed are OneFlow's op types, as matmul, relu "
+            f"ops: got {shown(name, 60)}; allowed are OneFlow's op types, as matmul, relu "
             "(docs/op_rules.md lists them)"
         )
     return name
