@@ -61,7 +61,7 @@ def reported(what: str) -> Iterator[None]:
     except Exception as error:
         if _OF_USERS in error.__dict__:
             raise
-        file = _written(error)
+        file = kept(error)
         trace = f" with the trace in {file}" if file else ""
         raise InternalError(
             f"{what}: internal error ({type(error).__name__}: {one_line(str(error))}), a mistake of "
@@ -69,7 +69,7 @@ def reported(what: str) -> Iterator[None]:
         ) from error
 
 
-def _written(error: Exception) -> Path | None:
+def kept(error: Exception) -> Path | None:
     """Write the trace of an error to a new file and return that; None if there is no room."""
     versions = [f"Python {sys.version}", platform.platform()]
     for name in ("autoddl", "oneflow", "numpy", "scipy", "numba", "msgspec"):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import oneflow as flow
@@ -79,17 +80,20 @@ def traced_alone(
 
 
 def traced(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> flow.nn.Graph:
-    """Return a built (not compiled) copy of `graph`."""
+    """Return a built (not compiled) copy of `graph`; what is printed meanwhile goes to stderr."""
     twin = shadow(graph)
     try:
-        with kept_gradients(graph), abstract.unmaterialised_states(graph):
+        with (
+            kept_gradients(graph),
+            abstract.unmaterialised_states(graph),
+            redirect_stdout(sys.stderr),
+        ):
             twin.build_graph(*inputs, **kwargs)
     except AutoDDLError:
         raise
     except Exception as error:
         raise AutoDDLError(
-            f"graph {graph.name}: OneFlow can't trace it on these inputs: {reason(error)}; "
-            "run the graph once on one device to see the whole error"
+            f"graph {graph.name}: OneFlow can't trace it on these inputs: {reason(error)}"
         ) from error
     op_names.neutralise(twin._full_job_proto)
     return twin

@@ -8,7 +8,9 @@ model is not touched.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 import oneflow as flow
@@ -85,7 +87,7 @@ class PlannedGraph:
             state = states.get(op_names.state_name(op.name))
             if state is not None and op.WhichOneof("op_type") == "variable_conf":
                 self._twin._additional_variable_tobe_loaded[op.name] = state
-        with compiling(plan):
+        with compiling(plan), redirect_stdout(sys.stderr):  # the engine prints that it has failed
             self._twin.finish_complie_and_init_runtime()
         _kept.append(self._twin)
 

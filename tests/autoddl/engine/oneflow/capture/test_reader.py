@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -168,16 +169,24 @@ def test_a_graph_that_has_run_on_each_of_several_ranks_is_refused(
         capture(graph, *inputs)
 
 
-def test_inputs_that_the_graph_cannot_take_are_one_line() -> None:
+def test_inputs_that_the_graph_cannot_take_are_one_line_and_nothing_on_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     import oneflow as flow
 
     from autoddl.engine.oneflow.capture.reader import capture
     from experiments.models import mlp
 
     graph, (_, y) = mlp.build()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(AutoDDLError, match=r"can't trace it on these inputs") as caught:
         capture(graph, flow.ones(8, 7), y)
-    assert "\n" not in str(caught.value)
+    (file,) = tmp_path.iterdir()
+    found = str(caught.value)
+    assert found.endswith(f"(7 vs 16), in InferTensorDesc4Matmul (more in {file})"), found
+    assert "nn_functor.cpp" in file.read_text()
+    shown = capfd.readouterr()
+    assert shown.out == "" and "[ERROR]" in shown.err  # it is the engine that prints this
 
 
 @pytest.mark.ranks
