@@ -45,16 +45,18 @@ class LaunchJob:
     """Pass rank 0's output on to our stdout and stderr, without the engine's noise."""
     grace_s: float = 3.0
     """Seconds between SIGTERM and SIGKILL when ranks are ended."""
+    silent_s: float = 60.0
+    """Seconds after which a line on stderr names a rank that others wait for."""
     share_cores: bool | None = None
     """Bind each rank to one core, in turn, and let OneFlow's scheduler thread sleep instead of spin while
-    it waits; None: where there are fewer than two cores a rank."""
+    it waits (waiting.py); None: where there are fewer than two cores a rank."""
 
     def core(self, local_rank: int) -> int | None:
         """Give the core that a rank is bound to where ranks share cores, else None.
 
         Bound to one core, ranks take equal parts; the system would move them about, so that at times
         three work on one core and one on another. A rank keeps two threads busy: its kernels', and
-        the scheduler, which sleeps on shared cores while it waits (ranks.waiting).
+        the scheduler, which sleeps on shared cores while it waits (waiting.py).
         """
         cores = sorted(os.sched_getaffinity(0))
         shared = 2 * self.nproc_per_node > len(cores)
@@ -161,7 +163,8 @@ def checked(job: LaunchJob) -> LaunchJob:
     _check_command(job.command)
     _check_ranks(job)
     _check_master(job.master_addr)
-    for name, seconds in (("timeout", job.timeout_s), ("grace_s", job.grace_s)):
+    limits = {"timeout": job.timeout_s, "grace_s": job.grace_s, "silent_s": job.silent_s}
+    for name, seconds in limits.items():
         if seconds is not None and not seconds > 0:
             raise LaunchArgumentError(f"{name}: got {seconds}; allowed are seconds > 0")
     if job.master_port is None:

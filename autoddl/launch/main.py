@@ -20,7 +20,7 @@ import runpy
 import signal
 import sys
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     _die_with(int(argv[0]))
     if argv[1] != "any":
         os.sched_setaffinity(0, {int(argv[1])})
-        runpy.run_path(os.path.join(os.path.dirname(__file__), "waiting.py"))["install"]()
+        _beside("waiting.py")["install"]()
     try:
         run_command(argv[2:])
     except SystemExit as error:
@@ -40,6 +40,7 @@ def main(argv: list[str]) -> None:
     except BaseException as error:
         _report(error)
         _end(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+    _beside("progress.py")["end"]()  # OneFlow's exit hook waits for all ranks
 
 
 def run_command(command: list[str]) -> None:
@@ -52,6 +53,11 @@ def run_command(command: list[str]) -> None:
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(command[0], run_name="__main__")
+
+
+def _beside(file: str) -> dict[str, Any]:
+    """Return the names of a module of this folder."""
+    return runpy.run_path(os.path.join(os.path.dirname(__file__), file))
 
 
 def _die_with(launcher_pid: int) -> None:

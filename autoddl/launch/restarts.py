@@ -26,10 +26,10 @@ RESTARTS = "AUTODDL_RESTARTS"
 def supervised(
     job: LaunchJob, most: int, fewest: int, tell: Callable[[str], None] = lambda _: None
 ) -> LaunchResult:
-    """Run a job, and again where a rank fails, up to `most` times; `tell` gets a line then.
+    """Run a job, and again where a rank fails, up to `most` times.
 
-    Each time it has half the ranks, but `fewest` at least. A time limit holds for each start, and it or
-    a signal ends the job for good.
+    Then, and when a rank is silent, `tell` gets a line. Each time the job has half the ranks, but
+    `fewest` at least. A time limit holds for each start, and it or a signal ends the job for good.
 
     Raises:
         LaunchArgumentError: it cannot be started.
@@ -39,7 +39,7 @@ def supervised(
         env = (*job.env, (RESTARTS, str(count)))
         logs = job.log_dir / f"restart{count}" if job.log_dir and count else job.log_dir
         started = checked(dataclasses.replace(job, env=env, log_dir=logs))
-        result = supervise(started)
+        result = supervise(started, tell=tell)
         if result.failed_rank is None or result.interrupted_by is not None or count == most:
             return result
         ranks = max(fewest, job.nproc_per_node // 2)

@@ -6,17 +6,19 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from autoddl.errors import shown
 from autoddl.launch import ports
 from autoddl.launch.job import LaunchArgumentError, LaunchJob, LaunchResult, describe
 from autoddl.launch.output import last_lines
 from autoddl.launch.processes import RankProcesses
+from autoddl.launch.progress import PROGRESS, Progress
 from autoddl.launch.signals import caught_signals
+from autoddl.launch.silence import SilenceWatch, on_stderr, state
 from autoddl.launch.terminal import Terminal
 
 _TAIL_LINES = 20
@@ -41,49 +43,76 @@ class _Verdict:
     still_running: tuple[int, ...] = ()  # local ranks
 
 
-def supervise(job: LaunchJob, on_turn: Callable[[], None] = lambda: None) -> LaunchResult:
+def supervise(
+    job: LaunchJob,
+    on_turn: Callable[[], None] = lambda: None,
+    tell: Callable[[str], None] = on_stderr,
+) -> LaunchResult:
     """Start the ranks of a checked job and wait for them; end them all as soon as one fails.
 
-    ``on_turn`` is called many times a second while the ranks run; what it raises ends them.
+    ``on_turn`` is called many times a second while the ranks run; what it raises ends them. ``tell``
+    gets a line when a rank is silent (silence.py).
     """
-    begin_s = time.monotonic()
+    begin_s = monotonic()
     log_dir = _make_log_dir(job.log_dir)
     terminal = Terminal(shown=job.stream_rank0)
-    with caught_signals() as caught, RankProcesses(terminal.feed) as ranks:
-        verdict = _Watch(job, ranks, log_dir, caught).until_over(begin_s, terminal.flush, on_turn)
+    with (
+        caught_signals() as caught,
+        Progress.make(job.nproc_per_node) as progress,
+        RankProcesses(terminal.feed) as ranks,
+    ):
+        watch = _Watch(job, ranks, progress, log_dir, caught)
+        verdict = watch.until_over(begin_s, terminal.flush, on_turn, tell)
         if verdict.failed not in (None, 0):
             terminal.stop()
         ranks.end(job.grace_s, hurry=lambda: len(caught) > 1)
         terminal.flush()
-    return _result(job, verdict, ranks, log_dir, time.monotonic() - begin_s)
+    return _result(job, verdict, ranks, log_dir, monotonic() - begin_s)
 
 
 class _Watch:
     """Start the ranks in order and follow them."""
 
     def __init__(
-        self, job: LaunchJob, ranks: RankProcesses, log_dir: Path, caught: list[int]
+        self,
+        job: LaunchJob,
+        ranks: RankProcesses,
+        progress: Progress,
+        log_dir: Path,
+        caught: list[int],
     ) -> None:
         self._job = job
         self._ranks = ranks
+        self._progress = progress
         self._log_dir = log_dir
         self._caught = caught
         self._waiting = list(range(job.nproc_per_node))
 
     def until_over(
-        self, begin_s: float, on_idle: Callable[[], None], on_turn: Callable[[], None]
+        self,
+        begin_s: float,
+        on_idle: Callable[[], None],
+        on_turn: Callable[[], None],
+        tell: Callable[[str], None],
     ) -> _Verdict:
         """Return when every rank has ended or there is a reason to end them."""
+        numbers = [self._job.rank(rank) for rank in range(self._job.nproc_per_node)]
+        silence = SilenceWatch(self._job.silent_s, numbers, begin_s)
         if self._job.node_rank == 0:
             self._start_next()
         while True:
-            waited_s = time.monotonic() - begin_s
+            now_s = monotonic()
+            waited_s = now_s - begin_s
             if self._waiting and self._may_start_others(waited_s):
                 while self._waiting:
                     self._start_next()
             if not self._ranks.turn(_POLL_PORT_S if self._waiting else _POLL_S):
                 on_idle()
             on_turn()
+            if silence.due(now_s):
+                states = {rank: state(self._ranks.pid(rank)) for rank in self._ranks.running}
+                for line in silence.look(now_s, self._progress.places(), states):
+                    tell(line)
             verdict = self._verdict(waited_s)
             if verdict is not None:
                 return verdict
@@ -94,7 +123,7 @@ class _Watch:
             return _Verdict(interrupted_by=self._caught[0], still_running=running)
         failed = next((rank for rank, code in self._ranks.ended.items() if code != 0), None)
         if failed is not None:
-            return _Verdict(failed, time.monotonic(), still_running=running)
+            return _Verdict(failed, monotonic(), still_running=running)
         if not self._waiting and not running:
             return _Verdict()
         if self._job.timeout_s is not None and waited_s >= self._job.timeout_s:
@@ -115,6 +144,7 @@ class _Watch:
     def _start_next(self) -> None:
         local_rank = self._waiting.pop(0)
         environment = self._job.environment(local_rank, os.environ)
+        environment[PROGRESS] = self._progress.variable(local_rank)
         log = self._job.log_path(self._log_dir, local_rank)
         self._ranks.start(local_rank, self._job.argv(local_rank), env=environment, log=log)
 

@@ -5,7 +5,7 @@ While anything is under way, and so all through a training step, a thread of eac
 nearly half of them to it, and every message waits its turn. Here that call becomes a sleep of 200 µs:
 the entry of liboneflow's jump table (ELF `JMPREL`) for `sched_yield` is pointed to a few bytes of
 machine code that call `usleep`. x86-64 Linux only; elsewhere, and where anything is not as expected,
-nothing is changed.
+nothing is changed. `autoddl run --share-cores no` does without.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-# With 50 µs looks take 8 % of a core. With 50, 200 and 1,000 µs, on 2 × 2 ranks of 0.45 of a core, VGG13
-# takes 0.31, 0.29 and 0.27 s a step under ours, 0.64, 0.62, 0.59 s under data parallelism; a Transformer
-# 0.87, 0.81 and 0.80 s under ours. But eager ops wait for it: an all-reduce of four ranks takes 4.1, 3.9
-# and 6.0 ms.
+# Less takes a share of a core that steps miss, more makes eager collectives wait.
 _SLEEP_US = 200
 _LIBRARY = "/liboneflow-"
 _TYPE_JUMP_SLOT = 7

@@ -45,7 +45,7 @@ def test_as_often_as_allowed_and_with_no_fewer_ranks(
     folder = tmp_path / "seen"
     folder.mkdir()
     script, told = write("from pathlib import Path\n" + BODY), list[str]()
-    job = LaunchJob((script, str(folder), str(failures)), 4, timeout_s=60.0, stream_rank0=False)
+    job = LaunchJob((script, str(folder), str(failures)), 4, timeout_s=300.0, stream_rank0=False)
     assert supervised(job, most, fewest, told.append).exit_code == code
     assert starts(folder) == ranks
     assert len(told) == len(ranks) - 1
