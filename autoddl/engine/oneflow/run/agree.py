@@ -9,6 +9,7 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.engine import engines
+from autoddl.engine.oneflow.run.meeting import meet
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
 from autoddl.plan.value import PlanValue
@@ -31,6 +32,7 @@ def from_rank_0(make: Callable[[], PlanValue]) -> PlanValue:
     Raises:
         AutoDDLError: what `make` raised on rank 0.
     """
+    meet("optimize")
     if world_size() == 1:
         return make()
     text = ""

@@ -14,6 +14,7 @@ import oneflow as flow
 from oneflow.nn.graph.util import ArgsTree
 
 from autoddl.engine.interface import Replan
+from autoddl.engine.oneflow.run.meeting import meet
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
 
@@ -50,6 +51,7 @@ class Evaluations:
         with _evaluating(what):
             key = id(what), shapes_of(args, kwargs)
             if key not in self._runs:
+                meet("step.evaluate")
                 self._runs[key] = self._apply(self._replan(graph, args, kwargs, None), graph)
             return self._runs[key](*args, **kwargs)
 

@@ -26,10 +26,12 @@ from autoddl.engine.oneflow.run.global_tensors import (
     state_of,
     whole_of,
 )
+from autoddl.engine.oneflow.run.meeting import meet
 from autoddl.engine.oneflow.run.node_kinds import check_kinds
 from autoddl.engine.oneflow.run.planned_graph import Call, Inputs, PlannedGraph
 from autoddl.engine.oneflow.run.saved_state import SavedState
 from autoddl.errors import AutoDDLError
+from autoddl.launch import progress
 from autoddl.plan import codec
 from autoddl.plan.value import InputPlan, PlanValue
 from autoddl.sbp.rewrites.halves import HALF, second
@@ -62,6 +64,7 @@ class OneFlowStep:
         self._others: dict[str, OneFlowStep] | None = {} if other_shapes else None
         self._replan = replan
         self._pending: Callable[[SavedState], None] | None = None
+        meet("apply")
         self._check()
         self.placements = placements(plan)
         self._missing = abstract.without_told_values(graph)
@@ -108,6 +111,7 @@ class OneFlowStep:
 
         All ranks have to call it, at the same place. Without it they stay until the process ends.
         """
+        meet("step.close")
         self._evaluations.close()
         if self._running is not None:
             self._running.close()
@@ -124,6 +128,7 @@ class OneFlowStep:
         Raises:
             AutoDDLError: no step was done yet.
         """
+        meet("step.state_dict")
         return self._saved("state_dict").whole()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -134,6 +139,7 @@ class OneFlowStep:
         Raises:
             AutoDDLError: it lacks a tensor, or one has another shape.
         """
+        meet("step.load_state_dict")
         self._load(lambda saved: saved.take(state_dict))
 
     def save(self, folder: str | Path) -> None:
@@ -145,6 +151,7 @@ class OneFlowStep:
         Raises:
             AutoDDLError: no step was done yet, or a rank can't write.
         """
+        meet("step.save")
         self._saved("save").save(folder, codec.encode(self.plan).decode())
 
     def load(self, folder: str | Path) -> None:
@@ -156,6 +163,7 @@ class OneFlowStep:
         Raises:
             AutoDDLError: there is none in the folder, it is damaged, or of another model.
         """
+        meet("step.load")
         sharded_files.read_index(folder)
         self._load(lambda saved: saved.load(folder))
 
@@ -209,6 +217,10 @@ class OneFlowStep:
                 f"step: {self._missing[0]} was built inside abstract_parameters(), and no initialiser of "
                 "oneflow.nn.init tells its values; load a checkpoint first (step.load, autoddl.resume)"
             )
+        if self._running is None:
+            meet("step")
+        else:
+            progress.enter("step()")
 
         def converted(half: int) -> tuple[Call, Inputs]:
             found: dict[str, flow.Tensor] = {}

@@ -23,6 +23,7 @@ RUNS: dict[int, list[tuple[str, ...]]] = {
     ],
     2: [
         ("unknown_op", "unknown_op.json"),
+        ("alone", "alone"),
         ("pipeline_dropout", "dropout.json"),
         ("halves", "halves", json.dumps(HALVES[2])),
     ],
