@@ -1,7 +1,7 @@
 """How far the ranks of a node are, in memory that they share with their launcher; stdlib only.
 
 Each rank has a slot: how many calls of autoddl that all ranks make together it has entered, and where
-it was last. To enter one costs a rank under a microsecond, so every step is one.
+it was last. To enter one takes some microseconds, so every step is one.
 
     progress.enter("step()")        # in a rank
     shared.places()                 # in its launcher: (Place(calls=17, where="last in step()"), …)
