@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_the_old_profile(
         ("", "Missing option '--nproc-per-node'"),
         ("--nproc-per-node 0", "0 is not in the range 1<=x<=1024"),
         ("--nproc-per-node 2 --timeout 0", "0.0 is not in the range x>0"),
-        ("--nproc-per-node 2 --ops matmull", "ops: got matmull; allowed are OneFlow's op types"),
+        ("--nproc-per-node 2 --ops matmull", "ops: got 'matmull'; allowed are OneFlow's op types"),
         ("--nproc-per-node 2 -o missing/device.json", "missing/device.json: No such file"),
         ("--nproc-per-node 2 --into missing.json", "'missing.json': no such file"),
         ("--nproc-per-node 2 --csv .", "output file .: Is a directory"),
