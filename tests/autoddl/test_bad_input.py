@@ -44,7 +44,7 @@ PROFILES: dict[str, tuple[Callable[[Path], str], tuple[str, ...]]] = {
         lambda folder: written(folder, json.dumps({**GOOD, "version": 99})),
         ("version 99", "measure again"),
     ),
-    "negative α": (negative_alpha, ("alpha_s", "-1e-06", ">= 0")),
+    "negative α": (negative_alpha, ("alpha_s", "-1e-06", "from 0")),
     "not a profile": (lambda folder: written(folder, "[1, 2]"), ("not a profile", "fit-network")),
 }
 

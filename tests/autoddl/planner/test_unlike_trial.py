@@ -15,7 +15,7 @@ from autoddl.api import Plan
 from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
-from autoddl.planner import request, unlike_cuts
+from autoddl.planner import unlike_cuts
 from autoddl.planner.candidate_plans import meshes_and_ways
 from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.costs.stage_links import Links
@@ -157,12 +157,12 @@ def test_each_kind_has_its_own_memory() -> None:
 
 def test_where_parts_can_be_placed_in_too_many_ways_stages_are_equal() -> None:
     """Of 8 nodes of 8 devices there are over a million ways; asked for, that is told."""
-    read = partial(request.read, PROGRAM, cluster="4*fastx8 + 4*slowx8", profile=KINDS)
-    found = list(unlike_trials(read(), partial(micro_batch, PROGRAM)))
+    asked = partial(read, PROGRAM, cluster="4*fastx8 + 4*slowx8", profile=KINDS)
+    found = list(unlike_trials(asked(), partial(micro_batch, PROGRAM)))
     stages = {trial.candidate.stages for trial in found}
     assert stages == {1, 2, 4, 8}  # the batch has no more samples for micro-batches
     with pytest.raises(AutoDDLError, match=r"ways to place parts .*; plan with parts='equal'"):
-        list(unlike_trials(read(parts="any"), partial(micro_batch, PROGRAM)))
+        list(unlike_trials(asked(parts="any"), partial(micro_batch, PROGRAM)))
 
 
 def test_parts_of_any_size_start_from_equal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
