@@ -12,6 +12,7 @@ from experiments.proofs.oracle import OracleReport
 # Why the rules lack signatures that OneFlow lists.
 NOT_OURS = {
     "cast": "a partial sum cast to integers is no partial sum",
+    "bernoulli": "every shard would draw the same numbers",
     "dropout": "every shard would draw the same mask",
     "random_mask_like": "every shard would draw the same mask",
     "fused_matmul_bias_add_relu_dropout": "every shard would draw the same mask",
@@ -24,6 +25,8 @@ NOT_OURS = {
     "dim_gather": "wrong where the index is shorter than the table",
     "flip": "wrong: it cuts a flipped dim that is counted from the end",
     "binary_cross_entropy_with_logits": "wrong in 1-D: the weights have the dim that is cut",
+    "sqrt_square_sum": "wrong: the root comes before the sum",
+    "slice_update": "not modelled: a whole value where a part is enough",
     "split_like": "not modelled: P of likes that lack the dim that is cut",
     "slice": "not modelled: rows of other devices as zeros",
     "normalization_add_relu": "its bit mask is laid out per shard",

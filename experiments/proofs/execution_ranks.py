@@ -100,7 +100,7 @@ def run_plans(folder: Path, place: str, model: str, seeds: list[int]) -> None:
     for seed in seeds:
         begin = time.perf_counter()
         graph, inputs = fresh(model)
-        plan = Plan.of(from_rank_0(partial(_random_plan, problem, seed, duplex)))
+        plan = Plan.of(from_rank_0(partial(random_plan, problem, seed, duplex)))
         step = plan.apply(graph)
         losses = np.array([step(*inputs).numpy() for _ in range(STEPS)])
         trained = variables(graph)
@@ -117,7 +117,7 @@ def run_plans(folder: Path, place: str, model: str, seeds: list[int]) -> None:
         step.close()
 
 
-def _random_plan(problem: CostNetwork, seed: int, duplex: bool) -> PlanValue:
+def random_plan(problem: CostNetwork, seed: int, duplex: bool) -> PlanValue:
     found = problem.result("random", random_assignment(problem, seed))
     return dataclasses.replace(make_plan(problem, found), duplex=duplex)
 

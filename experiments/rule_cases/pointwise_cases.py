@@ -1,4 +1,4 @@
-"""Cases of activation, cast_like, comparison, select, sources and unary."""
+"""Cases of activation, cast_like, comparison, random_draws, select, sources and unary."""
 
 from __future__ import annotations
 
@@ -81,6 +81,8 @@ _ARANGE = {
     "float_start": 0.0, "float_delta": 0.0, "float_limit": 0.0,
 }  # fmt: skip
 
+_SEED = {"seed": 3, "dtype": 2}
+
 CASES: tuple[OpView, ...] = (
     *(view for name in ACTIVATIONS for view in _activation(name)),
     *each("prelu", "alpha: 8, x: 4 8 12 -> y: 4 8 12", "alpha: 1, x: 4 8 -> y: 4 8"),
@@ -124,4 +126,11 @@ CASES: tuple[OpView, ...] = (
     _constant(is_floating_value=True, floating_value=2.0),
     _constant(is_floating_value=False, integer_value=0),
     case("arange", "-> out: 8", **_ARANGE),
+    case("empty", "-> out: 4 8", dtype=2, shape=(4, 8)),
+    case("uniform", "-> out: 4 8", **_SEED, **{"from": -1.0, "to": 2.0}, shape=(4, 8)),
+    case("uniform_int", "-> out: 4 8", **_SEED, **{"from": 2, "to": 9}, shape=(4, 8)),
+    case("normal", "-> out: 4 8", **_SEED, mean=1.0, std=0.5, shape=(4, 8)),
+    case("exponential", "-> out: 4 8", **_SEED, lambd=2.0, out_shape=(4, 8)),
+    case("randperm", "-> out: 8", seed=3, n=8),
+    case("bernoulli", "in: 4 8 -> out: 4 8", **_SEED),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from autoddl.sbp.rules import (
     optimizer,
     pointwise_loss,
     pooling,
+    random_draws,
     reduction,
     registry,
     resampling,
@@ -36,6 +37,7 @@ from autoddl.sbp.rules import (
     softmax_loss,
     sources,
     unary,
+    unfolding,
 )
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "optimizer",
     "pointwise_loss",
     "pooling",
+    "random_draws",
     "reduction",
     "resampling",
     "routing",
@@ -73,6 +76,7 @@ __all__ = [
     "softmax_loss",
     "sources",
     "unary",
+    "unfolding",
 ]
 
 registry.seal()

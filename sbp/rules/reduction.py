@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from autoddl.sbp.rules.maps import axes_of, dim_names, elements, reduced_dims, renamed
+from autoddl.sbp.rules.maps import axes_of, dim_names, elements, reduced_dims, renamed, uncut
 from autoddl.sbp.rules.registry import (
     Array,
     IndexMap,
@@ -97,6 +97,32 @@ def _reduce_sum_like(op: LocalOp) -> dict[str, Array]:
     return {"y_0": np.asarray(total).reshape(op.view.shape["y_0"])}
 
 
+def _square_sum_map(view: OpView) -> IndexMap:
+    """Map a sum of squares over all inputs: they are cut together, in the dims that all of them have."""
+    shared = dim_names(min(len(view.shape[name]) for name in view.inputs))
+    dims = {n: shared + (None,) * (len(view.shape[n]) - len(shared)) for n in view.inputs}
+    summed = frozenset(name for name in shared if name is not None)
+    return IndexMap({**dims, **uncut(view, view.outputs)}, summed=summed)
+
+
+def _root_map(view: OpView) -> IndexMap:
+    """Map the root of a sum of squares, which is no sum of the roots of parts."""
+    return IndexMap(uncut(view, view.inputs + view.outputs))
+
+
+def _square_sum(op: LocalOp) -> dict[str, Array]:
+    total = np.sum([np.sum(x**2) for x in op.inputs.values()])
+    if op.view.type == "sqrt_square_sum":
+        total = np.sqrt(total)
+    return {"y_0": np.asarray(total).reshape(op.view.shape["y_0"])}
+
+
+_SQUARE_SUMS = {
+    "square_sum": _square_sum_map,
+    "multi_square_sum": _square_sum_map,
+    "sqrt_square_sum": _root_map,
+}
+
 register(
     *(_reduction(name, *row) for name, row in _REDUCTIONS.items()),
     OpRule(
@@ -105,5 +131,15 @@ register(
         _reduce_sum_like,
         lambda view: elements(view.shape["x_0"]),
         family="reduction",
+    ),
+    *(
+        OpRule(
+            name,
+            indices,
+            _square_sum,
+            lambda view: 2 * sum(elements(view.shape[operand]) for operand in view.inputs),
+            family="reduction",
+        )
+        for name, indices in _SQUARE_SUMS.items()
     ),
 )

@@ -56,7 +56,9 @@ def _reshape_map(view: OpView) -> IndexMap:
     dims: dict[str, Dims] = {"in_0": tuple(left), "out_0": tuple(right)}
     likes = frozenset({"like_0"} & set(view.inputs))
     dims |= dict.fromkeys(likes, tuple(right))
-    return IndexMap(dims, linear=(linear("in_0"),), shape_only=likes)
+    # The same with another label, since an engine may treat 0-d tensors differently.
+    group = linear("in_0" if source else "in_0 -> out_0")
+    return IndexMap(dims, linear=(group,), shape_only=likes)
 
 
 def _reshape(op: LocalOp) -> dict[str, Array]:
@@ -104,6 +106,62 @@ def _slice_grad(op: LocalOp) -> dict[str, Array]:
     return {"dx_0": dx}
 
 
+def _slice_update_map(view: OpView) -> IndexMap:
+    """Map slice_update: of a dim that is replaced in part (named u0, u1, …) only the value stays whole.
+
+    Each device then replaces what lies in its shard.
+    """
+    value = _slice_map("ref_0", "value_0")(view).dims["value_0"]
+    names = tuple(f"u{i}" if name is None else name for i, name in enumerate(value))
+    return IndexMap(
+        {"ref_0": names, "value_0": value, "y_0": names}, linear=(linear("ref_0 value_0"),)
+    )
+
+
+def _slice_update(op: LocalOp) -> dict[str, Array]:
+    y, value = op.inputs["ref_0"].copy(), op.inputs["value_0"]
+    places, parts = [], []
+    for i, bounds in enumerate(_slices(op)):
+        at = np.arange(bounds.start, bounds.stop, bounds.step)
+        if len(at) == value.shape[i]:
+            at = at - op.start["ref_0"][i]
+        else:  # value is cut, too, so that the dim is replaced as a whole
+            at = np.arange(value.shape[i])
+        here = (at >= 0) & (at < y.shape[i])
+        places.append(at[here])
+        parts.append(np.flatnonzero(here))
+    y[np.ix_(*places)] = value[np.ix_(*parts)]
+    return {"y_0": y}
+
+
+def _roll_map(view: OpView) -> IndexMap:
+    """Map roll: dims that are rolled stay whole."""
+    ndim, rolled = len(view.shape["in_0"]), _shifts(view)
+    dims = tuple(
+        None if rolled is None or i in rolled else name for i, name in enumerate(dim_names(ndim))
+    )
+    return IndexMap({"in_0": dims, "out_0": dims}, linear=(linear("in_0"),))
+
+
+def _shifts(view: OpView) -> dict[int, int] | None:
+    """Return by how much each dim is rolled; None where all elements are, in one row.
+
+    OneFlow takes dims that begin with -1 for no dims at all, and ignores other negative ones.
+    """
+    dims, shifts = view.attr["dims"], view.attr["shifts"]
+    if dims[0] == -1:
+        return None
+    pairs = zip(reversed(dims), reversed(shifts), strict=True)  # the first of a dim counts
+    return {dim: shift for dim, shift in pairs if dim >= 0}
+
+
+def _roll(op: LocalOp) -> dict[str, Array]:
+    x, shifts = op.inputs["in_0"], _shifts(op.view)
+    if shifts is None:
+        return {"out_0": np.roll(x, op.view.attr["shifts"][0])}
+    return {"out_0": np.roll(x, tuple(shifts.values()), axis=tuple(shifts))}
+
+
 def _expand_map(view: OpView) -> IndexMap:
     """Map expand: a dim along which the input is repeated (named r0, r1, …) is cut on the output."""
     shape = view.shape["out_0"]
@@ -149,6 +207,8 @@ register(
     OpRule("transpose", _transpose_map, _transpose, no_flops, family="memory"),
     OpRule("slice", _slice_map("x_0", "y_0"), _slice, no_flops, family="memory"),
     OpRule("slice_grad", _slice_map("dx_0", "dy_0"), _slice_grad, no_flops, family="memory"),
+    OpRule("slice_update", _slice_update_map, _slice_update, no_flops, family="memory"),
+    OpRule("roll", _roll_map, _roll, no_flops, family="memory"),
     OpRule("expand", _expand_map, _expand, no_flops, family="memory"),
     OpRule("broadcast_like", _broadcast_like_map, _broadcast_like, no_flops, family="memory"),
 )

@@ -28,7 +28,7 @@ def _constant(op: LocalOp) -> dict[str, Array]:
     return {"out_0": np.full(op.view.shape["out_0"], _value(op.view))}
 
 
-def _arange_map(view: OpView) -> IndexMap:
+def _part_map(view: OpView) -> IndexMap:
     return IndexMap(same_dims(view, ("out_0",)))
 
 
@@ -40,7 +40,13 @@ def _arange(op: LocalOp) -> dict[str, Array]:
     return {"out_0": start + step * np.arange(first, first + count)}
 
 
+def _empty(op: LocalOp) -> dict[str, Array]:
+    """Stand for values that nothing should read; zeros could be parts of a sum, too."""
+    return {"out_0": np.ones(op.view.shape["out_0"])}
+
+
 register(
     OpRule("constant", _constant_map, _constant, no_flops, family="memory", notes=_NOTE),
-    OpRule("arange", _arange_map, _arange, no_flops, family="memory", notes=_NOTE),
+    OpRule("empty", _part_map, _empty, no_flops, family="memory", notes=_NOTE),
+    OpRule("arange", _part_map, _arange, no_flops, family="memory", notes=_NOTE),
 )

@@ -18,9 +18,14 @@ from experiments.rule_cases import CASES, case
 LEFT_OUT = {
     "slice": {"x_0 S1 -> y_0 S1"},  # every other column of an even half: only whole dims are cut
     "slice_grad": {"dy_0 S1 -> dx_0 S1"},
+    # A whole value where each device needs a part: it may be cut as well.
+    "slice_update": {f"ref_0 S{d}, value_0 B -> y_0 S{d}" for d in range(3)},
+    # Rows of windows side by side: even parts of all windows need not be whole rows.
+    "unfold": {"x_0 S2 -> y_0 S2"},
+    "fold": {"x_0 S2 -> y_0 S2"},
 }
 UNSTATED = {
-    "multi_count_not_finite",  # every input may be cut in a way of its own
+    "multi_count_not_finite", "multi_square_sum",  # every input may be cut in a way of its own
     "assign_if_not",  # reads its condition, of which any part may be zero
     "cublas_fused_mlp", "cublas_fused_mlp_grad",  # linear in the last layer, whichever that is
     "fused_matmul_bias_add_relu_dropout",

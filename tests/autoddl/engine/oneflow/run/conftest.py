@@ -20,8 +20,10 @@ RUNS: dict[int, list[tuple[str, ...]]] = {
         ("halves", "halves", json.dumps(HALVES[1])),
         ("evaluations", "evaluations"),
         ("other_shapes", "other_shapes.json"),
+        ("small_models", "small_models"),
     ],
     2: [
+        ("small_models", "small_models"),
         ("unknown_op", "unknown_op.json"),
         ("alone", "alone"),
         ("pipeline_dropout", "dropout.json"),
