@@ -47,7 +47,7 @@ def engine_signatures(
     parts = []
     listed = {name: count for name, count in unknown.items() if name not in lists.whole}
     if listed:
-        parts.append(f"{title}'s own signatures, not proven by autoddl, for {_counted(listed)}")
+        parts.append(f"{title}'s own cuts, not proven by autoddl, for {_counted(listed)}")
     for reason in dict.fromkeys(lists.whole.values()):
         types = {name: n for name, n in unknown.items() if lists.whole.get(name) == reason}
         parts.append(f"all-broadcast for {_counted(types)} ({reason})")

@@ -192,7 +192,7 @@ def test_ops_without_a_rule_are_split_as_the_engine_says(launched: Callable[[int
     assert seen["states"] == {name: ["(S0)"] for name in ("mish", "mish_grad", "celu", "celu_grad")}
     assert seen["changed"] == []
     assert len(seen["warnings"]) == 1
-    assert "OneFlow's own signatures" in seen["warnings"][0]
+    assert "OneFlow's own cuts" in seen["warnings"][0]
     for name in ("mish (1)", "mish_grad (1)", "celu (1)", "celu_grad (1)"):
         assert name in seen["warnings"][0]
         assert name in seen["strict"]
