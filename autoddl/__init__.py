@@ -14,6 +14,7 @@ from autoddl.errors import AutoDDLError
 
 if TYPE_CHECKING:
     from autoddl.api import Plan, load, optimize, resume
+    from autoddl.budget import Budget
     from autoddl.engine.oneflow.capture.abstract import abstract_parameters
     from autoddl.engine.oneflow.capture.reader import capture
     from autoddl.perfmodel.profile import load as load_profile
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Budget": "autoddl.budget:Budget",
     "abstract_parameters": "autoddl.engine.oneflow.capture.abstract:abstract_parameters",
     "capture": "autoddl.engine.oneflow.capture.reader:capture",
     "optimize": "autoddl.api:optimize",
@@ -43,6 +45,7 @@ _HOMES = {
 
 __all__ = [
     "AutoDDLError",
+    "Budget",
     "Mesh",
     "OpRule",
     "Plan",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoddl import store
+from autoddl.budget import Budget
 from autoddl.checkpoint import sharded_files
 from autoddl.codegen import write
 from autoddl.collector import uncollected
@@ -176,7 +177,7 @@ def optimize(
     search: str = "exact",
     objective: str = TIME,
     engine: str | None = ONEFLOW,
-    budget: float = 20.0,
+    budget: float | Budget = 20.0,
     stop_gap: float = 0.0,
     seed: int = 0,
     pin: Mapping[str, str] | None = None,
@@ -218,8 +219,9 @@ def optimize(
         engine: "oneflow" plans what OneFlow can execute; None in the whole space, as papers do: with
             nothing that it refuses left out, and axes that cut one dim in any order. Such plans can
             be studied, not applied, and take longer to find.
-        budget: seconds for the search. The baselines of the first mesh are always finished; meshes for
-            which no time is left are counted in the plan's search report.
+        budget: seconds for the search, or a Budget: with `Budget(evaluations=200_000)` the same plan is
+            found on a slow machine as on a fast one. The baselines of the first mesh are always finished;
+            meshes for which nothing is left are counted in the plan's search report.
         stop_gap: (cost − lower bound) / cost at which the search may end, 0 to below 1.
         seed: a number >= 0 that makes the search repeatable.
         pin: name patterns of parameters and inputs to fixed states, e.g. {"*.fc1.weight": "B,S0"}.

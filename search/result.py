@@ -11,6 +11,8 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from autoddl.budget import MACHINE, Clock
+
 Ints = npt.NDArray[np.int64]
 Progress = Callable[[float, float], None]
 """Called with (seconds since start, best cost so far in seconds)."""
@@ -94,7 +96,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What is asked of a solver, whichever it is: a good assignment within `budget` seconds.
+    """What is asked of a solver, whichever it is: a good assignment within `budget` seconds of a `clock`.
 
     `memory_bytes` limits `CostNetwork.memory_bytes`; `starts` are assignments to begin with, and the
     result is not worse than any of them; `progress` is called after improvements and at the end. The
@@ -104,6 +106,7 @@ class SearchOptions:
     """
 
     budget: float = 20.0
+    clock: Clock = MACHINE
     seed: int = 0
     memory_bytes: int | None = None
     stop_gap: float = 0.0

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
+from autoddl.budget import Span
 from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
@@ -41,42 +42,42 @@ def best(request: Request, count: int) -> tuple[PlanValue, ...]:
         AutoDDLError: there is no plan; says what is wrong or missing.
     """
     request, begin = replace(request, keep=count), clock_s()
-    races = _races(request)
+    races = _races(request, request.budget.begin())
     first = _made(request, *races, seconds=clock_s() - begin)
     return (first, *_others(request, races, first)[: count - 1]) if count > 1 else (first,)
 
 
-def _races(request: Request) -> tuple[Standing, Standing | None]:
+def _races(request: Request, span: Span) -> tuple[Standing, Standing | None]:
     """Return the race that the best plan wins, and that of those without stages before it."""
     auto = request.stages == AUTO
     whole = request.micro_batches in (None, 1) and not request.cluster.sizes
     if not auto and (request.stages not in (None, 1) or not whole):
-        return _staged(request), None
+        return _staged(request, span), None
     if request.duplex is True:
-        return _unstaged(halved(request), request.budget_s), None
+        return _unstaged(halved(request), span), None
     single: Standing | None = None
     try:
         if whole:
-            single = _with_halves(request, request.budget_s / (2 if auto else 1))
+            single = _with_halves(request, span.next(span.seconds / (2 if auto else 1)))
     except InfeasibleError as error:
         staged = request.stages != 1 and request.search in SOLVERS and request.timed
         if not staged or not any(pipelines(request)):
             raise
         try:
-            return _staged(request, least=_least_stages(error, request)), None
-        except AutoDDLError as more:
-            raise InfeasibleError(f"{error}. Stages do not help: {more}") from None
+            return _staged(request, span, least=_least_stages(error, request)), None
+        except AutoDDLError as why:
+            raise InfeasibleError(f"{error}. Stages do not help: {why}") from None
     if not auto:
         assert single is not None
         return single, None
-    return _staged(request, best=single.best if single else None), single
+    return _staged(request, span, best=single.best if single else None), single
 
 
-def _with_halves(request: Request, budget_s: float) -> Standing:
+def _with_halves(request: Request, span: Span) -> Standing:
     """Search plans without stages, and then, if that is asked for, the halves of the batch in turn."""
     if request.duplex != AUTO:
-        return _unstaged(request, budget_s)
-    run = _unstaged(request, FIRST * budget_s)
+        return _unstaged(request, span)
+    run = _unstaged(request, span.next(FIRST * span.seconds))
     whole = run.best
     if whole is None or not can_be_worth(request, whole):
         return run
@@ -84,7 +85,7 @@ def _with_halves(request: Request, budget_s: float) -> Standing:
         two = halved(request, whole.candidate.mesh)
     except AutoDDLError:
         return run
-    more = _unstaged(two, max(0.0, budget_s - run.spent_s()), best=whole)
+    more = _unstaged(two, span.next(span.left_s()), best=whole)
     if more.best is not None and more.best is not whole:
         rows = replace(whole.row, name=WHOLE_BATCH), *whole.baselines
         run.best = replace(more.best, baselines=rows)
@@ -103,17 +104,17 @@ def _least_stages(error: InfeasibleError, request: Request) -> int:
     return math.ceil(error.needed_bytes / request.limit_bytes / 2)
 
 
-def _unstaged(request: Request, budget_s: float, *, best: Solution | None = None) -> Standing:
+def _unstaged(request: Request, span: Span, *, best: Solution | None = None) -> Standing:
     """Search the candidates without stages: the lowest bounds first, equal ones in the given order."""
     meshes = dict(meshes_and_ways(request))
     wide = {m for m in meshes if len(meshes) > 1 and too_large(request.program, m)}
     places = [
-        OnMesh(request, mesh, number, ways, budget_s / len(meshes))
+        OnMesh(request, mesh, number, ways, span.seconds / len(meshes))
         for number, (mesh, ways) in enumerate(meshes.items())
         if mesh not in wide
     ]
     run = race(
-        (WholeStep(place, way) for place in places for way in place.ways), budget_s, best=best,
+        (WholeStep(place, way) for place in places for way in place.ways), span, best=best,
         keep=request.keep,
     )  # fmt: skip
     if run.best is None:
@@ -133,7 +134,9 @@ def _unstaged(request: Request, budget_s: float, *, best: Solution | None = None
     return run
 
 
-def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -> Standing:
+def _staged(
+    request: Request, span: Span, *, best: Solution | None = None, least: int = 1
+) -> Standing:
     """Search the candidates with stages; `best` is what they have to be better than.
 
     Raises:
@@ -146,7 +149,7 @@ def _staged(request: Request, *, best: Solution | None = None, least: int = 1) -
         trials = unlike_trials(request, micro)
     else:
         trials = (PipelineTrial(request, one, micro, least) for one in pipelines(request))
-    run = race(trials, request.budget_s, stop_gap=request.stop_gap, best=best, keep=request.keep)
+    run = race(trials, span, stop_gap=request.stop_gap, best=best, keep=request.keep)
     if run.best is not None:
         return run
     needed = {o.memory_bytes: c for c, o in reversed(run.outcomes.items()) if o.memory_bytes}

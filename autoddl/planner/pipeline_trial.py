@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from autoddl.budget import Span
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.costs.cut import cut_into_stages
 from autoddl.planner.costs.stage_links import Links
@@ -48,7 +49,7 @@ class PipelineTrial(Contender):
         return stages < self.least, (stages - 1) / count, stages
 
     def search(
-        self, seconds: float, *, rough: bool, below_s: float = math.inf
+        self, span: Span, *, rough: bool, below_s: float = math.inf
     ) -> Iterator[float | Solution]:
         """Search the states of all tensors, whatever memory they take, and cut into stages.
 
@@ -64,7 +65,8 @@ class PipelineTrial(Contender):
             return SOLVERS[request.search](
                 weighted,
                 SearchOptions(
-                    budget=seconds,
+                    budget=span.seconds,
+                    clock=span.clock,
                     stop_gap=max(request.stop_gap, stop_gap),
                     seed=request.seed,
                     memory_bytes=memory_bytes,

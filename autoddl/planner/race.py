@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoddl.compiled import clock_s
+from autoddl.budget import Span
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import Estimate
@@ -82,7 +82,7 @@ class Contender(ABC):
 
     @abstractmethod
     def search(
-        self, seconds: float, *, rough: bool, below_s: float = math.inf
+        self, span: Span, *, rough: bool, below_s: float = math.inf
     ) -> Iterator[float | Solution]:
         """Yield bounds, each after more work, and at last the solution, if it fits into memory.
 
@@ -99,17 +99,12 @@ class Standing:
     """
 
     best: Solution | None
-    budget_s: float
+    span: Span
     keep: int = 1
-    begin: float = field(default_factory=clock_s)
     found: dict[Candidate, Solution] = field(default_factory=dict)
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
     failures: list[tuple[Candidate, AutoDDLError]] = field(default_factory=list)
     untried: int = 0
-
-    def spent_s(self) -> float:
-        """Return the seconds since the race began."""
-        return clock_s() - self.begin
 
     def can_win(self, candidate: Candidate, judged_s: float) -> bool:
         """Tell whether a solution is better than the best so far; axes and halves must be worth it."""
@@ -156,10 +151,14 @@ class Standing:
     def tried(self, trial: Contender, rest: int) -> Solution | None:
         """Return the solution of one trial of `rest`, if it can win."""
         one, solution = trial.candidate, None
-        left_s = max(0.0, self.budget_s - self.spent_s())
-        seconds = max(min(left_s, max(left_s / rest, trial.share * self.budget_s)), trial.least_s)
+        left_s = self.span.left_s()
+        seconds = max(
+            min(left_s, max(left_s / rest, trial.share * self.span.seconds)), trial.least_s
+        )
         try:
-            for found in trial.search(seconds, rough=rest > 1, below_s=self.to_beat_s()):
+            for found in trial.search(
+                self.span.next(seconds), rough=rest > 1, below_s=self.to_beat_s()
+            ):
                 if isinstance(found, Solution):
                     solution = found
                     break
@@ -204,7 +203,7 @@ class Standing:
 
 def race(
     trials: Iterable[Contender],
-    budget_s: float,
+    span: Span,
     *,
     stop_gap: float = 0.0,
     best: Solution | None = None,
@@ -216,13 +215,13 @@ def race(
     do, and the winner's is made better at the end. When the budget is spent and there is a plan, the
     others are left; without one those with stages that need least memory come next.
     """
-    run, winner = Standing(best, budget_s, keep), None
+    run, winner = Standing(best, span, keep), None
     waiting = run.in_order(trials)
     while waiting:
-        if run.spent_s() >= budget_s and run.best is not None:
+        if span.over() and run.best is not None:
             break
-        if run.spent_s() >= budget_s and waiting[0].candidate.pipelined:
-            if run.spent_s() > PATIENCE * budget_s:
+        if span.over() and waiting[0].candidate.pipelined:
+            if span.spent_s() > PATIENCE * span.seconds:
                 break
             waiting.sort(key=lambda t: (-t.candidate.stages, -t.candidate.micro_batches))
         trial = waiting.pop(0)
@@ -236,8 +235,8 @@ def race(
             run.best, winner = solution, trial
     run.untried = len(waiting)
     last = run.best
-    if winner is not None and last and last.slack > stop_gap and run.spent_s() < budget_s:
-        finer = Standing(None, budget_s, begin=run.begin).tried(winner, 1)
+    if winner is not None and last and last.slack > stop_gap and not span.over():
+        finer = Standing(None, span).tried(winner, 1)
         if finer is not None and finer.judged_s <= last.judged_s * (1 + 1e-9):
             run.best = finer
             run.found.update({winner.candidate: finer} if keep > 1 else {})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autoddl.budget import TWENTY_SECONDS, Budget
 from autoddl.engine.model import EngineModel, StreamUse
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
@@ -55,7 +55,7 @@ class Request:
     limit_bytes: int | None = None
     search: str = "exact"
     objective: str = TIME
-    budget_s: float = 20.0
+    budget: Budget = TWENTY_SECONDS
     stop_gap: float = 0.0
     seed: int = 0
     pin: Mapping[str, str] | None = None
@@ -137,7 +137,7 @@ def read(
     engine: EngineModel, ask: Ask | None = None,
     mesh: Any = None, cluster: Any = None, profile: str | Path | Profile | None = None,
     memory: Any = None, search: str = "exact", objective: str = TIME,
-    budget: float = 20.0, stop_gap: float = 0.0, seed: int = 0,
+    budget: float | Budget = 20.0, stop_gap: float = 0.0, seed: int = 0,
     pin: Mapping[str, str] | None = None, strict: bool = False, allow_local_batchnorm: bool = False,
     pipeline: int | str | None = None, micro_batches: int | None = None,
     compute_stream: bool | str = AUTO, duplex: bool | str = False, parts: str = AUTO,
@@ -154,8 +154,6 @@ def read(
     for name, value, right, allowed in (
         ("search", search, search in SEARCHES, f"are {', '.join(SEARCHES)}"),
         ("objective", objective, objective in OBJECTIVES, f"are {', '.join(OBJECTIVES)}"),
-        ("budget", budget,
-         _is_number(budget) and (0 < budget <= MOST or budget == math.inf), "are seconds > 0"),
         ("stop_gap", stop_gap, _is_number(stop_gap) and 0 <= stop_gap < 1,
          "are 0 (proven best) to below 1"),
         ("seed", seed, _is_whole(seed, 0), "are whole numbers >= 0"),
@@ -217,7 +215,8 @@ def read(
     axes = {size for mesh in meshes for size in mesh.shape}
     lists = engine_signatures(program, axes, ask, strict=strict, title=engine.title)
     return Request(
-        program, known, whole, engine, given, limit, search, objective, budget, stop_gap, seed, pin,
+        program, known, whole, engine, given, limit, search, objective, Budget.of(budget), stop_gap,
+        seed, pin,
         allow=frozenset({LOCAL_STATISTICS} if allow_local_batchnorm else ()),
         stages=pipeline, micro_batches=micro_batches, ways=ways,
         duplex=duplex if search != HIDUP else False,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 
+from autoddl.budget import Span
 from autoddl.collector import uncollected
-from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
@@ -37,7 +37,7 @@ KNOWN = 32  # assignments whose layouts and timelines are kept: baselines, and t
 class ProblemSearch:
     """The search of one problem: repeated for less memory until all of it fits.
 
-    It takes some seconds. `baselines` are those of the same problem on other streams, where they are
+    It takes a `span`. `baselines` are those of the same problem on other streams, where they are
     known. Where there are `others` to try, memory that is far too short for these ends the search.
 
     For the time of a step they minimise what the simulation says it takes (search/step), where boxings
@@ -49,13 +49,12 @@ class ProblemSearch:
         self,
         problem: CostNetwork,
         request: Request,
-        seconds: float,
+        span: Span,
         *,
         baselines: Mapping[str, Assignment] | None = None,
         others: bool = False,
     ) -> None:
-        self.begin, self.seconds = clock_s(), seconds
-        self.request, self.limit = request, request.limit_bytes
+        self.span, self.request, self.limit = span, request, request.limit_bytes
         starts = _baselines(problem, request.objective, baselines or {})
         waits = problem.compute_stream and self.limit is not None
         self.problem = SavedTensors.apply(problem).network if waits else problem
@@ -100,7 +99,7 @@ class ProblemSearch:
             rivals=rivals,
             searches=max(1, len(self.costs_s)),
             settled=len(self.costs_s) == 1 and not (self.steps and self.steps.binds),
-            seconds=clock_s() - self.begin,
+            seconds=self.span.spent_s(),
         )
 
     def _judged_s(self, row: Estimate) -> float:
@@ -174,7 +173,8 @@ class ProblemSearch:
         else:
             known = () if self.models else (*self.starts.values(), *self.again.values())
             options = SearchOptions(
-                budget=max(0.0, self.begin + self.seconds - clock_s()),
+                budget=self.span.left_s(),
+                clock=self.span.clock,
                 stop_gap=max(request.stop_gap, AGAIN) if self.costs_s else request.stop_gap,
                 seed=request.seed,
                 memory_bytes=bound,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from autoddl.budget import Span
 from autoddl.engine.model import StreamUse
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, PlacedCut, place
@@ -80,7 +81,7 @@ class ClassCosts:
                 seconds[found.op[program.ops[op].name]] += own
         return seconds
 
-    def search(self, seconds: float) -> None:
+    def search(self, span: Span) -> None:
         """Search the states of all tensors, if that has not been done."""
         if self._result is not None:
             return
@@ -89,8 +90,8 @@ class ClassCosts:
         self._result = SOLVERS[request.search](
             weighted,
             SearchOptions(
-                budget=seconds, stop_gap=max(request.stop_gap, ROUGH_GAP), seed=request.seed,
-                memory_bytes=None,
+                budget=span.seconds, clock=span.clock, seed=request.seed,
+                stop_gap=max(request.stop_gap, ROUGH_GAP),
             ),
         )  # fmt: skip
 

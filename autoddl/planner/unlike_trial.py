@@ -17,6 +17,7 @@ from functools import cache
 
 import numpy as np
 
+from autoddl.budget import Span
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
@@ -67,7 +68,7 @@ class UnlikeTrial(Contender):
         return stages != cluster.levels[0].size, (stages - 1) / count, stages
 
     def search(
-        self, seconds: float, *, rough: bool, below_s: float = math.inf
+        self, span: Span, *, rough: bool, below_s: float = math.inf
     ) -> Iterator[float | Solution]:
         """Bound all cuts, then search the states for each class of parts, and cut."""
         request, count = self.request, self.candidate.micro_batches
@@ -75,11 +76,11 @@ class UnlikeTrial(Contender):
         bound_s = _bound_s(classes, parts, count)
         yield bound_s
         if len(classes) == 1 and self.candidate.stages:  # a mixture may send what one redistributes
-            classes[0].search(seconds)
+            classes[0].search(span)
             bound_s = max(bound_s, classes[0].result.lower_bound_s)
             yield bound_s
         for each in classes:
-            each.search(seconds / len(classes))
+            each.search(span.next(span.seconds / len(classes)))
         links = Links(request.profile, request.cluster)
         cuts = UnlikeCuts(classes, parts, Pools.of(request.cluster), links, count)
         staged = cuts.best(below_s)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from autoddl.budget import Span
 from autoddl.engine.model import StreamUse
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.costs.assigned import Assigned
@@ -73,7 +74,7 @@ class WholeStep(Contender):
         return float(f"{self.place.bound_s:.9g}"), self.place.number, turn
 
     def search(
-        self, seconds: float, *, rough: bool, below_s: float = math.inf
+        self, span: Span, *, rough: bool, below_s: float = math.inf
     ) -> Iterator[float | Solution]:
         """Search the states of all tensors."""
         yield self.place.bound_s
@@ -83,7 +84,7 @@ class WholeStep(Contender):
         found = ProblemSearch(
             on_streams(base, self.candidate.way) if other else base,
             request,
-            seconds,
+            span,
             baselines=assignments(base) if other and timed else None,
             others=not stream and len(ways) > 1,
         ).solution(self.candidate)

@@ -14,6 +14,7 @@ Source: Crowder, Johnson and Padberg 1983 (reduced-cost fixing before branch and
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.search.exact.reduced_cost_fixing import Ascent
 from autoddl.search.incumbent import Incumbent
 from autoddl.search.reductions.restriction import Restriction
-from autoddl.search.result import SearchOptions, SearchResult
+from autoddl.search.result import SearchResult
 from autoddl.search.solvers.ilp import search as solved
 
 # Binaries of the first program, besides one for each variable; the next has twice as many. The demo's GPT
@@ -64,7 +65,9 @@ def _solved(run: Incumbent, ascent: Ascent, slack_s: float) -> SearchResult | No
     There is none if nothing fits.
     """
     few = Restriction.apply(run.network, ascent.space.within(ascent.dual.kept(slack_s)))
-    asked = SearchOptions(run.left_s(), memory_bytes=run.limit, stop_gap=run.stop_gap)
+    asked = replace(
+        run.options, budget=run.left_s(), stop_gap=run.stop_gap, starts=(), progress=None
+    )
     try:
         found = solved(few.network, asked)
     except InfeasibleError:

@@ -14,14 +14,14 @@ from functools import cached_property
 
 import numpy as np
 
-from autoddl.compiled import clock_s
+from autoddl.budget import DESCENT, Span
 from autoddl.search.heuristics.cells import build, single
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import OUT, WAITING, BlockMove, Queue, block_of, descend
 from autoddl.search.result import Assignment, Point, SearchOptions
 
 IMPROVEMENT = 1e-9  # relative; smaller differences are rounding
-TURNS = 256  # variables between two looks at the clock
+TURNS = 256  # variables between two looks at the clock, which counts them
 NO_LIMIT = 1 << 62  # bytes
 
 Key = tuple[int, float]
@@ -58,11 +58,11 @@ class Descent:
 
     def __init__(
         self, network: CostNetwork, *,
-        memory_bytes: int | None = None, deadline: float | None = None,
+        memory_bytes: int | None = None, span: Span | None = None,
     ) -> None:  # fmt: skip
         self.network = network
         self.limit = NO_LIMIT if memory_bytes is None else memory_bytes
-        self.deadline = deadline
+        self.span = span
         self.free = np.flatnonzero(network.variables.sizes > 1).tolist()
         self.evaluations = 0  # alternatives that were priced
 
@@ -78,7 +78,11 @@ class Descent:
 
     def late(self) -> bool:
         """Tell whether the time is up."""
-        return self.deadline is not None and clock_s() > self.deadline
+        return self.span is not None and self.span.over()
+
+    def _count(self, evaluations: float) -> None:
+        if self.span is not None:
+            self.span.clock.count(evaluations)
 
     def disturbed(self, assignment: Point, rng: np.random.Generator) -> Ints:
         """Return a point with one block changed at random."""
@@ -126,6 +130,7 @@ class Descent:
         arrays, incidence = self.network.arrays, self.network.incidence
         while queue.counts[1] and not self.late():
             descend(arrays, incidence, point, queue, self.limit, IMPROVEMENT, TURNS)
+            self._count(DESCENT)
         self.evaluations += int(queue.counts[3])
         return point
 
@@ -134,6 +139,7 @@ class Descent:
         stay = np.append(move.columns, point[move.variables][:, None], axis=1)
         seconds, held = block_of(self.network.arrays, move._replace(columns=stay), point)
         self.evaluations += len(seconds) - 1
+        self._count(DESCENT / TURNS * len(seconds))
         after = memory - int(held[-1]) + held
         excess = np.maximum(0, after - self.limit)
         choice = int(np.lexsort((seconds, excess))[0])

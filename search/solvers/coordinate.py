@@ -36,8 +36,7 @@ def search(
     """
     prepare()
     run = Incumbent(problem, options)
-    deadline = run.begin + options.budget
-    descent = Descent(problem, memory_bytes=run.limit, deadline=deadline)
+    descent = Descent(problem, memory_bytes=run.limit, span=run.span)
     rng = np.random.default_rng(options.seed)
     given = first_points(problem, options)
     for start in given:

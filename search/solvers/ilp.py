@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.compiled import clock_s
+from autoddl.budget import BINARY, EVALUATION_S, Span
 from autoddl.errors import InfeasibleError
 from autoddl.search.heuristics.descent import least_memory, replicated
 from autoddl.search.incumbent import Incumbent
@@ -33,22 +33,21 @@ def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchRes
     run = Incumbent(problem, options)
     for known in (*options.starts, replicated(problem), least_memory(problem)):
         run.offer(known)
-    deadline = run.begin + options.budget
-    found, bound_s = _solved(Model(problem, run.limit), deadline, options.stop_gap)
+    found, bound_s = _solved(Model(problem, run.limit), run.span, options.stop_gap)
     if found is not None:
         run.offer(found)
     run.raise_to(bound_s)
     return run.result("ilp")
 
 
-def _solved(model: Model, deadline: float, stop_gap: float) -> tuple[Assignment | None, float]:
+def _solved(model: Model, span: Span, stop_gap: float) -> tuple[Assignment | None, float]:
     """Return the best assignment, which fits, None if there was no time for one, and the bound.
 
     HiGHS lets the memory row be exceeded by its tolerance; such assignments are cut off.
     """
     problem, limit, bound = model.problem, model.limit, 0.0
     while True:
-        x, last = _solve(model, deadline, stop_gap)
+        x, last = _solve(model, span, stop_gap)
         bound = max(bound, last)
         if x is None:
             return None, bound
@@ -58,7 +57,7 @@ def _solved(model: Model, deadline: float, stop_gap: float) -> tuple[Assignment 
         model.forbid(found)
 
 
-def _solve(model: Model, deadline: float, stop_gap: float) -> tuple[Any, float]:
+def _solve(model: Model, span: Span, stop_gap: float) -> tuple[Any, float]:
     """Return HiGHS's columns, None if it ran out of time before it had any, and its bound (s)."""
     from scipy import optimize  # 600 modules that no other solver needs
 
@@ -66,8 +65,11 @@ def _solve(model: Model, deadline: float, stop_gap: float) -> tuple[Any, float]:
     scale = LARGEST / max(float(cost.max(initial=0.0)), 1e-300)
     # presolve loses optima now and then
     options: dict[str, Any] = {"mip_rel_gap": stop_gap, "presolve": False}
-    if math.isfinite(deadline):
-        options["time_limit"] = max(0.0, deadline - clock_s())
+    span.clock.count(BINARY * model.binaries)
+    if span.clock.counted:  # of nodes, each is worth the program's binaries
+        options["node_limit"] = int(span.left_s() / (EVALUATION_S * BINARY * model.binaries))
+    elif math.isfinite(span.seconds):
+        options["time_limit"] = span.left_s()
     answer = optimize.milp(
         cost * scale,
         integrality=np.arange(model.width) < model.binaries,
@@ -75,6 +77,7 @@ def _solve(model: Model, deadline: float, stop_gap: float) -> tuple[Any, float]:
         constraints=model.constraint,
         options=options,
     )
+    span.clock.count(BINARY * model.binaries * (answer.mip_node_count or 0))
     if answer.status == INFEASIBLE:
         raise InfeasibleError(_no_way(model))
     bound = answer.mip_dual_bound

@@ -193,7 +193,7 @@ def planned(case, graph, inputs):
         asked = read(program, agree.cluster(), **options)
         (candidate,) = pipelines(asked)
         trial = PipelineTrial(asked, candidate, partial(micro_batch, program), 1)
-        *_, solution = trial.search(asked.budget_s, rough=False)
+        *_, solution = trial.search(asked.budget.begin(), rough=False)
         whole, bounds = solution.found, case["bounds"]
         places = positions(whole.program)
         cut = Staged.equal(whole.assigned(0), places, bounds, candidate.micro_batches, whole.links)
