@@ -7,7 +7,7 @@ network, stands for `EVALUATION_S`, and larger works for as many evaluations as 
 
     Budget(evaluations=200_000) is 20 s; a step that is simulated takes 5 ms of them.
 
-A `Span` is a part of a budget from some moment on, and can be parted again.
+An `Allowance` is a part of a budget from some moment on, and can be parted again.
 """
 
 from __future__ import annotations
@@ -87,15 +87,15 @@ class Budget:
         """Return a budget, which a number gives in seconds."""
         return given if isinstance(given, Budget) else cls(seconds=given)
 
-    def begin(self) -> Span:
+    def begin(self) -> Allowance:
         """Return all of it, from now on, with a clock of its own."""
         if self.evaluations is None:
-            return Span.of(MACHINE, self.seconds or 0.0)
-        return Span.of(Counter(), self.evaluations * EVALUATION_S)
+            return Allowance.of(MACHINE, self.seconds or 0.0)
+        return Allowance.of(Counter(), self.evaluations * EVALUATION_S)
 
 
 @dataclass(frozen=True)
-class Span:
+class Allowance:
     """So many `seconds` of a clock, from `begin_s` on."""
 
     clock: Clock
@@ -103,7 +103,7 @@ class Span:
     begin_s: float
 
     @classmethod
-    def of(cls, clock: Clock, seconds: float) -> Span:
+    def of(cls, clock: Clock, seconds: float) -> Allowance:
         """Return so many seconds from now on."""
         return cls(clock, seconds, clock.now_s())
 
@@ -119,9 +119,9 @@ class Span:
         """Tell whether the end has come."""
         return self.spent_s() >= self.seconds
 
-    def next(self, seconds: float) -> Span:
+    def next(self, seconds: float) -> Allowance:
         """Return so many seconds from now on, which may go on behind the end."""
-        return Span.of(self.clock, seconds)
+        return Allowance.of(self.clock, seconds)
 
 
 TWENTY_SECONDS = Budget(seconds=20.0)  # what planning gets if nothing is said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoddl.budget import Span
+from autoddl.budget import Allowance
 from autoddl.errors import InfeasibleError
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment, Point, SearchOptions, SearchResult
@@ -26,7 +26,7 @@ class Incumbent:
         network.check_memory(options.memory_bytes)
         self.network, self.options, self.limit = network, options, options.memory_bytes
         self.stop_gap = options.stop_gap
-        self.span = Span.of(options.clock, options.budget)
+        self.allowance = Allowance.of(options.clock, options.budget)
         self.best: Assignment | None = None
         self.best_s = np.inf
         self.bound_s = network.lower_bound_s()
@@ -42,7 +42,7 @@ class Incumbent:
         The former two may be known.
         """
         self.evaluations += 1
-        self.span.clock.count(1)
+        self.allowance.clock.count(1)
         cost_s, held = known or self.network.costs(assignment)
         fits = self.limit is None or held <= self.limit
         if fits and (cost_s < self.best_s or self.best is None):
@@ -60,7 +60,7 @@ class Incumbent:
 
     def elapsed_s(self) -> float:
         """Return the seconds since the start."""
-        return self.span.spent_s()
+        return self.allowance.spent_s()
 
     def left_s(self) -> float:
         """Return the seconds that are left of the budget."""

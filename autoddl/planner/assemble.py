@@ -8,10 +8,10 @@ from typing import Any
 
 from autoddl.plan.search_report import SearchReport
 from autoddl.plan.value import Estimate, Part, PlanValue
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.module_costs import module_costs
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.stages.module_costs import module_costs
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.lazy import LazyTuple
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.network.cost_network import CostNetwork

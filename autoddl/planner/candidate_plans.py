@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoddl.engine.model import StreamUse
 from autoddl.planner.request import Request
-from autoddl.sbp.mesh import Cluster, Level, Mesh
+from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 
 # Of one tensor: tables of all pairs of states grow with the square of it. Half takes the meshes of 4 axes
@@ -66,32 +66,11 @@ def too_large(program: Program, mesh: Mesh) -> bool:
     return (most_dims + 2) ** mesh.ndim > MOST_STATES
 
 
-def pipelines(request: Request) -> Iterator[Candidate]:
-    """Yield the candidates with equal stages of all the cluster's devices, and micro-batches.
-
-    Where the user has not fixed them: all divisors of the number of devices, and numbers of
-    micro-batches that divide the batch, from that of the stages to eight times it. One stage with
-    one micro-batch is none of them.
-    """
-    program, cluster = request.program, request.cluster
-    numbers = [request.stages] if isinstance(request.stages, int) else divisors(cluster.size)
-    most = sum(op.phase == "forward" for op in program.ops)
-    for count in numbers:
-        part = stage_cluster(cluster, count)
-        if count > most or part is None:
-            continue
-        fixed = request.mesh if request.mesh and request.mesh.size == part.size else None
-        meshes = [fixed] if fixed is not None else list(part.meshes(request.stage_axes))
-        for number in _micro_batches(program, count, request.micro_batches):
-            ways = request.ways_of(count, number)
-            if (count, number) != (1, 1) and ways:
-                yield from (Candidate(count, number, mesh, ways[0]) for mesh in meshes)
-
-
 def counts(request: Request, stages: int) -> list[int]:
     """Return the numbers of micro-batches of parts of any size, 0 stages: the given one, or all divisors.
 
-    For equal stages of unlike devices they are those of devices that are alike.
+    Of equal stages they are those that divide the batch, from the number of stages to eight times it; one
+    stage with one micro-batch is no pipeline.
     """
     if stages:
         found = _micro_batches(request.program, stages, request.micro_batches)
@@ -101,22 +80,6 @@ def counts(request: Request, stages: int) -> list[int]:
     else:
         found = divisors(_batch(request.program))
     return [count for count in found if request.ways_of(stages, count)]
-
-
-def stage_cluster(cluster: Cluster, stages: int) -> Cluster | None:
-    """Return the devices of one of so many equal stages, outermost levels cut first; None if none are."""
-    levels = []
-    left = stages
-    for level in cluster.levels:
-        shared = math.gcd(level.size, left)
-        if left > 1 and shared != left and shared != level.size:
-            return None
-        levels.append(Level(level.name, level.size // shared))
-        left //= shared
-    if left > 1:
-        return None
-    kept = [level for level in levels if level.size > 1] or levels[-1:]
-    return Cluster(tuple(kept))
 
 
 def _batch(program: Program) -> int:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-from autoddl.budget import Span
+from autoddl.budget import Allowance
 from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import plan_of, report_of
-from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, pipelines, too_large
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.planner.halved import can_be_worth, halved
-from autoddl.planner.pipeline_trial import PipelineTrial
-from autoddl.planner.race import Contender, Solution, Standing, race
-from autoddl.planner.request import AUTO, EQUAL, Request
-from autoddl.planner.unlike_trial import unlike_trials
-from autoddl.planner.whole_step import OnMesh, WholeStep
+from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, too_large
+from autoddl.planner.race import Solution, Standing, race
+from autoddl.planner.request import AUTO, Request
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.stages.staged_trial import staged_trials
+from autoddl.planner.whole.assigned import Assigned
+from autoddl.planner.whole.halved import can_be_worth, halved
+from autoddl.planner.whole.whole_step import OnMesh, WholeStep
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers.named import SOLVERS
@@ -47,37 +46,37 @@ def best(request: Request, count: int) -> tuple[PlanValue, ...]:
     return (first, *_others(request, races, first)[: count - 1]) if count > 1 else (first,)
 
 
-def _races(request: Request, span: Span) -> tuple[Standing, Standing | None]:
+def _races(request: Request, allowance: Allowance) -> tuple[Standing, Standing | None]:
     """Return the race that the best plan wins, and that of those without stages before it."""
     auto = request.stages == AUTO
     whole = request.micro_batches in (None, 1) and not request.cluster.sizes
     if not auto and (request.stages not in (None, 1) or not whole):
-        return _staged(request, span), None
+        return _staged(request, allowance), None
     if request.duplex is True:
-        return _unstaged(halved(request), span), None
+        return _unstaged(halved(request), allowance), None
     single: Standing | None = None
     try:
         if whole:
-            single = _with_halves(request, span.next(span.seconds / (2 if auto else 1)))
+            single = _with_halves(request, allowance.next(allowance.seconds / (2 if auto else 1)))
     except InfeasibleError as error:
         staged = request.stages != 1 and request.search in SOLVERS and request.timed
-        if not staged or not any(pipelines(request)):
+        if not staged or not any(staged_trials(request, partial(micro_batch, request.program))):
             raise
         try:
-            return _staged(request, span, least=_least_stages(error, request)), None
+            return _staged(request, allowance, least=_least_stages(error, request)), None
         except AutoDDLError as why:
             raise InfeasibleError(f"{error}. Stages do not help: {why}") from None
     if not auto:
         assert single is not None
         return single, None
-    return _staged(request, span, best=single.best if single else None), single
+    return _staged(request, allowance, best=single.best if single else None), single
 
 
-def _with_halves(request: Request, span: Span) -> Standing:
+def _with_halves(request: Request, allowance: Allowance) -> Standing:
     """Search plans without stages, and then, if that is asked for, the halves of the batch in turn."""
     if request.duplex != AUTO:
-        return _unstaged(request, span)
-    run = _unstaged(request, span.next(FIRST * span.seconds))
+        return _unstaged(request, allowance)
+    run = _unstaged(request, allowance.next(FIRST * allowance.seconds))
     whole = run.best
     if whole is None or not can_be_worth(request, whole):
         return run
@@ -85,7 +84,7 @@ def _with_halves(request: Request, span: Span) -> Standing:
         two = halved(request, whole.candidate.mesh)
     except AutoDDLError:
         return run
-    more = _unstaged(two, span.next(span.left_s()), best=whole)
+    more = _unstaged(two, allowance.next(allowance.left_s()), best=whole)
     if more.best is not None and more.best is not whole:
         rows = replace(whole.row, name=WHOLE_BATCH), *whole.baselines
         run.best = replace(more.best, baselines=rows)
@@ -104,17 +103,17 @@ def _least_stages(error: InfeasibleError, request: Request) -> int:
     return math.ceil(error.needed_bytes / request.limit_bytes / 2)
 
 
-def _unstaged(request: Request, span: Span, *, best: Solution | None = None) -> Standing:
+def _unstaged(request: Request, allowance: Allowance, *, best: Solution | None = None) -> Standing:
     """Search the candidates without stages: the lowest bounds first, equal ones in the given order."""
     meshes = dict(meshes_and_ways(request))
     wide = {m for m in meshes if len(meshes) > 1 and too_large(request.program, m)}
     places = [
-        OnMesh(request, mesh, number, ways, span.seconds / len(meshes))
+        OnMesh(request, mesh, number, ways, allowance.seconds / len(meshes))
         for number, (mesh, ways) in enumerate(meshes.items())
         if mesh not in wide
     ]
     run = race(
-        (WholeStep(place, way) for place in places for way in place.ways), span, best=best,
+        (WholeStep(place, way) for place in places for way in place.ways), allowance, best=best,
         keep=request.keep,
     )  # fmt: skip
     if run.best is None:
@@ -135,7 +134,7 @@ def _unstaged(request: Request, span: Span, *, best: Solution | None = None) -> 
 
 
 def _staged(
-    request: Request, span: Span, *, best: Solution | None = None, least: int = 1
+    request: Request, allowance: Allowance, *, best: Solution | None = None, least: int = 1
 ) -> Standing:
     """Search the candidates with stages; `best` is what they have to be better than.
 
@@ -144,12 +143,8 @@ def _staged(
         AutoDDLError: no candidate has a plan; what was wrong with the first one.
     """
     micro = cache(partial(micro_batch, request.program, allow=request.allow))
-    trials: Iterator[Contender]
-    if request.parts != EQUAL or request.cluster.kinds:
-        trials = unlike_trials(request, micro)
-    else:
-        trials = (PipelineTrial(request, one, micro, least) for one in pipelines(request))
-    run = race(trials, span, stop_gap=request.stop_gap, best=best, keep=request.keep)
+    trials = staged_trials(request, micro, least)
+    run = race(trials, allowance, stop_gap=request.stop_gap, best=best, keep=request.keep)
     if run.best is not None:
         return run
     needed = {o.memory_bytes: c for c, o in reversed(run.outcomes.items()) if o.memory_bytes}
@@ -160,8 +155,9 @@ def _staged(
             f"that needs least, {one.text}, needs {least:,} B; give that, more devices, "
             "or a smaller batch"
         )
+    number = request.stages if isinstance(request.stages, int) else "equal"
     raise run.failure() or AutoDDLError(
-        f"pipeline: the devices of {request.cluster} can't be parted into equal stages that way; "
+        f"pipeline: the devices of {request.cluster} can't be parted into {number} stages that way; "
         "give a divisor of their number, and micro_batches that divide the batch"
     )
 
@@ -186,7 +182,7 @@ def _made(
         best.cost_s,
         objective=request.objective,
         seed=request.seed,
-        seconds=seconds if several else best.seconds,
+        seconds=seconds,
         searches=best.searches,
         outcomes=tuple(outcomes) if several else (),
         untried=run.untried,

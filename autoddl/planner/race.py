@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoddl.budget import Span
+from autoddl.budget import Allowance
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.search.result import SearchResult
 
 # Relative; a mesh of more axes has to be better by so much. The model does not tell less apart, and
@@ -82,7 +82,7 @@ class Contender(ABC):
 
     @abstractmethod
     def search(
-        self, span: Span, *, rough: bool, below_s: float = math.inf
+        self, allowance: Allowance, *, rough: bool, below_s: float = math.inf
     ) -> Iterator[float | Solution]:
         """Yield bounds, each after more work, and at last the solution, if it fits into memory.
 
@@ -99,7 +99,7 @@ class Standing:
     """
 
     best: Solution | None
-    span: Span
+    allowance: Allowance
     keep: int = 1
     found: dict[Candidate, Solution] = field(default_factory=dict)
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
@@ -151,13 +151,13 @@ class Standing:
     def tried(self, trial: Contender, rest: int) -> Solution | None:
         """Return the solution of one trial of `rest`, if it can win."""
         one, solution = trial.candidate, None
-        left_s = self.span.left_s()
+        left_s = self.allowance.left_s()
         seconds = max(
-            min(left_s, max(left_s / rest, trial.share * self.span.seconds)), trial.least_s
+            min(left_s, max(left_s / rest, trial.share * self.allowance.seconds)), trial.least_s
         )
         try:
             for found in trial.search(
-                self.span.next(seconds), rough=rest > 1, below_s=self.to_beat_s()
+                self.allowance.next(seconds), rough=rest > 1, below_s=self.to_beat_s()
             ):
                 if isinstance(found, Solution):
                     solution = found
@@ -203,7 +203,7 @@ class Standing:
 
 def race(
     trials: Iterable[Contender],
-    span: Span,
+    allowance: Allowance,
     *,
     stop_gap: float = 0.0,
     best: Solution | None = None,
@@ -215,13 +215,13 @@ def race(
     do, and the winner's is made better at the end. When the budget is spent and there is a plan, the
     others are left; without one those with stages that need least memory come next.
     """
-    run, winner = Standing(best, span, keep), None
+    run, winner = Standing(best, allowance, keep), None
     waiting = run.in_order(trials)
     while waiting:
-        if span.over() and run.best is not None:
+        if allowance.over() and run.best is not None:
             break
-        if span.over() and waiting[0].candidate.pipelined:
-            if span.spent_s() > PATIENCE * span.seconds:
+        if allowance.over() and waiting[0].candidate.pipelined:
+            if allowance.spent_s() > PATIENCE * allowance.seconds:
                 break
             waiting.sort(key=lambda t: (-t.candidate.stages, -t.candidate.micro_batches))
         trial = waiting.pop(0)
@@ -235,8 +235,8 @@ def race(
             run.best, winner = solution, trial
     run.untried = len(waiting)
     last = run.best
-    if winner is not None and last and last.slack > stop_gap and not span.over():
-        finer = Standing(None, span).tried(winner, 1)
+    if winner is not None and last and last.slack > stop_gap and not allowance.over():
+        finer = Standing(None, allowance).tried(winner, 1)
         if finer is not None and finer.judged_s <= last.judged_s * (1 + 1e-9):
             run.best = finer
             run.found.update({winner.candidate: finer} if keep > 1 else {})

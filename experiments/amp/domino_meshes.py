@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from autoddl.planner.costs.stage_links import Ranks
+from autoddl.planner.stages.stage_links import Ranks
 from autoddl.sbp.mesh import Axis, Mesh
 from autoddl.search.rivals.amp.strategies import Domino
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import Memories, Staged
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.stage_moves import StagePart
+from autoddl.planner.stages.staged_assignment import Memories, Staged
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import positions

@@ -16,7 +16,7 @@ from autoddl.api import Plan
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep
 from autoddl.perfmodel.pipeline.pipeline_timeline import closed_form_s, simulate
 from autoddl.perfmodel.profile import Profile
-from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.rivals.amp.estimate import AmpEstimate, LayerChain

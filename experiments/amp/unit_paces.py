@@ -17,7 +17,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.pipeline_step import COMPUTE
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.roofline import OpWork, op_s
-from autoddl.planner.costs.staged_assignment import ONCE, Spent, Staged
+from autoddl.planner.stages.staged_assignment import ONCE, Spent, Staged
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.state import broadcast

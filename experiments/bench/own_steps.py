@@ -19,8 +19,8 @@ import pandas as pd
 
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.solve import KNOWN
+from autoddl.planner.whole.assigned import Assigned
+from autoddl.planner.whole.solve import KNOWN
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments

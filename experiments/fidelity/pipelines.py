@@ -25,10 +25,10 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.pipeline.pipeline_step import COMPUTE
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.assemble import staged_plan
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.cut import cut_into_stages
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import ONCE, Staged
+from autoddl.planner.stages.cuts import equal_cut
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.staged_assignment import ONCE, Staged
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
@@ -123,7 +123,7 @@ def staged(case: PipelineCase, folder: Path, profile: Profile) -> Staged:
     if not file.exists():
         weighted = repeated(problem, case.stages, count)
         result = SOLVERS["exact"](weighted, SearchOptions(budget=SEARCH_S, seed=0))
-        cut = cut_into_stages(problem, result.assignment, case.stages, count, links)
+        cut = equal_cut(Assigned(problem, result.assignment), case.stages, count, links)
         bounds = cut.bounds if case.shares is None else _bounds(cut, case.shares)
         cut = Staged.equal(cut.assigned(0), places, bounds, count, links)
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -23,11 +23,11 @@ import pandas as pd
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.cut import cut_into_stages
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import Staged
 from autoddl.planner.memory_limits import parse_bytes
+from autoddl.planner.stages.cuts import equal_cut
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
@@ -206,10 +206,10 @@ def _rows(run: PaperRun, micro: Program, mesh: Mesh, count: int) -> Iterator[Row
         return
     links = Links(known, run.cluster)
     for method, assignment in _found(problem, count, limit):
+        whole = Assigned(problem, assignment)
+        staged: Staged | Assigned = whole
         if count > 1:
-            staged: Staged | Assigned = cut_into_stages(problem, assignment, 1, count, links, limit)
-        else:
-            staged = Assigned(problem, assignment)
+            staged = equal_cut(whole, 1, count, links, limit)
         cost = staged.estimate(method)
         fits = staged.memory_bytes <= limit
         yield {

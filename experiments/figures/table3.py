@@ -9,6 +9,7 @@ limit unless one is given; the table tells what OneFlow would take.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,17 +18,19 @@ import click
 import pandas as pd
 
 from autoddl.api import Plan
+from autoddl.budget import TWENTY_SECONDS
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW, SEPARATE_STREAMS
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.assemble import staged_plan
-from autoddl.planner.candidate_plans import Candidate, stage_cluster
-from autoddl.planner.costs.cut import cut_into_stages
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.memory_limits import parse_bytes
 from autoddl.planner.request import Request
+from autoddl.planner.stages.cuts import equal_cut
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Level
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
@@ -150,6 +153,22 @@ def rows(
     return found
 
 
+def stage_cluster(cluster: Cluster, stages: int) -> Cluster | None:
+    """Return the devices of one of so many equal stages, outermost levels cut first; None if none are."""
+    levels = []
+    left = stages
+    for level in cluster.levels:
+        shared = math.gcd(level.size, left)
+        if left > 1 and shared != left and shared != level.size:
+            return None
+        levels.append(Level(level.name, level.size // shared))
+        left //= shared
+    if left > 1:
+        return None
+    kept = [level for level in levels if level.size > 1] or levels[-1:]
+    return Cluster(tuple(kept))
+
+
 def request(
     program: Program, profile: Profile, cluster: Cluster, limit: int | None = None
 ) -> Request:
@@ -162,7 +181,7 @@ def request(
         limit_bytes=limit,
         search="fast",
         stop_gap=0.01,
-        budget_s=20.0,
+        budget=TWENTY_SECONDS,
     )
 
 
@@ -197,7 +216,7 @@ def _cut(
 ) -> Staged:
     links = Links(given.profile, given.cluster)
     stages, count = candidate.stages, candidate.micro_batches
-    return cut_into_stages(problem, result.assignment, stages, count, links, given.limit_bytes)
+    return equal_cut(Assigned(problem, result.assignment), stages, count, links, given.limit_bytes)
 
 
 def results(
@@ -214,7 +233,7 @@ def results(
     yield OURS, SOLVERS[given.search](
         weighted,
         SearchOptions(
-            budget=given.budget_s, stop_gap=given.stop_gap, seed=given.seed,
+            budget=20.0, stop_gap=given.stop_gap, seed=given.seed,
             starts=list(starts.values()),
             memory_bytes=share_bytes and max(share_bytes, weighted.least_memory_bytes),
         ),

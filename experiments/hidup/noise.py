@@ -26,7 +26,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.step_cost import Priced, StepPrices
-from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program

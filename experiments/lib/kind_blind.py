@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from autoddl.budget import Budget
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Device, Kernel
-from autoddl.planner.candidate_plans import pipelines
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.planner.pipeline_trial import PipelineTrial
 from autoddl.planner.race import Solution
 from autoddl.planner.request import Request
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.stage_moves import StagePart
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.stages.staged_trial import staged_trials
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import positions
@@ -49,14 +49,13 @@ def plans(
     asked = read(cluster=alike, profile=believed)
     truth = read(cluster=cluster, profile=known)
     micro = cache(partial(micro_batch, program))
-    for one in pipelines(asked):
-        trial = PipelineTrial(asked, one, micro, 1)
+    for trial in staged_trials(asked, micro):
         try:
-            *_, last = trial.search(seconds, rough=True)
+            *_, last = trial.search(Budget(seconds=seconds).begin(), rough=True)
         except AutoDDLError:  # no such mesh or micro-batches
             continue
         if isinstance(last, Solution) and isinstance(last.found, Staged):
-            real = on_devices(last.found, truth, micro(one.micro_batches))
+            real = on_devices(last.found, truth, micro(trial.candidate.micro_batches))
             yield Blind(last.judged_s, real, last.result)
 
 

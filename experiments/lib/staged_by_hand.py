@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import staged_plan
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.stage_moves import StagePart
+from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.result import SearchResult

@@ -19,7 +19,7 @@ import numpy as np
 
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.timeline import StepTimeline
-from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.exact import primal_dual
 from autoddl.search.network.cost_network import CostNetwork

@@ -21,7 +21,6 @@ memory and o_i are added here).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -84,16 +83,6 @@ class PlacedCut:
     kinds: tuple[int, ...]
     edges: tuple[int, ...]
     seconds: float
-
-
-def equal_parts(in_flight: Sequence[int]) -> PartGraph:
-    """Return the graph of so many parts of one class, with the micro-batches that each keeps."""
-    count = np.arange(len(in_flight))
-    return PartGraph(
-        tail=count, head=count + 1, kind=0 * count, link=np.where(count > 0, 0, NONE),
-        in_flight=np.array(in_flight, dtype=np.int64)[::-1].copy(),
-        whole=np.arange(len(in_flight) + 1) == len(in_flight),
-    )  # fmt: skip
 
 
 def place(

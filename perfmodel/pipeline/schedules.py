@@ -26,6 +26,11 @@ class Pass(NamedTuple):
     micro_batch: int
 
 
+def strict_in_flight(stages: int, micro_batches: int) -> tuple[int, ...]:
+    """Return by stage how many micro-batches strict 1F1B keeps in flight at most."""
+    return tuple(min(micro_batches, stages - stage) for stage in range(stages))
+
+
 def order(schedule: str, rank: int, ranks: int, micro_batches: int) -> list[Pass]:
     """Return the passes of one rank, which has the stage of its number, in turn.
 

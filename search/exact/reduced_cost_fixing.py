@@ -61,14 +61,14 @@ class Ascent:
         self.bound_s, self.raised = -np.inf, -np.inf  # the latter with the price of all memory
         self.rounded, self.fits = Assignment(np.zeros(0, dtype=np.int64)), False
         self.priced, self.binding = priced or search.limit is None, False
-        self.descent = Descent(dual.network, memory_bytes=self.limit, span=search.span)
+        self.descent = Descent(dual.network, memory_bytes=self.limit, allowance=search.allowance)
 
     def run(self) -> None:
         """Ascend; `bound_s` is that of the dual at the end."""
         idle, slack = 0, np.inf
         while not self.search.late() and idle < PATIENCE:
             self.raised = self.dual.ascend(ROUNDS)
-            self.search.span.clock.count(ROUNDS * ASCENT)
+            self.search.allowance.clock.count(ROUNDS * ASCENT)
             before_s, known_s = self.bound_s, self.best_s
             if not self._round() and not self.priced:
                 self.binding = True
@@ -124,4 +124,4 @@ class Ascent:
         self.dual = Dual(
             smaller, prices=old.prices, most_s=old.most_s, copies=old.copies, before=old
         )
-        self.descent = Descent(smaller, memory_bytes=self.limit, span=self.search.span)
+        self.descent = Descent(smaller, memory_bytes=self.limit, allowance=self.search.allowance)

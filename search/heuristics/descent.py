@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autoddl.budget import DESCENT, Span
+from autoddl.budget import DESCENT, Allowance
 from autoddl.search.heuristics.cells import build, single
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import OUT, WAITING, BlockMove, Queue, block_of, descend
@@ -58,11 +58,11 @@ class Descent:
 
     def __init__(
         self, network: CostNetwork, *,
-        memory_bytes: int | None = None, span: Span | None = None,
+        memory_bytes: int | None = None, allowance: Allowance | None = None,
     ) -> None:  # fmt: skip
         self.network = network
         self.limit = NO_LIMIT if memory_bytes is None else memory_bytes
-        self.span = span
+        self.allowance = allowance
         self.free = np.flatnonzero(network.variables.sizes > 1).tolist()
         self.evaluations = 0  # alternatives that were priced
 
@@ -78,11 +78,11 @@ class Descent:
 
     def late(self) -> bool:
         """Tell whether the time is up."""
-        return self.span is not None and self.span.over()
+        return self.allowance is not None and self.allowance.over()
 
     def _count(self, evaluations: float) -> None:
-        if self.span is not None:
-            self.span.clock.count(evaluations)
+        if self.allowance is not None:
+            self.allowance.clock.count(evaluations)
 
     def disturbed(self, assignment: Point, rng: np.random.Generator) -> Ints:
         """Return a point with one block changed at random."""

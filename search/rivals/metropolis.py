@@ -51,7 +51,7 @@ def search(
     step = 0
     while walk.nodes and not run.over() and (proposals is None or step < proposals):
         step += 1
-        run.span.clock.count(1)
+        run.allowance.clock.count(1)
         if walk.step() and walk.seconds < run.best_s:
             run.offer(walk.point, (walk.seconds, walk.memory))
     run.evaluations = len(given) + walk.evaluations

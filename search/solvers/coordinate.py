@@ -36,7 +36,7 @@ def search(
     """
     prepare()
     run = Incumbent(problem, options)
-    descent = Descent(problem, memory_bytes=run.limit, span=run.span)
+    descent = Descent(problem, memory_bytes=run.limit, allowance=run.allowance)
     rng = np.random.default_rng(options.seed)
     given = first_points(problem, options)
     for start in given:

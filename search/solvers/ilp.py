@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.budget import BINARY, EVALUATION_S, Span
+from autoddl.budget import BINARY, EVALUATION_S, Allowance
 from autoddl.errors import InfeasibleError
 from autoddl.search.heuristics.descent import least_memory, replicated
 from autoddl.search.incumbent import Incumbent
@@ -33,21 +33,21 @@ def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchRes
     run = Incumbent(problem, options)
     for known in (*options.starts, replicated(problem), least_memory(problem)):
         run.offer(known)
-    found, bound_s = _solved(Model(problem, run.limit), run.span, options.stop_gap)
+    found, bound_s = _solved(Model(problem, run.limit), run.allowance, options.stop_gap)
     if found is not None:
         run.offer(found)
     run.raise_to(bound_s)
     return run.result("ilp")
 
 
-def _solved(model: Model, span: Span, stop_gap: float) -> tuple[Assignment | None, float]:
+def _solved(model: Model, allowance: Allowance, stop_gap: float) -> tuple[Assignment | None, float]:
     """Return the best assignment, which fits, None if there was no time for one, and the bound.
 
     HiGHS lets the memory row be exceeded by its tolerance; such assignments are cut off.
     """
     problem, limit, bound = model.problem, model.limit, 0.0
     while True:
-        x, last = _solve(model, span, stop_gap)
+        x, last = _solve(model, allowance, stop_gap)
         bound = max(bound, last)
         if x is None:
             return None, bound
@@ -57,7 +57,7 @@ def _solved(model: Model, span: Span, stop_gap: float) -> tuple[Assignment | Non
         model.forbid(found)
 
 
-def _solve(model: Model, span: Span, stop_gap: float) -> tuple[Any, float]:
+def _solve(model: Model, allowance: Allowance, stop_gap: float) -> tuple[Any, float]:
     """Return HiGHS's columns, None if it ran out of time before it had any, and its bound (s)."""
     from scipy import optimize  # 600 modules that no other solver needs
 
@@ -65,11 +65,11 @@ def _solve(model: Model, span: Span, stop_gap: float) -> tuple[Any, float]:
     scale = LARGEST / max(float(cost.max(initial=0.0)), 1e-300)
     # presolve loses optima now and then
     options: dict[str, Any] = {"mip_rel_gap": stop_gap, "presolve": False}
-    span.clock.count(BINARY * model.binaries)
-    if span.clock.counted:  # of nodes, each is worth the program's binaries
-        options["node_limit"] = int(span.left_s() / (EVALUATION_S * BINARY * model.binaries))
-    elif math.isfinite(span.seconds):
-        options["time_limit"] = span.left_s()
+    allowance.clock.count(BINARY * model.binaries)
+    if allowance.clock.counted:  # of nodes, each is worth the program's binaries
+        options["node_limit"] = int(allowance.left_s() / (EVALUATION_S * BINARY * model.binaries))
+    elif math.isfinite(allowance.seconds):
+        options["time_limit"] = allowance.left_s()
     answer = optimize.milp(
         cost * scale,
         integrality=np.arange(model.width) < model.binaries,
@@ -77,7 +77,7 @@ def _solve(model: Model, span: Span, stop_gap: float) -> tuple[Any, float]:
         constraints=model.constraint,
         options=options,
     )
-    span.clock.count(BINARY * model.binaries * (answer.mip_node_count or 0))
+    allowance.clock.count(BINARY * model.binaries * (answer.mip_node_count or 0))
     if answer.status == INFEASIBLE:
         raise InfeasibleError(_no_way(model))
     bound = answer.mip_dual_bound

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import chain, islice, starmap
 from typing import Protocol
 
-from autoddl.budget import MACHINE, SIMULATION, Span
+from autoddl.budget import MACHINE, SIMULATION, Allowance
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.search.network.cost_network import CostNetwork
@@ -116,7 +116,7 @@ class StepSearch:
         self._candidates: dict[Assignment, None] = {}
         # The best one and the bound after the last round.
         self._known: tuple[Judged | None, float] = None, 0.0
-        self._options, self._span = DEFAULTS, Span.of(MACHINE, 0.0)
+        self._options, self._allowance = DEFAULTS, Allowance.of(MACHINE, 0.0)
         self._candidates_end_s = self._moves_end_s = 0.0  # since the begin, of this round
 
     @property
@@ -133,7 +133,7 @@ class StepSearch:
             InfeasibleError: no assignment fits into `options.memory_bytes`.
         """
         self._options, again = options, self.best is not None
-        self._span = Span.of(options.clock, options.budget)
+        self._allowance = Allowance.of(options.clock, options.budget)
         first = self._solved(self.network, options, FIRST * options.budget)
         self._offer(first.assignment)
         # Slower ones are no candidates: crossings with all of them make nine steps 1.4 % longer.
@@ -163,7 +163,7 @@ class StepSearch:
         )  # fmt: skip
 
     def _elapsed_s(self) -> float:
-        return self._span.spent_s()
+        return self._allowance.spent_s()
 
     def _goes_on(self, until_s: float) -> bool:
         """Tell whether it is not that late, and the gap not as small as is asked for."""
@@ -200,7 +200,7 @@ class StepSearch:
         if assignment in self._seen:
             return one
         self._seen.add(assignment)
-        self._span.clock.count(SIMULATION)
+        self._allowance.clock.count(SIMULATION)
         self.fastest_s = min(self.fastest_s, one.step_s)
         if best is None or self._better(one, best):
             self.best = one

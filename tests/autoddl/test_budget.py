@@ -12,7 +12,7 @@ import pytest
 
 import autoddl
 from autoddl import compiled
-from autoddl.budget import EVALUATION_S, Budget, Counter, Span
+from autoddl.budget import EVALUATION_S, Allowance, Budget, Counter
 from autoddl.errors import AutoDDLError
 from tests.support.clusters import cluster
 from tests.support.programs import transformer
@@ -36,13 +36,13 @@ def test_what_is_no_budget_is_refused(given: dict[str, Any], message: str) -> No
 
 
 def test_a_counter_is_moved_by_work_alone() -> None:
-    span = Budget(evaluations=300).begin()
-    first = span.next(200 * EVALUATION_S)
+    allowance = Budget(evaluations=300).begin()
+    first = allowance.next(200 * EVALUATION_S)
     time.sleep(0.01)
-    assert span.spent_s() == 0 and not first.over()
-    span.clock.count(200)
+    assert allowance.spent_s() == 0 and not first.over()
+    allowance.clock.count(200)
     assert first.over() and first.left_s() == 0
-    assert span.left_s() == pytest.approx(100 * EVALUATION_S)
+    assert allowance.left_s() == pytest.approx(100 * EVALUATION_S)
     assert first.next(1.0).left_s() == 1.0
 
 
@@ -50,7 +50,7 @@ def test_every_plan_has_a_counter_of_its_own() -> None:
     budget = Budget(evaluations=10)
     budget.begin().clock.count(10)
     assert not budget.begin().over()
-    assert isinstance(Budget(seconds=5).begin(), Span)
+    assert isinstance(Budget(seconds=5).begin(), Allowance)
     assert not isinstance(Budget(seconds=5).begin().clock, Counter)
 
 

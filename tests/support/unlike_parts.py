@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from autoddl.api import Plan
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_moves import StagePart
+from autoddl.planner.stages.stage_moves import StagePart
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments

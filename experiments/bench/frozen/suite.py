@@ -57,7 +57,7 @@ class Case:
 
 def cases() -> tuple[Case, ...]:
     """Return all cases, section by section."""
-    sections = _search, _limited, _zoo, _steps, _stages, _pipelines, _demo, _scripts, _memory
+    sections = _search, _limited, _zoo, _steps, _pipelines, _demo, _scripts, _memory
     return tuple(case for section in sections for case in section())
 
 
@@ -101,15 +101,6 @@ def _steps() -> Iterator[Case]:
     for name, sizes, mesh in (("24-layer GPT", MEDIUM, "4x8"), ("GPT-3", GPT3, "128x8")):
         task = {**_gpt(sizes, mesh, ROOMY), "baselines": False}
         yield Case("steps", f"{name} {mesh}", task, timed=True, loose=STEPS)
-
-
-def _stages() -> Iterator[Case]:
-    for units, extra, equal in ((1, 0, True), (4, 2, True), (10, 0, True), (10, 0, False)):
-        for variant in ("free", "limit", "preferred"):
-            task = {"kind": "cut", "units": units, "extra": extra, "equal": equal,
-                    "variant": variant, "seed": 0}  # fmt: skip
-            name = f"{units} units, {'equal' if equal else 'uneven'}, {variant}"
-            yield Case("stages", name, task, timed=True)
 
 
 def _pipelines() -> Iterator[Case]:

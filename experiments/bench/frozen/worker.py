@@ -18,20 +18,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 import autoddl
 from experiments import models
-
-try:  # where cuts into stages are now, and where they have been
-    from autoddl.perfmodel.pipeline import stage_partition
-except ImportError:
-    stage_partition = import_module("autoddl.search.stages")
 
 try:
     from autoddl.search.reductions.objective import SUM
@@ -40,8 +33,6 @@ except ImportError:  # the sum was what "time" minimised
 
 Figures = dict[str, Any]
 """Numbers and texts by name; what a name means and how it is compared says compare.py."""
-
-_LAYERS, _STAGES, _MICRO_BATCHES = 96, 16, 64  # of cuts into stages
 
 
 def main() -> None:
@@ -112,32 +103,6 @@ def written(folder: Path, model: str, **options: Any) -> Figures:
     return {"lines": len(text.splitlines()), "script": _digest(text), "text": text}
 
 
-def cut(folder: Path, units: int, extra: int, equal: bool, variant: str, seed: int) -> Figures:
-    """Cut 96 layers into 16 stages: without a limit, with one of memory, or at preferred places."""
-    names = vars(stage_partition)
-    chain_type = names.get("UnitChain") or names["Chain"]
-    rng = np.random.default_rng([seed, units, equal])
-    count = _LAYERS * units + extra
-
-    def draw(scale: float) -> Any:
-        return np.resize(scale * (0.1 + rng.random(units if equal else count)), count).tolist()
-
-    chain = chain_type(
-        tuple(draw(1e-3)), tuple(draw(1e-3)), tuple(draw(1e-3)[:-1]),
-        tuple(map(int, draw(1e8))), tuple(map(int, draw(1e7))),
-    )  # fmt: skip
-    options: dict[str, Any] = {}
-    if variant == "limit":
-        free = stage_partition.cut(chain, _STAGES, _MICRO_BATCHES)
-        options["limit_bytes"] = int(0.9 * max(free.memory_bytes))
-    if variant == "preferred":
-        options["preferred"] = range(units, count, units)
-    begin = time.perf_counter()
-    found = stage_partition.cut(chain, _STAGES, _MICRO_BATCHES, **options)
-    seconds = time.perf_counter() - begin
-    return {"step_s": found.seconds, "memory_bytes": max(found.memory_bytes), "seconds": seconds}
-
-
 def memory(folder: Path, model: str, mesh: str, plans: int) -> Figures:
     """Compare predicted memory with OneFlow's own compilation of as many plans, rank by rank."""
     out = folder / "memory" / f"{model}-{mesh}"
@@ -162,7 +127,7 @@ def memory(folder: Path, model: str, mesh: str, plans: int) -> Figures:
 
 
 KINDS: Mapping[str, Callable[..., Figures]]
-KINDS = {"plan": planned, "script": written, "cut": cut, "memory": memory}
+KINDS = {"plan": planned, "script": written, "memory": memory}
 
 
 def _figures(plan: Any) -> Figures:

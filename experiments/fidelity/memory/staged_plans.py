@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from autoddl.api import Plan
 from autoddl.perfmodel.profile import Profile
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_moves import StagePart
+from autoddl.planner.stages.stage_moves import StagePart
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch

@@ -20,8 +20,8 @@ import autoddl
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import staged_plan
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_moves import StagePart
+from autoddl.planner.stages.stage_moves import StagePart
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.blocks import layer_path, numbered

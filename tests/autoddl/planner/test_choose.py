@@ -11,6 +11,7 @@ from hypothesis import Phase, given, settings
 
 import autoddl
 from autoddl.api import Plan
+from autoddl.budget import Budget
 from autoddl.engine import engines
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.step_cost import StepPrices
@@ -90,4 +91,7 @@ def test_plans_of_any_program(program: Program, data: st.DataObject) -> None:
 def test_the_seconds_of_a_plan_are_those_of_all_races(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "clock_s", iter((10.0, 25.0)).__next__)
     options: dict[str, Any] = {"cluster": "4", "profile": PROFILE, "pipeline": "auto"}
-    assert autoddl.optimize(transformer(), budget=1.0, **options).search.seconds == 15.0
+    assert (
+        autoddl.optimize(transformer(), budget=Budget(evaluations=1e4), **options).search.seconds
+        == 15.0
+    )

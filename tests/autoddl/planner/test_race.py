@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from autoddl.budget import MACHINE, Span
+from autoddl.budget import MACHINE, Allowance
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.planner.candidate_plans import Candidate
@@ -55,11 +55,11 @@ class Made:
         return (self.bound_s or 0.0,)
 
     def search(
-        self, span: Span, *, rough: bool, below_s: float = math.inf
+        self, allowance: Allowance, *, rough: bool, below_s: float = math.inf
     ) -> Iterator[float | Solution]:
         yield self.bound_s or 0.0
         self.runs.order.append(self.name)
-        self.runs.seconds.append(span.seconds)
+        self.runs.seconds.append(allowance.seconds)
         self.runs.rough.append(rough)
         if self.cost_s is None:
             raise AutoDDLError(f"nothing found on {self.name}")
@@ -77,7 +77,7 @@ class Made:
 
 
 def run(trials: list[Made], budget_s: float = 60.0, **options: Any) -> Standing:
-    return race(cast(list[Contender], trials), Span.of(MACHINE, budget_s), **options)
+    return race(cast(list[Contender], trials), Allowance.of(MACHINE, budget_s), **options)
 
 
 def notes(found: Standing) -> dict[str, str]:

@@ -17,10 +17,10 @@ from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM, ONEFLOW, S
 from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
-from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.request import Request
-from autoddl.planner.solve import HOPELESS
-from autoddl.planner.whole_step import OnMesh, is_settled
+from autoddl.planner.whole.assigned import Assigned
+from autoddl.planner.whole.solve import HOPELESS
+from autoddl.planner.whole.whole_step import OnMesh, is_settled
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments

@@ -20,7 +20,7 @@ from experiments.bench.frozen.compare import (
 from experiments.bench.frozen.suite import cases
 from experiments.lib import cli
 
-CUT = "stages/1 units, equal, free"
+PLAN = "zoo/mlp 2"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
             "states": "00",
             "gap": 0.0,
         },
-        "stages/x": {"step_s": 1e-9, "solver": "exact, then SUMMA for its overlap"},
+        "pipelines/x": {"step_s": 1e-9, "solver": "exact, then SUMMA for its overlap"},
     }
     write(tmp_path / "r.csv", record)
     assert read(tmp_path / "r.csv") == record
@@ -87,19 +87,20 @@ def test_all_that_was_searched_was_proven() -> None:
     assert all(record[c.key]["gap"] < 1e-9 for c in cases() if c.section == "search")
 
 
+@pytest.mark.oneflow
 def test_rows_are_kept_and_a_worse_plan_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["--only", CUT, "--folder", str(tmp_path)]
+    argv = ["--only", PLAN, "--folder", str(tmp_path)]
     assert cli.run(frozen.command, "bench.frozen", argv) == 0
     record = read(frozen.RECORD)
-    record[CUT]["step_s"] *= 0.99
+    record[PLAN]["step_s"] *= 0.99
     monkeypatch.setattr(frozen, "RECORD", tmp_path / "record.csv")
     write(frozen.RECORD, record)
     monkeypatch.setattr(frozen.Side, "run", pytest.fail)  # nothing is done twice
     capsys.readouterr()
     assert cli.run(frozen.command, "bench.frozen", argv) == 1
-    assert f"{WORSE}  {CUT}: step_s" in capsys.readouterr().out
+    assert f"{WORSE}  {PLAN}: step_s" in capsys.readouterr().out
 
 
 def test_a_section_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import autoddl
 from autoddl.perfmodel.topology import Crossing
-from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
 from experiments.hidup import noise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
-from autoddl.perfmodel.pipeline.stage_partition import strict_in_flight
+from autoddl.perfmodel.pipeline.schedules import strict_in_flight
 
 
 def test_the_order_of_the_literature() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autoddl.budget import Counter
 from autoddl.perfmodel import profile
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.exact import milp_finisher
@@ -59,5 +60,6 @@ def test_programs_grow_until_one_has_the_best_plan(
     links = profile.load("cpu-loopback", device_type="cpu")
     p = builder.build(transformer(2, 8, 64, 256, 8, 512), Mesh.parse("2x2"), links)
     monkeypatch.setattr(milp_finisher, "FIRST", first)
-    before, found = without(p, monkeypatch), exact.search(p)
+    options = SearchOptions(budget=60.0, clock=Counter())  # of evaluations, whatever else runs
+    before, found = without(p, monkeypatch), exact.search(p, options)
     assert before.lower_bound_s <= found.lower_bound_s == found.cost_s < before.cost_s * 0.995

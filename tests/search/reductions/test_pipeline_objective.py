@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.forward_positions import positions

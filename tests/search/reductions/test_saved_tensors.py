@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.waiting_for_loss import waiting_for_loss
 from autoddl.search.baselines import BASELINES, assignments

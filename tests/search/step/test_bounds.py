@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from autoddl.budget import Counter
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.profile import Profile
@@ -148,7 +149,8 @@ def test_tiny_problems_are_solved_and_bounded() -> None:
     for seed in range(10):
         network = tiny(seed, cluster(), PROGRAMS["mlp" if seed % 2 else "transformer"])
         judge = cache(lambda point, network=network: Judged(network, point))
-        found = StepSearch(network, primal_dual.search, judge).search(SearchOptions(budget=5))
+        options = SearchOptions(budget=5.0, clock=Counter())
+        found = StepSearch(network, primal_dual.search, judge).search(options)
         every = itertools.product(*[range(n) for n in network.variables.sizes.tolist()])
         steps = [timeline(network, point).works.end_s for point in every]
         assert found.lower_bound_s <= min(steps) * (1 + 1e-9)

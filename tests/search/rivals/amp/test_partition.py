@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.pipeline.stage_partition import UnitChain, cut
+from autoddl.perfmodel.pipeline.part_graph import part_graph
+from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
 from autoddl.search.rivals.amp.partition import Floats, partition, pipeline_s
 
 
@@ -45,8 +46,13 @@ def test_equal_devices_are_cut_as_pipelines_are() -> None:
     rng = np.random.default_rng(7)
     for _ in range(20):
         row, between = rng.exponential(1.0, 9), rng.exponential(0.3, 8)
-        chain = UnitChain(tuple(row), (0.0,) * 9, tuple(between), (0,) * 9, (0,) * 9)
-        wanted = cut(chain, 3, 4).bounds
+        parts, nothing = part_graph([(1,)], [3], [3], 3).of(3), np.zeros((1, 10))
+        sums, sent = np.cumsum([0.0, *row])[None], np.array([[np.inf, *between, np.inf]])
+        none = nothing.astype(np.int64)
+        chains = Chains(sums, sums, nothing, none, none, np.array([NO_LIMIT]), sent)
+        found_cut = place(chains, parts.graph, 4)
+        assert found_cut is not None
+        wanted = found_cut.bounds
         seconds, transfer_s = np.tile(row, (3, 1)), np.tile(between, (2, 1))
         found = partition(seconds, transfer_s, 4)
         assert pipeline_s(found, seconds, transfer_s, 4) == pytest.approx(

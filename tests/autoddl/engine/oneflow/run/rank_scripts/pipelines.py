@@ -19,9 +19,8 @@ from autoddl.engine.oneflow.job import parameter_gathers
 from autoddl.engine.oneflow.run import agree
 from autoddl.perfmodel import profile as profiles
 from autoddl.planner.assemble import staged_plan
-from autoddl.planner.candidate_plans import pipelines
-from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.planner.pipeline_trial import PipelineTrial
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from experiments.lib.oneflow_problems import read
@@ -191,12 +190,11 @@ def planned(case, graph, inputs):
 
     def make():
         asked = read(program, agree.cluster(), **options)
-        (candidate,) = pipelines(asked)
-        trial = PipelineTrial(asked, candidate, partial(micro_batch, program), 1)
+        (trial,) = staged_trials(asked, partial(micro_batch, program))
         *_, solution = trial.search(asked.budget.begin(), rough=False)
         whole, bounds = solution.found, case["bounds"]
         places = positions(whole.program)
-        cut = Staged.equal(whole.assigned(0), places, bounds, candidate.micro_batches, whole.links)
+        cut = Staged.equal(whole.assigned(0), places, bounds, whole.micro_batches, whole.links)
         return staged_plan(cut, solution.result)
 
     return autoddl.Plan.of(agree.from_rank_0(make))

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.planner.costs.stage_links import Links, Ranks
-from autoddl.planner.costs.staged_assignment import ONCE, Spent, Staged
+from autoddl.planner.stages.stage_links import Links, Ranks
+from autoddl.planner.stages.staged_assignment import ONCE, Spent, Staged
 from autoddl.sbp.program.forward_positions import Positions
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +24,11 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Units(NamedTuple):
-    """By unit: what perfmodel.pipeline.stage_partition.UnitChain has, but for what crosses."""
+    """By unit the seconds of both passes of one micro-batch, and those once per step.
+
+    `waiting_s` are more seconds where others come between its passes: in all stages but the last.
+    `held_bytes` are there all the time, `active_bytes` for each micro-batch in flight.
+    """
 
     seconds: Floats
     once_s: Floats

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE
 from autoddl.plan.value import ModuleCost
-from autoddl.planner.costs.staged_assignment import STREAMS, Staged
+from autoddl.planner.stages.staged_assignment import STREAMS, Staged
 from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.program import Op
 from autoddl.sbp.rules.candidates import NdSignature

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autoddl.budget import Span
+from autoddl.budget import Allowance
 from autoddl.engine.model import StreamUse
 from autoddl.planner.candidate_plans import Candidate
-from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.race import Contender, Solution
 from autoddl.planner.request import Request
-from autoddl.planner.solve import HOPELESS, ProblemSearch
+from autoddl.planner.whole.assigned import Assigned
+from autoddl.planner.whole.solve import HOPELESS, ProblemSearch
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
@@ -74,7 +74,7 @@ class WholeStep(Contender):
         return float(f"{self.place.bound_s:.9g}"), self.place.number, turn
 
     def search(
-        self, span: Span, *, rough: bool, below_s: float = math.inf
+        self, allowance: Allowance, *, rough: bool, below_s: float = math.inf
     ) -> Iterator[float | Solution]:
         """Search the states of all tensors."""
         yield self.place.bound_s
@@ -84,7 +84,7 @@ class WholeStep(Contender):
         found = ProblemSearch(
             on_streams(base, self.candidate.way) if other else base,
             request,
-            span,
+            allowance,
             baselines=assignments(base) if other and timed else None,
             others=not stream and len(ways) > 1,
         ).solution(self.candidate)

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from autoddl.engine.model import EngineModel, MemoryEstimate
 from autoddl.perfmodel.pipeline.pipeline_step import BOXING, COMPUTE, PipelineStep, StageWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, closed_form_s, simulate
-from autoddl.perfmodel.pipeline.stage_partition import strict_in_flight
+from autoddl.perfmodel.pipeline.schedules import strict_in_flight
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.timeline import MODEL_ERROR
 from autoddl.plan.value import Estimate, pipeline_step
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.stage_moves import StageMoves, StagePart
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.stage_moves import StageMoves, StagePart
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import OUTPUT, Layout, Path
 from autoddl.sbp.program.forward_positions import Positions, stages
 from autoddl.sbp.program.live_across import kept_tensors

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from autoddl.perfmodel.topology import Crossing
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.boxing import ALL_GATHER
 from autoddl.sbp.layout import OUTPUT
 from autoddl.sbp.mesh import Cluster, Level, Mesh

@@ -7,9 +7,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from autoddl.errors import AutoDDLError
-from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.race import WORTH_OF_HALVES, Solution
 from autoddl.planner.request import Request
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.batch_mean import check_mean

@@ -10,7 +10,7 @@ import pytest
 from autoddl.engine.oneflow.model.memory import device_memory as memory
 from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.perfmodel.timeline import predict
-from autoddl.planner.costs.assigned import Assigned
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.assigned.assigned_layout import assigned_layout

@@ -1,14 +1,15 @@
-"""Cut a program into stages on parts of several classes: the fastest cut and placement that fits.
+"""Cut a program into stages on parts of some classes: the fastest cut and placement that fits.
 
 What each unit of the model takes on each class, in the states found for it there, and what goes between
 two classes makes a chain; perfmodel.pipeline.placed_cut finds its fastest cut. Steps of the best are
-simulated.
+simulated. Stages of equal devices are the case of one class.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
@@ -16,114 +17,69 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.budget import Span
-from autoddl.engine.model import StreamUse
-from autoddl.perfmodel.pipeline.part_graph import PlacedParts
+from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, PlacedCut, place
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.cut import ROUNDS
-from autoddl.planner.costs.stage_links import Links, Ranks
-from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import Memories, Staged
-from autoddl.planner.costs.unit_costs import UnitCosts, Units, crossing_s
-from autoddl.planner.part_classes import PartClass, Pools
-from autoddl.planner.request import Request
+from autoddl.planner.stages.part_classes import Pools
+from autoddl.planner.stages.stage_links import Links, Ranks
+from autoddl.planner.stages.stage_moves import StagePart
+from autoddl.planner.stages.staged_assignment import Memories, Staged
+from autoddl.planner.stages.unit_costs import UnitCosts, Units, crossing_s
+from autoddl.planner.whole.assigned import Assigned
+from autoddl.planner.within_memory import until_it_fits
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.blocks import submodule_path
-from autoddl.sbp.program.forward_positions import Positions
-from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.reductions.pipeline_objective import repeated
-from autoddl.search.result import SearchOptions, SearchResult
-from autoddl.search.solvers.named import SOLVERS
+from autoddl.sbp.program.forward_positions import Positions, positions
 
 Floats = npt.NDArray[np.float64]
 
-# Of the searches for states; the cut decides by more. On AMP's mixed set-up steps of equal stages are
-# 1.196, 1.184 and 1.212 s with 0.03, 0.05 and 0.1, of any 1.188, 1.184 and 1.188 s; with 0.01
-# they are 1.196 and 1.192 s, and a plan takes 4 s longer.
-ROUGH_GAP = 0.05
+ROUNDS = 4  # cuts until the whole memory fits
 # Relative, of cuts by their closed form, from which simulated steps are off by far more. Half and twice
 # find the same plans of AMP's mixed set-up.
 CLOSE = 1e-3
 
 
-class ClassCosts:
-    """A class of parts: its problem, the states found for it, and what they take by unit.
+@dataclass(frozen=True)
+class ClassStates:
+    """The states of all tensors on parts of one class, whose devices have `limit` bytes."""
 
-    `parts` is how many of its size the cluster has: what one of so many equal stages does is what the
-    search weighs (pipeline_objective.py). `count` are the micro-batches, whose boxings run that `way`.
+    assigned: Assigned
+    limit: int | None = None
+
+
+def equal_cut(
+    assigned: Assigned, stages: int, micro_batches: int, links: Links, limit: int | None = None
+) -> Staged:
+    """Return the fastest cut into equal stages, one behind the other; where none fits the least.
+
+    `assigned` are the states of one micro-batch on the mesh of a stage.
+
+    Raises:
+        AutoDDLError: the cluster of the links has not so many parts.
     """
-
-    def __init__(
-        self,
-        request: Request,
-        one: PartClass,
-        found: Positions,
-        micro: Program,
-        parts: int,
-        count: int,
-        way: StreamUse,
-    ) -> None:
-        self.request, self.one, self.found, self.micro_batches = request, one, found, count
-        self.problem: CostNetwork = request.problem(one.mesh, micro, one.kinds, ways=(way,))
-        self.parts = parts
-        self.limit = request.limit_of(one.kinds)
-        self._result: SearchResult | None = None
-
-    @cached_property
-    def least_s(self) -> Floats:
-        """Return by unit the least seconds that ops take, in whatever states, forward and backward."""
-        variables, program, found = self.problem.variables, self.problem.program, self.found
-        least = np.array([domain.compute_s.min() for domain in variables.domains])[variables.domain]
-        seconds = np.zeros(found.count)
-        for op, own in zip(variables.op.tolist(), least.tolist(), strict=True):
-            if op >= 0 and program.ops[op].phase != "optimizer":
-                seconds[found.op[program.ops[op].name]] += own
-        return seconds
-
-    def search(self, span: Span) -> None:
-        """Search the states of all tensors, if that has not been done."""
-        if self._result is not None:
-            return
-        request = self.request
-        weighted = repeated(self.problem, self.parts, self.micro_batches)
-        self._result = SOLVERS[request.search](
-            weighted,
-            SearchOptions(
-                budget=span.seconds, clock=span.clock, seed=request.seed,
-                stop_gap=max(request.stop_gap, ROUGH_GAP),
-            ),
-        )  # fmt: skip
-
-    @property
-    def result(self) -> SearchResult:
-        """Return what the search found."""
-        assert self._result is not None, "search() comes first"
-        return self._result
-
-    @cached_property
-    def assigned(self) -> Assigned:
-        """Return the states that the search found."""
-        return Assigned(self.problem, self.result.assignment)
-
-    def costs(self, links: Links) -> UnitCosts:
-        """Return what they take by unit."""
-        whole = Staged.equal(self.assigned, self.found, (), self.micro_batches, links)
-        return UnitCosts(whole, self.found)
+    pools = Pools.of(links.cluster)
+    needs = [(assigned.problem.mesh.size,)]
+    parts = part_graph(needs, [links.cluster.size], pools.per_node, stages).of(stages)
+    states = [ClassStates(assigned, limit)]
+    found = Cuts(
+        states, parts.keeping(micro_batches), pools, links, micro_batches,
+        positions(assigned.problem.program),
+    ).best()  # fmt: skip
+    assert found is not None, "without a limit of seconds there is a cut"
+    return found
 
 
-class UnlikeCuts:
+class Cuts:
     """The cuts of a program into parts of some classes, each in the states found for it."""
 
     def __init__(
-        self, classes: Sequence[ClassCosts], parts: PlacedParts, pools: Pools, links: Links,
-        micro_batches: int,
+        self, classes: Sequence[ClassStates], parts: PlacedParts, pools: Pools, links: Links,
+        micro_batches: int, found: Positions,
     ) -> None:  # fmt: skip
         self.classes, self.parts, self.pools = classes, parts, pools
-        self.links, self.micro_batches = links, micro_batches
-        self.found = classes[0].found
-        self.places = cut_places(classes[0].problem.program)
-        self.costs = [each.costs(links) for each in classes]
+        self.links, self.micro_batches, self.found = links, micro_batches, found
+        self.places = cut_places(classes[0].assigned.problem.program, len(classes))
+        whole = [Staged.equal(c.assigned, found, (), micro_batches, links) for c in classes]
+        self.costs = [UnitCosts(each, found) for each in whole]
         self.memories: Memories = {}
         self._units = cache(self._all_units)
         self._flying = cache(self._more_in_flight)
@@ -170,56 +126,80 @@ class UnlikeCuts:
 
     def fits(self, staged: Staged) -> bool:
         """Tell whether each stage fits into its devices."""
+        return min(self._room(staged)) >= 0
+
+    def _room(self, staged: Staged) -> list[float]:
+        """Return by stage the bytes of its devices that are left."""
         limits = {each.assigned: each.limit for each in self.classes}
-        return all(
-            limit is None or memory.total <= limit
-            for part, memory in zip(staged.parts, staged.memory, strict=True)
+        held = zip(staged.parts, staged.memory, strict=True)
+        return [
+            math.inf if limit is None else limit - memory.total
+            for part, memory in held
             for limit in (limits[part.assigned],)
-        )
+        ]
 
     def _tried(
         self, parts: PlacedParts, *, again: bool, below_s: float = math.inf
     ) -> Iterator[Staged]:
-        """Yield cuts until one fits, or none is faster; with `again` they make forward results again."""
+        """Yield cuts until one fits, or none is faster; with `again` they make forward results again.
+
+        All stages but the last do, since others' micro-batches come between its passes only there.
+        """
         units = self._units(again)
-        limits = [NO_LIMIT if each.limit is None else each.limit for each in self.classes]
-        for _ in range(ROUNDS):
+        chosen: list[PlacedCut] = []
+
+        def find(limits: tuple[int, ...] | None) -> Staged | None:
             cut = self._placed(units, limits, parts, below_s)
-            if cut is None and below_s == math.inf:  # what all need without limits is told
-                limits = [NO_LIMIT] * len(limits)
-                cut = self._placed(units, limits, parts, below_s)
-                assert cut is not None
-                yield self._staged(cut, parts, again=again)
-                return
             if cut is None:
-                return
-            staged = self._staged(cut, parts, again=again)
+                return None
+            chosen.append(cut)
+            return self._staged(cut, parts, range(len(cut.kinds) - 1) if again else ())
+
+        def tighter(limits: tuple[int, ...] | None, staged: Staged) -> tuple[int, ...] | None:
+            if limits is None or self._least_s(staged) >= below_s:
+                return None  # before its memory is planned, which takes a third of a cut's time
+            less = list(limits)
+            for number, memory in zip(chosen[-1].kinds, staged.memory, strict=True):
+                own = self.classes[number].limit
+                if own is not None and memory.total > own:
+                    less[number] = min(less[number], int(less[number] * own / memory.total))
+            return None if less == list(limits) else tuple(less)
+
+        limits = [NO_LIMIT if each.limit is None else each.limit for each in self.classes]
+        for staged in until_it_fits(tuple(limits), find, tighter, ROUNDS):
             yield staged
             if self._least_s(staged) >= below_s:
-                return  # before its memory is planned, which takes a third of a cut's time
+                return
             if self.fits(staged):
                 more = self._flying(staged)
                 if more.timeline.step_s < staged.timeline.step_s and self.fits(more):
                     yield more
-                return
-            for number, memory in zip(cut.kinds, staged.memory, strict=True):
-                own = self.classes[number].limit
-                if own is not None and memory.total > own:
-                    limits[number] = min(limits[number], int(limits[number] * own / memory.total))
+            elif not again:
+                short = [s for s, room in enumerate(self._room(staged)) if room < 0]
+                several = [s for s in short if staged.in_flight[s] > 1]
+                if several:
+                    yield self._staged(chosen[-1], parts, several)
+        if (
+            below_s == math.inf and not chosen
+        ):  # then the cut whose stages need about the same memory
+            even = find(None)
+            assert even is not None
+            yield even
 
     def _placed(
-        self, units: Sequence[Units], limits: Sequence[int], parts: PlacedParts, below_s: float
-    ) -> PlacedCut | None:
-        chains = self._chains(units, limits)
-        return place(chains, parts.graph, self.micro_batches, tolerance=CLOSE, below_s=below_s)
-
-    def _chains(self, units: Sequence[Units], limits: Sequence[int]) -> Chains:
+        self, units: Sequence[Units], limits: Sequence[int] | None, parts: PlacedParts,
+        below_s: float,
+    ) -> PlacedCut | None:  # fmt: skip
+        """Return the fastest cut within limits of bytes by class; without limits the most even one."""
         seconds, once, waiting, held, active = (
             sums(rows)[:, self.places] for rows in zip(*units, strict=True)
         )
-        return Chains(
-            seconds + waiting, seconds, once, held, active, np.array(limits), self._transfers
-        )
+        other, last = seconds + waiting, seconds
+        if limits is None:
+            other = last = held + parts.graph.in_flight.mean() * active
+            limits = [NO_LIMIT] * len(units)
+        chains = Chains(other, last, once, held, active, np.array(limits), self._transfers)
+        return place(chains, parts.graph, self.micro_batches, tolerance=CLOSE, below_s=below_s)
 
     @cached_property
     def _transfers(self) -> Floats:
@@ -253,7 +233,7 @@ class UnlikeCuts:
             return staged
         return staged.with_in_flight(staged.flying)
 
-    def _staged(self, cut: PlacedCut, parts: PlacedParts, *, again: bool) -> Staged:
+    def _staged(self, cut: PlacedCut, parts: PlacedParts, recomputed: Sequence[int]) -> Staged:
         stages = [
             StagePart(self.classes[kind].assigned, self._ranks(parts, edge))
             for kind, edge in zip(cut.kinds, cut.edges, strict=True)
@@ -261,7 +241,7 @@ class UnlikeCuts:
         bounds = [self.places[n] for n in cut.bounds[1:-1]]
         return Staged(
             stages, self.found, bounds, self.micro_batches, self.links,
-            recomputed=range(len(stages) - 1) if again else (), memories=self.memories,
+            recomputed=recomputed, memories=self.memories,
         )  # fmt: skip
 
 
@@ -272,11 +252,12 @@ def sums(rows: Sequence[Any]) -> Any:
     return np.concatenate([nothing, np.cumsum(table, axis=1)], axis=1)
 
 
-def cut_places(program: Program) -> list[int]:
-    """Return the positions at which a module of a layer begins, or one outside of layers; and both ends.
+def cut_places(program: Program, classes: int = 1) -> list[int]:
+    """Return the positions where cuts into parts of so many classes may be: both ends, and all between.
 
-    Within such a module more goes from op to op than between them.
+    For several classes, which have many placements, those at which a module of a layer begins, or one
+    outside of layers; within such a module more goes from op to op than between them.
     """
     paths = [submodule_path(op.module) for op in program.ops if op.phase == "forward"]
-    inner = [place for place, (a, b) in enumerate(pairwise(paths), 1) if a != b]
+    inner = [place for place, (a, b) in enumerate(pairwise(paths), 1) if classes == 1 or a != b]
     return [0, *inner, len(paths)]

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 
 from autoddl.engine.oneflow.model.memory.compute_stream import is_converted
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.stage_moves import StagePart
-from autoddl.planner.costs.staged_assignment import Staged
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.stage_moves import StagePart
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.boxing import LOCAL, boxing
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.forward_positions import positions

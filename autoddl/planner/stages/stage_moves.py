@@ -15,8 +15,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from autoddl.plan.value import Transfer
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import OUTPUT, Path, Reader, Redistribution
 from autoddl.sbp.program import Program
 from autoddl.sbp.shards import local_bytes

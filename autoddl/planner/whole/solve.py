@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 
-from autoddl.budget import Span
+from autoddl.budget import Allowance
 from autoddl.collector import uncollected
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
-from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.race import Solution
 from autoddl.planner.request import Request
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.lazy import LazyTuple
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.network.cost_network import CostNetwork
@@ -37,7 +37,7 @@ KNOWN = 32  # assignments whose layouts and timelines are kept: baselines, and t
 class ProblemSearch:
     """The search of one problem: repeated for less memory until all of it fits.
 
-    It takes a `span`. `baselines` are those of the same problem on other streams, where they are
+    It takes a `allowance`. `baselines` are those of the same problem on other streams, where they are
     known. Where there are `others` to try, memory that is far too short for these ends the search.
 
     For the time of a step they minimise what the simulation says it takes (search/step), where boxings
@@ -49,12 +49,12 @@ class ProblemSearch:
         self,
         problem: CostNetwork,
         request: Request,
-        span: Span,
+        allowance: Allowance,
         *,
         baselines: Mapping[str, Assignment] | None = None,
         others: bool = False,
     ) -> None:
-        self.span, self.request, self.limit = span, request, request.limit_bytes
+        self.allowance, self.request, self.limit = allowance, request, request.limit_bytes
         starts = _baselines(problem, request.objective, baselines or {})
         waits = problem.compute_stream and self.limit is not None
         self.problem = SavedTensors.apply(problem).network if waits else problem
@@ -99,7 +99,7 @@ class ProblemSearch:
             rivals=rivals,
             searches=max(1, len(self.costs_s)),
             settled=len(self.costs_s) == 1 and not (self.steps and self.steps.binds),
-            seconds=self.span.spent_s(),
+            seconds=self.allowance.spent_s(),
         )
 
     def _judged_s(self, row: Estimate) -> float:
@@ -173,8 +173,8 @@ class ProblemSearch:
         else:
             known = () if self.models else (*self.starts.values(), *self.again.values())
             options = SearchOptions(
-                budget=self.span.left_s(),
-                clock=self.span.clock,
+                budget=self.allowance.left_s(),
+                clock=self.allowance.clock,
                 stop_gap=max(request.stop_gap, AGAIN) if self.costs_s else request.stop_gap,
                 seed=request.seed,
                 memory_bytes=bound,

@@ -7,9 +7,9 @@ import pytest
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.pipeline.pipeline_step import StageWork
 from autoddl.perfmodel.roofline import OpWork, op_s
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import PARTS, Staged
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.staged_assignment import PARTS, Staged
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch

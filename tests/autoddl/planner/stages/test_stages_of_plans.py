@@ -13,9 +13,9 @@ from msgspec import structs
 from autoddl import optimize
 from autoddl.api import Plan, load
 from autoddl.errors import AutoDDLError, InfeasibleError
-from autoddl.planner.candidate_plans import stage_cluster, too_large
+from autoddl.planner.candidate_plans import too_large
 from autoddl.planner.request import cluster_of
-from autoddl.sbp.mesh import Cluster, Level, Mesh
+from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from experiments.lib.oneflow_problems import read
 from tests.support.clusters import cluster
@@ -224,31 +224,6 @@ def test_more_stages_than_devices_or_ops_are_refused_in_one_line() -> None:
     with pytest.raises(AutoDDLError, match="stages") as caught:
         plan(mlp(), mesh="1", pipeline=100, micro_batches=4)
     assert "\n" not in str(caught.value)
-
-
-GPUS = Cluster((Level("node", 4), Level("gpu", 8)))
-
-
-@pytest.mark.parametrize(
-    ("stages", "levels"),
-    [
-        (1, {"node": 4, "gpu": 8}),
-        (2, {"node": 2, "gpu": 8}),
-        (4, {"gpu": 8}),
-        (8, {"gpu": 4}),
-        (32, {"gpu": 1}),
-        (3, None),
-        (64, None),
-    ],
-)
-def test_stages_part_the_outermost_levels_first(stages: int, levels: dict[str, int] | None) -> None:
-    found = stage_cluster(GPUS, stages)
-    if levels is None:
-        assert found is None
-        return
-    assert found is not None
-    assert {level.name: level.size for level in found.levels} == levels
-    assert found.size * stages == GPUS.size
 
 
 def test_with_a_number_of_stages_the_mesh_is_that_of_each() -> None:

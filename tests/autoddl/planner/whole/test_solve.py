@@ -15,9 +15,9 @@ from autoddl.errors import AutoDDLError
 from autoddl.plan.value import Estimate
 from autoddl.planner.assemble import make_plan
 from autoddl.planner.candidate_plans import Candidate
-from autoddl.planner.costs.assigned import Assigned
 from autoddl.planner.request import Request
-from autoddl.planner.solve import ProblemSearch
+from autoddl.planner.whole.assigned import Assigned
+from autoddl.planner.whole.solve import ProblemSearch
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
 from autoddl.search.heuristics.descent import replicated

@@ -12,17 +12,18 @@ from msgspec.structs import replace
 
 import autoddl
 from autoddl.api import Plan
+from autoddl.budget import Budget
 from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
-from autoddl.planner import unlike_cuts
 from autoddl.planner.candidate_plans import meshes_and_ways
-from autoddl.planner.costs.assigned import Assigned
-from autoddl.planner.costs.stage_links import Links
-from autoddl.planner.costs.staged_assignment import Staged
-from autoddl.planner.part_classes import part_classes
 from autoddl.planner.race import Solution
-from autoddl.planner.unlike_trial import unlike_trials
+from autoddl.planner.stages import cuts, staged_trial
+from autoddl.planner.stages.part_classes import part_classes
+from autoddl.planner.stages.stage_links import Links
+from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.planner.stages.staged_trial import staged_trials
+from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program.blocks import layer_path
 from autoddl.sbp.program.forward_positions import positions
@@ -158,11 +159,11 @@ def test_each_kind_has_its_own_memory() -> None:
 def test_where_parts_can_be_placed_in_too_many_ways_stages_are_equal() -> None:
     """Of 8 nodes of 8 devices there are over a million ways; asked for, that is told."""
     asked = partial(read, PROGRAM, cluster="4*fastx8 + 4*slowx8", profile=KINDS)
-    found = list(unlike_trials(asked(), partial(micro_batch, PROGRAM)))
+    found = list(staged_trials(asked(), partial(micro_batch, PROGRAM)))
     stages = {trial.candidate.stages for trial in found}
     assert stages == {1, 2, 4, 8}  # the batch has no more samples for micro-batches
     with pytest.raises(AutoDDLError, match=r"ways to place parts .*; plan with parts='equal'"):
-        list(unlike_trials(asked(parts="any"), partial(micro_batch, PROGRAM)))
+        list(staged_trials(asked(parts="any"), partial(micro_batch, PROGRAM)))
 
 
 def test_parts_of_any_size_start_from_equal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +174,9 @@ def test_parts_of_any_size_start_from_equal_ones(monkeypatch: pytest.MonkeyPatch
         searched.append((network.mesh, network.profile.kinds, id(network.program)))
         return SOLVERS["exact"](network, options)
 
-    monkeypatch.setattr(unlike_cuts, "SOLVERS", {"exact": noted})
+    monkeypatch.setattr(staged_trial, "SOLVERS", {"exact": noted})
     asked = read(PROGRAM, cluster="1*fastx2 + 1*slowx2", profile=KINDS, parts="any")
-    trials = sorted(unlike_trials(asked, partial(micro_batch, PROGRAM)), key=lambda t: t.turn())
+    trials = sorted(staged_trials(asked, partial(micro_batch, PROGRAM)), key=lambda t: t.turn())
     stages = [trial.candidate.stages for trial in trials]
     assert all(stages[: stages.index(0)]) and not any(stages[stages.index(0) :])
     unlike = autoddl.optimize(
@@ -187,7 +188,7 @@ def test_parts_of_any_size_start_from_equal_ones(monkeypatch: pytest.MonkeyPatch
 
 def test_nodes_as_parts_are_tried_first_and_any_parts_last() -> None:
     asked = read(PROGRAM, cluster="2*fastx2 + 2*slowx2", profile=KINDS, parts="any")
-    trials = sorted(unlike_trials(asked, partial(micro_batch, PROGRAM)), key=lambda t: t.turn())
+    trials = sorted(staged_trials(asked, partial(micro_batch, PROGRAM)), key=lambda t: t.turn())
     stages = [trial.candidate.stages for trial in trials]
     assert (
         stages[0] == 4 and stages[-1] == 0 and stages.index(0) > max(map(stages.index, (1, 2, 8)))
@@ -204,8 +205,8 @@ def test_what_one_part_sends_is_in_its_bound() -> None:
         pipeline=1,
         micro_batches=4,
     )
-    (trial,) = unlike_trials(asked, partial(micro_batch, PROGRAM))
-    ops_s, proven_s, solution = islice(trial.search(10.0, rough=True), 3)
+    (trial,) = staged_trials(asked, partial(micro_batch, PROGRAM))
+    ops_s, proven_s, solution = islice(trial.search(Budget(seconds=10).begin(), rough=True), 3)
     assert isinstance(ops_s, float) and isinstance(proven_s, float)
     assert isinstance(solution, Solution) and isinstance(solution.found, Staged)
     assert 0 < ops_s < proven_s <= solution.found.bounded_s * (1 + 1e-9)
@@ -216,15 +217,15 @@ def test_what_one_part_sends_is_in_its_bound() -> None:
 def test_what_has_to_be_beaten_changes_no_better_plan(count: int) -> None:
     """A slower plan is not returned; a better one is the same as without anything to beat."""
     asked = read(PROGRAM, cluster="1*fastx2 + 1*slowx2", profile=KINDS, parts="any")
-    trials = unlike_trials(asked, partial(micro_batch, PROGRAM))
+    trials = staged_trials(asked, partial(micro_batch, PROGRAM))
     (trial,) = (t for t in trials if (t.candidate.stages, t.candidate.micro_batches) == (0, count))
-    *_, solution = trial.search(10.0, rough=True)
+    *_, solution = trial.search(Budget(seconds=10).begin(), rough=True)
     assert isinstance(solution, Solution)
     step_s = solution.judged_s
     for below_s in (1.001 * step_s, 1.1 * step_s):
-        *_, found = trial.search(10.0, rough=True, below_s=below_s)
+        *_, found = trial.search(Budget(seconds=10).begin(), rough=True, below_s=below_s)
         assert isinstance(found, Solution) and found.judged_s == pytest.approx(step_s)
-    *_, last = trial.search(10.0, rough=True, below_s=0.9 * step_s)
+    *_, last = trial.search(Budget(seconds=10).begin(), rough=True, below_s=0.9 * step_s)
     assert not isinstance(last, Solution)
 
 
@@ -240,8 +241,8 @@ def test_other_numbers_of_parts_are_looked_at_where_the_first_is_too_slow() -> N
         _none_is_faster=lambda below_s: False,
         _tried=lambda parts, again, below_s: iter([found[2] if parts is graph else parts]),
     )  # fmt: skip
-    assert unlike_cuts.UnlikeCuts.best(known, 10.0) is found[3]
-    assert unlike_cuts.UnlikeCuts.best(known, 8.0) is None
+    assert cuts.Cuts.best(known, 10.0) is found[3]
+    assert cuts.Cuts.best(known, 8.0) is None
 
 
 def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:

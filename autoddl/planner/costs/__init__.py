@@ -1,1 +1,0 @@
-"""What assignments cost, cut into stages or not: seconds, bytes, rows by module."""

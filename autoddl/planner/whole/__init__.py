@@ -1,0 +1,1 @@
+"""Plans without stages: one search of the states of all tensors."""
