@@ -15,7 +15,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.memory_limits import memory_limits
 from autoddl.planner.missing_rules import Ask, engine_signatures
-from autoddl.planner.part_classes import part_classes
+from autoddl.planner.stages.part_classes import part_classes
 from autoddl.sbp.mesh import MOST_DEVICES, Axis, Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
