@@ -5,7 +5,7 @@
 #   QUICK=1                        experiments with fewer models, passes and steps
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-planner check testbed experiments clean venv venv-planner
+.PHONY: help demo test test-rest test-all test-planner check testbed experiments clean venv venv-planner
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,14 +18,20 @@ venv:
 demo: venv ## Plan a GPT, show the plan, run it on this machine's CPU ranks
 	@.venv/bin/python -m experiments.demo $(ARGS)
 
-test: venv ## Run all tests (CPython 3.10 with OneFlow): those without the engine on all cores
+test: venv ## Run tests of every kind (CPython 3.10 with OneFlow), 6 minutes on two cores
+	@tools/test.sh .venv --part quick $(ARGS)
+
+test-rest: venv ## Run what `make test` leaves out: more cases, plans on up to 8 ranks, testbeds
+	@tools/test.sh .venv --part rest $(ARGS)
+
+test-all: venv ## Run all tests
 	@tools/test.sh .venv $(ARGS)
 
 venv-planner:
 	@$(PLANNER)
 
 # It shows that autoddl plans on newer versions of Python and NumPy: for that every test of it runs, but with
-# the first of its parameters only; `make test` runs them all, as numbers do not depend on versions.
+# the first of its parameters only; `make test-all` runs all, as numbers do not depend on versions.
 test-planner: ## Run the tests (a case of each) without OneFlow on the newest CPython found
 	@$(PLANNER) || { \
 	    code=$$?; \

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,10 +12,13 @@ import pytest
 from hypothesis import settings
 
 from autoddl.launch.processes import RankProcesses
+from tests.support.budgets import count_cpu_seconds
+from tests.support.on_ranks import RankGroups
 
 # The same examples in every run, and no limits of time: this has to pass on busy machines.
 settings.register_profile("autoddl", deadline=None, derandomize=True)
 settings.load_profile("autoddl")
+count_cpu_seconds()
 
 # What a shell runs in the background ignores it, and so would all that tests start to interrupt it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,6 +50,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of a parametrised test run N cases at most, from the first to the last",
     )
     parser.addoption(
+        "--part",
+        choices=("quick", "rest"),
+        help="run what `make test` runs (tests on ranks that are marked smoke, of those without OneFlow "
+        "two cases each), or what it leaves to `make test-rest`",
+    )
+    parser.addoption(
         "--all-scripts",
         action="store_true",
         help="run every kind of training script under every plan, not each under one (2 more minutes)",
@@ -63,17 +72,33 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    most = config.getoption("--cases")
+    most, part = config.getoption("--cases"), config.getoption("--part")
     if most is not None:
-        kept = _some_cases(items, most)
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
-        items[:] = [item for item in items if item.nodeid in kept]
+        _keep(config, items, _some_cases(items, most))
+    if part is not None:
+        quick = _quick(items)
+        _keep(config, items, quick if part == "quick" else {i.nodeid for i in items} - quick)
     if HAS_ONEFLOW:
         return
     skip = pytest.mark.skip(reason="OneFlow is not installed; `make test` runs this with it")
     for item in items:
         if any(item.get_closest_marker(name) for name in NEED_ONEFLOW):
             item.add_marker(skip)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: set[str]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
+
+
+def _quick(items: list[pytest.Item]) -> set[str]:
+    """Return the names of what a developer runs: no kind of test is left out but those of testbeds."""
+    alone = [item for item in items if any(map(item.get_closest_marker, ALONE))]
+    rest = [item for item in items if item not in alone]
+    traced = [item for item in rest if item.get_closest_marker("oneflow")]
+    smoke = [item for item in alone if item.get_closest_marker("smoke")]
+    plain = [item for item in rest if item not in traced]
+    return {item.nodeid for item in (*smoke, *traced)} | _some_cases(plain, 2)
 
 
 def _some_cases(items: list[pytest.Item], most: int) -> set[str]:
@@ -100,10 +125,19 @@ def _ranks_only_where_marked(
     if any(map(request.node.get_closest_marker, ALONE)) or "write" in request.fixturenames:
         return
 
-    def refuse(self: RankProcesses, local_rank: int, argv: Sequence[str], **options: Any) -> None:
-        pytest.fail(f"starts ranks ({argv[4:]}): mark it @pytest.mark.ranks", pytrace=False)
+    def refuse(*command: Any, **options: Any) -> None:
+        pytest.fail(f"starts ranks ({command}): mark it @pytest.mark.ranks", pytrace=False)
 
     monkeypatch.setattr(RankProcesses, "start", refuse)
+    monkeypatch.setattr(RankGroups, "__call__", refuse)
+
+
+@pytest.fixture(scope="session")
+def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroups]:
+    """Run scripts on ranks, which those that ask for as many share."""
+    groups = RankGroups(tmp_path_factory.mktemp("ranks"))
+    yield groups
+    groups.end()
 
 
 @pytest.fixture(scope="session", autouse=True)

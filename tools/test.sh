@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # tools/test.sh VENV [pytest arguments]: run the tests that need no engine on all cores; those that only
 # trace with OneFlow on two (each process brings threads for all cores); and one after the other what
-# starts ranks or runs graphs. Without OneFlow in VENV only the first.
+# starts ranks or runs graphs. Without OneFlow in VENV only the first. Each of the three runs whatever the
+# others end with; the exit code is that of the first that failed.
 #
 # OneFlow 0.9 crashes where a short call of a graph ends before the thread that made it has put it into its
 # queue. As batch processes the engine's threads do not preempt that thread when they are woken up, so that
@@ -12,15 +13,15 @@ set -uo pipefail
 venv=$1
 shift
 none=5 # pytest's exit code where no test is left to run
-passed=$none
+result=$none
+trap 'exit 130' INT
 before= # a command that runs another in some way
 
 run() {
     $before "$venv/bin/python" -m pytest "$@"
     local code=$?
     [ "$code" -eq "$none" ] && return
-    [ "$code" -eq 0 ] || exit "$code"
-    passed=0
+    case $result in 0 | "$none") result=$code ;; esac
 }
 
 PYTHONPATH=. "$venv/bin/python" tools/compile_loops.py || exit
@@ -29,4 +30,4 @@ if "$venv/bin/python" -c 'import importlib.util as u; exit(u.find_spec("oneflow"
     run -n 2 --dist loadfile -m "oneflow and not ranks and not testbed" "$@"
     before="chrt --batch 0" run -n 1 --reruns 1 --only-rerun crashed -m "ranks or testbed" "$@"
 fi
-exit "$passed"
+exit "$result"

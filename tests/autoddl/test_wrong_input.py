@@ -43,7 +43,7 @@ def test_one_line_or_a_plan(option: str) -> None:
         options = {"mesh": "2", "profile": cluster(), "budget": 0.3, option: value}
         if option == "cluster":
             del options["mesh"]
-        begin = time.monotonic()
+        begin = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -52,7 +52,7 @@ def test_one_line_or_a_plan(option: str) -> None:
                 said, refused = str(error), refused + 1
                 most = 1000 if isinstance(error, InfeasibleError) else 400  # it names what is large
                 assert said.isprintable() and len(said) <= most, (name, said)
-        assert time.monotonic() - begin < LIMIT_S, name
+        assert time.process_time() - begin < LIMIT_S, name
     assert refused > len(VALUES) / 2
 
 

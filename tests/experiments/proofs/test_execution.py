@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +13,25 @@ from experiments.lib.frames import Row
 from experiments.models import ZOO, build
 from experiments.proofs import execution
 from experiments.proofs.execution import TOLERANCE, ExecutionReport, plan_row, reference_of, rows_of
+from tests.support.on_ranks import RankError, RankGroups
 
 SEED = 1000  # not among those of the full proof
 MODELS = ("resnet50", "unet", "bert", "llama", "dlrm", "vit_moe")  # the full proof takes them all
 RUNS = tuple((model, execution.MESHES[i % 2]) for i, model in enumerate(MODELS))
 
 
-@pytest.fixture(scope="module")
-def parity(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ExecutionReport]:
-    """Return what gives the random plans on a mesh; those of all its models run in one launch."""
+@pytest.fixture
+def in_living_ranks(on_ranks: RankGroups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the proof's modules in the ranks of other tests instead of starting some for each."""
 
-    @cache
-    def run_on(mesh: str) -> ExecutionReport:
-        models, folder = [m for m, where in RUNS if where == mesh], tmp_path_factory.mktemp("plans")
-        return execution.run(folder, seed=SEED, plans=1, models=models, meshes=[mesh])
+    def started(module: str, arguments: list[str], ranks: int, limit_s: float) -> str:
+        try:
+            on_ranks("-m", module, *arguments, ranks=ranks)
+        except RankError as error:
+            return str(error)
+        return ""
 
-    return run_on
+    monkeypatch.setattr(execution, "started", started)
 
 
 @pytest.mark.oneflow
@@ -38,10 +39,11 @@ def parity(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Executio
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "mesh"), RUNS)
 def test_random_plans_are_in_parity(
-    model: str, mesh: str, parity: Callable[[str], ExecutionReport]
+    model: str, mesh: str, tmp_path: Path, in_living_ranks: None
 ) -> None:
-    (result,) = (run for run in parity(mesh).runs if run["model"] == model)
-    assert ExecutionReport([result]).faults == ()
+    report = execution.run(tmp_path, seed=SEED, plans=1, models=[model], meshes=[mesh])
+    assert report.faults == ()
+    (result,) = report.runs
     assert result["redistributions"] > 0
     assert result["moved"] > 10 * TOLERANCE  # else parity would say little
 

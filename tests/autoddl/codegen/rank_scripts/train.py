@@ -1,6 +1,6 @@
-"""Train with generated scripts on all ranks, one after the other, and note what is seen.
+"""Train with a generated script on all ranks, and note what is seen.
 
-Arguments: a folder with cases.json, a list of {"name", "script", "weights", "data", "steps"}.
+Arguments: a folder, and a case as JSON: {"name", "script", "weights", "data", "steps", "learning_rate"}.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from typing import Any
 import oneflow as flow
 
 
-def main(folder: Path) -> None:
-    rank = flow.env.get_rank()
-    for case in json.loads((folder / "cases.json").read_text()):
-        seen = train(case, folder)
-        (folder / f"{case['name']}.rank{rank}.json").write_text(json.dumps(seen))
+def main(folder: Path, case: dict[str, Any]) -> None:
+    seen = train(case, folder)
+    (folder / f"{case['name']}.rank{flow.env.get_rank()}.json").write_text(json.dumps(seen))
 
 
 def train(case: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -54,4 +52,4 @@ def train(case: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

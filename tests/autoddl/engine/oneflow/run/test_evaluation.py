@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.on_ranks import seen_by
+from tests.support.on_ranks import Launched, seen_by
 
-pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
-
-FOLDER = "evaluations"
+pytestmark = [pytest.mark.oneflow, pytest.mark.ranks, pytest.mark.smoke]
 
 
 @pytest.fixture(scope="module")
-def expected(launched: Callable[[int], Path]) -> Any:
+def expected(launched: Launched) -> Any:
     """Return what one process saw without autoddl."""
-    (seen,) = seen_by(1, launched(1) / FOLDER)
+    (seen,) = seen_by(1, launched("evaluations", ranks=1))
     return seen
 
 
 @pytest.fixture(scope="module")
-def seen(launched: Callable[[int], Path]) -> Any:
+def seen(launched: Launched) -> Any:
     """Return what four ranks saw."""
-    return seen_by(4, launched(4) / FOLDER)
+    return seen_by(4, launched("evaluations", ranks=4))
 
 
 PLANS = {"4": "coupled", "2x2": "coupled", "ZeRO": "coupled", "halves": "apart"}

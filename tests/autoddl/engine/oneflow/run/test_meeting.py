@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from tests.support.on_ranks import seen_by
+from tests.support.on_ranks import Launched, seen_by
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
 
 def test_a_rank_that_calls_alone_says_so_and_goes_on_when_the_other_comes(
-    launched: Callable[[int], Path],
+    launched: Launched,
 ) -> None:
-    first, second = seen_by(2, launched(2) / "alone")
+    first, second = seen_by(2, launched("alone", ranks=2))
     before = {
         "optimize": None,  # it depends on what the ranks have run before
         "apply": "optimize",
@@ -31,10 +28,8 @@ def test_a_rank_that_calls_alone_says_so_and_goes_on_when_the_other_comes(
     assert first["loss"] == second["loss"]
 
 
-def test_unlike_calls_at_the_same_place_are_an_error_on_all_ranks(
-    launched: Callable[[int], Path],
-) -> None:
-    first, second = seen_by(2, launched(2) / "alone")
+def test_unlike_calls_at_the_same_place_are_an_error_on_all_ranks(launched: Launched) -> None:
+    first, second = seen_by(2, launched("alone", ranks=2))
     found = (
         "ranks differ (1 in step.state_dict(), 1 in step.load()); every rank has to make the same"
     )

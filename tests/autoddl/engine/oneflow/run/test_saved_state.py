@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,43 +14,58 @@ from autoddl import store
 from autoddl.checkpoint import sharded_files
 from autoddl.cli import app
 from autoddl.launch.launcher import launch
-from tests.support.on_ranks import LIMIT_S, environment, in_one_launch, on_ranks
+from tests.support.on_ranks import LIMIT_S, RankGroups, environment
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
 SCRIPT = Path(__file__).parent / "rank_scripts" / "checkpoints.py"
 CASES = ("adam", "scaled", "momentum")
-ON_4 = {
-    "same plan": {},
-    "ZeRO": {"mesh": "4", "search": "ZeRO 2"},
-    "stages": {"mesh": "2", "pipeline": 2, "micro_batches": 2},
-    "halves": {"mesh": "2x2", "duplex": True},
-    "taken": {"mesh": "4"},
+# By mode on how many ranks training goes on, with which options of a plan, and of which cases.
+RESUMED: dict[str, tuple[int, dict[str, Any], tuple[str, ...]]] = {
+    "same plan": (4, {}, CASES),
+    "ZeRO": (4, {"mesh": "4", "search": "ZeRO 2"}, ("adam",)),
+    "stages": (4, {"mesh": "2", "pipeline": 2, "micro_batches": 2}, ("scaled",)),
+    "halves": (4, {"mesh": "2x2", "duplex": True}, ("momentum",)),
+    "taken": (4, {"mesh": "4"}, ("scaled",)),
+    "two ranks": (2, {}, ("momentum",)),
+    "two stages": (2, {"mesh": "1", "pipeline": 2, "micro_batches": 2}, ("adam",)),
+    "alone": (1, {}, CASES),
 }
-ON_2 = {"two ranks": {}, "two stages": {"mesh": "1", "pipeline": 2, "micro_batches": 2}}
+Results = Callable[[str, str], Any]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where all modes have written: saved on four ranks, all killed, resumed on four, two, one."""
+    """Return what four ranks have saved before all of them were killed, and the merged files."""
     found = tmp_path_factory.mktemp("checkpoints")
-    words = [str(SCRIPT), str(found), "save"]
+    words = [str(SCRIPT), str(found), "save", ",".join(CASES)]
     killed = launch(words, nproc_per_node=4, timeout_s=LIMIT_S, env=environment())
     assert "was killed by SIGKILL" in killed.message, "\n".join([killed.message, *killed.tail])
     for case in CASES:
         assert app.main(["merge", str(found / case), "-o", str(found / f"{case}.of")]) == 0
-    for ranks, modes in ((4, ON_4), (2, ON_2)):
-        runs = [(SCRIPT, found, mode, json.dumps(options)) for mode, options in modes.items()]
-        in_one_launch(*runs, ranks=ranks)
-    for mode in ("whole", "alone"):  # apart, so that graphs have the names that they had
-        on_ranks(SCRIPT, found, mode, ranks=1)
     return found
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("mode", [*ON_4, *ON_2, "alone"])
-def test_training_goes_on_as_if_it_had_not_stopped(mode: str, case: str, folder: Path) -> None:
-    whole, found = (np.load(folder / f"{name}-{case}.npz") for name in ("whole", mode))
+@pytest.fixture(scope="module")
+def results(folder: Path, on_ranks: RankGroups) -> Results:
+    """Return what gives the losses and weights of a mode and a case; each mode runs once."""
+    run: set[str] = set()
+
+    def of(mode: str, case: str) -> Any:
+        if mode not in run:
+            run.add(mode)
+            ranks, options, cases = RESUMED.get(mode, (1, {}, CASES))
+            on_ranks(SCRIPT, folder, mode, ",".join(cases), json.dumps(options), ranks=ranks)
+        return np.load(folder / f"{mode}-{case}.npz")
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("mode", "case"), [(mode, case) for mode, (*_, cases) in RESUMED.items() for case in cases]
+)
+def test_training_goes_on_as_if_it_had_not_stopped(mode: str, case: str, results: Results) -> None:
+    whole, found = (results(name, case) for name in ("whole", mode))
     assert len(found["losses"]) == 5 and len(set(whole["losses"].tolist())) == 10
     np.testing.assert_allclose(found["losses"], whole["losses"][5:], rtol=0, atol=1e-5)
     assert sorted(found.files) == sorted(whole.files)
@@ -77,12 +94,15 @@ def test_what_is_saved_is_written_once(case: str, folder: Path) -> None:
 
 
 def test_a_killed_rank_costs_a_step(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    results: Results,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Four ranks train until one is killed; two go on from what was saved, and end where one does."""
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
-    options = ["--nproc-per-node", "2:4", "--max-restarts", "1", "--timeout", "200"]
-    assert app.main(["run", *options, str(SCRIPT), str(folder), "elastic"]) == 0
+    options = ["--nproc-per-node", "2:4", "--max-restarts", "1", "--timeout", str(LIMIT_S)]
+    assert app.main(["run", *options, str(SCRIPT), str(folder), "elastic", "adam"]) == 0
     told = [line for line in capsys.readouterr().err.splitlines() if "autoddl run:" in line]
     assert len(told) == 1 and "SIGKILL" in told[0]
     assert told[0].endswith("starting again with 2 ranks (1 of 1)")
@@ -93,7 +113,7 @@ def test_a_killed_rank_costs_a_step(
     assert found == [
         *((number, 4) for number in range(5)), *((number, 2) for number in range(5, 10))
     ]  # fmt: skip
-    whole = np.load(folder / "whole-adam.npz")["losses"]
+    whole = results("whole", "adam")["losses"]
     np.testing.assert_allclose(
         [loss for _, loss, _ in rows], whole[[number for number, *_ in rows]], rtol=0, atol=1e-5
     )

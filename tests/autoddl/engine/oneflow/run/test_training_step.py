@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,17 @@ import numpy as np
 import pytest
 
 from autoddl.launch.launcher import launch
-from tests.autoddl.engine.oneflow.run.pipeline_cases import ABSTRACT, HALVES
-from tests.support.on_ranks import LIMIT_S, environment, seen_by
+from tests.support.on_ranks import LIMIT_S, Launched, environment, seen_by
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
 SCRIPTS = Path(__file__).parent / "rank_scripts"
 
 
-@pytest.fixture(params=["2x2", "stages", "halves"])
-def seen(request: pytest.FixtureRequest, launched: Callable[[int], Path]) -> Any:
+@pytest.fixture(params=[pytest.param("2x2", marks=pytest.mark.smoke), "stages", "halves"])
+def seen(request: pytest.FixtureRequest, launched: Launched) -> Any:
     """Return what four ranks saw of a plan that is fed, saved, loaded and misused."""
-    return seen_by(4, launched(4) / request.param)
+    return seen_by(4, launched("use_plan", request.param, ranks=4))
 
 
 def test_every_rank_has_the_same_plan(seen: Any) -> None:
@@ -88,29 +86,49 @@ def test_bad_input_gets_one_line_on_every_rank(seen: Any, what: str) -> None:
         assert all(word in rank[what] for word in words), rank[what]
 
 
-@pytest.mark.parametrize(("model", "mesh"), [*HALVES[2], *HALVES[4]])
-def test_halves_in_turn_train_as_the_batch_does(
-    model: str, mesh: str, launched: Callable[[int], Path]
-) -> None:
-    one = np.load(launched(1) / "halves" / f"{model}-None.npz")
-    folder = launched(2) / "halves" if mesh == "2" else launched(4) / "ten steps of halves"
-    found = np.load(folder / f"{model}-{mesh}.npz")
+@pytest.mark.parametrize(
+    ("model", "mesh"),
+    [
+        ("gpt", "2x2"),
+        ("vgg13", "4"),
+        pytest.param("BERT-SGMoE", "2", marks=pytest.mark.smoke),
+        ("BERT-Switch", "2"),
+    ],
+)
+def test_halves_in_turn_train_as_the_batch_does(model: str, mesh: str, launched: Launched) -> None:
+    one = np.load(launched("halves", model, ranks=1) / "trained.npz")
+    folder = launched("halves", model, mesh, ranks=2 if mesh == "2" else 4)
+    found = np.load(folder / "trained.npz")
     np.testing.assert_allclose(found["losses"], one["losses"], rtol=0, atol=1e-4)
     assert len(one["losses"]) == 10 and one["losses"][-1] != one["losses"][0]
     for name in one.files:
         np.testing.assert_allclose(
             found[name], one[name], rtol=0, atol=1e-4 if name == "losses" else 1e-5
         )
-    assert json.loads((folder / f"{model}-{mesh}.json").read_text()) == []
+    assert json.loads((folder / "changed.json").read_text()) == []
+
+
+# Plans under which a model is trained that was built without memory.
+ABSTRACT = {
+    "4": {"mesh": "4", "search": "ZeRO 2"},
+    "2x2": {"mesh": "2x2", "search": "SUMMA"},
+    "two stages": {"mesh": "2", "pipeline": 2, "micro_batches": 2},
+}
 
 
 @pytest.fixture(scope="module")
-def drawn(launched: Callable[[int], Path]) -> dict[str, Any]:
-    """Return the first values and losses of a model that was built without memory, by plan."""
-    folder = launched(4) / "abstract_models"
-    return {name: dict(np.load(folder / f"{name}.npz")) for name in ABSTRACT}
+def abstract(launched: Launched) -> Path:
+    """Return what four ranks have written of a model that was built without memory."""
+    return launched("abstract_models", json.dumps(ABSTRACT), ranks=4)
 
 
+@pytest.fixture(scope="module")
+def drawn(abstract: Path) -> dict[str, Any]:
+    """Return the first values and losses of that model, by plan."""
+    return {name: dict(np.load(abstract / f"{name}.npz")) for name in ABSTRACT}
+
+
+@pytest.mark.smoke
 def test_models_without_memory_begin_alike_on_all_meshes(drawn: dict[str, Any]) -> None:
     one, *others = drawn.values()
     for other in others:
@@ -127,6 +145,7 @@ def test_models_without_memory_begin_alike_on_all_meshes(drawn: dict[str, Any]) 
     np.testing.assert_array_equal(one["mask"], np.tril(np.ones((4, 4))))
 
 
+@pytest.mark.smoke
 def test_models_without_memory_train_as_with_these_values(drawn: dict[str, Any]) -> None:
     """Hold the losses against the gradients of the formula in NumPy, with momentum."""
     for values in drawn.values():
@@ -134,9 +153,10 @@ def test_models_without_memory_train_as_with_these_values(drawn: dict[str, Any])
         assert values["both"][0] == values["both"][1] != values["losses"][-1]  # after a resume, too
 
 
-def test_what_was_computed_without_values_is_refused(launched: Callable[[int], Path]) -> None:
+@pytest.mark.smoke
+def test_what_was_computed_without_values_is_refused(abstract: Path) -> None:
     for rank in range(4):
-        text = (launched(4) / "abstract_models" / f"refused{rank}.txt").read_text()
+        text = (abstract / f"refused{rank}.txt").read_text()
         assert "model.sum was computed inside abstract_parameters()" in text and "\n" not in text
 
 
@@ -170,24 +190,23 @@ def momentum_losses(values: dict[str, Any]) -> list[float]:
 
 
 @pytest.mark.parametrize("plan", ["4", "2x2", "searched", "six on 4"])
-def test_batches_of_other_sizes_train_as_on_one_device(
-    plan: str, launched: Callable[[int], Path]
-) -> None:
-    seen, one = (json.loads((launched(n) / "other_shapes.json").read_text()) for n in (4, 1))
+def test_batches_of_other_sizes_train_as_on_one_device(plan: str, launched: Launched) -> None:
+    seen, one = (_seen(launched("other_shapes", ranks=n)) for n in (4, 1))
     losses, weights = one[plan]
     assert seen[plan][0] == pytest.approx(losses, abs=1e-5)
     for name, value in weights.items():
         np.testing.assert_allclose(seen[plan][1][name], value, rtol=0, atol=1e-5)
 
 
-def test_other_sizes_are_refused_in_stages_and_at_first(launched: Callable[[int], Path]) -> None:
-    seen = json.loads((launched(4) / "other_shapes.json").read_text())
+def test_other_sizes_are_refused_in_stages_and_at_first(launched: Launched) -> None:
+    seen = _seen(launched("other_shapes", ranks=4))
     assert "plan with pipeline=1" in seen["stages"]
     assert "begin with those that it was planned for" in seen["first"]
 
 
-def test_ops_without_a_rule_are_split_as_the_engine_says(launched: Callable[[int], Path]) -> None:
-    seen = json.loads((launched(2) / "unknown_op.json").read_text())
+@pytest.mark.smoke
+def test_ops_without_a_rule_are_split_as_the_engine_says(launched: Launched) -> None:
+    seen = _seen(launched("unknown_op", ranks=2))
     assert seen["losses"] == pytest.approx(seen["reference"], abs=1e-6)
     assert seen["states"] == {name: ["(S0)"] for name in ("mish", "mish_grad", "celu", "celu_grad")}
     assert seen["changed"] == []
@@ -205,6 +224,7 @@ def test_a_rank_that_catches_its_error_and_leaves_ends_the_job() -> None:
     assert (result.failed_rank, result.exit_code, result.timed_out) == (1, 3, False), result.message
 
 
+@pytest.mark.smoke
 def test_a_users_script_runs_under_both_launchers(tmp_path: Path) -> None:
     script, losses = str(SCRIPTS / "train_once.py"), []
     for number, name in enumerate(("autoddl run", "oneflow.distributed.launch")):
@@ -224,11 +244,12 @@ def test_a_users_script_runs_under_both_launchers(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def exact(launched: Callable[[int], Path]) -> Any:
+def exact(launched: Launched) -> Any:
     """Return what one process and four ranks saw of dropout and of a local BatchNorm."""
-    return {count: seen_by(count, launched(count) / "exactness") for count in (1, 4)}
+    return {count: seen_by(count, launched("exactness", ranks=count)) for count in (1, 4)}
 
 
+@pytest.mark.smoke
 def test_dropout_draws_the_mask_of_one_device(exact: Any) -> None:
     expected = exact[1][0]["dropout"]["losses"]
     assert len(set(expected)) == 4  # another mask in every step
@@ -240,6 +261,7 @@ def test_dropout_draws_the_mask_of_one_device(exact: Any) -> None:
         assert set(states.values()) == {"(B, B)"}
 
 
+@pytest.mark.smoke
 def test_a_local_batchnorm_is_cut_and_right_where_its_statistics_are(exact: Any) -> None:
     expected = exact[1][0]["norm"]["losses"]
     for rank in exact[4]:
@@ -247,6 +269,10 @@ def test_a_local_batchnorm_is_cut_and_right_where_its_statistics_are(exact: Any)
         states = [s for s in rank["norm"]["states"].values() if "inv_variance_0" in s]
         assert [s["x_0"] for s in states] == ["(S0, S0)"] * 2
         assert [s["mean_0"] for s in states] == ["(B*, B*)"] * 2
+
+
+def _seen(folder: Path) -> Any:
+    return json.loads((folder / "seen.json").read_text())
 
 
 def _free_port() -> int:

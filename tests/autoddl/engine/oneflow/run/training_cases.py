@@ -310,42 +310,64 @@ def checkpointed(graph: nn.Graph) -> None:
 
 
 schedules = flow.optim.lr_scheduler
+# Optimizers, schedules, losses, outputs and inputs are independent of each other: a case has one of each.
 CASES: dict[str, Case] = {
-    # optimizers
     "momentum": Case(),
-    "sgd": Case(optimizer=by(lambda p: flow.optim.SGD(p, lr=0.1))),
-    "nesterov": Case(
-        optimizer=by(lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True))
+    "sgd, cosine, a dict": Case(
+        optimizer=by(lambda p: flow.optim.SGD(p, lr=0.1)),
+        schedule=lambda o: schedules.CosineAnnealingLR(o, 10),
+        batch=in_dict,
+        build=of_dict,
     ),
-    "weight decay": Case(
-        optimizer=by(lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01))
+    "nesterov, cosine decay, several outputs": Case(
+        optimizer=by(lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True)),
+        schedule=lambda o: schedules.CosineDecayLR(o, 10, 0.1),
+        build=several,
     ),
-    "adam": Case(optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01))),
-    "adam without correction": Case(
-        optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01, do_bias_correction=False))
+    "weight decay, steps, named outputs": Case(
+        optimizer=by(lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01)),
+        schedule=lambda o: schedules.StepLR(o, 3, 0.5),
+        build=named,
     ),
-    "adamw": Case(optimizer=by(lambda p: flow.optim.AdamW(p, lr=0.01, weight_decay=0.1))),
-    "amsgrad": Case(optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01, amsgrad=True))),
-    "lamb": Case(optimizer=by(lambda p: flow.optim.LAMB(p, lr=0.01))),
-    "adagrad": Case(optimizer=by(lambda p: flow.optim.Adagrad(p, lr=0.05))),
-    "adadelta": Case(optimizer=by(lambda p: flow.optim.Adadelta(p, lr=1.0))),
-    "rmsprop": Case(optimizer=by(lambda p: flow.optim.RMSprop(p, lr=0.01))),
-    "centered rmsprop": Case(optimizer=by(lambda p: flow.optim.RMSprop(p, lr=0.01, centered=True))),
-    "two groups": Case(optimizer=two_groups),
-    # schedules
-    "cosine": Case(schedule=lambda o: schedules.CosineAnnealingLR(o, 10)),
-    "cosine decay": Case(schedule=lambda o: schedules.CosineDecayLR(o, 10, 0.1)),
-    "steps": Case(schedule=lambda o: schedules.StepLR(o, 3, 0.5)),
-    "milestones": Case(schedule=lambda o: schedules.MultiStepLR(o, [2, 5], 0.5)),
-    "exponential": Case(schedule=lambda o: schedules.ExponentialLR(o, 0.9)),
-    "polynomial": Case(schedule=lambda o: schedules.PolynomialLR(o, 10, 0.001)),
-    "linear": Case(schedule=lambda o: schedules.LinearLR(o, 0.3, 1.0, 5)),
-    "warm-up": Case(
+    "adam, milestones, two losses": Case(
+        optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01)),
+        schedule=lambda o: schedules.MultiStepLR(o, [2, 5], 0.5),
+        build=two_losses,
+    ),
+    "adam without correction, exponential, a loss twice": Case(
+        optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01, do_bias_correction=False)),
+        schedule=lambda o: schedules.ExponentialLR(o, 0.9),
+        build=loss_twice,
+    ),
+    "adamw, polynomial, keywords": Case(
+        optimizer=by(lambda p: flow.optim.AdamW(p, lr=0.01, weight_decay=0.1)),
+        schedule=lambda o: schedules.PolynomialLR(o, 10, 0.001),
+        batch=keywords,
+    ),
+    "amsgrad, linear, only keywords": Case(
+        optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01, amsgrad=True)),
+        schedule=lambda o: schedules.LinearLR(o, 0.3, 1.0, 5),
+        batch=keywords_only,
+        build=by_keywords,
+    ),
+    "adam, warm-up, a list": Case(
         optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01)),
         schedule=lambda o: schedules.WarmUpLR(
             schedules.CosineAnnealingLR(o, 10), warmup_factor=0.5, warmup_iters=4
         ),
+        batch=in_list,
+        build=of_list,
     ),
+    "lamb": Case(optimizer=by(lambda p: flow.optim.LAMB(p, lr=0.01))),
+    "adagrad": Case(optimizer=by(lambda p: flow.optim.Adagrad(p, lr=0.05))),
+    "adadelta, soft targets": Case(
+        optimizer=by(lambda p: flow.optim.Adadelta(p, lr=1.0)), build=smoothed
+    ),
+    "rmsprop, absolute": Case(optimizer=by(lambda p: flow.optim.RMSprop(p, lr=0.01)), build=apart),
+    "centered rmsprop, logistic": Case(
+        optimizer=by(lambda p: flow.optim.RMSprop(p, lr=0.01, centered=True)), build=logistic
+    ),
+    "two groups": Case(optimizer=two_groups),
     # gradients
     "clipped": Case(optimizer=clipped(2.0)),
     "clipped by the largest": Case(optimizer=clipped(float("inf"), 0.1), eager=True),
@@ -371,18 +393,6 @@ CASES: dict[str, Case] = {
     "scalar and unread": Case(model=Gated, optimizer=read_ones),
     "AMP": Case(set_up=in_halves),
     "AMP with a scaler": Case(set_up=scaled_halves),
-    # losses, outputs, inputs
-    "soft targets": Case(build=smoothed),
-    "absolute": Case(build=apart),
-    "logistic": Case(build=logistic),
-    "several outputs": Case(build=several),
-    "named outputs": Case(build=named),
-    "two losses": Case(build=two_losses),
-    "a loss twice": Case(build=loss_twice),
-    "keywords": Case(batch=keywords),
-    "only keywords": Case(batch=keywords_only, build=by_keywords),
-    "a dict": Case(batch=in_dict, build=of_dict),
-    "a list": Case(batch=in_list, build=of_list),
 }
 
 

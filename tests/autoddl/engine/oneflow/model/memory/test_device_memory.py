@@ -324,7 +324,7 @@ def test_memory_of_oneflow_is_read_from_its_plan() -> None:
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-@pytest.mark.parametrize("optimizer", ["adam", "clipped_adam", "clipped_sgd"])
+@pytest.mark.parametrize("optimizer", ["clipped_adam", "clipped_sgd"])
 def test_prediction_is_oneflows_plan_for_cuda(optimizer: str) -> None:
     import autoddl
     from experiments import models
@@ -372,12 +372,7 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("parts", "search", "off"),
-    [
-        (("1", "2"), (), 0.01),
-        (("2", "1"), (), 0.01),
-        (("2x2", "2"), (), 0.01),
-        (("2x2", "2"), ("hybrid ZeRO 2", "data parallel"), 0.02),
-    ],
+    [(("1", "2"), (), 0.01), (("2x2", "2"), ("hybrid ZeRO 2", "data parallel"), 0.02)],
 )
 def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
     parts: tuple[str, ...], search: tuple[str, ...], off: float

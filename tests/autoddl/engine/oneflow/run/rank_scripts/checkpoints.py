@@ -1,4 +1,4 @@
-"""Train, save after five steps, and go on in another process: `checkpoints.py FOLDER MODE [OPTIONS]`.
+"""Train, save after five steps, go on in another process: `checkpoints.py FOLDER MODE CASES [OPTIONS]`.
 
 Modes: "whole" trains ten steps on one device without autoddl; "save" trains ten under a plan and saves
 after five; "alone" does the last five on one device from merged files; "elastic" is killed once; any
@@ -21,8 +21,8 @@ import autoddl
 from autoddl import store
 from autoddl.checkpoint import sharded_files
 
-folder, mode = Path(sys.argv[1]), sys.argv[2]
-options = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+folder, mode, asked = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
+options = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
 STEPS, SAVED = 10, 5
 PLAN = {"mesh": "2x2", "search": "Megatron"}
 
@@ -78,9 +78,8 @@ def graph_of(case):
             loss.backward()
             return loss
 
-    Train.__name__ = (
-        case.capitalize()
-    )  # OneFlow counts the graphs of a name, and states of scalers have it
+    # OneFlow counts the graphs of a name, and states of scalers have it: "alone" reads those of "save".
+    Train.__name__ = f"{'Whole' if mode == 'whole' else ''}{case.capitalize()}"
     return Train()
 
 
@@ -97,7 +96,7 @@ def write(case, losses, state):
     if flow.env.get_rank() == 0:
         values = {name: value.numpy() for name, value in state["model"].items()}
         own = {name: value.numpy() for name, value in state.items() if name != "model"}
-        values |= {re.sub(r"-Scaled_\d+-", "-", name): value for name, value in own.items()}
+        values |= {re.sub(r"-(Whole)?Scaled_\d+-", "-", name): value for name, value in own.items()}
         np.savez(folder / f"{mode}-{case}.npz", losses=losses, **values)
 
 
@@ -120,7 +119,7 @@ def elastic():
 
 if mode == "elastic":
     elastic()
-for case in CASES if mode != "elastic" else ():
+for case in asked if mode != "elastic" else ():
     graph = graph_of(case)
     if mode in ("whole", "alone"):
         if mode == "alone":

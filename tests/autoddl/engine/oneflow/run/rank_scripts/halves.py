@@ -1,6 +1,6 @@
-"""Ten steps of models as their graphs say (one process), or in two halves of the batch (more).
+"""Ten steps of a model as its graph says (one process), or in two halves of the batch (more).
 
-Arguments: a folder, and pairs of a model and its mesh, as JSON. Writes what one rank saw: losses, weights
+Arguments: a folder, the model, and its mesh if there is one. Rank 0 writes what it saw: losses, weights
 and what the engine changed.
 """
 
@@ -21,7 +21,7 @@ MODELS = {
 STEPS = 10
 
 
-def train(folder, name, mesh):
+def train(folder, name, mesh=None):
     model, sizes = MODELS[name]
     graph, inputs = fresh(model, **sizes)
     run, changed = graph, []
@@ -36,9 +36,8 @@ def train(folder, name, mesh):
         changed = run.changed_signatures
     weights = variables(graph)
     if flow.env.get_rank() == 0:
-        np.savez(folder / f"{name}-{mesh}.npz", losses=np.array(losses), **weights)
-        (folder / f"{name}-{mesh}.json").write_text(json.dumps(changed))
+        np.savez(folder / "trained.npz", losses=np.array(losses), **weights)
+        (folder / "changed.json").write_text(json.dumps(changed))
 
 
-for _name, _mesh in json.loads(sys.argv[2]):
-    train(Path(sys.argv[1]), _name, _mesh)
+train(Path(sys.argv[1]), *sys.argv[2:])

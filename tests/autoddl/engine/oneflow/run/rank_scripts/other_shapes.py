@@ -1,4 +1,4 @@
-"""Train on batches of several sizes: `other_shapes.py FILE`; on one rank eagerly, without autoddl.
+"""Train on batches of several sizes: `other_shapes.py FOLDER`; on one rank eagerly, without autoddl.
 
 Rank 0 writes by plan the losses and the last weights.
 """
@@ -72,7 +72,7 @@ def planned(rows, options):
     return losses, {name: tensor.numpy().tolist() for name, tensor in state.items()}
 
 
-file, seen = Path(sys.argv[1]), {}
+seen = {}
 if flow.env.get_world_size() == 1:
     seen = {name: alone(rows) for name, (rows, _) in PLANS.items()}
 else:
@@ -84,4 +84,4 @@ else:
     step = autoddl.optimize(graph, *batch(0), mesh="4").apply(graph, other_shapes=True)
     seen["first"] = refusal(lambda: step(*batch(2)))
 if flow.env.get_rank() == 0:
-    file.write_text(json.dumps(seen))
+    (Path(sys.argv[1]) / "seen.json").write_text(json.dumps(seen))

@@ -51,4 +51,4 @@ if flow.env.get_rank() == 0:
     }
     seen = {"warnings": messages, "strict": strict, "losses": losses, "reference": reference}
     seen |= {"states": states, "changed": step.changed_signatures}
-    Path(sys.argv[1]).write_text(json.dumps(seen))
+    (Path(sys.argv[1]) / "seen.json").write_text(json.dumps(seen))
