@@ -52,8 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
         choices=("quick", "rest"),
-        help="run what `make test` runs (tests on ranks that are marked smoke, of those without OneFlow "
-        "two cases each), or what it leaves to `make test-rest`",
+        help="run what `make test` runs (on ranks what is marked smoke, else two cases of each test), "
+        "or what it leaves to `make test-rest`",
     )
     parser.addoption(
         "--all-scripts",
@@ -92,13 +92,12 @@ def _keep(config: pytest.Config, items: list[pytest.Item], kept: set[str]) -> No
 
 
 def _quick(items: list[pytest.Item]) -> set[str]:
-    """Return the names of what a developer runs: no kind of test is left out but those of testbeds."""
-    alone = [item for item in items if any(map(item.get_closest_marker, ALONE))]
-    rest = [item for item in items if item not in alone]
-    traced = [item for item in rest if item.get_closest_marker("oneflow")]
-    smoke = [item for item in alone if item.get_closest_marker("smoke")]
-    plain = [item for item in rest if item not in traced]
-    return {item.nodeid for item in (*smoke, *traced)} | _some_cases(plain, 2)
+    """Return the names of what a developer runs: a test of every kind, but of testbeds."""
+    alone, others = [], []
+    for item in items:
+        (alone if any(map(item.get_closest_marker, ALONE)) else others).append(item)
+    smoke = {item.nodeid for item in alone if item.get_closest_marker("smoke")}
+    return smoke | _some_cases(others, 2)
 
 
 def _some_cases(items: list[pytest.Item], most: int) -> set[str]:
