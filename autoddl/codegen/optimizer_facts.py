@@ -58,6 +58,13 @@ def optimizer_of(program: Program) -> Optimizer | None:
     if all(parameter.update is None for parameter in program.parameters):
         return None
     told = program.groups or _groups_without_rates(program)
+    own = {parameter.update for parameter in program.parameters}
+    sparse = [op for op in program.ops if op.is_update and op.name not in own]
+    if sparse:
+        raise AutoDDLError(
+            f"codegen: {dict(sparse[0].inputs)['model_0']} is updated by rows (is_sparse=True of "
+            "add_optimizer), which scripts can't; plan the graph without"
+        )
     kinds = {_kind(update) for group in told for update in _updates(program, group)}
     if kinds == {"Adam", "AdamW"}:  # some groups do not decay
         kinds = {"AdamW"}

@@ -114,6 +114,8 @@ class Limits(NamedTuple):
     """Most axes of a mesh that the planner chooses by itself; None: any number."""
     any_order: bool
     """Whether axes may cut one dim in another order than the mesh's."""
+    one_axis: frozenset[str]
+    """Types of ops that run on meshes of one axis alone."""
     refused: Mapping[str, frozenset[str]]
     """By op type the labels of right signatures that the engine refuses (registry.labelled)."""
 
@@ -140,5 +142,5 @@ class EngineModel:
 
     def whole_space(self) -> EngineModel:
         """Return the same engine without limits, under no name: all that is right may be planned."""
-        limits = self.limits._replace(any_order=True, refused={})
+        limits = self.limits._replace(any_order=True, one_axis=frozenset(), refused={})
         return replace(self, name=None, limits=limits)

@@ -21,7 +21,8 @@ from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.whole.halved import can_be_worth, halved
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
-from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.sbp.program import Program
+from autoddl.sbp.rewrites.micro_batch import check_stages, micro_batch
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers.named import SOLVERS
 
@@ -133,6 +134,12 @@ def _unstaged(request: Request, allowance: Allowance, *, best: Solution | None =
     return run
 
 
+def _micro_batch(request: Request, count: int) -> Program:
+    """Return the program of a micro-batch that goes through stages."""
+    check_stages(request.program)
+    return micro_batch(request.program, count, allow=request.allow)
+
+
 def _staged(
     request: Request, allowance: Allowance, *, best: Solution | None = None, least: int = 1
 ) -> Standing:
@@ -142,7 +149,7 @@ def _staged(
         InfeasibleError: nothing fits into memory; says what would.
         AutoDDLError: no candidate has a plan; what was wrong with the first one.
     """
-    micro = cache(partial(micro_batch, request.program, allow=request.allow))
+    micro = cache(partial(_micro_batch, request))
     trials = staged_trials(request, micro, least)
     run = race(trials, allowance, stop_gap=request.stop_gap, best=best, keep=request.keep)
     if run.best is not None:

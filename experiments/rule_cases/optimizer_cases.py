@@ -15,6 +15,9 @@ ADAM = {
 }  # fmt: skip
 MOMENTUM = {**UPDATE, "beta": 0.9, "dampening": 0.1, "nesterov": False, "maximize": False}
 
+_SPARSE = {"weight_decay": 0.3, "learning_rate_scale": 1.5}
+_AVERAGE = {"beta": 0.9, "dampening": 0.1, "nesterov": False, "maximize": False}
+_MOMENTS = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-3}
 _PLAIN = {"l1": 0.0, "l2": 0.0, "weight_decay": 0.0}
 
 CASES: tuple[OpView, ...] = (
@@ -34,5 +37,15 @@ CASES: tuple[OpView, ...] = (
     ),
     case("sgd_update", "model: 4 8, model_diff: 4 8, learning_rate: 1 ->", **UPDATE | _PLAIN),
     case("adam_update", "model: 8, model_diff: 8, m: 8, v: 8, learning_rate: 1 ->", **ADAM | _PLAIN),
+    *(
+        case(f"indexed_slices_{kind}", f"model: {table}, model_diff_indices: {ids}, "
+             f"model_diff_values: {values}, learning_rate: 1{states.format(table)} ->", **attrs)
+        for table, ids, values in (("8 4", "16", "16 4"), ("8 4 2", "2 4", "2 4 4 2"))
+        for kind, states, attrs in (
+            ("sgd_update", "", _SPARSE),
+            ("momentum_update", ", momentum: {0}", _SPARSE | _AVERAGE),
+            ("adam_update", ", m: {0}, v: {0}", _SPARSE | _MOMENTS),
+        )
+    ),
     case("adam_bias_correction_factor", "train_step: 1 -> out: 1", beta=0.9),
 )  # fmt: skip

@@ -57,9 +57,9 @@ class _Finder:
             places = [self.place[name] for name in readers]
             self.place[op.name] = max(places) if places else self._backward(op)
         held = dict(self._held())
-        for parameter in self.program.parameters:
-            if parameter.update is not None:
-                self.place[parameter.update] = held[parameter.tensor]
+        for op in self.program.ops:
+            if op.phase == "optimizer" and op.is_update:
+                self.place[op.name] = held[dict(op.inputs)["model_0"]]
         return Positions(self.count, self.place, held)
 
     def _again(self) -> dict[str, Op]:
@@ -98,8 +98,8 @@ class _Finder:
     def _held(self) -> Iterator[tuple[str, int]]:
         program = self.program
         for name in program.inputs:
-            readers = [self.place[op.name] for op, _ in program.consumers.get(name, ())]
-            yield name, min(readers, default=0)
+            readers = [self.place.get(op.name) for op, _ in program.consumers.get(name, ())]
+            yield name, min([place for place in readers if place is not None], default=0)
         for parameter in program.parameters:
             place = min(self.around.get(parameter.tensor, ()), default=0)
             yield from ((name, place) for name in (parameter.tensor, *parameter.states))

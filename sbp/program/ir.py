@@ -130,10 +130,9 @@ class Program:
     @property
     def _overwritten(self) -> tuple[Ints, Ints]:
         update = np.full(len(self.tensors), -1)
-        for parameter in self.parameters:
-            if parameter.update is not None:
-                place = self.columns.place[parameter.update]
-                update[self.columns.number[parameter.tensor]] = place
+        for place, op in enumerate(self.ops):
+            if op.phase == "optimizer" and op.is_update:
+                update[self.columns.number[dict(op.inputs)["model_0"]]] = place
         readers, updates = self.columns.inputs.op, update[self.columns.inputs.tensor]
         other = (updates >= 0) & (updates != readers)
         return readers[other], updates[other]

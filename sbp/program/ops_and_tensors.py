@@ -13,6 +13,10 @@ from autoddl.errors import AutoDDLError
 _T = TypeVar("_T")
 
 ROLES = ("parameter", "state", "buffer", "input", "activation", "gradient", "loss", "system")
+SEED = "seed"
+"""The attribute of random ops that OneFlow's generator draws when a graph is traced."""
+READ = "read."
+"""What names of inputs begin with which no call gives, but the graph reads itself."""
 PHASES = ("forward", "backward", "optimizer")
 ITEM_BYTES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
@@ -72,6 +76,11 @@ class Op:
     def attr(self) -> Mapping[str, Any]:
         """Return the attributes as a mapping."""
         return dict(self.attrs)
+
+    @property
+    def is_update(self) -> bool:
+        """Tell whether it is an optimizer's (others end in _update, too: scatters, slices)."""
+        return self.type.endswith("_update") and "model_0" in dict(self.inputs)
 
     @property
     def operands(self) -> tuple[tuple[str, str], ...]:

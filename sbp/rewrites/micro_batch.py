@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.program import Op, Program, Tensor
+from autoddl.sbp.program.ops_and_tensors import READ
 from autoddl.sbp.rewrites.micro_attributes import mean_factors, resized
 from autoddl.sbp.rewrites.micro_reshape import RESHAPES, reshaped
 from autoddl.sbp.rewrites.one_sample import as_traced
@@ -55,12 +56,43 @@ def micro_batch(program: Program, count: int, *, allow: frozenset[str] = frozens
     return as_traced(program, part)
 
 
+def check_stages(program: Program) -> None:
+    """Refuse what does not go through stages, nor in micro-batches.
+
+    Raises:
+        AutoDDLError: the program reads its data itself, or updates tables by rows.
+    """
+    trained = {parameter.update for parameter in program.parameters}
+    alone = [
+        f"input {name} is what the graph reads itself" for name in program.inputs if _read(name)
+    ]
+    alone += [
+        f"op {op.name} updates a table by rows (is_sparse=True of add_optimizer)"
+        for op in program.ops
+        if op.phase == "optimizer" and op.is_update and op.name not in trained
+    ]
+    if alone:
+        raise AutoDDLError(
+            f"pipeline: {alone[0]}, a whole batch at once in one stage; plan with pipeline=1 and "
+            "micro_batches=1"
+        )
+
+
+def _read(name: str) -> bool:
+    return name.startswith(READ)
+
+
 def _check_inputs(program: Program, count: int) -> None:
     """Raise where an input can't be cut, and name the numbers of micro-batches that would do."""
     tensors = [program.tensor[name] for name in program.inputs]
     if not tensors:
         raise AutoDDLError("micro-batches: the graph has no inputs to cut; use 1 micro-batch")
     for tensor in tensors:
+        if _read(tensor.name):
+            raise AutoDDLError(
+                f"input {tensor.name} is what the graph reads itself, a whole batch at once; call the "
+                "graph with its data, or use 1 micro-batch"
+            )
         if not tensor.shape:
             raise AutoDDLError(
                 f"input {tensor.name}: a scalar has no dim 0 to cut into {count} micro-batches; "

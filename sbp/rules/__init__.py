@@ -36,6 +36,7 @@ from autoddl.sbp.rules import (
     shape,
     softmax_loss,
     sources,
+    sparse_updates,
     unary,
     unfolding,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "shape",
     "softmax_loss",
     "sources",
+    "sparse_updates",
     "unary",
     "unfolding",
 ]

@@ -70,9 +70,10 @@ def _segment_sum(op: LocalOp) -> dict[str, Array]:
     return {"out_0": out}
 
 
-def _row_number(view: OpView, operand: str, rng: np.random.Generator) -> Array:
-    table = view.shape["in_0" if "in_0" in view.shape else "like_0"]
-    return rng.integers(0, table[view.attr["axis"]], view.shape[operand])
+def row_number(view: OpView, operand: str, rng: np.random.Generator) -> Array:
+    """Draw rows of the table, which is along dim 0 where no attribute tells."""
+    table = next(name for name in ("in_0", "like_0", "model_0") if name in view.shape)
+    return rng.integers(0, view.shape[table][view.attr.get("axis", 0)], view.shape[operand])
 
 
 register(
@@ -82,7 +83,7 @@ register(
         _gather,
         no_flops,
         family="embedding",
-        samplers={"indices_0": _row_number},
+        samplers={"indices_0": row_number},
     ),
     OpRule(
         "unsorted_segment_sum_like",
@@ -90,6 +91,6 @@ register(
         _segment_sum,
         lambda view: elements(view.shape["data_0"]),
         family="embedding",
-        samplers={"segment_ids_0": _row_number},
+        samplers={"segment_ids_0": row_number},
     ),
 )

@@ -67,20 +67,23 @@ def _stepped(op: LocalOp, direction: Array) -> Array:
     return np.asarray(model - _step_size(op) * (direction + decay))
 
 
-def _sgd(op: LocalOp) -> dict[str, Array]:
+def sgd(op: LocalOp) -> dict[str, Array]:
+    """Return the model after a step of gradient descent."""
     return {"model_0": _stepped(op, _regularised(op))}
 
 
-def _momentum(op: LocalOp) -> dict[str, Array]:
+def momentum(op: LocalOp) -> dict[str, Array]:
+    """Return model and momentum after a step of gradient descent with momentum."""
     attr, gradient = op.view.attr, _regularised(op)
-    momentum = attr["beta"] * op.inputs["momentum_0"] + (1 - attr["dampening"]) * gradient
-    direction = gradient + attr["beta"] * momentum if attr["nesterov"] else momentum
+    average = attr["beta"] * op.inputs["momentum_0"] + (1 - attr["dampening"]) * gradient
+    direction = gradient + attr["beta"] * average if attr["nesterov"] else average
     if attr["maximize"]:
         direction = -direction
-    return {"model_0": _stepped(op, direction), "momentum_0": momentum}
+    return {"model_0": _stepped(op, direction), "momentum_0": average}
 
 
-def _adam(op: LocalOp) -> dict[str, Array]:
+def adam(op: LocalOp) -> dict[str, Array]:
+    """Return model and moments after a step of Adam."""
     attr, gradient = op.view.attr, _regularised(op)
     m = attr["beta1"] * op.inputs["m_0"] + (1 - attr["beta1"]) * gradient
     v = attr["beta2"] * op.inputs["v_0"] + (1 - attr["beta2"]) * gradient**2
@@ -108,23 +111,18 @@ _POSITIVE = dict.fromkeys(
 )
 register(
     OpRule(
-        "sgd_update", _update_map, _sgd, _per_parameter(4), family="optimizer", samplers=_POSITIVE
+        "sgd_update", _update_map, sgd, _per_parameter(4), family="optimizer", samplers=_POSITIVE
     ),
     OpRule(
         "momentum_update",
         _update_map,
-        _momentum,
+        momentum,
         _per_parameter(6),
         family="optimizer",
         samplers=_POSITIVE,
     ),
     OpRule(
-        "adam_update",
-        _update_map,
-        _adam,
-        _per_parameter(12),
-        family="optimizer",
-        samplers=_POSITIVE,
+        "adam_update", _update_map, adam, _per_parameter(12), family="optimizer", samplers=_POSITIVE
     ),
     OpRule(
         "adam_bias_correction_factor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoddl.engine.model import Limits
-from autoddl.errors import RuleError
+from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rules.candidates import NdSignature, in_any_order, nd_products, nd_signatures
@@ -34,7 +34,13 @@ def choices(
 
     Raises:
         RuleError: the rule of the op's type can't be used on it.
+        AutoDDLError: the engine can't run it on a mesh of so many axes.
     """
+    if op.type in limits.one_axis and mesh.ndim > 1:
+        raise AutoDDLError(
+            f"op {op.name}: the engine has {op.type} on meshes of one axis alone, got {mesh}; plan with "
+            f'mesh="{mesh.size}", or without sparse updates'
+        )
     view = OpView.of(op, program.shapes(op))
     floats = frozenset(
         o for o, t in op.operands if program.tensor[t].dtype.startswith(("float", "bfloat"))

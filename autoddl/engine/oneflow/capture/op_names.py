@@ -75,6 +75,11 @@ def is_precision_cast(name: str) -> bool:
     return name.endswith(("-cast_f2h", "-cast_h2f"))
 
 
+def is_sparse_update(op: Any) -> bool:
+    """Tell whether an op updates the rows of a table that a batch has looked up."""
+    return bool(op.name.startswith("System-Optimizer-IndexedSlices-"))
+
+
 def is_added_by_a_pass(name: str) -> bool:
     """Tell whether an op is one that OneFlow adds to a traced graph, by its name."""
     return is_precision_cast(name) or name.startswith(SCALING)

@@ -169,7 +169,11 @@ class _JobReader:
 
     def program(self) -> Program:
         ops = [self._op(op) for op in self.user_ops]
-        updates = {dict(op.inputs)["model_0"]: op for op in ops if _is_update(op)}
+        updates = {
+            dict(op.inputs)["model_0"]: op
+            for op in ops
+            if op.is_update and "model_diff_0" in dict(op.inputs)
+        }
         outputs = tuple(self._tensor_name(getattr(op.output_conf, "in")) for op in self.output_ops)
         loss = self._tensor_name(self.loss) if self.loss else None
         forward = _ancestors(ops, {*outputs, *([loss] if loss else [])})
@@ -234,7 +238,7 @@ class _JobReader:
         return f"{name}-{self.counted[name] - 1}{slash}{rest}"
 
     def _with_phase(self, op: Op, forward: set[str]) -> Op:
-        if _is_update(op):
+        if op.is_update:
             phase = "optimizer"
         else:
             phase = "forward" if op.name in forward else "backward"
@@ -269,14 +273,9 @@ def _planned(ops: list[Any]) -> list[Any]:
     for op in ops:
         sources = [lbn.split("/")[0] for port in op.user_conf.input.values() for lbn in port.s]
         scheduled = sources and all(s in system or s.startswith(SYSTEM_PREFIX) for s in sources)
-        if scheduled or op.name.startswith(SYSTEM_PREFIX):
+        if scheduled or (op.name.startswith(SYSTEM_PREFIX) and not op_names.is_sparse_update(op)):
             system.add(op.name)
     return [op for op in ops if op.name not in system]
-
-
-def _is_update(op: Op) -> bool:
-    """Tell whether an op is an optimizer's (others end in _update, too: scatters, slices)."""
-    return op.type.endswith("_update") and "model_0" in dict(op.inputs)
 
 
 def _parameter(name: str, update: Op, variables: set[str]) -> Parameter:

@@ -11,6 +11,7 @@ from autoddl.engine.oneflow.model.memory.compute_stream import AXES, can_be_chai
 from autoddl.engine.oneflow.model.memory.device_memory import OneFlowMemory, stage_memory
 from autoddl.engine.oneflow.model.memory.kernel_memory import VIEWS
 from autoddl.perfmodel.pipeline.schedules import CREDITS
+from autoddl.sbp.rules.sparse_updates import PREFIX
 from autoddl.sbp.state import NdSbp
 
 
@@ -44,6 +45,7 @@ ONEFLOW = EngineModel(
     limits=Limits(
         axes=2,  # nn.Graph redistributes on meshes of one and two axes
         any_order=False,
+        one_axis=frozenset(f"{PREFIX}{kind}_update" for kind in ("sgd", "momentum", "adam")),
         refused=_refused(),
     ),
     streams=(SEPARATE_STREAMS, COMPUTE_STREAM),
