@@ -338,5 +338,5 @@ def _fastest(
 
 def _fixed(program: Program, states: Mapping[str, NdSbp]) -> dict[str, str]:
     """Return pins for the variables of a program that are held in these states."""
-    own = [p.tensor for p in program.parameters]
-    return {name: ",".join(map(str, states[name])) for name in own if name in states}
+    own = {p.tensor for p in program.parameters} - dict(program.constants).keys()
+    return {name: ",".join(map(str, states[name])) for name in sorted(own & states.keys())}

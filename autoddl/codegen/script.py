@@ -44,6 +44,13 @@ def generate(
             "codegen: a script has no halves of a batch in turn, only plan.apply runs them; plan with "
             "duplex=False"
         )
+    if plan.program.constants:
+        names = [name for name, _ in plan.program.constants]
+        raise AutoDDLError(
+            f"codegen: the graph's code makes or holds {len(names)} tensors that are no parameters or "
+            f"buffers, first {shown(names[0])}; let modules keep them with register_buffer, so that "
+            "scripts read them"
+        )
     try:
         dialect.check(plan)
         return dialect.script(_content(plan, dialect, learning_rate, checked))

@@ -14,13 +14,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoddl.sbp.program.columns import Ints, Operands, ProgramColumns
+from autoddl.sbp.program.ops_and_tensors import SEED
 
 
 def digest(device: str, columns: ProgramColumns, *ends: Sequence[str], attributes: bool) -> str:
     """Return 16 hex digits for a device, ops, tensors and what else follows.
 
-    Ops count by name, type, inputs, outputs and, if asked for, `attributes`; tensors by name, shape and
-    dtype.
+    Ops count by name, type, inputs, outputs and, if asked for, `attributes`, without seeds, which are
+    others in each trace; tensors by name, shape and dtype.
     """
     op_names, tensor_names = list(columns.place), list(columns.number)
     by_name = sorted(range(len(op_names)), key=op_names.__getitem__)
@@ -36,7 +37,8 @@ def digest(device: str, columns: ProgramColumns, *ends: Sequence[str], attribute
         _told(columns.operands, columns.outputs.name[made]),
     ]
     if attributes:
-        told.append(_told(list(map(repr, columns.attributes)), columns.attribute[ops]))
+        own = [repr(tuple([each for each in a if each[0] != SEED])) for a in columns.attributes]
+        told.append(_told(own, columns.attribute[ops]))
     ordered = (op_names, by_name), (tensor_names, tensors.tolist())
     lines = ["\n".join(map(names.__getitem__, order)) for names, order in ordered]
     text = json.dumps([device, *lines, *ends, *(texts for texts, _ in told)])

@@ -45,7 +45,8 @@ class _Named(Mapping[str, _T]):
 class Program:
     """A training step: `ops` in topological order over `tensors`.
 
-    `groups` say how the optimizer treats the trained parameters; plans do not depend on it, nor does the
+    `groups` say how the optimizer treats the trained parameters, `constants` which variables are tensors
+    that the graph's code makes, with digests of their values; plans do not depend on either, nor does the
     fingerprint.
     """
 
@@ -57,6 +58,7 @@ class Program:
     loss: str | None
     device: str = "cpu"
     groups: tuple[ParameterGroup, ...] = ()
+    constants: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def columns(self) -> ProgramColumns:

@@ -82,6 +82,7 @@ class _Body(msgspec.Struct, Generic[_A], forbid_unknown_fields=True):
     loss: str | None
     device: str
     groups: list[_GroupFile] = []  # files of 0.1 have none
+    constants: Pairs = ()
 
 
 class _File(_Body[_A], Generic[_A], forbid_unknown_fields=True, kw_only=True):
@@ -95,6 +96,7 @@ def encode(
     tensors: Sequence[Tensor],
     parameters: Sequence[Parameter],
     groups: Sequence[ParameterGroup],
+    constants: Pairs,
     **rest: Any,
 ) -> dict[str, Any]:
     """Return the JSON form of a program; `rest` are its other fields."""
@@ -107,6 +109,7 @@ def encode(
         "tensors": list(map(_fields_of, tensors)),
         "parameters": list(map(_fields_of, parameters)),
         **({"groups": list(map(_group, groups))} if groups else {}),
+        **({"constants": constants} if constants else {}),
         **rest,
     }
 
@@ -175,6 +178,7 @@ def _program(file: _Body[Any], attributes: Sequence[Attributes]) -> dict[str, An
         "loss": file.loss,
         "device": file.device,
         "groups": tuple(_groups(file)),
+        "constants": file.constants,
     }
     _check_ends(file, names)
     return program
@@ -335,6 +339,10 @@ def _check_ends(file: _Body[Any], names: Container[str]) -> None:
             raise _damage(path, parameter.tensor, "needs both a gradient and an update, or neither")
         if parameter.update is not None and parameter.update not in ops:
             raise _damage(f"{path}.update", parameter.update, "is no op of the program")
+    variables = {parameter.tensor for parameter in file.parameters}
+    for place, (name, _) in enumerate(file.constants):
+        if name not in variables:
+            raise _damage(f"$.constants[{place}]", name, "is no variable of the program")
     for path, some in told:
         for name in some:
             if name not in names:

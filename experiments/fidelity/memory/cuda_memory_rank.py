@@ -44,7 +44,7 @@ def main(folder: Path) -> None:
     parts = 2 if plan.duplex else 1
     inputs = [x[: x.shape[0] // parts] if x.ndim else x for x in inputs]
     with traced_as_cuda() if plan.device == "cuda" else nullcontext():
-        twin, _ = planned_job(plan, graph, (inputs, {}))
+        twin, *_ = planned_job(plan, graph, (inputs, {}))
     on_cuda(twin._full_job_proto)
     twin._full_graph_proto = twin._full_job_proto
     threading.Thread(target=_leave_when_written, args=(folder,), daemon=True).start()

@@ -124,6 +124,12 @@ def test_fingerprint_ignores_the_order_of_ops() -> None:
     assert replace(program, ops=program.ops[::-1]).fingerprint == program.fingerprint
 
 
+def test_fingerprint_ignores_seeds() -> None:
+    one, other, rate = changed(seed=1), changed(seed=2), changed(seed=1, rate=0.5)
+    assert one.fingerprint == other.fingerprint != rate.fingerprint
+    assert one != other
+
+
 def test_structure_leaves_attributes_out() -> None:
     program = small_program()
     x, fc = program.tensors[0], program.ops[0]

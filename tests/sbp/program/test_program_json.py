@@ -40,7 +40,8 @@ def grouped() -> Program:
         ParameterGroup((first,), 0.1, both, 0.01),
         ParameterGroup(tuple(others), 0.2, clip=(0.5, math.inf)),
     )
-    return replace(program, groups=groups)
+    constants = ((others[0], "0123456789abcdef"),)
+    return replace(program, groups=groups, constants=constants)
 
 
 def plain(program: Program) -> Json:
@@ -204,6 +205,9 @@ DAMAGE: dict[str, tuple[Callable[[Json], None], str]] = {
     ),
     "an operand with a control": (
         put("ops.0.inputs.0.0", "\u001ba_0"), "$.ops[0]: name '\\x1ba_0'; allowed is text with"
+    ),
+    "a constant that is no variable": (
+        put("constants", [["x", "0"]]), "$.constants[0]: 'x' is no variable of the program"
     ),
     "another device": (put("device", "cuda'"), "$.device: device \"cuda'\"; allowed are cpu, cuda"),
     "attributes without values": (

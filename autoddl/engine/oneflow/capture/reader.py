@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
+from dataclasses import replace
 
 import oneflow as flow
 from oneflow.core.common import data_type_pb2
@@ -49,7 +50,7 @@ def capture(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> Program:
                 f"graph {graph.name}: built to accumulate gradients; pass example inputs "
                 "(autoddl.optimize(graph, x, y, …)), so that it is traced as the whole batch"
             )
-        return program_of(graph._full_job_proto, graph.name)
+        return _with_constants(graph)
     if graph._is_compiled and flow.env.get_world_size() > 1:
         raise AutoDDLError(
             f"graph {graph.name}: it has run on each rank alone, with which OneFlow can't go on in a job "
@@ -103,8 +104,10 @@ def accumulation_steps(graph: flow.nn.Graph) -> int:
     """Return over how many micro-batches a user's graph sums up gradients."""
     proto = graph.config.proto
     field = "num_gradient_accumulation_steps"
+        end_trace(twin)
     return int(getattr(proto, field)) if proto.HasField(field) else 1
 
+        end_trace(twin)
 
 @contextmanager
 def _accumulating(graph: flow.nn.Graph, count: int) -> Iterator[None]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autoddl.engine.oneflow.capture import op_names
+from autoddl.engine.oneflow.capture.constants import is_constant
 
 _NONE = -1  # the number of an op whose name has none
 INSERTED = ("unpack", "repeat", "acc", "pack")
@@ -29,10 +30,11 @@ def source(op: Any) -> str:
     return str(op.user_conf.input["in"].s[0])
 
 
-def rename(job: Any, built: Any) -> None:
+def rename(job: Any, built: Any) -> dict[str, str]:
     """Give the ops of an accumulating job the names that they have in the graph of one micro-batch.
 
-    `built` is the job before the engine's passes, some of which drop ops that have been counted.
+    `built` is the job before the engine's passes, some of which drop ops that have been counted. Returns
+    the new names by the old ones.
     """
     inserted = [op for op in (*built.net.op, *job.net.op) if _numbered(op)]
     numbers = sorted({_number(op) for op in inserted} - {_NONE})
@@ -43,6 +45,7 @@ def rename(job: Any, built: Any) -> None:
             names[op.name] = names[before] + pinned + rest
 
     op_names.rename(job, names)
+    return names
 
 
 def micro_job(job: Any) -> Any:
@@ -77,7 +80,8 @@ def _names(job: Any, numbers: Sequence[int]) -> Iterator[tuple[str, str]]:
     """Yield the name of every op whose number counts inserted ones, with that without them."""
     for op in job.net.op:
         number = _number(op)
-        if op.WhichOneof("op_type") == "user_conf" and number >= 0 and not is_inserted(op):
+        named_by_count = op.WhichOneof("op_type") == "user_conf" or is_constant(op)
+        if named_by_count and number >= 0 and not is_inserted(op):
             before = bisect_left(numbers, number)
             if before and not op.name.startswith("Sys"):
                 yield op.name, f"{op.name.rpartition('-')[0]}-{number - before}"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import oneflow as flow
 
 from autoddl.engine import engines
+from autoddl.engine.oneflow.capture.constants import digests_of
 from autoddl.engine.oneflow.run.meeting import meet
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
 from autoddl.plan.value import PlanValue
+
+logger = logging.getLogger(__name__)
 
 
 def world_size() -> int:
@@ -56,6 +60,26 @@ def from_rank_0(make: Callable[[], PlanValue]) -> PlanValue:
     return (
         plan if plan is not None else codec.decode(answer["plan"], "plan of rank 0", engines.model)
     )
+
+
+def of_rank_0(constants: Mapping[str, flow.Tensor]) -> dict[str, flow.Tensor]:
+    """Return rank 0's constants of a graph; say once where other ranks have other values.
+
+    All ranks have to call it, each with those that it has traced.
+    """
+    own, found = json.dumps(digests_of(constants)), dict(constants)
+    told = [dict(json.loads(text_of(rank, own))) for rank in range(world_size())]
+    other = [name for name in told[0] if any(each[name] != told[0][name] for each in told)]
+    if other and flow.env.get_rank() == 0:
+        logger.warning(
+            "%d constants of the graph have other values on other ranks, first %s; those of rank 0 are "
+            "taken", len(other), other[0],
+        )  # fmt: skip
+    for name in other:
+        array = constants[name].detach().numpy()
+        data = np.frombuffer(bytes_of(0, array.tobytes()), dtype=array.dtype)
+        found[name] = flow.tensor(data.reshape(array.shape), device=constants[name].device)
+    return found
 
 
 def text_of_rank_0(text: str) -> str:

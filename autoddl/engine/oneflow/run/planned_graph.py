@@ -8,6 +8,7 @@ model is not touched.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -24,16 +25,20 @@ from autoddl.engine.oneflow.capture.shadow import named_variables
 from autoddl.engine.oneflow.job import accumulation, plan_injection
 from autoddl.engine.oneflow.job.halves_writer import write_halves
 from autoddl.engine.oneflow.job.precision_writer import write_precision
+from autoddl.engine.oneflow.run.agree import of_rank_0
 from autoddl.engine.oneflow.run.compile_settings import compiling
-from autoddl.engine.oneflow.run.global_tensors import placements, sbp_of
+from autoddl.engine.oneflow.run.global_tensors import placements, sbp_of, shard
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
+from autoddl.sbp.program.ops_and_tensors import SEED
 from autoddl.sbp.rewrites.halves import HALF, halves, second
 from autoddl.sbp.state import broadcast
 
 _native = flow._oneflow_internal
 # OneFlow takes a graph down on all ranks together, and one that does so alone waits for the others for
 # ever: while it handles an exception, say, or collects garbage. So graphs stay until `close`.
+logger = logging.getLogger(__name__)
+
 _kept: list[flow.nn.Graph] = []
 
 Call = tuple[Any, Any]
@@ -62,13 +67,14 @@ class PlannedGraph:
         states: Mapping[str, flow.Tensor],
     ) -> None:
         self._plan, self._as_user = plan, accumulation_steps(graph) > 1
-        self._twin, program = planned_job(plan, graph, call)
+        self._twin, program, constants = planned_job(plan, graph, call)
         job = self._twin._full_job_proto
         self._made = list(self._made_outputs(program))
         self._loss = program.loss
         self._written = convert_to_tensor_tuple([tensor for _, tensor in self._made])
-        variables = dict(named_variables(graph))
+        variables = dict(named_variables(graph)) | dict(_placed(plan, constants))
         names = [op.name for op in job.net.op if op.name in variables]
+        _tell_of_shards(plan)
         self._variables = convert_to_tensor_tuple([variables[name] for name in names])
         read, written = (
             [op.name for op in job.net.op if op.WhichOneof("op_type") == kind]
@@ -158,14 +164,17 @@ class PlannedGraph:
             return found.to_global(placement=everywhere, sbp=flow.sbp.broadcast)
 
 
-def planned_job(plan: PlanValue, graph: flow.nn.Graph, call: Call) -> tuple[flow.nn.Graph, Program]:
-    """Return a built copy of a graph whose job follows a plan, and the Program that was planned.
+def planned_job(
+    plan: PlanValue, graph: flow.nn.Graph, call: Call
+) -> tuple[flow.nn.Graph, Program, Mapping[str, flow.Tensor]]:
+    """Return a built copy of a graph whose job follows a plan, its Program, and its constants.
 
     The call is that of all micro-batches, or of one half.
     """
     twin = traced_alone(graph, call, plan.device, micro_batches=plan.micro_batches)
-    job = twin._full_job_proto
-    accumulation.rename(job, twin._forward_job_proto)
+    job, constants = twin._full_job_proto, constants_of(twin)
+    renamed = accumulation.rename(job, twin._forward_job_proto)
+    constants = {renamed.get(name, name): tensor for name, tensor in constants.items()}
     program = program_of(accumulation.micro_job(job), twin.name)
     on_all_ranks(job, plan)
     if plan.micro_batches > 1 and any(map(op_names.is_precision_cast, plan.signatures)):
@@ -176,7 +185,38 @@ def planned_job(plan: PlanValue, graph: flow.nn.Graph, call: Call) -> tuple[flow
         write_halves(job, half, program, twin.name)
     plan.check_graph(program)
     plan_injection.write_plan(job, plan, program, twin.name)
-    return twin, program
+    return twin, program, constants
+
+
+def _placed(
+    plan: PlanValue, constants: Mapping[str, flow.Tensor]
+) -> Iterator[tuple[str, flow.Tensor]]:
+    """Yield a graph's constants as the plan has them; say where they are others than when it was made."""
+    places, planned = placements(plan), dict(plan.program.constants)
+    values = of_rank_0(constants) if constants else {}
+    other = [name for name, digest in digests_of(values) if planned.get(name) != digest]
+    if other and flow.env.get_rank() == 0:
+        logger.warning(
+            "%d constants of the graph have other values than when it was planned, first %s; the graph's "
+            "are taken", len(other), other[0],
+        )  # fmt: skip
+    for name, tensor in values.items():
+        yield name, shard(tensor, places[plan.stage_of[name]], plan.variables[name])
+
+
+def _tell_of_shards(plan: PlanValue) -> None:
+    """Say which random numbers are others than on one device, since each draws its shard by itself."""
+    found = [
+        op.name
+        for op in plan.program.ops
+        for operand, _ in op.outputs
+        if SEED in op.attr and any(s.is_split for s in plan.signatures[op.name][operand])
+    ]
+    if found and flow.env.get_rank() == 0:
+        logger.warning(
+            "%d random ops draw their numbers shard by shard, first %s: not those of one device",
+            len(found), found[0],
+        )  # fmt: skip
 
 
 def on_all_ranks(job: Any, plan: PlanValue) -> None:

@@ -384,7 +384,7 @@ class OneFlowStep:
             for name, module in zip(self.graph._blocks, modules(self.graph), strict=True)
             for path, _ in (*module.named_parameters(), *module.named_buffers())
         }
-        for name in plan.variables:
+        for name in plan.variables.keys() - dict(plan.program.constants).keys():
             if name not in names and name.rpartition("-")[0] not in names:  # w-m: a state of w
                 raise AutoDDLError(
                     f"plan: made for another graph, this one has no variable {name}; "

@@ -197,6 +197,20 @@ class Gated(nn.Module):
         return self.outer(flow.tanh(self.inner(flow.sigmoid(self.inner(x)))) * self.scale)
 
 
+class Indexing(nn.Module):
+    """An index that is made in each call, a mask and a table that no module knows as its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(IN, IN), nn.Linear(IN, OUT)
+        self.mask = flow.tensor((np.arange(IN) % 3 > 0).astype(np.float32))
+        self.tables = [flow.tensor(np.linspace(-1, 1, IN * IN).reshape(IN, IN).astype(np.float32))]
+
+    def forward(self, x: Any) -> Any:
+        h = flow.matmul(self.inner(x) * self.mask, self.tables[0])
+        return self.outer(h[:, flow.tensor([3, 1, 1, 0] * (IN // 4))] + self.mask[0])
+
+
 def read_ones(model: nn.Module) -> Any:
     return flow.optim.SGD([p for n, p in model.named_parameters() if n != "unread"], lr=0.1)
 
@@ -391,6 +405,7 @@ CASES: dict[str, Case] = {
     "BatchNorm": Case(model=with_batch_norm, batch=images, build=entropy),
     "dropout": Case(model=with_dropout),
     "scalar and unread": Case(model=Gated, optimizer=read_ones),
+    "constants": Case(model=Indexing),
     "AMP": Case(set_up=in_halves),
     "AMP with a scaler": Case(set_up=scaled_halves),
 }

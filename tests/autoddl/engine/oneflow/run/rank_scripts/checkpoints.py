@@ -36,10 +36,11 @@ class Tied(nn.Module):
         self.frozen = nn.Linear(16, 16)
         self.norm = nn.LayerNorm(16)
         self.head = nn.Linear(16, 8)
+        self.mask = flow.tensor((np.arange(16) % 3 + 1).astype(np.float32))  # no buffer
         self.frozen.weight.requires_grad = False
 
     def forward(self, x):
-        h = nn.functional.gelu(self.norm(self.fc(x)))
+        h = nn.functional.gelu(self.norm(self.fc(x))) * self.mask
         return self.head(self.frozen(h) + flow.matmul(h, self.fc.weight))
 
 
@@ -96,6 +97,7 @@ def write(case, losses, state):
     if flow.env.get_rank() == 0:
         values = {name: value.numpy() for name, value in state["model"].items()}
         own = {name: value.numpy() for name, value in state.items() if name != "model"}
+        own = {name: value for name, value in own.items() if "FreeEagerTensor" not in name}
         values |= {re.sub(r"-(Whole)?Scaled_\d+-", "-", name): value for name, value in own.items()}
         np.savez(folder / f"{mode}-{case}.npz", losses=losses, **values)
 

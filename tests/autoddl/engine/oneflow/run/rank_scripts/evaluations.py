@@ -39,10 +39,12 @@ class Model(nn.Module):
         self.norm = nn.LayerNorm(32) if apart else nn.BatchNorm1d(32)
         self.drop = nn.Dropout(0.0 if apart else 0.5)
         self.outer = nn.Linear(32, 16)
+        self.mask = flow.tensor((np.arange(16) % 3 + 1).astype(np.float32))  # no buffer
 
     def forward(self, x):
         h = self.drop(nn.functional.gelu(self.norm(self.inner(x))))
-        return flow.matmul(self.outer(h), self.inner.weight.transpose(0, 1))
+        h = self.outer(h)[:, flow.tensor([*range(15, -1, -1)])] * self.mask
+        return flow.matmul(h, self.inner.weight.transpose(0, 1))
 
 
 def batch(number, rows=BATCH):
