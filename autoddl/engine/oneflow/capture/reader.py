@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
 from dataclasses import replace
+from typing import Any
 
 import oneflow as flow
 from oneflow.core.common import data_type_pb2
 
 from autoddl.engine.oneflow.capture import abstract, op_names
+from autoddl.engine.oneflow.capture.constants import constants_of, digests_of, end_trace
+from autoddl.engine.oneflow.capture.data_ops import data_ops, data_tensors
 from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.capture.optimizer_reader import groups_of
 from autoddl.engine.oneflow.capture.shadow import device_type, kept_gradients, shadow, variables
@@ -39,12 +42,12 @@ def capture(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> Program:
         raise AutoDDLError(
             f"capture: got {type(graph).__name__}; give an oneflow.nn.Graph with its optimizer added"
         )
-    if not inputs and not kwargs:
-        if graph._full_job_proto is None:
-            raise AutoDDLError(
-                f"graph {graph.name}: not built and no inputs given; pass example inputs "
-                "(autoddl.optimize(graph, x, y, …)) or call graph.build_graph(x, y) first"
-            )
+    if not inputs and not kwargs and graph._full_job_proto is None and _parameters(graph):
+        raise AutoDDLError(
+            f"graph {graph.name}: not built and no inputs given; pass example inputs "
+            "(autoddl.optimize(graph, x, y, …)) or call graph.build_graph(x, y) first"
+        )
+    if not inputs and not kwargs and graph._full_job_proto is not None:
         if accumulation_steps(graph) > 1:
             raise AutoDDLError(
                 f"graph {graph.name}: built to accumulate gradients; pass example inputs "
@@ -62,7 +65,18 @@ def capture(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> Program:
     else:
         with _accumulating(graph, 1):  # over micro-batches, which are the plan's
             twin = traced(graph, *inputs, **kwargs)
-    return program_of(twin._full_job_proto, twin.name)
+    return _with_constants(twin)
+
+
+def _parameters(graph: flow.nn.Graph) -> Collection[str]:
+    """Return the names of what a graph is called with."""
+    return inspect.signature(graph.build).parameters.keys()
+
+
+def _with_constants(graph: flow.nn.Graph) -> Program:
+    """Return the Program of a built graph, with the digests of its constants."""
+    program = program_of(graph._full_job_proto, graph.name)
+    return replace(program, constants=digests_of(constants_of(graph)))
 
 
 def traced_alone(
@@ -91,8 +105,10 @@ def traced(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> flow.nn.Graph:
         ):
             twin.build_graph(*inputs, **kwargs)
     except AutoDDLError:
+        end_trace(twin)
         raise
     except Exception as error:
+        end_trace(twin)
         raise AutoDDLError(
             f"graph {graph.name}: OneFlow can't trace it on these inputs: {reason(error)}"
         ) from error
@@ -104,10 +120,8 @@ def accumulation_steps(graph: flow.nn.Graph) -> int:
     """Return over how many micro-batches a user's graph sums up gradients."""
     proto = graph.config.proto
     field = "num_gradient_accumulation_steps"
-        end_trace(twin)
     return int(getattr(proto, field)) if proto.HasField(field) else 1
 
-        end_trace(twin)
 
 @contextmanager
 def _accumulating(graph: flow.nn.Graph, count: int) -> Iterator[None]:
@@ -147,7 +161,11 @@ class _JobReader:
             for op in conf.ops
         }
         kinds = [(op, op.WhichOneof("op_type")) for op in job.net.op]
-        self.user_ops = _planned([op for op, kind in kinds if kind == "user_conf"])
+        found = data_ops(job)
+        self.read = data_tensors(job, found)
+        self.user_ops = _planned(
+            [op for op, kind in kinds if kind == "user_conf" and op.name not in found]
+        )
         self.variables = [
             op.name
             for op, kind in kinds
@@ -155,9 +173,9 @@ class _JobReader:
         ]
         self.input_ops = [op for op, kind in kinds if kind == "input_conf"]
         self.output_ops = [op for op, kind in kinds if kind == "output_conf"]
-        self.rename = {
-            f"{op.name}/out": neutral_name(op.name, graph_name) for op in self.input_ops
-        } | {f"{name}/out": name for name in self.variables}
+        given = {f"{op.name}/out": neutral_name(op.name, graph_name) for op in self.input_ops}
+        self.inputs = given | self.read
+        self.rename = self.inputs | {f"{name}/out": name for name in self.variables}
         self.counted: Counter[str] = Counter()
         # An update reads the gradient itself, whatever clips it or adds decay to it on the way.
         self.read_through = {
@@ -195,7 +213,7 @@ class _JobReader:
         return Program(
             ops=tuple(ordered),
             tensors=tuple(self._tensors(ordered, parameters, states, loss)),
-            inputs=tuple(self.rename[f"{op.name}/out"] for op in self.input_ops),
+            inputs=tuple(self.inputs.values()),
             outputs=outputs,
             parameters=tuple(parameters),
             loss=loss,
@@ -253,7 +271,7 @@ class _JobReader:
         lbn_of = {name: lbn for lbn, name in self.rename.items()}
         roles = {p.tensor: "parameter" if p.update else "buffer" for p in parameters}
         roles |= dict.fromkeys(states, "state")
-        roles |= {self.rename[f"{op.name}/out"]: "input" for op in self.input_ops}
+        roles |= dict.fromkeys(self.inputs.values(), "input")
         made = {"forward": "activation", "backward": "gradient", "optimizer": "system"}
         for op in ops:
             roles |= {name: made[op.phase] for _, name in op.outputs}

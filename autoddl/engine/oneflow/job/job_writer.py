@@ -13,11 +13,13 @@ from functools import cached_property
 from typing import Any
 
 from autoddl.engine.oneflow.capture import op_names
+from autoddl.engine.oneflow.capture.data_ops import data_ops
 from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.job import accumulation
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import OUTPUT, Reader, Redistribution
+from autoddl.sbp.program.ops_and_tensors import READ
 from autoddl.sbp.state import NdSbp, Sbp, broadcast
 
 
@@ -173,6 +175,21 @@ class JobWriter:
                 for place, lbn in enumerate(blobs.s):
                     found.setdefault(lbn, []).append((blobs.s, place))
         return found
+
+    def read(self, name: str, number: int, state: NdSbp, group: Any, device: str) -> None:
+        """Hand an input that the graph reads itself on to all ops, on some devices in a state."""
+        lbn = name.removeprefix(READ)
+        made = self.identity(f"autoddl-read-{number}", lbn, state, group=group)
+        self.ops[made.partition("/")[0]].device_tag = device
+        own = data_ops(self.job)
+        for op in self.job.net.op:
+            kind = op.WhichOneof("op_type")
+            if kind == "output_conf" and getattr(op.output_conf, "in") == lbn:
+                setattr(op.output_conf, "in", made)
+            elif kind == "user_conf" and op.name not in own and f"{op.name}/out_0" != made:
+                for port in op.user_conf.input.values():
+                    port.s[:] = [made if each == lbn else each for each in port.s]
+        self.lbn[name] = made
 
     def move(self, name: str, group: Any) -> None:
         """Put an op on the devices of another group."""

@@ -18,6 +18,7 @@ from autoddl.engine.oneflow.job.stage_writer import StageWriter
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import NONE, Redistribution
 from autoddl.sbp.program import Program
+from autoddl.sbp.program.ops_and_tensors import READ
 
 
 def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> None:
@@ -28,6 +29,10 @@ def write_plan(job: Any, plan: PlanValue, program: Program, graph_name: str) -> 
     writer = JobWriter(job, graph_name)
     staged = StageWriter(writer, plan, program)
     staged.place()
+    for number, given in enumerate(plan.inputs):
+        if given.name.startswith(READ):
+            group = staged.groups[plan.stage_of[given.name]]
+            writer.read(given.name, number, given.state, group, plan.device)
     for name, state in plan.variables.items():
         writer.set_variable(name, state)
     for name, signature in plan.signatures.items():

@@ -19,6 +19,8 @@ from oneflow.framework.tensor_tuple_util import convert_to_tensor_tuple
 from oneflow.nn.graph.util import ArgsTree
 
 from autoddl.engine.oneflow.capture import op_names
+from autoddl.engine.oneflow.capture.constants import constants_of, digests_of
+from autoddl.engine.oneflow.capture.data_ops import data_ops
 from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.capture.reader import accumulation_steps, program_of, traced_alone
 from autoddl.engine.oneflow.capture.shadow import named_variables
@@ -34,11 +36,11 @@ from autoddl.sbp.program.ops_and_tensors import SEED
 from autoddl.sbp.rewrites.halves import HALF, halves, second
 from autoddl.sbp.state import broadcast
 
+logger = logging.getLogger(__name__)
+
 _native = flow._oneflow_internal
 # OneFlow takes a graph down on all ranks together, and one that does so alone waits for the others for
 # ever: while it handles an exception, say, or collects garbage. So graphs stay until `close`.
-logger = logging.getLogger(__name__)
-
 _kept: list[flow.nn.Graph] = []
 
 Call = tuple[Any, Any]
@@ -71,10 +73,10 @@ class PlannedGraph:
         job = self._twin._full_job_proto
         self._made = list(self._made_outputs(program))
         self._loss = program.loss
+        _tell_of_shards(plan)
         self._written = convert_to_tensor_tuple([tensor for _, tensor in self._made])
         variables = dict(named_variables(graph)) | dict(_placed(plan, constants))
         names = [op.name for op in job.net.op if op.name in variables]
-        _tell_of_shards(plan)
         self._variables = convert_to_tensor_tuple([variables[name] for name in names])
         read, written = (
             [op.name for op in job.net.op if op.WhichOneof("op_type") == kind]
@@ -220,12 +222,18 @@ def _tell_of_shards(plan: PlanValue) -> None:
 
 
 def on_all_ranks(job: Any, plan: PlanValue) -> None:
-    """Let a job that was traced on one device run on all ranks, but the engine's scheduler on one.
+    """Let a job that was traced on one device run on all ranks, but two kinds of ops on one of them.
 
-    The scheduler counts steps and gives learning rates: it has kernels for CPUs alone.
+    Those are the engine's scheduler, which counts steps and gives learning rates, with kernels for CPUs
+    alone, and what reads data.
     """
     placement, view = job.placement, job.job_parallel_view_conf
-    host = {op.name for op in job.net.op if _is_scheduler(op)}
+    reading = data_ops(job)
+    host = {op.name for op in job.net.op if _is_scheduler(op)} | reading
+    for op in job.net.op:
+        if op.name in reading and "nd_sbp" in op.user_conf.attr:
+            # else a reader would have the files of its rank alone, wherever it is placed
+            op.user_conf.attr["nd_sbp"].at_list_string.val[:] = ["S(0)"]
     names = [op.name for op in job.net.op]
     del placement.placement_group[:]
     del placement.blob_placement_group[:]

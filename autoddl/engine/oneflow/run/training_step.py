@@ -34,6 +34,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.launch import progress
 from autoddl.plan import codec
 from autoddl.plan.value import InputPlan, PlanValue
+from autoddl.sbp.program.ops_and_tensors import READ
 from autoddl.sbp.rewrites.halves import HALF, second
 from autoddl.sbp.state import NdSbp, broadcast
 
@@ -235,7 +236,7 @@ class OneFlowStep:
 
             call = ArgsTree((args, kwargs), True, "input", None).map_leaf(leaf)
             for name in self.plan.program.inputs:
-                if name not in found and half == 0 and not name.startswith(HALF):
+                if name not in found and half == 0 and not name.startswith((HALF, READ)):
                     raise AutoDDLError(
                         f"step: input {name} is missing; call it as the graph was called when it was "
                         "planned"
