@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +15,15 @@ from tests.autoddl.engine.oneflow.run.captured_cases import (
     records,
     sparse_training,
 )
-from tests.support.on_ranks import seen_by
+from tests.support.on_ranks import Launched, seen_by
 
 pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
 
 @pytest.fixture(scope="module")
-def seen(launched: Callable[[int], Path]) -> Any:
+def seen(launched: Launched) -> Any:
     """Return what both ranks saw."""
-    return seen_by(2, launched(2) / "captured")
+    return seen_by(2, launched("captured", ranks=2))
 
 
 def test_copies_agree_where_each_rank_draws_seeds_of_its_own(seen: Any) -> None:
@@ -57,9 +55,7 @@ def test_sparse_updates_are_those_of_the_rows(kind: str, pin: str, seen: Any) ->
 @pytest.mark.parametrize(
     ("ranks", "plan"), [(2, "cut"), (2, "whole"), (4, "cut"), (4, "cut twice"), (4, "cut once")]
 )
-def test_graphs_read_the_batches_of_one_device(
-    ranks: int, plan: str, launched: Callable[[int], Path]
-) -> None:
+def test_graphs_read_the_batches_of_one_device(ranks: int, plan: str, launched: Launched) -> None:
     weight, bias = (array.astype(np.float64) for array in linear())
     features, expected = records(), []
     for step in range(STEPS):
@@ -68,7 +64,7 @@ def test_graphs_read_the_batches_of_one_device(
         expected.append((float((error**2).mean()), y.ravel()))
         weight = weight - 0.1 * 2 * error.T @ x / ROWS
         bias = bias - 0.1 * 2 * error.mean(axis=0)
-    for rank in seen_by(ranks, launched(ranks) / "captured"):
+    for rank in seen_by(ranks, launched("captured", ranks=ranks)):
         for (loss, labels), (right, wanted) in zip(rank["reading"][plan], expected, strict=True):
             assert loss == pytest.approx([right], abs=1e-5)
             assert labels == pytest.approx(wanted.tolist())

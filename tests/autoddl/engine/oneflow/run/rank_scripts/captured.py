@@ -94,6 +94,7 @@ class Masked(nn.Module):
 
 def noisy(folder):
     """Draw seeds of its own on each rank, and apply a saved plan after another seed was set."""
+    flow.manual_seed(RANK)
     model = Noisy()
     graph = graph_of(model)
     plan = autoddl.optimize(graph, batch(0), mesh="2", search="data parallel")
