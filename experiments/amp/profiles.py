@@ -12,7 +12,6 @@ slower link counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cache
 
 from msgspec import structs
@@ -22,26 +21,16 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Device, Kernel, Link
 from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.sbp.boxing import COLLECTIVES
-from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import broadcast
-from experiments.amp.setups import GBIT, WHOLE_S
+from experiments.amp.setups import INSIDE, OUTSIDE, WHOLE_S
 
 LATENCY_S = 2e-5  # of a message between GPUs, of which the paper says nothing
-CLUSTERS: Mapping[str, str] = {
-    "homogeneous": "4*t4x4", "mixed": "3*v100x4 + 1*t4x4", "uneven": "4*v100x4",
-}  # fmt: skip
-INSIDE = {"t4": 50 * GBIT, "v100": 170 * GBIT}
-OUTSIDE = {"t4": 50 * GBIT, "v100": 10 * GBIT}
 # name, bytes, float32 flop/s, bytes/s of the data sheets
 _SHEETS = {"t4": ("T4 16 GB", 8.1e12, 320e9), "v100": ("V100 16 GB", 15.7e12, 900e9)}
 MEMORY_BYTES = 16 << 30
+FAMILIES = "matmul", "elementwise", "memory", "reduction", "normalisation", "embedding", "conv"
 OVERHEAD_S = 5e-6
-
-
-def cluster(name: str) -> Cluster:
-    """Return the cluster of a set-up."""
-    return Cluster.parse(CLUSTERS[name])
 
 
 @cache
@@ -91,15 +80,5 @@ def _device(kind: str, share: float) -> Device:
     name, flops, rate = _SHEETS[kind]
     peak = {"float32": flops * share, "float16": flops * share}
     everything = Kernel(OVERHEAD_S, rate * share, peak)
-    families = (
-        "matmul",
-        "elementwise",
-        "memory",
-        "reduction",
-        "normalisation",
-        "embedding",
-        "conv",
-    )
-    return Device(
-        name, MEMORY_BYTES, peak, rate * share, OVERHEAD_S, dict.fromkeys(families, everything)
-    )
+    kernels = dict.fromkeys(FAMILIES, everything)
+    return Device(name, MEMORY_BYTES, peak, rate * share, OVERHEAD_S, kernels)

@@ -18,8 +18,6 @@ from its public code (`known_cost`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from autoddl.search.rivals.amp.estimate import LayerChain, UnlikeNodes
 
 GBIT = 1e9 / 8
@@ -38,24 +36,13 @@ WIDE_S, NARROW_S, SMALL_S = 0.0739, 0.1440, 0.0083
 # Unit of TransGAN's chain from which on: side of the grid, width of a token.
 GRIDS = {0: (9, 1024), 16: (18, 1024), 19: (36, 1024), 21: (72, 256), 29: (144, 64), 36: (288, 16)}
 POSITIONS = (2, 17, 20, 22, 30, 37)  # the units that add an embedding of the grid's positions
-_INSIDE = {"t4": 50 * GBIT, "v100": 170 * GBIT}
-_OUTSIDE = {"t4": 50 * GBIT, "v100": 10 * GBIT}
+INSIDE = {"t4": 50 * GBIT, "v100": 170 * GBIT}
+OUTSIDE = {"t4": 50 * GBIT, "v100": 10 * GBIT}
 
 
-def _nodes(*kinds: str) -> UnlikeNodes:
-    return UnlikeNodes(kinds, 4, _INSIDE, _OUTSIDE)
-
-
-CLUSTERS: Mapping[str, UnlikeNodes] = {
-    "homogeneous": _nodes("t4", "t4", "t4", "t4"),
-    "mixed": _nodes("v100", "v100", "v100", "t4"),
-    "uneven": _nodes("v100", "v100", "v100", "v100"),
-}
-
-
-def trained(cluster: str) -> tuple[LayerChain, int]:
-    """Return the model that a cluster trains, and the batch."""
-    return (transgan(), GAN_BATCH) if cluster == "uneven" else (gpt(), BATCH)
+def nodes(*kinds: str) -> UnlikeNodes:
+    """Return nodes of four devices of these kinds."""
+    return UnlikeNodes(kinds, 4, INSIDE, OUTSIDE)
 
 
 def gpt(*, measured: bool = False) -> LayerChain:

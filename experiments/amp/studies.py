@@ -1,15 +1,16 @@
-"""AMP's set-ups as studies: a cluster, a model with its units, the tables that the paper prints of it.
+"""AMP's set-ups: a cluster, a model with its units, the strategies that the paper prints (paper.json).
 
-Ours are planned by `autoddl.optimize` for the same program, cluster, profile and memory; seconds are
-those of a simulated step. A set-up is one more entry of `STUDIES`.
+A row of a printed table has samples per micro-batch, the degrees of tensor and pipeline parallelism, the
+cut in units, and the seconds. All devices are used: dp = 16 / (tmp · stages).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import autoddl
 from autoddl.api import Plan
@@ -17,14 +18,17 @@ from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep
 from autoddl.perfmodel.pipeline.pipeline_timeline import closed_form_s, simulate
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.stages.staged_assignment import Staged
+from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.rivals.amp.estimate import AmpEstimate, LayerChain
+from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages
 from experiments.amp import profiles, setups
-from experiments.amp.kinds import gpt
 from experiments.amp.strategy_plans import StrategyPlans
 from experiments.lib.programs import captured
 
+PAPER: dict[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text())
+NODES, PER_NODE = 4, 4
 GPT_MODULES: Mapping[int, str] = {
     0: "model.token", 1: "model", setups.HEAD - 1: "model.norm", setups.HEAD: "model.head",
     setups.HEAD + 1: "",
@@ -36,6 +40,34 @@ GAN_MODULES: Mapping[int, str] = {
     **{unit: f"model.grow.{number}" for number, unit in enumerate(list(setups.GRIDS)[1:])},
     **{unit: f"model.blocks.{n}" for n, unit in enumerate((*setups.WIDE, *setups.NARROW))},
 }  # fmt: skip
+UNEVEN = "uneven"  # the set-up that trains TransGAN's generator; the others train a GPT
+
+
+class PrintedRow(NamedTuple):
+    """A strategy and its seconds per step, None where it was out of memory; `pp` as printed."""
+
+    mbs: int
+    tmp: int
+    pp: int
+    cut: tuple[int, ...]
+    seconds: float | None
+
+    @property
+    def stages(self) -> int:
+        """Return how many stages the cut has."""
+        return len(self.cut) - 1
+
+    @property
+    def strategy(self) -> Strategy:
+        """Return the strategy in Megatron's placement on the 16 devices."""
+        dp = NODES * PER_NODE // (self.tmp * self.stages)
+        return Strategy(self.tmp, dp, self.mbs, megatron_stages(NODES, PER_NODE, self.tmp, dp))
+
+
+TABLES = {
+    table: [PrintedRow(mbs, tmp, pp, tuple(cut), s) for mbs, tmp, pp, cut, s in rows]
+    for table, rows in PAPER["tables"].items()
+}
 
 
 class Seconds(NamedTuple):
@@ -53,69 +85,75 @@ class Seconds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Study:
-    """A set-up: a cluster of this name, a model and its units, and what the paper prints of both.
-
-    `chain` is that of its layers, as measured or by their flops; `tables` are the numbers of Megatron's
-    and of AMP's, `speed_up` is that of the best rows.
-    """
+class AmpStudy:
+    """A set-up by its name in paper.json; programs are kept in a folder."""
 
     name: str
-    program: Callable[[Path], Program]
-    chain: Callable[[bool], LayerChain]
-    batch: int
-    modules: Mapping[int, str]
-    tables: tuple[int, int]
-    speed_up: float
+    folder: Path
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """Return the cluster, the tables of Megatron's and of AMP's rows, the speed-up of the best."""
+        found: Mapping[str, Any] = PAPER["set-ups"][self.name]
+        return found
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the cluster."""
+        return Cluster.parse(" + ".join(f"1*{kind}x{PER_NODE}" for kind in self.told["kinds"]))
+
+    @property
+    def modules(self) -> Mapping[int, str]:
+        """Return by unit the module with whose ops it begins."""
+        return GAN_MODULES if self.name == UNEVEN else GPT_MODULES
+
+    def chain(self, *, measured: bool = False) -> LayerChain:
+        """Return the layers of the model, as measured or by their flops."""
+        return setups.transgan() if self.name == UNEVEN else setups.gpt(measured=measured)
+
+    @property
+    def batch(self) -> int:
+        """Return the samples of a step."""
+        return setups.GAN_BATCH if self.name == UNEVEN else setups.BATCH
 
     def estimate(self, *, measured: bool = False) -> AmpEstimate:
         """Return AMP's own price."""
-        return AmpEstimate(setups.CLUSTERS[self.name], self.chain(measured), self.batch)
+        nodes = setups.nodes(*self.told["kinds"])
+        return AmpEstimate(nodes, self.chain(measured=measured), self.batch)
 
-    def profile(self, folder: Path) -> Profile:
+    def program(self) -> Program:
+        """Return a training step of the model."""
+        if self.name != UNEVEN:
+            return self.gpt()
+        file = self.folder / "programs" / "transgan.json"
+        return captured(file, "transgan", "transgan", batch=setups.GAN_BATCH)
+
+    def gpt(self) -> Program:
+        """Return a training step of the GPT of tables 6 to 9."""
+        sizes = {
+            "layers": len(setups.BLOCKS), "width": setups.WIDTH, "heads": 16,
+            "sequence": setups.LENGTH, "vocabulary": setups.VOCABULARY, "batch": setups.BATCH,
+        }  # fmt: skip
+        return captured(self.folder / "programs" / "gpt.json", "gpt", "toy", **sizes)
+
+    def profile(self) -> Profile:
         """Return the profile, which the GPT calibrates whatever the model is."""
-        return profiles.profile(micro_batch(gpt(folder), setups.BATCH))
+        return profiles.profile(micro_batch(self.gpt(), setups.BATCH))
 
-    def plans(self, folder: Path, *, measured: bool = False) -> StrategyPlans:
+    def plans(self, *, measured: bool = False) -> StrategyPlans:
         """Return AMP's strategies as plans; layers take what was measured, or what the profile says."""
-        chain = self.chain(True)
+        chain = self.chain(measured=True)
         return StrategyPlans(
-            self.program(folder), profiles.cluster(self.name), self.profile(folder), self.modules,
-            len(chain.parameters), chain.seconds if measured else None,
+            self.program(), self.cluster, self.profile(), self.modules, len(chain.parameters),
+            chain.seconds if measured else None,
         )  # fmt: skip
 
-    def ours(self, folder: Path, budget_s: float) -> Plan:
-        """Return the plan of the planner."""
+    def ours(self, budget_s: float) -> Plan:
+        """Return the plan of the planner for the same program, cluster, profile and memory."""
         return autoddl.optimize(
-            self.program(folder), cluster=profiles.cluster(self.name), profile=self.profile(folder),
+            self.program(), cluster=self.cluster, profile=self.profile(),
             memory=profiles.MEMORY_BYTES, pipeline="auto", budget=budget_s,
         )  # fmt: skip
-
-
-def transgan(folder: Path) -> Program:
-    """Return the program of the generator of tables 10 and 11."""
-    file = folder / "programs" / "transgan.json"
-    return captured(file, "transgan", "transgan", batch=setups.GAN_BATCH)
-
-
-def _of_gpt(name: str, tables: tuple[int, int], speed_up: float) -> Study:
-    def chain(measured: bool) -> LayerChain:
-        return setups.gpt(measured=measured)
-
-    return Study(name, gpt, chain, setups.BATCH, GPT_MODULES, tables, speed_up)
-
-
-STUDIES: Mapping[str, Study] = {
-    study.name: study
-    for study in (
-        _of_gpt("homogeneous", (6, 7), 1.10),
-        _of_gpt("mixed", (8, 9), 1.54),
-        Study(
-            "uneven", transgan, lambda _: setups.transgan(), setups.GAN_BATCH, GAN_MODULES,
-            (10, 11), 1.77,
-        ),
-    )
-}  # fmt: skip
 
 
 def priced(staged: Staged) -> Seconds:

@@ -1,0 +1,295 @@
+"""AMP's set-ups beside the paper, its search, and our planner: `python -m experiments.amp`.
+
+    tables    the strategies of tables 6 to 11 as plans of ours, simulated in strict 1F1B, which the paper
+              ran, and in OneFlow's schedule; beside them the paper's seconds and AMP's price (eq. 10)
+    dominoes  the whole of AMP's space, each strategy with the cut of its dynamic program, simulated: the
+              best of it by three judges, and our plan
+    space     the space by AMP's price: seconds of an enumeration, and how soon annealing finds its best
+    kinds     the plan that knows the kinds of devices of the mixed set-up, beside the best equal stages
+              of those that take all for alike, priced on the devices that are there
+
+Layers take what the profile says (data sheets, with one factor by which a whole GPT takes as long as
+AMP's), or, as "measured", what the public code has of each. We simulate float32 where the paper ran
+float16, so ratios compare, not seconds. A rank correlation is Spearman's; pooled it is that of ratios to
+the fastest row of each set-up. A strategy that does not fit into memory makes its forward results again
+in all stages but the last; where that does not help it is left out.
+
+The exit code is 1 where a bar is missed: pooled rank correlations of 1F1B of 0.7, speed-ups of AMP's
+best row over Megatron's within 25 %; no strategy faster than ours in OneFlow's schedule; an enumeration
+in 2 s; a gain of 1.1 by knowing the kinds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+
+from autoddl.search.rivals.amp.annealing import anneal
+from autoddl.search.rivals.amp.strategies import Strategy, strategies
+from experiments.amp import profiles
+from experiments.amp.studies import NODES, PAPER, PER_NODE, TABLES, AmpStudy, priced, priced_plan
+from experiments.lib import cli, frames, kind_blind
+from experiments.lib.frames import Row
+
+POOLED_BAR, SPEED_UP_BAR, SPACE_BAR_S, KINDS_BAR = 0.7, 0.25, 2.0, 1.1
+ITERATIONS, SEEDS = 2000, 10  # of the annealing
+BLIND_S = 2.0  # for each candidate that takes all devices for alike
+WEIGHTS = {"all V100": 0.0, "all T4": 1.0, "the average": 0.25}  # of T4 in what is believed
+GIB = 1 << 30
+AGAIN, UNFIT = "recomputes", "out of memory"
+JUDGED = ("1F1B s", "measured, 1F1B s")
+PRICES = (JUDGED[0], "OneFlow s", "eq. 10 s", JUDGED[1], "measured, eq. 10 s")
+JUDGES = {"OneFlow s": "oneflow_s", "closed form s": "closed_form_s", "1F1B s": "strict_s"}
+
+
+def _columns(texts: str, *numbers: str) -> frames.Formats:
+    """Return the formats of columns: texts and whole numbers by commas, and those of two digits."""
+    named = dict.fromkeys(texts.split(","), lambda v: v if isinstance(v, str) else f"{v:g}")
+    return {**named, **dict.fromkeys(numbers, "{:.2f}")}
+
+
+COLUMNS = {
+    "tables": _columns(
+        "set-up,table,mbs,tmp,stages,dp,cut,fits", "paper s", *PRICES, "GiB"
+    ),
+    "figures": _columns(
+        "price,set-up,pairs alike,across", "Megatron's rows", "AMP's rows", "both", "speed-up", "paper's"
+    ),
+    "dominoes": _columns(
+        "set-up,judge,states,tmp,dp,mbs,placement,cut",
+        "best s", "ours s", "ours gains", "eq. 10's choice s", "eq. 10 ranks",
+    ),
+    "space": _columns("set-up,states,strategy,median,worst,found", "enumerated s", "best s"),
+    "kinds": _columns("plan,stages,micro-batches", "believed s", "knowing gains", *JUDGES),
+}  # fmt: skip
+
+
+@click.command(help=__doc__)
+@cli.listed("--what", ("tables", "dominoes", "space", "kinds"))
+@cli.listed("--set-ups", PAPER["set-ups"], help="of tables, dominoes and space")
+@click.option("--budget", default=30.0, show_default=True, help="seconds for a plan of ours")
+@cli.folder("out/amp")
+def command(what: Sequence[str], set_ups: Sequence[str], budget: float, folder: Path) -> int:
+    """Print and write the tables that are asked for."""
+    studies = [AmpStudy(name, folder) for name in set_ups]
+    makes: dict[str, Callable[[], bool]] = {
+        "tables": lambda: tables(studies, budget, folder),
+        "dominoes": lambda: dominoes(studies, budget, folder),
+        "space": lambda: space(studies, folder),
+        "kinds": lambda: kinds(AmpStudy("mixed", folder), budget, folder),
+    }
+    met = [makes[name]() for name in what]
+    return 0 if all(met) else cli.MISSED
+
+
+def _told(rows: Sequence[Row] | pd.DataFrame, folder: Path, name: str) -> pd.DataFrame:
+    frame = pd.DataFrame(rows)
+    print(f"\n{name}\n{frames.text(frame, COLUMNS[name])}")
+    frames.save(frame, folder, name)
+    return frame
+
+
+def tables(studies: Sequence[AmpStudy], budget_s: float, folder: Path) -> bool:
+    """Price the printed strategies, and our plan; tell whether their order is that of the paper."""
+    rows: list[Row] = []
+    for study in studies:
+        rows += [*printed(study), ours(study, budget_s)]
+    frame = _told(rows, folder, "tables")
+    print(PAPER["note"])
+    ran = frame[frame["paper s"].notna()]
+    found = _told(figures(ran, studies), folder, "figures")
+    together = {price: pooled(ran, price) for price in PRICES}
+    for price, value in together.items():
+        print(f"pooled rank correlation, {price}: {value:.2f}")
+    judged = found[found["price"].isin(JUDGED)]
+    off = (judged["speed-up"] / judged["paper's"] - 1).abs().max()
+    return min(together[price] for price in JUDGED) >= POOLED_BAR and off <= SPEED_UP_BAR
+
+
+def printed(study: AmpStudy) -> Iterator[Row]:
+    """Yield the rows of a set-up's tables, each priced in all ways."""
+    known, measured = study.plans(), study.plans(measured=True)
+    for table in study.told["tables"]:
+        for row in TABLES[table]:
+            strategy, cut = row.strategy, row.cut
+            seconds, alike = (priced(plans.plan(strategy, cut)) for plans in (known, measured))
+            yield {
+                "set-up": study.name, "table": table, "mbs": row.mbs, "tmp": row.tmp,
+                "stages": row.stages, "dp": strategy.dp, "cut": shortened(cut),
+                "paper s": row.seconds, "1F1B s": seconds.strict_s,
+                "OneFlow s": seconds.oneflow_s, "eq. 10 s": study.estimate().step_s(strategy, cut),
+                JUDGED[1]: alike.strict_s,
+                "measured, eq. 10 s": study.estimate(measured=True).step_s(strategy, cut),
+                "GiB": seconds.memory_bytes / GIB, "fits": "yes" if seconds.fits else "no",
+            }  # fmt: skip
+
+
+def ours(study: AmpStudy, budget_s: float) -> Row:
+    """Return the row of our planner's best plan; its micro-batches stand in place of the cut."""
+    plan = study.ours(budget_s)
+    seconds = priced_plan(plan)
+    sizes = ", ".join(str(part.mesh) for part in plan.parts)
+    return {
+        "set-up": study.name, "table": "ours", "mbs": study.batch / plan.micro_batches,
+        "stages": len(plan.parts), "cut": f"meshes {sizes}", "1F1B s": seconds.strict_s,
+        "OneFlow s": seconds.oneflow_s, "GiB": seconds.memory_bytes / GIB,
+        "fits": "yes" if seconds.fits else "no",
+    }  # fmt: skip
+
+
+def figures(ran: pd.DataFrame, studies: Sequence[AmpStudy]) -> list[Row]:
+    """Return by price and set-up how far the order of the paper's seconds is kept."""
+    rows = []
+    for price in PRICES:
+        for study in studies:
+            both = ran[ran["set-up"] == study.name]
+            first, second = (both[both["table"] == table] for table in study.told["tables"])
+            alike, pairs = same_order(both, price)
+            within = [same_order(one, price) for one in (first, second)]
+            across = alike - sum(a for a, _ in within), pairs - sum(p for _, p in within)
+            rows.append({
+                "price": price, "set-up": study.name, "Megatron's rows": correlation(first, price),
+                "AMP's rows": correlation(second, price), "both": correlation(both, price),
+                "pairs alike": f"{alike} of {pairs}", "across": f"{across[0]} of {across[1]}",
+                "speed-up": first[price].min() / second[price].min(),
+                "paper's": study.told["speed_up"],
+            })  # fmt: skip
+    return rows
+
+
+def same_order(rows: pd.DataFrame, price: str) -> tuple[int, int]:
+    """Return of how many pairs of unlike seconds the price has the same order, and of how many."""
+    pairs = list(combinations(zip(rows["paper s"], rows[price], strict=True), 2))
+    signs = [(np.sign(a[0] - b[0]), np.sign(a[1] - b[1])) for a, b in pairs]
+    unlike = [(paper, ours) for paper, ours in signs if paper]
+    return sum(paper == ours for paper, ours in unlike), len(unlike)
+
+
+def correlation(rows: pd.DataFrame, price: str) -> float:
+    """Return Spearman's rank correlation of a price with the paper's seconds."""
+    return float(rows["paper s"].corr(rows[price], method="spearman"))
+
+
+def pooled(ran: pd.DataFrame, price: str) -> float:
+    """Return that of the ratios to the fastest row of each set-up."""
+    by = ran.groupby("set-up")[["paper s", price]]
+    return correlation(ran[["paper s", price]] / by.transform("min"), price)
+
+
+def shortened(cut: Sequence[int]) -> str:
+    """Return the bounds of a cut in words; of more than nine the first and the last four."""
+    words: Sequence[object] = cut if len(cut) <= 9 else (*cut[:4], "…", *cut[-4:])
+    return f"[{','.join(map(str, words))}]"
+
+
+def dominoes(studies: Sequence[AmpStudy], budget_s: float, folder: Path) -> bool:
+    """Simulate the whole space beside our plan; tell whether ours is the fastest."""
+    rows: list[Row] = []
+    for study in studies:
+        states = pd.DataFrame(simulated(study))
+        frames.save(states, folder, f"dominoes_{study.name}")
+        plan = study.ours(budget_s)
+        print(f"{study.name}: ours has {len(plan.parts)} stages, {plan.micro_batches} "
+              f"micro-batches, {plan.devices_text}")  # fmt: skip
+        rows += judged(study.name, states, priced_plan(plan)._asdict())
+    frame = _told(rows, folder, "dominoes")
+    return bool(frame[frame["judge"] == "OneFlow s"]["ours gains"].min() >= 1)
+
+
+def simulated(study: AmpStudy) -> Iterator[Row]:
+    """Yield a row for each strategy: AMP's price, and the seconds and bytes of our simulation."""
+    plans, estimate = study.plans(), study.estimate()
+    for strategy in strategies(NODES, PER_NODE, study.batch):
+        cut, note = estimate.cut(strategy), ""
+        seconds = priced(plans.plan(strategy, cut))
+        if not seconds.fits:
+            seconds = priced(plans.plan(strategy, cut, again=True))
+            note = AGAIN if seconds.fits else UNFIT
+        first = [" ".join(map(str, sorted(stage))) for stage in strategy.stages[:2]]
+        yield {
+            "tmp": strategy.tmp, "dp": strategy.dp, "mbs": strategy.mbs, "cut": shortened(cut),
+            "placement": " | ".join([*first, "…"] if len(strategy.stages) > 2 else first),
+            "eq. 10 s": estimate.step_s(strategy, cut), **seconds._asdict(), "note": note,
+        }  # fmt: skip
+
+
+def judged(name: str, states: pd.DataFrame, ours: dict[str, float]) -> Iterator[Row]:
+    """Yield by judge the best of the strategies that fit, and ours beside it."""
+    fits = states[states["note"] != UNFIT]
+    chosen = fits.loc[fits["eq. 10 s"].idxmin()]
+    for judge, column in JUDGES.items():
+        best = fits.loc[fits[column].idxmin()]
+        yield {
+            "set-up": name, "judge": judge, "states": len(fits),
+            **{key: best[key] for key in ("tmp", "dp", "mbs", "placement", "cut")},
+            "best s": best[column], "ours s": ours[column], "ours gains": best[column] / ours[column],
+            "eq. 10's choice s": chosen[column],
+            "eq. 10 ranks": fits["eq. 10 s"].corr(fits[column], method="spearman"),
+        }  # fmt: skip
+
+
+def space(studies: Sequence[AmpStudy], folder: Path) -> bool:
+    """Enumerate the space by AMP's price beside annealing; tell whether that takes 2 s at most."""
+    frame = _told([annealed(study) for study in studies], folder, "space")
+    return bool(frame["enumerated s"].max() <= SPACE_BAR_S)
+
+
+def annealed(study: AmpStudy) -> Row:
+    """Return the best strategy, and after how many evaluations annealing saw it."""
+    estimate, every = study.estimate(), list(strategies(NODES, PER_NODE, study.batch))
+
+    @cache
+    def cost_s(strategy: Strategy) -> float:
+        return estimate.step_s(strategy, estimate.cut(strategy))
+
+    estimate.cut(every[0])  # compiles what is not yet
+    begin = time.perf_counter()
+    best = min(every, key=cost_s)
+    took_s, never = time.perf_counter() - begin, float("inf")
+    runs = [anneal(every, cost_s, iterations=ITERATIONS, seed=seed) for seed in range(SEEDS)]
+    after = sorted(r.found_after if r.cost_s == cost_s(best) else never for r in runs)
+    told = ["never" if n == never else f"{n:g}" for n in (statistics.median(after), after[-1])]
+    return {
+        "set-up": study.name, "states": len(every), "enumerated s": took_s, "best s": cost_s(best),
+        "strategy": f"tmp {best.tmp}, dp {best.dp}, mbs {best.mbs}, {shortened(estimate.cut(best))}",
+        "median": told[0], "worst": told[1], "found": f"{sum(n < never for n in after)} of {SEEDS}",
+    }  # fmt: skip
+
+
+def kinds(study: AmpStudy, budget_s: float, folder: Path) -> bool:
+    """Plan with and without knowing the kinds; tell whether knowing them gains enough."""
+    program, known, plan = study.gpt(), study.profile(), study.ours(budget_s)
+    step_s, seconds = plan.estimate.step_s, priced_plan(plan)._asdict()
+    rows: list[Row] = [{
+        "plan": "knows the kinds", "stages": len(plan.parts), "micro-batches": plan.micro_batches,
+        "believed s": step_s, "knowing gains": 1.0,
+        **{name: seconds[column] for name, column in JUDGES.items()},
+    }]  # fmt: skip
+    for name, weight in WEIGHTS.items():
+        believed = kind_blind.mixture(known, ("v100", "t4"), weight)
+        found = kind_blind.plans(
+            program, study.cluster, known, believed, BLIND_S, profiles.MEMORY_BYTES
+        )
+        best = min(found, key=lambda one: one.real.timeline.step_s)
+        real, seconds = best.real, priced(best.real)._asdict()
+        rows.append({
+            "plan": name, "stages": real.stages, "micro-batches": real.micro_batches,
+            "believed s": best.believed_s, "knowing gains": real.timeline.step_s / step_s,
+            **{name: seconds[column] for name, column in JUDGES.items()},
+        })  # fmt: skip
+    frame = _told(rows, folder, "kinds")
+    print(f"ours is {plan.search.gap:.0%} above the bound for all cuts and states")
+    return bool(frame["knowing gains"][1:].min() >= KINDS_BAR)
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run(command, "amp"))
