@@ -1,114 +1,234 @@
 """Predict plans that no calibration has seen, run them, compare: `python -m experiments.fidelity`.
 
-A testbed is calibrated with fit-device and fit-network, then random and baseline plans of GPT, VGG13
-and a mixture of experts train on it. Everything finished is kept in the folder, so that an
-interrupted run goes on. Without root only plain loopback can be used (`--beds loopback-4`).
+A testbed is calibrated with fit-device and fit-network; then the plans of a study (studies.py) train on
+it, each in processes of its own, once in every pass. The lower quartile of a run's steps counts, and of
+all passes the quickest, since other processes only ever add time. Everything finished is kept in the
+folder, so that an interrupted run goes on. Without root only plain loopback can be used (`--beds
+loopback-4`). The exit code is 1 where a bar of a study is missed.
+
+`FOLDER/BED/` has the testbed's profile and by study and model a folder of plans, with their names in
+plans.json, and a file of runs: a line for each with the seconds of a step, those of its redistributions
+by themselves, one after another, and how many signatures the engine changed; or an error.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import pandas as pd
 
-import autoddl
+from autoddl.api import Plan
+from autoddl.engine import engines
 from autoddl.perfmodel import profile as profiles
-from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.timeline import predict
-from autoddl.sbp.program import Program
-from experiments.fidelity import measure, scores, workload
+from autoddl.plan import codec
+from experiments.fidelity import measure, scores
+from experiments.fidelity.studies import STUDIES, FidelityStudy
 from experiments.fidelity.workload import Bed
 from experiments.lib import cli, frames
-from experiments.lib.frames import Row
+from experiments.lib.frames import Row, RowStore
 from experiments.lib.programs import captured
 
-SIZES = ("--minbytes", "1K", "--maxbytes", "4M")  # of messages: those of the models
-SHAPED = ("2x2-500mbit", "4x1-200mbit", "2x4-200mbit")
+STEPS = "experiments.fidelity.step_ranks"
+RUN_LIMIT_S, STEPS_LIMIT = 240.0, 20  # of a run: so much, and so many of its predicted steps
+BEDS = dict.fromkeys(bed.name for study in STUDIES.values() for bed in study.beds)
+MODELS = dict.fromkeys(model for study in STUDIES.values() for model in study.models)
+PLANS: frames.Formats = {
+    "bed": "{}", "model": "{}", "plan": "{}", "predicted_s": "{:.4f}", "measured_s": "{:.4f}",
+    "error": "{:+.1%}",
+}  # fmt: skip
 COLUMNS: frames.Formats = {
-    "bed": "{}", "plans": "{}", "spearman": "{:.3f}", "mean_error": "{:.1%}", "scaled_error": "{:.1%}",
-    "communication_error": "{:.1%}", "worst_error": "{:.0%}", "bias": "{:+.1%}", "covered": "{:.0%}",
-    "regret": "{:.1%}",
+    "study": "{}", "group": "{}", "plans": "{}", "spearman": "{:.3f}", "mean_error": "{:.1%}",
+    "scaled_error": "{:.1%}", "communication_error": "{:.1%}", "worst_error": "{:.0%}",
+    "bias": "{:+.1%}", "covered": "{:.0%}", "regret": "{:.1%}", "repeat_spearman": "{:.3f}",
+    "repeat_error": "{:.1%}", "missed": "{}",
+}  # fmt: skip
+BESIDE: frames.Formats = {
+    "bed": "{}", "model": "{}", "plan": "{}", "over": "{}", "predicted": "{:.3f}", "measured": "{:.3f}",
+    "bar": "{:g}",
 }  # fmt: skip
 
 
 @click.command(help=__doc__)
-@cli.listed("--beds", workload.BEDS, (*SHAPED, "loopback-4"))
-@cli.listed("--models", workload.MODELS)
-@click.option("--plans", default=12, show_default=True, help="of each model on each testbed")
+@cli.listed("--studies", STUDIES, ("plans",))
+@cli.listed("--beds", BEDS)
+@cli.listed("--models", MODELS)
+@click.option("--passes", type=click.IntRange(1), help="runs of each plan; 2 or 3 by the study")
 @click.option("--quick", is_flag=True, help="calibrated quickly, one pass")
-@click.option("--profile", help="predict with this profile instead of the testbed's own")
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
 @cli.devices()
 @cli.folder("out/fidelity")
 def command(
-    beds: Sequence[str], models: Sequence[str], plans: int, quick: bool, profile: str | None,
-    only_predict: bool, devices: Path | None, folder: Path,
-) -> None:  # fmt: skip
-    """Calibrate, run and predict all plans of all testbeds; print the scores, write and draw them."""
-    files = {model: folder / f"{model}.json" for model in models}
-    programs = {m: captured(f, m, "toy", **workload.MODELS[m]) for m, f in files.items()}
+    studies: Sequence[str], beds: Sequence[str], models: Sequence[str], passes: int | None,
+    quick: bool, only_predict: bool, devices: Path | None, folder: Path,
+) -> int:  # fmt: skip
+    """Calibrate, run and predict all plans; print the scores, write and draw them."""
     found: list[Row] = []
-    for bed in (workload.BEDS[name] for name in beds):
-        if not only_predict:
-            _run(bed, folder, devices or folder, programs, files, plans, quick)
-        place = _place(folder, bed, quick)
-        known = profiles.load(profile or measure.network_file(place, quick))
-        for model, program in programs.items():
-            found += rows(bed, place, model, program, known)
-    if not found:
-        return
-    frame = pd.DataFrame(found)
-    scored = [{"bed": bed, **scores.score(mine)} for bed, mine in frame.groupby("bed", sort=False)]
-    print(frames.text(pd.DataFrame(scored), COLUMNS))
-    frames.save(scores.with_errors(frame), folder, "fidelity", scores=scored)
-    scores.draw(frame, folder / "fidelity")
+    scored, met = list[Row](), True
+    for name in studies:
+        study = STUDIES[name]
+        for bed in (bed for bed in study.beds if bed.name in beds):
+            place = (
+                folder / f"{bed.name}{'-quick' * quick}"
+            )  # good plans by another profile are others
+            trials = [
+                PlanRuns(name, bed, model, folder, place)
+                for model in study.models
+                if model in models
+            ]
+            if not only_predict:
+                device = None if bed.kinds else measure.device(bed, devices or folder, quick=quick)
+                with measure.running(bed) as (run, made):
+                    measure.calibrate(bed, made, place, study.links, device, quick=quick)
+                    for number in range(1, (passes or (1 if quick else study.passes)) + 1):
+                        for trial in trials:
+                            trial.run(run, number, measure.network_file(place, quick))
+            found += [row for trial in trials for row in trial.rows()]
+        mine = [row for row in found if row["study"] == name]
+        if mine:
+            told, good = report(study, mine)
+            scored, met = [*scored, *told], met and good
+    if found:
+        print(frames.text(pd.DataFrame(scored), COLUMNS))
+        frame = pd.DataFrame(found)
+        frames.save(scores.with_errors(frame), folder, "fidelity", scores=scored)
+        scores.draw(frame, folder / "fidelity")
+    return 0 if met else cli.MISSED
 
 
-def _place(folder: Path, bed: Bed, quick: bool) -> Path:
-    """Return the folder of a testbed: good plans by another profile are other ones."""
-    return folder / f"{bed.name}{'-quick' * quick}"
+@dataclass(frozen=True)
+class PlanRuns:
+    """The plans of a study for a model on a testbed, in its folder `place`, and their runs."""
+
+    name: str
+    bed: Bed
+    model: str
+    folder: Path
+    place: Path
+
+    @property
+    def study(self) -> FidelityStudy:
+        """Return the study."""
+        return STUDIES[self.name]
+
+    @property
+    def plans(self) -> Path:
+        """Return the folder of the plans."""
+        return self.place / f"{self.name}-{self.model}"
+
+    @property
+    def kept(self) -> RowStore:
+        """Return the runs."""
+        return RowStore(self.plans.with_suffix(".jsonl"))
+
+    def files(self) -> dict[Path, Row]:
+        """Return the files of the plans, with the name of each and of that which it is compared with."""
+        index = self.plans / "plans.json"
+        told = json.loads(index.read_text()) if index.exists() else []
+        return {self.plans / f"{number:02d}.json": one for number, one in enumerate(told)}
+
+    def make(self, profile: Path) -> None:
+        """Make the plans under the testbed's profile, if they are not there yet."""
+        if self.files():
+            return
+        self.plans.mkdir(parents=True, exist_ok=True)
+        sizes = self.study.models[self.model]
+        file = self.folder / "programs" / f"{self.name}-{self.model}.json"
+        program, told = captured(file, self.model, "toy", **sizes), []
+        for number, one in enumerate(self.study.make(program, self.bed, profiles.load(profile))):
+            Plan.of(one.plan).save(self.plans / f"{number:02d}.json")
+            told.append({"plan": one.name, "over": one.over})
+        (self.plans / "plans.json").write_text(json.dumps(told, indent=1))
+
+    def run(self, ranks: measure.Run, number: int, profile: Path) -> None:
+        """Run each plan that has been run less often than that."""
+        self.make(profile)
+        sizes, result = (
+            json.dumps(dict(self.study.models[self.model])),
+            self.plans.with_suffix(".jsonl"),
+        )
+        for (
+            file
+        ) in self.files():  # each in its own processes: OneFlow never frees a graph's buffers
+            if len(self.kept.having(plan=file.stem)) < number:
+                task = "traffic" if self.study.traffic else "step"
+                limit_s = (
+                    RUN_LIMIT_S + STEPS_LIMIT * codec.load(file, engines.model).estimate.step_s
+                )
+                error = ranks(STEPS, [task, self.model, sizes, str(result), str(file)], limit_s)
+                if error and len(self.kept.having(plan=file.stem)) < number:
+                    self.kept.add({"plan": file.stem, "error": error})
+                text = error or "{step_s:.4f} s".format(**self.kept.rows[-1])
+                print(f"{self.place.name}, {self.plans.name} {file.stem}: {text}", file=sys.stderr)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield what was predicted and measured of each plan that has been run; the quickest counts."""
+        for file, told in self.files().items():
+            runs = self.kept.having(plan=file.stem)
+            good = [row for row in runs if not row.get("error")]
+            if runs and not good:
+                what = f"{self.bed.name}, {self.model}, {told['plan']}"
+                print(f"fidelity: {what}: {runs[0]['error']}", file=sys.stderr)
+            if good:
+                cost = codec.load(file, engines.model).estimate
+                yield {
+                    "study": self.name, "bed": self.bed.name, "model": self.model, **told,
+                    "compute_s": cost.compute_s, "communication_s": cost.communication_s,
+                    "uncertainty_s": cost.uncertainty_s, "predicted_s": cost.step_s,
+                    "measured_s": min(row["step_s"] for row in good),
+                    "measured_communication_s": min(row.get("communication_s", 0.0) for row in good),
+                    "passes_s": [row["step_s"] for row in good],
+                }  # fmt: skip
 
 
-def _run(
-    bed: Bed, folder: Path, devices: Path, programs: dict[str, Program], files: dict[str, Path],
-    plans: int, quick: bool,
-) -> None:  # fmt: skip
-    """Calibrate a testbed and time what is missing of its plans."""
-    place = _place(folder, bed, quick)
-    device = devices / measure.device_file(bed.nodes * bed.ranks, quick)
-    with measure.running(bed) as (run, made):
-        profile = measure.calibrate(bed, made, place, SIZES, quick=quick, device=device)
-        passes = 1 if quick else measure.PASSES
-        for model, program in programs.items():
-            made_plans = measure.prepare(place, bed, program, model, plans, profile)
-            total = passes * len(made_plans)
-            steps = measure.measure(run, place, model, files[model], made_plans, passes)
-            for done, _ in enumerate(steps, 1):
-                print(f"fidelity: {bed.name}: {model}: {done} of {total}", file=sys.stderr)
-
-
-def rows(bed: Bed, place: Path, model: str, program: Program, profile: Profile) -> list[Row]:
-    """Return what was predicted and measured of a model's plans on a testbed."""
+def report(study: FidelityStudy, rows: Sequence[Row]) -> tuple[list[Row], bool]:
+    """Print a study's plans and those that are compared; return scores, and whether bars are met."""
+    frame = pd.DataFrame(rows)
+    print(frames.text(scores.with_errors(frame), PLANS))
+    beside = compared(study, rows)
+    if len(beside):
+        print(frames.text(beside, BESIDE))
+        right = (beside.measured < 1) == (beside.predicted < 1)
+        off = (beside.measured - beside.predicted).abs()
+        print(f"{right.sum()} of {len(beside)} predicted to the right side of 1; off by {off.mean():.1%} "
+              f"on average, {off.max():.1%} at most")  # fmt: skip
+    groups = [
+        (", ".join(map(str, key)), mine) for key, mine in frame.groupby(list(study.by), sort=False)
+    ]
+    if len(groups) > 1:
+        groups.append(("all", frame.assign(model=frame.bed + frame.model)))
     found = []
-    for result in measure.known(place, model):
-        if result["error"]:
-            what = f"{bed.name}, {model} {result['plan']}"
-            print(f"fidelity: {what}: {result['error']}", file=sys.stderr)
-            continue
-        file = place / model / f"{result['plan']}.json"
-        plan = autoddl.load(file)
-        said = predict(plan.mesh, profile, plan.layout)
-        found.append({
-            "bed": bed.name, "model": model, "plan": result["plan"],
-            "name": file.with_suffix(".txt").read_text().strip(),
-            "compute_s": said.cost.compute_s, "communication_s": said.cost.communication_s,
-            "uncertainty_s": said.uncertainty_s, "predicted_s": said.step_s,
-            "measured_s": result["step_s"], "measured_communication_s": result["communication_s"],
-        })  # fmt: skip
-    return found
+    for name, mine in groups:
+        score = scores.score(mine) | scores.repeats(mine.passes_s.tolist())
+        missed = [key for key, bar in study.most.items() if score[key] > bar]
+        missed += [key for key, bar in study.least.items() if score[key] < bar]
+        missed = [] if name == "all" else missed
+        found.append(
+            {"study": frame.study.iloc[0], "group": name, **score, "missed": ", ".join(missed)}
+        )
+    slow = len(beside) and (beside.measured < beside.bar).any()
+    return found, not slow and not any(row["missed"] for row in found)
+
+
+def compared(study: FidelityStudy, rows: Sequence[Row]) -> pd.DataFrame:
+    """Return how many times as long plans take as those with which they are compared."""
+    known = {(row["bed"], row["model"], row["plan"]): row for row in rows}
+    found = []
+    for (bed, model, plan), row in known.items():
+        other = known.get((bed, model, row["over"]))
+        if other is not None:
+            found.append({
+                "bed": bed, "model": model, "plan": plan, "over": row["over"],
+                "predicted": row["predicted_s"] / other["predicted_s"],
+                "measured": row["measured_s"] / other["measured_s"],
+                "bar": study.longer.get((model, plan), math.nan),
+            })  # fmt: skip
+    return pd.DataFrame(found)
 
 
 if __name__ == "__main__":

@@ -32,15 +32,12 @@ _TRAFFIC_LEAST, _TRAFFIC_SECONDS = 3, 3.0
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run `time MODEL SIZES PROGRAM RESULT PLAN` or the same with `step`.
-
-    `step` leaves out the time of the communication alone; it needs no program.
-    """
-    task, model, sizes, program, result, file = argv
+    """Run `step MODEL SIZES RESULT PLAN`; with `traffic` time the communication alone, too."""
+    task, model, sizes, result, file = argv
     plan = autoddl.load(file)
     line = {"plan": Path(file).stem, **measured(model, json.loads(sizes), plan)}
-    if task == "time":
-        line["communication_s"] = communication_s(plan, Program.load(program))
+    if task == "traffic":
+        line["communication_s"] = communication_s(plan, plan.program)
     if flow.env.get_rank() == 0:
         RowStore(Path(result)).add(line)
 

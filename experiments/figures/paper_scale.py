@@ -1,20 +1,23 @@
 """The paper's runs at its own scale, by the model: `python -m experiments.figures.paper_scale`.
 
 AutoDDL's figures 9 and 10, VGG13 and Transformers on 16 to 256 nodes of one P100 each, and on two nodes
-of A100: data parallelism, Megatron, SUMMA, each on its best mesh and with its best number of
-micro-batches within the memory, beside ours. What ours saves over the best of them is printed beside what
-the paper measured: of the step in which ops and boxings overlap as in OneFlow's actors, and of compute
-plus communication, as the paper's bars are. Everything here is predicted; each finished candidate is a
-line of paper_scale.jsonl at once: a run that is cut off goes on.
+of A100, and table III, a wide and a deep Transformer in 1, 2 or 4 stages: data parallelism, Megatron,
+SUMMA, each on its best mesh, with its best number of stages and of micro-batches within the memory
+(table III: any memory, as in the paper's model), beside ours. What ours saves over the best of them is
+printed beside what the paper measured: of the step in which ops and boxings overlap as in OneFlow's
+actors, and of compute plus communication, as the paper's bars are (with stages both are the simulated
+step). Everything here is predicted; each finished candidate is a line of paper_scale.jsonl at once: a
+run that is cut off goes on.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +63,8 @@ class PaperRun:
 
     `saved` and `saved_communication` are shares of the step, and of its communication; `micro_batches`
     are the numbers tried: the paper takes the largest micro-batches that fit. Without a `precision` it
-    trains in float32. `over` is the paper's second best where it says which that is.
+    trains in float32, without a `memory` there is no limit. `over` is the paper's second best where it
+    says which that is.
     """
 
     figure: str
@@ -76,12 +80,20 @@ class PaperRun:
     micro_batches: Sequence[int] = (1,)
     precision: str = ""
     over: str = ""
+    stages: Sequence[int] = (1,)
 
     @property
     def cluster(self) -> Cluster:
         """Return the devices by level."""
         levels = (Level("node", self.nodes), Level("gpu", self.devices))
         return Cluster(tuple(level for level in levels if level.size > 1))
+
+    def meshes(self) -> Iterator[tuple[int, Mesh]]:
+        """Yield numbers of stages, with every mesh that one of them may have."""
+        for stages in self.stages:
+            outer, *inner = self.cluster.levels
+            part = Cluster((Level(outer.name, outer.size // stages), *inner))
+            yield from ((stages, mesh) for mesh in part.meshes(AXES))
 
 
 def _vgg(nodes: int, devices: int, batch: int, saved: float, sent: float) -> PaperRun:
@@ -111,6 +123,15 @@ def _cloud(layers: int, width: int, heads: int, saved: float, sent: float) -> Pa
     )  # fmt: skip
 
 
+def _table3(name: str, nodes: int, layers: int, width: int, seconds: tuple[int, int]) -> PaperRun:
+    megatron_s, ours_s = seconds
+    sizes = {**_LARGE, "width": width, "heads": width // 128, "layers": layers, "batch": 8 * nodes}
+    return PaperRun(
+        "table3", f"{name} {nodes}", "gpt", nodes, 1, _P100[0], "", {**sizes, "optimizer": "adam"},
+        1 - ours_s / megatron_s, math.nan, (nodes // 8, nodes), over="Megatron", stages=(1, 2, 4),
+    )  # fmt: skip
+
+
 RUNS = [
     _vgg(16, 1, 128, 0.03, 0.10),
     _vgg(32, 1, 256, 0.088, 0.18),
@@ -122,10 +143,14 @@ RUNS = [
     _vgg(2, 8, 256, 0.635, 0.777),
     _cloud(24, 1024, 16, 0.0, 0.0),
     _cloud(28, 4096, 32, 0.10, 0.216),
+    _table3("wide", 64, 20, 8192, (533, 335)),
+    _table3("wide", 128, 20, 8192, (503, 315)),
+    _table3("deep", 64, 36, 4096, (710, 443)),
+    _table3("deep", 128, 36, 4096, (807, 508)),
 ]
 COLUMNS: frames.Formats = {
     "figure": "{}", "model": "{}", "cluster": "{}", "method": "{}", "mesh": "{}",
-    "micro_batches": "{:.0f}",
+    "stages": "{:.0f}", "micro_batches": "{:.0f}",
     "step_s": "{:.3g}", "sum_s": "{:.3g}", "compute_s": "{:.3g}", "communication_s": "{:.3g}",
     "GiB": "{:.1f}",
 }  # fmt: skip
@@ -137,8 +162,8 @@ JUDGES = {"step_s": "overlapped", "sum_s": "sum"}
 
 
 @click.command(help=__doc__)
-@cli.listed("--figures", ("fig09", "fig10"))
-@click.option("--models", default="", help="those whose name has this in it", metavar="TEXT")
+@cli.listed("--figures", ("fig09", "fig10", "table3"))
+@click.option("--models", default="", help="those in whose name this is found", metavar="REGEX")
 @click.option("--most", default=256, show_default=True, help="devices; larger runs are left out")
 @cli.folder("out/paper_scale")
 def command(figures: Sequence[str], models: str, most: int, folder: Path) -> None:
@@ -146,7 +171,7 @@ def command(figures: Sequence[str], models: str, most: int, folder: Path) -> Non
     kept = RowStore(folder / "paper_scale.jsonl")
     wanted = [
         run for run in RUNS
-        if run.figure in figures and models in run.name and run.nodes * run.devices <= most
+        if run.figure in figures and re.search(models, run.name) and run.nodes * run.devices <= most
     ]  # fmt: skip
     if not wanted:
         raise AutoDDLError(f"--models {models!r}, --most {most}: no run is left of {len(RUNS)}")
@@ -164,16 +189,14 @@ def rows(run: PaperRun, kept: RowStore, folder: Path) -> Iterator[Row]:
     """Yield the rows of all methods, meshes and numbers of micro-batches; missing ones are computed."""
     program = _program(run, folder / "programs")
     for count in run.micro_batches:
-        micro = None
-        for mesh in run.cluster.meshes(AXES):
+        micro = cache(partial(micro_batch, program, count)) if count > 1 else lambda: program
+        for stages, mesh in run.meshes():
             key = {
-                "figure": run.figure, "model": run.name, "cluster": str(run.cluster),
+                "figure": run.figure, "model": run.name, "cluster": str(run.cluster), "stages": stages,
                 "mesh": mesh.describe(), "micro_batches": count, "precision": run.precision,
             }  # fmt: skip
             if not kept.having(**key):
-                if micro is None:
-                    micro = micro_batch(program, count) if count > 1 else program
-                for row in list(_rows(run, micro, mesh, count)):
+                for row in list(_rows(run, micro(), stages, mesh, count)):
                     kept.add({**key, **row})
                 print(*key.values(), file=sys.stderr)
             yield from (
@@ -195,39 +218,41 @@ def _program(run: PaperRun, folder: Path) -> Program:
     return captured_for_cuda(file, run.model, "toy", run.precision, **run.sizes)
 
 
-def _rows(run: PaperRun, micro: Program, mesh: Mesh, count: int) -> Iterator[Row]:
+def _rows(run: PaperRun, micro: Program, stages: int, mesh: Mesh, count: int) -> Iterator[Row]:
     """Yield a row for each method; without seconds where it does not fit or does not apply."""
     known = profiles.load(run.profile, device_type="cuda")
-    limit = parse_bytes(run.memory)
+    limit = parse_bytes(run.memory) if run.memory else None
     try:
         problem = builder.build(micro, mesh, known)
     except AutoDDLError as error:  # the mesh divides no dim of an input
         yield {"method": OURS, "step_s": None, "why": str(error)}
         return
     links = Links(known, run.cluster)
-    for method, assignment in _found(problem, count, limit):
+    for method, assignment in _found(problem, stages, count, limit):
         whole = Assigned(problem, assignment)
         staged: Staged | Assigned = whole
         if count > 1:
-            staged = equal_cut(whole, 1, count, links, limit)
+            staged = equal_cut(whole, stages, count, links, limit)
         cost = staged.estimate(method)
-        fits = staged.memory_bytes <= limit
+        fits = limit is None or staged.memory_bytes <= limit
         yield {
             "method": method, "step_s": cost.step_s if fits else None, "compute_s": cost.compute_s,
             "communication_s": cost.communication_s, "memory_bytes": staged.memory_bytes,
         }  # fmt: skip
 
 
-def _found(problem: CostNetwork, count: int, limit: int) -> Iterator[tuple[str, Assignment]]:
+def _found(
+    problem: CostNetwork, stages: int, count: int, limit: int | None
+) -> Iterator[tuple[str, Assignment]]:
     """Yield the experts' assignments that apply, and ours: of the least sum, of the shortest step.
 
     Those of the least sum are searched within several parts of the memory.
     """
-    weighted = repeated(problem, 1, count) if count > 1 else problem
+    weighted = repeated(problem, stages, count) if count > 1 else problem
     starts = assignments(weighted)
     yield from ((name, starts[name]) for name in EXPERTS if name in starts)
     options = SearchOptions(budget=SEARCH_S, stop_gap=0.01, starts=list(starts.values()))
-    for share in (None, limit, limit // 2):
+    for share in (None, limit, limit // 2) if limit else (None,):
         memory = share and max(share, weighted.least_memory_bytes)
         yield OURS, SOLVERS["fast"](weighted, replace(options, memory_bytes=memory)).assignment
     if count == 1:
@@ -236,9 +261,10 @@ def _found(problem: CostNetwork, count: int, limit: int) -> Iterator[tuple[str, 
 
 
 def with_sums(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add compute plus communication of the rows that fit into memory."""
+    """Add compute plus communication of the rows that fit into memory; with stages the step."""
     step_s = frame.step_s.astype(float)
     sum_s = (frame.compute_s + frame.communication_s).where(step_s.notna())
+    sum_s = sum_s.where(frame.stages == 1, step_s)
     return frame.assign(step_s=step_s, sum_s=sum_s)
 
 

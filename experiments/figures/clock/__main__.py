@@ -12,11 +12,11 @@ The exit code is 1 where a bar is missed.
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,9 +27,9 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.sbp.program import Program
 from experiments.fidelity import measure
-from experiments.fidelity.workload import Bed
+from experiments.fidelity.workload import SHARE, Bed, core_share
 from experiments.figures.clock import clock_report
-from experiments.figures.clock.clock_runs import NO_LINK, ClockRuns
+from experiments.figures.clock.clock_runs import ClockRuns
 from experiments.figures.clock.clock_workloads import (
     FIGURES,
     NAMES,
@@ -52,11 +52,6 @@ from experiments.testbed import network
 
 # Of messages: those of the workloads. What short ones take is hidden by the links' token buckets.
 SIZES = ("--minbytes", "4K", "--maxbytes", "4M", "--budget", "100")
-# Of a core, for its ranks. Where ranks share cores each has its own part of one, as fast whether others
-# compute or wait, as a device is: without, plans whose ranks wait much were predicted 21 and 32 % too
-# long (Megatron's of VGG13 and BERT on 2x2). The rest is the kernel's, for links. Twice as much does not
-# fit; half was not run: rates of links follow the device, so steps would only take longer.
-SHARE = 0.9
 BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
 
 
@@ -138,11 +133,6 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def core_share(ranks: int, cores: int) -> str | None:
-    """Return the share of a core that each rank gets, None where each has a core of its own."""
-    return f"{SHARE / math.ceil(ranks / cores):.3g}" if ranks > cores else None
-
-
 def calibrated(
     shape: str, folder: Path, devices: Path, *, quick: bool, known_only: bool
 ) -> tuple[Bed, str]:
@@ -155,23 +145,19 @@ def calibrated(
     """
     pace = next(one for one in WORKLOADS if one.shape == shape and one.name == PACE)
     count = pace.nodes * pace.ranks
-    cpu = core_share(count, len(os.sched_getaffinity(0)))
-    device = devices / measure.device_file(count, quick)
-    if not device.exists():
-        if known_only:
-            raise AutoDDLError(f"{device}: there is none")
+    bed = Bed(shape, pace.nodes, pace.ranks, None, core_share(count))
+    if not known_only:
         network.require()
-        with measure.running(Bed(shape, 1, count, NO_LINK, cpu)) as (_, one_node):
-            measure.calibrate_device(device, count, one_node, quick=quick)
+    device = measure.device(bed, devices, quick=quick, known_only=known_only)
     rate = link_rate(_program(pace, folder), count, profiles.load(device).device)
-    bed = Bed(f"{shape}-{rate}", pace.nodes, pace.ranks, rate, cpu)
+    bed = replace(bed, name=f"{shape}-{rate}", rate=rate)
     file = measure.network_file(folder / bed.name, quick)
     if file.exists():
         return bed, str(file)
     if known_only:
         raise AutoDDLError(f"{file}: there is none")
     with measure.running(bed) as (_, made):
-        found = measure.calibrate(bed, made, file.parent, SIZES, quick=quick, device=device)
+        found = measure.calibrate(bed, made, file.parent, SIZES, device, quick=quick)
         return bed, str(found)
 
 

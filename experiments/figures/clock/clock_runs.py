@@ -38,7 +38,6 @@ OPS = 18_000
 SHAPED, PLAIN, ALONE = "shaped links", "one node", "one device"
 TRIAL = "shaped links, a trial"
 ONE_DEVICE = Contestant((ALONE,), "")
-NO_LINK = "1gbit"  # of a node alone
 
 Turn = tuple[int, int]
 """The number of a pass, and of a set of processes in it."""
@@ -72,7 +71,7 @@ class ClockRuns:
     ) -> None:
         """Run what is missing, on this testbed and on its ranks as those of one node."""
         count = bed.nodes * bed.ranks
-        one_node = replace(bed, nodes=1, ranks=count, rate=bed.rate and NO_LINK)
+        one_node = replace(bed, nodes=1, ranks=count, rate=bed.rate and measure.NO_LINK)
         others = {PLAIN: one_node, ALONE: Bed(bed.name, 1, 1, None)}
         for links, turn, plans in self._wanted(contestants):
             key = self._key(links, turn)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program.blocks import layer_path
-from experiments.fidelity.mixed.mixed_plans import DrawnCut, MixedPlans
+from experiments.fidelity.mixed_plans import DrawnCut, MixedPlans
 from experiments.lib import kind_blind
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import transformer

@@ -15,7 +15,7 @@ import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile_entries import Device, Kernel
 from experiments.fidelity import measure
-from experiments.fidelity.workload import Bed
+from experiments.fidelity.workload import Bed, core_share
 from experiments.figures.clock import __main__ as clock
 from experiments.figures.clock import clock_report, clock_runs
 from experiments.figures.clock.clock_runs import ALONE, PLAIN, SHAPED, TRIAL, ClockRuns
@@ -328,7 +328,7 @@ def test_ranks_that_are_more_than_the_cores_have_equal_shares(
     ranks: int, cores: int, share: str | None
 ) -> None:
     """Three ranks on two cores: two are on one, so each gets as much as where there are four."""
-    assert clock.core_share(ranks, cores) == share
+    assert core_share(ranks, cores) == share
 
 
 def test_without_a_testbed_steps_are_predicted(tmp_path: Path) -> None:

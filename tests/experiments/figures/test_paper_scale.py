@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -9,8 +10,10 @@ import pytest
 
 from experiments.figures import paper_scale
 from experiments.figures.paper_scale import OURS, PaperRun, best, savings, with_sums
-from experiments.lib import frames
+from experiments.lib import cli, frames
 from experiments.lib.frames import RowStore
+
+TINY = {"layers": 1, "width": 64, "heads": 4, "sequence": 16, "vocabulary": 64, "batch": 16}
 
 
 def _row(
@@ -18,8 +21,8 @@ def _row(
 ) -> object:
     return {
         "figure": "fig09", "model": "m", "cluster": "4", "method": method, "mesh": mesh,
-        "step_s": step_s, "compute_s": compute_s, "communication_s": sent_s, "printed": 0.1,
-        "printed_communication": 0.2, "memory_bytes": 1, "over": over,
+        "stages": 1, "step_s": step_s, "compute_s": compute_s, "communication_s": sent_s,
+        "printed": 0.1,        "printed_communication": 0.2, "memory_bytes": 1, "over": over,
     }  # fmt: skip
 
 
@@ -58,12 +61,31 @@ def test_where_no_other_plan_fits_nothing_is_compared() -> None:
     assert "10.0%" in frames.text(found, paper_scale.SAVINGS)  # what the paper saved is told
 
 
+def test_stages_of_equal_devices_within_any_memory(tmp_path: Path) -> None:
+    run = replace(paper_scale.RUNS[-1], name="tiny", nodes=4, sizes=TINY, micro_batches=(2,))
+    assert [(n, mesh.describe()) for n, mesh in run.meshes()] == [
+        (1, "[node 4]"), (1, "[node 2][node 2]"), (2, "[node 2]"), (4, "[node 1]")
+    ]  # fmt: skip
+    frame = with_sums(pd.DataFrame(paper_scale.rows(run, RowStore(tmp_path / "rows"), tmp_path)))
+    for _, mine in frame.groupby("stages"):
+        least = mine.groupby("method").step_s.min()
+        assert 0 < least[OURS] <= least.min() * (1 + 1e-9)
+    assert (frame.sum_s == frame.step_s)[frame.stages > 1].all()
+    (saved,) = savings(best(frame, "step_s"), "step_s").to_dict("records")
+    assert saved["second"] == "Megatron" and saved["printed"] == pytest.approx(1 - 508 / 807)
+
+
+def test_a_run_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--models", "tall", "--folder", str(tmp_path)]
+    assert cli.run(paper_scale.command, "figures.paper_scale", argv) == 2
+    assert "--models 'tall', --most 256: no run is left of 14" in capsys.readouterr().err
+
+
 def test_a_small_run_goes_on_where_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paper_scale, "SEARCH_S", 2.0)
-    sizes = {"layers": 1, "width": 64, "heads": 4, "sequence": 16, "vocabulary": 64, "batch": 16}
-    run = PaperRun("fig09", "m", "gpt", 4, 1, "p100-aries", "16GiB", sizes, 0.1, 0.2, (1, 2))
+    run = PaperRun("fig09", "m", "gpt", 4, 1, "p100-aries", "16GiB", TINY, 0.1, 0.2, (1, 2))
     found = list(paper_scale.rows(run, RowStore(tmp_path / "rows.jsonl"), tmp_path))
     frame = with_sums(pd.DataFrame(found))
     assert set(frame.micro_batches) == {1, 2} and len(set(frame.mesh)) == 2

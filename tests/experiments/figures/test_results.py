@@ -26,7 +26,13 @@ def test_what_was_not_run_is_told(tmp_path: Path) -> None:
 def test_a_part_has_its_table_and_its_picture(tmp_path: Path) -> None:
     folder = tmp_path / "fidelity"
     folder.mkdir()
-    score = {"bed": "2x2-500mbit", "plans": 36, "spearman": 0.99, "mean_error": 0.07, "bias": 0.01}
+    score = {
+        "group": "2x2-500mbit",
+        "plans": 36,
+        "spearman": 0.99,
+        "mean_error": 0.07,
+        "bias": 0.01,
+    }
     (folder / "fidelity.json").write_text(json.dumps({"scores": [score], "rows": []}))
     (folder / "fidelity.svg").write_text("<svg/>")
     page = results.page(tmp_path, tmp_path / "results")

@@ -1,4 +1,4 @@
-"""Plans for unlike nodes to hold against ours: kind-blind ones, cuts by a rule, and cuts at random.
+"""Plans with stages to hold against ours: kind-blind ones, cuts by a rule, and cuts at random.
 
 A cut says which ranks each stage has, in the order of the stages, at which layer stages begin, and how
 many micro-batches there are; states are those of data parallelism. It is priced on the devices that are
@@ -32,6 +32,7 @@ from experiments.lib.oneflow_problems import build
 from experiments.lib.staged_by_hand import staged_by_hand
 
 Division = tuple[tuple[int, ...], ...]
+LAYERS, PARAMETERS = "as many layers", "as many parameters"
 RULE_COUNT = 8  # micro-batches of cuts by a rule: twice the stages
 COUNTS = (2, 4, 8)
 BUDGET_S = 10.0
@@ -50,7 +51,7 @@ class DrawnCut:
 
 @dataclass(frozen=True)
 class MixedPlans:
-    """Plans of a program for a cluster of two kinds of devices."""
+    """Plans of a program for a cluster, of two kinds of devices or of devices that are alike."""
 
     program: Program
     cluster: Cluster
@@ -75,7 +76,7 @@ class MixedPlans:
         micro = micro_batch(self.program, cut.micro_batches)
         parts = []
         for ranks in cut.ranks:
-            kinds = {self.cluster.kind(rank) for rank in ranks}
+            kinds = {self.cluster.kind(rank) for rank in ranks} - {""}
             mesh = Mesh.parse(f"[gpu {len(ranks)}]", self.profile.levels)
             problem = build(micro, mesh, self.profile.part(kinds))
             parts.append(StagePart(Assigned(problem, assignments(problem)["data parallel"]), ranks))
@@ -102,11 +103,11 @@ class MixedPlans:
         ranks = tuple((rank,) for rank in range(self.cluster.size))
         count = len(self.begins)
         even = [round(count * n / len(ranks)) for n in range(1, len(ranks))]
-        yield DrawnCut("as many layers", ranks, tuple(even), RULE_COUNT)
+        yield DrawnCut(LAYERS, ranks, tuple(even), RULE_COUNT)
         before = self._parameters_before()
         shares = [n / len(ranks) for n in range(1, len(ranks))]
         nearest = tuple(int(np.abs(before - share).argmin()) for share in shares)
-        yield DrawnCut("as many parameters", ranks, nearest, RULE_COUNT)
+        yield DrawnCut(PARAMETERS, ranks, nearest, RULE_COUNT)
 
     def _parameters_before(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Return by layer which share of the parameters is used before it begins."""

@@ -1,25 +1,15 @@
-"""The fidelity experiment: its scores by hand and against SciPy, one plan on real ranks."""
+"""The scores of predictions, by hand and against SciPy."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from autoddl.api import Plan
-from autoddl.planner.assemble import make_plan
-from autoddl.sbp.program import Program
-from autoddl.search.rivals.random_sampling import random_assignment
-from experiments.fidelity import measure, scores, workload
-from experiments.fidelity.workload import Bed
-from experiments.lib import oneflow_problems as builder
+from experiments.fidelity import scores
 from experiments.lib.frames import Row
-from experiments.lib.programs import captured
-from tests.support.clusters import cluster
 
 
 def row(plan: str, predicted_s: float, measured_s: float, model: str = "m") -> Row:
@@ -71,47 +61,3 @@ def test_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     scores.draw(pd.DataFrame([row("a", 1.0, 1.0), row("b", 2.0, 2.5, "n")]), tmp_path / "f")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.oneflow
-@pytest.mark.ranks
-def test_a_plan_is_timed_on_real_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(workload.MODELS, "mlp", {"widths": [16, 32, 8], "batch": 8})
-    bed, file, program = Bed("two", 1, 2, None), tmp_path / "00.json", tmp_path / "mlp.json"
-    captured(program, "mlp", "toy", **workload.MODELS["mlp"])
-    problem = builder.build(Program.load(program), bed.mesh, cluster())
-    plan = Plan.of(make_plan(problem, problem.result("random", random_assignment(problem, 1))))
-    plan.save(file)
-    with measure.running(bed) as (run, _):
-        assert list(measure.measure(run, tmp_path, "mlp", program, [file], 1)) == [file]
-    (found,) = measure.known(tmp_path, "mlp")
-    assert plan.redistributions
-    assert (found["error"], found["changed"]) == ("", 0)
-    assert found["step_s"] > 0 and found["communication_s"] > 0
-    # Goes on: nothing is left to measure.
-    assert list(measure.measure(pytest.fail, tmp_path, "mlp", program, [file], 1)) == [file]
-    assert measure.known(tmp_path, "mlp") == [found]
-
-
-def test_the_quickest_of_all_passes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = tmp_path / "m.jsonl"
-    runs: list[str] = []
-
-    def run(module: str, arguments: Sequence[str], limit_s: float) -> str:
-        plan = Path(arguments[-1]).stem
-        runs.append(plan)
-        if runs == ["00", "01", "00"]:
-            return "rank 1 was killed"
-        line = {"plan": plan, "step_s": 3.0 - 0.5 * len(runs), "communication_s": 0.1 * len(runs)}
-        done.open("a").write(json.dumps(line) + "\n")
-        return ""
-
-    files = [tmp_path / "00.json", tmp_path / "01.json"]
-    monkeypatch.setitem(workload.MODELS, "m", {})
-    assert list(measure.measure(run, tmp_path, "m", tmp_path / "p", files, 2)) == files * 2
-    found = measure.known(tmp_path, "m")
-    assert runs == ["00", "01", "00", "01"]
-    assert [(m["plan"], m["step_s"], m["communication_s"], m["error"]) for m in found] == [
-        ("00", 2.5, 0.1, ""),
-        ("01", 1.0, 0.2, ""),
-    ]

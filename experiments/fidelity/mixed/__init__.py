@@ -1,1 +1,0 @@
-"""Simulated against measured steps on unlike nodes."""

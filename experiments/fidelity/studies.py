@@ -1,0 +1,195 @@
+"""The studies: testbeds, models, and the plans of both that are predicted and run.
+
+plans      baselines, the searched plan, and random ones from near to far of it
+halves     plans of the whole batch, and of its two halves in turn
+order      the baselines' plans as their ops become ready, and in the order that was found for them
+objective  the plan of the least sum of compute and communication, and that of the shortest step
+pipelines  stages of one node each, cut by the planner, and badly on purpose
+mixed      on nodes of two kinds ours, that which takes all for alike, cuts by rules and at random
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from autoddl.api import optimize
+from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.timeline import predict
+from autoddl.plan.value import PlanValue
+from autoddl.planner.assemble import make_plan
+from autoddl.sbp.program import Program
+from autoddl.search.baselines import assignments
+from experiments.fidelity import samples, workload
+from experiments.fidelity.mixed_plans import LAYERS, PARAMETERS, Division, DrawnCut, MixedPlans
+from experiments.fidelity.workload import Bed, core_share
+from experiments.lib import oneflow_problems as builder
+
+SEARCHES = ("exact", "Megatron", "expert parallel", "data parallel")
+BUDGET_S = 10.0
+LEAST = 0.02  # orders that are predicted to gain less are not worth a measurement
+PLANS, RANDOM = 12, 9  # of each model on a testbed; of those on unlike nodes that are drawn
+OURS, BLIND = "ours", "kind-blind"
+
+
+class MadePlan(NamedTuple):
+    """A plan by a name; `over` is that of the plan with which it is compared."""
+
+    name: str
+    plan: PlanValue
+    over: str = ""
+
+
+Make = Callable[[Program, Bed, Profile], Iterator[MadePlan]]
+
+
+@dataclass(frozen=True)
+class FidelityStudy:
+    """Plans that `make` makes of models (their sizes) on testbeds, each run in several passes.
+
+    `links` are options of fit-network. With `traffic` the redistributions of a plan are timed alone, too.
+    Scores are of groups `by` these columns; `most` and `least` are bars of them, `longer` are those of
+    (model, plan): how many times as long it has to take as the plan with which it is compared.
+    """
+
+    make: Make
+    beds: Sequence[Bed]
+    models: Mapping[str, Mapping[str, Any]]
+    links: Sequence[str] = ("--minbytes", "1K", "--maxbytes", "4M", "--budget", "100")
+    passes: int = 3  # apart in time, so that a slow phase of the machine does not hit all
+    traffic: bool = False
+    by: Sequence[str] = ("bed",)
+    most: Mapping[str, float] = field(default_factory=dict)
+    least: Mapping[str, float] = field(default_factory=dict)
+    longer: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+def plans(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
+    """Yield the baselines, the searched plan and random ones."""
+    problem = builder.build(program, bed.mesh, profile)
+    for number, (name, plan) in enumerate(samples.plans(problem, PLANS)):
+        yield MadePlan(f"{number:02d} {name}", plan)
+
+
+def halves(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
+    """Yield plans of the whole batch, and of two halves in turn, found by the same search."""
+    for search in SEARCHES:
+        options = _options(bed, profile, search=search)
+        try:
+            whole, parted = optimize(program, **options), optimize(program, **options, duplex=True)
+        except AutoDDLError:
+            continue  # a baseline that does not apply
+        yield MadePlan(search, whole)
+        yield MadePlan(f"{search}, halves", parted, search)
+
+
+def order(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
+    """Yield the baselines' plans that gain by an order, as predicted: without it, and with it."""
+    network = builder.build(program, bed.mesh, profile)
+    for name, assignment in assignments(network).items():
+        plan = make_plan(network, network.result(name, assignment))
+        free = without_order(plan, profile)
+        if plan.estimate.step_s < (1 - LEAST) * free.estimate.step_s:
+            yield MadePlan(name, free)
+            yield MadePlan(f"{name}, ordered", plan, name)
+
+
+def without_order(plan: PlanValue, profile: Profile) -> PlanValue:
+    """Return a plan whose ops go as they become ready, and what it is predicted to take."""
+    (part,) = plan.parts
+    free = replace(plan, parts=(replace(part, layout=replace(part.layout, after={})),))
+    step_s = predict(free.mesh, profile, free.layout).step_s
+    hidden_s = plan.estimate.overlap_s + plan.estimate.step_s - step_s
+    return replace(free, estimate=replace(plan.estimate, overlap_s=hidden_s))
+
+
+def objective(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
+    """Yield the plan of the least sum, and that of the shortest step, if that is another one."""
+    options = _options(bed, profile)
+    least, shortest = optimize(program, **options, objective="sum"), optimize(program, **options)
+    if least.signatures != shortest.signatures:
+        yield MadePlan("least sum", least)
+        yield MadePlan("shortest step", shortest, "least sum")
+
+
+def pipelines(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
+    """Yield stages of a node each: the planner's cut, and the first stage with 0.7 of the layers."""
+    options: dict[str, Any] = {"cluster": bed.cluster, "profile": profile, "budget": BUDGET_S}
+    count = 2 * bed.nodes
+    yield MadePlan(OURS, optimize(program, **options, pipeline=bed.nodes, micro_batches=count))
+    made, ranks = MixedPlans(program, bed.cluster, profile), [*range(bed.count)]
+    stages = tuple(tuple(ranks[n * bed.ranks : (n + 1) * bed.ranks]) for n in range(bed.nodes))
+    layers = len(made.begins)
+    first, rest = (
+        min(round(0.7 * layers), layers - bed.nodes + 1),
+        range(layers - bed.nodes + 2, layers),
+    )
+    yield MadePlan("uneven", made.plan(DrawnCut("uneven", stages, (first, *rest), count)), OURS)
+
+
+def mixed(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
+    """Yield ours, the kind-blind plan, cuts by rules, and drawn ones."""
+    made = MixedPlans(program, bed.cluster, profile)
+    yield MadePlan(OURS, made.ours())
+    yield MadePlan(BLIND, made.blind(), OURS)
+    for cut in made.by_rules():
+        yield MadePlan(cut.name, made.plan(cut), OURS)
+    for cut in made.at_random(DIVISIONS[bed.name], 0, RANDOM):
+        yield MadePlan(cut.name, made.plan(cut))
+
+
+def _options(bed: Bed, profile: Profile, **others: Any) -> dict[str, Any]:
+    return {"mesh": bed.mesh, "profile": profile, "budget": BUDGET_S, **others}
+
+
+def _pairs(make: Make) -> FidelityStudy:
+    beds = [
+        Bed(f"2x{ranks}-{rate}", 2, ranks, rate)
+        for ranks in (1, 2) for rate in ("200mbit", "500mbit", "1gbit")
+    ]  # fmt: skip
+    return FidelityStudy(make, beds, workload.PAIRED)
+
+
+# Fast ranks are twice as fast, with links four times as fast; together 90 % of two cores.
+ALONE = Bed("4x1-mixed", 4, 1, "200mbit,200mbit,50mbit,50mbit", "0.6,0.6,0.3,0.3",
+            ("fast", "fast", "slow", "slow"))  # fmt: skip
+BY_TWO = Bed("2x2-mixed", 2, 2, "200mbit,50mbit", "0.6,0.3", ("fast", "slow"))
+DIVISIONS: Mapping[str, Sequence[Division]] = {
+    ALONE.name: [((0,), (1,), (2,), (3,))],
+    BY_TWO.name: [((0,), (1,), (2, 3)), ((0, 1), (2,), (3,))],
+}
+STUDIES = {
+    "plans": FidelityStudy(
+        plans,
+        [
+            Bed("2x2-500mbit", 2, 2, "500mbit"), Bed("4x1-200mbit", 4, 1, "200mbit"),
+            Bed("2x4-200mbit", 2, 4, "200mbit"), Bed("loopback-4", 1, 4, None),
+        ],
+        workload.MODELS, passes=2, traffic=True,
+    ),
+    "halves": _pairs(halves),
+    "order": _pairs(order),
+    "objective": _pairs(objective),
+    # A core's flop for each byte that its node can send are about those of a GPU beside 200 Gbit/s. Of
+    # shorter messages a good part passes in the burst of the token bucket, at no cost of its own.
+    "pipelines": FidelityStudy(
+        pipelines,
+        [
+            Bed(f"{nodes}x{ranks}-50mbit", nodes, ranks, "50mbit", core_share(nodes * ranks))
+            for nodes, ranks in ((2, 1), (2, 2), (4, 1))
+        ],
+        workload.STAGED,
+        ("--minbytes", "64K", "--maxbytes", "1M", "--stepfactor", "2", "--budget", "60"),
+    ),
+    "mixed": FidelityStudy(
+        mixed, [ALONE, BY_TWO], workload.UNLIKE,
+        ("--quick", "--minbytes", "64K", "--maxbytes", "256K", "--stepfactor", "4", "--budget", "30"),
+        by=("bed", "model"), most={"mean_error": 0.15, "regret": 0.03}, least={"spearman": 0.9},
+        longer={
+            **{(m, p): bar for m in workload.UNLIKE for p, bar in ((LAYERS, 1.25), (BLIND, 1.15))},
+            ("transgan", PARAMETERS): 1.5,  # whose parameters are not where the work is
+        },
+    ),
+}  # fmt: skip
