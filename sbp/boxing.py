@@ -40,8 +40,8 @@ class Boxing:
 
     `elements` is the n of its cost formula, per device: the full local tensor for an all-reduce,
     the gathered one for an all-gather, the input for a reduce-scatter, the send buffer for an
-    all-to-all (formulas §1), and the elements written for a local step; where shards are uneven, those
-    of the largest. A pad is local in principle; engines that move data for it price it as what
+    all-to-all (docs/formulas.md), and the elements written for a local step; where shards are uneven,
+    those of the largest. A pad is local in principle; engines that move data for it price it as what
     they do (perfmodel.redistribution).
     """
 

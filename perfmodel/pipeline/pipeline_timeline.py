@@ -76,7 +76,7 @@ def closed_form_s(
     shorter. 1F1B of uneven stages is at most this long without transfers; with them it may be
     longer, since its few micro-batches in flight don't hide them.
 
-    Source: AMP, §3.4 and supplement 6.4; formulas.md §7.
+    Source: AMP, §3.4 and supplement 6.4; docs/formulas.md.
     """
     steady_s = (micro_batches - 1) * max(stage_s) + sum(stage_s)
     return steady_s + sum(transfer_s) + max(once_s, default=0.0)

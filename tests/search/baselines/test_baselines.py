@@ -1,4 +1,4 @@
-"""Baselines: their communication in elements against closed forms (formulas §1–§4), and their states.
+"""Baselines: their communication in elements against closed forms (docs/formulas.md), and their states.
 
 Seconds are elements that each device receives: the profile has α = 0 and β = 1 for every collective.
 """
@@ -247,7 +247,7 @@ def test_features_are_cut_by_the_layers_that_sets_of_them_tell(program: Program)
 
 
 def test_summa_gathers_along_rows_and_columns() -> None:
-    """On r×c devices: X along c and W along r, their gradients scattered likewise (formulas §4)."""
+    """On r×c devices: X along c and W along r, their gradients scattered likewise (docs/formulas.md)."""
     tokens, sizes, r, c = 64, (16, 32, 8), 2, 4
     p = problem(mlp(tokens, sizes, bias=False, act=""), "2x4")
     volumes = {}

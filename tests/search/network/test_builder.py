@@ -138,7 +138,7 @@ def one_axis(p: CostNetwork, name: str, **states: object) -> dict[str, dict[str,
 
 
 def test_a_parameter_cut_and_used_whole_costs_gather_and_reduce_scatter() -> None:
-    """ZeRO: an all-gather of the weight, a reduce-scatter of its P gradient (formulas §3)."""
+    """ZeRO: an all-gather of the weight, a reduce-scatter of its P gradient (docs/formulas.md)."""
     p = builder.build(mlp(batch=8, sizes=(16, 32)), Mesh.parse("4"), PROFILE)
     weight = next(q for q in p.program.parameters if q.tensor.endswith("weight"))
     edges = {edge.tensor: edge for edge in edges_of(p)}

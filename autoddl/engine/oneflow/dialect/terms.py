@@ -34,7 +34,7 @@ def boxed(value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
 def backward_state(state: NdSbp) -> NdSbp:
     """Return the state in which a gradient leaves a boxing that starts from `state`.
 
-    That of P is B (formulas §3). That of B would be P: it is reduced here, so that what comes before
+    That of P is B (docs/formulas.md). That of B would be P: it is reduced here, so that what comes before
     gets whole gradients.
     """
     return NdSbp(B if s.is_partial else s for s in state.executed)
