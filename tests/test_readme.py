@@ -176,7 +176,7 @@ def test_the_first_example_trains_and_prints_its_plan(tmp_path: Path) -> None:
     (tmp_path / "network.json").write_text(bundled.read_text())
     assert "python -m autoddl run --nproc-per-node 4 train.py" in README.read_text()
     done = subprocess.run(
-        [sys.executable, "-m", "autoddl", "run", "--nproc-per-node", "4", "--timeout", "240", "train.py"],
+        [sys.executable, "-m", "autoddl", "run", "--nproc-per-node", "4", "train.py"],
         cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -28,6 +28,7 @@ from autoddl.perfmodel.calibration.kernel_fits import Timed
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Link
 from tests.support.clusters import of_two_kinds
+from tests.support.on_ranks import LIMIT_S
 
 ONEFLOW = engines.load("oneflow")
 OPS = [
@@ -227,7 +228,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "autoddl.fit_device", "--nproc-per-node", "2", "--quick"]
     command += ["--ops", "tanh,matmul", "-o", "device.json", "--csv", "ops.csv"]
     done = subprocess.run(
-        [*command, "--timeout", "100"], cwd=tmp_path, capture_output=True, text=True, timeout=110,
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

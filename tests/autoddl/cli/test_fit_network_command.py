@@ -30,6 +30,7 @@ from autoddl.perfmodel import collectives
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.topology import Crossing
+from tests.support.on_ranks import LIMIT_S
 
 TWO = ["--nproc-per-node", "2", "--collectives", "all-reduce,send-receive", "-b", "16K", "-e", "1M"]
 DEVICE = {
@@ -398,7 +399,7 @@ def command(*arguments: str) -> list[str]:
 
 SHORT = (
     "--collectives", "all-reduce,send-receive", "-b", "16K", "-e", "4M", "-f", "256",
-    "--budget", "5", "--timeout", "60",
+    "--budget", "5", "--timeout", str(LIMIT_S),
 )  # fmt: skip
 
 
@@ -426,7 +427,7 @@ def check(profile: Profile) -> None:
 def test_two_real_ranks_in_both_modes(tmp_path: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(
         command(*SHORT, "--mode", "both", "-o", "pair.json"),
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=85,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "wrote pair.json" in done.stdout
@@ -459,13 +460,13 @@ def test_a_killed_rank_costs_nothing_but_time(tmp_path: Path, environment: dict[
         command(*SHORT, "--mode", "eager"),
         cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
     ) as process:  # fmt: skip
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT_S
         while not partial.exists() or len(partial.read_text().splitlines()) < 2:
             assert time.monotonic() < end and process.poll() is None
             time.sleep(0.05)
         kept = partial.read_text().splitlines()[1]
         os.kill(next(ranks_of(process)), signal.SIGKILL)
-        _, err = process.communicate(timeout=80)
+        _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, err
     assert "was killed by SIGKILL" in err and "trying once more" in err
     assert not partial.exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support.on_ranks import LIMIT_S, ROOT
 
 
 @pytest.mark.oneflow
@@ -20,7 +20,7 @@ def test_demo_plans_trains_and_ends_in_parity(tmp_path: Path) -> None:
     """With a bundled profile: calibration has tests of its own."""
     options = ["--profile", "cpu-loopback", "--layers", "1", "--steps", "4"]
     command = [sys.executable, "-m", "experiments.demo", *options, "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, timeout=400, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, timeout=LIMIT_S, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     last = done.stdout.strip().splitlines()[-1]
     found = re.fullmatch(r"parity: max \|Δloss\| = (\S+) over 4 steps", last)

@@ -221,7 +221,9 @@ def test_ops_without_a_rule_are_split_as_the_engine_says(launched: Launched) -> 
 
 def test_a_rank_that_catches_its_error_and_leaves_ends_the_job() -> None:
     """The engine would wait for the other ranks where one lets go of its graph."""
-    result = launch([str(SCRIPTS / "caught.py")], nproc_per_node=2, timeout_s=40, env=environment())
+    result = launch(
+        [str(SCRIPTS / "caught.py")], nproc_per_node=2, timeout_s=LIMIT_S, env=environment()
+    )
     assert (result.failed_rank, result.exit_code, result.timed_out) == (1, 3, False), result.message
 
 
