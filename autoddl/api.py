@@ -197,7 +197,7 @@ def optimize(
     Args:
         graph: an oneflow.nn.Graph with its optimizer added, or a Program, or the path of a saved one.
         inputs, kwargs: what the graph is called with (whole logical batches); not needed for a graph
-            that has been built and for programs.
+            that has been built or reads its data itself, and for programs.
         mesh: "2x4", "4", (2, 4) or a Mesh; without it all meshes of the cluster are candidates
             and the best plan is kept, with the gap on its mesh (`plan.search.outcomes` has the others).
         cluster: nodes x devices, "8x8" or (8, 8), for `mesh=None`; the running ranks if not given, on

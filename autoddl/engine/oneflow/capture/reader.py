@@ -32,8 +32,8 @@ _ATTRIBUTE_SKIP = frozenset({"cudnn_conv_algo"})
 def capture(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> Program:
     """Return the Program of a single-device training graph; graph and model stay as they were.
 
-    Without inputs the graph must have been built (or run) before; then its own job is read. Inputs
-    are what the graph is called with: tensors of the whole logical batch.
+    Without inputs the graph must have been built (or run) before, and its own job is read, or `build`
+    takes none. Inputs are what the graph is called with: tensors of the whole logical batch.
 
     Raises:
         AutoDDLError: not an nn.Graph; not built and no inputs given; the engine can't trace it.

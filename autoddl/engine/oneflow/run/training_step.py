@@ -123,8 +123,9 @@ class OneFlowStep:
     def state_dict(self) -> dict[str, Any]:
         """Return what `graph.state_dict()` does on one device: whole local tensors, on every rank.
 
-        With the states of optimizers and the count of steps. All ranks have to call it, after the first
-        step. It needs the memory of the whole model on each; `save` does not.
+        With the states of optimizers and the count of steps, without tensors that the graph's code makes.
+        All ranks have to call it, after the first step. It needs the memory of the whole model on each;
+        `save` does not.
 
         Raises:
             AutoDDLError: no step was done yet.
