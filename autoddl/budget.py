@@ -5,7 +5,7 @@ moves only by the work that is counted, so that a search ends at the same place 
 fast one, whatever else runs there. Both tell seconds: an evaluation, which prices one assignment of a
 network, stands for `EVALUATION_S`, and larger works for as many evaluations as they take.
 
-    Budget(evaluations=200_000) is 20 s; a step that is simulated takes 5 ms of them.
+    Budget(evaluations=200_000) is 20 s; a step that is simulated takes 3.5 ms of them.
 
 An `Allowance` is a part of a budget from some moment on, and can be parted again.
 """
@@ -20,8 +20,9 @@ from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, shown
 
 EVALUATION_S = 1e-4  # what pricing an assignment takes: 0.1 to 0.2 ms for 200 to 3,000 ops
-# What other works take in evaluations, on the same programs: 0.5 to 2 ms, 2 to 9 ms and 2 to 20 ms.
-DESCENT, SIMULATION, ASCENT = 5, 50, 50
+DESCENT = 5  # so many variables that a descent looks at between two looks at the clock: 0.5 ms
+SIMULATION = 35  # a step that is simulated: 1.5 to 4.5 ms
+ASCENT = 8e-3  # each choice of a network in a round of dual ascent: 0.5 to 0.9 µs
 BINARY = 5  # a binary of an integer program: 2,500 of them take HiGHS 1 to 4 s
 MOST_S = 1 << 60  # sums of seconds stay exact
 

@@ -68,7 +68,7 @@ class Ascent:
         idle, slack = 0, np.inf
         while not self.search.late() and idle < PATIENCE:
             self.raised = self.dual.ascend(ROUNDS)
-            self.search.allowance.clock.count(ROUNDS * ASCENT)
+            self.search.allowance.clock.count(ROUNDS * ASCENT * len(self.dual.cost))
             before_s, known_s = self.bound_s, self.best_s
             if not self._round() and not self.priced:
                 self.binding = True

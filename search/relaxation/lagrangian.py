@@ -108,7 +108,7 @@ class Lagrangian:
     def _try(self, byte_s: float, run: Incumbent) -> None:
         self.dual.price_memory(byte_s)
         raised_s = self.dual.ascend(ROUNDS)
-        run.allowance.clock.count(ROUNDS * ASCENT)
+        run.allowance.clock.count(ROUNDS * ASCENT * len(self.dual.cost))
         assignment = self.some.invert(self.dual.rounded())
         cost_s, held, _ = run.offer(assignment)
         self.points.append(_Tried(byte_s, raised_s, assignment, cost_s, held))
