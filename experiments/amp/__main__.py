@@ -36,7 +36,15 @@ import pandas as pd
 from autoddl.search.rivals.amp.annealing import anneal
 from autoddl.search.rivals.amp.strategies import Strategy, strategies
 from experiments.amp import profiles
-from experiments.amp.studies import NODES, PAPER, PER_NODE, TABLES, AmpStudy, priced, priced_plan
+from experiments.amp.amp_studies import (
+    NODES,
+    PAPER,
+    PER_NODE,
+    TABLES,
+    AmpStudy,
+    priced,
+    priced_plan,
+)
 from experiments.lib import cli, frames, kind_blind
 from experiments.lib.frames import Row
 

@@ -11,7 +11,7 @@ import pytest
 from autoddl.search.rivals.amp.strategies import strategies
 from experiments.amp import __main__ as amp
 from experiments.amp import setups
-from experiments.amp.studies import PAPER, TABLES, AmpStudy
+from experiments.amp.amp_studies import PAPER, TABLES, AmpStudy
 from experiments.amp.unit_paces import unit_begins
 
 # What AMP's public log of its homogeneous set-up has of strategies of tables 6 and 7.

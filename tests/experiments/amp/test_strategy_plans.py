@@ -18,9 +18,9 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages, strategies
 from experiments.amp import profiles
+from experiments.amp.amp_studies import priced
 from experiments.amp.domino_meshes import stage_mesh, stages_across
 from experiments.amp.strategy_plans import StrategyPlans
-from experiments.amp.studies import priced
 from experiments.amp.unit_paces import apart, paces, unit_begins
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import mlp, transformer
