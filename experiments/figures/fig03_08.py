@@ -88,8 +88,8 @@ def counting(devices: int) -> Profile:
         for n in sizes
     )
     device = Device(
-        name="counting", memory_bytes=2**60, peak_flops={"float32": 1e30},
-        memory_bytes_per_s=1e30, op_overhead_s=0.0, kernels={},
+        name="counting", memory_bytes=2**60, peak_flops={"float32": 1e24},
+        memory_bytes_per_s=1e24, op_overhead_s=0.0, kernels={},
     )  # fmt: skip
     return Profile(
         name="counting", source="formulas", kind="data sheet", device_type="cpu",

@@ -80,7 +80,11 @@ def test_a_profile_of_one_kind_is_its_own_part() -> None:
 def test_what_is_not_known_is_told_in_one_line() -> None:
     for profile, kinds, words in (
         (mixed(), ["a100"], "no kind 'a100'; its kinds are fast, slow; measure again"),
-        (ALIKE, ["fast"], "no kind 'fast'; its kinds are none, all are alike; measure again"),
+        (
+            ALIKE,
+            ["fast", "slow"],
+            "no kind 'fast'; its kinds are none, all are alike; measure again",
+        ),
         (mixed(LINKS[:4]), ["fast", "slow"], "no link between fast and slow; measure again"),
         (mixed(), [], "devices of kinds fast, slow; say which node is what, cluster='2*fastx4"),
     ):

@@ -102,7 +102,7 @@ def test_what_can_be_asked_for() -> None:
     for asked in ({"pipeline": 2}, {"micro_batches": 4}):
         with pytest.raises(AutoDDLError, match=r"got False .* on the compute stream; leave it out"):
             plan(compute_stream=False, **asked)
-    with pytest.raises(AutoDDLError, match=r"pipeline=2, micro_batches=1; .* streams of their own"):
+    with pytest.raises(AutoDDLError, match=r"got True with pipeline=2; .* streams of their own"):
         plan(compute_stream=True, pipeline=2, micro_batches=1)
     for one in ({"compute_stream": True}, {"pipeline": 2}):
         with pytest.raises(AutoDDLError, match="up to 2 axes"):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from autoddl.sbp.mesh import Mesh
+from autoddl.search.network import builder
 from autoddl.search.network.cost_network import GRADIENT, TENSOR, CostNetwork
 from autoddl.search.reductions.saved_tensors import SavedTensors
 from autoddl.search.result import Assignment
-from experiments.lib import oneflow_problems as builder
 from experiments.lib.oneflow_problems import build
 from tests.search.network import test_batchnorm as batchnorm
 from tests.search.objects import edges_of, nodes_of, replaced

@@ -10,6 +10,7 @@ import pytest
 
 from autoddl import optimize
 from autoddl.api import Plan, load
+from autoddl.budget import Budget
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW, SEPARATE_STREAMS
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import Estimate
@@ -138,7 +139,7 @@ def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
             limit_bytes=GIB,
         )
         candidate = Candidate(1, 1, problem.mesh, SEPARATE_STREAMS)
-        found = ProblemSearch(problem, request, 0.3).solution(candidate)
+        found = ProblemSearch(problem, request, Budget(seconds=0.3).begin()).solution(candidate)
         assert "data parallel" in {row.name for row in found.baselines}
         least = min(seconds(row, objective) for row in found.baselines)
         assert found.judged_s == seconds(found.row, objective) <= least * ROUNDING
