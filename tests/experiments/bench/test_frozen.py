@@ -20,7 +20,7 @@ from experiments.bench.frozen.compare import (
 from experiments.bench.frozen.suite import cases
 from experiments.lib import cli
 
-PLAN = "zoo/mlp 2"
+PLAN = "zoo/mlp 4"
 
 
 @pytest.mark.parametrize(

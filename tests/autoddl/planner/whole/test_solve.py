@@ -101,14 +101,14 @@ def test_without_an_engine_axes_cut_in_any_order(tmp_path: Path) -> None:
         "mesh": "2x2x4", "profile": counting(16), "search": "ilp", "objective": "communication",
         "budget": 60.0,
     }  # fmt: skip
-    best, fixed = (optimize(program, engine=engine, **options) for engine in (None, ONEFLOW))
+    best, fixed = (optimize(program, engine=engine, **options) for engine in (None, "oneflow"))
     assert best.search.gap == fixed.search.gap == pytest.approx(0.0, abs=1e-6)
     assert best.estimate.communication_s < fixed.estimate.communication_s * 0.98
     states = [s for signature in best.signatures.values() for s in signature.values()]
     assert any(sbp.turn for state in states for sbp in state)
     best.save(tmp_path / "plan.json")
     assert load(tmp_path / "plan.json") == best
-    with pytest.raises(AutoDDLError, match="plan with engine='oneflow'"):
+    with pytest.raises(AutoDDLError, match="made for engine None, .* plan with an engine"):
         best.apply(None)
 
 
