@@ -108,7 +108,7 @@ def test_without_an_engine_axes_cut_in_any_order(tmp_path: Path) -> None:
     assert any(sbp.turn for state in states for sbp in state)
     best.save(tmp_path / "plan.json")
     assert load(tmp_path / "plan.json") == best
-    with pytest.raises(AutoDDLError, match="made for engine None, .* plan with an engine"):
+    with pytest.raises(AutoDDLError, match=r"made for engine None, .* plan with an engine"):
         best.apply(None)
 
 
