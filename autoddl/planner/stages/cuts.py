@@ -101,7 +101,7 @@ class Cuts:
         # Then making forward results again is no help: that takes longer.
         slow = bool(tried) and all(self._least_s(staged) >= below_s for staged in tried)
         again = not slow and not any(map(self.fits, tried))
-        if again:
+        if again or not (slow or self.fits(tried[0])):
             tried += self._tried(self.parts, again=True, below_s=below_s)
         fitting = [] if slow else [staged for staged in tried if self.fits(staged)]
         if not (fitting or slow):
