@@ -66,10 +66,12 @@ def _solve(model: Model, allowance: Allowance, stop_gap: float) -> tuple[Any, fl
     # presolve loses optima now and then
     options: dict[str, Any] = {"mip_rel_gap": stop_gap, "presolve": False}
     allowance.clock.count(BINARY * model.binaries)
-    if allowance.clock.counted:  # of nodes, each is worth the program's binaries
-        options["node_limit"] = int(allowance.left_s() / (EVALUATION_S * BINARY * model.binaries))
-    elif math.isfinite(allowance.seconds):
-        options["time_limit"] = allowance.left_s()
+    if math.isfinite(allowance.seconds):
+        if allowance.clock.counted:  # of nodes, each is worth the program's binaries
+            node_s = EVALUATION_S * BINARY * model.binaries
+            options["node_limit"] = int(allowance.left_s() / node_s)
+        else:
+            options["time_limit"] = allowance.left_s()
     answer = optimize.milp(
         cost * scale,
         integrality=np.arange(model.width) < model.binaries,

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 import autoddl
-from autoddl import compiled
 from autoddl.budget import EVALUATION_S, Allowance, Budget, Counter
 from autoddl.errors import AutoDDLError
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.result import SearchOptions
+from autoddl.search.solvers import ilp
+from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
-from tests.support.programs import transformer
+from tests.support.programs import mlp, transformer
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,11 @@ def test_as_many_evaluations_give_the_same_plan_on_a_slow_machine(
     assert fast.search.outcomes == slow.search.outcomes
 
 
-def test_the_clock_that_stands_still_while_loops_are_compiled_is_that_of_budgets() -> None:
-    before = compiled.clock_s()
-    assert Budget(seconds=1).begin().begin_s >= before
+@pytest.mark.parametrize("budget", [Budget(evaluations=1e4), Budget(evaluations=math.inf)])
+def test_integer_programs_end_by_evaluations(budget: Budget) -> None:
+    """HiGHS gets a limit of nodes in place of one of seconds, or none."""
+    network = build(mlp(), Mesh.parse("2"), cluster())
+    allowance = budget.begin()
+    found = ilp.search(network, SearchOptions(allowance.seconds, clock=allowance.clock))
+    assert found.cost_s == ilp.search(network).cost_s
+    assert allowance.spent_s() > 0

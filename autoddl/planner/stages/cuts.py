@@ -101,6 +101,7 @@ class Cuts:
         # Then making forward results again is no help: that takes longer.
         slow = bool(tried) and all(self._least_s(staged) >= below_s for staged in tried)
         again = not slow and not any(map(self.fits, tried))
+        # A cut with a few such stages may fit, and all of them in another cut be faster.
         if again or not (slow or self.fits(tried[0])):
             tried += self._tried(self.parts, again=True, below_s=below_s)
         fitting = [] if slow else [staged for staged in tried if self.fits(staged)]
@@ -179,10 +180,8 @@ class Cuts:
                 several = [s for s in short if staged.in_flight[s] > 1]
                 if several:
                     yield self._staged(chosen[-1], parts, several)
-        if (
-            below_s == math.inf and not chosen
-        ):  # then the cut whose stages need about the same memory
-            even = find(None)
+        if below_s == math.inf and not chosen:
+            even = find(None)  # the cut whose stages need about the same memory
             assert even is not None
             yield even
 
