@@ -9,12 +9,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from autoddl.collector import uncollected
+from autoddl.calls import uncollected
 from autoddl.errors import AutoDDLError
 
 if TYPE_CHECKING:
     from autoddl.api import Plan, load, optimize, resume
-    from autoddl.budget import Budget
     from autoddl.engine.oneflow.capture.abstract import abstract_parameters
     from autoddl.engine.oneflow.capture.reader import capture
     from autoddl.perfmodel.profile import load as load_profile
@@ -22,12 +21,13 @@ if TYPE_CHECKING:
     from autoddl.sbp.program import Program
     from autoddl.sbp.rules.registry import OpRule, index_map
     from autoddl.sbp.rules.registry import register as register_rule
+    from autoddl.search.budget import Budget
     from autoddl.trials.trial_settings import Trials
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Budget": "autoddl.budget:Budget",
+    "Budget": "autoddl.search.budget:Budget",
     "abstract_parameters": "autoddl.engine.oneflow.capture.abstract:abstract_parameters",
     "capture": "autoddl.engine.oneflow.capture.reader:capture",
     "optimize": "autoddl.api:optimize",

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from autoddl import store
-from autoddl.budget import Budget
+from autoddl.calls import callback, reported, uncollected
 from autoddl.checkpoint import sharded_files
 from autoddl.codegen import write
-from autoddl.collector import uncollected
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
 from autoddl.engine.interface import TrainingStep
 from autoddl.errors import AutoDDLError, shown
-from autoddl.internal_errors import callback, reported
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan import codec
@@ -24,6 +22,7 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp
+from autoddl.search.budget import Budget
 from autoddl.trials import trial_settings, trial_task
 from autoddl.trials.trial_settings import Trials
 

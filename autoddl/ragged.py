@@ -1,6 +1,7 @@
-"""Rows of different lengths in two arrays (compressed sparse rows).
+"""Rows of numbers in arrays: of different lengths (compressed sparse rows), and which are equal.
 
-Rows (7, 8), () and (9,) are the items 7, 8, 9 and the starts 0, 2, 2, 3.
+Rows (7, 8), () and (9,) are the items 7, 8, 9 and the starts 0, 2, 2, 3. Columns (7, 5, 7) and (1, 1, 1)
+have two distinct rows: the first is number 1, the others are number 0.
 """
 
 from __future__ import annotations
@@ -60,3 +61,22 @@ class Ragged(NamedTuple):
 
 def _starts(counts: Ints) -> Ints:
     return np.concatenate((np.zeros(1, dtype=np.int64), counts.cumsum()))
+
+
+def distinct(*columns: Ints | npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Return the first of the rows that are equal, in ascending order, and which of those each equals.
+
+    The columns have numbers from -1 on.
+    """
+    keys = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        keys = keys * (int(column.max(initial=0)) + 2) + column + 1
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    return first, which
+
+
+def inverse(order: Ints) -> Ints:
+    """Return at which place of a permutation each number stands."""
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return place

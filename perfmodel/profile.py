@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from autoddl import signed_files, store
-from autoddl.decoding import FieldError, decode
+from autoddl import json_files, store
 from autoddl.errors import AutoDDLError, shown
+from autoddl.json_files import FieldError, decode
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.mixed_kinds import links_of, unjoined
 from autoddl.perfmodel.profile_entries import (
@@ -301,7 +301,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     def encoded(self) -> bytes:
         """Return the text of its file."""
-        return signed_files.signed(msgspec.json.encode(self.to_json()), indent=1)
+        return json_files.signed(msgspec.json.encode(self.to_json()), indent=1)
 
     def to_json(self) -> dict[str, Any]:
         """Return the versioned JSON form."""
@@ -348,13 +348,13 @@ def _read(source: str | Path) -> Profile:
     if str(source) in bundled() and not store.exists(source):
         folder = resources.files("autoddl.perfmodel") / "profiles"
         text, where = (folder / f"{source}.json").read_bytes(), f"bundled profile {source}"
-        return signed_files.verified(text, from_json, where=where, remedy=AGAIN)
+        return json_files.verified(text, from_json, where=where, remedy=AGAIN)
     if not store.exists(source):
         raise AutoDDLError(
             f"profile {shown(str(source), 150)}: no such file and no bundled profile of that name; "
             f"bundled: {', '.join(bundled())}; measure one with `python -m autoddl fit-network -o FILE`"
         )
-    return signed_files.read(source, from_json, what="profile file", remedy=AGAIN)
+    return json_files.read(source, from_json, what="profile file", remedy=AGAIN)
 
 
 def from_json(text: bytes | str, where: str) -> Profile:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from autoddl.decoding import FieldError
 from autoddl.errors import AutoDDLError
+from autoddl.json_files import FieldError
 from autoddl.perfmodel import collectives
 from autoddl.sbp.mesh import MOST_DEVICES
 from autoddl.sbp.program.allowed import check_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoddl.decoding import Seconds
+from autoddl.json_files import Seconds
 
 DEVICE = "device"  # the others are levels of the cluster
 SERIAL = "serial"  # in place of a resource: seconds wherever they are spent

@@ -18,13 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from autoddl.errors import AutoDDLError
-from autoddl.grouping import distinct
 from autoddl.perfmodel.boxing_prices import BoxingPrices, boxing_parts
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Kernel, Link
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s, slowest
-from autoddl.ragged import Ragged
+from autoddl.ragged import Ragged, distinct
 from autoddl.sbp.boxing import Boxing, boxing
 from autoddl.sbp.layout import NONE, Layout, Path
 from autoddl.sbp.mesh import Mesh

@@ -19,14 +19,13 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from autoddl.grouping import inverse
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.resources import DEVICE
 from autoddl.perfmodel.simulation.event_simulation import Floats, Ints, Works
 from autoddl.perfmodel.simulation.list_schedule import ordered
 from autoddl.perfmodel.simulation.step_graph import BoxingParts, OpWaits, StepMoves, step_works
 from autoddl.perfmodel.step_cost import StepPrices, Totals
-from autoddl.ragged import Ragged
+from autoddl.ragged import Ragged, inverse
 from autoddl.sbp.layout import NONE, Layout
 from autoddl.sbp.lazy import LazyTuple
 from autoddl.sbp.mesh import Mesh

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoddl.budget import Allowance
 from autoddl.errors import InfeasibleError
+from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment, Point, SearchOptions, SearchResult
 

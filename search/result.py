@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.budget import MACHINE, Clock
+from autoddl.search.budget import MACHINE, Clock
 
 Ints = npt.NDArray[np.int64]
 Progress = Callable[[float, float], None]

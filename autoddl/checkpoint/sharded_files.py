@@ -25,9 +25,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from autoddl import signed_files, store
-from autoddl.decoding import Count, decode
+from autoddl import json_files, store
 from autoddl.errors import AutoDDLError, shown
+from autoddl.json_files import Count, decode
 from autoddl.sbp.program.allowed import check_name
 
 FORMAT, FORMAT_VERSION = "autoddl.checkpoint", 1
@@ -133,7 +133,7 @@ def publish(folder: Path, index: Index) -> None:
     for name, entry in index.tensors.items():
         _check_whole(name, entry, f"checkpoint {store.told(folder)}")
     head = {"format": FORMAT, "version": FORMAT_VERSION}
-    signed_files.write(folder / INDEX, msgspec.json.encode(head | msgspec.to_builtins(index)))
+    json_files.write(folder / INDEX, msgspec.json.encode(head | msgspec.to_builtins(index)))
     for path in folder.glob("*.rank*"):
         if path.name not in index.files:
             with contextlib.suppress(OSError):
@@ -146,7 +146,7 @@ def read_index(folder: str | Path) -> Index:
     Raises:
         AutoDDLError: there is none, or it was changed, or is damaged.
     """
-    return signed_files.read(Path(folder) / INDEX, decode_index, what="checkpoint", remedy=REMEDY)
+    return json_files.read(Path(folder) / INDEX, decode_index, what="checkpoint", remedy=REMEDY)
 
 
 def decode_index(text: bytes | str, where: str) -> Index:

@@ -9,8 +9,8 @@ from importlib import import_module
 
 import click
 
+from autoddl.calls import InternalError, reported
 from autoddl.errors import MOST_SHOWN, AutoDDLError, printable, shortened
-from autoddl.internal_errors import InternalError, reported
 from autoddl.launch.job import LaunchError
 
 PROG = "python -m autoddl"

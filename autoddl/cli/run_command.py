@@ -13,7 +13,7 @@ from autoddl.cli.app import tell
 from autoddl.cli.options import KIND, NODES, Ranks
 from autoddl.launch.job import KIND as KIND_OF_NODE
 from autoddl.launch.job import LaunchJob
-from autoddl.launch.restarts import supervised
+from autoddl.launch.launcher import supervised
 
 
 @click.command(

@@ -20,7 +20,7 @@ def command(files: tuple[str, ...]) -> None:
     and are refused where it is another one. A file that is wrong in itself is refused here, too, and
     stays as it is.
     """
-    from autoddl import signed_files, store
+    from autoddl import json_files, store
 
     readers = _readers()
     for file in files:
@@ -31,7 +31,7 @@ def command(files: tuple[str, ...]) -> None:
                 f"file {store.told(file)}: none of {', '.join(readers)}; name one of these"
             )
         readers[kind](text, f"{kind} file {store.told(file)}")
-        signed_files.write(file, text, indent=1 if b"\n " in text else -1)
+        json_files.write(file, text, indent=1 if b"\n " in text else -1)
         say(f"signed {kind} {store.told(file)}")
 
 

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from autoddl.errors import shown
 from autoddl.launch.job import LaunchArgumentError, LaunchError, LaunchJob, LaunchResult, checked
 from autoddl.launch.supervise import supervise
 
-__all__ = ["LaunchArgumentError", "LaunchError", "LaunchResult", "launch", "run"]
+__all__ = ["LaunchArgumentError", "LaunchError", "LaunchResult", "launch", "run", "supervised"]
+
+MOST_RESTARTS = 1 << 20  # more is a slip of the finger
+RESTARTS = "AUTODDL_RESTARTS"
+"""A variable of the ranks: how often the job was started again."""
 
 
 def launch(
@@ -59,3 +65,50 @@ def run(job: LaunchJob, on_turn: Callable[[], None] = lambda: None) -> LaunchRes
     if result.interrupted_by is not None:
         signal.raise_signal(result.interrupted_by)
     return result
+
+
+def supervised(
+    job: LaunchJob, most: int, fewest: int, tell: Callable[[str], None] = lambda _: None
+) -> LaunchResult:
+    """Run a job, and again where a rank fails, up to `most` times.
+
+    Then, and when a rank is silent, `tell` gets a line. Each time the job has half the ranks, but
+    `fewest` at least. A time limit holds for each start, and it or a signal ends the job for good.
+
+    Raises:
+        LaunchArgumentError: it cannot be started.
+    """
+    _check(job, most, fewest)
+    for count in range(most + 1):
+        env = (*job.env, (RESTARTS, str(count)))
+        logs = job.log_dir / f"restart{count}" if job.log_dir and count else job.log_dir
+        started = checked(replace(job, env=env, log_dir=logs))
+        result = supervise(started, tell=tell)
+        if result.failed_rank is None or result.interrupted_by is not None or count == most:
+            return result
+        ranks = max(fewest, job.nproc_per_node // 2)
+        job = replace(job, nproc_per_node=ranks)
+        tell(f"{result.message}; starting again with {ranks} ranks ({count + 1} of {most})")
+    raise AssertionError("unreachable")
+
+
+def _check(job: LaunchJob, most: int, fewest: int) -> None:
+    if not 0 <= most <= MOST_RESTARTS:
+        raise LaunchArgumentError(
+            f"max_restarts: got {shown(most)}; allowed are 0 to {MOST_RESTARTS}"
+        )
+    if most and job.nnodes > 1:
+        raise LaunchArgumentError(
+            f"max_restarts: got {most} with nnodes={shown(job.nnodes)}; a launcher starts the ranks of "
+            "its own node again, and others would wait; restart all nodes from outside"
+        )
+    if fewest != job.nproc_per_node and not 1 <= fewest < job.nproc_per_node:
+        raise LaunchArgumentError(
+            f"nproc_per_node: got {shown(fewest)}:{shown(job.nproc_per_node)}; allowed are N and "
+            "FEWEST:MOST, such as 2:4"
+        )
+    if fewest != job.nproc_per_node and not most:
+        raise LaunchArgumentError(
+            f"nproc_per_node: got {shown(fewest)}:{shown(job.nproc_per_node)}, but ranks are not started "
+            "again; give --max-restarts N, or one number"
+        )

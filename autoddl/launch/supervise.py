@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -14,12 +16,10 @@ from time import monotonic
 from autoddl.errors import shown
 from autoddl.launch import ports
 from autoddl.launch.job import LaunchArgumentError, LaunchJob, LaunchResult, describe
-from autoddl.launch.output import last_lines
+from autoddl.launch.output import Terminal, last_lines
 from autoddl.launch.processes import RankProcesses
 from autoddl.launch.progress import PROGRESS, Progress
-from autoddl.launch.signals import caught_signals
 from autoddl.launch.silence import SilenceWatch, on_stderr, state
-from autoddl.launch.terminal import Terminal
 
 _TAIL_LINES = 20
 _LOG_BYTES = 1 << 20  # of each rank's output kept in a result
@@ -216,3 +216,19 @@ def _last_text(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_BYTES))
         return file.read().decode("utf-8", errors="replace")
+
+
+@contextlib.contextmanager
+def caught_signals() -> Iterator[list[int]]:
+    """Collect SIGINT, SIGTERM and SIGHUP instead of dying; those we were told to ignore stay so."""
+    caught: list[int] = []
+    previous = {}
+    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) not in (signal.SIG_IGN, None):
+                previous[signum] = signal.signal(signum, lambda got, _: caught.append(got))
+    try:
+        yield caught
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)

@@ -12,11 +12,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from autoddl import signed_files
-from autoddl.decoding import Bytes, Count, parsed, shown
-from autoddl.decoding import decode as decode_file
+from autoddl import json_files
 from autoddl.engine.model import EngineModel
 from autoddl.errors import AutoDDLError
+from autoddl.json_files import Bytes, Count, parsed, shown
+from autoddl.json_files import decode as decode_file
 from autoddl.perfmodel.pipeline.pipeline_step import StageWork
 from autoddl.plan.search_report import SearchReport
 from autoddl.plan.value import Estimate, ModuleCost, Part, PlanValue, Transfer
@@ -101,7 +101,7 @@ def save(plan: PlanValue, path: str | Path) -> None:
     Raises:
         AutoDDLError: it can't be written.
     """
-    signed_files.write(path, encode(plan), indent=1)
+    json_files.write(path, encode(plan), indent=1)
 
 
 _text = lru_cache(maxsize=1 << 12)(str)
@@ -135,7 +135,7 @@ def load(path: str | Path, engine_of: Engines) -> PlanValue:
     Raises:
         AutoDDLError: the file is missing, truncated, changed, no plan, or of another version.
     """
-    return signed_files.read(
+    return json_files.read(
         path, partial(decode, engine_of=engine_of), what="plan file", remedy=AGAIN
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoddl.decoding import Bytes, Count, Seconds, Share
+from autoddl.json_files import Bytes, Count, Seconds, Share
 
 
 @dataclass(frozen=True)

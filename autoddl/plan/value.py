@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoddl.decoding import Bytes, Seconds
 from autoddl.engine.model import EngineModel
 from autoddl.errors import AutoDDLError
+from autoddl.json_files import Bytes, Seconds
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
 from autoddl.perfmodel.pipeline.pipeline_timeline import Timeline, simulate
 from autoddl.plan.search_report import SearchReport

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-from autoddl.budget import Allowance
 from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
@@ -23,6 +22,7 @@ from autoddl.planner.whole.halved import can_be_worth, halved
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import check_stages, micro_batch
+from autoddl.search.budget import Allowance
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers.named import SOLVERS
 

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoddl.budget import Allowance
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.whole.assigned import Assigned
+from autoddl.search.budget import Allowance
 from autoddl.search.result import SearchResult
 
 # Relative; a mesh of more axes has to be better by so much. The model does not tell less apart, and

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoddl.budget import TWENTY_SECONDS, Budget
 from autoddl.engine.model import EngineModel, StreamUse
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
@@ -21,6 +20,7 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.search.baselines import BASELINES
 from autoddl.search.baselines.axes import live
+from autoddl.search.budget import TWENTY_SECONDS, Budget
 from autoddl.search.network.builder import build
 from autoddl.search.network.choices import SignatureLists
 from autoddl.search.network.cost_network import CostNetwork

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from autoddl.budget import Budget
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Device, Kernel
@@ -27,6 +26,7 @@ from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.budget import Budget
 from autoddl.search.result import SearchResult
 from experiments.lib import oneflow_problems
 

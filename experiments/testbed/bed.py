@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from autoddl.launch import launcher, ports
 from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult
-from autoddl.launch.signals import caught_signals
+from autoddl.launch.supervise import caught_signals
 from experiments.testbed import network, quotas
 from experiments.testbed.spec import TestbedError, TestbedSpec
 

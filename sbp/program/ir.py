@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from autoddl import signed_files
+from autoddl import json_files
 from autoddl.sbp.program import program_json
 from autoddl.sbp.program.blocks import Blocks
 from autoddl.sbp.program.columns import Ints, ProgramColumns
@@ -159,7 +159,7 @@ class Program:
         Raises:
             AutoDDLError: it can't be written.
         """
-        signed_files.write(path, msgspec.json.encode(self.to_json()))
+        json_files.write(path, msgspec.json.encode(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
         """Return the versioned JSON form."""
@@ -173,7 +173,7 @@ class Program:
             AutoDDLError: the file is missing, truncated, changed, no program, or of another version.
         """
         remedy = program_json.AGAIN
-        return signed_files.read(path, cls.decode, what="program file", remedy=remedy)
+        return json_files.read(path, cls.decode, what="program file", remedy=remedy)
 
     @classmethod
     def decode(cls, text: bytes | str | msgspec.Raw, where: str = "program") -> Program:

@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from autoddl.decoding import decode as decode_file
-from autoddl.decoding import shown
 from autoddl.errors import AutoDDLError
+from autoddl.json_files import decode as decode_file
+from autoddl.json_files import shown
 from autoddl.sbp.program.allowed import check_device, check_name
 from autoddl.sbp.program.ops_and_tensors import (
     ITEM_BYTES,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autoddl.grouping import distinct
+from autoddl.ragged import distinct
 from autoddl.sbp.layout import ByName, Layout
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp

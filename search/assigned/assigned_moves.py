@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoddl.grouping import distinct, inverse
+from autoddl.ragged import distinct, inverse
 from autoddl.sbp.layout import NONE, Moves, Path
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.columns import Flags, Ints

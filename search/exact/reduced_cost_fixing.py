@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from autoddl.budget import ASCENT
+from autoddl.search.budget import ASCENT
 from autoddl.search.heuristics.descent import Descent
 from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import Ints

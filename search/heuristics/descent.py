@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autoddl.budget import DESCENT, Allowance
+from autoddl.search.budget import DESCENT, Allowance
 from autoddl.search.heuristics.cells import build, single
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import OUT, WAITING, BlockMove, Queue, block_of, descend

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autoddl.grouping import distinct
 from autoddl.perfmodel.redistribution import Redistributor
+from autoddl.ragged import distinct
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import OWN
 from autoddl.search.network.cost_network import (

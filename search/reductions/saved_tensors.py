@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoddl.grouping import distinct
+from autoddl.ragged import distinct
 from autoddl.sbp.program.columns import Flags
 from autoddl.sbp.program.waiting_for_loss import waiting_for_loss
 from autoddl.sbp.shards import local_bytes

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.grouping import distinct
-from autoddl.ragged import Ragged
+from autoddl.ragged import Ragged, distinct
 from autoddl.search.network.cost_network import CostNetwork, Factors
 from autoddl.search.network.evaluator import Flags, Floats, Ints
 from autoddl.search.reductions.quotient import Multiplicities

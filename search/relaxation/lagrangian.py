@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoddl.budget import ASCENT
+from autoddl.search.budget import ASCENT
 from autoddl.search.heuristics.components import components
 from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork, as_ints

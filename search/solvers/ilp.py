@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.budget import BINARY, EVALUATION_S, Allowance
 from autoddl.errors import InfeasibleError
+from autoddl.search.budget import BINARY, EVALUATION_S, Allowance
 from autoddl.search.heuristics.descent import least_memory, replicated
 from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork

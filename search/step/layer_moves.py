@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoddl.grouping import distinct
+from autoddl.ragged import distinct
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import BlockMove, block_of
 from autoddl.search.result import Assignment, Point

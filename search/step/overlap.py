@@ -21,9 +21,9 @@ from functools import partial
 from itertools import chain, islice, starmap
 from typing import Protocol
 
-from autoddl.budget import MACHINE, SIMULATION, Allowance
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.timeline import StepTimeline
+from autoddl.search.budget import MACHINE, SIMULATION, Allowance
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchResult
 from autoddl.search.step.bound_network import StepBounds

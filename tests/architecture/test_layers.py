@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -129,3 +130,12 @@ def test_circles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
     found = circle({name: frozenset(others) for name, others in graph.items()})
     assert set(found) == {"a", "b", "c"}
+
+
+LARGE = {"autoddl/sbp/rules", "experiments/models", "autoddl/sbp", "autoddl/perfmodel"}
+"""Folders with more files: one for each kind of op or model, and two that still have some more."""
+
+
+def test_folders_have_twelve_files_at_most() -> None:
+    counts = Counter(path.parent.relative_to(ROOT).as_posix() for _, path in files())
+    assert {folder for folder, count in counts.items() if count > 12} <= LARGE

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autoddl import signed_files
+from autoddl import json_files
 from autoddl.checkpoint.sharded_files import read_index
 from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
@@ -120,4 +120,4 @@ def test_the_digest_is_that_of_the_other_fields() -> None:
     import hashlib
 
     expected = hashlib.sha256(b'{"a":1.5,"b":[true,null]}').hexdigest()
-    assert signed_files.digest({"b": [True, None], "digest": "x", "a": 1.5}) == expected
+    assert json_files.digest({"b": [True, None], "digest": "x", "a": 1.5}) == expected

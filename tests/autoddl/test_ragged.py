@@ -1,4 +1,4 @@
-"""Rows of different lengths against the lists that hold the same."""
+"""Rows of different lengths, and equal ones, against lists and tuples; a permutation and its inverse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.ragged import Ragged
+from autoddl.ragged import Ragged, distinct, inverse
 
 
 def lists(found: Ragged) -> list[list[int]]:
@@ -46,3 +46,18 @@ def test_equal_rows_are_found_once_as_they_come(rows: list[list[int]]) -> None:
         list(row) for row in dict.fromkeys(map(tuple, rows))
     ]
     assert [rows[first[number]] for number in which] == rows
+
+
+@given(st.lists(st.tuples(st.integers(-1, 3), st.booleans(), st.integers(-1, 2)), max_size=9))
+def test_equal_rows_have_one_number(rows: list[tuple[int, bool, int]]) -> None:
+    columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
+    first, which = distinct(*columns or [np.zeros(0, np.int64)])
+    known = sorted(set(rows))
+    assert [rows[n] for n in first] == known
+    assert first.tolist() == [rows.index(row) for row in known]
+    assert [known[n] for n in which] == rows
+
+
+@given(st.permutations(range(6)))
+def test_an_inverse_undoes(order: list[int]) -> None:
+    assert np.array(order)[inverse(np.array(order))].tolist() == list(range(6))

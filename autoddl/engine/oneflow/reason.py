@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 
+from autoddl.calls import kept
 from autoddl.errors import shortened
-from autoddl.internal_errors import kept
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _FRAME = re.compile(r'^ +File "[^"\n]*", line \d+, in (.*)(?:\n {4}.*)*$', re.MULTILINE)

@@ -19,7 +19,6 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from autoddl.budget import Allowance
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
@@ -35,6 +34,7 @@ from autoddl.planner.within_memory import until_it_fits
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import Positions, positions
+from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
 from autoddl.search.result import SearchOptions, SearchResult

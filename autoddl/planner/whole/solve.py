@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 
-from autoddl.budget import Allowance
-from autoddl.collector import uncollected
+from autoddl.calls import uncollected
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
@@ -17,6 +16,7 @@ from autoddl.planner.request import Request
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.lazy import LazyTuple
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
+from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, TIME, space
 from autoddl.search.reductions.saved_tensors import SavedTensors

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from autoddl.budget import Allowance
 from autoddl.engine.model import StreamUse
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.race import Contender, Solution
@@ -17,6 +16,7 @@ from autoddl.planner.whole.solve import HOPELESS, ProblemSearch
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
+from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.retabulated import on_streams
 

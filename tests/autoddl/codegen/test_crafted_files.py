@@ -23,7 +23,7 @@ from unittest.mock import MagicMock
 import pytest
 
 import autoddl
-from autoddl import signed_files
+from autoddl import json_files
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Program
@@ -86,7 +86,7 @@ def crafted(data: Json, folder: Path) -> str | None:
     path = folder / "plan.json"
     text = json.dumps(data).encode()
     with suppress(ValueError):  # half of a surrogate pair, which no JSON has
-        text = signed_files.signed(text)
+        text = json_files.signed(text)
     path.write_bytes(text)
     try:
         return generate(autoddl.load(path))

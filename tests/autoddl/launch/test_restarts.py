@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoddl.launch.job import LaunchArgumentError, LaunchJob
-from autoddl.launch.restarts import supervised
+from autoddl.launch.launcher import supervised
 from tests.support.rank_scripts import Write
 
 # Each start writes how many ranks it has; the first ones fail as they are told to.

@@ -17,8 +17,8 @@ import pytest
 
 from autoddl.launch import progress, supervise
 from autoddl.launch.job import LaunchJob
+from autoddl.launch.launcher import supervised
 from autoddl.launch.progress import Place, Progress
-from autoddl.launch.restarts import supervised
 from autoddl.launch.silence import SilenceWatch, state
 from tests.support.rank_scripts import Write
 

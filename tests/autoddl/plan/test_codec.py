@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import autoddl
-from autoddl import signed_files
+from autoddl import json_files
 from autoddl.api import Plan
 from autoddl.cli import app
 from autoddl.engine import engines
@@ -56,7 +56,7 @@ def test_the_golden_file_is_read_and_written_as_it_is() -> None:
     """Of this version: who changes what is written raises FORMAT_VERSION, and makes the file again."""
     read = codec.load(GOLDEN, engines.model)
     assert read == codec.load(GOLDEN.with_name("golden_plan_3.json"), engines.model)
-    assert json.loads(signed_files.signed(codec.encode(read))) == json.loads(GOLDEN.read_text())
+    assert json.loads(json_files.signed(codec.encode(read))) == json.loads(GOLDEN.read_text())
     assert codec.decode(codec.encode(read), "again", engines.model) == read
 
 

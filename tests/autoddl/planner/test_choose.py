@@ -11,7 +11,6 @@ from hypothesis import Phase, given, settings
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.budget import Budget
 from autoddl.engine import engines
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.step_cost import StepPrices
@@ -20,6 +19,7 @@ from autoddl.planner import choose
 from autoddl.sbp.program import Program
 from autoddl.sbp.shards import local_shape
 from autoddl.sbp.state import NdSbp
+from autoddl.search.budget import Budget
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 

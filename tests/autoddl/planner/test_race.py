@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from autoddl.budget import MACHINE, Allowance
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.race import IMPOSSIBLE, NO_ROOM, PRUNED, Contender, Solution, Standing, race
 from autoddl.sbp.mesh import Mesh
+from autoddl.search.budget import MACHINE, Allowance
 
 
 @dataclass

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoddl.budget import Counter
 from autoddl.perfmodel import profile
 from autoddl.sbp.mesh import Mesh
+from autoddl.search.budget import Counter
 from autoddl.search.exact import milp_finisher
 from autoddl.search.exact import primal_dual as exact
 from autoddl.search.network.cost_network import CostNetwork

@@ -9,7 +9,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autoddl.budget import Counter
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.profile import Profile
@@ -18,6 +17,7 @@ from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.search.assigned.assigned_layout import assigned_layout
+from autoddl.search.budget import Counter
 from autoddl.search.exact import primal_dual
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.restriction import restricted

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from autoddl.codegen.dialect import Dialect, ScriptContent
 from autoddl.codegen.source.expression import Expr, quoted
 from autoddl.codegen.templates import Template
-from autoddl.engine.oneflow.dialect import main_function, script_tables, terms
+from autoddl.engine.oneflow.dialect import script_tables, terms
 from autoddl.engine.oneflow.dialect.op_templates import TEMPLATES
-from autoddl.engine.oneflow.dialect.optimizer_text import optimizer_text
+from autoddl.engine.oneflow.dialect.optimizer_text import optimizer_text, schedule_text
 from autoddl.engine.oneflow.dialect.runtime_source import functions_of
-from autoddl.engine.oneflow.dialect.schedule_text import schedule_text
-from autoddl.engine.oneflow.dialect.script_globals import GLOBALS
-from autoddl.engine.oneflow.dialect.script_header import header
+from autoddl.engine.oneflow.dialect.script_frame import header, main_function
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.state import NdSbp
@@ -26,7 +24,7 @@ class OneFlowDialect:
     """See Dialect."""
 
     templates: Mapping[str, Template] = TEMPLATES
-    globals: frozenset[str] = GLOBALS
+    globals: frozenset[str] = script_tables.GLOBALS
 
     def check(self, plan: PlanValue) -> None:
         """Raise AutoDDLError where a plan has states that OneFlow has not."""
@@ -73,7 +71,7 @@ class OneFlowDialect:
             *_step(content),
             functions_of(model, "load_parameters", "save_checkpoint"),
             functions_of(model, "batches"),
-            main_function.main_function(content),
+            main_function(content),
         ]
         body = "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
         return header(content.plan, body, content.top) + body

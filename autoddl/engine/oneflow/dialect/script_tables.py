@@ -9,12 +9,28 @@ from autoddl.codegen.source import folded_tables
 from autoddl.codegen.source import source_lines as layout
 from autoddl.codegen.source.expression import literal, quoted
 from autoddl.codegen.stage_sections import StageSections
-from autoddl.engine.oneflow.dialect.script_globals import GLOBALS
 from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
 from autoddl.plan.value import Part
 
 MAX_LISTED_RANKS = 16
 _NAMES = "B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split"
+
+# The names that a script has besides those of the model's functions and repeated tables.
+_IMPORTS = {"argparse", "itertools", "logging", "np", "flow", "F"}
+_FUNCTIONS = {
+    "as_global", "as_whole", "batches", "boxes", "compute", "exchange", "expect", "inside",
+    "load_parameters", "main", "make_optimizer", "make_schedule", "move", "one_f_one_b", "part",
+    "rendezvous_order", "routes", "run_backward", "run_forward", "save_checkpoint", "train_step",
+    "transfer_boxes", "update", "whole_where_partial",
+}  # fmt: skip
+_TABLES = {
+    "ARGUMENTS", "B", "BUFFERS", "DEVICE", "DONE", "FORWARD", "INPUTS", "MICRO_BATCHES", "ORDER", "P",
+    "PARAMETERS", "PLACEMENT", "PLACEMENTS", "RANKS", "RECOMPUTED", "RESULTS", "ROUTES", "S",
+    "STAGE", "STAGES", "TRANSFERS", "UNPLANNED", "WHOLE",
+}  # fmt: skip
+_MISTAKABLE = {"INPUT", "RANK"}  # not there, but too like those that are
+
+GLOBALS = frozenset(_IMPORTS | _FUNCTIONS | _TABLES | _MISTAKABLE)
 
 
 def tables(content: ScriptContent) -> str:

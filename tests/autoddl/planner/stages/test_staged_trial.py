@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.budget import Budget
 from autoddl.engine import engines
 from autoddl.errors import AutoDDLError
 from autoddl.plan import codec
@@ -29,6 +28,7 @@ from autoddl.sbp.program.blocks import layer_path
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import assignments
+from autoddl.search.budget import Budget
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers.named import SOLVERS

@@ -10,7 +10,6 @@ import pytest
 
 from autoddl import optimize
 from autoddl.api import Plan, load
-from autoddl.budget import Budget
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW, SEPARATE_STREAMS
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import Estimate
@@ -21,6 +20,7 @@ from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.whole.solve import ProblemSearch
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
+from autoddl.search.budget import Budget
 from autoddl.search.heuristics.descent import replicated
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, TIME

@@ -20,7 +20,7 @@ import numpy as np
 
 from autoddl.compiled import compiled
 from autoddl.engine.oneflow.model.memory.task_graph import PARAMETER, Flags, Ints, RankTasks, Table
-from autoddl.grouping import inverse
+from autoddl.ragged import inverse
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, Sbp
 

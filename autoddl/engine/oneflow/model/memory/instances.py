@@ -22,8 +22,7 @@ from autoddl.engine.oneflow.model.memory.task_graph import (
     Tasks,
 )
 from autoddl.engine.oneflow.model.memory.task_templates import GIVEN, INPUT, ROLE, Templates
-from autoddl.grouping import inverse
-from autoddl.ragged import Ragged
+from autoddl.ragged import Ragged, inverse
 
 
 def order_of(group: int, number: int) -> int:

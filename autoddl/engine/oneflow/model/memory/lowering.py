@@ -20,8 +20,7 @@ from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.engine.oneflow.model.memory.task_graph import BITS, MASK, NONE, Ints, RankTasks, Table
 from autoddl.engine.oneflow.model.memory.task_templates import INPUT
 from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import SUM
-from autoddl.grouping import distinct
-from autoddl.ragged import Ragged
+from autoddl.ragged import Ragged, distinct
 from autoddl.sbp.layout import Layout, Moves, Path
 from autoddl.sbp.rewrites.stage_program import ARRIVAL, DEPARTURE
 from autoddl.sbp.state import NdSbp

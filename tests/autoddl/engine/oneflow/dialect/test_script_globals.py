@@ -8,7 +8,7 @@ import re
 import pytest
 
 from autoddl.api import Plan
-from autoddl.engine.oneflow.dialect.script_globals import GLOBALS
+from autoddl.engine.oneflow.dialect.script_tables import GLOBALS
 from tests.autoddl.codegen.plans import generate, planned
 from tests.support.pipelines import in_stages, recomputing
 from tests.support.programs import Builder, attention, linear, mlp, mse

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import autoddl
-from autoddl.budget import EVALUATION_S, Allowance, Budget, Counter
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
+from autoddl.search.budget import EVALUATION_S, Allowance, Budget, Counter
 from autoddl.search.result import SearchOptions
 from autoddl.search.solvers import ilp
 from experiments.lib.oneflow_problems import build
@@ -62,7 +62,7 @@ def _slow(monkeypatch: pytest.MonkeyPatch, factor: float) -> Iterator[None]:
     """Let the machine's clock run so many times as fast, as if everything took as much longer."""
     begin = time.perf_counter()
     with monkeypatch.context() as patch:
-        for module in ("autoddl.compiled", "autoddl.budget"):
+        for module in ("autoddl.compiled", "autoddl.search.budget"):
             patch.setattr(
                 f"{module}.clock_s", lambda: begin + factor * (time.perf_counter() - begin)
             )

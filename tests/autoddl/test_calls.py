@@ -9,9 +9,9 @@ import click
 import pytest
 
 import autoddl
+from autoddl.calls import InternalError, reported
 from autoddl.cli import app
 from autoddl.errors import AutoDDLError
-from autoddl.internal_errors import InternalError, reported
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
 
@@ -31,7 +31,7 @@ def test_a_mistake_is_one_line_with_its_trace_in_a_file() -> None:
     assert line.startswith("here: internal error (KeyError: ") and "a mistake of autoddl" in line
     assert line.isprintable() and len(line) <= 400
     trace = _trace(line)
-    assert "test_internal_errors.py" in trace and "numpy" in trace and "Python 3" in trace
+    assert "test_calls.py" in trace and "numpy" in trace and "Python 3" in trace
     assert isinstance(caught.value.__cause__, KeyError)
 
 

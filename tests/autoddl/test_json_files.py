@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from autoddl.decoding import FieldError, decode
 from autoddl.errors import AutoDDLError
+from autoddl.json_files import FieldError, decode
 
 
 class Leaf(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,4 +1,6 @@
-"""What is no AutoDDLError is a mistake of autoddl: one line that says so, and the trace in a file.
+"""What calls of autoddl have around them: its mistakes in one line, the collection of garbage put off.
+
+What is no AutoDDLError is a mistake of autoddl, of which the trace is kept in a file:
 
     with reported("optimize"):
         ...
@@ -11,13 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import platform
+import gc
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import ParamSpec
 
@@ -71,6 +70,11 @@ def reported(what: str) -> Iterator[None]:
 
 def kept(error: Exception) -> Path | None:
     """Write the trace of an error to a new file and return that; None if there is no room."""
+    import platform  # these take longer than all else that `import autoddl` loads
+    import tempfile
+    import traceback
+    from importlib import metadata
+
     versions = [f"Python {sys.version}", platform.platform()]
     for name in ("autoddl", "oneflow", "numpy", "scipy", "numba", "msgspec"):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -84,3 +88,21 @@ def kept(error: Exception) -> Path | None:
     except OSError:
         return None
     return Path(file.name)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Put the collection of garbage off: it takes a third of the time that small objects take.
+
+    Plans of many meshes leave no cycles worth mentioning: what they drop is freed at once.
+
+    Freezing what was made instead would keep traced graphs of OneFlow that are garbage, and
+    destroying these late aborts its processes.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
