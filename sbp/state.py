@@ -2,8 +2,8 @@
 
 Where several axes cut one dim, the order in which they cut is part of the state. The default is the
 mesh's: the outer axis cuts first, the inner axis cuts each piece again. A prime marks an axis that
-cuts in a later turn: in (S0', S0) the second axis cuts first. OneFlow executes only the mesh's order
-and no strides; the planner stays inside that unless it is told that no engine runs the plan.
+cuts in a later turn: in (S0', S0) the second axis cuts first. Engines may execute only the
+mesh's order and no strides (engine/model.py); the planner stays inside what its engine does.
 
 S(dim, stride) deals the elements of a dim out in turns of `stride` consecutive ones (Rhino §4.1);
 plain S gives every device one piece, that is the largest stride. Plain splits may be uneven: the

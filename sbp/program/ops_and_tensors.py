@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 ROLES = ("parameter", "state", "buffer", "input", "activation", "gradient", "loss", "system")
 SEED = "seed"
-"""The attribute of random ops that OneFlow's generator draws when a graph is traced."""
+"""The attribute of random ops that the engine's generator draws when a graph is traced."""
 READ = "read."
 """What names of inputs begin with which no call gives, but the graph reads itself."""
 PHASES = ("forward", "backward", "optimizer")

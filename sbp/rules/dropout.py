@@ -1,7 +1,7 @@
 """Dropout: drawing a mask is never cut, the same seed would repeat it on every shard.
 
-What only applies a mask that is given (the gradient) is an ordinary pointwise op. OneFlow accepts
-cuts of `dropout` and draws other numbers than one device does; a plan is not to change results.
+What only applies a mask that is given (the gradient) is an ordinary pointwise op. An engine may
+accept cuts of `dropout`, but draws other numbers then; a plan is not to change results.
 """
 
 from __future__ import annotations

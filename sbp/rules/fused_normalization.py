@@ -6,8 +6,8 @@ cuts whole words where the size is a multiple of 32. A cut over channels, exact 
 interleave other bits and is left out, but for channels that are the outermost dim of more than one
 element, where the words stay in order.
 
-OneFlow sizes `reserve_space` by shard and calls it B, which no other signature of the gradient op could
-read; so it executes no cut that is right here.
+An engine that sizes `reserve_space` by shard and calls it B executes none of these cuts: no other
+signature of the gradient op could read it.
 
 Statistics over a part of the batch are not those of the whole batch: cuts of it are approximate
 ("local_batchnorm"); statistics and running averages then differ between devices (OWN).

@@ -25,7 +25,7 @@ from autoddl.sbp.rules.windows import (
 
 
 def _channel(view: OpView) -> str:
-    """Return the name of the channels; OneFlow cuts those that come first only."""
+    """Return the name of the channels; the engine cuts those that come first only."""
     return "z" if channels_last(view) else "c"
 
 

@@ -1,7 +1,7 @@
 """Ops that draw random numbers: never cut, so that every device draws what one device alone would.
 
 Copies that draw from one seed agree. Shards would each begin the sequence of their seed: with one seed
-they repeat each other, with several they are not the numbers of one device. OneFlow accepts both.
+they repeat each other, with several they are not the numbers of one device. An engine may accept both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _reference(draw: _Draw) -> Callable[[LocalOp], dict[str, Array]]:
 
 def _bernoulli(op: LocalOp) -> dict[str, Array]:
     """Draw ones with probability p, or where that is -1 with those of the input."""
-    p = op.view.attr.get("p", -1.0)  # OneFlow 0.9 sets it, but does not declare it
+    p = op.view.attr.get("p", -1.0)  # the engine sets it, but does not declare it
     chance = op.inputs["in_0"] if p < 0 else p
     drawn = np.random.default_rng(op.view.attr["seed"]).random(op.view.shape["out_0"])
     return {"out_0": 1.0 * (drawn < chance)}

@@ -146,7 +146,7 @@ def _roll_map(view: OpView) -> IndexMap:
 def _shifts(view: OpView) -> dict[int, int] | None:
     """Return by how much each dim is rolled; None where all elements are, in one row.
 
-    OneFlow takes dims that begin with -1 for no dims at all, and ignores other negative ones.
+    Dims that begin with -1 stand for no dims at all; other negative ones are ignored.
     """
     dims, shifts = view.attr["dims"], view.attr["shifts"]
     if dims[0] == -1:

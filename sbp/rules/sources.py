@@ -9,7 +9,7 @@ from autoddl.sbp.rules.maps import no_flops, same_dims
 from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, linear, register
 
 _NOTE = (
-    "OneFlow takes the state of the output from the op's attribute nd_sbp (empty: B), not from a "
+    "the engine takes the state of the output from the op's attribute nd_sbp (empty: B), not from a "
     "planned signature"
 )
 

@@ -14,6 +14,7 @@ from autoddl.sbp.rules.registry import IndexMap, LocalOp, index_map, linear
 from experiments.proofs import oracle
 from experiments.rule_cases import CASES, case
 
+_PARTIAL_TABLE = "model_0 P, model_diff_indices_0 B, model_diff_values_0 P, learning_rate_0 B"
 # Right signatures that the rules leave out by design.
 LEFT_OUT = {
     "slice": {"x_0 S1 -> y_0 S1"},  # every other column of an even half: only whole dims are cut
@@ -23,6 +24,9 @@ LEFT_OUT = {
     # Rows of windows side by side: even parts of all windows need not be whole rows.
     "unfold": {"x_0 S2 -> y_0 S2"},
     "fold": {"x_0 S2 -> y_0 S2"},
+    # Plain steps are linear, but no engine keeps a table as a partial sum.
+    "indexed_slices_sgd_update": {f"{_PARTIAL_TABLE} ->"},
+    "indexed_slices_momentum_update": {f"{_PARTIAL_TABLE}, momentum_0 P ->"},
 }
 UNSTATED = {
     "multi_count_not_finite", "multi_square_sum",  # every input may be cut in a way of its own
