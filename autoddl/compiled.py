@@ -25,12 +25,15 @@ class ProofCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the machine code for a signature, None if there is none that can be read."""
+        _COMPILATION.begin_one()
         try:
             return super().load_overload(sig, target_context)
         except Exception:  # unpickling damaged bytes may raise anything
             with suppress(Exception):
                 self.flush()
             return None
+        finally:
+            _COMPILATION.end_one()
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep machine code, if there is room for it."""
@@ -53,16 +56,26 @@ def compiled(function: F) -> F:
 
 
 class _Compilation(event.Listener):
-    """Counts the seconds that compilation takes, and says why a first plan takes longer."""
+    """Counts the seconds that machine code takes, and says why a first plan takes longer."""
 
     def __init__(self) -> None:
         self.told, self.depth, self.begin, self.seconds = False, 0, 0.0, 0.0
 
-    def on_start(self, event: event.Event) -> None:
-        """Say it once in a process, and only of functions of ours."""
+    def begin_one(self) -> None:
+        """Note when the outermost begins: what a function calls is made within that one's time."""
         self.depth += 1
         if self.depth == 1:
             self.begin = time.perf_counter()
+
+    def end_one(self) -> None:
+        """Count the time of the outermost."""
+        self.depth -= 1
+        if self.depth == 0:
+            self.seconds += time.perf_counter() - self.begin
+
+    def on_start(self, event: event.Event) -> None:
+        """Say it once in a process, and only of functions of ours."""
+        self.begin_one()
         module = event.data["dispatcher"].py_func.__module__ or ""  # code from a string has none
         ours = module.startswith(f"{__package__}.")
         if ours and not self.told:
@@ -72,10 +85,8 @@ class _Compilation(event.Listener):
             )
 
     def on_end(self, event: event.Event) -> None:
-        """Count it; a function that another one calls is compiled within that one's time."""
-        self.depth -= 1
-        if self.depth == 0:
-            self.seconds += time.perf_counter() - self.begin
+        """Count it."""
+        self.end_one()
 
 
 _COMPILATION = _Compilation()
@@ -83,7 +94,7 @@ event.register("numba:compile", _COMPILATION)
 
 
 def clock_s() -> float:
-    """Return the seconds of a clock that stands still while inner loops are compiled.
+    """Return the seconds of a clock that stands still while inner loops are compiled or loaded.
 
     Budgets of searches are counted by it: the first plan on a machine is as good as any later one.
     """

@@ -28,7 +28,7 @@ MOST_S = 1 << 60  # sums of seconds stay exact
 
 
 class Clock:
-    """The clock of the machine; it stands still while inner loops are compiled."""
+    """The clock of the machine; it stands still while inner loops are compiled or loaded."""
 
     counted = False
 

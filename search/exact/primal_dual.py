@@ -31,7 +31,6 @@ from autoddl.search.reductions.restriction import Restriction, everything
 from autoddl.search.relaxation.dual import Dual
 from autoddl.search.relaxation.lagrangian import ENOUGH, Lagrangian
 from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchResult
-from autoddl.search.warm_up import prepare
 
 
 def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchResult:
@@ -43,7 +42,6 @@ def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchRes
     Raises:
         InfeasibleError: no assignment fits into the memory.
     """
-    prepare()
     run = Incumbent(problem, options)
     for start in (least_memory(problem), replicated(problem), cheapest(problem), *options.starts):
         run.offer(start)

@@ -17,7 +17,6 @@ from autoddl.search.heuristics.descent import Descent, first_points
 from autoddl.search.incumbent import Incumbent
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import DEFAULTS, SearchOptions, SearchResult
-from autoddl.search.warm_up import prepare
 
 RESTARTS = 256  # at most
 STAGNATION = 24  # restarts in a row without improvement that end a search
@@ -34,7 +33,6 @@ def search(
     Raises:
         InfeasibleError: no assignment fits into the memory.
     """
-    prepare()
     run = Incumbent(problem, options)
     descent = Descent(problem, memory_bytes=run.limit, allowance=run.allowance)
     rng = np.random.default_rng(options.seed)
