@@ -14,9 +14,6 @@ over those that the longest stage of the best cut can have (`_span_range`), of w
 
 Layers of 3, 1, 2 and 2 s, two equal stages, 4 micro-batches, no transfers: [0, 2, 4], 3·4 + 8 = 20 s.
 
-`edges_stored=False` is the slip of the paper's public code: a prefix is kept without the seconds of its
-transfers, which then count only where the last cut is chosen.
-
 Source: AMP (Li et al., NeurIPS 2022), supplement §6.4, eq. 10–14.
 """
 
@@ -49,9 +46,7 @@ def pipeline_s(
     return (micro_batches - 1) * max(stages) + sum(stages) + moved
 
 
-def partition(
-    seconds: Floats, transfer_s: Floats, micro_batches: int, *, edges_stored: bool = True
-) -> tuple[int, ...]:
+def partition(seconds: Floats, transfer_s: Floats, micro_batches: int) -> tuple[int, ...]:
     """Return the bounds of the best cut into one stage for each row of `seconds`; see `pipeline_s`.
 
     Raises:
@@ -66,10 +61,10 @@ def partition(
     ends[:, 1:] = seconds.cumsum(axis=1)
     spans = ends[:, None, :] - ends[:, :, None]  # [stage, from, to]
     later = max(micro_batches - 1, 0)
-    low, high = _span_range(seconds, transfer_s, micro_batches) if edges_stored else (0.0, np.inf)
+    low, high = _span_range(seconds, transfer_s, micro_batches)
     tried = spans[(spans > low) & (spans <= high)] if later else np.zeros(0)
     longest = np.unique(np.append(tried, low))
-    cut = _cuts(spans, transfer_s, longest, later, edges_stored)
+    cut = _cuts(spans, transfer_s, longest, later)
     bounds, end, most = [layers], layers, 0
     for stage in range(stages - 1, 0, -1):
         start = int(cut[stage, end, most])
@@ -106,9 +101,7 @@ def _span_range(seconds: Floats, transfer_s: Floats, micro_batches: int) -> tupl
 
 
 @compiled
-def _cuts(
-    spans: Floats, transfer_s: Floats, longest: Floats, later: int, edges_stored: bool
-) -> Ints:
+def _cuts(spans: Floats, transfer_s: Floats, longest: Floats, later: int) -> Ints:
     """Return where the last of each number of stages begins (row), by its end and the place of m."""
     stages, places, _ = spans.shape
     cost = np.full((places, len(longest)), np.inf)
@@ -121,7 +114,6 @@ def _cuts(
     for stage in range(1, stages):
         before, cost = cost, np.full((places, len(longest)), np.inf)
         for end in range(stage + 1, places):
-            least = np.full(len(longest), np.inf)
             for start in range(stage, end):
                 span = spans[stage, start, end]
                 if later and span > longest[-1]:
@@ -130,9 +122,8 @@ def _cuts(
                 place = min(np.searchsorted(longest, span), len(longest) - 1)
                 for m in range(len(longest)):
                     own = later * max(span - longest[m], 0.0) + span
-                    value = before[start, max(place, m)] + own
-                    if value + moved < least[m]:
-                        least[m] = value + moved
-                        cost[end, m] = least[m] if edges_stored else value
+                    value = before[start, max(place, m)] + own + moved
+                    if value < cost[end, m]:
+                        cost[end, m] = value
                         cut[stage, end, m] = start
     return cut

@@ -7,10 +7,8 @@ v' = max(ψ, χ + c') = χ + max(p, c'). Of several passes (duplex_time.py) c an
 depends on them is summed up over the passes.
 
 One assignment dominates another one in the same form if it is not slower whatever follows. Where a stage
-ends, and there is one pass, that is ψ₁ ≤ ψ₂ and χ₁ ≤ χ₂. HiDup asks for ψ₁ ≤ ψ₂ and φ₁ ≤ φ₂, which
-implies it, since χ = ψ + φ, and so keeps more:
-
-    (ψ, χ) = (8, 6) dominates (9, 6), whose φ of −3 is less than −2; of (8, 7) and (9, 6) both are kept.
+ends, and there is one pass, that is ψ₁ ≤ ψ₂ and χ₁ ≤ χ₂: of (ψ, χ) = (8, 7) and (9, 6) both are kept,
+(8, 6) dominates both. (HiDup compares ψ and χ − ψ, which keeps more.)
 
 A longer last stage only helps as far as some communication is left that it can hide. By itself the rule
 keeps ever more of them, as many as there were cuts; so it is asked for c' up to the longest move that is
@@ -34,8 +32,6 @@ from autoddl.search.rivals.hidup.chain import Chain, ChainAssignment, Floats, In
 # Relative; assignments that differ by less are equal. With half and twice of it the same are found.
 ROUNDING = 1e-12
 BEGUN, GOES_ON = -1, -2
-# Rules of dominance: for c' that there are, for any, HiDup's.
-BOUNDED, CHI, PHI = "bounded", "chi", "phi"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +65,8 @@ class _Labels:
         return np.asarray(self.chi + self.p.sum(axis=1))
 
 
-def search(chain: Chain, rule: str = BOUNDED) -> ChainAssignment:
-    """Return the fastest assignment; all rules find it, and those that come later keep more.
+def search(chain: Chain) -> ChainAssignment:
+    """Return the fastest assignment.
 
     Raises:
         InfeasibleError: no assignment leads to the end.
@@ -81,23 +77,21 @@ def search(chain: Chain, rule: str = BOUNDED) -> ChainAssignment:
     here = _Labels(forms, none[:, 0], none, none, way, way)
     opened, ran, kept = [here], [_run(here, chain.units[0])], 0
     most = _most_s(chain)
-    if rule != BOUNDED:  # no stage takes longer than all units
-        most[:] = sum(unit.seconds.max(axis=0) for unit in chain.units)
     for place, (unit, moves) in enumerate(zip(chain.units[1:], chain.moves, strict=True)):
         last = ran[-1]
-        closed = _undominated(last, most[place], closed=True, printed=rule == PHI)
+        closed = _undominated(last, most[place], closed=True)
         kept += len(closed)
         every = np.arange(len(last.form))
         both = replace(last, parent=every, how=np.full_like(every, GOES_ON))
         both = both.joined(_begun(last, closed, moves))
-        opened.append(both.take(_undominated(both, most[place], closed=False, printed=rule == PHI)))
+        opened.append(both.take(_undominated(both, most[place], closed=False)))
         ran.append(_run(opened[-1], unit))
     last = ran[-1]
     at = np.flatnonzero(np.isin(last.form, chain.ends))
     if not len(at):
         raise InfeasibleError("chain: no assignment leads to its end")
     best = int(at[last.psi[at].argmin()])
-    kept += len(_undominated(last, most[-1], closed=True, printed=rule == PHI))
+    kept += len(_undominated(last, most[-1], closed=True))
     signatures, begins = _traced(opened, ran, best)
     return ChainAssignment(signatures, begins, float(last.psi[best]), kept)
 
@@ -144,17 +138,15 @@ def _most_s(chain: Chain) -> Floats:
     return np.asarray(np.maximum.accumulate(np.array([*none, *longest[::-1]]))[::-1])
 
 
-def _undominated(labels: _Labels, most: Floats, *, closed: bool, printed: bool) -> Ints:
+def _undominated(labels: _Labels, most: Floats, *, closed: bool) -> Ints:
     """Return the labels that no other one in their form dominates, whose stages end here or may go on."""
     order = np.lexsort((labels.chi, labels.psi, labels.form))
     some = labels.take(order)
-    return np.asarray(order[_first(some.form, some.v, some.c, some.p, most, closed, printed)])
+    return np.asarray(order[_first(some.form, some.v, some.c, some.p, most, closed)])
 
 
 @compiled
-def _first(
-    form: Ints, v: Floats, c: Floats, p: Floats, most: Floats, closed: bool, printed: bool
-) -> Ints:
+def _first(form: Ints, v: Floats, c: Floats, p: Floats, most: Floats, closed: bool) -> Ints:
     """Return those that none before them in their form dominates.
 
     What one has less, whatever q is added to p and whichever c' up to `most` follows, is v₂ − v₁ and by
@@ -172,14 +164,13 @@ def _first(
         free = True
         for place in range(begin, count):
             old = kept[place]
-            less, longer = v[new] - v[old], False
+            less = v[new] - v[old]
             for k in range(c.shape[1]):
                 more = p[new, k] - p[old, k]
                 busy = max(c[new, k], p[new, k]) - max(c[old, k], p[old, k])
                 hidden = max(most[k], p[new, k]) - max(most[k], p[old, k]) if more > 0 else more
                 less += hidden + (busy if closed else min(busy, more))
-                longer |= more > ROUNDING * p[new, k]
-            if less >= -ROUNDING * v[new] and not (printed and longer):
+            if less >= -ROUNDING * v[new]:
                 free = False
                 break
         if free:

@@ -60,16 +60,6 @@ def test_equal_devices_are_cut_as_pipelines_are() -> None:
         )
 
 
-def test_the_public_codes_slip_loses() -> None:
-    """It keeps a prefix without its transfers, so a dear one at the first cut looks free later."""
-    seconds = np.tile([1.0, 4.0, 5.0, 3.0, 1.0], (3, 1))
-    transfer_s = np.tile([5.0, 0.0, 4.0, 1.0], (2, 1))
-    assert partition(seconds, transfer_s, 2) == (0, 2, 3, 5)  # 5 + 14 + 0 + 4
-    assert partition(seconds, transfer_s, 2, edges_stored=False) == (0, 1, 2, 5)
-    assert pipeline_s((0, 2, 3, 5), seconds, transfer_s, 2) == 23
-    assert pipeline_s((0, 1, 2, 5), seconds, transfer_s, 2) == 28  # 9 + 14 + 5 + 0
-
-
 def test_fewer_layers_than_stages_are_one_line() -> None:
     with pytest.raises(AutoDDLError, match="pipeline of 3 stages: 2 layers; give at least one"):
         partition(np.ones((3, 2)), np.ones((2, 1)), 4)
