@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -38,7 +37,6 @@ from autoddl.sbp.program.allowed import DEVICES, MOST_TEXT
 
 FORMAT = "autoddl.profile"
 FORMAT_VERSION = 3
-_OF_ONE_KIND = 2  # readable, too: its one device has no kind
 BUNDLED = {"cpu": "cpu-loopback"}
 KINDS = ("measured", "data sheet")
 MODES = ("", "graph", "eager")
@@ -363,16 +361,4 @@ def from_json(text: bytes | str, where: str) -> Profile:
     Raises:
         AutoDDLError: the file is damaged, or of another format or version.
     """
-    return decode(
-        _of_today(text), Profile, form=(FORMAT, FORMAT_VERSION), where=where, remedy=AGAIN
-    )
-
-
-def _of_today(text: bytes | str) -> bytes | str:
-    """Return the text of a file, with that of an earlier version as it is written now."""
-    with suppress(ValueError, RecursionError):
-        data = msgspec.json.decode(text)
-        if isinstance(data, dict) and data.get("version") == _OF_ONE_KIND and "device" in data:
-            devices = {ALIKE: data.pop("device")}
-            return msgspec.json.encode({**data, "version": FORMAT_VERSION, "devices": devices})
-    return text
+    return decode(text, Profile, form=(FORMAT, FORMAT_VERSION), where=where, remedy=AGAIN)

@@ -23,11 +23,7 @@ from autoddl.sbp.program.blocks import Places
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
 from autoddl.search.network.evaluator import Flags
 from autoddl.search.reductions.prices import Prices
-
-# On six models of the zoo that are not proven, as the mean step, by the search before it had two starts:
-# 0.25 and 0.9 +0.2 and +0.01 %; 0.01 and 0.04 +0.3 and -0.03 %.
-LATEST = 0.5  # the weight of the latest path in the average
-LEAST = 0.02  # what a second off the critical path counts at least: of equal steps the cheaper one
+from autoddl.search.step import tuning
 
 
 class PathWeights:
@@ -45,11 +41,11 @@ class PathWeights:
     def learn(self, timeline: StepTimeline) -> None:
         """Take in the critical path of another step; tensors that it does not move stay as they are."""
         ops, tensors = map(_means, timeline.waited_for(), self._alike)
-        self.ops += LATEST * (ops - self.ops)
+        self.ops += tuning.LATEST * (ops - self.ops)
         moved = ~np.isnan(tensors)
-        self.tensors[moved] += LATEST * (tensors - self.tensors)[moved]
+        self.tensors[moved] += tuning.LATEST * (tensors - self.tensors)[moved]
         for weights in (self.ops, self.tensors):
-            np.maximum(weights, LEAST, out=weights)
+            np.maximum(weights, tuning.OFF_PATH, out=weights)
 
     def prices(self) -> Prices:
         """Return what the seconds of variables and factors count."""
@@ -63,7 +59,7 @@ def critical_prices(network: CostNetwork, timeline: StepTimeline) -> Prices:
     """
     ops, tensors = timeline.waited_for()
     tensors = np.where(np.isnan(tensors), network.derived(needed), tensors)
-    return _prices(network, np.maximum(ops, LEAST), np.maximum(tensors, LEAST))
+    return _prices(network, np.maximum(ops, tuning.OFF_PATH), np.maximum(tensors, tuning.OFF_PATH))
 
 
 def _prices(network: CostNetwork, ops: Floats, tensors: Floats) -> Prices:

@@ -26,6 +26,7 @@ from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.search.budget import MACHINE, SIMULATION, Allowance
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchResult
+from autoddl.search.step import tuning
 from autoddl.search.step.bound_network import StepBounds
 from autoddl.search.step.critical_path import PathWeights, critical_prices
 from autoddl.search.step.crossings import crossings
@@ -35,37 +36,11 @@ from autoddl.search.step.step_bound import StepBound
 
 Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
 
-# The gap at which networks are solved: half and twice change the mean step of the models below by 1e-4
-# at most. A step is near enough to its bound at a tenth: with 1e-3 steps are up to 5e-4 longer, those of
-# baselines shorter than them, and searches that end there up to 3 s quicker.
-NEAR, ENOUGH = 1e-3, 1e-4
-# What boxings count at first: those that more than the update of a parameter waits for, and the others.
-# With the second pair gradients and parameters move for nothing. Without it the mean step of the plans
-# below is 0.5 % longer, DLRM's on 2x4 4.8 %; with half of 0.002 -0.7 % (experts at 10 Gbit/s, which end
-# anywhere from 601 to 710 ms; the others +0.07 %), twice -0.1 %; with a third, 0.05 and 0.002, +0.1 %.
+# What boxings count at first: those that more than the update of a parameter waits for, and the others;
+# with the second pair gradients and parameters move for nothing.
 STARTS = ((1.0, 1.0), (1.0, 0.002))
-# Half and twice of these were measured on thirteen plans that are not proven, with a budget of 12 s (T5,
-# ViT, DNABERT, AlexNet and GPT on 4x4, mixtures of experts on 2x2 and 2x4, DLRM, ResNets): the mean step,
-# by the search before candidates came by turns, if nothing else is said.
-PATIENCE = 3  # critical paths in a row that lead to no better step: 2 +1.0 %, 6 +1.2 (today +0.4) %
-# Moves in a row without a better step: so many, or so many times the gap, which is the most that is to
-# be gained. On 21 plans of the zoo and of experts between machines, 20 s each, half of both +0.09 %
-# (AlexNet on 2x4 0.8 %, LLaMA on 2x4 longer than a baseline); twice, with 13 s, the same but for experts
-# at 10 Gbit/s, which end anywhere within 5 %.
-LEAST_TRIES, TRIES = 96, 8000
-# Relative; a step that is better by less, mostly by rounding, counts as no better one. With 0 AlexNet on
-# 4x4 follows such ones for 14 s in place of 4; half and twice were not measured.
-GAIN = 1e-4
-MOVED = 2  # assignments that moves begin at: 1 +0.8 % (AlexNet 2 to 4 %), 4 the same, on those 21
-# Where no single move helps: of 100 tiny problems 98 were solved, without pairs 87; all are today.
-PAIRS = 64
-# Of the budget for one path, twice that for one bound: half and twice the same, when it had one start.
-ONE = 0.04
-# Parts of the budget until which each is done; the rest is for making a plan of it. With 0.4 in place of
-# 0.3 the 21 steps are +0.13 to 0.26 % (T5 on 4x4 3 to 5 %), with 0.2 +0.09 %, and bounds of experts are 2
-# to 4 % lower. The first moves end in the middle of what is left, so that the bound is raised along a
-# better step, too: that of experts on 4x4 is 4.6 % higher, of DNABERT's 2.4 %, steps are the same.
-FIRST, CANDIDATES, MOVES = 0.2, 0.3, 0.7
+MOVED = 2  # assignments that moves begin at
+PAIRS = 64  # that are tried where no single move helps
 OVER = object()  # in place of a turn
 
 
@@ -134,14 +109,14 @@ class StepSearch:
         """
         self._options, again = options, self.best is not None
         self._allowance = Allowance.of(options.clock, options.budget)
-        first = self._solved(self.network, options, FIRST * options.budget)
+        first = self._solved(self.network, options, tuning.FIRST * options.budget)
         self._offer(first.assignment)
         # Slower ones are no candidates: crossings with all of them make nine steps 1.4 % longer.
         for start in sorted(options.starts, key=lambda start: self.judge(start).step_s):
             if self.judge(start).step_s < self._best_s():
                 self._offer(start)
         if self._overlaps:
-            self._candidates_end_s = CANDIDATES * options.budget
+            self._candidates_end_s = tuning.CANDIDATES * options.budget
             ways = [] if again else [self._raise_bound()]
             self._take_turns([*ways, *starmap(self._follow_paths, STARTS)])
             self._moves_end_s = self._end_s if again else self._middle_s
@@ -167,12 +142,12 @@ class StepSearch:
 
     def _goes_on(self, until_s: float) -> bool:
         """Tell whether it is not that late, and the gap not as small as is asked for."""
-        near = self.bound_s >= (1 - max(self._options.stop_gap, ENOUGH)) * self._best_s()
+        near = self.bound_s >= (1 - max(self._options.stop_gap, tuning.PROVEN)) * self._best_s()
         return self._elapsed_s() < until_s and not near
 
     @property
     def _end_s(self) -> float:
-        return MOVES * self._options.budget
+        return tuning.MOVES * self._options.budget
 
     @property
     def _middle_s(self) -> float:
@@ -182,8 +157,10 @@ class StepSearch:
     def _goes_further(self) -> bool:
         """Tell whether another round is worth it, as the last one led to something, and there is time."""
         before, self._known = self._known, (self.best, self.bound_s)
-        rises = self.bound_s > (1 + NEAR) * before[1] or self.best is not before[0]
-        return rises and TRIES * self._gap() > LEAST_TRIES and self._goes_on(self._end_s)
+        rises = self.bound_s > (1 + tuning.SOLVED) * before[1] or self.best is not before[0]
+        return (
+            rises and tuning.TRIES * self._gap() > tuning.LEAST_TRIES and self._goes_on(self._end_s)
+        )
 
     def _best_s(self) -> float:
         """Return the best step of those that fit, if any does."""
@@ -223,7 +200,7 @@ class StepSearch:
         """
         options, budget_s = self._options, self._options.budget
         seconds = max(0.0, min(self._candidates_end_s - self._elapsed_s(), part * budget_s))
-        gap = max(options.stop_gap, NEAR)
+        gap = max(options.stop_gap, tuning.SOLVED)
         asked = replace(options, starts=starts, stop_gap=gap, progress=None, after=None)
         try:
             return self._solved(network, asked, seconds)
@@ -246,12 +223,12 @@ class StepSearch:
         """
         weights, idle = PathWeights(self.network, needed_scale, scale), 0
         here = self.best if needed_scale == scale == 1 else None
-        while idle < PATIENCE:
+        while idle < tuning.PATIENCE:
             if here is not None:
                 weights.learn(here.timeline)
             before = self.best
             network = weights.prices().apply(self.network)
-            found = self._roughly(network, ONE, starts=self._options.starts)
+            found = self._roughly(network, tuning.ONE, starts=self._options.starts)
             if found is None:
                 return
             here = self._offer(found.assignment)
@@ -269,7 +246,7 @@ class StepSearch:
         assert best is not None
         begins = list(islice(filter(self._fits, known), MOVED)) or [best]
         for number, start in enumerate(begins):
-            if number == 0 or TRIES * self._gap() > LEAST_TRIES:
+            if number == 0 or tuning.TRIES * self._gap() > tuning.LEAST_TRIES:
                 self._offer(self._descend(start, moves).assignment)
 
     def _better(self, one: Judged, other: Judged) -> bool:
@@ -291,7 +268,7 @@ class StepSearch:
         """
         idle, vain = 0, set[bytes]()
         while self._goes_on(self._moves_end_s):
-            most = max(LEAST_TRIES, round(TRIES * self._gap()))
+            most = max(tuning.LEAST_TRIES, round(tuning.TRIES * self._gap()))
             weighted = critical_prices(self.network, here.timeline).apply(self.network)
             single = moves.cheapest(here.assignment, weighted, most + len(vain))
             crossed = map(ranked, crossings(here.assignment, self._candidates, weighted))
@@ -304,7 +281,7 @@ class StepSearch:
                 one = self._offer(there, moved=True)
                 idle += 1
                 if self._better(one, here):
-                    idle = 0 if one.step_s < (1 - GAIN) * here.step_s else idle
+                    idle = 0 if one.step_s < (1 - tuning.GAIN) * here.step_s else idle
                     here = one
                     break
                 vain.add(together[0].key)
@@ -327,7 +304,7 @@ class StepSearch:
         # With the best one alone GPT-3's step on 128x8 was 1.2 % longer, when bounds came first.
         for known in self._candidates:
             bound.cut(self.judge(known).timeline)
-        for found in bound.rise(partial(self._roughly, part=2 * ONE)):
+        for found in bound.rise(partial(self._roughly, part=2 * tuning.ONE)):
             self._offer(found.assignment)
             self.bound_s = max(self.bound_s, bound.bound_s)
             yield

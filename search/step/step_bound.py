@@ -21,14 +21,10 @@ from autoddl.perfmodel.resources import SERIAL
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.search.network.cost_network import CostNetwork, Floats
 from autoddl.search.result import SearchResult
+from autoddl.search.step import tuning
 from autoddl.search.step.bound_network import Kind, Mixture, StepBounds
 from autoddl.search.step.dependency_path import EARLY, EITHER, LATE
 
-# Half and twice changed gaps of six models that are not proven by 1e-4 at most, before weights were by
-# window; twice as many mixtures change none of T5's, ViT's and DNABERT's on 4x4, for which time is up.
-LEAST = 1e-4  # of the weight of a resource; where seconds count nothing there are too many optima
-MET = 1e-3  # relative; so near do bound and planes come
-MOST = 12  # mixtures that are tried
 WINDOWS = EARLY, LATE
 
 
@@ -59,7 +55,7 @@ class StepBound:
             row = np.zeros(len(kinds) + 1)
             row[place[EITHER, resource]], row[place[window, resource]] = 1.0, -1.0
             no_more = np.vstack([no_more, row])
-        least = [0.0 if resource == SERIAL else LEAST for _, resource in kinds]
+        least = [0.0 if resource == SERIAL else tuning.LEAST_WEIGHT for _, resource in kinds]
         found = linprog(
             np.append(np.zeros(len(kinds)), -1.0),
             A_ub=np.vstack([np.hstack([-planes, np.ones((len(planes), 1))]), no_more]),
@@ -71,9 +67,9 @@ class StepBound:
     def rise(self, solve: Callable[[CostNetwork], SearchResult | None]) -> Iterator[SearchResult]:
         """Raise the bound, weights by weights, as long as networks are solved; yield what solves each."""
         before: dict[Kind, float] = {}
-        for _ in range(MOST):
+        for _ in range(tuning.MIXTURES):
             weights, most_s = self.weights()
-            if most_s <= self.bound_s * (1 + MET) or weights == before:
+            if most_s <= self.bound_s * (1 + tuning.MET) or weights == before:
                 return
             mixture, before = Mixture(self.bounds, weights), weights
             found = solve(mixture.network)

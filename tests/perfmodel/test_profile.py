@@ -70,11 +70,6 @@ def test_the_format_of_files_is_that_of_the_golden_one(file: Path) -> None:
     assert profiles.load(golden) == PROFILE
 
 
-def test_a_file_of_version_2_has_devices_of_one_kind() -> None:
-    before = replace(PROFILE, overhead={})
-    assert profiles.load(Path(__file__).parent / "golden_profile_2.json") == before
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_damaged_bytes_are_refused_in_one_line(file: Path, seed: int) -> None:
     rng, whole = random.Random(seed), file.read_bytes()

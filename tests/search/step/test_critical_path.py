@@ -12,7 +12,8 @@ from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Point
 from autoddl.search.rivals.random_sampling import random_assignment
-from autoddl.search.step.critical_path import LATEST, LEAST, PathWeights, needed
+from autoddl.search.step.critical_path import PathWeights, needed
+from autoddl.search.step.tuning import LATEST, OFF_PATH
 from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer
@@ -65,9 +66,9 @@ def test_weights_are_averages_with_a_floor() -> None:
     once = (1 - LATEST) ** 2
     assert weights.ops == pytest.approx(once + (1 - once) * ops)
     # All that is replicated is never moved.
-    assert (weights.tensors == np.maximum(starts, LEAST)).all()
+    assert (weights.tensors == np.maximum(starts, OFF_PATH)).all()
     prices = weights.prices()
-    assert (np.asarray(prices.device) >= LEAST).all()
+    assert (np.asarray(prices.device) >= OFF_PATH).all()
 
 
 @pytest.mark.parametrize("program", [mlp(16, (16, 16, 16)), tied(), transformer(2)])
