@@ -18,11 +18,11 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from autoddl.budget import EVALUATION_S, Budget
 from autoddl.perfmodel import profile as profiles
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import assignments
+from autoddl.search.budget import EVALUATION_S, Budget
 from autoddl.search.exact import primal_dual
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import SearchOptions
