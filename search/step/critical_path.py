@@ -27,16 +27,11 @@ from autoddl.search.step import tuning
 
 
 class PathWeights:
-    """What a second of each op counts, 1 in the beginning, and of each tensor's boxings.
+    """What a second of each op counts, 1 in the beginning, and of each tensor's boxings."""
 
-    In the beginning that is `needed_scale` where more than the update of one parameter waits for them
-    (`needed`), else `scale`.
-    """
-
-    def __init__(self, network: CostNetwork, needed_scale: float = 1.0, scale: float = 1.0) -> None:
+    def __init__(self, network: CostNetwork) -> None:
         self.network, self._alike = network, network.derived(alike)
-        self.ops = np.ones(len(self._alike[0]))
-        self.tensors = np.where(network.derived(needed), needed_scale, scale)
+        self.ops, self.tensors = map(np.ones, map(len, self._alike))
 
     def learn(self, timeline: StepTimeline) -> None:
         """Take in the critical path of another step; tensors that it does not move stay as they are."""

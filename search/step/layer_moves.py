@@ -9,7 +9,7 @@ Source: Besag 1986 (iterated conditional modes), block by block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -83,11 +83,10 @@ class LayerMoves:
         ]
 
 
-def moved(point: Point, *moves: Move) -> Assignment:
-    """Return the assignment after some moves."""
+def moved(point: Point, move: Move) -> Assignment:
+    """Return the assignment after a move."""
     found = as_ints(point).copy()
-    for move in moves:
-        found[move.variables] = move.choices
+    found[move.variables] = move.choices
     return Assignment(found)
 
 
@@ -99,14 +98,3 @@ def ranked(moves: Sequence[Move]) -> list[Move]:
 def in_turn(*lists: Sequence[Move]) -> list[Move]:
     """Return the first of each list, then the second of each, and so on."""
     return [move for row in zip_longest(*lists) for move in row if move is not None]
-
-
-def pairs(moves: Sequence[Move], most: int) -> Iterator[tuple[Move, Move]]:
-    """Yield pairs of moves of different variables, at most so many, those that cost least first."""
-    found = [
-        (one, other)
-        for place, one in enumerate(moves[: most + 1])
-        for other in moves[place + 1 : most + 1]
-        if not np.intersect1d(one.variables, other.variables).size
-    ]
-    yield from sorted(found, key=lambda pair: pair[0].more_s + pair[1].more_s)[:most]

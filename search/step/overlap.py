@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice, starmap
 from typing import Protocol
 
 from autoddl.errors import InfeasibleError
@@ -31,16 +30,11 @@ from autoddl.search.step.bound_network import StepBounds
 from autoddl.search.step.critical_path import PathWeights, critical_prices
 from autoddl.search.step.crossings import crossings
 from autoddl.search.step.dependency_path import DependencyPath
-from autoddl.search.step.layer_moves import LayerMoves, in_turn, moved, pairs, ranked
+from autoddl.search.step.layer_moves import LayerMoves, in_turn, moved, ranked
 from autoddl.search.step.step_bound import StepBound
 
 Solver = Callable[[CostNetwork, SearchOptions], SearchResult]
 
-# What boxings count at first: those that more than the update of a parameter waits for, and the others;
-# with the second pair gradients and parameters move for nothing.
-STARTS = ((1.0, 1.0), (1.0, 0.002))
-MOVED = 2  # assignments that moves begin at
-PAIRS = 64  # that are tried where no single move helps
 OVER = object()  # in place of a turn
 
 
@@ -117,13 +111,12 @@ class StepSearch:
                 self._offer(start)
         if self._overlaps:
             self._candidates_end_s = tuning.CANDIDATES * options.budget
-            ways = [] if again else [self._raise_bound()]
-            self._take_turns([*ways, *starmap(self._follow_paths, STARTS)])
+            self._take_turns([*([] if again else [self._raise_bound()]), self._follow_paths()])
             self._moves_end_s = self._end_s if again else self._middle_s
             self._move()
             while not again and self._goes_further():
                 self._candidates_end_s, self._moves_end_s = self._middle_s, self._end_s
-                self._take_turns([self._raise_bound(), self._follow_paths(*STARTS[0])])
+                self._take_turns([self._raise_bound(), self._follow_paths()])
                 self._move()
         elif not again:
             self.bound_s = first.lower_bound_s  # the step is the sum
@@ -215,17 +208,12 @@ class StepSearch:
             if next(way, OVER) is not OVER:
                 waiting.append(way)
 
-    def _follow_paths(self, needed_scale: float, scale: float) -> Iterator[None]:
-        """Look for better steps, each time with the weights of the critical paths so far.
-
-        In the beginning boxings count `scale` times, `needed_scale` where more than the update of one
-        parameter waits for them. Where all count in full it begins with the best one so far.
-        """
-        weights, idle = PathWeights(self.network, needed_scale, scale), 0
-        here = self.best if needed_scale == scale == 1 else None
+    def _follow_paths(self) -> Iterator[None]:
+        """Look for better steps than the best, each with the weights of the critical paths so far."""
+        weights, idle, here = PathWeights(self.network), 0, self.best
+        assert here is not None
         while idle < tuning.PATIENCE:
-            if here is not None:
-                weights.learn(here.timeline)
+            weights.learn(here.timeline)
             before = self.best
             network = weights.prices().apply(self.network)
             found = self._roughly(network, tuning.ONE, starts=self._options.starts)
@@ -236,18 +224,10 @@ class StepSearch:
             yield
 
     def _move(self) -> None:
-        """Take moves that make the step shorter, from the best one on, and then from the next best.
-
-        Only the best one is worth it where the gap allows no more than the least vain moves.
-        """
-        moves = LayerMoves(self.network)
-        known = sorted(map(self.judge, self._candidates), key=lambda one: one.step_s)
+        """Take moves that make the step shorter, from the best one on."""
         best = self.best
         assert best is not None
-        begins = list(islice(filter(self._fits, known), MOVED)) or [best]
-        for number, start in enumerate(begins):
-            if number == 0 or tuning.TRIES * self._gap() > tuning.LEAST_TRIES:
-                self._offer(self._descend(start, moves).assignment)
+        self._offer(self._descend(best, self.network.derived(LayerMoves)).assignment)
 
     def _better(self, one: Judged, other: Judged) -> bool:
         """Tell whether one is better: it fits and is faster, or needs fewer bytes while none fits.
@@ -264,7 +244,7 @@ class StepSearch:
 
         Those that cost least on the critical path come first: of equal layers and crossings with all
         candidates, of one size after the other, in turn. What was vain before the last better step
-        comes behind all others, what is known is passed over. Where all have been tried pairs are.
+        comes behind all others, what is known is passed over.
         """
         idle, vain = 0, set[bytes]()
         while self._goes_on(self._moves_end_s):
@@ -274,8 +254,8 @@ class StepSearch:
             crossed = map(ranked, crossings(here.assignment, self._candidates, weighted))
             every = in_turn(single, in_turn(*crossed))
             every.sort(key=lambda move: move.key in vain)  # stable
-            for together in chain(((move,) for move in every), pairs(single, PAIRS)):
-                there = moved(here.assignment, *together)
+            for move in every:
+                there = moved(here.assignment, move)
                 if there in self._seen:
                     continue
                 one = self._offer(there, moved=True)
@@ -284,7 +264,7 @@ class StepSearch:
                     idle = 0 if one.step_s < (1 - tuning.GAIN) * here.step_s else idle
                     here = one
                     break
-                vain.add(together[0].key)
+                vain.add(move.key)
                 if idle >= most or not self._goes_on(self._moves_end_s):
                     return here
             else:

@@ -56,17 +56,15 @@ def test_equal_layers_have_equal_weights() -> None:
 
 def test_weights_are_averages_with_a_floor() -> None:
     network = build(mlp(8, (16, 16, 16)), Mesh.parse("4"), cluster())
-    weights = PathWeights(network, 0.25, 0.002)
+    weights = PathWeights(network)
     found = timeline(network, np.zeros(len(network), np.int64))
-    assert set(weights.tensors.tolist()) == {0.25, 0.002}
-    starts = weights.tensors.copy()
     ops, _ = found.waited_for()
     for _ in range(2):
         weights.learn(found)
     once = (1 - LATEST) ** 2
     assert weights.ops == pytest.approx(once + (1 - once) * ops)
     # All that is replicated is never moved.
-    assert (weights.tensors == np.maximum(starts, OFF_PATH)).all()
+    assert (weights.tensors == 1.0).all()
     prices = weights.prices()
     assert (np.asarray(prices.device) >= OFF_PATH).all()
 
