@@ -71,19 +71,19 @@ def cluster(
     return Profile(**{**fields, **changes})
 
 
-def counting() -> Profile:
+def counting(level: str = "gpu") -> Profile:
     """Return a profile of one level whose seconds are float32 elements that each device receives.
 
     α = 0 and β = 1 per element for every collective; local work costs next to nothing.
     """
     links = tuple(
-        Link(collective=c, level="gpu", group_size=n, alpha_s=0.0, beta_s_per_byte=0.25)
+        Link(collective=c, level=level, group_size=n, alpha_s=0.0, beta_s_per_byte=0.25)
         for c in COLLECTIVES
-        for n in (2, 4, 8)
+        for n in (2, 4, 8, 16, 32, 64)
     )
     device = Device(
         name="made up",
-        memory_bytes=16 * GIB,
+        memory_bytes=2**60,
         peak_flops={"float32": 1e24},
         memory_bytes_per_s=1e24,
         op_overhead_s=0.0,
@@ -91,5 +91,5 @@ def counting() -> Profile:
     )
     return Profile(
         name="counting", source="tests", kind="data sheet", device_type="cpu",
-        levels=("gpu",), links=links, devices={ALIKE: device},
+        levels=(level,), links=links, devices={ALIKE: device},
     )  # fmt: skip

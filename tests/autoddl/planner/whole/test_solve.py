@@ -26,9 +26,8 @@ from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, TIME
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers.named import SOLVERS
-from experiments.figures.fig03_08 import counting
 from experiments.lib.oneflow_problems import build
-from tests.support.clusters import GIB, cluster
+from tests.support.clusters import GIB, cluster, counting
 from tests.support.programs import mlp, transformer
 from tests.support.zoo import ZOO
 
@@ -98,7 +97,7 @@ def test_without_an_engine_axes_cut_in_any_order(tmp_path: Path) -> None:
     """In the mesh's order a gather has to wait for the cuts of inner axes."""
     program = mlp(128, (1, 25088, 4096, 4096, 1000), optimizer="sgd", act="relu", bias=False)
     options: dict[str, Any] = {
-        "mesh": "2x2x4", "profile": counting(16), "search": "ilp", "objective": "communication",
+        "mesh": "2x2x4", "profile": counting("node"), "search": "ilp", "objective": "communication",
         "budget": 60.0,
     }  # fmt: skip
     best, fixed = (optimize(program, engine=engine, **options) for engine in (None, "oneflow"))
