@@ -53,7 +53,8 @@ def listed(
 ) -> Callable[[Any], Any]:
     """Return an option of names with commas between them, which are checked; all by default."""
     known = list(allowed)
+    words = ",".join(known if default is None else default)
     return click.option(
-        name, type=Listed(click.Choice(known)), default=",".join(known if default is None else default),
+        name, type=Listed(click.Choice(known)), default=words or None,
         show_default=True, metavar="NAME,…", **more,
     )  # fmt: skip

@@ -1,9 +1,8 @@
 """The cases of one checkout: `PYTHONPATH=CHECKOUT python worker.py FOLDER` reads them line by line.
 
-It is run by its path, so that it also works for checkouts that do not have it: of what is not public
-it uses little, and looks for that where it has been before, too. A case is a JSON object on stdin, its
-figures one on stdout. Programs are captured once, in a process of their own, and kept in the folder,
-which is one of this state of the code.
+It is run by its path, so that older checkouts are asked alike: of what is not public it uses little. A
+case is a JSON object on stdin, its figures one on stdout. Programs are captured once, in a process of
+their own, and kept in the folder, which is one of this state of the code.
 """
 
 from __future__ import annotations
@@ -25,11 +24,6 @@ import pandas as pd
 
 import autoddl
 from experiments import models
-
-try:
-    from autoddl.search.reductions.objective import SUM
-except ImportError:  # the sum was what "time" minimised
-    SUM = "time"
 
 Figures = dict[str, Any]
 """Numbers and texts by name; what a name means and how it is compared says compare.py."""
@@ -61,22 +55,15 @@ def _warm(folder: Path) -> None:
 
 
 def planned(
-    folder: Path,
-    model: str,
-    size: str,
-    overrides: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    baselines: bool = True,
-    **options: Any,
-) -> Figures:
+    folder: Path, model: str, size: str, overrides: Mapping[str, Any] | None = None,
+    device: str | None = None, baselines: bool = True, **options: Any,
+) -> Figures:  # fmt: skip
     """Plan a model of the zoo; `options` are those of `autoddl.optimize`.
 
     Of a plan with stages the course of a step counts, too, as `Plan.trace` writes it.
     """
     _warm(folder)
     program = _program(folder, model, size, overrides, device)
-    if options.get("objective") == "sum":
-        options["objective"] = SUM
     begin = time.perf_counter()
     plan = autoddl.optimize(program, **options)
     seconds = time.perf_counter() - begin
@@ -107,16 +94,14 @@ def memory(folder: Path, model: str, mesh: str, plans: int) -> Figures:
     """Compare predicted memory with OneFlow's own compilation of as many plans, rank by rank."""
     out = folder / "memory" / f"{model}-{mesh}"
     shutil.rmtree(out, ignore_errors=True)
-    old = Path("experiments/fidelity_memory.py").exists()  # in the checkout, where this runs
-    command = [sys.executable, "-m", f"experiments.fidelity{'_' if old else '.'}memory"]
+    command = [sys.executable, "-m", "experiments.fidelity.memory"]
     options = ["--models", model, "--meshes", mesh, "--plans", str(plans), "--folder", str(out)]
     done = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True)
     if done.returncode not in (0, 1) or not (out / "memory.csv").exists():
         raise RuntimeError(f"exit code {done.returncode}: {done.stdout[-300:]}")
     frame = pd.read_csv(out / "memory.csv")
-    drawn = frame.plan.str.startswith(
-        ("refined ", "random ")
-    )  # depends on how choices are numbered
+    # What is drawn depends on how choices are numbered.
+    drawn = frame.plan.str.startswith(("refined ", "random "))
     sums = frame[~drawn][["oneflow", "predicted"]].sum()
     return {
         "plans": frame.plan.nunique(),
@@ -133,19 +118,13 @@ KINDS = {"plan": planned, "script": written, "memory": memory}
 def _figures(plan: Any) -> Figures:
     """Return what a plan says of itself."""
     estimate, search = plan.estimate, plan.search
-    bound_s, gap = _of(search, "lower_bound_s"), _of(search, "gap")
     return {
-        "cost_s": bound_s / (1 - gap),
-        "lower_bound_s": bound_s,
-        "gap": gap,
-        "step_s": estimate.step_s,
-        "idle_s": estimate.idle_s,
-        "memory_bytes": estimate.memory_bytes,
-        "devices": plan.devices,
-        "mesh": str(plan.mesh),
-        "solver": _of(search, "solver"),
+        "cost_s": search.lower_bound_s / (1 - search.gap), "lower_bound_s": search.lower_bound_s,
+        "gap": search.gap, "step_s": estimate.step_s, "idle_s": estimate.idle_s,
+        "memory_bytes": estimate.memory_bytes, "devices": plan.devices, "mesh": str(plan.mesh),
+        "solver": search.solver,
         "states": _digest("\n".join(f"{n} {s}" for n, s in sorted(plan.variables.items()))),
-    }
+    }  # fmt: skip
 
 
 def _digest(text: str) -> str:
@@ -183,11 +162,6 @@ def _capture(model: str, size: str, overrides: Mapping[str, Any], file: Path) ->
     part = file.with_name(f"{os.getpid()}.json")
     autoddl.capture(graph, *inputs).save(part)
     part.replace(file)
-
-
-def _of(search: Any, name: str) -> Any:
-    """Return a field of what a plan says of its search, a mapping or a value."""
-    return search[name] if isinstance(search, Mapping) else getattr(search, name)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""How planning time and memory grow with layers, devices and mesh axes."""
