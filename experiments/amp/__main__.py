@@ -5,8 +5,6 @@
     dominoes  the whole of AMP's space, each strategy with the cut of its dynamic program, simulated: the
               best of it by three judges, and our plan
     space     the space by AMP's price: seconds of an enumeration, and how soon annealing finds its best
-    kinds     the plan that knows the kinds of devices of the mixed set-up, beside the best equal stages
-              of those that take all for alike, priced on the devices that are there
 
 Layers take what the profile says (data sheets, with one factor by which a whole GPT takes as long as
 AMP's), or, as "measured", what the public code has of each. We simulate float32 where the paper ran
@@ -16,7 +14,7 @@ in all stages but the last; where that does not help it is left out.
 
 The exit code is 1 where a bar is missed: pooled rank correlations of 1F1B of 0.7, speed-ups of AMP's
 best row over Megatron's within 25 %; no strategy faster than ours in OneFlow's schedule; an enumeration
-in 2 s; a gain of 1.1 by knowing the kinds.
+in 2 s.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ import pandas as pd
 
 from autoddl.search.rivals.amp.annealing import anneal
 from autoddl.search.rivals.amp.strategies import Strategy, strategies
-from experiments.amp import profiles
 from experiments.amp.amp_studies import (
     NODES,
     PAPER,
@@ -45,13 +42,11 @@ from experiments.amp.amp_studies import (
     priced,
     priced_plan,
 )
-from experiments.lib import cli, frames, kind_blind
+from experiments.lib import cli, frames
 from experiments.lib.frames import Row
 
-POOLED_BAR, SPEED_UP_BAR, SPACE_BAR_S, KINDS_BAR = 0.7, 0.25, 2.0, 1.1
+POOLED_BAR, SPEED_UP_BAR, SPACE_BAR_S = 0.7, 0.25, 2.0
 ITERATIONS, SEEDS = 2000, 10  # of the annealing
-BLIND_S = 2.0  # for each candidate that takes all devices for alike
-WEIGHTS = {"all V100": 0.0, "all T4": 1.0, "the average": 0.25}  # of T4 in what is believed
 GIB = 1 << 30
 AGAIN, UNFIT = "recomputes", "out of memory"
 JUDGED = ("1F1B s", "measured, 1F1B s")
@@ -77,13 +72,12 @@ COLUMNS = {
         "best s", "ours s", "ours gains", "eq. 10's choice s", "eq. 10 ranks",
     ),
     "space": _columns("set-up,states,strategy,median,worst,found", "enumerated s", "best s"),
-    "kinds": _columns("plan,stages,micro-batches", "believed s", "knowing gains", *JUDGES),
 }  # fmt: skip
 
 
 @click.command(help=__doc__)
-@cli.listed("--what", ("tables", "dominoes", "space", "kinds"))
-@cli.listed("--set-ups", PAPER["set-ups"], help="of tables, dominoes and space")
+@cli.listed("--what", ("tables", "dominoes", "space"))
+@cli.listed("--set-ups", PAPER["set-ups"])
 @click.option("--budget", default=30.0, show_default=True, help="seconds for a plan of ours")
 @cli.folder("out/amp")
 def command(what: Sequence[str], set_ups: Sequence[str], budget: float, folder: Path) -> int:
@@ -93,7 +87,6 @@ def command(what: Sequence[str], set_ups: Sequence[str], budget: float, folder: 
         "tables": lambda: tables(studies, budget, folder),
         "dominoes": lambda: dominoes(studies, budget, folder),
         "space": lambda: space(studies, folder),
-        "kinds": lambda: kinds(AmpStudy("mixed", folder), budget, folder),
     }
     met = [makes[name]() for name in what]
     return 0 if all(met) else cli.MISSED
@@ -271,32 +264,6 @@ def annealed(study: AmpStudy) -> Row:
         "strategy": f"tmp {best.tmp}, dp {best.dp}, mbs {best.mbs}, {shortened(estimate.cut(best))}",
         "median": told[0], "worst": told[1], "found": f"{sum(n < never for n in after)} of {SEEDS}",
     }  # fmt: skip
-
-
-def kinds(study: AmpStudy, budget_s: float, folder: Path) -> bool:
-    """Plan with and without knowing the kinds; tell whether knowing them gains enough."""
-    program, known, plan = study.gpt(), study.profile(), study.ours(budget_s)
-    step_s, seconds = plan.estimate.step_s, priced_plan(plan)._asdict()
-    rows: list[Row] = [{
-        "plan": "knows the kinds", "stages": len(plan.parts), "micro-batches": plan.micro_batches,
-        "believed s": step_s, "knowing gains": 1.0,
-        **{name: seconds[column] for name, column in JUDGES.items()},
-    }]  # fmt: skip
-    for name, weight in WEIGHTS.items():
-        believed = kind_blind.mixture(known, ("v100", "t4"), weight)
-        found = kind_blind.plans(
-            program, study.cluster, known, believed, BLIND_S, profiles.MEMORY_BYTES
-        )
-        best = min(found, key=lambda one: one.real.timeline.step_s)
-        real, seconds = best.real, priced(best.real)._asdict()
-        rows.append({
-            "plan": name, "stages": real.stages, "micro-batches": real.micro_batches,
-            "believed s": best.believed_s, "knowing gains": real.timeline.step_s / step_s,
-            **{name: seconds[column] for name, column in JUDGES.items()},
-        })  # fmt: skip
-    frame = _told(rows, folder, "kinds")
-    print(f"ours is {plan.search.gap:.0%} above the bound for all cuts and states")
-    return bool(frame["knowing gains"][1:].min() >= KINDS_BAR)
 
 
 if __name__ == "__main__":

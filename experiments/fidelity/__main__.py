@@ -7,8 +7,8 @@ folder, so that an interrupted run goes on. Without root only plain loopback can
 loopback-4`). The exit code is 1 where a bar of a study is missed.
 
 `FOLDER/BED/` has the testbed's profile and by study and model a folder of plans, with their names in
-plans.json, and a file of runs: a line for each with the seconds of a step, those of its redistributions
-by themselves, one after another, and how many signatures the engine changed; or an error.
+plans.json, and a file of runs: a line for each with the seconds of a step, and how many signatures the
+engine changed; or an error.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ PLANS: frames.Formats = {
 }  # fmt: skip
 COLUMNS: frames.Formats = {
     "study": "{}", "group": "{}", "plans": "{}", "spearman": "{:.3f}", "mean_error": "{:.1%}",
-    "scaled_error": "{:.1%}", "communication_error": "{:.1%}", "worst_error": "{:.0%}",
-    "bias": "{:+.1%}", "covered": "{:.0%}", "regret": "{:.1%}", "repeat_spearman": "{:.3f}",
-    "repeat_error": "{:.1%}", "missed": "{}",
+    "scaled_error": "{:.1%}", "worst_error": "{:.0%}", "bias": "{:+.1%}", "regret": "{:.1%}",
+    "repeat_spearman": "{:.3f}", "repeat_error": "{:.1%}", "missed": "{}",
 }  # fmt: skip
 BESIDE: frames.Formats = {
     "bed": "{}", "model": "{}", "plan": "{}", "over": "{}", "predicted": "{:.3f}", "measured": "{:.3f}",
@@ -68,19 +67,14 @@ def command(
     quick: bool, only_predict: bool, devices: Path | None, folder: Path,
 ) -> int:  # fmt: skip
     """Calibrate, run and predict all plans; print the scores, write and draw them."""
-    found: list[Row] = []
-    scored, met = list[Row](), True
+    found, scored, met = list[Row](), list[Row](), True
     for name in studies:
-        study = STUDIES[name]
+        study, mine = STUDIES[name], list[Row]()
         for bed in (bed for bed in study.beds if bed.name in beds):
-            place = (
-                folder / f"{bed.name}{'-quick' * quick}"
-            )  # good plans by another profile are others
-            trials = [
-                PlanRuns(name, bed, model, folder, place)
-                for model in study.models
-                if model in models
-            ]
+            # Plans that are good by another profile are others.
+            place = folder / f"{bed.name}{'-quick' * quick}"
+            wanted = [model for model in study.models if model in models]
+            trials = [PlanRuns(name, bed, model, folder, place) for model in wanted]
             if not only_predict:
                 device = None if bed.kinds else measure.device(bed, devices or folder, quick=quick)
                 with measure.running(bed) as (run, made):
@@ -88,15 +82,14 @@ def command(
                     for number in range(1, (passes or (1 if quick else study.passes)) + 1):
                         for trial in trials:
                             trial.run(run, number, measure.network_file(place, quick))
-            found += [row for trial in trials for row in trial.rows()]
-        mine = [row for row in found if row["study"] == name]
+            mine += [row for trial in trials for row in trial.rows()]
         if mine:
             told, good = report(study, mine)
-            scored, met = [*scored, *told], met and good
+            found, scored, met = [*found, *mine], [*scored, *told], met and good
     if found:
         print(frames.text(pd.DataFrame(scored), COLUMNS))
         frame = pd.DataFrame(found)
-        frames.save(scores.with_errors(frame), folder, "fidelity", scores=scored)
+        frames.save(frame, folder, "fidelity", scores=scored)
         scores.draw(frame, folder / "fidelity")
     return 0 if met else cli.MISSED
 
@@ -148,23 +141,18 @@ class PlanRuns:
     def run(self, ranks: measure.Run, number: int, profile: Path) -> None:
         """Run each plan that has been run less often than that."""
         self.make(profile)
-        sizes, result = (
-            json.dumps(dict(self.study.models[self.model])),
-            self.plans.with_suffix(".jsonl"),
-        )
+        words = [self.model, json.dumps(dict(self.study.models[self.model])), str(self.kept.file)]
         for (
             file
         ) in self.files():  # each in its own processes: OneFlow never frees a graph's buffers
-            if len(self.kept.having(plan=file.stem)) < number:
-                task = "traffic" if self.study.traffic else "step"
-                limit_s = (
-                    RUN_LIMIT_S + STEPS_LIMIT * codec.load(file, engines.model).estimate.step_s
-                )
-                error = ranks(STEPS, [task, self.model, sizes, str(result), str(file)], limit_s)
-                if error and len(self.kept.having(plan=file.stem)) < number:
-                    self.kept.add({"plan": file.stem, "error": error})
-                text = error or "{step_s:.4f} s".format(**self.kept.rows[-1])
-                print(f"{self.place.name}, {self.plans.name} {file.stem}: {text}", file=sys.stderr)
+            if len(self.kept.having(plan=file.stem)) >= number:
+                continue
+            limit_s = RUN_LIMIT_S + STEPS_LIMIT * codec.load(file, engines.model).estimate.step_s
+            error = ranks(STEPS, [*words, str(file)], limit_s)
+            if error and len(self.kept.having(plan=file.stem)) < number:
+                self.kept.add({"plan": file.stem, "error": error})
+            text = error or "{step_s:.4f} s".format(**self.kept.rows[-1])
+            print(f"{self.place.name}, {self.plans.name} {file.stem}: {text}", file=sys.stderr)
 
     def rows(self) -> Iterator[Row]:
         """Yield what was predicted and measured of each plan that has been run; the quickest counts."""
@@ -175,13 +163,10 @@ class PlanRuns:
                 what = f"{self.bed.name}, {self.model}, {told['plan']}"
                 print(f"fidelity: {what}: {runs[0]['error']}", file=sys.stderr)
             if good:
-                cost = codec.load(file, engines.model).estimate
                 yield {
                     "study": self.name, "bed": self.bed.name, "model": self.model, **told,
-                    "compute_s": cost.compute_s, "communication_s": cost.communication_s,
-                    "uncertainty_s": cost.uncertainty_s, "predicted_s": cost.step_s,
+                    "predicted_s": codec.load(file, engines.model).estimate.step_s,
                     "measured_s": min(row["step_s"] for row in good),
-                    "measured_communication_s": min(row.get("communication_s", 0.0) for row in good),
                     "passes_s": [row["step_s"] for row in good],
                 }  # fmt: skip
 
@@ -189,28 +174,22 @@ class PlanRuns:
 def report(study: FidelityStudy, rows: Sequence[Row]) -> tuple[list[Row], bool]:
     """Print a study's plans and those that are compared; return scores, and whether bars are met."""
     frame = pd.DataFrame(rows)
-    print(frames.text(scores.with_errors(frame), PLANS))
+    print(frames.text(frame.assign(error=frame.predicted_s / frame.measured_s - 1), PLANS))
     beside = compared(study, rows)
     if len(beside):
         print(frames.text(beside, BESIDE))
-        right = (beside.measured < 1) == (beside.predicted < 1)
+        right = ((beside.measured < 1) == (beside.predicted < 1)).sum()
         off = (beside.measured - beside.predicted).abs()
-        print(f"{right.sum()} of {len(beside)} predicted to the right side of 1; off by {off.mean():.1%} "
-              f"on average, {off.max():.1%} at most")  # fmt: skip
-    groups = [
-        (", ".join(map(str, key)), mine) for key, mine in frame.groupby(list(study.by), sort=False)
-    ]
-    if len(groups) > 1:
-        groups.append(("all", frame.assign(model=frame.bed + frame.model)))
+        print(
+            f"{right} of {len(beside)} predicted to the right side of 1; {off.mean():.1%} off on average"
+        )
     found = []
-    for name, mine in groups:
+    for key, mine in frame.groupby(list(study.by), sort=False):
         score = scores.score(mine) | scores.repeats(mine.passes_s.tolist())
         missed = [key for key, bar in study.most.items() if score[key] > bar]
         missed += [key for key, bar in study.least.items() if score[key] < bar]
-        missed = [] if name == "all" else missed
-        found.append(
-            {"study": frame.study.iloc[0], "group": name, **score, "missed": ", ".join(missed)}
-        )
+        group = {"study": frame.study.iloc[0], "group": ", ".join(map(str, key))}
+        found.append({**group, **score, "missed": ", ".join(missed)})
     slow = len(beside) and (beside.measured < beside.bar).any()
     return found, not slow and not any(row["missed"] for row in found)
 

@@ -65,9 +65,10 @@ class MixedPlans:
         )  # fmt: skip
 
     def blind(self) -> PlanValue:
-        """Return the plan that is believed to be best where all devices are as fast as the average."""
-        believed = kind_blind.mixture(self.profile, self.profile.kinds, 0.5)
-        found = kind_blind.plans(self.program, self.cluster, self.profile, believed, _BLIND_S)
+        """Return the plan that is believed to be best where all devices are of the first kind."""
+        found = kind_blind.plans(
+            self.program, self.cluster, self.profile, self.profile.kinds[0], _BLIND_S
+        )
         best = min(found, key=lambda plan: plan.believed_s)
         return staged_plan(best.real, best.result)
 

@@ -1,8 +1,6 @@
 """Hold predictions against the clock: errors, ranks, the best plan; the figure.
 
-A frame has one row for each plan on a testbed (bed, model, plan, name), in seconds: `predicted_s` of the
-step, less than `compute_s` plus `communication_s` where they overlap, give or take `uncertainty_s`;
-`measured_s`, and `measured_communication_s` of the redistributions by themselves, one after another.
+A frame has one row for each plan on a testbed: bed, model, plan, `predicted_s`, `measured_s` of a step.
 """
 
 from __future__ import annotations
@@ -20,16 +18,7 @@ from experiments.lib.frames import Row
 BAND = 0.15  # what is grey in the figure
 
 
-def with_errors(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add (predicted − measured) / measured of the step and, where there is any, the communication."""
-    sent_s = frame.measured_communication_s.where(frame.measured_communication_s > 0)
-    return frame.assign(
-        error=frame.predicted_s / frame.measured_s - 1,
-        communication_error=frame.communication_s / sent_s - 1,
-    )
-
-
-def of_steps(frame: pd.DataFrame) -> Row:
+def score(frame: pd.DataFrame) -> Row:
     """Return how well the steps of these plans are predicted; the best plan is chosen within each model.
 
     `regret` is how much slower the plan predicted best ran than the best one, the worst model's.
@@ -70,44 +59,11 @@ def repeats(plans: Sequence[Sequence[float]]) -> Row:
     }
 
 
-def repeated(score: Row) -> str:
-    """Say how passes repeat, to be written behind what predictions are; nothing of a single pass."""
-    if "repeat_spearman" not in score:
-        return ""
-    return (
-        f"; one pass tells another with Spearman {score['repeat_spearman']:.3f}, mean error "
-        f"{score['repeat_error']:.1%}"
-    )
-
-
-def score(frame: pd.DataFrame) -> Row:
-    """Return how well steps are predicted, and their communication by itself.
-
-    `communication_error` is the mean one; `covered` is the share of plans that took what was predicted ±
-    its uncertainty.
-    """
-    found = with_errors(frame)
-    off = (found.predicted_s - found.measured_s).abs()
-    return {
-        **of_steps(frame),
-        "communication_error": found.communication_error.abs().mean(),  # NaN where there is none
-        "covered": (off <= found.uncertainty_s).mean(),
-    }
-
-
 def draw(frame: pd.DataFrame, file: Path) -> None:
-    """Draw predicted against measured times (AutoDDL fig. 4): above steps, below communication.
-
-    One column for each testbed; ±15 % is grey.
-    """
+    """Draw predicted against measured steps (AutoDDL fig. 4), a panel for each testbed; ±15 % is grey."""
     beds = frame.groupby("bed", sort=False)
-    figure, axes = figures.panels(2, beds.ngroups)
-    kinds = (
-        ("step", "measured_s", "predicted_s"),
-        ("communication", "measured_communication_s", "communication_s"),
-    )
-    for row, (what, measured, predicted) in zip(axes, kinds, strict=True):
-        for axis, (bed, mine) in zip(row, beds, strict=True):
-            figures.against(axis, mine[mine[measured] > 0], measured, predicted, ["model"], BAND)
-            axis.set(title=bed, xlabel=f"measured {what} (s)", ylabel=f"predicted {what} (s)")
+    figure, (row,) = figures.panels(1, beds.ngroups)
+    for axis, (bed, mine) in zip(row, beds, strict=True):
+        figures.against(axis, mine, "measured_s", "predicted_s", ["model"], BAND)
+        axis.set(title=bed, xlabel="measured step (s)", ylabel="predicted step (s)")
     figures.save(figure, file)

@@ -2,8 +2,6 @@
 
 plans      baselines, the searched plan, and random ones from near to far of it
 halves     plans of the whole batch, and of its two halves in turn
-order      the baselines' plans as their ops become ready, and in the order that was found for them
-objective  the plan of the least sum of compute and communication, and that of the shortest step
 pipelines  stages of one node each, cut by the planner, and badly on purpose
 mixed      on nodes of two kinds ours, that which takes all for alike, cuts by rules and at random
 """
@@ -11,17 +9,14 @@ mixed      on nodes of two kinds ours, that which takes all for alike, cuts by r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from autoddl.api import optimize
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.timeline import predict
 from autoddl.plan.value import PlanValue
-from autoddl.planner.assemble import make_plan
 from autoddl.sbp.program import Program
-from autoddl.search.baselines import assignments
 from experiments.fidelity import samples, workload
 from experiments.fidelity.mixed_plans import LAYERS, PARAMETERS, Division, DrawnCut, MixedPlans
 from experiments.fidelity.workload import Bed, core_share
@@ -29,7 +24,6 @@ from experiments.lib import oneflow_problems as builder
 
 SEARCHES = ("exact", "Megatron", "expert parallel", "data parallel")
 BUDGET_S = 10.0
-LEAST = 0.02  # orders that are predicted to gain less are not worth a measurement
 PLANS, RANDOM = 12, 9  # of each model on a testbed; of those on unlike nodes that are drawn
 OURS, BLIND = "ours", "kind-blind"
 
@@ -49,9 +43,9 @@ Make = Callable[[Program, Bed, Profile], Iterator[MadePlan]]
 class FidelityStudy:
     """Plans that `make` makes of models (their sizes) on testbeds, each run in several passes.
 
-    `links` are options of fit-network. With `traffic` the redistributions of a plan are timed alone, too.
-    Scores are of groups `by` these columns; `most` and `least` are bars of them, `longer` are those of
-    (model, plan): how many times as long it has to take as the plan with which it is compared.
+    `links` are options of fit-network. Scores are of groups `by` these columns; `most` and `least` are
+    bars of them, `longer` are those of (model, plan): how many times as long it has to take as the plan
+    with which it is compared.
     """
 
     make: Make
@@ -59,7 +53,6 @@ class FidelityStudy:
     models: Mapping[str, Mapping[str, Any]]
     links: Sequence[str] = ("--minbytes", "1K", "--maxbytes", "4M", "--budget", "100")
     passes: int = 3  # apart in time, so that a slow phase of the machine does not hit all
-    traffic: bool = False
     by: Sequence[str] = ("bed",)
     most: Mapping[str, float] = field(default_factory=dict)
     least: Mapping[str, float] = field(default_factory=dict)
@@ -76,7 +69,12 @@ def plans(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
 def halves(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
     """Yield plans of the whole batch, and of two halves in turn, found by the same search."""
     for search in SEARCHES:
-        options = _options(bed, profile, search=search)
+        options: dict[str, Any] = {
+            "mesh": bed.mesh,
+            "profile": profile,
+            "budget": BUDGET_S,
+            "search": search,
+        }
         try:
             whole, parted = optimize(program, **options), optimize(program, **options, duplex=True)
         except AutoDDLError:
@@ -85,47 +83,19 @@ def halves(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
         yield MadePlan(f"{search}, halves", parted, search)
 
 
-def order(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
-    """Yield the baselines' plans that gain by an order, as predicted: without it, and with it."""
-    network = builder.build(program, bed.mesh, profile)
-    for name, assignment in assignments(network).items():
-        plan = make_plan(network, network.result(name, assignment))
-        free = without_order(plan, profile)
-        if plan.estimate.step_s < (1 - LEAST) * free.estimate.step_s:
-            yield MadePlan(name, free)
-            yield MadePlan(f"{name}, ordered", plan, name)
-
-
-def without_order(plan: PlanValue, profile: Profile) -> PlanValue:
-    """Return a plan whose ops go as they become ready, and what it is predicted to take."""
-    (part,) = plan.parts
-    free = replace(plan, parts=(replace(part, layout=replace(part.layout, after={})),))
-    step_s = predict(free.mesh, profile, free.layout).step_s
-    hidden_s = plan.estimate.overlap_s + plan.estimate.step_s - step_s
-    return replace(free, estimate=replace(plan.estimate, overlap_s=hidden_s))
-
-
-def objective(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
-    """Yield the plan of the least sum, and that of the shortest step, if that is another one."""
-    options = _options(bed, profile)
-    least, shortest = optimize(program, **options, objective="sum"), optimize(program, **options)
-    if least.signatures != shortest.signatures:
-        yield MadePlan("least sum", least)
-        yield MadePlan("shortest step", shortest, "least sum")
-
-
 def pipelines(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
     """Yield stages of a node each: the planner's cut, and the first stage with 0.7 of the layers."""
-    options: dict[str, Any] = {"cluster": bed.cluster, "profile": profile, "budget": BUDGET_S}
     count = 2 * bed.nodes
-    yield MadePlan(OURS, optimize(program, **options, pipeline=bed.nodes, micro_batches=count))
+    ours = optimize(
+        program, cluster=bed.cluster, profile=profile, budget=BUDGET_S, pipeline=bed.nodes,
+        micro_batches=count,
+    )  # fmt: skip
+    yield MadePlan(OURS, ours)
     made, ranks = MixedPlans(program, bed.cluster, profile), [*range(bed.count)]
     stages = tuple(tuple(ranks[n * bed.ranks : (n + 1) * bed.ranks]) for n in range(bed.nodes))
     layers = len(made.begins)
-    first, rest = (
-        min(round(0.7 * layers), layers - bed.nodes + 1),
-        range(layers - bed.nodes + 2, layers),
-    )
+    first = min(round(0.7 * layers), layers - bed.nodes + 1)
+    rest = range(layers - bed.nodes + 2, layers)
     yield MadePlan("uneven", made.plan(DrawnCut("uneven", stages, (first, *rest), count)), OURS)
 
 
@@ -138,18 +108,6 @@ def mixed(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
         yield MadePlan(cut.name, made.plan(cut), OURS)
     for cut in made.at_random(DIVISIONS[bed.name], 0, RANDOM):
         yield MadePlan(cut.name, made.plan(cut))
-
-
-def _options(bed: Bed, profile: Profile, **others: Any) -> dict[str, Any]:
-    return {"mesh": bed.mesh, "profile": profile, "budget": BUDGET_S, **others}
-
-
-def _pairs(make: Make) -> FidelityStudy:
-    beds = [
-        Bed(f"2x{ranks}-{rate}", 2, ranks, rate)
-        for ranks in (1, 2) for rate in ("200mbit", "500mbit", "1gbit")
-    ]  # fmt: skip
-    return FidelityStudy(make, beds, workload.PAIRED)
 
 
 # Fast ranks are twice as fast, with links four times as fast; together 90 % of two cores.
@@ -167,11 +125,16 @@ STUDIES = {
             Bed("2x2-500mbit", 2, 2, "500mbit"), Bed("4x1-200mbit", 4, 1, "200mbit"),
             Bed("2x4-200mbit", 2, 4, "200mbit"), Bed("loopback-4", 1, 4, None),
         ],
-        workload.MODELS, passes=2, traffic=True,
+        workload.MODELS, passes=2,
     ),
-    "halves": _pairs(halves),
-    "order": _pairs(order),
-    "objective": _pairs(objective),
+    "halves": FidelityStudy(
+        halves,
+        [
+            Bed(f"2x{ranks}-{rate}", 2, ranks, rate)
+            for ranks in (1, 2) for rate in ("200mbit", "500mbit", "1gbit")
+        ],
+        workload.PAIRED,
+    ),
     # A core's flop for each byte that its node can send are about those of a GPU beside 200 Gbit/s. Of
     # shorter messages a good part passes in the burst of the token bucket, at no cost of its own.
     "pipelines": FidelityStudy(

@@ -92,10 +92,8 @@ PARTS = [
     ResultPart(
         "Ours against the experts' plans on the clock (figures 9, 10)", MEASURED,
         "experiments.figures.clock", "clock",
-        "Plans of a workload train by turns, each pass in processes of its own. *plain* are steps of the "
-        "same ranks on one node, *waiting* is what the links between nodes add. Ratios are of "
-        "medians to ours as planned, with 99 % bootstrap intervals where there are two passes or more; "
-        "*of_tried*, to the plan that `trials=3` chooses.",
+        "Plans of a workload train by turns, each pass in processes of its own. Ratios are of medians "
+        "to ours, with 99 % bootstrap intervals where there are two passes or more.",
         _clock, ["fig09", "fig10", "moe", "zoo"], quick=["--quick"],
     ),
     ResultPart(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -119,19 +119,16 @@ def command(
     studies: Sequence[str], models: Sequence[str], points: str, budget: float | None, folder: Path
 ) -> int:
     """Plan what is missing, print the tables, draw the figures."""
-    kept, found, wanted = (
-        RowStore(folder / "rows.jsonl"),
-        [],
-        {*map(float, filter(None, points.split(",")))},
-    )
+    kept, found = RowStore(folder / "rows.jsonl"), []
+    wanted = {*map(float, filter(None, points.split(",")))}
     for name in studies:
         study = STUDIES[name]
-        if budget:
-            study = replace(study, budget_s=budget)
+        budget_s = budget or study.budget_s
         for case in study.cases:
             if case.model in models and (not wanted or getattr(case, study.x) in wanted):
-                key = {"study": name, **asdict(case), "budget_s": study.budget_s}
-                found.append(kept.once(key, partial(row, study, case, folder / "programs")))
+                key = {"study": name, **asdict(case), "budget_s": budget_s}
+                make = partial(row, study, case, budget_s, folder / "programs")
+                found.append(kept.once(key, make))
                 print("{study}: {model}, {gpus} GPUs, {gbit:g} Gbit/s, {per_gpu} each: {step_s:.4f} s"
                       .format(**found[-1]), flush=True)  # fmt: skip
     if not found:
@@ -139,13 +136,13 @@ def command(
     return report(pd.DataFrame(found), folder)
 
 
-def row(study: MoeStudy, case: MoeCase, programs: Path) -> Row:
+def row(study: MoeStudy, case: MoeCase, budget_s: float, programs: Path) -> Row:
     """Return what is told of the plan of a case, beside the baselines that the paper has."""
     step = program(case.model, programs, case.gpus, case.per_gpu)
     profile = study.rated(profiles.load(PROFILE), case.gbit)
     begin = time.perf_counter()
     plan = autoddl.optimize(
-        step, mesh=case.mesh, profile=profile, budget=study.budget_s, duplex=case.halves
+        step, mesh=case.mesh, profile=profile, budget=budget_s, duplex=case.halves
     )
     seconds, estimate = time.perf_counter() - begin, plan.estimate
     baselines = {one.name: one for one in plan.baselines}

@@ -15,21 +15,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 import pandas as pd
 from msgspec import structs
 
-from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.step_cost import Priced, StepPrices
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
 from autoddl.search.network.cost_network import CostNetwork, Floats, Setting
 from autoddl.search.reductions.prices import Prices
@@ -44,7 +41,7 @@ from experiments.lib.frames import Row, RowStore
 from experiments.lib.oneflow_problems import build
 
 RATE = 30.0  # Gbit/s
-RANDOM, COMMUNICATION = "random", "communication"
+RANDOM = "random"
 KNOWN = 32  # assignments whose layouts and timelines are kept, as in planning
 COLUMNS: frames.Formats = {
     "noise": "{}", "draws": "{:.0f}", "mean": "{:.2%}", "to_best": "{:.2%}", "least": "{:.2%}",
@@ -52,50 +49,13 @@ COLUMNS: frames.Formats = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Noise:
-    """Costs that are wrong by `size`, relatively: of ops by up to that, of boxings by just that."""
-
-    kind: str
-    size: float
-
-    def __post_init__(self) -> None:
-        low = 0.0 if self.kind == RANDOM else -1.0
-        if not low < self.size < 1:
-            raise AutoDDLError(
-                f"--{self.kind}: got {self.size}; allowed are numbers between {low:g} and 1"
-            )
-
-    @property
-    def name(self) -> str:
-        """Return what the paper calls it."""
-        sign = "" if self.kind == RANDOM else "+" if self.size > 0 else "-"
-        return f"{sign}{abs(self.size):.0%} {self.kind}"
-
-    def network(self, program: Program, profile: Profile, draw: int) -> CostNetwork:
-        """Return the network with wrong costs; its choices are those of the right one."""
-        if self.kind == COMMUNICATION:
-            return build(program, Mesh.parse(MESH, profile.levels), slower(profile, 1 + self.size))
-        right = build(program, Mesh.parse(MESH, profile.levels), profile)
-        rng = np.random.default_rng([draw, round(1e6 * self.size)])
-        return noisy(right, 1 + self.size * rng.uniform(-1, 1, len(program.ops)))
-
-
-PRINTED = {
-    Noise(row["kind"], row["size"]): (row["printed"], row.get("most")) for row in PAPER["table5"]
-}
-"""The paper's mean ratio, and what ours may be at most."""
-
-
 def slower(profile: Profile, factor: float) -> Profile:
     """Return the profile whose links take so many times as long, whatever the size."""
-    links = tuple(
-        structs.replace(
-            link, alpha_s=link.alpha_s * factor, beta_s_per_byte=link.beta_s_per_byte * factor
-        )
-        for link in profile.links
-    )
-    return structs.replace(profile, links=links)
+    links = []
+    for link in profile.links:
+        alpha_s, beta_s = link.alpha_s * factor, link.beta_s_per_byte * factor
+        links.append(structs.replace(link, alpha_s=alpha_s, beta_s_per_byte=beta_s))
+    return structs.replace(profile, links=tuple(links))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,34 +103,22 @@ def searched(network: CostNetwork, budget: float) -> Assignment:
     return StepSearch(network, SOLVERS["exact"], judge).search(options).assignment
 
 
-def _sizes(kind: str) -> Callable[[Any], Any]:
-    def parsed(_: click.Context, __: click.Parameter, text: str) -> list[Noise]:
-        try:
-            return [Noise(kind, float(word)) for word in text.split(",") if word]
-        except ValueError:
-            raise AutoDDLError(f"--{kind}: got {text!r}; allowed are numbers as 0.2,0.5") from None
-
-    default = ",".join(f"{noise.size:g}" for noise in PRINTED if noise.kind == kind)
-    return click.option(
-        f"--{kind}", default=default, callback=parsed, show_default=True, metavar="NUMBER,…",
-        help="relative errors of " + ("single ops, at most" if kind == RANDOM else "boxings"),
-    )  # fmt: skip
-
-
 @click.command(help=__doc__)
-@_sizes(RANDOM)
-@_sizes(COMMUNICATION)
 @click.option("--draws", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--budget", default=20.0, show_default=True, help="seconds for each search")
 @cli.folder("out/hidup/noise")
-def command(
-    random: list[Noise], communication: list[Noise], draws: int, budget: float, folder: Path
-) -> int:
+def command(draws: int, budget: float, folder: Path) -> int:
     """Search what is missing, print the table and write it."""
     program = program_of(MAIN, folder.parent / "programs", GPUS)
     profile = at_rate(profiles.load(PROFILE), RATE)
-    right = build(program, Mesh.parse(MESH, profile.levels), profile)
-    rows = RowStore(folder / "rows.jsonl")
+    mesh, rows = Mesh.parse(MESH, profile.levels), RowStore(folder / "rows.jsonl")
+    right = build(program, mesh, profile)
+
+    def wrong(kind: str, size: float, draw: int) -> CostNetwork:
+        if kind != RANDOM:
+            return build(program, mesh, slower(profile, 1 + size))
+        rng = np.random.default_rng([draw, round(1e6 * size)])
+        return noisy(right, 1 + size * rng.uniform(-1, 1, len(program.ops)))
 
     def judged(make: Callable[[], CostNetwork]) -> Row:
         return {"step_s": Assigned(right, searched(make(), budget)).step_s}
@@ -178,14 +126,15 @@ def command(
     best = rows.once({"noise": "", "draw": 0, "budget_s": budget}, partial(judged, lambda: right))
     print(f"under the right costs: {best['step_s']:.4f} s", flush=True)
     found = []
-    for noise in (*random, *communication):
-        ratios = []
-        for draw in range(draws if noise.kind == RANDOM else 1):
-            key = {"noise": noise.name, "draw": draw, "budget_s": budget}
-            wrong = partial(noise.network, program, profile, draw)
-            ratios.append(rows.once(key, partial(judged, wrong))["step_s"] / best["step_s"])
-            print(f"{noise.name}, draw {draw + 1}: {ratios[-1]:.2%}", flush=True)
-        found.append(summary(noise, ratios))
+    for told in PAPER["table5"]:
+        kind, size, ratios = told["kind"], told["size"], []
+        name = f"{size:.0%} {kind}" if kind == RANDOM else f"{size:+.0%} {kind}"
+        for draw in range(draws if kind == RANDOM else 1):
+            key = {"noise": name, "draw": draw, "budget_s": budget}
+            made = partial(judged, partial(wrong, kind, size, draw))
+            ratios.append(rows.once(key, made)["step_s"] / best["step_s"])
+            print(f"{name}, draw {draw + 1}: {ratios[-1]:.2%}", flush=True)
+        found.append({"noise": name, **summary(ratios, told["printed"], told.get("most"))})
     frame = pd.DataFrame(found)
     frame["to_best"] = frame["mean"] / min(1.0, frame.least.min())
     print(frames.text(frame, COLUMNS))
@@ -193,14 +142,13 @@ def command(
     return cli.MISSED if "MISSED" in set(frame.met) else 0
 
 
-def summary(noise: Noise, ratios: Sequence[float]) -> Row:
+def summary(ratios: Sequence[float], paper: float, bar: float | None) -> Row:
     """Return the row of the table: ratios beside the paper's mean, and whether a bar is met."""
-    paper, bar = PRINTED.get(noise, (None, None))
     mean = float(np.mean(ratios))
     met = "" if bar is None else "met" if mean <= bar else "MISSED"
     return {
-        "noise": noise.name, "draws": len(ratios), "mean": mean, "least": min(ratios),
-        "most": max(ratios), "paper": paper, "bar": bar, "met": met,
+        "draws": len(ratios), "mean": mean, "least": min(ratios), "most": max(ratios),
+        "paper": paper, "bar": bar, "met": met,
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ its cut and its states then stand on a cluster of unlike ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from msgspec import structs
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import ALIKE, Profile
-from autoddl.perfmodel.profile_entries import Device, Kernel
 from autoddl.planner.race import Solution
 from autoddl.planner.request import Request
 from autoddl.planner.stages.stage_links import Links
@@ -40,11 +39,14 @@ class Blind(NamedTuple):
 
 
 def plans(
-    program: Program, cluster: Cluster, known: Profile, believed: Profile, seconds: float,
-    memory: int | None = None,
-) -> Iterator[Blind]:  # fmt: skip
-    """Yield the plan of each number of equal stages and of micro-batches, searched for so long."""
-    read = partial(oneflow_problems.read, program, pipeline="auto", memory=memory)
+    program: Program, cluster: Cluster, known: Profile, kind: str, seconds: float
+) -> Iterator[Blind]:
+    """Yield the plan of each number of equal stages and of micro-batches, searched for so long.
+
+    All devices are believed to be of a `kind`, with the links of groups of all, the slowest.
+    """
+    believed = structs.replace(known.part(known.kinds), devices={ALIKE: known.devices[kind]})
+    read = partial(oneflow_problems.read, program, pipeline="auto")
     alike = "x".join(str(level.size) for level in cluster.levels)
     asked = read(cluster=alike, profile=believed)
     truth = read(cluster=cluster, profile=known)
@@ -76,30 +78,3 @@ def on_devices(found: Staged, truth: Request, micro: Program) -> Staged:
         parts, positions(micro), found.bounds, found.micro_batches, links,
         recomputed=found.recomputed, in_flight=found.in_flight,
     )  # fmt: skip
-
-
-def mixture(known: Profile, kinds: Sequence[str], weight: float) -> Profile:
-    """Return a profile of devices that are alike, between the first of two kinds and the second.
-
-    Their `weight` is that of the second kind; links are those of groups of both, the slowest.
-    """
-    one, other = (known.devices[kind] for kind in kinds)
-
-    def mean(a: float, b: float) -> float:
-        return 1 / ((1 - weight) / a + weight / b)
-
-    def kernel(name: str) -> Kernel:
-        a, b = one.kernels[name], other.kernels[name]
-        return structs.replace(
-            a, bytes_per_s=mean(a.bytes_per_s, b.bytes_per_s),
-            overhead_s=(1 - weight) * a.overhead_s + weight * b.overhead_s,
-            flops_per_s={d: mean(a.flops_per_s[d], b.flops_per_s[d]) for d in a.flops_per_s},
-        )  # fmt: skip
-
-    between: Device = structs.replace(
-        one, memory_bytes_per_s=mean(one.memory_bytes_per_s, other.memory_bytes_per_s),
-        op_overhead_s=(1 - weight) * one.op_overhead_s + weight * other.op_overhead_s,
-        peak_flops={d: mean(one.peak_flops[d], other.peak_flops[d]) for d in one.peak_flops},
-        kernels={name: kernel(name) for name in one.kernels.keys() & other.kernels.keys()},
-    )  # fmt: skip
-    return structs.replace(known.part(kinds), devices={ALIKE: between})

@@ -65,7 +65,7 @@ BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
 @click.option("--steps", type=click.IntRange(1),
               help=f"timed steps of a plan in a pass ({STEPS}; with --quick {QUICK_STEPS})")  # fmt: skip
 @click.option("--quick", is_flag=True,
-              help="links and ops calibrated quickly, plans run in passes alone")  # fmt: skip
+              help="links and ops calibrated quickly, fewer workloads, passes and steps")  # fmt: skip
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
 @cli.devices()
 @cli.folder("out/clock")
@@ -101,9 +101,7 @@ def command(
             print(f"{shape}: not measured: {error}", file=sys.stderr)
         for one in wanted:
             if one.shape == shape:
-                found += rows(
-                    one, bed, profile, folder, steps, passes, quick=quick, only_predict=only_predict
-                )
+                found += rows(one, bed, profile, folder, steps, passes, run=not only_predict)
     if not found:
         return None
     return clock_report.report(pd.DataFrame(found), folder, reasons)
@@ -163,19 +161,17 @@ def calibrated(
 
 def rows(
     one: ClockWorkload, bed: Bed | None, profile: str, folder: Path, steps: int, passes: int,
-    *, quick: bool, only_predict: bool,
+    *, run: bool,
 ) -> list[Row]:  # fmt: skip
-    """Return a row for each plan of a workload; what is missing is run, if there is a testbed.
-
-    `steps`, `passes` and `quick` are those of ClockRuns.
+    """Return a row for each plan of a workload; what is missing is `run`, if there is a testbed.
 
     What was planned and run for links of one rate, by one profile, is not mixed with that for others.
     """
     where = bed.name if bed else one.shape
     place, program = folder / one.key / f"{where}-{Path(profile).stem}", _program(one, folder)
     plans = contestants(one, program, profile, place)
-    runs = ClockRuns(one, len(program.ops), place, steps, passes, quick)
-    if bed is not None and not only_predict and runs.missing(plans):
+    runs = ClockRuns(one, len(program.ops), place, steps, passes)
+    if bed is not None and run and runs.missing(plans):
         runs.carry_out(plans, bed, _told)
     return clock_report.rows(one, where, plans, runs, profile)
 

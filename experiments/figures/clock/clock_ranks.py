@@ -2,8 +2,8 @@
 
 Started by experiments.figures.clock through the launcher with a job, as JSON: `model` and `sizes`;
 `plans`, each with its name and a `file`, or OneFlow's auto-parallel on a `mesh`, or neither (one device);
-`rounds`, in each of which every plan trains one step; whether each plan's `traffic` is timed alone;
-`result`, a file of rows, and what they begin with (`key`); `running`, a file with the plan that is run.
+`rounds`, in each of which every plan trains one step; `result`, a file of rows, and what they begin with
+(`key`); `running`, a file with the plan that is run.
 
 A machine whose speed changes within minutes hits all plans of a round alike. The same plan took 0.29
 to 0.47 s in processes of its own that ran within ten minutes.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import oneflow as flow
 import autoddl
 from autoddl.engine.oneflow.capture.shadow import modules
 from experiments import models
-from experiments.fidelity.step_ranks import communication_s, step_seconds
+from experiments.fidelity.step_ranks import step_seconds
 from experiments.lib.auto_parallel import auto_parallel, on_mesh
 from experiments.lib.frames import RowStore
 from experiments.models.training import seed_weights
@@ -33,44 +33,30 @@ FIRST = 3  # steps whose losses are compared
 def main(argv: Sequence[str]) -> None:
     """Run a job; rank 0 keeps a row for each plan in the end."""
     job = json.loads(argv[0])
-    told = _teller(Path(job["running"]))
+    first = flow.env.get_rank() == 0
+
+    def told(name: str) -> str:
+        if first:
+            Path(job["running"]).write_text(name)
+        return name
+
     rows, steps = {}, {}
     for one in job["plans"]:
         name = told(one["plan"])
         step, inputs = _built(job, one)
         losses = [float(step(*inputs).numpy()) for _ in range(FIRST)]
-        rows[name] = {**job["key"], "plan": name, "losses": losses}
+        rows[name] = {**job["key"], "plan": name, "losses": losses, "samples_s": []}
         steps[name] = step, inputs
     if job["rounds"]:
         for step, inputs in steps.values():  # others were built since its last one
             step_seconds(step, inputs)
-        samples: dict[str, list[float]] = {name: [] for name in steps}
-        for number in range(job["rounds"]):  # every other round from behind
-            for name in [*steps][:: -1 if number % 2 else 1]:
-                samples[told(name)].append(step_seconds(*steps[name]))
-        for name, seconds in samples.items():
-            rows[name]["samples_s"] = seconds
-    if job["traffic"]:
-        for one in job["plans"]:
-            if "file" in one:
-                name, plan = told(one["plan"]), autoddl.load(one["file"])
-                rows[name]["communication_s"] = communication_s(plan, plan.program)
-    if flow.env.get_rank() == 0:
+    for number in range(job["rounds"]):  # every other round from behind
+        for name in [*steps][:: -1 if number % 2 else 1]:
+            rows[told(name)]["samples_s"].append(step_seconds(*steps[name]))
+    if first:
         kept = RowStore(Path(job["result"]))
         for row in rows.values():
             kept.add(row)
-
-
-def _teller(file: Path) -> Callable[[str], str]:
-    """Return what writes a name to a file, on rank 0, and returns it."""
-    tells = flow.env.get_rank() == 0
-
-    def told(name: str) -> str:
-        if tells:
-            file.write_text(name)
-        return name
-
-    return told
 
 
 def _built(job: Mapping[str, Any], one: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:

@@ -1,8 +1,6 @@
 """What the clock says of plans: a row for each, what ours is to the others, bars, tables, figures.
 
-A step is parted into what it takes on one node, and how long it waits for slow links beyond that; both
-are measured, but not in quick runs. Ratios are to ours as planned, and, `of_tried`, to the fastest in
-trials of the plans with the shortest predicted steps. Where data parallelism is predicted to communicate
+Ratios are to ours. Where data parallelism is predicted to communicate
 for 30 % of its step or more a workload counts as bound by bandwidth. Plans that train something else, by
 their losses, are not compared.
 """
@@ -17,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.fidelity import scores
-from experiments.figures.clock.clock_runs import PLAIN, SHAPED, ClockRuns, Samples, Turn
+from experiments.figures.clock.clock_runs import ClockRuns, Samples, Turn
 from experiments.figures.clock.clock_workloads import ClockWorkload
 from experiments.figures.clock.contestants import DATA, EXPERTS, OURS, PEER, Contestant
 from experiments.figures.clock.ratios import Ratio, geometric_mean, median_s, ratio
@@ -36,9 +34,7 @@ PARITY = 1e-4  # of losses to those of one device, relative
 OTHER_TRAINING = 0.02
 COLUMNS: frames.Formats = {
     "workload": "{}", "plan": "{}", "mesh": "{}", "predicted_s": "{:.3f}", "measured_s": "{:.3f}",
-    "error": "{:+.0%}", "ratio": "{:.2f}", "interval": "{}", "of_tried": "{:.2f}", "plain_s": "{:.3f}",
-    "waiting_s": "{:.3f}", "measured_communication_s": "{:.3f}", "communication_s": "{:.3f}",
-    "loss_error": "{:.0e}", "note": "{}",
+    "error": "{:+.0%}", "ratio": "{:.2f}", "interval": "{}", "loss_error": "{:.0e}", "note": "{}",
 }  # fmt: skip
 MEANS: frames.Formats = {
     "over": "{}", "workloads": "{}", "mean": "{:.2f}", "predicted": "{:.2f}", "most": "{:.2f}",
@@ -50,12 +46,11 @@ def rows(
     one: ClockWorkload, bed: str, plans: Sequence[Contestant], runs: ClockRuns, profile: str
 ) -> list[Row]:
     """Return a row for each contestant: what is predicted, and what was measured."""
-    ours, chosen, found = runs.samples(OURS), runs.chosen(plans), []
-    of_chosen = _of_pairs(runs.samples(chosen), ours) if chosen is not None else None
+    ours, found = runs.samples(OURS), []
     for each in plans:
         row: Row = {
             "figure": one.figure, "workload": one.key, "model": one.model, "bed": bed,
-            "plan": ", ".join(each.names), "mesh": each.mesh, "profile": profile,
+            "plan": ", ".join(each.names), "mesh": each.mesh, "profile": profile, **runs.of(each.key),
         }  # fmt: skip
         if each.file is not None:
             plan = each.plan()
@@ -64,20 +59,12 @@ def rows(
                 "predicted_s": cost.step_s, "compute_s": cost.compute_s,
                 "communication_s": cost.communication_s, "bound_s": plan.search.lower_bound_s,
             }  # fmt: skip
-        by_pass = runs.samples(each.key)
-        passes, plain = ([*runs.samples(each.key, links).values()] for links in (SHAPED, PLAIN))
-        row |= runs.of(each.key)
-        if passes:
-            in_order = [median_s([by_pass[key] for key in same]) for same in _by_number(by_pass)]
-            row |= {"measured_s": median_s(passes), "samples_s": passes, "passes_s": in_order}
-        other = (row["loss_error"] or 0.0) > OTHER_TRAINING
-        pairs = None if other else _of_pairs(by_pass, ours)
-        if pairs is not None:
-            row |= {"ratio": pairs.value, "low": pairs.low, "high": pairs.high}
-            if of_chosen is not None:
-                row |= {"of_tried": pairs.value / of_chosen.value}
-        if passes and plain:
-            row |= {"plain_s": median_s(plain), "waiting_s": median_s(passes) - median_s(plain)}
+        taken = runs.samples(each.key)
+        if taken:
+            in_order = [median_s([taken[key] for key in same]) for same in _by_number(taken)]
+            row |= {"measured_s": median_s([*taken.values()]), "passes_s": in_order}
+        if (row["loss_error"] or 0.0) <= OTHER_TRAINING:
+            row |= _of_pairs(taken, ours)
         found.append(row)
     return found
 
@@ -87,19 +74,19 @@ def _by_number(keys: Iterable[Turn]) -> list[list[Turn]]:
     return [[*same] for _, same in groupby(sorted(keys), key=lambda turn: turn[0])]
 
 
-def _of_pairs(plan: Samples, ours: Samples) -> Ratio | None:
-    """Return how many times as long as ours a plan takes, where both took turns; None if nowhere."""
+def _of_pairs(plan: Samples, ours: Samples) -> Row:
+    """Return how many times as long as ours a plan takes, where both took turns; nothing if nowhere."""
     both = sorted(plan.keys() & ours.keys())
     if not both:
-        return None
+        return {}
     if plan == ours:
-        return Ratio(1.0, 1.0, 1.0)
-    return ratio([plan[turn] for turn in both], [ours[turn] for turn in both])
+        return Ratio(1.0, 1.0, 1.0)._asdict()
+    return ratio([plan[turn] for turn in both], [ours[turn] for turn in both])._asdict()
 
 
 def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int | None:
     """Print, write and draw; return the exit code. `reasons` say what could not be measured."""
-    for name in ("measured_s", "ratio", "low", "high", "of_tried", "plain_s", "waiting_s"):
+    for name in ("measured_s", "ratio", "low", "high"):
         frame[name] = frame.get(name, pd.Series(dtype=float)).astype(float)
     shown = frame.assign(
         error=frame.predicted_s / frame.measured_s - 1,
@@ -114,11 +101,11 @@ def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int
     scored: Row = {}
     if len(known):
         repeats = scores.repeats(known.passes_s.tolist())
-        scored = scores.of_steps(known.assign(model=known.workload)) | repeats
+        scored = scores.score(known.assign(model=known.workload)) | repeats
         print(
             f"{scored['plans']} predicted plans: mean error {scored['mean_error']:.1%} "
             f"({scored['scaled_error']:.1%} once each workload is scaled), rank correlation "
-            f"{scored['spearman']:.3f}{scores.repeated(scored)}"
+            f"{scored['spearman']:.3f}"
         )
     missed = _missed(frame, said, scored)
     for line in missed:
@@ -127,9 +114,7 @@ def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int
         "scores": scored, "means": said.to_dict("records"), "missed": missed,
         "not_measured": dict(reasons), "bandwidth_bound": sorted(bound),
     }  # fmt: skip
-    frames.save(
-        shown.drop(columns=["samples_s", "passes_s"], errors="ignore"), folder, "clock", **facts
-    )
+    frames.save(shown.drop(columns=["passes_s"], errors="ignore"), folder, "clock", **facts)
     for figure, mine in frame.groupby("figure", sort=False):
         draw(mine, folder / str(figure))
     return cli.MISSED if missed else None
@@ -195,13 +180,6 @@ def _missed(frame: pd.DataFrame, said: pd.DataFrame, scored: Row) -> list[str]:
             found.append(
                 f"{workload}: {best.plan} is faster, {1 / best.ratio:.3f} times (bar {OF_BEST})"
             )
-    for workload, mine in frame.dropna(subset=["of_tried"]).groupby("workload", sort=False):
-        best = mine.loc[mine.of_tried.idxmin()]
-        if best.of_tried < 1 / OF_BEST:
-            found.append(
-                f"{workload}: {best.plan} is faster than the plan that trials choose, "
-                f"{1 / best.of_tried:.3f} times (bar {OF_BEST})"
-            )
     low = said[said.bar.notna() & (said["mean"] < said.bar)]
     found += [
         f"mean over {over}: {mean:.2f} (bar {bar})"
@@ -226,33 +204,18 @@ def _missed(frame: pd.DataFrame, said: pd.DataFrame, scored: Row) -> list[str]:
 
 
 def draw(frame: pd.DataFrame, file: Path) -> None:
-    """Draw the steps of a figure: bars as measured; predictions as diamonds.
-
-    Where plans ran on one node, too, a bar is parted into that and what is beyond it.
-    """
-    workloads, parted = list(dict.fromkeys(frame.workload)), frame.plain_s.notna().any()
-    label = "measured, on one node" if parted else "measured"
+    """Draw the steps of a figure: bars as measured; predictions as diamonds."""
+    workloads = list(dict.fromkeys(frame.workload))
     figure, (axes,) = figures.panels(1, len(workloads), (2.6, 3.9))
     for axis, workload in zip(axes, workloads, strict=True):
         mine = frame[frame.workload == workload]
         places = range(len(mine))
-        plain = mine.plain_s.fillna(mine.measured_s).fillna(0.0).clip(upper=mine.measured_s)
-        axis.bar(places, plain, color=figures.COLOURS[0], label=label)
-        if parted:
-            axis.bar(
-                places, (mine.measured_s - plain).fillna(0.0), bottom=plain, color="white",
-                hatch="///", edgecolor=figures.COLOURS[1], label="waiting for links",
-            )  # fmt: skip
+        axis.bar(places, mine.measured_s, color=figures.COLOURS[0], label="measured")
         axis.plot(places, mine.predicted_s, "kD", markersize=4, label="predicted")
-        for place, error in enumerate(mine.error):
-            if error:
-                axis.text(
-                    place, 0.0, " did not run", rotation=90, ha="center", va="bottom", fontsize=7
-                )
+        for place in (n for n, error in enumerate(mine.error) if error):
+            axis.text(place, 0.0, " did not run", rotation=90, ha="center", va="bottom", fontsize=7)
         axis.set_xticks(places, mine.plan, rotation=90, fontsize=8)
         axis.set(title=workload, ylabel="step (s)")
     known = axes[0].get_legend_handles_labels()
-    figure.legend(
-        *known, loc="outside upper center", ncols=len(workloads), frameon=False, fontsize=7
-    )
+    figure.legend(*known, loc="outside upper center", ncols=2, frameon=False, fontsize=7)
     figures.save(figure, file)

@@ -6,24 +6,19 @@ each step (clock_ranks.py); there are several of it where memory does not hold a
 Where a process dies, that is kept with the plan that was run then, and all is repeated; a plan that dies
 again is left out from then on.
 
-Before the first pass there is one on one node, whose ranks have the same shares of cores: what a plan
-takes longer on the testbed it waits for links. Plans with the shortest predicted steps are tried then,
-as `optimize(trials=…)` does; which one is the fastest of them no run of a pass has a part in. In the
-first pass each plan's communication is timed alone, too. Quick runs leave all three out.
+Before the first pass the model trains on one device: plans whose losses are others train something else.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from experiments.fidelity import measure
 from experiments.fidelity.workload import Bed
-from experiments.figures.clock.clock_workloads import TRIED, ClockWorkload
+from experiments.figures.clock.clock_workloads import ClockWorkload
 from experiments.figures.clock.contestants import Contestant
 from experiments.lib.frames import Row, RowStore
 
@@ -35,8 +30,7 @@ ATTEMPTS = 2
 # graph of a Transformer of 8 layers (1,013 ops): these are 12 GB. Three were killed where there are 23.
 # With half of it each pass takes twice as long there, since ours is built anew beside each plan.
 OPS = 18_000
-SHAPED, PLAIN, ALONE = "shaped links", "one node", "one device"
-TRIAL = "shaped links, a trial"
+SHAPED, ALONE = "shaped links", "one device"
 ONE_DEVICE = Contestant((ALONE,), "")
 
 Turn = tuple[int, int]
@@ -48,16 +42,12 @@ Planned = tuple[str, Turn, Sequence[Contestant]]
 
 
 class ClockRuns:
-    """The runs of a workload of so many `ops` in a folder: `rounds` of so many `passes`.
-
-    If they are `quick`, on one device and in passes only.
-    """
+    """The runs of a workload of so many `ops` in a folder: `rounds` of so many `passes`."""
 
     def __init__(
-        self, workload: ClockWorkload, ops: int, folder: Path, rounds: int, passes: int,
-        quick: bool = False,
-    ) -> None:  # fmt: skip
-        self.workload, self.rounds, self.passes, self.quick = workload, rounds, passes, quick
+        self, workload: ClockWorkload, ops: int, folder: Path, rounds: int, passes: int
+    ) -> None:
+        self.workload, self.rounds, self.passes = workload, rounds, passes
         graphs = OPS // (ops * workload.nodes * workload.ranks)
         self.beside_ours = max(1, graphs - 1)
         self.kept = RowStore(folder / "runs.jsonl")
@@ -69,16 +59,14 @@ class ClockRuns:
     def carry_out(
         self, contestants: Sequence[Contestant], bed: Bed, told: Callable[[str], None]
     ) -> None:
-        """Run what is missing, on this testbed and on its ranks as those of one node."""
-        count = bed.nodes * bed.ranks
-        one_node = replace(bed, nodes=1, ranks=count, rate=bed.rate and measure.NO_LINK)
-        others = {PLAIN: one_node, ALONE: Bed(bed.name, 1, 1, None)}
+        """Run what is missing, on one device and on this testbed."""
+        alone = Bed(bed.name, 1, 1, None)
         for links, turn, plans in self._wanted(contestants):
             key = self._key(links, turn)
             while left := self._not_run(key, plans):
                 names = ", ".join(one.key for one in left)
                 told(f"{self.workload.key}, {links}, pass {turn[0]}: {names}")
-                with measure.running(others.get(links, bed)) as (run, _):
+                with measure.running(alone if links == ALONE else bed) as (run, _):
                     self._run(run, key, left)
 
     def _run(self, run: measure.Run, key: Row, plans: Sequence[Contestant]) -> None:
@@ -89,7 +77,6 @@ class ClockRuns:
             "model": self.workload.model, "sizes": dict(self.workload.sizes),
             "plans": [_job_plan(one) for one in plans],
             "rounds": 0 if key["links"] == ALONE else self.rounds,
-            "traffic": key["links"] == SHAPED and key["pass"] == 1 and not self.quick,
             "key": key, "result": str(self.kept.file), "running": str(running),
         }  # fmt: skip
         error = run(RANKS, [json.dumps(job)], LIMIT_S * (len(plans) + 1))
@@ -103,20 +90,11 @@ class ClockRuns:
     def _wanted(self, contestants: Sequence[Contestant]) -> Iterator[Planned]:
         """Yield what is run, in order."""
         yield ALONE, (0, 0), [ONE_DEVICE]
-        if not self.quick:
-            yield from self._sets(PLAIN, 0, contestants)
-            yield TRIAL, (0, 0), tried(contestants)
-        for number in range(1, self.passes + 1):
-            yield from self._sets(SHAPED, number, contestants)
-
-    def _sets(
-        self, links: str, number: int, contestants: Sequence[Contestant]
-    ) -> Iterator[Planned]:
-        """Yield the sets of processes of a pass."""
         ours, *others = contestants
-        for first in range(0, len(others), self.beside_ours):
-            some = others[first : first + self.beside_ours]
-            yield links, (number, first // self.beside_ours), [ours, *some]
+        for number in range(1, self.passes + 1):
+            for first in range(0, len(others), self.beside_ours):
+                some = others[first : first + self.beside_ours]
+                yield SHAPED, (number, first // self.beside_ours), [ours, *some]
 
     def _left(self, contestants: Sequence[Contestant]) -> Iterator[Planned]:
         """Yield everything with the plans that have not been run there."""
@@ -140,27 +118,16 @@ class ClockRuns:
         """Return what tells a set of processes from others; one of fewer steps is another."""
         return {"links": links, "pass": turn[0], "set": turn[1], "steps": self.rounds}
 
-    def samples(self, name: str, links: str = SHAPED) -> Samples:
+    def samples(self, name: str) -> Samples:
         """Return the seconds of a plan's timed steps by turn, of those that did not fail."""
-        return {
-            (row["pass"], row["set"]): row["samples_s"]
-            for row in self._good(name)
-            if row["links"] == links
-        }
+        return {(r["pass"], r["set"]): r["samples_s"] for r in self._good(name, SHAPED)}
 
-    def chosen(self, contestants: Sequence[Contestant]) -> str | None:
-        """Return the name of the plan that was the fastest in the trials, if these were made."""
-        steps = {one.key: self.samples(one.key, TRIAL).get((0, 0)) for one in tried(contestants)}
-        known = {name: median(steps_s) for name, steps_s in steps.items() if steps_s}
-        return min(known, key=known.__getitem__, default=None)
-
-    def _good(self, name: str) -> list[Row]:
-        return [row for row in self._rows(name) if not row.get("error")]
+    def _good(self, name: str, links: str) -> list[Row]:
+        return [r for r in self._rows(name) if not r.get("error") and r["links"] == links]
 
     def of(self, name: str) -> dict[str, Any]:
-        """Return what else is known of a plan: its communication alone, how far losses are off."""
-        good, alone = self._good(name), self._good(ALONE)
-        sent = [row["communication_s"] for row in good if "communication_s" in row]
+        """Return what else is known of a plan: how far its losses are off, how often it failed."""
+        good, alone = self._good(name, SHAPED), self._good(ALONE, ALONE)
         off = [
             max(abs(a - b) / abs(b) for a, b in zip(row["losses"], alone[0]["losses"], strict=True))
             for row in good
@@ -168,18 +135,9 @@ class ClockRuns:
         ]
         errors = [row["error"] for row in self._rows(name) if row.get("error")]
         return {
-            "measured_communication_s": sent[0] if sent else None,
             "loss_error": max(off, default=None), "failed": len(errors),
             "error": errors[-1] if errors and not good else "",
         }  # fmt: skip
-
-
-def tried(contestants: Sequence[Contestant]) -> list[Contestant]:
-    """Return the plans that are run before one is chosen: those with the shortest predicted steps."""
-    plans = sorted(
-        (one for one in contestants if one.file is not None), key=lambda one: one.predicted_s
-    )
-    return plans[:TRIED]
 
 
 def _job_plan(one: Contestant) -> dict[str, str]:

@@ -14,11 +14,7 @@ from typing import Any
 _TRANSFORMER = {"width": 256, "heads": 8, "sequence": 32, "vocabulary": 512, "batch": 16}
 _VGG13 = {"image": 32, "classes": 128, "channel_scale": 1 / 4, "dense": 1024}
 PASSES, STEPS = 5, 20  # passes, and timed steps of each plan in one
-# Of quick runs, which leave out one node, trials, and communication alone, too.
 QUICK_PASSES, QUICK_STEPS = 1, 8
-# Of the plans with the shortest predicted steps, before the fastest is chosen; each is a run more. On
-# VGG13 and BERT the first of 3, so of 2 too, was the fastest; those behind take 1.8 times as long.
-TRIED = 3
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ Passes = Sequence[Sequence[float]]
 class Ratio(NamedTuple):
     """Of the medians of two plans, and its interval, NaN where there is none."""
 
-    value: float
+    ratio: float
     low: float
     high: float
 

@@ -10,7 +10,6 @@ import pytest
 
 import autoddl
 from autoddl.perfmodel.profile import Profile
-from autoddl.perfmodel.timeline import predict
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.program import Program
 from autoddl.search.rivals.random_sampling import random_assignment
@@ -26,20 +25,6 @@ from tests.support.programs import mlp, transformer
 
 TWO = Bed("two", 1, 2, None)
 SIZES = {"widths": [16, 32, 8], "batch": 8}
-
-
-def test_plans_that_gain_by_an_order() -> None:
-    profile = cluster()
-    found = list(studies.order(transformer(), Bed("2x1", 2, 1, "500mbit"), profile))
-    assert found
-    for without, made in zip(found[::2], found[1::2], strict=True):
-        free, ordered = without.plan, made.plan
-        assert (without.over, made.over) == ("", without.name)
-        assert not free.parts[0].layout.after and ordered.parts[0].layout.after
-        assert free.signatures == ordered.signatures
-        said = [predict(one.mesh, profile, one.layout).step_s for one in (free, ordered)]
-        assert said[1] < (1 - studies.LEAST) * said[0]
-        assert said == pytest.approx([free.estimate.step_s, ordered.estimate.step_s])
 
 
 def test_stages_that_are_cut_badly_have_most_layers_in_front() -> None:
@@ -62,8 +47,7 @@ def test_every_study_has_testbeds_and_bars_of_plans_that_it_has() -> None:
 def rows(**steps: tuple[float, float, str]) -> list[Row]:
     return [
         {"study": "s", "bed": "a", "model": "m", "plan": plan, "over": over, "predicted_s": said,
-         "measured_s": took, "compute_s": said, "communication_s": 0.1, "uncertainty_s": 0.1,
-         "measured_communication_s": 0.0, "passes_s": [took]}
+         "measured_s": took, "passes_s": [took]}
         for plan, (said, took, over) in steps.items()
     ]  # fmt: skip
 
@@ -93,7 +77,7 @@ def made(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
 
 @pytest.fixture
 def study(monkeypatch: pytest.MonkeyPatch) -> FidelityStudy:
-    found = FidelityStudy(made, [TWO], {"mlp": SIZES}, passes=2, traffic=True)
+    found = FidelityStudy(made, [TWO], {"mlp": SIZES}, passes=2)
     monkeypatch.setitem(STUDIES, "s", found)
     return found
 
@@ -108,12 +92,7 @@ def test_the_quickest_of_all_passes_counts_and_a_run_goes_on(
         runs.append(Path(plan).stem)
         if runs == ["00", "01", "00"]:
             return "rank 1 was killed"
-        line = {
-            "plan": runs[-1],
-            "step_s": 3.0 - 0.5 * len(runs),
-            "communication_s": 0.1 * len(runs),
-        }
-        RowStore(Path(result)).add(line)
+        RowStore(Path(result)).add({"plan": runs[-1], "step_s": 3.0 - 0.5 * len(runs)})
         return ""
 
     monkeypatch.setattr(fidelity, "captured", lambda *_, **__: mlp(8, (16, 32, 8)))
@@ -124,9 +103,8 @@ def test_the_quickest_of_all_passes_counts_and_a_run_goes_on(
         fidelity.PlanRuns("s", TWO, "mlp", tmp_path, tmp_path / "two").run(run, number, profile)
     trials.run(run, 2, profile)  # nothing is left to run
     assert runs == ["00", "01", "00", "01"]
-    assert [(r["plan"], r["measured_s"], r["measured_communication_s"]) for r in trials.rows()] == [
-        ("random 1", 2.5, 0.1), ("random 2", 1.0, 0.2)
-    ]  # fmt: skip
+    measured = [(row["plan"], row["measured_s"]) for row in trials.rows()]
+    assert measured == [("random 1", 2.5), ("random 2", 1.0)]
 
 
 @pytest.mark.oneflow
@@ -143,7 +121,7 @@ def test_a_plan_is_timed_on_real_ranks(tmp_path: Path, study: FidelityStudy) -> 
     (row,) = trials.kept.rows
     assert row["changed"] == 0 and not row.get("error")
     (found,) = trials.rows()
-    assert found["measured_s"] > 0 and found["measured_communication_s"] > 0
+    assert found["measured_s"] > 0
 
 
 def test_a_study_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
