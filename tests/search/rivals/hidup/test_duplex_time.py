@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoddl.search.rivals.hidup.duplex_time import as_printed_s, closed_form_s, reached
-from experiments.proofs.hidup import best_order_s, random_stages, simulated_s
+from tests.search.rivals.hidup.brute_force import best_order_s, random_stages, simulated_s
 
 EXACT = 1e-12
 
@@ -28,6 +28,15 @@ def test_formulas_and_simulation_agree_where_all_stages_communicate(seed: int) -
     assert best_order_s(c, p) <= printed_s * (1 + EXACT)
     reverse = as_printed_s([0, *c[:0:-1]], p[::-1])
     assert reverse == pytest.approx(printed_s, rel=EXACT)  # so the backward pass is one more pass
+
+
+@pytest.mark.parametrize("kind", ["some c = 0", "some c = 0 and p = 0"])
+@pytest.mark.parametrize("seed", range(20))
+def test_formulas_agree_where_some_do_not(seed: int, kind: str) -> None:
+    c, p = random_stages(np.random.default_rng(seed), kind)
+    printed_s = as_printed_s(c, p)
+    assert closed_form_s(c, p) == pytest.approx(printed_s, rel=EXACT)
+    assert [psi for psi, _ in reached(c, p)][-1] == pytest.approx(printed_s, rel=EXACT)
 
 
 def test_turns_are_not_always_the_best_order() -> None:

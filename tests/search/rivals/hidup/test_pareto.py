@@ -9,7 +9,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.search.rivals.hidup.chain import Chain, Unit
 from autoddl.search.rivals.hidup.duplex_time import closed_form_s
 from autoddl.search.rivals.hidup.pareto import search
-from experiments.proofs.hidup import assignments, random_chain
+from tests.search.rivals.hidup.brute_force import assignments, random_chain
 
 
 def unit(*rows: tuple[int, int, float], once_s: float = 0.0) -> Unit:

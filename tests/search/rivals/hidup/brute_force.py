@@ -1,114 +1,22 @@
-"""Hold HiDup's costs and search against brute force: `python -m experiments.proofs.hidup`.
-
-What two halves of a chain of stages take by equation 5, by its closed form and as two works that are
-simulated has to be the same where every stage communicates. Where some do not the simulation may
-differ, and any order of the halves' parts may be shorter than turns: both are reported. The search of
-random chains has to find what the best of all signatures and divisions into stages takes, in one pass
-and with a backward pass. The exit code is 1 where it is not so. GPTs (gpt2_small) of some layers are
-planned, to compare.
-"""
+"""What two halves of a chain take, and the best of all its assignments, by trying everything."""
 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 
-import click
 import numpy as np
 
-import autoddl
 from autoddl.perfmodel.simulation.event_simulation import Ints, Works
 from autoddl.ragged import Ragged
-from autoddl.sbp.program import Program
 from autoddl.search.rivals.hidup.chain import Chain, Unit
-from autoddl.search.rivals.hidup.duplex_time import as_printed_s, closed_form_s, reached
-from autoddl.search.rivals.hidup.pareto import search
-from experiments.bench.frozen.suite import PROFILE
-from experiments.lib import cli
-from experiments.lib.programs import captured
+from autoddl.search.rivals.hidup.duplex_time import as_printed_s
 
-EXACT = 1e-12  # relative
 LINK, DEVICE = 0, 1
-MOST_STAGES, MOST_UNITS = 5, 6
-ENOUGH = "10TB"
+MOST_STAGES = 5
 
 Seconds = Sequence[float]
-
-
-@click.command(help=__doc__)
-@click.option("--chains", default=1000, show_default=True, help="chains of stages, of each kind")
-@click.option("--searched", default=200, show_default=True, help="chains of units")
-@click.option("--layers", default="2,4,8", show_default=True, help="of GPTs; none if empty")
-@click.option("--meshes", default="2,4,8", show_default=True, help="of one axis")
-@click.option(
-    "--profile",
-    default=PROFILE,
-    show_default=False,
-    help="file or bundled name; by default the A100 of experiments.bench.frozen",
-)
-@cli.folder("out/hidup")
-def command(
-    chains: int, searched: int, layers: str, meshes: str, profile: str, folder: Path
-) -> int:
-    """Do all, and print what comes out."""
-    wrong = _times(chains)
-    wrong |= _searches(searched)
-    for count in filter(None, layers.split(",")):
-        program = captured(folder / f"gpt_{count}.json", "gpt", "gpt2_small", layers=int(count))
-        for mesh in meshes.split(","):
-            _plans(f"GPT of {count} layers on {mesh}", program, mesh, profile)
-    return cli.MISSED if wrong else 0
-
-
-def _plans(name: str, program: Program, mesh: str, profile: str) -> None:
-    """Print the steps of both searches' plans, with any memory, and how long HiDup's takes."""
-    ours, exact = (
-        autoddl.optimize(program, mesh=mesh, profile=profile, memory=ENOUGH, search=search)
-        for search in ("hidup", "exact")
-    )
-    step_s, least_s = ours.estimate.step_s, exact.estimate.step_s
-    print(
-        f"{name}: {1e3 * step_s:.1f} ms, found in {ours.search.seconds:.2f} s; exact: "
-        f"{1e3 * least_s:.1f} ms, {least_s / step_s - 1:+.1%}"
-    )
-
-
-def _times(count: int) -> bool:
-    """Print how eq. 5 compares for chains of each kind; tell whether it is wrong for the first one."""
-    off = {}
-    for kind in ("all c > 0", "some c = 0", "some c = 0 and p = 0"):
-        errors, differ, below = [], [], []
-        for seed in range(count):
-            c, p = random_stages(np.random.default_rng(seed), kind)
-            printed_s, simulated = as_printed_s(c, p), simulated_s(c, p)
-            errors.append(abs(closed_form_s(c, p) / printed_s - 1))
-            errors.append(abs([psi for psi, _ in reached(c, p)][-1] / printed_s - 1))
-            differ.append(simulated / printed_s - 1)
-            below.append(1 - best_order_s(c, p) / printed_s)
-        off[kind] = max(errors) > EXACT, max(map(abs, differ)) > EXACT
-        print(
-            f"{count:,} chains, {kind}: eq. 5, (ψ, χ) and the closed form differ by {max(errors):.0e}; "
-            f"the simulation by {min(differ):+.1%} to {max(differ):+.1%}, in "
-            f"{sum(abs(d) > EXACT for d in differ)}; the best order is up to {max(below):.1%} shorter, "
-            f"on average {np.mean(below):.1%}"
-        )
-    return any(formula for formula, _ in off.values()) or off["all c > 0"][1]
-
-
-def _searches(count: int) -> bool:
-    """Print how the search compares with brute force; tell whether it is wrong."""
-    wrong = 0
-    for passes in (1, 2):
-        for seed in range(count):
-            rng = np.random.default_rng((seed, passes))
-            chain = random_chain(rng, MOST_UNITS if passes == 1 else MOST_UNITS - 1, passes)
-            least_s = min(total for total, _ in assignments(chain))
-            wrong += abs(search(chain).seconds / least_s - 1) > EXACT
-        print(f"{count} chains of units, {passes} passes: the search missed the optimum in {wrong}")
-    return wrong > 0
 
 
 def random_stages(rng: np.random.Generator, kind: str) -> tuple[Seconds, Seconds]:
@@ -216,7 +124,3 @@ def assignments(chain: Chain) -> Iterator[tuple[float, Sequence[int]]]:
                 comm = [[*comm[0], 0.0, *comm[1][:0:-1]]]
                 work = [[*work[0], *work[1][::-1]]]
             yield once_s + as_printed_s(comm[0], work[0]), signatures
-
-
-if __name__ == "__main__":
-    sys.exit(cli.run(command, "proofs.hidup"))
