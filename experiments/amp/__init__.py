@@ -1,1 +1,1 @@
-"""AMP's studies: its set-ups, its space of strategies, and its annealing beside enumeration."""
+"""AMP's studies: its set-ups, the strategies that it prints, its space beside our planner."""

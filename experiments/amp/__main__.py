@@ -4,7 +4,6 @@
               ran, and in OneFlow's schedule; beside them the paper's seconds and AMP's price (eq. 10)
     dominoes  the whole of AMP's space, each strategy with the cut of its dynamic program, simulated: the
               best of it by three judges, and our plan
-    space     the space by AMP's price: seconds of an enumeration, and how soon annealing finds its best
 
 Layers take what the profile says (data sheets, with one factor by which a whole GPT takes as long as
 AMP's), or, as "measured", what the public code has of each. We simulate float32 where the paper ran
@@ -13,17 +12,13 @@ the fastest row of each set-up. A strategy that does not fit into memory makes i
 in all stages but the last; where that does not help it is left out.
 
 The exit code is 1 where a bar is missed: pooled rank correlations of 1F1B of 0.7, speed-ups of AMP's
-best row over Megatron's within 25 %; no strategy faster than ours in OneFlow's schedule; an enumeration
-in 2 s.
+best row over Megatron's within 25 %; no strategy faster than ours in OneFlow's schedule.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -31,8 +26,7 @@ import click
 import numpy as np
 import pandas as pd
 
-from autoddl.search.rivals.amp.annealing import anneal
-from autoddl.search.rivals.amp.strategies import Strategy, strategies
+from autoddl.search.rivals.amp.strategies import strategies
 from experiments.amp.amp_studies import (
     NODES,
     PAPER,
@@ -45,8 +39,7 @@ from experiments.amp.amp_studies import (
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row
 
-POOLED_BAR, SPEED_UP_BAR, SPACE_BAR_S = 0.7, 0.25, 2.0
-ITERATIONS, SEEDS = 2000, 10  # of the annealing
+POOLED_BAR, SPEED_UP_BAR = 0.7, 0.25
 GIB = 1 << 30
 AGAIN, UNFIT = "recomputes", "out of memory"
 JUDGED = ("1F1B s", "measured, 1F1B s")
@@ -71,24 +64,19 @@ COLUMNS = {
         "set-up,judge,states,tmp,dp,mbs,placement,cut",
         "best s", "ours s", "ours gains", "eq. 10's choice s", "eq. 10 ranks",
     ),
-    "space": _columns("set-up,states,strategy,median,worst,found", "enumerated s", "best s"),
 }  # fmt: skip
 
 
 @click.command(help=__doc__)
-@cli.listed("--what", ("tables", "dominoes", "space"))
+@cli.listed("--what", ("tables", "dominoes"))
 @cli.listed("--set-ups", PAPER["set-ups"])
 @click.option("--budget", default=30.0, show_default=True, help="seconds for a plan of ours")
 @cli.folder("out/amp")
 def command(what: Sequence[str], set_ups: Sequence[str], budget: float, folder: Path) -> int:
     """Print and write the tables that are asked for."""
     studies = [AmpStudy(name, folder) for name in set_ups]
-    makes: dict[str, Callable[[], bool]] = {
-        "tables": lambda: tables(studies, budget, folder),
-        "dominoes": lambda: dominoes(studies, budget, folder),
-        "space": lambda: space(studies, folder),
-    }
-    met = [makes[name]() for name in what]
+    makes = {"tables": tables, "dominoes": dominoes}
+    met = [makes[name](studies, budget, folder) for name in what]
     return 0 if all(met) else cli.MISSED
 
 
@@ -236,34 +224,6 @@ def judged(name: str, states: pd.DataFrame, ours: dict[str, float]) -> Iterator[
             "eq. 10's choice s": chosen[column],
             "eq. 10 ranks": fits["eq. 10 s"].corr(fits[column], method="spearman"),
         }  # fmt: skip
-
-
-def space(studies: Sequence[AmpStudy], folder: Path) -> bool:
-    """Enumerate the space by AMP's price beside annealing; tell whether that takes 2 s at most."""
-    frame = _told([annealed(study) for study in studies], folder, "space")
-    return bool(frame["enumerated s"].max() <= SPACE_BAR_S)
-
-
-def annealed(study: AmpStudy) -> Row:
-    """Return the best strategy, and after how many evaluations annealing saw it."""
-    estimate, every = study.estimate(), list(strategies(NODES, PER_NODE, study.batch))
-
-    @cache
-    def cost_s(strategy: Strategy) -> float:
-        return estimate.step_s(strategy, estimate.cut(strategy))
-
-    estimate.cut(every[0])  # compiles what is not yet
-    begin = time.perf_counter()
-    best = min(every, key=cost_s)
-    took_s, never = time.perf_counter() - begin, float("inf")
-    runs = [anneal(every, cost_s, iterations=ITERATIONS, seed=seed) for seed in range(SEEDS)]
-    after = sorted(r.found_after if r.cost_s == cost_s(best) else never for r in runs)
-    told = ["never" if n == never else f"{n:g}" for n in (statistics.median(after), after[-1])]
-    return {
-        "set-up": study.name, "states": len(every), "enumerated s": took_s, "best s": cost_s(best),
-        "strategy": f"tmp {best.tmp}, dp {best.dp}, mbs {best.mbs}, {shortened(estimate.cut(best))}",
-        "median": told[0], "worst": told[1], "found": f"{sum(n < never for n in after)} of {SEEDS}",
-    }  # fmt: skip
 
 
 if __name__ == "__main__":

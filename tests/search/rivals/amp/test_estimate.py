@@ -1,4 +1,4 @@
-"""AMP's price by hand and by the issue's oracle; annealing against enumeration."""
+"""AMP's price by hand and by the issue's oracle."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from autoddl.errors import AutoDDLError
-from autoddl.search.rivals.amp.annealing import anneal
 from autoddl.search.rivals.amp.estimate import AmpEstimate, LayerChain, UnlikeNodes
-from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages, strategies
+from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages
 
 GBIT = 1e9 / 8
 MIXED = UnlikeNodes(
@@ -57,31 +56,6 @@ def test_tensor_parallel_groups_reduce_over_their_slowest_link() -> None:
     assert estimate.seconds(across).tolist() == [pytest.approx(per_layer)]
 
 
-def test_annealing_finds_what_enumeration_does() -> None:
-    nodes = replace(MIXED, kinds=("fast", "fast", "slow", "slow"))
-    layers = LayerChain(
-        {kind: seconds * 4 for kind, seconds in LAYERS.seconds.items()},
-        LAYERS.parameters * 4, LAYERS.passed * 4, LAYERS.reduced * 4,
-    )  # fmt: skip
-    estimate = AmpEstimate(nodes, layers, 16)
-    space = list(strategies(4, 2, 16))
-
-    def cost_s(strategy: Strategy) -> float:
-        return estimate.step_s(strategy, estimate.cut(strategy))
-
-    least = min(map(cost_s, space))
-    long = [anneal(space, cost_s, iterations=600, seed=seed) for seed in range(3)]
-    assert min(found.cost_s for found in long) == least
-    for found in long:
-        assert found.cost_s == cost_s(found.best) >= least
-        assert 1 <= found.found_after <= found.evaluations == 601
-    short = anneal(space, cost_s, iterations=0, seed=0)
-    assert (short.found_after, short.evaluations) == (1, 1)
-    assert anneal(space, cost_s, iterations=50, seed=1) == anneal(
-        space, cost_s, iterations=50, seed=1
-    )
-
-
 def test_what_is_missing_is_one_line() -> None:
     with pytest.raises(
         AutoDDLError, match="nodes of kind 't4': no inside rate; give bytes/s above 0"
@@ -89,5 +63,3 @@ def test_what_is_missing_is_one_line() -> None:
         UnlikeNodes(("t4",), 4, {}, {"t4": 1.0})
     with pytest.raises(AutoDDLError, match=r"layers: counts of \[2, 3\]; give one number for each"):
         replace(LAYERS, passed=(1.0, 2.0))
-    with pytest.raises(AutoDDLError, match="annealing: no strategies"):
-        anneal([], lambda _: 0.0, iterations=1, seed=0)
