@@ -1,6 +1,6 @@
 """DLRM: click-through rates from dense features and bags of categories, with pairwise interactions.
 
-Source: Naumov et al. 2019; sizes of the open benchmark and of MLPerf Training (recommendation).
+Source: Naumov et al. 2019; sizes of the open benchmark.
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ _KAGGLE = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992,
     5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
 )  # fmt: skip
-_TERABYTE = (
-    39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10, 2208,
-    11938, 155, 4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36,
-)  # fmt: skip
 SIZES: dict[str, dict[str, Any]] = {
     "toy": {
         "tables": (16, 32, 48, 8, 64, 16, 32), "look_ups": 2, "dense": 8, "bottom": (32,),
@@ -31,10 +27,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "kaggle": {
         "tables": _KAGGLE, "look_ups": 1, "dense": 13, "bottom": (512, 256, 64), "width": 16,
         "top": (512, 256), "batch": 2048,
-    },
-    "mlperf": {
-        "tables": _TERABYTE, "look_ups": 1, "dense": 13, "bottom": (512, 256), "width": 128,
-        "top": (1024, 1024, 512, 256), "batch": 32768,
     },
 }  # fmt: skip
 

@@ -25,13 +25,6 @@ SIZES = {
     "demo": {"layers": 4, "width": 256, "heads": 4, "sequence": 128, "vocabulary": 256, "batch": 8},
     "medium": _paper(24, 1024, 16, 1024),
     "gpt2_small": _paper(12, 768, 12, 1024),
-    "gpt2_medium": _paper(24, 1024, 16, 1024),
-    "gpt2_large": _paper(36, 1280, 20, 1024),
-    "gpt2_xl": _paper(48, 1600, 25, 1024),
-    "gpt3_1b": _paper(24, 2048, 16, 2048),  # the paper's 24 heads do not divide its width
-    "gpt3_3b": _paper(32, 2560, 32, 2048),
-    "gpt3_7b": _paper(32, 4096, 32, 2048),
-    "gpt3_13b": _paper(40, 5120, 40, 2048),
     "gpt3_175b": _paper(96, 12288, 96, 2048),
 }
 

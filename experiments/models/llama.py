@@ -28,9 +28,6 @@ SIZES: dict[str, dict[str, Any]] = {
         "vocabulary": 64, "batch": 8,
     },
     "llama_7b": _paper(32, 4096, 32, 11008),
-    "llama_13b": _paper(40, 5120, 40, 13824),
-    "llama_33b": _paper(60, 6656, 52, 17920),
-    "llama_65b": _paper(80, 8192, 64, 22016),
     "llama2_70b": _paper(80, 8192, 64, 28672, groups=8, sequence=4096),
 }  # fmt: skip
 

@@ -15,21 +15,13 @@ from experiments.models.training import Built, TrainGraph, cross_entropy, labell
 
 EXPANSION = 4  # output channels of a block over its channels
 RESNET50: dict[str, Any] = {"blocks": (3, 4, 6, 3), "image": 224, "classes": 1000, "batch": 64}
-RESNET101: dict[str, Any] = {**RESNET50, "blocks": (3, 4, 23, 3)}
 # The toy has a block of each kind: with and without projection, with and without stride.
 SIZES: dict[str, dict[str, Any]] = {
     "toy": {"blocks": (2, 1), "image": 16, "classes": 16, "channels": 8, "batch": 8},
     "resnet50": {**RESNET50, "channels": 64},
-    "resnet101": {**RESNET101, "channels": 64},
     "wide_resnet50_2": {**RESNET50, "channels": 64, "squeeze_factor": 2, "width_factor": 2},
-    # Wide-ResNets of Alpa's evaluation, by their numbers of parameters.
+    # A Wide-ResNet of Alpa's evaluation, by its number of parameters.
     "wide_resnet_250m": {**RESNET50, "channels": 160, "width_factor": 2},
-    "wide_resnet_500m": {**RESNET50, "channels": 224, "width_factor": 2},
-    "wide_resnet_1b": {**RESNET50, "channels": 320, "width_factor": 2},
-    "wide_resnet_2b": {**RESNET50, "channels": 448, "width_factor": 2},
-    "wide_resnet_4b": {**RESNET50, "channels": 640, "width_factor": 2},
-    "wide_resnet_6.8b": {**RESNET50, "channels": 320, "width_factor": 16},
-    "wide_resnet_13b": {**RESNET101, "channels": 320, "width_factor": 16},
 }
 
 

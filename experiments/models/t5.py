@@ -30,8 +30,6 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "t5_small": _paper(6, 512, 8, 2048),
     "t5_base": _paper(12, 768, 12, 3072),
-    "t5_large": _paper(24, 1024, 16, 4096),
-    "t5_3b": _paper(24, 1024, 32, 16384, 128),
     "t5_11b": _paper(24, 1024, 128, 65536, 128),
 }  # fmt: skip
 

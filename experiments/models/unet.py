@@ -15,11 +15,7 @@ from experiments.models.training import Built, TrainGraph, cross_entropy, labell
 SIZES: dict[str, dict[str, Any]] = {
     "toy": {"depth": 2, "image": 16, "colours": 4, "classes": 8, "channels": 8, "batch": 8},
     "unet": {"depth": 4, "image": 512, "colours": 1, "classes": 2, "channels": 64, "batch": 8},
-    "unet_norm": {
-        "depth": 4, "image": 512, "colours": 3, "classes": 16, "channels": 64, "batch": 8,
-        "norm": True,
-    },
-}  # fmt: skip
+}
 
 
 class DoubleConv(nn.Sequential):
