@@ -12,6 +12,7 @@ run that is cut off goes on.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -50,11 +51,8 @@ DATA = "data parallel"
 EXPERTS = (DATA, "Megatron", "SUMMA")  # the paper's
 AXES = 2  # of a mesh, at most: Megatron's and SUMMA's are no more
 KNOWN = 32  # assignments whose timelines are kept
-MIXED = "float16"  # on A100, for their tensor cores
 SEARCH_S = 20.0  # for each mesh and number of micro-batches
-_P100, _A100 = ("p100-aries", "16GiB"), ("a100-2x16", "40GiB")
-_VGG = {"image": 224, "classes": 1000, "channel_scale": 1.0, "dense": 4096}
-_LARGE = {"width": 8192, "heads": 64, "sequence": 1024, "vocabulary": 51200, "batch": 1024}
+PAPER: dict[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text())
 
 
 @dataclass(frozen=True)
@@ -96,58 +94,16 @@ class PaperRun:
             yield from ((stages, mesh) for mesh in part.meshes(AXES))
 
 
-def _vgg(nodes: int, devices: int, batch: int, saved: float, sent: float) -> PaperRun:
-    cloud = devices > 1
-    return PaperRun(
-        "fig10" if cloud else "fig09", "VGG13", "vgg13", nodes, devices,
-        *(_A100 if cloud else _P100), {**_VGG, "batch": batch}, saved, sent,
-        precision=MIXED if cloud else "", over=DATA if cloud else "",
-    )  # fmt: skip
+def _told(row: dict[str, Any]) -> PaperRun:
+    """Return a run of paper.json; where it has seconds of the second best and of AutoDDL, these tell."""
+    told = {**PAPER["figures"][row["figure"]], **row}
+    if "seconds" in told:
+        other_s, ours_s = told.pop("seconds")
+        told |= {"saved": 1 - ours_s / other_s, "saved_communication": math.nan}
+    return PaperRun(**{**told, "sizes": {**PAPER["models"][row["model"]], **row["sizes"]}})
 
 
-def _large(nodes: int, layers: int, saved: float, sent: float) -> PaperRun:
-    return PaperRun(
-        "fig09", f"Transformer {layers} x 8192", "gpt", nodes, 1, *_P100,
-        {**_LARGE, "layers": layers}, saved, sent, (64, 128, 256, 512, 1024),
-    )  # fmt: skip
-
-
-def _cloud(layers: int, width: int, heads: int, saved: float, sent: float) -> PaperRun:
-    sizes = {
-        "layers": layers, "width": width, "heads": heads, "sequence": 1024, "vocabulary": 51200,
-        "batch": 2048,
-    }  # fmt: skip
-    return PaperRun(
-        "fig10", f"Transformer {layers} x {width}", "gpt", 2, 16, *_A100, sizes,
-        saved, sent, (8, 32, 128, 256, 512, 1024), MIXED,
-    )  # fmt: skip
-
-
-def _table3(name: str, nodes: int, layers: int, width: int, seconds: tuple[int, int]) -> PaperRun:
-    megatron_s, ours_s = seconds
-    sizes = {**_LARGE, "width": width, "heads": width // 128, "layers": layers, "batch": 8 * nodes}
-    return PaperRun(
-        "table3", f"{name} {nodes}", "gpt", nodes, 1, _P100[0], "", {**sizes, "optimizer": "adam"},
-        1 - ours_s / megatron_s, math.nan, (nodes // 8, nodes), over="Megatron", stages=(1, 2, 4),
-    )  # fmt: skip
-
-
-RUNS = [
-    _vgg(16, 1, 128, 0.03, 0.10),
-    _vgg(32, 1, 256, 0.088, 0.18),
-    _vgg(64, 1, 512, 0.177, 0.29),
-    _large(64, 8, 0.12, 0.239),
-    _large(128, 20, 0.361, 0.464),
-    _large(256, 44, 0.311, 0.353),
-    _vgg(2, 4, 128, 0.715, 0.847),
-    _vgg(2, 8, 256, 0.635, 0.777),
-    _cloud(24, 1024, 16, 0.0, 0.0),
-    _cloud(28, 4096, 32, 0.10, 0.216),
-    _table3("wide", 64, 20, 8192, (533, 335)),
-    _table3("wide", 128, 20, 8192, (503, 315)),
-    _table3("deep", 64, 36, 4096, (710, 443)),
-    _table3("deep", 128, 36, 4096, (807, 508)),
-]
+RUNS = [_told(row) for row in PAPER["runs"]]
 COLUMNS: frames.Formats = {
     "figure": "{}", "model": "{}", "cluster": "{}", "method": "{}", "mesh": "{}",
     "stages": "{:.0f}", "micro_batches": "{:.0f}",
@@ -162,7 +118,7 @@ JUDGES = {"step_s": "overlapped", "sum_s": "sum"}
 
 
 @click.command(help=__doc__)
-@cli.listed("--figures", ("fig09", "fig10", "table3"))
+@cli.listed("--figures", PAPER["figures"])
 @click.option("--models", default="", help="those in whose name this is found", metavar="REGEX")
 @click.option("--most", default=256, show_default=True, help="devices; larger runs are left out")
 @cli.folder("out/paper_scale")
@@ -199,23 +155,16 @@ def rows(run: PaperRun, kept: RowStore, folder: Path) -> Iterator[Row]:
                 for row in list(_rows(run, micro(), stages, mesh, count)):
                     kept.add({**key, **row})
                 print(*key.values(), file=sys.stderr)
-            yield from (
-                {
-                    **row,
-                    "over": run.over,
-                    "printed": run.saved,
-                    "printed_communication": run.saved_communication,
-                }
-                for row in kept.having(**key)
-            )
+            printed = {"over": run.over, "printed": run.saved,
+                       "printed_communication": run.saved_communication}  # fmt: skip
+            yield from ({**row, **printed} for row in kept.having(**key))
 
 
 def _program(run: PaperRun, folder: Path) -> Program:
-    name = f"{run.model}-{run.cluster}-{run.sizes['batch']}-{run.sizes.get('layers', 0)}"
-    if not run.precision:
-        return captured(folder / f"{name}.json", run.model, "toy", **run.sizes)
-    file = folder / f"{name}-{run.precision}.json"
-    return captured_for_cuda(file, run.model, "toy", run.precision, **run.sizes)
+    file = folder / f"{run.name}-{run.cluster}-{run.precision}.json".replace(" ", "-")
+    if run.precision:
+        return captured_for_cuda(file, run.model, "toy", run.precision, **run.sizes)
+    return captured(file, run.model, "toy", **run.sizes)
 
 
 def _rows(run: PaperRun, micro: Program, stages: int, mesh: Mesh, count: int) -> Iterator[Row]:
@@ -310,18 +259,13 @@ def draw(frame: pd.DataFrame, file: Path) -> None:
         fits = mine.dropna(subset=["step_s"])
         places = range(len(fits))
         axis.bar(places, fits.compute_s, color=figures.COLOURS[0], label="compute")
-        axis.bar(
-            places, fits.communication_s, bottom=fits.compute_s, color="white", hatch="///",
-            edgecolor=figures.COLOURS[1], label="communication",
-        )  # fmt: skip
+        axis.bar(places, fits.communication_s, bottom=fits.compute_s, color=figures.COLOURS[4],
+                 label="communication")  # fmt: skip
         axis.plot(places, fits.step_s, "kD", markersize=4, label="overlapped")
         axis.set_xticks(places, fits.method, rotation=90, fontsize=8)
         axis.set_title(f"{name[1]}\n{name[2]}", fontsize=9)
         axis.set_ylabel("predicted step (s)")
-    known = axes[0][0].get_legend_handles_labels()
-    figure.legend(
-        *known, loc="outside upper center", ncols=min(3, columns), frameon=False, fontsize=8
-    )
+    axes[0][0].legend(frameon=False, fontsize=8)
     figures.save(figure, file)
 
 

@@ -16,6 +16,7 @@ from experiments.bench import search as bench
 from experiments.bench.frozen.suite import GPT3, MEDIUM
 from experiments.bench.search import GptCase
 from experiments.lib import cli
+from experiments.lib.frames import RowStore
 from experiments.lib.programs import capture_facts, captured
 from tests.support.programs import transformer
 
@@ -108,8 +109,9 @@ def test_files_and_the_way_back(program: Path, tmp_path: Path) -> None:
     lines = runs.read_text().splitlines(keepends=True)
     runs.write_text(lines[0] + lines[1][:40])  # killed while it wrote
     codes.append(main(tmp_path))
-    again = runs.read_text().splitlines(keepends=True)
-    assert again[0] == lines[0] and len(again) == 2
+    kept = RowStore(runs).rows
+    assert [row["case"] for row in kept] == ["small", "wide"]
+    assert kept[0] == json.loads(lines[0])
     assert set(codes) <= {0, cli.MISSED}
     with (tmp_path / "bench_search.csv").open() as file:
         table = list(csv.DictReader(file))
