@@ -1,4 +1,4 @@
-"""Plans with stages to hold against ours: kind-blind ones, cuts by a rule, and cuts at random.
+"""Plans with stages to hold against ours: cuts by a rule, and cuts at random.
 
 A cut says which ranks each stage has, in the order of the stages, at which layer stages begin, and how
 many micro-batches there are; states are those of data parallelism. It is priced on the devices that are
@@ -19,7 +19,6 @@ import numpy as np
 import autoddl
 from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import PlanValue
-from autoddl.planner.assemble import staged_plan
 from autoddl.planner.stages.stage_moves import StagePart
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Mesh
@@ -27,7 +26,6 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.program.blocks import layer_path, numbered
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import assignments
-from experiments.lib import kind_blind
 from experiments.lib.oneflow_problems import build
 from experiments.lib.staged_by_hand import staged_by_hand
 
@@ -36,7 +34,6 @@ LAYERS, PARAMETERS = "as many layers", "as many parameters"
 RULE_COUNT = 8  # micro-batches of cuts by a rule: twice the stages
 COUNTS = (2, 4, 8)
 BUDGET_S = 10.0
-_BLIND_S = 1.0  # for each kind-blind candidate, on meshes of a device or two
 
 
 @dataclass(frozen=True)
@@ -63,14 +60,6 @@ class MixedPlans:
             self.program, cluster=self.cluster, profile=self.profile, pipeline="auto",
             budget=BUDGET_S,
         )  # fmt: skip
-
-    def blind(self) -> PlanValue:
-        """Return the plan that is believed to be best where all devices are of the first kind."""
-        found = kind_blind.plans(
-            self.program, self.cluster, self.profile, self.profile.kinds[0], _BLIND_S
-        )
-        best = min(found, key=lambda plan: plan.believed_s)
-        return staged_plan(best.real, best.result)
 
     def plan(self, cut: DrawnCut) -> PlanValue:
         """Return the plan of a cut."""

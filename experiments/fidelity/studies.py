@@ -3,7 +3,7 @@
 plans      baselines, the searched plan, and random ones from near to far of it
 halves     plans of the whole batch, and of its two halves in turn
 pipelines  stages of one node each, cut by the planner, and badly on purpose
-mixed      on nodes of two kinds ours, that which takes all for alike, cuts by rules and at random
+mixed      on nodes of two kinds ours, cuts by rules and at random
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from experiments.lib import oneflow_problems as builder
 SEARCHES = ("exact", "Megatron", "expert parallel", "data parallel")
 BUDGET_S = 10.0
 PLANS, RANDOM = 12, 9  # of each model on a testbed; of those on unlike nodes that are drawn
-OURS, BLIND = "ours", "kind-blind"
+OURS = "ours"
 
 
 class MadePlan(NamedTuple):
@@ -100,10 +100,9 @@ def pipelines(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan
 
 
 def mixed(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
-    """Yield ours, the kind-blind plan, cuts by rules, and drawn ones."""
+    """Yield ours, cuts by rules, and drawn ones."""
     made = MixedPlans(program, bed.cluster, profile)
     yield MadePlan(OURS, made.ours())
-    yield MadePlan(BLIND, made.blind(), OURS)
     for cut in made.by_rules():
         yield MadePlan(cut.name, made.plan(cut), OURS)
     for cut in made.at_random(DIVISIONS[bed.name], 0, RANDOM):
@@ -151,7 +150,7 @@ STUDIES = {
         ("--quick", "--minbytes", "64K", "--maxbytes", "256K", "--stepfactor", "4", "--budget", "30"),
         by=("bed", "model"), most={"mean_error": 0.15, "regret": 0.03}, least={"spearman": 0.9},
         longer={
-            **{(m, p): bar for m in workload.UNLIKE for p, bar in ((LAYERS, 1.25), (BLIND, 1.15))},
+            **{(model, LAYERS): 1.25 for model in workload.UNLIKE},
             ("transgan", PARAMETERS): 1.5,  # whose parameters are not where the work is
         },
     ),

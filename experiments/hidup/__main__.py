@@ -6,8 +6,8 @@
 
 Everything is predicted under V100s of 32 GB with NVLink; the paper measured. Expert parallelism stands
 for DeepSpeed and FastMoE, data parallelism for DDP. `halves` are plans of two halves of the batch in
-turn. Kept rows are used again. The exit code is 1 where a bar is missed. Table 5 is made by
-experiments.hidup.noise, and figure 14 (planning time) by experiments.bench.search.
+turn. Kept rows are used again. The exit code is 1 where a bar is missed. Figure 14 (planning
+time) is made by experiments.bench.search.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program.blocks import layer_path
 from experiments.fidelity.mixed_plans import DrawnCut, MixedPlans
-from experiments.lib import kind_blind
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import transformer
 
@@ -48,20 +47,7 @@ def test_cuts_at_random_use_each_rank_once_and_are_the_same_again() -> None:
     assert layers(plan) == [b - a for a, b in itertools.pairwise(ends)]
 
 
-def test_a_blind_plan_is_priced_on_the_devices_that_are_there() -> None:
-    """Where all are believed to be fast a stage on slow ones takes longer."""
-    found = list(kind_blind.plans(PLANS.program, PLANS.cluster, KINDS, "fast", 0.5))
-    several = [plan for plan in found if plan.real.stages == 4]
-    assert several
-    for plan in several:
-        assert plan.real.timeline.step_s > plan.believed_s
-    same = list(kind_blind.plans(PLANS.program, PLANS.cluster, KINDS, "slow", 0.5))
-    whole = [plan for plan in same if plan.real.stages == 1]
-    for plan in whole:  # which takes as long as on the slowest
-        assert abs(plan.real.timeline.step_s / plan.believed_s - 1) < 1e-9
-
-
 def test_ours_is_the_fastest_as_predicted() -> None:
     rules = [PLANS.plan(cut).estimate.step_s for cut in PLANS.by_rules()]
     drawn = [PLANS.plan(cut).estimate.step_s for cut in PLANS.at_random(DIVISIONS, 0, 5)]
-    assert PLANS.ours().estimate.step_s < min([*rules, *drawn, PLANS.blind().estimate.step_s])
+    assert PLANS.ours().estimate.step_s < min([*rules, *drawn])
