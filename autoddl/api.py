@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autoddl import store
 from autoddl.calls import callback, reported, uncollected
@@ -14,6 +16,7 @@ from autoddl.codegen import write
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
 from autoddl.engine.interface import TrainingStep
+from autoddl.engine.model import EngineModel
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
@@ -25,6 +28,9 @@ from autoddl.sbp.state import NdSbp
 from autoddl.search.budget import Budget
 from autoddl.trials import trial_settings, trial_task
 from autoddl.trials.trial_settings import Trials
+
+if TYPE_CHECKING:
+    from autoddl.planner.options import Options
 
 TIME, AUTO = "time", "auto"
 
@@ -69,19 +75,11 @@ class Plan(PlanValue):
             kwargs: Mapping[str, Any],
             states: Mapping[str, NdSbp] | None,
         ) -> PlanValue:
-            pin = None
+            options = {"mesh": self.mesh, "profile": profile, "memory": self.memory_limit_bytes}
+            asked = _asked(other, args, kwargs, options)
             if states is not None:
-                program = engine.capture(other, *args, **kwargs)
-                pin = _fixed(program, states)
-            return optimize(
-                other,
-                *args,
-                mesh=self.mesh,
-                profile=profile,
-                memory=self.memory_limit_bytes,
-                pin=pin,
-                **kwargs,
-            )
+                asked = asked.pinned(states)
+            return engine.agree(lambda: asked.best(self.engine, 1)[0])
 
         return engine.apply(self, graph, replan, other_shapes=other_shapes)
 
@@ -256,46 +254,13 @@ def optimize(
     Raises:
         AutoDDLError: in one line, what is wrong and what to do.
     """
-    oneflow, tries = engines.load(ONEFLOW), trial_settings.read(trials)
-    chosen, planned_for = engines.model(engine), engine and engines.load(engine)
-    ask = planned_for.signatures if planned_for and planned_for.installed() else None
-    if isinstance(graph, Program | str | Path):
-        if kwargs:  # a word that is misspelt, which a graph would get
-            raise AutoDDLError(
-                f"optimize: got {shown(next(iter(kwargs)))}, which is no option; a program has no inputs"
-            )
-        program = graph if isinstance(graph, Program) else Program.load(graph)
-        ranks, accumulated = None, 1
-    elif not oneflow.installed():
-        raise AutoDDLError(
-            f"optimize: got {type(graph).__name__}, and OneFlow is not installed; give a Program or "
-            "the path of a saved one, or pip install 'autoddl[oneflow]'"
-        )
-    else:
-        program = oneflow.capture(graph, *inputs, **kwargs)
-        ranks = oneflow.cluster()
-        accumulated = oneflow.accumulation_steps(graph)
-        held = oneflow.held(graph)
-        if held is not None:  # by a step that trains these parameters
-            mesh = held[0] if mesh is None else mesh
-            pin = {**(pin or {}), **_fixed(program, held[1])}
+    asked, model = _asked(graph, inputs, kwargs, locals()), engines.model(engine)
+    tries = trial_settings.read(trials)
 
     def best(count: int) -> tuple[PlanValue, ...]:
-        from autoddl.planner import choose, request
+        return asked.best(model, count)
 
-        with uncollected():
-            asked = request.read(
-                program, ranks, mesh=mesh, cluster=cluster, profile=profile, memory=memory,
-                search=search, objective=objective, engine=chosen, ask=ask, budget=budget,
-                stop_gap=stop_gap, seed=seed, pin=pin, strict=strict,
-                allow_local_batchnorm=allow_local_batchnorm,
-                pipeline=pipeline, micro_batches=micro_batches, compute_stream=compute_stream,
-                duplex=duplex, parts=parts,
-                progress=callback(progress) if callable(progress) else progress,
-                accumulated=accumulated,
-            )  # fmt: skip
-            return choose.best(asked, count)
-
+    oneflow, ranks, program = engines.load(ONEFLOW), asked.ranks, asked.program
     rank = None if ranks is None else trial_task.here()
     if rank is not None and rank.is_for(program.fingerprint):
         call = inputs, kwargs
@@ -305,6 +270,80 @@ def optimize(
     if tries is not None and rank is None:
         return Plan.of(_fastest(best, program, ranks, tries))
     return Plan.of(best(1)[0] if ranks is None else oneflow.agree(lambda: best(1)[0]))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What to plan and how: a program, the ranks that run, if any do, and options.
+
+    The graph accumulates gradients over so many micro-batches itself.
+    """
+
+    program: Program
+    options: Options
+    ranks: tuple[int, int] | None = None
+    accumulated: int = 1
+
+    def pinned(self, states: Mapping[str, NdSbp], mesh: Sequence[int] | None = None) -> _Asked:
+        """Return the same with variables fixed to the states in which they are held, on a mesh."""
+        own = {p.tensor for p in self.program.parameters} - dict(self.program.constants).keys()
+        held = {name: ",".join(map(str, states[name])) for name in sorted(own & states.keys())}
+        options = self.options
+        options = replace(options, mesh=options.mesh or mesh, pin={**(options.pin or {}), **held})
+        return replace(self, options=options)
+
+    def best(self, model: EngineModel, count: int) -> tuple[PlanValue, ...]:
+        """Return up to so many plans, the best first; see `choose.best`."""
+        from autoddl.planner import choose, request
+
+        engine = engines.load(model.name) if model.name else None
+        ask = engine.signatures if engine and engine.installed() else None
+        with uncollected():
+            return choose.best(
+                request.read(
+                    self.program, self.options, self.ranks, engine=model, ask=ask,
+                    accumulated=self.accumulated,
+                ),
+                count,
+            )  # fmt: skip
+
+
+def _asked(
+    graph: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any], given: Mapping[str, Any]
+) -> _Asked:
+    """Return what is to be planned, with those of the options that are given: as `optimize`."""
+    from autoddl.planner.options import Options
+
+    names = [each.name for each in fields(Options)]
+    options = Options(**{name: given[name] for name in names if name in given})
+    if options.progress is not None:
+        options = replace(options, progress=callback(options.progress))
+    _check_words(graph, kwargs, names)
+    if isinstance(graph, Program | str | Path):
+        return _Asked(graph if isinstance(graph, Program) else Program.load(graph), options)
+    oneflow = engines.load(ONEFLOW)
+    if not oneflow.installed():
+        raise AutoDDLError(
+            f"optimize: got {type(graph).__name__}, and OneFlow is not installed; give a Program or "
+            "the path of a saved one, or pip install 'autoddl[oneflow]'"
+        )
+    program = oneflow.capture(graph, *inputs, **kwargs)
+    asked = _Asked(program, options, oneflow.cluster(), oneflow.accumulation_steps(graph))
+    held = oneflow.held(graph)  # by a step that trains these parameters
+    return asked if held is None else asked.pinned(held[1], held[0])
+
+
+def _check_words(graph: Any, words: Collection[str], options: Sequence[str]) -> None:
+    """Raise AutoDDLError for a word that is no option, and no input that the graph takes."""
+    taken: Collection[str] = ()
+    if not isinstance(graph, Program | str | Path):
+        found = signature(getattr(graph, "build", lambda **_: None)).parameters
+        taken = words if any(p.kind is p.VAR_KEYWORD for p in found.values()) else found
+    for word in (each for each in words if each not in taken):
+        inputs = f"inputs are {', '.join(taken)}" if taken else "it has no inputs"
+        near = get_close_matches(word, (*options, "engine", "trials"), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise AutoDDLError(f"optimize: got {shown(word)}, which is no option; {inputs}{hint}")
 
 
 def _fastest(
@@ -333,9 +372,3 @@ def _fastest(
         )
     script = trial_settings.own_script()
     return trial_runs.fastest(best(tries.top), program.fingerprint, script, tries)
-
-
-def _fixed(program: Program, states: Mapping[str, NdSbp]) -> dict[str, str]:
-    """Return pins for the variables of a program that are held in these states."""
-    own = {p.tensor for p in program.parameters} - dict(program.constants).keys()
-    return {name: ",".join(map(str, states[name])) for name in sorted(own & states.keys())}

@@ -13,8 +13,9 @@ from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, too_large
+from autoddl.planner.options import AUTO
 from autoddl.planner.race import Solution, Standing, race
-from autoddl.planner.request import AUTO, Request
+from autoddl.planner.request import Request
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.planner.whole.assigned import Assigned
@@ -49,9 +50,9 @@ def best(request: Request, count: int) -> tuple[PlanValue, ...]:
 
 def _races(request: Request, allowance: Allowance) -> tuple[Standing, Standing | None]:
     """Return the race that the best plan wins, and that of those without stages before it."""
-    auto = request.stages == AUTO
+    auto = request.pipeline == AUTO
     whole = request.micro_batches in (None, 1) and not request.cluster.sizes
-    if not auto and (request.stages not in (None, 1) or not whole):
+    if not auto and (request.pipeline not in (None, 1) or not whole):
         return _staged(request, allowance), None
     if request.duplex is True:
         return _unstaged(halved(request), allowance), None
@@ -60,7 +61,7 @@ def _races(request: Request, allowance: Allowance) -> tuple[Standing, Standing |
         if whole:
             single = _with_halves(request, allowance.next(allowance.seconds / (2 if auto else 1)))
     except InfeasibleError as error:
-        staged = request.stages != 1 and request.search in SOLVERS and request.timed
+        staged = request.pipeline != 1 and request.search in SOLVERS and request.timed
         if not staged or not any(staged_trials(request, partial(micro_batch, request.program))):
             raise
         try:
@@ -162,7 +163,7 @@ def _staged(
             f"that needs least, {one.text}, needs {least:,} B; give that, more devices, "
             "or a smaller batch"
         )
-    number = request.stages if isinstance(request.stages, int) else "equal"
+    number = request.pipeline if isinstance(request.pipeline, int) else "equal"
     raise run.failure() or AutoDDLError(
         f"pipeline: the devices of {request.cluster} can't be parted into {number} stages that way; "
         "give a divisor of their number, and micro_batches that divide the batch"

@@ -9,7 +9,9 @@ from autoddl.engine import engines
 from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM, ONEFLOW
 from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.planner import request
+from autoddl.planner.options import Options
 from autoddl.planner.request import Request
+from autoddl.sbp.program import Program
 from autoddl.search.network import builder
 from autoddl.search.network.cost_network import CostNetwork, Setting
 
@@ -23,8 +25,9 @@ def build(*given: Any, compute_stream: bool = False, **more: Any) -> CostNetwork
     return builder.build(*given, **{"engine": ONEFLOW, "streams": streams, **more})
 
 
-def read(*given: Any, **options: Any) -> Request:
+def read(program: Program, ranks: tuple[int, int] | None = None, **options: Any) -> Request:
     """Return the request that options of `optimize` make; see `request.read`."""
     engine = engines.load("oneflow")
-    ask = engine.signatures if engine.installed() else None
-    return request.read(*given, **{"engine": ONEFLOW, "ask": ask, **options})
+    more = {name: options.pop(name) for name in ("engine", "accumulated") if name in options}
+    more = {"engine": ONEFLOW, "ask": engine.signatures if engine.installed() else None, **more}
+    return request.read(program, Options(**options), ranks, **more)

@@ -23,8 +23,9 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
 from autoddl.planner.candidate_plans import Candidate, counts, divisors
+from autoddl.planner.options import ANY, EQUAL
 from autoddl.planner.race import Contender, Solution
-from autoddl.planner.request import ANY, EQUAL, Request
+from autoddl.planner.request import Request
 from autoddl.planner.stages.cuts import ClassStates, Cuts, cut_places, sums
 from autoddl.planner.stages.part_classes import PartClass, Pools, part_classes
 from autoddl.planner.stages.stage_links import Links
@@ -265,7 +266,7 @@ def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], Placed
     def graph_of(classes: Sequence[PartClass]) -> PlacedParts:
         sizes = [len(ranks) for ranks in pools.ranks]
         parts = part_graph([one.needs for one in classes], sizes, pools.per_node, most)
-        return parts.of(request.stages) if isinstance(request.stages, int) else parts
+        return parts.of(request.pipeline) if isinstance(request.pipeline, int) else parts
 
     if request.parts != EQUAL:
         try:

@@ -143,7 +143,14 @@ def test_the_compute_stream_is_first_where_the_cheapest_baseline_cannot_fit() ->
     held = problem.memory_bytes(min(assignments(problem).values(), key=problem.cost_s))
 
     def order(limit: int | None, ways: tuple[StreamUse, ...] = both) -> tuple[StreamUse, ...]:
-        request = Request(CUDA, cluster(), mesh.cluster, ONEFLOW, limit_bytes=limit, ways=ways)
+        request = Request(
+            program=CUDA,
+            profile=cluster(),
+            cluster=mesh.cluster,
+            engine=ONEFLOW,
+            limit_bytes=limit,
+            ways=ways,
+        )
         return tuple(OnMesh(request, mesh, 0, ways, 1.0).order)
 
     assert order(None) == order(held) == both

@@ -129,10 +129,10 @@ def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
     problem = build(ZOO[model](), Mesh.parse(mesh), cluster())
     for objective in OBJECTIVES:
         request = Request(
-            problem.program,
-            problem.profile,
-            problem.mesh.cluster,
-            ONEFLOW,
+            program=problem.program,
+            profile=problem.profile,
+            cluster=problem.mesh.cluster,
+            engine=ONEFLOW,
             search="coordinate",
             objective=objective,
             limit_bytes=GIB,
