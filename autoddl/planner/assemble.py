@@ -9,31 +9,29 @@ from typing import Any
 from autoddl.plan.search_report import SearchReport
 from autoddl.plan.value import Estimate, Part, PlanValue
 from autoddl.planner.stages.module_costs import module_costs
-from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.whole.assigned import Assigned
+from autoddl.planner.whole.one_stage import OneStage
 from autoddl.sbp.lazy import LazyTuple
-from autoddl.sbp.program.forward_positions import positions
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.objective import TIME
 from autoddl.search.result import SearchResult
 
 
 def plan_of(
-    found: Assigned | Staged,
+    found: Staged,
     search: SearchReport,
     *,
     baselines: Sequence[Estimate] = (),
     limit: int | None = None,
     duplex: bool = False,
 ) -> PlanValue:
-    """Return the plan of an assignment, or of one that is cut into stages."""
-    problem = found.assigned(0).problem if isinstance(found, Staged) else found.problem
-    parts = _stages(found) if isinstance(found, Staged) else (_whole(found),)
+    """Return the plan of assignments that are cut into stages."""
+    problem = found.assigned(0).problem
     return PlanValue(
         program=problem.program,
         profile=problem.profile.name,
-        parts=parts,
+        parts=tuple(_part(found, stage) for stage in range(found.stages)),
         estimate=found.estimate("plan"),
         search=search,
         baselines=baselines,
@@ -45,9 +43,26 @@ def plan_of(
     )
 
 
+def _part(staged: Staged, stage: int) -> Part:
+    """Return what the devices of a stage do."""
+    problem = staged.assigned(stage).problem
+    return Part(
+        mesh=problem.mesh,
+        layout=staged.stage_layout(stage),
+        ranks=staged.parts[stage].ranks,
+        arrivals=tuple(item for item in staged.transfers if item.target == stage),
+        recomputed=stage in staged.recomputed,
+        in_flight=staged.in_flight[stage],
+        work=staged.step.stages[stage] if staged.pipelined else None,
+        memory_bytes=staged.memory[stage].total,
+        kinds=problem.profile.kinds,
+        rows=LazyTuple(partial(module_costs, staged, stage)),
+    )
+
+
 def make_plan(problem: CostNetwork, result: SearchResult) -> PlanValue:
     """Return the plan of a search's result, without baselines."""
-    return plan_of(Assigned(problem, result.assignment), report_of(result))
+    return plan_of(OneStage(Assigned(problem, result.assignment)), report_of(result))
 
 
 def staged_plan(
@@ -64,41 +79,3 @@ def report_of(result: SearchResult, cost_s: float | None = None, **told: Any) ->
     gap = 1 - bound_s / cost_s if cost_s > 0 else 0.0
     found = {"objective": TIME, "seed": 0, "seconds": 0.0, "gap": gap, **told}
     return SearchReport(solver=result.solver, lower_bound_s=bound_s, **found)
-
-
-def _whole(assigned: Assigned) -> Part:
-    """Return the only part of a plan without stages."""
-    return Part(
-        mesh=assigned.problem.mesh,
-        layout=assigned.layout,
-        ranks=tuple(range(assigned.problem.mesh.size)),
-        memory_bytes=assigned.memory_bytes,
-        kinds=assigned.problem.profile.kinds,
-        rows=LazyTuple(lambda: module_costs(_one_stage(assigned), 0)),
-    )
-
-
-def _one_stage(assigned: Assigned) -> Staged:
-    """Return the whole program as the only stage of a pipeline, with a batch as its only micro-batch."""
-    problem = assigned.problem
-    links = Links(problem.profile, problem.mesh.cluster)
-    return Staged.equal(assigned, positions(problem.program), (), 1, links)
-
-
-def _stages(staged: Staged) -> tuple[Part, ...]:
-    """Return the parts of a pipeline."""
-    return tuple(
-        Part(
-            mesh=staged.assigned(stage).problem.mesh,
-            layout=staged.stage_layout(stage),
-            ranks=staged.parts[stage].ranks,
-            arrivals=tuple(item for item in staged.transfers if item.target == stage),
-            recomputed=stage in staged.recomputed,
-            in_flight=staged.in_flight[stage],
-            work=staged.step.stages[stage],
-            memory_bytes=staged.memory[stage].total,
-            kinds=staged.assigned(stage).problem.profile.kinds,
-            rows=LazyTuple(partial(module_costs, staged, stage)),
-        )
-        for stage in range(staged.stages)
-    )

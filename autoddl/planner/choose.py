@@ -16,15 +16,12 @@ from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, too_larg
 from autoddl.planner.options import AUTO
 from autoddl.planner.race import Solution, Standing, race
 from autoddl.planner.request import Request
-from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.stages.staged_trial import staged_trials
-from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.whole.halved import can_be_worth, halved
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import check_stages, micro_batch
 from autoddl.search.budget import Allowance
-from autoddl.search.result import SearchResult
 from autoddl.search.solvers.named import SOLVERS
 
 TOO_LARGE = "too many states"
@@ -207,12 +204,10 @@ def _others(
     """Return plans of other states than the first, and what they are compared with, the fastest first."""
     limit, plans = request.limit_bytes, []
     for solution in (s for run in races if run is not None for s in run.found.values()):
-        found: list[tuple[Assigned | Staged, SearchResult, float]] = [
-            (solution.found, solution.result, solution.cost_s)
-        ]
+        found = [(solution.found, solution.result, solution.cost_s)]
         for name, rival in solution.rivals:
             if limit is None or rival.memory_bytes <= limit:
-                result = rival.problem.result(name, rival.assignment)
+                result = rival.whole.problem.result(name, rival.whole.assignment)
                 found.append((rival, result, result.cost_s))
         for states, result, cost_s in found:
             report = report_of(result, cost_s, objective=request.objective, seed=request.seed)

@@ -21,7 +21,7 @@ from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import Estimate
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.stages.staged_assignment import Staged
-from autoddl.planner.whole.assigned import Assigned
+from autoddl.planner.whole.one_stage import OneStage
 from autoddl.search.budget import Allowance
 from autoddl.search.result import SearchResult
 
@@ -46,12 +46,12 @@ class Solution:
     """
 
     candidate: Candidate
-    found: Assigned | Staged
+    found: Staged
     result: SearchResult
     cost_s: float
     judged_s: float
     baselines: Sequence[Estimate] = ()
-    rivals: Sequence[tuple[str, Assigned]] = ()
+    rivals: Sequence[tuple[str, OneStage]] = ()
     searches: int = 1
     seconds: float = 0.0
     slack: float = 0.0
@@ -180,13 +180,11 @@ class Standing:
         """Keep what came of a trial."""
         one = trial.candidate
         found = None if solution is None else solution.found
-        meshes = [one.mesh]
-        if isinstance(found, Staged):
-            meshes = [part.assigned.problem.mesh for part in found.parts]
+        meshes = [one.mesh] if found is None else found.meshes
         self.outcomes[one] = Outcome(
-            stages=found.stages if isinstance(found, Staged) else one.stages,
+            stages=one.stages if found is None else found.stages,
             micro_batches=one.micro_batches,
-            mesh=", ".join(dict.fromkeys(mesh.describe() for mesh in meshes)),
+            mesh=", ".join(mesh.describe() for mesh in meshes),
             compute_stream=one.way.compute_stream,
             duplex=one.duplex,
             lower_bound_s=trial.bound_s if solution is None else solution.result.lower_bound_s,

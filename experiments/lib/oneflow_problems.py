@@ -28,6 +28,8 @@ def build(*given: Any, compute_stream: bool = False, **more: Any) -> CostNetwork
 def read(program: Program, ranks: tuple[int, int] | None = None, **options: Any) -> Request:
     """Return the request that options of `optimize` make; see `request.read`."""
     engine = engines.load("oneflow")
-    more = {name: options.pop(name) for name in ("engine", "accumulated") if name in options}
+    more: dict[str, Any] = {
+        name: options.pop(name) for name in ("engine", "accumulated") if name in options
+    }
     more = {"engine": ONEFLOW, "ask": engine.signatures if engine.installed() else None, **more}
     return request.read(program, Options(**options), ranks, **more)

@@ -21,6 +21,7 @@ from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.stage_moves import StageMoves, StagePart
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.layout import OUTPUT, Layout, Path
+from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.forward_positions import Positions, stages
 from autoddl.sbp.program.live_across import kept_tensors
 from autoddl.sbp.rewrites.stage_program import StageCrossing, stage_layout
@@ -93,6 +94,16 @@ class Staged(StageMoves):
             other.__dict__.pop(name, None)
         other.in_flight = tuple(in_flight)
         return other
+
+    @property
+    def pipelined(self) -> bool:
+        """Tell whether there are several stages or micro-batches."""
+        return self.stages > 1 or self.micro_batches > 1
+
+    @property
+    def meshes(self) -> list[Mesh]:
+        """Return the unlike meshes of the stages."""
+        return list(dict.fromkeys(part.assigned.problem.mesh for part in self.parts))
 
     @property
     def engine(self) -> EngineModel:

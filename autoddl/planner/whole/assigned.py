@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
+from autoddl.engine.model import MemoryEstimate
 from autoddl.perfmodel.timeline import Prediction, StepTimeline
 from autoddl.plan.value import Estimate
 from autoddl.sbp.layout import Layout
@@ -16,8 +17,6 @@ from autoddl.search.result import Assignment, Point
 
 class Assigned:
     """An assignment of a problem; what it stands for and costs is computed when it is asked for."""
-
-    micro_batches = 1
 
     def __init__(self, problem: CostNetwork, assignment: Point) -> None:
         self.problem, self.assignment = problem, Assignment.of(assignment)
@@ -42,10 +41,15 @@ class Assigned:
         )  # fmt: skip
 
     @cached_property
-    def memory_bytes(self) -> int:
-        """Return the bytes on the device that needs most, whole (CostNetwork sums up a part)."""
+    def memory(self) -> MemoryEstimate:
+        """Return the memory of the device that needs most, whole (CostNetwork sums up a part)."""
         memory, compute_stream = self.problem.setting.memory, self.problem.compute_stream
-        return memory.estimate(self.layout, compute_stream=compute_stream).total
+        return memory.estimate(self.layout, compute_stream=compute_stream)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return all bytes of it."""
+        return self.memory.total
 
     @cached_property
     def costs_s(self) -> tuple[float, float]:

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from autoddl.errors import AutoDDLError
 from autoddl.planner.race import WORTH_OF_HALVES, Solution
 from autoddl.planner.request import Request
-from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.batch_mean import check_mean
@@ -46,11 +45,7 @@ def _of_second(half: Program, pin: Mapping[str, str]) -> dict[str, str]:
 
 def can_be_worth(request: Request, whole: Solution) -> bool:
     """Tell whether halves can be so much faster: they compute as long as the whole batch, at least."""
-    if (
-        request.ways_of()[0].compute_stream
-        or not request.timed
-        or not isinstance(whole.found, Assigned)
-    ):
+    if request.ways_of()[0].compute_stream or not request.timed:
         return False
-    least_s = whole.found.problem.lower_bound_s()
+    least_s = whole.found.assigned(0).problem.lower_bound_s()
     return least_s < (1 - WORTH_OF_HALVES) * whole.judged_s

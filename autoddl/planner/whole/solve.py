@@ -14,6 +14,7 @@ from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.race import Solution
 from autoddl.planner.request import Request
 from autoddl.planner.whole.assigned import Assigned
+from autoddl.planner.whole.one_stage import OneStage
 from autoddl.sbp.lazy import LazyTuple
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.budget import Allowance
@@ -87,7 +88,7 @@ class ProblemSearch:
             InfeasibleError: nothing is found that fits, or a baseline, which has no choice, does not.
         """
         result = self._result()
-        found = self.assigned(result.assignment)
+        found = OneStage(self.assigned(result.assignment))
         row, rivals = found.estimate("plan"), LazyTuple(self._rivals)
         return Solution(
             candidate,
@@ -207,17 +208,17 @@ class ProblemSearch:
             held if roomy and self._memory(self.space.invert(held)) <= limit else self.again[name]
         )
 
-    def _rivals(self) -> tuple[tuple[str, Assigned], ...]:
+    def _rivals(self) -> tuple[tuple[str, OneStage], ...]:
         """Return the baselines by name."""
         with uncollected():
             chosen = {name: self.space.invert(self._fitting(name)) for name in self.starts}
-            return tuple((name, self.assigned(start)) for name, start in chosen.items())
+            return tuple((name, OneStage(self.assigned(s))) for name, s in chosen.items())
 
 
-def _rows(rivals: Sequence[tuple[str, Assigned]]) -> tuple[Estimate, ...]:
+def _rows(rivals: Sequence[tuple[str, OneStage]]) -> tuple[Estimate, ...]:
     """Return what baselines cost."""
     with uncollected():
-        return tuple(assigned.estimate(name) for name, assigned in rivals)
+        return tuple(rival.estimate(name) for name, rival in rivals)
 
 
 def _baselines(

@@ -11,7 +11,6 @@ from autoddl.engine.model import StreamUse
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.race import Contender, Solution
 from autoddl.planner.request import Request
-from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.whole.solve import HOPELESS, ProblemSearch
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
@@ -90,8 +89,8 @@ class WholeStep(Contender):
         ).solution(self.candidate)
         settled = found.settled
         if stream and len(ways) > 1 and self.candidate.way == ways[0]:
-            assert isinstance(found.found, Assigned)
-            settled = is_settled(base, found.found.layout, request.limit_bytes or 0)
+            layout = found.found.stage_layout(0)
+            settled = is_settled(base, layout, request.limit_bytes or 0)
         yield replace(found, settled=settled)
 
 

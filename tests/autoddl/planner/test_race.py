@@ -68,7 +68,9 @@ class Made:
             return
         row: Any = SimpleNamespace(step_s=self.cost_s)
         result: Any = SimpleNamespace(lower_bound_s=self.bound_s)
-        found: Any = SimpleNamespace(estimate=lambda _: row)
+        found: Any = SimpleNamespace(
+            estimate=lambda _: row, stages=self.stages, meshes=[self.candidate.mesh]
+        )
         slack = self.slack if self.runs.rough[-1] else 0.0
         yield Solution(
             self.candidate, found, result, self.cost_s, self.cost_s,
