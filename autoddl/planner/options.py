@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from autoddl.budget import TWENTY_SECONDS, Budget
 from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp.mesh import MOST_DEVICES
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.search.baselines import BASELINES
+from autoddl.search.budget import TWENTY_SECONDS, Budget
 from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, TIME
 from autoddl.search.solvers.named import SOLVERS
 

@@ -19,7 +19,6 @@ from autoddl.planner.stages.part_classes import part_classes
 from autoddl.sbp.mesh import Axis, Cluster, Level, Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines.axes import live
-from autoddl.search.budget import TWENTY_SECONDS, Budget
 from autoddl.search.network.builder import build
 from autoddl.search.network.choices import SignatureLists
 from autoddl.search.network.cost_network import CostNetwork
