@@ -30,7 +30,7 @@ from autoddl.trials import trial_settings, trial_task
 from autoddl.trials.trial_settings import Trials
 
 if TYPE_CHECKING:
-    from autoddl.planner.options import Options
+    from autoddl.planner.plan_options import Options
 
 TIME, AUTO = "time", "auto"
 
@@ -312,7 +312,7 @@ def _asked(
     graph: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any], given: Mapping[str, Any]
 ) -> _Asked:
     """Return what is to be planned, with those of the options that are given: as `optimize`."""
-    from autoddl.planner.options import Options
+    from autoddl.planner.plan_options import Options
 
     names = [each.name for each in fields(Options)]
     options = Options(**{name: given[name] for name in names if name in given})

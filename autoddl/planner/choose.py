@@ -13,7 +13,7 @@ from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, too_large
-from autoddl.planner.options import AUTO
+from autoddl.planner.plan_options import AUTO
 from autoddl.planner.race import Solution, Standing, race
 from autoddl.planner.request import Request
 from autoddl.planner.stages.staged_trial import staged_trials

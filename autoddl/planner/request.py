@@ -14,7 +14,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.memory_limits import memory_limits
 from autoddl.planner.missing_rules import Ask, engine_signatures
-from autoddl.planner.options import ANY, AUTO, EQUAL, Options
+from autoddl.planner.plan_options import ANY, AUTO, EQUAL, Options
 from autoddl.planner.stages.part_classes import part_classes
 from autoddl.sbp.mesh import Axis, Cluster, Level, Mesh
 from autoddl.sbp.program import Program

@@ -9,7 +9,7 @@ from autoddl.engine import engines
 from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM, ONEFLOW
 from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.planner import request
-from autoddl.planner.options import Options
+from autoddl.planner.plan_options import Options
 from autoddl.planner.request import Request
 from autoddl.sbp.program import Program
 from autoddl.search.network import builder

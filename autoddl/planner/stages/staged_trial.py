@@ -23,7 +23,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.part_graph import PlacedParts, part_graph
 from autoddl.perfmodel.pipeline.placed_cut import NO_LIMIT, Chains, place
 from autoddl.planner.candidate_plans import Candidate, counts, divisors
-from autoddl.planner.options import ANY, EQUAL
+from autoddl.planner.plan_options import ANY, EQUAL
 from autoddl.planner.race import Contender, Solution
 from autoddl.planner.request import Request
 from autoddl.planner.stages.cuts import ClassStates, Cuts, cut_places, sums
