@@ -1,1 +1,1 @@
-"""AMP's studies: its set-ups, the strategies that it prints, its space beside our planner."""
+"""AMP's set-ups, and the strategies that it prints beside our planner."""

@@ -1,18 +1,15 @@
-"""AMP's set-ups beside the paper, its search, and our planner: `python -m experiments.amp`.
+"""AMP's tables 6 to 11 beside the paper: `python -m experiments.amp`.
 
-    tables    the strategies of tables 6 to 11 as plans of ours, simulated in strict 1F1B, which the paper
-              ran, and in OneFlow's schedule; beside them the paper's seconds and AMP's price (eq. 10)
-    dominoes  the whole of AMP's space, each strategy with the cut of its dynamic program, simulated: the
-              best of it by three judges, and our plan
+The strategies that the paper prints are plans of ours, simulated in strict 1F1B, which the paper ran, and
+in OneFlow's schedule; beside them the paper's seconds, AMP's price (eq. 10), and our planner's best.
 
 Layers take what the profile says (data sheets, with one factor by which a whole GPT takes as long as
 AMP's), or, as "measured", what the public code has of each. We simulate float32 where the paper ran
 float16, so ratios compare, not seconds. A rank correlation is Spearman's; pooled it is that of ratios to
-the fastest row of each set-up. A strategy that does not fit into memory makes its forward results again
-in all stages but the last; where that does not help it is left out.
+the fastest row of each set-up.
 
 The exit code is 1 where a bar is missed: pooled rank correlations of 1F1B of 0.7, speed-ups of AMP's
-best row over Megatron's within 25 %; no strategy faster than ours in OneFlow's schedule.
+best row over Megatron's within 25 %.
 """
 
 from __future__ import annotations
@@ -26,25 +23,14 @@ import click
 import numpy as np
 import pandas as pd
 
-from autoddl.search.rivals.amp.strategies import strategies
-from experiments.amp.amp_studies import (
-    NODES,
-    PAPER,
-    PER_NODE,
-    TABLES,
-    AmpStudy,
-    priced,
-    priced_plan,
-)
+from experiments.amp.amp_studies import PAPER, TABLES, AmpStudy, priced, priced_plan
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row
 
 POOLED_BAR, SPEED_UP_BAR = 0.7, 0.25
 GIB = 1 << 30
-AGAIN, UNFIT = "recomputes", "out of memory"
 JUDGED = ("1F1B s", "measured, 1F1B s")
 PRICES = (JUDGED[0], "OneFlow s", "eq. 10 s", JUDGED[1], "measured, eq. 10 s")
-JUDGES = {"OneFlow s": "oneflow_s", "closed form s": "closed_form_s", "1F1B s": "strict_s"}
 
 
 def _columns(texts: str, *numbers: str) -> frames.Formats:
@@ -60,39 +46,21 @@ COLUMNS = {
     "figures": _columns(
         "price,set-up,pairs alike,across", "Megatron's rows", "AMP's rows", "both", "speed-up", "paper's"
     ),
-    "dominoes": _columns(
-        "set-up,judge,states,tmp,dp,mbs,placement,cut",
-        "best s", "ours s", "ours gains", "eq. 10's choice s", "eq. 10 ranks",
-    ),
 }  # fmt: skip
 
 
 @click.command(help=__doc__)
-@cli.listed("--what", ("tables", "dominoes"))
 @cli.listed("--set-ups", PAPER["set-ups"])
 @click.option("--budget", default=30.0, show_default=True, help="seconds for a plan of ours")
 @cli.folder("out/amp")
-def command(what: Sequence[str], set_ups: Sequence[str], budget: float, folder: Path) -> int:
-    """Print and write the tables that are asked for."""
+def command(set_ups: Sequence[str], budget: float, folder: Path) -> int:
+    """Price the printed strategies, and our plan, and say whether their order is that of the paper."""
     studies = [AmpStudy(name, folder) for name in set_ups]
-    makes = {"tables": tables, "dominoes": dominoes}
-    met = [makes[name](studies, budget, folder) for name in what]
-    return 0 if all(met) else cli.MISSED
-
-
-def _told(rows: Sequence[Row] | pd.DataFrame, folder: Path, name: str) -> pd.DataFrame:
-    frame = pd.DataFrame(rows)
-    print(f"\n{name}\n{frames.text(frame, COLUMNS[name])}")
-    frames.save(frame, folder, name)
-    return frame
-
-
-def tables(studies: Sequence[AmpStudy], budget_s: float, folder: Path) -> bool:
-    """Price the printed strategies, and our plan; tell whether their order is that of the paper."""
-    rows: list[Row] = []
-    for study in studies:
-        rows += [*printed(study), ours(study, budget_s)]
-    frame = _told(rows, folder, "tables")
+    frame = _told(
+        [row for study in studies for row in (*printed(study), ours(study, budget))],
+        folder,
+        "tables",
+    )
     print(PAPER["note"])
     ran = frame[frame["paper s"].notna()]
     found = _told(figures(ran, studies), folder, "figures")
@@ -101,7 +69,15 @@ def tables(studies: Sequence[AmpStudy], budget_s: float, folder: Path) -> bool:
         print(f"pooled rank correlation, {price}: {value:.2f}")
     judged = found[found["price"].isin(JUDGED)]
     off = (judged["speed-up"] / judged["paper's"] - 1).abs().max()
-    return min(together[price] for price in JUDGED) >= POOLED_BAR and off <= SPEED_UP_BAR
+    met = min(together[price] for price in JUDGED) >= POOLED_BAR and off <= SPEED_UP_BAR
+    return 0 if met else cli.MISSED
+
+
+def _told(rows: Sequence[Row], folder: Path, name: str) -> pd.DataFrame:
+    frame = pd.DataFrame(rows)
+    print(f"\n{name}\n{frames.text(frame, COLUMNS[name])}")
+    frames.save(frame, folder, name)
+    return frame
 
 
 def printed(study: AmpStudy) -> Iterator[Row]:
@@ -178,52 +154,6 @@ def shortened(cut: Sequence[int]) -> str:
     """Return the bounds of a cut in words; of more than nine the first and the last four."""
     words: Sequence[object] = cut if len(cut) <= 9 else (*cut[:4], "…", *cut[-4:])
     return f"[{','.join(map(str, words))}]"
-
-
-def dominoes(studies: Sequence[AmpStudy], budget_s: float, folder: Path) -> bool:
-    """Simulate the whole space beside our plan; tell whether ours is the fastest."""
-    rows: list[Row] = []
-    for study in studies:
-        states = pd.DataFrame(simulated(study))
-        frames.save(states, folder, f"dominoes_{study.name}")
-        plan = study.ours(budget_s)
-        print(f"{study.name}: ours has {len(plan.parts)} stages, {plan.micro_batches} "
-              f"micro-batches, {plan.devices_text}")  # fmt: skip
-        rows += judged(study.name, states, priced_plan(plan)._asdict())
-    frame = _told(rows, folder, "dominoes")
-    return bool(frame[frame["judge"] == "OneFlow s"]["ours gains"].min() >= 1)
-
-
-def simulated(study: AmpStudy) -> Iterator[Row]:
-    """Yield a row for each strategy: AMP's price, and the seconds and bytes of our simulation."""
-    plans, estimate = study.plans(), study.estimate()
-    for strategy in strategies(NODES, PER_NODE, study.batch):
-        cut, note = estimate.cut(strategy), ""
-        seconds = priced(plans.plan(strategy, cut))
-        if not seconds.fits:
-            seconds = priced(plans.plan(strategy, cut, again=True))
-            note = AGAIN if seconds.fits else UNFIT
-        first = [" ".join(map(str, sorted(stage))) for stage in strategy.stages[:2]]
-        yield {
-            "tmp": strategy.tmp, "dp": strategy.dp, "mbs": strategy.mbs, "cut": shortened(cut),
-            "placement": " | ".join([*first, "…"] if len(strategy.stages) > 2 else first),
-            "eq. 10 s": estimate.step_s(strategy, cut), **seconds._asdict(), "note": note,
-        }  # fmt: skip
-
-
-def judged(name: str, states: pd.DataFrame, ours: dict[str, float]) -> Iterator[Row]:
-    """Yield by judge the best of the strategies that fit, and ours beside it."""
-    fits = states[states["note"] != UNFIT]
-    chosen = fits.loc[fits["eq. 10 s"].idxmin()]
-    for judge, column in JUDGES.items():
-        best = fits.loc[fits[column].idxmin()]
-        yield {
-            "set-up": name, "judge": judge, "states": len(fits),
-            **{key: best[key] for key in ("tmp", "dp", "mbs", "placement", "cut")},
-            "best s": best[column], "ours s": ours[column], "ours gains": best[column] / ours[column],
-            "eq. 10's choice s": chosen[column],
-            "eq. 10 ranks": fits["eq. 10 s"].corr(fits[column], method="spearman"),
-        }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""AMP's strategies as plans of ours: parts on the ranks of its dominoes, in the states of experts.
+"""AMP's strategies as plans of ours: stages in Megatron's placement, in the states of experts.
 
 Weights are cut as Megatron does along the axis of tensor parallelism, the batch along the others; without
-tensor parallelism a stage is data parallel. Where several stages lie across the same nodes their
-collectives share the nodes' links, which so many times slower links stand for.
+tensor parallelism a stage is data parallel. A stage of tmp · dp devices in n nodes has the mesh n ×
+(devices of a node), whose innermost axis is that of tensor parallelism: tmp 2, dp 8 on 4 × 4 is 4x2x2.
 
 Source: AMP (Li et al., NeurIPS 2022), supplement §6.2 and §6.3; Megatron-LM §3.
 """
@@ -20,21 +20,19 @@ from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.stage_moves import StagePart
 from autoddl.planner.stages.staged_assignment import Memories, Staged
 from autoddl.planner.whole.assigned import Assigned
-from autoddl.sbp.mesh import Cluster, Mesh
+from autoddl.sbp.mesh import Axis, Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.forward_positions import positions
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.sbp.state import B, S
 from autoddl.search.baselines.axes import state
 from autoddl.search.baselines.data_parallel import data_parallel
-from autoddl.search.baselines.held_states import Family, HeldStates, best
+from autoddl.search.baselines.held_states import HeldStates, best
 from autoddl.search.baselines.megatron import megatron
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
 from autoddl.search.rivals.amp.strategies import Strategy
-from experiments.amp.domino_meshes import stage_mesh, stages_across
 from experiments.amp.unit_paces import PacedStages, apart, paces, unit_begins
-from experiments.hidup.clusters import scaled
 from experiments.lib.oneflow_problems import build
 
 Kinds = tuple[str, ...]
@@ -66,22 +64,17 @@ class StrategyPlans:
         )  # fmt: skip
         self._assigned = cache(self._searched)
 
-    def plan(self, strategy: Strategy, cut: Sequence[int], *, again: bool = False) -> Staged:
+    def plan(self, strategy: Strategy, cut: Sequence[int]) -> Staged:
         """Return the stages of a strategy, cut before these units (the first is 0, the last all).
 
-        With `again` all but the last make their forward results again for the backward pass. A stage
-        of units that have no op here takes the next op.
+        A stage of units that have no op here takes the next op.
         """
         count, stages = strategy.micro_batches(self.batch), len(strategy.stages)
-        per_node = self.cluster.unit_sizes[0]
-        sharing = stages_across(strategy.stages, per_node)
         parts, all_kinds = [], []
-        for domino in strategy.stages:
-            mesh, ranks, tensor = stage_mesh(domino, strategy.tmp, per_node, self.profile.levels)
+        for ranks in strategy.stages:
             kinds = tuple(sorted({self.cluster.kind(rank) for rank in ranks} - {""}))
-            most = max(sharing[rank // per_node] for rank in ranks)
-            shared = most if len({rank // per_node for rank in ranks}) > 1 else 1
-            assigned = self._assigned(mesh, tensor, kinds, shared, count, stages)
+            mesh = stage_mesh(ranks, strategy.tmp, self.cluster.unit_sizes[0], self.profile.levels)
+            assigned = self._assigned(mesh, strategy.tmp, kinds, count, stages)
             parts.append(StagePart(assigned, ranks))
             all_kinds.append(kinds)
         begins = self._begins(count)
@@ -89,15 +82,12 @@ class StrategyPlans:
         return PacedStages(
             parts, self._positions(count), bounds, count, Links(self.profile, self.cluster),
             paces=[self._paces(kinds, count) for kinds in all_kinds] if self.measured else None,
-            recomputed=range(stages - 1) if again else (), memories=self.memories,
+            memories=self.memories,
         )  # fmt: skip
 
-    def _searched(
-        self, mesh: Mesh, tensor: int | None, kinds: Kinds, shared: int, count: int, stages: int
-    ) -> Assigned:
-        profile = scaled(self.profile, 1 / shared).part(kinds)
-        problem = build(self._micro(count), mesh, profile)
-        family = data_parallel if tensor is None else _megatron_on(tensor)
+    def _searched(self, mesh: Mesh, tmp: int, kinds: Kinds, count: int, stages: int) -> Assigned:
+        problem = build(self._micro(count), mesh, self.profile.part(kinds))
+        family = data_parallel if tmp == 1 else _megatron_inside
         whole = (stages, count) == (1, 1)
         found = best(problem if whole else repeated(problem, stages, count), family)
         if found is None:
@@ -105,14 +95,16 @@ class StrategyPlans:
         return Assigned(problem, found)
 
 
-@cache
-def _megatron_on(tensor: int) -> Family:
-    """Return the layouts of Megatron with tensor parallelism on one axis, data parallel on the others."""
+def stage_mesh(ranks: Sequence[int], tmp: int, per_node: int, levels: Sequence[str]) -> Mesh:
+    """Return the mesh of a stage whose tensor-parallel groups lie inside of nodes."""
+    nodes = len({rank // per_node for rank in ranks})
+    outer, inner = levels[0], levels[-1]
+    sizes = [(outer, nodes), (inner, len(ranks) // nodes // tmp), (inner, tmp)]
+    return Mesh(tuple(Axis(*pair) for pair in sizes if pair[1] > 1) or (Axis(inner, 1),))
 
-    def family(problem: CostNetwork) -> Sequence[HeldStates]:
-        mesh, name = problem.mesh.shape, problem.program.inputs[0]
-        others = tuple(axis for axis in range(len(mesh)) if axis != tensor)
-        batch = state(mesh, others, S(0), B)
-        return [layout for layout in megatron(problem) if layout.held[name] == batch]
 
-    return family
+def _megatron_inside(problem: CostNetwork) -> Sequence[HeldStates]:
+    """Return the layouts of Megatron with tensor parallelism on the innermost axis."""
+    mesh, name = problem.mesh.shape, problem.program.inputs[0]
+    batch = state(mesh, tuple(range(len(mesh) - 1)), S(0), B)
+    return [layout for layout in megatron(problem) if layout.held[name] == batch]

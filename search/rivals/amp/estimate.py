@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
-from autoddl.search.rivals.amp.partition import partition, pipeline_s
 from autoddl.search.rivals.amp.strategies import Domino, Strategy
 
 Floats = npt.NDArray[np.float64]
@@ -81,24 +80,20 @@ class LayerChain:
 
 
 class AmpEstimate:
-    """The price of strategies for one model on some nodes; `cut` and `step_s` are pure."""
+    """The price of strategies for one model on some nodes; `step_s` is pure."""
 
     def __init__(self, nodes: UnlikeNodes, layers: LayerChain, batch: int) -> None:
         self.nodes, self.layers, self.batch = nodes, layers, batch
 
     def step_s(self, strategy: Strategy, bounds: tuple[int, ...]) -> float:
         """Return T of a strategy with a cut."""
-        synced = [
-            self.synchronised_s(strategy, stage, *span)
-            for stage, span in zip(strategy.stages, pairwise(bounds), strict=True)
-        ]
-        parts = self.seconds(strategy), self.transfer_s(strategy)
-        return pipeline_s(bounds, *parts, strategy.micro_batches(self.batch)) + max(synced)
-
-    def cut(self, strategy: Strategy) -> tuple[int, ...]:
-        """Return the bounds that AMP's dynamic program chooses; it does not know of s."""
-        micro_batches = strategy.micro_batches(self.batch)
-        return partition(self.seconds(strategy), self.transfer_s(strategy), micro_batches)
+        spans = list(zip(strategy.stages, pairwise(bounds), strict=True))
+        synced_s = max(self.synchronised_s(strategy, stage, *span) for stage, span in spans)
+        rows, sent = self.seconds(strategy), self.transfer_s(strategy)
+        stages = [float(row[a:b].sum()) for row, (_, (a, b)) in zip(rows, spans, strict=True)]
+        moved = sum(float(row[b - 1]) for row, b in zip(sent, bounds[1:-1], strict=True))
+        count = strategy.micro_batches(self.batch)
+        return (count - 1) * max(stages) + sum(stages) + moved + synced_s
 
     def seconds(self, strategy: Strategy) -> Floats:
         """Return the seconds of each layer (column) on each stage (row) for one micro-batch."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -16,11 +15,10 @@ from autoddl.sbp.boxing import ALL_REDUCE
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages, strategies
+from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages
 from experiments.amp import profiles
 from experiments.amp.amp_studies import priced
-from experiments.amp.domino_meshes import stage_mesh, stages_across
-from experiments.amp.strategy_plans import StrategyPlans
+from experiments.amp.strategy_plans import StrategyPlans, stage_mesh
 from experiments.amp.unit_paces import apart, paces, unit_begins
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import mlp, transformer
@@ -38,72 +36,14 @@ def plans(
 
 
 def test_megatrons_stages_on_four_nodes_of_four() -> None:
-    for tmp, dp, mesh, tensor, second in (
-        (1, 16, "4x4", None, ()),
-        (2, 8, "4x2x2", 2, ()),
-        (4, 4, "4x4", 1, ()),
-        (2, 4, "2x2x2", 2, tuple(range(8, 16))),
-        (1, 4, "4", None, (4, 5, 6, 7)),
-        (2, 2, "2x2", 1, (4, 5, 6, 7)),
-        (2, 1, "2", 0, (2, 3)),
-        (1, 1, "1", None, (1,)),
-    ):
+    for tmp, dp, mesh in (
+        (1, 16, "4x4"), (2, 8, "4x2x2"), (4, 4, "4x4"), (2, 4, "2x2x2"), (1, 4, "4"), (2, 2, "2x2"),
+        (2, 1, "2"), (1, 1, "1"),
+    ):  # fmt: skip
         stages = megatron_stages(4, 4, tmp, dp)
-        found = [stage_mesh(stage, tmp, 4, LEVELS) for stage in stages]
-        assert len({f.mesh for f in found}) == 1
-        assert found[0].mesh.shape == tuple(map(int, mesh.split("x")))
-        assert found[0].tensor == tensor
-        assert [r for f in found for r in f.ranks] == list(range(16))
-        if second:
-            assert found[1].ranks == second
-
-
-def test_dominoes_that_lie_and_stand() -> None:
-    stands = stage_mesh((0, 1, 4, 5, 8, 9, 12, 13), 2, 4, LEVELS)  # two devices of all four nodes
-    assert (stands.mesh.shape, stands.tensor) == ((4, 2), 1)
-    lies = stage_mesh((0, 4, 1, 5, 2, 6, 3, 7), 2, 4, LEVELS)  # two whole nodes, pairs across
-    assert (lies.mesh.shape, lies.tensor, lies.ranks) == ((2, 4), 0, tuple(range(8)))
-    assert [axis.level for axis in lies.mesh.axes] == ["node", "gpu"]
-
-
-def test_tensor_groups_of_all_449_lie_along_one_axis() -> None:
-    """What differs along the axis of the mesh is a group of the domino, in its order."""
-    for strategy in strategies(4, 4, 32):
-        for domino in strategy.stages:
-            mesh, ranks, tensor = stage_mesh(domino, strategy.tmp, 4, LEVELS)
-            grid = np.array(ranks).reshape(mesh.shape)
-            groups = {domino[a : a + strategy.tmp] for a in range(0, len(domino), strategy.tmp)}
-            rows = grid.reshape(-1, 1) if tensor is None else np.moveaxis(grid, tensor, -1)
-            assert {tuple(row) for row in rows.reshape(-1, strategy.tmp).tolist()} == groups
-            nodes = grid.reshape(mesh.shape)[..., None] // 4
-            for axis, each in enumerate(mesh.axes):  # an axis of a node stays in it
-                along = np.moveaxis(nodes, axis, 0)
-                assert (each.level == "node") == bool((along != along[:1]).any()) or each.size == 1
-
-
-def test_stages_that_share_the_links_of_nodes() -> None:
-    rows = tuple(tuple(range(a, 16, 4)) for a in range(4))  # four stages, each on all nodes
-    assert stages_across(rows, 4) == Counter(dict.fromkeys(range(4), 4))
-    assert stages_across(megatron_stages(4, 4, 1, 8), 4) == Counter(dict.fromkeys(range(4), 1))
-    assert not stages_across(megatron_stages(4, 4, 1, 4), 4)
-
-
-def test_shared_links_are_slower() -> None:
-    """Two stages across both nodes send their gradients over the same two links."""
-    program, profile = mlp(4, (256, 256, 256)), cluster()
-    made = plans(program, "2x2", profile, {0: "model.fc1", 1: "model.fc2"}, 2)
-    shared = made.plan(Strategy(1, 2, 1, ((0, 2), (1, 3))), (0, 1, 2))
-    alone = made.plan(Strategy(1, 2, 1, ((0, 2),)), (0, 2))
-    way = crossing(Mesh.parse("[node 2]", LEVELS), (0,), "gpu")
-    weight_s, nothing_s = (profile.collective_s(ALL_REDUCE, way, n) for n in (256 * 256 * 4, 0.0))
-    found_s = []
-    for staged in (alone, shared):
-        sent = [i.seconds for i in staged.planned if (i.phase, i.stream) == ("once", "boxing")]
-        weights = [seconds for seconds in sent if seconds > weight_s / 2]
-        assert weights == pytest.approx([weights[0]] * 2)
-        found_s.append(weights[0])
-    assert found_s[0] == pytest.approx(weight_s + profile.op_overhead_s)
-    assert found_s[1] - found_s[0] == pytest.approx(weight_s - nothing_s)
+        (found,) = {stage_mesh(stage, tmp, 4, LEVELS) for stage in stages}
+        assert found.shape == tuple(map(int, mesh.split("x")))
+        assert sorted(rank for stage in stages for rank in stage) == list(range(16))
 
 
 @pytest.mark.parametrize("tmp", [1, 2])
