@@ -1,4 +1,4 @@
-"""Plans with stages to hold against ours: cuts by a rule, and cuts at random.
+"""Plans with stages to hold against ours: as many layers in each, and cuts at random.
 
 A cut says which ranks each stage has, in the order of the stages, at which layer stages begin, and how
 many micro-batches there are; states are those of data parallelism. It is priced on the devices that are
@@ -30,8 +30,8 @@ from experiments.lib.oneflow_problems import build
 from experiments.lib.staged_by_hand import staged_by_hand
 
 Division = tuple[tuple[int, ...], ...]
-LAYERS, PARAMETERS = "as many layers", "as many parameters"
-RULE_COUNT = 8  # micro-batches of cuts by a rule: twice the stages
+LAYERS = "as many layers"
+RULE_COUNT = 8  # micro-batches of this cut: twice the stages
 COUNTS = (2, 4, 8)
 BUDGET_S = 10.0
 
@@ -88,26 +88,11 @@ class MixedPlans:
             if b not in ("", a)
         ]
 
-    def by_rules(self) -> Iterator[DrawnCut]:
-        """Yield cuts into a stage for each rank, with as many layers, or parameters, in each."""
+    def by_layers(self) -> DrawnCut:
+        """Return the cut into a stage for each rank with as many layers in each."""
         ranks = tuple((rank,) for rank in range(self.cluster.size))
-        count = len(self.begins)
-        even = [round(count * n / len(ranks)) for n in range(1, len(ranks))]
-        yield DrawnCut(LAYERS, ranks, tuple(even), RULE_COUNT)
-        before = self._parameters_before()
-        shares = [n / len(ranks) for n in range(1, len(ranks))]
-        nearest = tuple(int(np.abs(before - share).argmin()) for share in shares)
-        yield DrawnCut(PARAMETERS, ranks, nearest, RULE_COUNT)
-
-    def _parameters_before(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Return by layer which share of the parameters is used before it begins."""
-        sizes, seen = list[int](), set[str]()
-        for op in (op for op in self.program.ops if op.phase == "forward"):
-            own = {name for _, name in op.operands if name in self.program.parameter} - seen
-            seen |= own
-            sizes.append(sum(self.program.tensor[name].size_bytes for name in own))
-        sums = np.cumsum([0, *sizes])
-        return sums[self.begins] / sums[-1]
+        even = [round(len(self.begins) * n / len(ranks)) for n in range(1, len(ranks))]
+        return DrawnCut(LAYERS, ranks, tuple(even), RULE_COUNT)
 
     def at_random(self, divisions: Sequence[Division], seed: int, count: int) -> Iterator[DrawnCut]:
         """Yield so many cuts into some of the divisions, in any order of the stages."""

@@ -3,7 +3,7 @@
 plans      baselines, the searched plan, and random ones from near to far of it
 halves     plans of the whole batch, and of its two halves in turn
 pipelines  stages of one node each, cut by the planner, and badly on purpose
-mixed      on nodes of two kinds ours, cuts by rules and at random
+mixed      on nodes of two kinds ours, as many layers in each stage, and cuts at random
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from experiments.fidelity import samples, workload
-from experiments.fidelity.mixed_plans import LAYERS, PARAMETERS, Division, DrawnCut, MixedPlans
+from experiments.fidelity.mixed_plans import LAYERS, Division, DrawnCut, MixedPlans
 from experiments.fidelity.workload import Bed, core_share
 from experiments.lib import oneflow_problems as builder
 
@@ -100,11 +100,10 @@ def pipelines(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan
 
 
 def mixed(program: Program, bed: Bed, profile: Profile) -> Iterator[MadePlan]:
-    """Yield ours, cuts by rules, and drawn ones."""
+    """Yield ours, as many layers in each stage, and drawn cuts."""
     made = MixedPlans(program, bed.cluster, profile)
     yield MadePlan(OURS, made.ours())
-    for cut in made.by_rules():
-        yield MadePlan(cut.name, made.plan(cut), OURS)
+    yield MadePlan(LAYERS, made.plan(made.by_layers()), OURS)
     for cut in made.at_random(DIVISIONS[bed.name], 0, RANDOM):
         yield MadePlan(cut.name, made.plan(cut))
 
@@ -149,9 +148,6 @@ STUDIES = {
         mixed, [ALONE, BY_TWO], workload.UNLIKE,
         ("--quick", "--minbytes", "64K", "--maxbytes", "256K", "--stepfactor", "4", "--budget", "30"),
         by=("bed", "model"), most={"mean_error": 0.15, "regret": 0.03}, least={"spearman": 0.9},
-        longer={
-            **{(model, LAYERS): 1.25 for model in workload.UNLIKE},
-            ("transgan", PARAMETERS): 1.5,  # whose parameters are not where the work is
-        },
+        longer={(model, LAYERS): 1.25 for model in workload.UNLIKE},
     ),
 }  # fmt: skip

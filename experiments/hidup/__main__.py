@@ -1,6 +1,6 @@
 """HiDup's studies beside what the paper printed (paper.json): `python -m experiments.hidup`.
 
-    bandwidths  two machines of four GPUs, 5 to 100 Gbit/s between (tables 1 and 4, figures 8 and 11)
+    bandwidths  two machines of four GPUs, 5 to 100 Gbit/s between (table 4, figures 8 and 11)
     scaling     2 to 64 GPUs in machines of eight, 9.71 Gbit/s between (figures 6 and 7, table 3)
     batches     8 to 128 sequences for each of 2 x 4 GPUs at 100 Gbit/s (figure 9)
 
@@ -33,15 +33,12 @@ from experiments.hidup.moe_models import (
     PAPER,
     PER_GPU,
     PROFILE,
-    TABLE1,
     placement,
     program,
-    table1,
 )
-from experiments.lib import cli, figures, frames
+from experiments.lib import cli, frames
 from experiments.lib.frames import Row, RowStore
 
-SERIES = {"step_s": "plan", "data_s": "data parallel", "expert_s": "expert parallel"}
 ROUNDED = 5e-4  # bars are in whole ms
 COLUMNS: frames.Formats = {
     "model": "{}", "gpus": "{}", "gbit": "{:g}", "per_gpu": "{}", "halves": "{}", "step_s": "{:.4f}",
@@ -118,7 +115,7 @@ STUDIES = {
 def command(
     studies: Sequence[str], models: Sequence[str], points: str, budget: float | None, folder: Path
 ) -> int:
-    """Plan what is missing, print the tables, draw the figures."""
+    """Plan what is missing, print and write the tables."""
     kept, found = RowStore(folder / "rows.jsonl"), []
     wanted = {*map(float, filter(None, points.split(",")))}
     for name in studies:
@@ -160,14 +157,9 @@ def row(study: MoeStudy, case: MoeCase, budget_s: float, programs: Path) -> Row:
 
 
 def report(frame: pd.DataFrame, folder: Path) -> int:
-    """Print and write the tables and figures; return the exit code."""
+    """Print and write the tables; return the exit code."""
     for name, mine in frame.groupby("study", sort=False):
         print(f"\n{name}\n{frames.text(mine, COLUMNS)}")
-        draw(mine[~mine.halves], STUDIES[str(name)].x, folder / str(name))
-    if "bandwidths" in set(frame.study):
-        ours = table1(folder / "programs")
-        print(f"\ntable 1, {GPUS} GPUs\n{frames.text(ours, TABLE1)}")
-        frames.save(ours, folder, "table1")
     beside = compared(frame)
     if len(beside):
         print(f"\nbeside the paper, and bars\n{frames.text(beside, COMPARED)}")
@@ -188,19 +180,6 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
                 {**one, "printed": one.get("printed", ""), "ours": ours, "most": most, "met": met}
             )
     return pd.DataFrame(found)
-
-
-def draw(frame: pd.DataFrame, x: str, file: Path) -> None:
-    """Draw the steps of the plan and of both baselines, a panel for each model."""
-    figure, axes = figures.panels(1, frame.model.nunique())
-    for axis, (model, mine) in zip(axes[0], frame.groupby("model", sort=False), strict=True):
-        for colour, (column, label) in zip(figures.COLOURS, SERIES.items(), strict=False):
-            axis.plot(mine[x], mine[column], marker="o", color=colour, label=label)
-        axis.plot(mine[x], mine.bound_s, "--", color="0.5", label="bound")
-        axis.set(xscale="log", xlabel=x, ylabel="s per step", title=model)
-        axis.set_ylim(bottom=0)
-    axes[0][0].legend(frameon=False)
-    figures.save(figure, file)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The paper's four models as programs, its table 1, and what is told of a plan of one.
+"""The paper's four models as programs, and what is told of a plan of one.
 
 Eight layers of width 768 and 12 heads, every second one with experts: BERT with one expert a GPU on
 sequences of 128 tokens (WikiText-103), ViT with two on images of Cifar-10. Both grow with the GPUs. The
@@ -15,11 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
-from experiments.lib import frames
 from experiments.lib.frames import Row
 from experiments.lib.programs import captured
 
@@ -27,11 +24,7 @@ PAPER: dict[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_t
 MODELS: dict[str, Any] = PAPER["models"]
 PER_GPU = 32  # sequences or images; the paper does not say
 MAIN = "BERT-SGMoE"
-PROFILE, GPUS, MESH = "v100-8x", 8, "2x4"
-TABLE1: frames.Formats = {
-    "model": "{}", "ops": "{:,}", "paper_ops": "{}", "parameters": "{:,.1f} M",
-    "untied": "{:,.1f} M", "paper": "{:,} M", "off": "{:+.1%}",
-}  # fmt: skip
+PROFILE, GPUS = "v100-8x", 8
 
 
 def sizes_of(model: str, gpus: int, per_gpu: int = PER_GPU) -> dict[str, Any]:
@@ -48,26 +41,6 @@ def program(model: str, folder: Path, gpus: int, per_gpu: int = PER_GPU) -> Prog
     zoo, own = MODELS[model]["zoo"], sizes_of(model, gpus, per_gpu)
     file = folder / f"{'-'.join(map(str, (zoo, *own.values())))}.json"
     return replace(captured(file, zoo, "base", **own), device="cuda")
-
-
-def table1(folder: Path, gpus: int = GPUS) -> pd.DataFrame:
-    """Return the parameters of all models beside the paper's; `untied` has a second vocabulary.
-
-    Ops can't be compared: ours are those of a whole step, each part of a norm by itself.
-    """
-    rows = []
-    for name, told in MODELS.items():
-        step = program(name, folder, gpus)
-        every = sum(step.tensor[p.tensor].elements for p in step.parameters) / 1e6
-        sizes = sizes_of(name, gpus)
-        untied = every + sizes.get("vocabulary", 0) * sizes["width"] / 1e6
-        fixed, by_gpu = told["millions"]
-        paper = fixed + by_gpu * gpus
-        rows.append({
-            "model": name, "ops": len(step.ops), "paper_ops": told["operators"],
-            "parameters": every, "untied": untied, "paper": paper, "off": untied / paper - 1,
-        })  # fmt: skip
-    return pd.DataFrame(rows)
 
 
 def placement(plan: PlanValue) -> Row:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,12 @@ import pandas as pd
 from autoddl.errors import AutoDDLError
 from experiments.bench.frozen.compare import BETTER, OTHER, SAME, WORSE, compared, read, write
 from experiments.bench.frozen.side import SECONDS, Side
-from experiments.bench.frozen.suite import KEPT_WHOLE, Case, cases
+from experiments.bench.frozen.suite import Case, cases
 from experiments.lib import cli, frames
 from experiments.lib.ranks import ROOT
 
 HERE = Path(__file__).parent
-RECORD, SCRIPTS = HERE / "record.csv", HERE / "scripts"
-TEXT = "text"
+RECORD = HERE / "record.csv"
 SHOWN: frames.Formats = {
     "case": "{}", "old s": "{:.3f}", "now s": "{:.3f}", "ratio": "{:.2f}", "bar": "more than {}",
 }  # fmt: skip
@@ -105,20 +103,9 @@ def _text(figures: dict[str, Any]) -> str:
 def _record(done: Iterable[Case], side: Side) -> None:
     """Keep the figures of these cases beside those that the record has of others."""
     kept = read(RECORD) if RECORD.exists() else {}
-    SCRIPTS.mkdir(exist_ok=True)
-    for case in done:
-        figures = side.figures(case)
-        text = figures.pop(TEXT, None)
-        if text is not None and case.name in KEPT_WHOLE:
-            golden(case.name).write_text(text)
-        kept[case.key] = figures
+    kept |= {case.key: side.figures(case) for case in done}
     write(RECORD, {case.key: kept[case.key] for case in cases() if case.key in kept})
     print(f"wrote {RECORD}")
-
-
-def golden(name: str) -> Path:
-    """Return the file of a script that is kept word for word."""
-    return SCRIPTS / f"{name.replace(' ', '_')}.txt"
 
 
 def _report(done: Iterable[Case], now: Side, old: Side | None, errors: dict[str, str]) -> bool:
@@ -130,14 +117,11 @@ def _report(done: Iterable[Case], now: Side, old: Side | None, errors: dict[str,
         counts[WORSE] += 1
         print(f"{WORSE:8} {key}: {error}")
     for case in done:
-        before, after = kept.get(case.key, {}), dict(now.figures(case))
-        text = after.pop(TEXT, "")
+        before, after = kept.get(case.key, {}), now.figures(case)
         for figure, *values, verdict in compared(before, after, case.loose):
             counts[verdict] += 1
             if verdict != SAME:
                 print(f"{verdict:8} {case.key}: {figure}: {' -> '.join(map(str, values))}")
-                if figure == "script" and case.name in KEPT_WHOLE:
-                    print(_changed(golden(case.name).read_text(), text))
         if old is not None and old.done(case):
             before = old.figures(case)
         if case.timed and SECONDS in before:
@@ -152,10 +136,6 @@ def _report(done: Iterable[Case], now: Side, old: Side | None, errors: dict[str,
         print("old seconds are those of the record, perhaps of another machine; --against compares")
     print(", ".join(f"{name}: {count}" for name, count in counts.items()))
     return counts[WORSE] > 0
-
-
-def _changed(before: str, after: str) -> str:
-    return "\n".join(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,6 @@ ZOO = {
 SEARCHED = ("alexnet", "vgg13", "resnet50", "unet", "gpt", "bert", "vit", "t5", "dlrm", "bert_moe")
 MESHES = ("2", "4", "8", "2x2", "2x4", "4x4")
 MEMORY_MODELS, MEMORY_MESHES, MEMORY_PLANS = ("gpt", "vgg13", "bert_moe"), ("4", "2x2"), 10
-KEPT_WHOLE = frozenset({"mlp 2x2", "mlp 2 stages", "gpt Megatron 2x2"})
-"""The scripts that are kept word for word; of the others only a digest is."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def written(folder: Path, model: str, **options: Any) -> Figures:
     file = folder / "script.py"
     plan.codegen(file)
     text = file.read_text()
-    return {"lines": len(text.splitlines()), "script": _digest(text), "text": text}
+    return {"lines": len(text.splitlines()), "script": _digest(text)}
 
 
 def memory(folder: Path, model: str, mesh: str, plans: int) -> Figures:
