@@ -14,7 +14,6 @@ engine changed; or an error.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,16 +39,13 @@ BEDS = dict.fromkeys(bed.name for study in STUDIES.values() for bed in study.bed
 MODELS = dict.fromkeys(model for study in STUDIES.values() for model in study.models)
 PLANS: frames.Formats = {
     "bed": "{}", "model": "{}", "plan": "{}", "predicted_s": "{:.4f}", "measured_s": "{:.4f}",
-    "error": "{:+.1%}",
+    "error": "{:+.1%}", "over": "{}", "predicted_times": "{:.3f}", "measured_times": "{:.3f}",
+    "bar": "{:g}",
 }  # fmt: skip
 COLUMNS: frames.Formats = {
     "study": "{}", "group": "{}", "plans": "{}", "spearman": "{:.3f}", "mean_error": "{:.1%}",
     "scaled_error": "{:.1%}", "worst_error": "{:.0%}", "bias": "{:+.1%}", "regret": "{:.1%}",
     "repeat_spearman": "{:.3f}", "repeat_error": "{:.1%}", "missed": "{}",
-}  # fmt: skip
-BESIDE: frames.Formats = {
-    "bed": "{}", "model": "{}", "plan": "{}", "over": "{}", "predicted": "{:.3f}", "measured": "{:.3f}",
-    "bar": "{:g}",
 }  # fmt: skip
 
 
@@ -142,9 +138,8 @@ class PlanRuns:
         """Run each plan that has been run less often than that."""
         self.make(profile)
         words = [self.model, json.dumps(dict(self.study.models[self.model])), str(self.kept.file)]
-        for (
-            file
-        ) in self.files():  # each in its own processes: OneFlow never frees a graph's buffers
+        # Each runs in processes of its own: OneFlow never frees a graph's buffers.
+        for file in self.files():
             if len(self.kept.having(plan=file.stem)) >= number:
                 continue
             limit_s = RUN_LIMIT_S + STEPS_LIMIT * codec.load(file, engines.model).estimate.step_s
@@ -172,17 +167,20 @@ class PlanRuns:
 
 
 def report(study: FidelityStudy, rows: Sequence[Row]) -> tuple[list[Row], bool]:
-    """Print a study's plans and those that are compared; return scores, and whether bars are met."""
+    """Print a study's plans beside those that they are compared with; return scores, and if bars are met.
+
+    `predicted_times` and `measured_times` are how many times as long as these they take.
+    """
+    known = {(row["bed"], row["model"], row["plan"]): row for row in rows}
     frame = pd.DataFrame(rows)
+    for what in ("predicted", "measured"):
+        least_s = [
+            known.get((row["bed"], row["model"], row["over"]), {}).get(f"{what}_s") for row in rows
+        ]
+        frame[f"{what}_times"] = frame[f"{what}_s"] / pd.Series(least_s, dtype=float)
+    frame["bar"] = [study.longer.get((row["model"], row["plan"])) for row in rows]
+    frame["bar"] = frame.bar.astype(float)
     print(frames.text(frame.assign(error=frame.predicted_s / frame.measured_s - 1), PLANS))
-    beside = compared(study, rows)
-    if len(beside):
-        print(frames.text(beside, BESIDE))
-        right = ((beside.measured < 1) == (beside.predicted < 1)).sum()
-        off = (beside.measured - beside.predicted).abs()
-        print(
-            f"{right} of {len(beside)} predicted to the right side of 1; {off.mean():.1%} off on average"
-        )
     found = []
     for key, mine in frame.groupby(list(study.by), sort=False):
         score = scores.score(mine) | scores.repeats(mine.passes_s.tolist())
@@ -190,24 +188,8 @@ def report(study: FidelityStudy, rows: Sequence[Row]) -> tuple[list[Row], bool]:
         missed += [key for key, bar in study.least.items() if score[key] < bar]
         group = {"study": frame.study.iloc[0], "group": ", ".join(map(str, key))}
         found.append({**group, **score, "missed": ", ".join(missed)})
-    slow = len(beside) and (beside.measured < beside.bar).any()
+    slow = bool((frame.measured_times < frame.bar).any())
     return found, not slow and not any(row["missed"] for row in found)
-
-
-def compared(study: FidelityStudy, rows: Sequence[Row]) -> pd.DataFrame:
-    """Return how many times as long plans take as those with which they are compared."""
-    known = {(row["bed"], row["model"], row["plan"]): row for row in rows}
-    found = []
-    for (bed, model, plan), row in known.items():
-        other = known.get((bed, model, row["over"]))
-        if other is not None:
-            found.append({
-                "bed": bed, "model": model, "plan": plan, "over": row["over"],
-                "predicted": row["predicted_s"] / other["predicted_s"],
-                "measured": row["measured_s"] / other["measured_s"],
-                "bar": study.longer.get((model, plan), math.nan),
-            })  # fmt: skip
-    return pd.DataFrame(found)
 
 
 if __name__ == "__main__":

@@ -62,20 +62,11 @@ class Bed:
 
 
 GPT: dict[str, Any] = {
-    "layers": 2,
-    "width": 256,
-    "heads": 8,
-    "sequence": 64,
-    "vocabulary": 256,
-    "batch": 16,
-}
+    "layers": 2, "width": 256, "heads": 8, "sequence": 64, "vocabulary": 256, "batch": 16,
+}  # fmt: skip
 VGG13: dict[str, Any] = {
-    "image": 32,
-    "classes": 128,
-    "channel_scale": 1 / 4,
-    "dense": 1024,
-    "batch": 32,
-}
+    "image": 32, "classes": 128, "channel_scale": 1 / 4, "dense": 1024, "batch": 32,
+}  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "gpt": GPT,
     "vgg13": VGG13,

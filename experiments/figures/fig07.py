@@ -50,9 +50,7 @@ COLUMNS: frames.Formats = {
 
 
 @click.command(help=__doc__)
-@click.option(
-    "--models", default=",".join(MODELS), show_default=True, help="or MODEL:SIZE of the zoo"
-)
+@click.option("--models", default=",".join(MODELS), show_default=True)
 @click.option("--mesh", default="2x4", show_default=True)
 @click.option("--seconds", default=20.0, show_default=True, help="for each search")
 @click.option("--seeds", default=3, show_default=True, help="0 to N − 1")
@@ -63,60 +61,35 @@ def command(
     models: str, mesh: str, seconds: float, seeds: int, solvers: Sequence[str], profile: str, folder: Path
 ) -> None:  # fmt: skip
     """Run what is missing, print the table, write and draw it."""
-    kept, runs = RowStore(folder / "runs.jsonl"), []
+    kept, runs = RowStore(folder / "runs.jsonl"), list[Row]()
     for model in models.split(","):
-        name, _, size = model.partition(":")
-        if not size:
-            name, size = MODELS.get(model, (model, "toy"))
-        program = captured(folder / "programs" / f"{model.replace(':', '-')}.json", name, size)
+        program = captured(folder / "programs" / f"{model}.json", *MODELS.get(model, (model,)))
         known = profiles.load(profile, device_type=program.device)
         where = Mesh.parse(mesh, known.levels)
-        setting = {
-            "model": model, "program": program.fingerprint, "mesh": str(where),
-            "profile": known.name, "budget_s": seconds,
-        }  # fmt: skip
-        todo = [(solver, seed) for solver in solvers for seed in range(seeds)]
-        runs += rows(kept, setting, partial(builder.build, program, where, known), todo)
+        problem = cache(partial(builder.build, program, where, known))
+        for solver in solvers:
+            for seed in range(seeds):
+                key = {
+                    "model": model, "program": program.fingerprint, "mesh": str(where),
+                    "profile": known.name, "budget_s": seconds, "solver": solver, "seed": seed,
+                }  # fmt: skip
+                runs.append(kept.once(key, partial(_searched, problem, key)))
+                if runs[-1]["error"]:  # what is too large for a solver is so with every seed
+                    break
     report(runs, folder)
 
 
-def rows(
-    kept: RowStore, setting: Row, make: Callable[[], CostNetwork], todo: Sequence[tuple[str, int]]
-) -> list[Row]:
-    """Return the searches of the problem that `make` returns, by solver and seed.
-
-    Those that are not kept are run; what is too large for a solver is so with every seed.
-    """
-    problem = cache(make)
-
-    def searched(solver: str, seed: int) -> Row:
-        row = _searched(problem(), solver, seed, setting["budget_s"])
-        head = f"{setting['model']} [{setting['mesh']}] {solver}, seed {seed}"
-        print(f"{head}, {len(problem())} nodes: {_outcome(row)}", flush=True)
-        return row
-
-    found: list[Row] = []
-    for solver, seed in todo:
-        if not any(r["error"] for r in found if r["solver"] == solver):
-            key = {**setting, "solver": solver, "seed": seed}
-            found.append(kept.once(key, partial(searched, solver, seed)))
-    return found
-
-
-def _searched(problem: CostNetwork, solver: str, seed: int, budget_s: float) -> Row:
+def _searched(problem: Callable[[], CostNetwork], key: Row) -> Row:
     """Return one search: its trace has (seconds since start, best cost so far in seconds)."""
+    head = "{model} [{mesh}] {solver}, seed {seed}".format(**key)
+    options = SearchOptions(budget=key["budget_s"], seed=key["seed"])
     try:
-        found = SOLVERS[solver](problem, SearchOptions(budget=budget_s, seed=seed))
+        found = SOLVERS[key["solver"]](problem(), options)
     except InfeasibleError as error:
+        print(f"{head}: left out: {error}", flush=True)
         return {"error": str(error), "evaluations": 0, "trace": []}
+    print(f"{head}: {found.cost_s * 1e3:.4g} ms, {found.evaluations:,} evaluations", flush=True)
     return {"error": "", "evaluations": found.evaluations, "trace": thinned(found.trace)}
-
-
-def _outcome(row: Row) -> str:
-    if row["error"]:
-        return f"left out: {row['error']}"
-    spent_s, cost_s = row["trace"][-1]
-    return f"{cost_s * 1e3:.4g} ms a step, {row['evaluations']:,} evaluations in {spent_s:.1f} s"
 
 
 def thinned(trace: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -170,22 +143,16 @@ def curve(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def report(runs: Sequence[Row], folder: Path) -> None:
-    """Print the table; write fig07_curves.csv, fig07.csv and .json (summaries), and the figure."""
-    frame = searches(runs)
-    refused = [r for r in runs if r["error"]]
-    found = summaries(frame)
+    """Print the table; write fig07.csv and .json (summaries), and the figure."""
+    frame, found = searches(runs), summaries(searches(runs))
     print(frames.text(found, COLUMNS))
-    for r in refused:
-        print(f"left out: {r['model']}: {r['error']}")
+    refused = [[row["model"], row["solver"], row["error"]] for row in runs if row["error"]]
+    for row in refused:
+        print(f"left out: {': '.join(row)}")
+    frames.save(found, folder, "fig07", left_out=refused)
     groups = frame.groupby(["model", "solver"], sort=False)
-    curves = pd.concat({key: curve(g) for key, g in groups}, names=["model", "solver"])
-    curves = curves.reset_index(level=[0, 1])
-    curves.to_csv(folder / "fig07_curves.csv", index=False, float_format="%.6g")
-    left_out = [[r["model"], r["solver"]] for r in refused]
-    settings = frame[["model", "program", "mesh", "profile", "budget_s"]].drop_duplicates()
-    facts = {"settings": settings.to_dict("records"), "left_out": left_out}
-    frames.save(found, folder, "fig07", **facts)
-    draw(curves, folder / "fig07")
+    curves = pd.concat({key: curve(group) for key, group in groups}, names=["model", "solver"])
+    draw(curves.reset_index(level=[0, 1]), folder / "fig07")
 
 
 def draw(curves: pd.DataFrame, file: Path) -> None:

@@ -30,19 +30,7 @@ from experiments.fidelity import measure
 from experiments.fidelity.workload import SHARE, Bed, core_share
 from experiments.figures.clock import clock_report
 from experiments.figures.clock.clock_runs import ClockRuns
-from experiments.figures.clock.clock_workloads import (
-    FIGURES,
-    NAMES,
-    PACE,
-    PASSES,
-    QUICK,
-    QUICK_PASSES,
-    QUICK_STEPS,
-    SHAPES,
-    STEPS,
-    WORKLOADS,
-    ClockWorkload,
-)
+from experiments.figures.clock.clock_workloads import NAMES, PACE, SHAPES, WORKLOADS, ClockWorkload
 from experiments.figures.clock.contestants import contestants
 from experiments.figures.clock.link_rates import link_rate
 from experiments.lib import cli
@@ -56,38 +44,31 @@ BUNDLED = "cpu-loopback"  # the profile where no testbed can be made
 
 
 @click.command(help=__doc__)
-@cli.listed("--figures", FIGURES)
 @cli.listed("--beds", SHAPES)
-@click.option("--workloads", type=cli.Listed(click.Choice(NAMES)), metavar="NAME,…",
-              help=f"of {', '.join(NAMES)} (all; with --quick {', '.join(QUICK)})")  # fmt: skip
-@click.option("--passes", type=click.IntRange(1),
-              help=f"of each plan ({PASSES}; with --quick {QUICK_PASSES})")  # fmt: skip
-@click.option("--steps", type=click.IntRange(1),
-              help=f"timed steps of a plan in a pass ({STEPS}; with --quick {QUICK_STEPS})")  # fmt: skip
+@cli.listed("--workloads", NAMES, (), help=f"of {', '.join(NAMES)}; default all, or the quick ones")
+@click.option("--passes", type=click.IntRange(1), help="of each plan; default 5, with --quick 1")
 @click.option("--quick", is_flag=True,
               help="links and ops calibrated quickly, fewer workloads, passes and steps")  # fmt: skip
 @click.option("--predict", "only_predict", is_flag=True, help="run nothing; report what there is")
 @cli.devices()
 @cli.folder("out/clock")
 def command(
-    figures: Sequence[str], beds: Sequence[str], workloads: Sequence[str] | None, passes: int | None,
-    steps: int | None, quick: bool, only_predict: bool, devices: Path | None, folder: Path,
+    beds: Sequence[str], workloads: Sequence[str] | None, passes: int | None, quick: bool,
+    only_predict: bool, devices: Path | None, folder: Path,
 ) -> int | None:  # fmt: skip
     """Plan, run what is missing, print, draw and write the tables."""
     check_folder(folder)
     wanted = [
         one
         for one in WORKLOADS
-        if one.figure in figures and one.shape in beds
-        and (one.name in workloads if workloads else one.quick or not quick)
+        if one.shape in beds and (one.name in workloads if workloads else one.quick or not quick)
     ]  # fmt: skip
     if not wanted:
         raise AutoDDLError(
-            "--figures, --beds, --workloads: no workload has all of these; there are "
+            "--beds, --workloads: no workload has all of these; there are "
             + ", ".join(f"{one.key} ({one.figure})" for one in WORKLOADS)
         )
-    passes = passes or (QUICK_PASSES if quick else PASSES)
-    steps = steps or (QUICK_STEPS if quick else STEPS)
+    passes, steps = passes or (1 if quick else 5), 8 if quick else 20
     found: list[Row] = []
     reasons: dict[str, str] = {}
     for shape in dict.fromkeys(one.shape for one in wanted):
@@ -117,7 +98,7 @@ def check_folder(folder: Path) -> None:
         "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
         "shares of cores": SHARE,
         "versions": {name: version(name) for name in ("autoddl", "oneflow", "numpy")},
-        "workloads": json.loads(json.dumps([one.facts() for one in WORKLOADS])),
+        "workloads": str(WORKLOADS),
     }
     file = folder / "made_with.json"
     if not file.exists():

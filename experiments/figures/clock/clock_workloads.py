@@ -1,4 +1,4 @@
-"""What is run, fixed before anything is: models, sizes, nodes and ranks, numbers of passes.
+"""What is run, fixed before anything is: models, sizes, nodes and ranks.
 
 As in the paper VGG13 has 8 images for every device; the Transformer has as many layers as there are nodes
 of one device. Tensors are far smaller, and so are the links, whose rate follows from what ranks compute
@@ -8,13 +8,11 @@ of one device. Tensors are far smaller, and so are the links, whose rate follows
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 _TRANSFORMER = {"width": 256, "heads": 8, "sequence": 32, "vocabulary": 512, "batch": 16}
 _VGG13 = {"image": 32, "classes": 128, "channel_scale": 1 / 4, "dense": 1024}
-PASSES, STEPS = 5, 20  # passes, and timed steps of each plan in one
-QUICK_PASSES, QUICK_STEPS = 1, 8
 
 
 @dataclass(frozen=True)
@@ -41,12 +39,6 @@ class ClockWorkload:
     def shape(self) -> str:
         """Return its testbed's nodes and ranks on each, as 2x4."""
         return f"{self.nodes}x{self.ranks}"
-
-    def facts(self) -> dict[str, Any]:
-        """Return what is run, as JSON data."""
-        found = {**asdict(self), "sizes": dict(self.sizes)}
-        del found["quick"]
-        return found
 
 
 WORKLOADS = [
@@ -104,8 +96,6 @@ WORKLOADS = [
         {**_TRANSFORMER, "layers": 2, "groups": 4, "inner": 704},
     ),
 ]  # fmt: skip
-FIGURES = tuple(dict.fromkeys(one.figure for one in WORKLOADS))
 NAMES = tuple(dict.fromkeys(one.name for one in WORKLOADS))
-QUICK = tuple(one.key for one in WORKLOADS if one.quick)
 SHAPES = tuple(dict.fromkeys(one.shape for one in WORKLOADS))
 PACE = "vgg13"  # the workload whose data parallelism tells the rate of a testbed's links

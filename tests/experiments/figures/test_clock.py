@@ -110,7 +110,7 @@ def test_plans_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (["--quick"], ["vgg13-2x2", "bert_sgmoe-2x2"]),
         (["--quick", "--workloads", "t5,vgg13", "--beds", "2x2"], ["vgg13-2x2", "t5-2x2"]),
         (["--workloads", "llama"], ["llama-2x2"]),
-        (["--figures", "fig10", "--beds", "2x4"], ["vgg13-2x4", "transformer-2x4"]),
+        (["--beds", "2x4"], ["vgg13-2x4", "transformer-2x4"]),
     ],
 )
 def test_workloads_can_be_named(
