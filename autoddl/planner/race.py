@@ -92,19 +92,58 @@ class Contender(ABC):
 
 
 @dataclass
-class Standing:
-    """How a race goes: the best solution so far, and what came of each trial.
+class Race:
+    """The best solution so far, and what came of each trial, of one field of trials after the other.
 
-    Where the `keep` best ones are wanted all that are found are kept.
+    `winners` are the best of each field that brought a better one. Where the `keep` best solutions are
+    wanted all that are found are kept.
     """
 
-    best: Solution | None
-    allowance: Allowance
     keep: int = 1
+    best: Solution | None = None
+    winners: list[Solution] = field(default_factory=list)
     found: dict[Candidate, Solution] = field(default_factory=dict)
     outcomes: dict[Candidate, Outcome] = field(default_factory=dict)
     failures: list[tuple[Candidate, AutoDDLError]] = field(default_factory=list)
     untried: int = 0
+
+    def run(
+        self, trials: Iterable[Contender], allowance: Allowance, *, stop_gap: float = 0.0
+    ) -> None:
+        """Search trials for what is better than the best so far.
+
+        Each gets an equal part of the seconds that are left; while there are several, rough searches
+        will do, and the winner's is made better at the end. When the budget is spent and there is a
+        plan, the others are left; without one those with stages that need least memory come next.
+        """
+        waiting, winner = self.in_order(trials), None
+        while waiting:
+            if allowance.over() and self.best is not None:
+                break
+            if allowance.over() and waiting[0].candidate.pipelined:
+                if allowance.spent_s() > PATIENCE * allowance.seconds:
+                    break
+                waiting.sort(key=lambda t: (-t.candidate.stages, -t.candidate.micro_batches))
+            trial = waiting.pop(0)
+            others = [t for t in waiting if t.candidate.place != trial.candidate.place]
+            places = 1 + len({t.candidate.place for t in others})
+            solution = self.tried(trial, places, allowance)
+            if solution is None:
+                continue
+            if solution.settled:
+                waiting = others
+            if self.can_win(trial.candidate, solution.judged_s):
+                self.best, winner = solution, trial
+        self.untried += len(waiting)
+        best = self.best
+        if winner is None or best is None:
+            return
+        if best.slack > stop_gap and not allowance.over():
+            finer = Race().tried(winner, 1, allowance)
+            if finer is not None and finer.judged_s <= best.judged_s * (1 + 1e-9):
+                self.best = best = finer
+                self.found.update({winner.candidate: finer} if self.keep > 1 else {})
+        self.winners.append(best)
 
     def can_win(self, candidate: Candidate, judged_s: float) -> bool:
         """Tell whether a solution is better than the best so far; axes and halves must be worth it."""
@@ -148,17 +187,13 @@ class Standing:
                 self._failed(trial, error)
         return [trial for _, trial in sorted(ready, key=lambda pair: pair[0])]
 
-    def tried(self, trial: Contender, rest: int) -> Solution | None:
+    def tried(self, trial: Contender, rest: int, allowance: Allowance) -> Solution | None:
         """Return the solution of one trial of `rest`, if it can win."""
-        one, solution = trial.candidate, None
-        left_s = self.allowance.left_s()
-        seconds = max(
-            min(left_s, max(left_s / rest, trial.share * self.allowance.seconds)), trial.least_s
-        )
+        one, solution, left_s = trial.candidate, None, allowance.left_s()
+        seconds = min(left_s, max(left_s / rest, trial.share * allowance.seconds))
+        own = allowance.next(max(seconds, trial.least_s))
         try:
-            for found in trial.search(
-                self.allowance.next(seconds), rough=rest > 1, below_s=self.to_beat_s()
-            ):
+            for found in trial.search(own, rough=rest > 1, below_s=self.to_beat_s()):
                 if isinstance(found, Solution):
                     solution = found
                     break
@@ -197,45 +232,3 @@ class Standing:
         """Keep why there is no plan."""
         self.failures.append((trial.candidate, error))
         self._note(trial, str(error) if trial.candidate.pipelined else IMPOSSIBLE)
-
-
-def race(
-    trials: Iterable[Contender],
-    allowance: Allowance,
-    *,
-    stop_gap: float = 0.0,
-    best: Solution | None = None,
-    keep: int = 1,
-) -> Standing:
-    """Return the best solution of some trials, if it is better than `best`; and `keep` of the best.
-
-    Each gets an equal part of the seconds that are left; while there are several, rough searches will
-    do, and the winner's is made better at the end. When the budget is spent and there is a plan, the
-    others are left; without one those with stages that need least memory come next.
-    """
-    run, winner = Standing(best, allowance, keep), None
-    waiting = run.in_order(trials)
-    while waiting:
-        if allowance.over() and run.best is not None:
-            break
-        if allowance.over() and waiting[0].candidate.pipelined:
-            if allowance.spent_s() > PATIENCE * allowance.seconds:
-                break
-            waiting.sort(key=lambda t: (-t.candidate.stages, -t.candidate.micro_batches))
-        trial = waiting.pop(0)
-        others = [t for t in waiting if t.candidate.place != trial.candidate.place]
-        solution = run.tried(trial, 1 + len({t.candidate.place for t in others}))
-        if solution is None:
-            continue
-        if solution.settled:
-            waiting = others
-        if run.can_win(trial.candidate, solution.judged_s):
-            run.best, winner = solution, trial
-    run.untried = len(waiting)
-    last = run.best
-    if winner is not None and last and last.slack > stop_gap and not allowance.over():
-        finer = Standing(None, allowance).tried(winner, 1)
-        if finer is not None and finer.judged_s <= last.judged_s * (1 + 1e-9):
-            run.best = finer
-            run.found.update({winner.candidate: finer} if keep > 1 else {})
-    return run

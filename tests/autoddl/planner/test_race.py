@@ -13,7 +13,7 @@ import pytest
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.planner.candidate_plans import Candidate
-from autoddl.planner.race import IMPOSSIBLE, NO_ROOM, PRUNED, Contender, Solution, Standing, race
+from autoddl.planner.race import IMPOSSIBLE, NO_ROOM, PRUNED, Contender, Race, Solution
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.budget import MACHINE, Allowance
 
@@ -78,15 +78,17 @@ class Made:
         )  # fmt: skip
 
 
-def run(trials: list[Made], budget_s: float = 60.0, **options: Any) -> Standing:
-    return race(cast(list[Contender], trials), Allowance.of(MACHINE, budget_s), **options)
+def run(trials: list[Made], budget_s: float = 60.0, *, stop_gap: float = 0.0, **known: Any) -> Race:
+    race, allowance = Race(**known), Allowance.of(MACHINE, budget_s)
+    race.run(cast(list[Contender], trials), allowance, stop_gap=stop_gap)
+    return race
 
 
-def notes(found: Standing) -> dict[str, str]:
+def notes(found: Race) -> dict[str, str]:
     return {str(one.mesh): outcome.note for one, outcome in found.outcomes.items()}
 
 
-def best(found: Standing) -> str:
+def best(found: Race) -> str:
     assert found.best is not None
     return str(found.best.candidate.mesh)
 
