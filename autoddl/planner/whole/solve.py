@@ -15,6 +15,7 @@ from autoddl.planner.race import Solution
 from autoddl.planner.request import Request
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.whole.one_stage import OneStage
+from autoddl.planner.within_memory import until_it_fits
 from autoddl.sbp.lazy import LazyTuple
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.budget import Allowance
@@ -140,30 +141,30 @@ class ProblemSearch:
         the lower bound stays that of the first search. Where it is far too large for a candidate that
         is not the only one the search is given up.
         """
-        limit = self.limit
+        limit, least, needed = self.limit, self.inner.least_memory_bytes, list[int]()
         if limit is None:
             return self._find(None)
-        bound, needed, least_s, given_up = limit, [], math.inf, False
-        least_bytes = self.inner.least_memory_bytes
-        for _ in range(_ROUNDS):
-            result = self._find(bound)
-            least_s = min(least_s, result.lower_bound_s)
+
+        def tighter(bound: int, result: SearchResult) -> int | None:
             needed.append(self._memory(result.assignment))
-            if needed[-1] <= limit:
-                return replace(result, lower_bound_s=least_s)
-            given_up = needed[-1] > self.most * limit
-            if given_up or not self.chooses or bound == least_bytes:
-                break
-            tighter = min(bound, result.memory_bytes) - (needed[-1] - limit)
-            last = len(needed) == _ROUNDS - 1
-            bound = least_bytes if last else max(tighter, least_bytes)
+            hopeless = needed[-1] > self.most * limit
+            if needed[-1] <= limit or hopeless or not self.chooses or bound == least:
+                return None
+            if len(needed) == _ROUNDS - 1:
+                return least
+            return max(min(bound, result.memory_bytes) - (needed[-1] - limit), least)
+
+        results = list(until_it_fits(limit, self._find, tighter, _ROUNDS))
+        result = results[-1]
+        if needed[-1] <= limit:
+            return replace(result, lower_bound_s=min(each.lower_bound_s for each in results))
         what = "the plan with the least memory that was found" if self.chooses else result.solver
         remedy = "or a smaller batch" if self.chooses else "or plan with search='coordinate'"
         error = InfeasibleError(
             f"memory {limit:,} B per device on mesh {self.problem.mesh}: {what} needs "
             f"{min(needed):,} B, {min(needed) - limit:,} B more; give more memory or devices, {remedy}"
         )
-        error.needed_bytes, error.hopeless = min(needed), given_up
+        error.needed_bytes, error.hopeless = min(needed), needed[-1] > self.most * limit
         raise error
 
     def _find(self, bound: int | None) -> SearchResult:
