@@ -13,7 +13,7 @@ from rich.table import Table
 from autoddl import store
 from autoddl.calibrate.device.op_timing import OpCampaign, OpSettings, job_for, profile_with
 from autoddl.cli.measuring import carry_out, columns, error_cell, show, write_all
-from autoddl.cli.options import KIND, MEASURING, RANKS, Listed, name_of
+from autoddl.cli.options import KIND, MEASURING, RANKS, Listed, flag, name_of, option, with_options
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
 from autoddl.errors import AutoDDLError, shown
@@ -34,17 +34,20 @@ def _op_type(name: str) -> str:
     return name
 
 
-@click.command("fit-device")
-@click.option("--nproc-per-node", type=RANKS, required=True, metavar="N", help="ranks")
-@click.option(
-    "--ops", type=Listed(_op_type), metavar="A,B", help="these op types only, as matmul,relu"
+_OPTIONS = with_options(
+    option("--nproc-per-node", "ranks", RANKS, "N", required=True),
+    option("--ops", "these op types only, as matmul,relu", Listed(_op_type), "A,B"),
+    option("--into", "profile whose device is replaced", Path, "FILE"),
+    option("--kind", "what kind this node is, of unlike ones", KIND, "NAME"),
+    flag("--quick", "under a minute: fewer sizes"),
+    option("-o --output", "profile to write: device.json", Path, "FILE"),
+    option("--csv", "write every timed op, too", Path, "FILE"),
+    MEASURING,
 )
-@click.option("--into", type=Path, metavar="FILE", help="profile whose device is replaced")
-@click.option("--kind", type=KIND, metavar="NAME", help="what kind this node is, of unlike ones")
-@click.option("--quick", is_flag=True, help="under a minute: fewer sizes")
-@click.option("-o", "--output", type=Path, metavar="FILE", help="profile to write: device.json")
-@click.option("--csv", type=Path, metavar="FILE", help="write every timed op, too")
-@MEASURING
+
+
+@click.command("fit-device")
+@_OPTIONS
 def command(
     nproc_per_node: int, ops: tuple[str, ...] | None, into: Path | None, kind: str | None, quick: bool,
     output: Path | None, csv: Path | None, as_json: bool, fresh: bool, timeout_s: float | None,

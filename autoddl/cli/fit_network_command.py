@@ -28,8 +28,11 @@ from autoddl.cli.options import (
     RANKS,
     Listed,
     fields_of,
+    flag,
     name_of,
+    option,
     refuse_given,
+    with_options,
 )
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
@@ -54,88 +57,46 @@ def size(text: str) -> int:
     return int(value)
 
 
+_OPTIONS = with_options(
+    option("--nproc-per-node", "ranks on each node", RANKS, "N"),
+    NODES,
+    option("--master-port", "the first of some free ports there", int, "PORT"),
+    option("-b --minbytes", "smallest message, e.g. 8K (16K)", size),
+    option("-e --maxbytes", "largest message (16M; with --quick 4M)", size),
+    option("-f --stepfactor", "from one size to the next (4)", float, "F"),
+    option("-n --iters iterations",
+           f"repetitions of a case, as far as the budget allows ({link_cases.ITERATIONS})",
+           click.IntRange(1, MOST_ITERATIONS), "N"),
+    option("-w --warmup-iters warm_up", f"repetitions before those ({link_cases.WARM_UP})",
+           click.IntRange(0, MOST_ITERATIONS), "N"),
+    option("--budget budget_s", f"for all cases ({link_cases.BUDGET_S:.0f} for each mode; with --quick "
+           f"{link_cases.QUICK_BUDGET_S:.0f}); a case gets a few repetitions in any event",
+           POSITIVE, "SECONDS"),
+    option("--mode", "boxing in nn.Graph, as plans run it, or of eager tensors (graph)",
+           click.Choice(link_cases.MODES)),
+    option("--collectives", f"some of {', '.join(ALL_COLLECTIVES)} (all)",
+           Listed(click.Choice(ALL_COLLECTIVES)), "A,B"),
+    option("--group-sizes", "some of the possible ones (all)", Listed(int), "P,Q"),
+    flag("--quick", "fewer sizes and groups, one to two minutes on 4 ranks"),
+    option("-o --output", "the profile (network.json; none with --json)", Path, "FILE"),
+    option("--csv", "the raw table (the output's name with .csv)", Path, "FILE"),
+    MEASURING,
+    option("--plot", "PNG of points and lines (… with .png)", Path, "FILE"),
+    option("--device", "take the device of this profile, not this one", None, "FILE"),
+    option("--kinds", "what these nodes are, of unlike ones: all of one kind, or of two", Listed(KIND),
+           "NAME[,NAME]"),
+    option("--into", "put links of those kinds into a profile", Path, "FILE"),
+    option("--from-nccl-tests", "make the profile of the output of nccl-tests; nothing is measured",
+           Path, "FILE …", multiple=True),
+    option("--level", "the level those were measured in (gpu on one host, node on several)", LEVEL,
+           "NAME"),
+    option("--memory memory_bytes", "that of their GPUs, e.g. 24GiB (as the name says, …-80GB)",
+           parse_bytes, "SIZE"),
+)  # fmt: skip
+
+
 @click.command("fit-network")
-@click.option("--nproc-per-node", type=RANKS, metavar="N", help="ranks on each node")
-@NODES
-@click.option("--master-port", type=int, metavar="PORT", help="the first of some free ports there")
-@click.option("-b", "--minbytes", type=size, help="smallest message, e.g. 8K (16K)")
-@click.option("-e", "--maxbytes", type=size, help="largest message (16M; with --quick 4M)")
-@click.option("-f", "--stepfactor", type=float, metavar="F", help="from one size to the next (4)")
-@click.option(
-    "-n",
-    "--iters",
-    "iterations",
-    type=click.IntRange(1, MOST_ITERATIONS),
-    metavar="N",
-    help=f"repetitions of a case, as far as the budget allows ({link_cases.ITERATIONS})",
-)
-@click.option(
-    "-w",
-    "--warmup-iters",
-    "warm_up",
-    type=click.IntRange(0, MOST_ITERATIONS),
-    metavar="N",
-    help=f"repetitions before those ({link_cases.WARM_UP})",
-)
-@click.option(
-    "--budget",
-    "budget_s",
-    type=POSITIVE,
-    metavar="SECONDS",
-    help=f"for all cases ({link_cases.BUDGET_S:.0f} for each mode; with --quick "
-    f"{link_cases.QUICK_BUDGET_S:.0f}); a case gets a few repetitions in any event",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(link_cases.MODES),
-    help="boxing in nn.Graph, as plans run it, or of eager tensors (graph)",
-)
-@click.option(
-    "--collectives",
-    type=Listed(click.Choice(ALL_COLLECTIVES)),
-    metavar="A,B",
-    help=f"some of {', '.join(ALL_COLLECTIVES)} (all)",
-)
-@click.option(
-    "--group-sizes", type=Listed(int), metavar="P,Q", help="some of the possible ones (all)"
-)
-@click.option("--quick", is_flag=True, help="fewer sizes and groups, one to two minutes on 4 ranks")
-@click.option(
-    "-o", "--output", type=Path, metavar="FILE", help="the profile (network.json; none with --json)"
-)
-@click.option(
-    "--csv", type=Path, metavar="FILE", help="the raw table (the output's name with .csv)"
-)
-@MEASURING
-@click.option("--plot", type=Path, metavar="FILE", help="PNG of points and lines (… with .png)")
-@click.option("--device", metavar="FILE", help="take the device of this profile, not this one")
-@click.option(
-    "--kinds",
-    type=Listed(KIND),
-    metavar="NAME[,NAME]",
-    help="what these nodes are, of unlike ones: all of one kind, or of two",
-)
-@click.option("--into", type=Path, metavar="FILE", help="put links of those kinds into a profile")
-@click.option(
-    "--from-nccl-tests",
-    type=Path,
-    metavar="FILE …",
-    multiple=True,
-    help="make the profile of the output of nccl-tests; nothing is measured",
-)
-@click.option(
-    "--level",
-    type=LEVEL,
-    metavar="NAME",
-    help="the level those were measured in (gpu on one host, node on several)",
-)
-@click.option(
-    "--memory",
-    "memory_bytes",
-    type=parse_bytes,
-    metavar="SIZE",
-    help="that of their GPUs, e.g. 24GiB (as the name says, …-80GB)",
-)
+@_OPTIONS
 @click.argument("more", nargs=-1, type=Path, metavar="")
 def command(more: tuple[Path, ...], **values: Any) -> None:
     """Measure the links and devices of a cluster on real ranks and write a profile.
@@ -159,21 +120,21 @@ def command(more: tuple[Path, ...], **values: Any) -> None:
         options.plot = options.plot or options.output.with_suffix(f"{of}.png")
     profile = (_imported if options.from_nccl_tests else _measured)(options)
     if profile is not None:
-        shared = [
+        told = [
             f"concurrent groups share a link of level {level} to {100 * share:.0f} %"
             for level, share in profile.sharing.items()
         ]
-        shared += [
+        told += [
             f"boxings over level {level} leave the device free for {100 * share:.0f} % of their time, "
             f"in which ops take {100 * profile.slowed(level):.0f} % longer"
             for level, share in profile.overlap.items()
         ]
-        wrote = [f"wrote {path}" for path in dict.fromkeys((options.output, options.into)) if path]
-        shared += [
+        told += [
             f"each message over level {level} keeps the device for {1e6 * overhead_s:.0f} µs"
             for level, overhead_s in profile.overhead.items()
         ]
-        closing = [*shared, profile.source, *wrote]
+        wrote = [f"wrote {path}" for path in dict.fromkeys((options.output, options.into)) if path]
+        closing = [*told, profile.source, *wrote]
         show(profile, summary(profile), closing, as_json=options.as_json)
 
 

@@ -26,22 +26,40 @@ def with_options(*options: Decorator) -> Decorator:
     return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
+def option(
+    names: str, help: str, kind: Any = None, metavar: str | None = None, **more: Any
+) -> Decorator:
+    """Return an option: "-o --output", or with the name of its parameter "--output folder"."""
+    return click.option(*names.split(), type=kind, metavar=metavar, help=help, **more)
+
+
+def flag(names: str, help: str) -> Decorator:
+    """Return an option that takes no value."""
+    return click.option(*names.split(), is_flag=True, help=help)
+
+
 NODES = with_options(
-    click.option(
-        "--nnodes", type=click.IntRange(1, MOST_NODES), default=1, metavar="N", help="nodes (1)"
-    ),
-    click.option("--node-rank", type=int, default=0, metavar="K", help="this node, from 0"),
-    click.option(
-        "--master-addr", default="127.0.0.1", metavar="HOST", help="where others reach node 0"
-    ),
-    click.option(
-        "--share-cores",
-        type=bool,
-        metavar="[yes|no]",
-        help="bind each rank to a core and wait asleep (yes with < 2 cores a rank)",
-    ),
-)
+    option("--nnodes", "nodes (1)", click.IntRange(1, MOST_NODES), "N", default=1),
+    option("--node-rank", "this node, from 0", int, "K", default=0),
+    option("--master-addr", "where others reach node 0", None, "HOST", default="127.0.0.1"),
+    option("--share-cores", "bind each rank to a core and wait asleep (yes with < 2 cores a rank)",
+           bool, "[yes|no]"),
+)  # fmt: skip
 """Of commands that start ranks on several nodes; all are fields of LaunchJob."""
+
+
+# A script's own options are its own; -m is the first word of a command, not an option.
+OF_SCRIPTS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+WORDS = click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="(script.py | -m module) [ARGS …]"
+)
+"""The command of a script's ranks, of commands with the settings OF_SCRIPTS."""
+
+
+def check_words(words: tuple[str, ...]) -> None:
+    """Raise click.NoSuchOption where an option stands in front of a script."""
+    if words and words[0].startswith("-") and words[0] != "-m":
+        raise click.NoSuchOption(words[0])
 
 
 class _Number(click.FloatRange):
@@ -58,15 +76,9 @@ POSITIVE = _Number(0, min_open=True)
 RATE = _Number(0, sys.float_info.max)
 RANKS = click.IntRange(1, MOST_RANKS)
 MEASURING = with_options(
-    click.option("--json", "as_json", is_flag=True, help="print the profile instead of a table"),
-    click.option("--fresh", is_flag=True, help="forget the results of an interrupted run"),
-    click.option(
-        "--timeout",
-        "timeout_s",
-        type=POSITIVE,
-        metavar="SECONDS",
-        help="end the ranks after this time",
-    ),
+    flag("--json as_json", "print the profile instead of a table"),
+    flag("--fresh", "forget the results of an interrupted run"),
+    option("--timeout timeout_s", "end the ranks after this time", POSITIVE, "SECONDS"),
 )
 """Of commands that measure."""
 

@@ -10,51 +10,48 @@ from typing import Any
 import click
 
 from autoddl.cli.app import tell
-from autoddl.cli.options import KIND, NODES, Ranks
+from autoddl.cli.options import (
+    KIND,
+    NODES,
+    OF_SCRIPTS,
+    WORDS,
+    Ranks,
+    check_words,
+    option,
+    with_options,
+)
 from autoddl.launch.job import KIND as KIND_OF_NODE
 from autoddl.launch.job import LaunchJob
 from autoddl.launch.launcher import supervised
 
+_OPTIONS = with_options(
+    option("--nproc-per-node ranks",
+           "ranks on each node; 2:4: begin with 4, after a failure go on with 2", Ranks(), "N",
+           required=True),
+    option("--max-restarts", "start all ranks again when one has died, up to N times (0)", int, "N",
+           default=0),
+    NODES,
+    option("--kind", "what kind this node is, of unlike ones", KIND, "NAME"),
+    option("--master-port", "where rank 0 listens (one node: any)", int, "PORT"),
+    option("--timeout timeout_s", "end all ranks then", float, "SECONDS"),
+    option("--log-dir", "keep each rank's output here", Path, "DIR"),
+)  # fmt: skip
+
 
 @click.command(
     "run",
-    # A script's own options are its own; -m is the first word of a command, not an option.
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+    context_settings=OF_SCRIPTS,
     options_metavar="--nproc-per-node N [OPTIONS]",
     help="Start the ranks of a OneFlow job on this node and end them together.",
 )
-@click.option(
-    "--nproc-per-node",
-    "ranks",
-    type=Ranks(),
-    required=True,
-    metavar="N",
-    help="ranks on each node; 2:4: begin with 4, after a failure go on with 2",
-)
-@click.option(
-    "--max-restarts",
-    type=int,
-    default=0,
-    metavar="N",
-    help="start all ranks again when one has died, up to N times (0)",
-)
-@NODES
-@click.option("--kind", type=KIND, metavar="NAME", help="what kind this node is, of unlike ones")
-@click.option(
-    "--master-port", type=int, metavar="PORT", help="where rank 0 listens (one node: any)"
-)
-@click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="end all ranks then")
-@click.option("--log-dir", type=Path, metavar="DIR", help="keep each rank's output here")
-@click.argument(
-    "words", nargs=-1, type=click.UNPROCESSED, metavar="(script.py | -m module) [ARGS …]"
-)
+@_OPTIONS
+@WORDS
 def command(
     words: tuple[str, ...], ranks: tuple[int, int], max_restarts: int, kind: str | None,
     **options: Any,
 ) -> int:  # fmt: skip
     """Run the job; see LaunchJob for the options."""
-    if words and words[0].startswith("-") and words[0] != "-m":
-        raise click.NoSuchOption(words[0])
+    check_words(words)
     fewest, most = ranks
     env = ((KIND_OF_NODE, kind),) if kind else ()
     job = LaunchJob(words, most, env=env, **options)

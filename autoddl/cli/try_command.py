@@ -8,7 +8,15 @@ import click
 from rich.console import Console
 
 from autoddl.cli.app import say, tell
-from autoddl.cli.options import POSITIVE, RANKS
+from autoddl.cli.options import (
+    OF_SCRIPTS,
+    POSITIVE,
+    RANKS,
+    WORDS,
+    check_words,
+    option,
+    with_options,
+)
 from autoddl.plan.search_report import PlanTrial
 from autoddl.report.plan_text import WIDTH, trials_table
 from autoddl.trials.trial_runs import fastest, plans_of
@@ -18,49 +26,22 @@ from autoddl.units import seconds_text
 _PREFIX, _ASKED = "autoddl try", Trials()
 
 
-@click.command(
-    "try",
-    # A script's own options are its own; -m is the first word of a command, not an option.
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
-    options_metavar="--nproc-per-node N [OPTIONS]",
-)
-@click.option(
-    "--top",
-    type=click.IntRange(1, MOST_TRIALS),
-    default=_ASKED.top,
-    metavar="K",
-    help=f"how many plans ({_ASKED.top})",
-)
-@click.option(
-    "--nproc-per-node", "ranks", type=RANKS, required=True, metavar="N", help="ranks of the script"
-)
-@click.option(
-    "--steps",
-    type=click.IntRange(1, MOST_STEPS),
-    default=_ASKED.steps,
-    metavar="N",
-    help=f"timed steps of each plan ({_ASKED.steps})",
-)
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=POSITIVE,
-    default=_ASKED.timeout_s,
-    metavar="SECONDS",
-    help=f"end the ranks of a plan then ({_ASKED.timeout_s:g})",
-)
-@click.option(
-    "-o",
-    "--output",
-    "folder",
-    type=Path,
-    default=_ASKED.folder,
-    metavar="DIR",
-    help=f"folder for results and best.json ({_ASKED.folder})",
-)
-@click.argument(
-    "words", nargs=-1, type=click.UNPROCESSED, metavar="(script.py | -m module) [ARGS …]"
-)
+_OPTIONS = with_options(
+    option("--top", f"how many plans ({_ASKED.top})", click.IntRange(1, MOST_TRIALS), "K",
+           default=_ASKED.top),
+    option("--nproc-per-node ranks", "ranks of the script", RANKS, "N", required=True),
+    option("--steps", f"timed steps of each plan ({_ASKED.steps})", click.IntRange(1, MOST_STEPS), "N",
+           default=_ASKED.steps),
+    option("--timeout timeout_s", f"end the ranks of a plan then ({_ASKED.timeout_s:g})", POSITIVE,
+           "SECONDS", default=_ASKED.timeout_s),
+    option("-o --output folder", f"folder for results and best.json ({_ASKED.folder})", Path, "DIR",
+           default=_ASKED.folder),
+)  # fmt: skip
+
+
+@click.command("try", context_settings=OF_SCRIPTS, options_metavar="--nproc-per-node N [OPTIONS]")
+@_OPTIONS
+@WORDS
 def command(
     words: tuple[str, ...], ranks: int, top: int, steps: int, timeout_s: float, folder: Path
 ) -> None:
@@ -70,8 +51,7 @@ def command(
     the call runs some steps of it. What fails or hangs is noted and passed over; the same command goes on
     where it stopped. The script uses the result with autoddl.load("trials/best.json").
     """
-    if words and words[0].startswith("-") and words[0] != "-m":
-        raise click.NoSuchOption(words[0])
+    check_words(words)
     settings = Trials(top, steps, timeout_s, folder)
     program, plans = plans_of(words, ranks, settings)
     best = fastest(plans, program, words, settings, tell=_told)

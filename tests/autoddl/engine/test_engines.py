@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 import autoddl
 from autoddl.engine import engines
+from autoddl.engine.interface import Engine
 from autoddl.errors import AutoDDLError
 
 ENGINES = ("oneflow",)
@@ -22,6 +24,15 @@ def test_an_engine_is_what_its_name_says(name: str) -> None:
     assert engine.model is engines.model(name) and engine.model.name == name
     assert engine.installed() is (find_spec(name) is not None)
     assert all(find_spec(module) is not None for module in engine.probes)
+
+
+@pytest.mark.oneflow
+def test_oneflow_has_all_methods_of_an_engine_as_they_are_called() -> None:
+    engine = engines.load("oneflow")
+    for name, method in vars(Engine).items():
+        if not name.startswith("_") and callable(method):
+            asked = [p for p in signature(method).parameters if p != "self"]
+            assert [*signature(getattr(engine, name)).parameters][: len(asked)] == asked, name
 
 
 @pytest.mark.parametrize("name", ENGINES)

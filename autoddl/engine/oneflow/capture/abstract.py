@@ -23,11 +23,15 @@ import numpy as np
 import oneflow as flow
 from oneflow import nn
 from oneflow.nn import init
-from oneflow.nn.graph.util import ArgsTree
 
 from autoddl.engine.oneflow.capture import draws
 from autoddl.engine.oneflow.capture.draws import Draw
-from autoddl.engine.oneflow.capture.shadow import named_variables, replace_variables, variables
+from autoddl.engine.oneflow.capture.shadow import (
+    named_variables,
+    of_tensors,
+    replace_variables,
+    variables,
+)
 from autoddl.errors import AutoDDLError
 
 _MOST_REAL = 1 << 22  # elements of constants that are made at once: masks are computed from them
@@ -133,12 +137,7 @@ def without_values(graph: flow.nn.Graph, device: str) -> Iterator[None]:
 
 def stand_ins(call: tuple[Any, Any], device: str) -> tuple[Any, Any]:
     """Return positional and keyword arguments with local tensors that take no memory."""
-
-    def leaf(node: Any) -> Any:
-        value = node.value()
-        return _stand_in(value, device) if isinstance(value, flow.Tensor) else value
-
-    args, kwargs = ArgsTree(call, True, "input", None).map_leaf(leaf)
+    args, kwargs = of_tensors(call, lambda _, tensor: _stand_in(tensor, device))
     return args, kwargs
 
 

@@ -16,6 +16,9 @@ from typing import Any
 import oneflow as flow
 from oneflow.nn.graph.graph_block import GraphModule
 from oneflow.nn.graph.proxy import get_proxy_cls
+from oneflow.nn.graph.util import ArgsTree
+
+from autoddl.engine.oneflow.capture import op_names
 
 _MODULE_SETTINGS = ("_is_null", "_stage_id", "_stage_placement", "_activation_checkpointing")
 
@@ -60,6 +63,22 @@ def _copy_settings(source: Any, target: Any) -> None:
     for name, child in getattr(source, "_modules", {}).items():
         if child is not None and name in target._modules:
             _copy_settings(child, target._modules[name])
+
+
+def of_tensors(call: Any, make: Callable[[str, flow.Tensor], Any]) -> Any:
+    """Return positional and keyword arguments with what `make` gives for each tensor in its place.
+
+    It gets the tensor's name in programs, too.
+    """
+
+    def leaf(node: Any) -> Any:
+        value = node.value()
+        if not isinstance(value, flow.Tensor):
+            return value
+        path = node.prefix().removeprefix("input.")
+        return make(f"input.{op_names.place(path, node.name())}", value)
+
+    return ArgsTree(call, True, "input", None).map_leaf(leaf)
 
 
 def modules(graph: flow.nn.Graph) -> list[flow.nn.Module]:

@@ -66,10 +66,9 @@ def micro_job(job: Any) -> Any:
             descs[source(op)].CopyFrom(descs[op.user_conf.output["out"].s[0]])
     kept = [op for op in found.net.op if not is_inserted(op)]
     for op in kept:
-        if op.WhichOneof("op_type") == "user_conf":
-            for port in op.user_conf.input.values():
-                port.s[:] = [made(s) for s in port.s]
-        elif op.WhichOneof("op_type") == "output_conf":
+        for port in op.user_conf.input.values():
+            port.s[:] = [made(s) for s in port.s]
+        if op.WhichOneof("op_type") == "output_conf":
             setattr(op.output_conf, "in", made(getattr(op.output_conf, "in")))
     del found.net.op[:]
     found.net.op.extend(kept)
@@ -93,4 +92,4 @@ def _number(op: Any) -> int:
 
 
 def _numbered(op: Any) -> bool:
-    return op.WhichOneof("op_type") == "user_conf" and op.user_conf.op_type_name in INSERTED
+    return op.user_conf.op_type_name in INSERTED

@@ -58,10 +58,9 @@ def begin_with_gradients(staged: StageWriter) -> None:
 
 def _read(op: Any) -> Iterator[str]:
     """Yield the ops whose results an op reads."""
-    if op.WhichOneof("op_type") == "user_conf":
-        for port in op.user_conf.input.values():
-            for lbn in port.s:
-                yield lbn.split("/")[0]
+    for port in op.user_conf.input.values():
+        for lbn in port.s:
+            yield lbn.split("/")[0]
 
 
 def _needed(ops: dict[str, Any], name: str) -> set[str]:

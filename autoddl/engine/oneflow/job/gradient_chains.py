@@ -33,10 +33,9 @@ def write_chains(writer: JobWriter, plan: PlanValue) -> None:
     for update, operand in writer.behind:
         _write_chain(writer, update, plan.signatures[update][operand])
     for op in list(writer.job.net.op):
-        kind = op.user_conf.op_type_name if op.WhichOneof("op_type") == "user_conf" else ""
-        if kind in _SUMMED:
+        if op.user_conf.op_type_name in _SUMMED:
             _part(writer, op)
-        elif kind in _WHOLE:
+        elif op.user_conf.op_type_name in _WHOLE:
             _make_whole(writer, op)
 
 
@@ -62,7 +61,7 @@ def _part(writer: JobWriter, op: Any) -> None:
     readers = list(_readers(writer, total))
     sums = []
     for number, ((devices, state), blobs) in enumerate(parts.items()):
-        part = op if number == 0 else _copy(writer, op, number)
+        part = op if number == 0 else writer.copy(op, f"{op.name}-{number}")
         writer.move(part.name, groups[devices])
         part.user_conf.input["x"].s[:] = blobs
         made = NdSbp(P if sbp.is_split else B for sbp in state)
@@ -103,40 +102,17 @@ def _to_whole(state: NdSbp) -> Iterator[NdSbp]:
 
 def _readers(writer: JobWriter, lbn: str) -> Iterator[tuple[Any, int]]:
     for op in writer.job.net.op:
-        if op.WhichOneof("op_type") == "user_conf":
-            for port in op.user_conf.input.values():
-                for place, read in enumerate(port.s):
-                    if read == lbn:
-                        yield port.s, place
-
-
-def _copy(writer: JobWriter, original: Any, number: int) -> Any:
-    op = writer.job.net.op.add()
-    op.CopyFrom(original)
-    op.name = f"{original.name}-{number}"
-    old, new = original.user_conf.output["y"].s[0], f"{op.name}/y_0"
-    op.user_conf.output["y"].s[:] = [new]
-    writer.added(op, writer.group[original.name])
-    descs = writer.job.helper.lbn2logical_blob_desc
-    descs[new].CopyFrom(descs[old])
-    return op
+        for port in op.user_conf.input.values():
+            for place, read in enumerate(port.s):
+                if read == lbn:
+                    yield port.s, place
 
 
 def _added(writer: JobWriter, name: str, sums: Sequence[str], group: Any) -> str:
     """Add an op that adds up whole scalars."""
-    like = writer.ops[sums[0].split("/")[0]]
-    op = writer.job.net.op.add()
-    op.name, op.device_tag = name, like.device_tag
-    op.scope_symbol_id = like.scope_symbol_id
-    conf, result = op.user_conf, f"{name}/out_0"
-    conf.op_type_name = "add_n"
-    conf.input["in"].s.extend(sums)
-    conf.output["out"].s.append(result)
-    conf.input_order.append("in")
-    conf.output_order.append("out")
-    writer.added(op, group)
-    descs = writer.job.helper.lbn2logical_blob_desc
-    descs[result].CopyFrom(descs[sums[0]])
+    like, result = writer.ops[sums[0].split("/")[0]], f"{name}/out_0"
+    writer.add(name, "add_n", like, {"in": sums}, {"out": [result]}, group=group)
+    writer.descs[result].CopyFrom(writer.descs[sums[0]])
     whole = broadcast(len(group.parallel_conf.hierarchy.dim))
     operands = [*(f"in_{place}" for place in range(len(sums))), "out_0"]
     write_signature(writer.job, name, dict.fromkeys(operands, whole))

@@ -5,12 +5,15 @@ What is to be there says the program of both (sbp.rewrites.halves); ops have its
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.job.job_writer import JobWriter
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rewrites.halves import HALF, second
+
+_FIELDS = {bool: "at_bool", int: "at_int64", float: "at_double"}  # of the engine's attributes
 
 
 def write_halves(job: Any, half: Program, both: Program, graph_name: str) -> None:
@@ -21,7 +24,6 @@ def write_halves(job: Any, half: Program, both: Program, graph_name: str) -> Non
 class _HalvesWriter:
     def __init__(self, writer: JobWriter, half: Program, both: Program) -> None:
         self.writer, self.half, self.both = writer, half, both
-        self.descs = writer.job.helper.lbn2logical_blob_desc
 
     def write(self) -> None:
         writer = self.writer
@@ -46,9 +48,7 @@ class _HalvesWriter:
         writer = self.writer
         if planned.name.startswith(HALF):
             original = writer.ops[planned.name.removeprefix(HALF)]
-            op = self._add_copy(original, planned.name)
-            for port in op.user_conf.output.values():
-                port.s[:] = map(second, port.s)
+            op = writer.copy(original, planned.name)
             if "seed" in planned.attr:
                 op.user_conf.attr["seed"].at_int64 = planned.attr["seed"]
             op.ctrl_in_op_name[:] = [
@@ -56,22 +56,13 @@ class _HalvesWriter:
                 for name in original.ctrl_in_op_name
             ]
         else:
-            source = writer.ops[planned.inputs[0][1].split("/")[0]]
-            op = self._add_like(source, planned.name)
-            conf = op.user_conf
-            conf.op_type_name = planned.type
-            for ports, order, operands in (
-                (conf.input, conf.input_order, planned.inputs),
-                (conf.output, conf.output_order, planned.outputs),
-            ):
-                for operand, tensor in operands:
-                    ports[operand.rpartition("_")[0]].s.append(tensor)
-                order.extend(dict.fromkeys(o.rpartition("_")[0] for o, _ in operands))
+            first = planned.inputs[0][1]
+            ports = _ports(planned.inputs), _ports(planned.outputs)
+            op = writer.add(planned.name, planned.type, writer.ops[first.split("/")[0]], *ports)
             for name, value in planned.attrs:
-                conf.attr[name].CopyFrom(_attribute(value))
-        for _, tensor in planned.outputs:
-            like = tensor.removeprefix(HALF) if tensor.startswith(HALF) else planned.inputs[0][1]
-            self.descs[tensor].CopyFrom(self.descs[like])
+                setattr(op.user_conf.attr[name], _FIELDS[type(value)], value)
+            for _, tensor in planned.outputs:
+                writer.descs[tensor].CopyFrom(writer.descs[first])
 
     def _rewire(self, planned: Op) -> None:
         """Let an op read what the program of both halves says."""
@@ -85,25 +76,15 @@ class _HalvesWriter:
                 self.writer.rewire(reader, lbn.get(before, before), lbn.get(tensor, tensor))
 
     def _add_copy(self, original: Any, name: str) -> Any:
-        op = self._add_like(original, name)
-        op.CopyFrom(original)
-        op.name = name
-        if f"{original.name}/out" in self.descs:
-            self.descs[f"{name}/out"].CopyFrom(self.descs[f"{original.name}/out"])
-        return op
-
-    def _add_like(self, original: Any, name: str) -> Any:
-        """Add an op without contents on the devices of another one."""
-        op = self.writer.job.net.op.add()
-        op.name, op.device_tag = name, original.device_tag
-        op.scope_symbol_id = original.scope_symbol_id
-        self.writer.added(op, self.writer.group[original.name])
-        return op
+        """Add the second half's copy of an input or an output."""
+        descs = self.writer.descs
+        if f"{original.name}/out" in descs:
+            descs[f"{name}/out"].CopyFrom(descs[f"{original.name}/out"])
+        return self.writer.copy(original, name)
 
 
-def _attribute(value: bool | int | float) -> Any:
-    """Return an attribute of an op as the engine has it."""
-    from oneflow.core.framework.user_op_attr_pb2 import AttrValue
-
-    kind = {bool: "at_bool", int: "at_int64", float: "at_double"}[type(value)]
-    return AttrValue(**{kind: value})
+def _ports(operands: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for operand, tensor in operands:
+        found.setdefault(operand.rpartition("_")[0], []).append(tensor)
+    return found

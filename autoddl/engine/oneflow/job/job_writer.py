@@ -8,7 +8,7 @@ one-axis meshes the legacy map gets the same value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,10 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.layout import OUTPUT, Reader, Redistribution
 from autoddl.sbp.program.ops_and_tensors import READ
 from autoddl.sbp.state import NdSbp, Sbp, broadcast
+
+Ports = Mapping[str, Sequence[str]]
+"""The blobs of an op's ports, in order."""
+NO_PORTS: Ports = {}
 
 
 def read_state(message: Any) -> NdSbp:
@@ -72,7 +76,7 @@ class JobWriter:
     """
 
     def __init__(self, job: Any, graph_name: str) -> None:
-        self.job, self.graph_name = job, graph_name
+        self.job, self.graph_name, self.descs = job, graph_name, job.helper.lbn2logical_blob_desc
         self.ops = {op.name: op for op in job.net.op}
         self.lbn = {
             neutral_name(op.name, graph_name): f"{op.name}/out"
@@ -84,7 +88,7 @@ class JobWriter:
         }
         self.behind: dict[Reader, Reader] = {}
         for op in job.net.op:
-            if op.WhichOneof("op_type") == "user_conf" and "model_diff" in op.user_conf.input:
+            if "model_diff" in op.user_conf.input:
                 chain = [] if op_names.gradient_port(op) else self.chain_before(op.name)
                 if chain:
                     head = chain[-1]
@@ -170,10 +174,10 @@ class JobWriter:
         """Return by blob where an operand of what reads all gradients is it."""
         found = dict[str, list[tuple[Any, int]]]()
         for op in self.job.net.op:
-            kind = op.user_conf.op_type_name if op.WhichOneof("op_type") == "user_conf" else ""
-            for blobs in op.user_conf.input.values() if kind.startswith("multi_") else ():
-                for place, lbn in enumerate(blobs.s):
-                    found.setdefault(lbn, []).append((blobs.s, place))
+            if op.user_conf.op_type_name.startswith("multi_"):
+                for blobs in op.user_conf.input.values():
+                    for place, lbn in enumerate(blobs.s):
+                        found.setdefault(lbn, []).append((blobs.s, place))
         return found
 
     def read(self, name: str, number: int, state: NdSbp, group: Any, device: str) -> None:
@@ -239,24 +243,45 @@ class JobWriter:
         where = group or self.group[producer.name]
         axes = len(where.parallel_conf.hierarchy.dim)
         assert len(state) == max(axes, 1), f"{name}: {state} on {axes} axes"  # CUDA jobs would fail
-        op = self.job.net.op.add()
-        op.name, op.device_tag = name, producer.device_tag
-        op.scope_symbol_id = producer.scope_symbol_id
-        conf = op.user_conf
-        conf.op_type_name = "identity_buffer" if buffer_size else "identity"
+        made, kind = f"{name}/out_0", "identity_buffer" if buffer_size else "identity"
+        op = self.add(name, kind, producer, {"in": [lbn]}, {"out": [made]}, group=where)
         if buffer_size:
-            conf.attr["buffer_size"].at_int64 = buffer_size
-        conf.input["in"].s.append(lbn)
-        conf.output["out"].s.append(f"{name}/out_0")
-        conf.input_order.append("in")
-        conf.output_order.append("out")
-        self.added(op, where)
-        descs = self.job.helper.lbn2logical_blob_desc
-        descs[f"{name}/out_0"].CopyFrom(descs[lbn])
+            op.user_conf.attr["buffer_size"].at_int64 = buffer_size
+        self.descs[made].CopyFrom(self.descs[lbn])
         write_signature(self.job, name, {"in_0": state, "out_0": state})
-        return f"{name}/out_0"
+        return made
 
-    def added(self, op: Any, group: Any) -> None:
+    def add(
+        self, name: str, kind: str, like: Any, inputs: Ports = NO_PORTS, outputs: Ports = NO_PORTS, *,
+        group: Any = None,
+    ) -> Any:  # fmt: skip
+        """Add an op that reads and makes blobs, in the scope of `like`, on its devices or a group's."""
+        op = self.job.net.op.add()
+        op.name, op.device_tag, op.scope_symbol_id = name, like.device_tag, like.scope_symbol_id
+        conf = op.user_conf
+        conf.op_type_name = kind
+        for port, blobs in inputs.items():
+            conf.input[port].s.extend(blobs)
+        for port, blobs in outputs.items():
+            conf.output[port].s.extend(blobs)
+        conf.input_order.extend(inputs)
+        conf.output_order.extend(outputs)
+        self._added(op, group or self.group[like.name])
+        return op
+
+    def copy(self, original: Any, name: str) -> Any:
+        """Add a copy of an op, whose results have its own name."""
+        op = self.job.net.op.add()
+        op.CopyFrom(original)
+        op.name = name
+        for port in op.user_conf.output.values():
+            for place, lbn in enumerate(port.s):
+                port.s[place] = f"{name}/{lbn.partition('/')[2]}"
+                self.descs[port.s[place]].CopyFrom(self.descs[lbn])
+        self._added(op, self.group[original.name])
+        return op
+
+    def _added(self, op: Any, group: Any) -> None:
         """Keep track of an op that was added, and put it on the devices of a group."""
         self.ops[op.name], self.group[op.name] = op, group
         group.op_set.op_name.append(op.name)

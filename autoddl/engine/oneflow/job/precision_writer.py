@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from oneflow.core.framework.user_op_attr_pb2 import AttrValue
-
 from autoddl.engine.oneflow.capture.op_names import is_precision_cast, scales_accumulated
 from autoddl.engine.oneflow.capture.reader import DTYPE_NUMBERS
 from autoddl.engine.oneflow.job import accumulation
@@ -29,7 +27,7 @@ _BEHIND = ("acc", "pack")  # the inserted ops that come behind casts
 def write_precision(job: Any, traced: Program, planned: Program, graph_name: str) -> None:
     """Give a job, of which `traced` is the program, the casts and dtypes that `planned` has besides."""
     writer = JobWriter(job, graph_name)
-    descs = job.helper.lbn2logical_blob_desc
+    descs = writer.descs
     for tensor in planned.tensors:
         before = traced.tensor.get(tensor.name)
         if before is not None and before.dtype != tensor.dtype:
@@ -98,20 +96,11 @@ class _Cast:
         if self.operand in self.added:
             _Cast(writer, self.planned, self.added, self.added[self.operand])._write(source, like)
             source = self.operand
-        op = writer.job.net.op.add()
-        op.name, op.device_tag = cast.name, producer.device_tag
+        op = writer.add(cast.name, cast.type, producer, {"in": [source]}, {"out": [self.result]})
         op.scope_symbol_id = (like or producer).scope_symbol_id
         number = DTYPE_NUMBERS[self.planned.tensor[self.result].dtype]
-        conf = op.user_conf
-        conf.op_type_name = cast.type
-        conf.attr["dtype"].CopyFrom(AttrValue(at_data_type=number))
-        conf.attr["pin_memory"].CopyFrom(AttrValue(at_bool=False))
-        conf.input["in"].s.append(source)
-        conf.output["out"].s.append(self.result)
-        conf.input_order.append("in")
-        conf.output_order.append("out")
-        writer.added(op, writer.group[producer.name])
+        op.user_conf.attr["dtype"].at_data_type = number
+        op.user_conf.attr["pin_memory"].at_bool = False
         writer.job.module_name2module_conf[cast.module or writer.graph_name].ops.append(cast.name)
-        descs = writer.job.helper.lbn2logical_blob_desc
-        descs[self.result].CopyFrom(descs[source])
-        descs[self.result].data_type = number
+        writer.descs[self.result].CopyFrom(writer.descs[source])
+        writer.descs[self.result].data_type = number

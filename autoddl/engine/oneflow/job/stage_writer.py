@@ -225,19 +225,10 @@ class Recomputation:
             port: [self.of(lbn) for lbn in original.user_conf.input[port].s]
             for port in original.user_conf.input
         }
-        op = writer.job.net.op.add()
-        op.CopyFrom(original)
-        op.name = f"{AGAIN}{name}"
+        op = writer.copy(original, f"{AGAIN}{name}")
         for port, lbns in inputs.items():
             op.user_conf.input[port].s[:] = lbns
-        for port in op.user_conf.output.values():
-            port.s[:] = [f"{AGAIN}{lbn}" for lbn in port.s]
         op.ctrl_in_op_name[:] = [self.trigger]
-        writer.added(op, writer.group[name])
-        descs = writer.job.helper.lbn2logical_blob_desc
-        for port in original.user_conf.output.values():
-            for lbn in port.s:
-                descs[f"{AGAIN}{lbn}"].CopyFrom(descs[lbn])
         writer.copy_signature(name, op.name)
         return str(op.name)
 

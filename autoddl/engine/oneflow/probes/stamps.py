@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.engine.oneflow.capture.reader import DTYPE_NUMBERS
-from autoddl.engine.oneflow.job.job_writer import JobWriter, write_signature
+from autoddl.engine.oneflow.job.job_writer import NO_PORTS, JobWriter, Ports, write_signature
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.state import NdSbp
 
@@ -50,7 +50,7 @@ def write_stamps(job: Any, ops: Sequence[Op]) -> None:
         writer.broadcast(op.name, [operand for operand, _ in op.operands])
         writer.ops[op.name].ctrl_in_op_name.append(previous)
         previous = writer.stamp(after=op.name)
-    writer.add("flush_summary_writer", after=previous)
+    writer.tied("flush_summary_writer", after=previous)
 
 
 def read_stamps(folder: Path, *, calls: int, ops: int) -> npt.NDArray[np.float64]:
@@ -106,7 +106,7 @@ class _StampWriter(JobWriter):
 
     def start(self) -> str:
         """Open the file and write the first stamp; return its name."""
-        previous = self.add("create_summary_writer")
+        previous = self.tied("create_summary_writer")
         self.ops[previous].user_conf.attr["logdir"].at_string = "."
         for port, dtype in _OPERANDS.items():
             self.sources[port] = self._constant(dtype)
@@ -114,27 +114,21 @@ class _StampWriter(JobWriter):
 
     def stamp(self, *, after: str) -> str:
         """Add a stamp behind an op and return its name."""
-        name = self.add("summary_write_scalar", after=after)
-        conf = self.ops[name].user_conf
-        for port, source in self.sources.items():
-            conf.input[port].s.append(f"{source}/out_0")
-            conf.input_order.append(port)
+        inputs = {port: [f"{source}/out_0"] for port, source in self.sources.items()}
+        name = self.tied("summary_write_scalar", inputs, after=after)
         self.broadcast(name, [f"{port}_0" for port in self.sources])
         return name
 
-    def add(self, op_type: str, *, after: str | None = None) -> str:
-        like, op = self.ops[self.like], self.job.net.op.add()
+    def tied(self, op_type: str, inputs: Ports = NO_PORTS, *, after: str | None = None) -> str:
+        """Add an op that runs behind another one and return its name."""
         name = f"{_PREFIX}{self.count}"
         self.count += 1
-        op.name, op.device_tag, op.scope_symbol_id = name, like.device_tag, like.scope_symbol_id
-        op.user_conf.op_type_name = op_type
-        if after is not None:
-            op.ctrl_in_op_name.append(after)
-        self.added(op, self.group[self.like])
+        op = self.add(name, op_type, self.ops[self.like], inputs)
+        op.ctrl_in_op_name.extend([] if after is None else [after])
         return name
 
     def _constant(self, dtype: str) -> str:
-        name = self.add("constant")
+        name = self.tied("constant")
         conf = self.ops[name].user_conf
         conf.attr["floating_value"].at_double = 0.0
         conf.attr["integer_value"].at_int64 = 0
@@ -144,7 +138,7 @@ class _StampWriter(JobWriter):
         conf.attr["nd_sbp"].at_list_string.val.append("B")
         conf.output["out"].s.append(f"{name}/out_0")
         conf.output_order.append("out")
-        desc = self.job.helper.lbn2logical_blob_desc[f"{name}/out_0"]
+        desc = self.descs[f"{name}/out_0"]
         desc.shape.dim.append(1)
         desc.stride.dim.append(1)
         desc.data_type = DTYPE_NUMBERS[dtype]

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import oneflow as flow
-from oneflow.nn.graph.util import ArgsTree
 
 from autoddl.engine.interface import Replan
+from autoddl.engine.oneflow.capture.shadow import of_tensors
 from autoddl.engine.oneflow.run.meeting import meet
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
@@ -107,11 +107,5 @@ def _evaluating(what: Any) -> Iterator[None]:
 
 def shapes_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return what tells calls apart that have to be planned each."""
-
-    def leaf(node: Any) -> Any:
-        value = node.value()
-        if isinstance(value, flow.Tensor):
-            return f"{tuple(value.shape)} {value.dtype}"
-        return value
-
-    return repr(ArgsTree((args, dict(kwargs)), True, "input", None).map_leaf(leaf))
+    call = args, dict(kwargs)
+    return repr(of_tensors(call, lambda _, tensor: f"{tuple(tensor.shape)} {tensor.dtype}"))

@@ -23,7 +23,7 @@ from autoddl.engine.oneflow.capture.constants import constants_of, digests_of
 from autoddl.engine.oneflow.capture.data_ops import data_ops
 from autoddl.engine.oneflow.capture.op_names import neutral_name
 from autoddl.engine.oneflow.capture.reader import accumulation_steps, program_of, traced_alone
-from autoddl.engine.oneflow.capture.shadow import named_variables
+from autoddl.engine.oneflow.capture.shadow import named_variables, of_tensors
 from autoddl.engine.oneflow.job import accumulation, plan_injection
 from autoddl.engine.oneflow.job.halves_writer import write_halves
 from autoddl.engine.oneflow.job.precision_writer import write_precision
@@ -121,12 +121,7 @@ class PlannedGraph:
         graph.RunLazyNNGraph(self._in_turn(inputs), self._written, self._variables, self.native)
         found = iter(self._returned())
         graph.SoftSyncNNGraphBuffers(self._written, self.native)
-
-        def leaf(node: Any) -> Any:
-            return next(found) if isinstance(node.value(), flow.Tensor) else node.value()
-
-        tree = ArgsTree((self._twin._eager_outputs, {}), True, "output", None)
-        return tree.map_leaf(leaf)[0][0]
+        return of_tensors((self._twin._eager_outputs, {}), lambda _, __: next(found))[0][0]
 
     def _in_turn(self, inputs: Sequence[Inputs]) -> Any:
         """Return the inputs of all halves in the order in which the job has them."""

@@ -8,7 +8,6 @@ and the count of steps, on which learning rates and Adam's bias correction depen
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from autoddl.checkpoint import sharded_files
 from autoddl.checkpoint.sharded_files import Array, Entry, Facts, Index, Shard, Slices
 from autoddl.engine.oneflow.capture import op_names
 from autoddl.engine.oneflow.capture.shadow import named_variables
-from autoddl.engine.oneflow.run.agree import bytes_of, text_of, text_of_rank_0, world_size
+from autoddl.engine.oneflow.run.agree import bytes_of, said_by_all, text_of_rank_0
 from autoddl.engine.oneflow.run.global_tensors import coordinate, mesh_shape, state_of
 from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp.shards import shard_slices
@@ -178,8 +177,7 @@ def _together(failure: str | None, said: Any = None) -> list[Any]:
     Raises:
         AutoDDLError: that of the first rank that failed.
     """
-    text = json.dumps([failure, said])
-    told = [json.loads(text_of(rank, text)) for rank in range(world_size())]
+    told = said_by_all([failure, said])
     for first, _ in told:
         if first is not None:
             raise AutoDDLError(first)

@@ -9,14 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import oneflow as flow
-from oneflow.nn.graph.util import ArgsTree
 
 from autoddl.checkpoint import sharded_files
 from autoddl.engine.interface import Replan
-from autoddl.engine.oneflow.capture import abstract, op_names
-from autoddl.engine.oneflow.capture.shadow import device_type, modules, named_variables, variables
+from autoddl.engine.oneflow.capture import abstract
+from autoddl.engine.oneflow.capture.shadow import (
+    device_type,
+    modules,
+    named_variables,
+    of_tensors,
+    variables,
+)
 from autoddl.engine.oneflow.job import plan_injection
 from autoddl.engine.oneflow.reason import reason
+from autoddl.engine.oneflow.run.agree import check_kinds
 from autoddl.engine.oneflow.run.eager_calls import refuse_local_inputs
 from autoddl.engine.oneflow.run.evaluation import Evaluations, shapes_of
 from autoddl.engine.oneflow.run.global_tensors import (
@@ -27,7 +33,6 @@ from autoddl.engine.oneflow.run.global_tensors import (
     whole_of,
 )
 from autoddl.engine.oneflow.run.meeting import meet
-from autoddl.engine.oneflow.run.node_kinds import check_kinds
 from autoddl.engine.oneflow.run.planned_graph import Call, Inputs, PlannedGraph
 from autoddl.engine.oneflow.run.saved_state import SavedState
 from autoddl.errors import AutoDDLError
@@ -227,15 +232,11 @@ class OneFlowStep:
         def converted(half: int) -> tuple[Call, Inputs]:
             found: dict[str, flow.Tensor] = {}
 
-            def leaf(node: Any) -> Any:
-                value = node.value()
-                if not isinstance(value, flow.Tensor):
-                    return value
-                name = _input_name(node)
+            def made(name: str, value: flow.Tensor) -> flow.Tensor:
                 found[name] = convert(name, value, half)
                 return found[name]
 
-            call = ArgsTree((args, kwargs), True, "input", None).map_leaf(leaf)
+            call = of_tensors((args, kwargs), made)
             for name in self.plan.program.inputs:
                 if name not in found and half == 0 and not name.startswith((HALF, READ)):
                     raise AutoDDLError(
@@ -269,17 +270,10 @@ class OneFlowStep:
         return self._others[key]
 
     def _is_planned_for(self, args: Any, kwargs: Any) -> bool:
-        found = []
-
-        def leaf(node: Any) -> Any:
-            value = node.value()
-            if isinstance(value, flow.Tensor) and _input_name(node) in self._inputs:
-                item = self._inputs[_input_name(node)]
-                found.append(tuple(value.shape) == self._batch_shape(item))
-            return value
-
-        ArgsTree((args, kwargs), True, "input", None).map_leaf(leaf)
-        return all(found)
+        given = dict[str, tuple[int, ...]]()
+        of_tensors((args, kwargs), lambda name, tensor: given.update({name: tuple(tensor.shape)}))
+        known = given.keys() & self._inputs.keys()
+        return all(given[name] == self._batch_shape(self._inputs[name]) for name in known)
 
     def _build(self, call: Call, inputs: Sequence[Inputs]) -> PlannedGraph:
         try:
@@ -399,9 +393,3 @@ class OneFlowStep:
                 f"{', '.join(sorted(devices))!r}, whose ops differ; plan again on the cluster, it "
                 "takes seconds"
             )
-
-
-def _input_name(node: Any) -> str:
-    """Return the name that an argument has in programs."""
-    path, last = node.prefix().removeprefix("input."), node.name()
-    return f"input.{op_names.place(path, last)}"

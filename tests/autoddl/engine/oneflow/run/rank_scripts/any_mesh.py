@@ -10,7 +10,7 @@ import oneflow as flow
 
 import autoddl
 from autoddl.engine.oneflow.run import agree
-from autoddl.engine.oneflow.run.node_kinds import check_kinds
+from autoddl.engine.oneflow.run.agree import check_kinds
 from experiments.models import gpt
 
 graph, inputs = gpt.build(**{**gpt.SIZES["toy"], "layers": 1}, optimizer="sgd")
