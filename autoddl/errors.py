@@ -37,6 +37,11 @@ def one_line(text: str, most: int = MOST_SHOWN) -> str:
     return printable(text)[:most]
 
 
+def why(error: Exception, otherwise: str = "") -> str:
+    """Return the system's word for an error, or its own text: ValueError is for NUL in a name."""
+    return getattr(error, "strerror", None) or otherwise or str(error)
+
+
 def printable(text: str) -> str:
     """Return a text as a terminal may get it: on one line, without escape sequences."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

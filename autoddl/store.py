@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoddl.errors import AutoDDLError, one_line, shown
+from autoddl.errors import AutoDDLError, one_line, shown, why
 
 
 def read(path: Path) -> tuple[dict[int, Any], list[int]]:
@@ -57,9 +57,8 @@ def check_writable(path: Path | None) -> None:
         if fresh:
             path.unlink()
     except (OSError, ValueError) as error:  # ValueError: NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
         raise AutoDDLError(
-            f"output file {told(path)}: {one_line(reason)}; give another with -o"
+            f"output file {told(path)}: {one_line(why(error))}; give another with -o"
         ) from None
 
 
@@ -90,8 +89,7 @@ def content(path: str | Path, where: str, remedy: str) -> bytes:
             raise AutoDDLError(f"{where}: no regular file; {remedy}")
         return Path(path).read_bytes()
     except (OSError, TypeError, ValueError) as error:  # ValueError: NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise AutoDDLError(f"{where}: can't be read ({one_line(reason)}); {remedy}") from None
+        raise AutoDDLError(f"{where}: can't be read ({one_line(why(error))}); {remedy}") from None
 
 
 def write(path: str | Path | None, data: bytes) -> None:
@@ -116,9 +114,8 @@ def write(path: str | Path | None, data: bytes) -> None:
         finally:
             temporary.unlink(missing_ok=True)
     except (OSError, TypeError, ValueError) as error:  # ValueError: NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
         raise AutoDDLError(
-            f"output file {told(path)}: {one_line(reason)}; make room, or name another file (-o)"
+            f"output file {told(path)}: {one_line(why(error))}; make room, or name another file (-o)"
         ) from None
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl import json_files, store
-from autoddl.errors import AutoDDLError, shown
+from autoddl.errors import AutoDDLError, shown, why
 from autoddl.json_files import Count, decode
 from autoddl.sbp.program.allowed import check_name
 
@@ -202,8 +202,9 @@ def _values(folder: Path, entry: Entry, part: Piece) -> Array:
             file.seek(part.offset)
             data = file.read(size)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no such name"
-        raise AutoDDLError(f"checkpoint file {store.told(path)}: {reason}; {REMEDY}") from None
+        raise AutoDDLError(
+            f"checkpoint file {store.told(path)}: {why(error, 'no such name')}; {REMEDY}"
+        ) from None
     if len(data) != size or hashlib.sha256(data).hexdigest() != part.digest:
         what = "truncated" if len(data) != size else "changed after it was written"
         raise AutoDDLError(f"checkpoint file {store.told(path)}: {what}; {REMEDY}")

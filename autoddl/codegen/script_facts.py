@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoddl.codegen.source.identifiers import identifier, last_word
+from autoddl.codegen.source.identifiers import first_free, identifier, last_word
 from autoddl.sbp.program import Op, Program
 
 _SHAPE_ONLY = ("reshape", "transpose", "cast", "slice", "expand", "expand_dims", "squeeze")
@@ -71,16 +71,8 @@ def _meaning(op: Op, operand: str) -> str:
 
 
 def _distinct(name: str, program: Program, tensor: str, taken: set[str]) -> str:
-    if name not in taken:
-        return name
-    for op, _ in _readers(program, tensor):
-        word = last_word(op.module)
-        if word and f"{word}_{name}" not in taken:
-            return identifier(f"{word}_{name}")
-    number = 2
-    while f"{name}{number}" in taken:
-        number += 1
-    return f"{name}{number}"
+    words = [last_word(op.module) for op, _ in _readers(program, tensor)]
+    return first_free([name, *(identifier(f"{word}_{name}") for word in words if word)], taken)
 
 
 def _bound(program: Program, op: Op, operand: str) -> int | None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from autoddl.codegen.forward.section import Section, Value, forward_ops
 from autoddl.codegen.script_facts import Input
-from autoddl.codegen.source.identifiers import identifier
+from autoddl.codegen.source.identifiers import first_free, identifier
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue, Transfer
+from autoddl.sbp.rewrites.recomputation import can_repeat
 from autoddl.sbp.state import NdSbp
 
 LOSS = "loss"
@@ -77,21 +78,10 @@ class StageSections:
             value = Value(transfer.tensor, transfer.path)
             if value not in names:
                 names[value] = self._name(transfer.tensor, set(names.values()))
-            section = Section(self.plan, (), {}, ())
-            made = self._made_state(section, transfer.tensor)
+            made = self.plan.layout.made[transfer.tensor]
             ends = transfer.sent(made), transfer.arrived(made)
             found.append(Sent(names[value], transfer, source, *ends))
         return tuple(sorted(found, key=lambda s: (s.source, s.transfer.target)))
-
-    def _made_state(self, section: Section, tensor: str) -> NdSbp:
-        for item in self.plan.inputs:
-            if item.name == tensor:
-                return item.state
-        producer = self.program.producer.get(tensor)
-        if producer is None:
-            return section.state(Value(tensor))
-        operand = next(o for o, t in producer.outputs if t == tensor)
-        return self.plan.signatures[producer.name][operand]
 
     def _name(self, tensor: str, taken: set[str]) -> str:
         for item in self.inputs:
@@ -103,11 +93,7 @@ class StageSections:
         if words and words[0] == self.top:
             words = words[1:]
         name = identifier("_".join(words)) if words else "x"
-        number = 2
-        base = name
-        while name in {*taken, LOSS, *(item.name for item in self.inputs)}:
-            name, number = f"{base}_{number}", number + 1
-        return name
+        return first_free([name], {*taken, LOSS, *(item.name for item in self.inputs)}, joint="_")
 
     def _stage(self, number: int) -> StageSection:
         ops = [op for op in forward_ops(self.program) if self.stage_of(op.outputs[0][1]) == number]
@@ -144,10 +130,9 @@ def check_stages(plan: PlanValue) -> None:
             "codegen: gradients are clipped by their norm, which generated scripts do without stages "
             "only; plan with pipeline=1, or without clipping"
         )
-    random = {"dropout", "normalization", "random_mask_like"}
     for op in plan.program.ops:
         stage = plan.stage_of[op.name]
-        if op.phase == "forward" and op.type in random and plan.parts[stage].recomputed:
+        if op.phase == "forward" and plan.parts[stage].recomputed and not can_repeat(op):
             raise AutoDDLError(
                 f"codegen: stage {stage} is computed twice, but {op.name} would not do the same again; "
                 "plan without recomputing it"

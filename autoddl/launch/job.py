@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoddl.errors import AutoDDLError, printable, shown
+from autoddl.errors import AutoDDLError, printable, shown, why
 from autoddl.launch import ports
 
 MOST_RANKS, MOST_NODES = 1 << 10, 1 << 16  # more is a slip of the finger, and would all be started
@@ -237,10 +237,9 @@ def _check_master(host: str) -> None:
     try:
         socket.getaddrinfo(host or "?", None)
     except (OSError, ValueError) as error:  # ValueError: no name of a host at all
-        reason = getattr(error, "strerror", None) or "no name of a host"
         raise LaunchArgumentError(
-            f"master_addr: {shown(host, 100)} can't be resolved ({reason}); give a name or address under "
-            "which this machine reaches node 0"
+            f"master_addr: {shown(host, 100)} can't be resolved ({why(error, 'no name of a host')}); "
+            "give a name or address under which this machine reaches node 0"
         ) from None
 
 

@@ -14,7 +14,6 @@ import mmap
 import os
 import struct
 from dataclasses import dataclass
-from types import TracebackType
 
 PROGRESS = "AUTODDL_PROGRESS"
 """A variable of the ranks: the file to map and the rank's slot."""
@@ -63,12 +62,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._map.close()
         os.close(self._fd)
 

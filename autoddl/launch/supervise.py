@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from autoddl.errors import shown
+from autoddl.errors import shown, why
 from autoddl.launch import ports
 from autoddl.launch.job import LaunchArgumentError, LaunchJob, LaunchResult, describe
 from autoddl.launch.output import Terminal, last_lines
@@ -81,11 +81,8 @@ class _Watch:
         log_dir: Path,
         caught: list[int],
     ) -> None:
-        self._job = job
-        self._ranks = ranks
-        self._progress = progress
-        self._log_dir = log_dir
-        self._caught = caught
+        self._job, self._ranks, self._progress = job, ranks, progress
+        self._log_dir, self._caught = log_dir, caught
         self._waiting = list(range(job.nproc_per_node))
 
     def until_over(
@@ -161,9 +158,8 @@ def _make_log_dir(wanted: Path | None) -> Path:
         wanted.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=wanted).close()
     except (OSError, ValueError) as error:  # ValueError: NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
         raise LaunchArgumentError(
-            f"log_dir: cannot write to {shown(str(wanted))} ({reason}); give another folder"
+            f"log_dir: cannot write to {shown(str(wanted))} ({why(error)}); give another folder"
         ) from error
     return wanted
 

@@ -20,7 +20,7 @@ from autoddl.calibrate.kept_results import KeptResults
 from autoddl.calibrate.probe_launches import carry_out, memory, probe_job, worth_another
 from autoddl.engine import engines
 from autoddl.engine.engines import ONEFLOW
-from autoddl.errors import AutoDDLError, one_line
+from autoddl.errors import AutoDDLError, one_line, why
 from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult, checked
 from autoddl.plan import codec
 from autoddl.plan.search_report import PlanTrial
@@ -212,8 +212,7 @@ def _make(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
         raise AutoDDLError(
-            f"trials: folder {store.told(folder)}: {one_line(reason)}; give another"
+            f"trials: folder {store.told(folder)}: {one_line(why(error))}; give another"
         ) from None
     return folder

@@ -15,6 +15,13 @@ _T = TypeVar("_T")
 ROLES = ("parameter", "state", "buffer", "input", "activation", "gradient", "loss", "system")
 SEED = "seed"
 """The attribute of random ops that the engine's generator draws when a graph is traced."""
+RANDOM = frozenset({
+    "bernoulli", "coin_flip", "distributed_partial_fc_sample", "dropout", "exponential",
+    "fused_matmul_bias_add_relu_dropout", "generate_random_batch_permutation_indices",
+    "image_random_crop", "multinomial_with_replacement", "normal", "random_mask_like", "randperm",
+    "uniform", "uniform_int",
+})  # fmt: skip
+"""The types of these ops."""
 READ = "read."
 """What names of inputs begin with which no call gives, but the graph reads itself."""
 PHASES = ("forward", "backward", "optimizer")

@@ -13,14 +13,9 @@ from dataclasses import replace
 
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op, Program
+from autoddl.sbp.program.ops_and_tensors import RANDOM
 from autoddl.sbp.rules.registry import find
 
-RANDOM = frozenset(
-    {
-        "bernoulli", "dropout", "exponential", "fused_matmul_bias_add_relu_dropout", "normal",
-        "random_mask_like", "randperm", "uniform", "uniform_int",
-    }
-)  # fmt: skip
 PREFIX = "Sys-Checkpointing-Fake-Fw-Op_"
 
 

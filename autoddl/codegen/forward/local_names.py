@@ -29,14 +29,8 @@ from autoddl.sbp.program.blocks import is_layer
 
 _MAIN = ("x_0", "in_0", "a_0", "input_0")  # operands after which a result is named
 _SCORES = (
-    "scalar_mul",
-    "broadcast_add",
-    "add_n",
-    "broadcast_mul",
-    "masked_fill",
-    "reshape",
-    "expand",
-)
+    "scalar_mul", "broadcast_add", "add_n", "broadcast_mul", "masked_fill", "reshape", "expand",
+)  # fmt: skip
 
 
 class LocalNames:

@@ -102,20 +102,11 @@ class Section:
             return value.path[-1]
         if value.tensor in self.arguments:
             return self.arguments[value.tensor]
-        if value.tensor in self.made_by:
-            op = self.made_by[value.tensor]
-            operand = next(o for o, t in op.outputs if t == value.tensor)
-            return self.plan.signatures[op.name][operand]
-        return self.plan.variables[value.tensor]
+        return self.plan.layout.made[value.tensor]
 
     def is_trained(self, value: Value) -> bool:
         """Tell whether a gradient may flow through a value: whether it is a real number at all."""
-        return self.program.tensor[value.tensor].dtype in (
-            "float32",
-            "float64",
-            "float16",
-            "bfloat16",
-        )
+        return self.program.tensor[value.tensor].dtype.startswith(("float", "bfloat"))
 
     def _resolved(self, value: Value) -> Value:
         same = self._same.get(value.tensor)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from autoddl.codegen.source import source_lines as layout
 from autoddl.codegen.source.expression import indexed, quoted
+from autoddl.codegen.source.identifiers import first_free
 from autoddl.sbp.program.blocks import numbered, repeats
 
 MIN_FOLDED = 2  # rows and modules, from which on a table of its own is shorter
@@ -123,7 +124,4 @@ def _table_name(prefix: str, table: str, taken: Collection[str], used: Collectio
     name = f"X{name}" if name[0].isdigit() else name
     if table != "PARAMETERS" or name in taken:
         name = f"{name}_{table}"
-    number, base = 2, name
-    while name in used:
-        name, number = f"{base}_{number}", number + 1
-    return name
+    return first_free([name], used, joint="_")

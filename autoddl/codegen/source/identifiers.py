@@ -11,6 +11,7 @@ import builtins
 import keyword
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain, count
 
 from autoddl.sbp.program import Op
 from autoddl.sbp.program.blocks import is_layer
@@ -66,13 +67,8 @@ def boxed_name(name: str, source: NdSbp, target: NdSbp) -> str:
     return f"{name}_{_BOXED.get(changed[0], 'moved') if changed else 'moved'}"
 
 
-def first_free(candidates: Iterable[str], taken: Iterable[str]) -> str:
-    """Return the first name that is not taken; if all are, the first with a number."""
+def first_free(candidates: Iterable[str], taken: Iterable[str], joint: str = "") -> str:
+    """Return the first name that is not taken; if all are, the first with a number behind it."""
     names, used = [c for c in candidates if c], set(taken)
-    for name in names:
-        if name not in used:
-            return name
-    number = 2
-    while f"{names[0]}{number}" in used:
-        number += 1
-    return f"{names[0]}{number}"
+    numbered = (f"{names[0]}{joint}{number}" for number in count(2))
+    return next(name for name in chain(names, numbered) if name not in used)

@@ -8,6 +8,7 @@ import textwrap
 from autoddl.codegen.dialect import ScriptContent
 from autoddl.codegen.source import source_lines as layout
 from autoddl.plan.value import PlanValue
+from autoddl.sbp.program.ops_and_tensors import RANDOM
 from autoddl.units import bytes_text, seconds_text
 
 _NOTATION = """\
@@ -102,7 +103,7 @@ def main_function(content: ScriptContent) -> str:
         rate = optimizer.learning_rate
     if rate is None:
         rate = DEFAULT_LEARNING_RATES[optimizer.kind if optimizer else "SGD"]
-    random = any(op.type == "dropout" for op in content.plan.program.ops)
+    random = any(op.type in RANDOM for op in content.plan.program.ops)
     level = "logging.INFO" + ("" if staged else " if flow.env.get_rank() == 0 else logging.ERROR")
     loop = _STAGED if staged else _ACCUMULATED if content.plan.micro_batches > 1 else _WHOLE
     scheduled = optimizer is not None and bool(optimizer.schedule)

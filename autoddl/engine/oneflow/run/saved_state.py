@@ -25,7 +25,7 @@ from autoddl.engine.oneflow.capture import op_names
 from autoddl.engine.oneflow.capture.shadow import named_variables
 from autoddl.engine.oneflow.run.agree import bytes_of, said_by_all, text_of_rank_0
 from autoddl.engine.oneflow.run.global_tensors import coordinate, mesh_shape, state_of
-from autoddl.errors import AutoDDLError, shown
+from autoddl.errors import AutoDDLError, shown, why
 from autoddl.sbp.shards import shard_slices
 
 COUNT = "System-Train-TrainStep"
@@ -236,5 +236,4 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
 def _said(error: Exception, folder: Path) -> str:
     if isinstance(error, AutoDDLError):
         return str(error)
-    reason = getattr(error, "strerror", None) or str(error)
-    return f"checkpoint {store.told(folder)}: {reason}; save elsewhere"
+    return f"checkpoint {store.told(folder)}: {why(error)}; save elsewhere"

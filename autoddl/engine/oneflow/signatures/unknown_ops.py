@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from autoddl.engine.oneflow.signatures.signature_cache import SignatureCache
 from autoddl.engine.oneflow.signatures.signature_list import Query, SignatureList, signature_lists
 from autoddl.sbp.program import Op, Program
+from autoddl.sbp.program.ops_and_tensors import RANDOM
 from autoddl.sbp.rules.registry import OpView, Signature, find, is_built_in
 
 # The engine lists signatures for these, too, but they give other numbers than one device. So does P
@@ -24,15 +25,7 @@ _REDUCES = (
 )
 _NORMS = "each shard would use its own norm"
 NEVER_ASKED: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            "bernoulli", "coin_flip", "distributed_partial_fc_sample", "dropout", "exponential",
-            "fused_matmul_bias_add_relu_dropout", "generate_random_batch_permutation_indices",
-            "image_random_crop", "multinomial_with_replacement", "normal", "random_mask_like",
-            "randperm", "uniform", "uniform_int",
-        ),
-        _SAME_SEED,
-    ),
+    **dict.fromkeys(RANDOM, _SAME_SEED),
     **dict.fromkeys(
         (
             "batch_norm_stats", "cudnn_fused_normalization_add_relu",
