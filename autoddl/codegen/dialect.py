@@ -31,8 +31,7 @@ class ScriptContent:
 
     `functions` are the texts of those of the forward pass; `top` is the graph's attribute that has the
     model ("": several). `learning_rate` None leaves the default to the optimizer, or the dialect.
-    `stages` is None where one function computes the loss; `checked` scripts test the state of each op's
-    output.
+    `stages` is None where one function computes the loss.
     """
 
     plan: PlanValue
@@ -42,7 +41,6 @@ class ScriptContent:
     functions: tuple[str, ...]
     stages: StageSections | None
     learning_rate: float | None
-    checked: bool
 
     @property
     def has_idle(self) -> bool:
@@ -73,9 +71,6 @@ class Dialect(Protocol):
 
     def pinned(self, value: Expr, state: NdSbp) -> Expr:
         """Return a value whose gradient comes in the dual of its state, too."""
-
-    def expected(self, value: Expr, state: NdSbp, op: str) -> Expr:
-        """Return a test that an op's output has its planned state."""
 
     def script(self, content: ScriptContent) -> str:
         """Return the text of a whole script."""

@@ -19,13 +19,10 @@ from autoddl.plan.value import PlanValue
 _DAMAGES = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, StopIteration)
 
 
-def generate(
-    plan: PlanValue, dialect: Dialect, *, learning_rate: float | None = None, checked: bool = False
-) -> str:
+def generate(plan: PlanValue, dialect: Dialect, *, learning_rate: float | None = None) -> str:
     """Return a plan as the text of a Python script that needs only the engine and NumPy.
 
-    `learning_rate` is the default of the script's option, if it is to be another than the graph's. With
-    `checked` the script tests after each op that the engine has made the planned state.
+    `learning_rate` is the default of the script's option, if it is to be another than the graph's.
 
     Raises:
         AutoDDLError: the plan does not fit its program; states that the engine has not; ops without
@@ -53,7 +50,7 @@ def generate(
         )
     try:
         dialect.check(plan)
-        return dialect.script(_content(plan, dialect, learning_rate, checked))
+        return dialect.script(_content(plan, dialect, learning_rate))
     except _DAMAGES as error:  # a plan may come from a file, where all types fit but not the whole
         raise AutoDDLError(
             f"codegen: the plan does not fit its program ({shown(error)}); plan again with "
@@ -76,9 +73,7 @@ def write(
         raise AutoDDLError(f"codegen: {path}: {error.strerror}; give a path to write to") from None
 
 
-def _content(
-    plan: PlanValue, dialect: Dialect, learning_rate: float | None, checked: bool
-) -> ScriptContent:
+def _content(plan: PlanValue, dialect: Dialect, learning_rate: float | None) -> ScriptContent:
     """Return what the script has to say; only the forward pass is text already."""
     program = plan.program
     inputs, top, optimizer = inputs_of(program), top_module(program), optimizer_of(program)
@@ -89,15 +84,15 @@ def _content(
         for number, stage in enumerate(stages.stages):
             write_section(
                 stage.section, groups, dialect, f"stage_{number}", stage.argument_names,
-                top=top, checked=checked, staged=True,
+                top=top, staged=True,
             )  # fmt: skip
     else:
         names = {item.tensor: item.name for item in inputs}
         section = _loss_section(plan, tuple(names))
-        write_section(section, groups, dialect, "loss_of", names, top=top, checked=checked)
+        write_section(section, groups, dialect, "loss_of", names, top=top)
     name_groups(groups, top, dialect.globals)
     functions = tuple(written(group, groups, top) for group in groups.groups)
-    return ScriptContent(plan, inputs, top, optimizer, functions, stages, learning_rate, checked)
+    return ScriptContent(plan, inputs, top, optimizer, functions, stages, learning_rate)
 
 
 def _loss_section(plan: PlanValue, inputs: tuple[str, ...]) -> Section:

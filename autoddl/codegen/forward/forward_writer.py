@@ -21,7 +21,6 @@ def write_section(
     argument_names: Mapping[str, str],
     *,
     top: str,
-    checked: bool = False,
     staged: bool = False,
 ) -> Function:
     """Write the functions of a section, callees first, into the groups of a script.
@@ -49,7 +48,6 @@ def write_section(
             argument_names=argument_names,
             function_names=frozenset(named | {"forward", "loss_of"}),
             placement=dialect.placement(staged=staged),
-            checked=checked,
         )
         written[module] = FunctionWriter(frame).function()
         own = name if not module else ("forward" if module == top else "")

@@ -33,7 +33,6 @@ class Frame:
     argument_names: Mapping[str, str]
     function_names: frozenset[str]
     placement: Expr
-    checked: bool
 
     @property
     def public(self) -> bool:

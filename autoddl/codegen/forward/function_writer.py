@@ -165,7 +165,7 @@ class FunctionWriter:
         for value in step.writes:
             text = self._expression(op, args, value)
             pinned = self.frame.template(op).pinned
-            returned = last and self.outputs == (value,) and not (pinned or self.frame.checked)
+            returned = last and self.outputs == (value,) and not pinned
             name = "" if returned else state.new(value, op, step.reads, args)
             line = Assign((name,) if name else (), text.text)
             if len(_statement(line)) + 4 > layout.WIDTH:
@@ -174,12 +174,9 @@ class FunctionWriter:
                     short = [pair for pair in inner if pair[0] <= layout.WIDTH - _MARGIN]
                     return max(short or inner)[1]
             lines.append(line)
-            planned, dialect = self.section.state(value), self.frame.dialect
             if pinned:
-                lines.append(Comment(pinned))
-                lines.append(Assign((name,), dialect.pinned(Expr(name), planned).text))
-            if self.frame.checked:
-                lines.append(Assign(("_",), dialect.expected(Expr(name), planned, op.name).text))
+                kept = self.frame.dialect.pinned(Expr(name), self.section.state(value))
+                lines += [Comment(pinned), Assign((name,), kept.text)]
         return lines
 
     def _boxing_or_call(self, step: FunctionStep, state: LocalNames, last: bool) -> Iterator[Line]:
@@ -206,8 +203,6 @@ class FunctionWriter:
 
     def _nested(self, steps: Sequence[FunctionStep]) -> set[str]:
         """Return the ops that are written inside the expression of their one reader."""
-        if self.frame.checked:
-            return set()
         at = {step.op.name: step for step in steps if step.op is not None}
         found: set[str] = set()
         weight: dict[str, int] = {}

@@ -11,6 +11,7 @@ from autoddl.api import Plan
 from autoddl.engine.oneflow.dialect.script_dialect import DIALECT
 from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
+from tests.autoddl.codegen.checked_scripts import CheckedDialect
 
 # What the engine writes into updates; hand-made programs leave it out.
 UPDATES: dict[str, dict[str, Any]] = {
@@ -25,9 +26,9 @@ UPDATES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def generate(plan: PlanValue, **options: Any) -> str:
-    """Return the script of a plan in OneFlow's dialect."""
-    return codegen.generate(plan, DIALECT, **options)
+def generate(plan: PlanValue, *, checked: bool = False, **options: Any) -> str:
+    """Return the script of a plan in OneFlow's dialect; one that is `checked` tests all states."""
+    return codegen.generate(plan, CheckedDialect() if checked else DIALECT, **options)
 
 
 def planned(program: Program, mesh: str, search: str = "SUMMA") -> Plan:

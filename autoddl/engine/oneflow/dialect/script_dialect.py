@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autoddl.codegen.dialect import Dialect, ScriptContent
-from autoddl.codegen.source.expression import Expr, quoted
+from autoddl.codegen.source.expression import Expr
 from autoddl.codegen.templates import Template
 from autoddl.engine.oneflow.dialect import script_tables, terms
 from autoddl.engine.oneflow.dialect.op_templates import TEMPLATES
@@ -53,10 +53,6 @@ class OneFlowDialect:
         goal = terms.sbp_text(state)
         return Expr(f"{value.atom}.to_global(sbp={goal}, grad_sbp={goal})")
 
-    def expected(self, value: Expr, state: NdSbp, op: str) -> Expr:
-        """Return a call of the function that notes unplanned states."""
-        return Expr(f"expect({value.text}, {terms.sbp_text(state)}, {quoted(op)})")
-
     def script(self, content: ScriptContent) -> str:
         """Return the text of a whole script."""
         staged = content.stages is not None
@@ -64,7 +60,7 @@ class OneFlowDialect:
         parts = [
             script_tables.tables(content),
             functions_of(model, "as_global", "as_whole"),
-            *_helpers(content),
+            *_part(content),
             *content.functions,
             optimizer_text(content.optimizer, content.top, stages=staged, idle=content.has_idle),
             *schedule_text(content.optimizer, idle=content.has_idle),
@@ -77,14 +73,10 @@ class OneFlowDialect:
         return header(content.plan, body, content.top) + body
 
 
-def _helpers(content: ScriptContent) -> list[str]:
-    """Return the functions that only some models' functions call."""
-    found = []
-    if any("part(p" in function for function in content.functions):
-        found.append(functions_of("module_parameters", "part"))
-    if content.checked:
-        found += ["UNPLANNED = []", functions_of("state_tests", "expect")]
-    return found
+def _part(content: ScriptContent) -> list[str]:
+    """Return the function that only some models' functions call."""
+    called = any("part(p" in function for function in content.functions)
+    return [functions_of("module_parameters", "part")] if called else []
 
 
 def _step(content: ScriptContent) -> list[str]:

@@ -18,7 +18,7 @@ _NAMES = "B, P, S = flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split"
 # The names that a script has besides those of the model's functions and repeated tables.
 _IMPORTS = {"argparse", "itertools", "logging", "np", "flow", "F"}
 _FUNCTIONS = {
-    "as_global", "as_whole", "batches", "boxes", "compute", "exchange", "expect", "inside",
+    "as_global", "as_whole", "batches", "boxes", "compute", "exchange", "inside",
     "load_parameters", "main", "make_optimizer", "make_schedule", "move", "one_f_one_b", "part",
     "rendezvous_order", "routes", "run_backward", "run_forward", "save_checkpoint", "train_step",
     "transfer_boxes", "update", "whole_where_partial",
@@ -26,7 +26,7 @@ _FUNCTIONS = {
 _TABLES = {
     "ARGUMENTS", "B", "BUFFERS", "DEVICE", "DONE", "FORWARD", "INPUTS", "MICRO_BATCHES", "ORDER", "P",
     "PARAMETERS", "PLACEMENT", "PLACEMENTS", "RANKS", "RECOMPUTED", "RESULTS", "ROUTES", "S",
-    "STAGE", "STAGES", "TRANSFERS", "UNPLANNED", "WHOLE",
+    "STAGE", "STAGES", "TRANSFERS", "WHOLE",
 }  # fmt: skip
 _MISTAKABLE = {"INPUT", "RANK"}  # not there, but too like those that are
 
