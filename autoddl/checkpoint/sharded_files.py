@@ -81,7 +81,6 @@ class Index(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     @property
     def files(self) -> set[str]:
-        """Return the names of the data files."""
         return {part.file for entry in self.tensors.values() for part in entry.parts}
 
 
@@ -115,7 +114,6 @@ def write_shards(folder: Path, file: str, shards: Mapping[str, Shard]) -> dict[s
 
 
 def joined(entries: Iterable[Mapping[str, Entry]]) -> dict[str, Entry]:
-    """Return the entries of all writers together."""
     found: dict[str, Entry] = {}
     for each in entries:
         for name, entry in each.items():

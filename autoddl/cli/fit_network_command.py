@@ -215,7 +215,6 @@ def _base(options: SimpleNamespace) -> Profile | None:
 def _files(
     profile: Profile, fits: LinkFits, options: SimpleNamespace
 ) -> Iterator[tuple[Path | None, bytes]]:
-    """Yield profile, raw table and plot."""
     for path in dict.fromkeys((options.output, options.into)):
         yield path, profile.encoded()
     yield options.csv, raw_table(fits)
@@ -229,7 +228,6 @@ def _files(
 
 
 def _imported(options: SimpleNamespace) -> Profile:
-    """Make a profile of the output of nccl-tests."""
     name = name_of(options.output, "nccl-tests")
     base = None if options.device is None else profiles.load(options.device)
     profile = nccl_tests.profile_of(

@@ -86,7 +86,6 @@ def show(profile: Profile, table: Table, closing: Iterable[str], *, as_json: boo
 
 
 def _device_line(kind: str, device: Device) -> str:
-    """Return the most important numbers of a device of a kind."""
     named = f"device {kind}: " if kind else "device: "
     return (
         f"{named}{device.name}: {device.peak_flops['float32'] / 1e9:.1f} Gflop/s (float32 matmul), "

@@ -54,7 +54,6 @@ def _readers() -> Mapping[str, Callable[[bytes, str], Any]]:
 
 
 def _kind(text: bytes) -> str:
-    """Return which kind of file a text says that it is; nothing if it says none."""
     import msgspec
 
     try:

@@ -60,7 +60,6 @@ def command(
 
 
 def _told(trial: PlanTrial) -> None:
-    """Write what came of a plan to stderr."""
     found = "" if trial.measured_s is None else f", measured {seconds_text(trial.measured_s)}"
     note = f", {trial.note}" if trial.note else ""
     tell(_PREFIX, f"{trial.name}: predicted {seconds_text(trial.predicted_s)}{found}{note}")

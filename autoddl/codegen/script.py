@@ -96,7 +96,6 @@ def _content(plan: PlanValue, dialect: Dialect, learning_rate: float | None) -> 
 
 
 def _loss_section(plan: PlanValue, inputs: tuple[str, ...]) -> Section:
-    """Return the forward pass up to the loss."""
     program, state = plan.program, {item.name: item.state for item in plan.inputs}
     assert program.loss is not None
     ops, arguments = forward_ops(program), {tensor: state[tensor] for tensor in inputs}

@@ -50,7 +50,6 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """Return all bytes."""
         variables = self.parameters + self.gradients + self.optimizer_states
         return variables + self.activations_peak + self.buffers
 

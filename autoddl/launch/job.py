@@ -66,7 +66,6 @@ class LaunchJob:
 
     @property
     def world_size(self) -> int:
-        """Count the ranks of all nodes."""
         return self.nnodes * self.nproc_per_node
 
     def rank(self, local_rank: int) -> int:
@@ -74,7 +73,6 @@ class LaunchJob:
         return self.node_rank * self.nproc_per_node + local_rank
 
     def described(self, local_rank: int) -> str:
-        """Name a rank in messages."""
         return f"rank {self.rank(local_rank)} of {self.world_size}"
 
     def argv(self, local_rank: int) -> list[str]:
@@ -84,7 +82,6 @@ class LaunchJob:
         return [sys.executable, str(_RANK_MAIN), str(os.getpid()), where, *self.command]
 
     def log_path(self, log_dir: Path, local_rank: int) -> Path:
-        """Name a rank's log file."""
         return log_dir / f"rank{self.rank(local_rank)}.log"
 
     def environment(self, local_rank: int, outer: Mapping[str, str]) -> dict[str, str]:

@@ -55,17 +55,14 @@ class RankProcesses:
         self.end(grace_s=0.0)
 
     def pid(self, local_rank: int) -> int:
-        """Give the process id of a rank that was started."""
         return self._processes[local_rank].pid
 
     @property
     def started(self) -> tuple[int, ...]:
-        """Name the local ranks that were started."""
         return tuple(self._processes)
 
     @property
     def running(self) -> tuple[int, ...]:
-        """Name the local ranks that were started and have not ended."""
         return tuple(rank for rank in self._processes if rank not in self.ended)
 
     def start(

@@ -55,7 +55,6 @@ class Progress:
         _SLOT.pack_into(self._map, local_rank * _SLOT.size, before + calls, where.encode()[:56])
 
     def places(self) -> tuple[Place, ...]:
-        """Read all slots."""
         slots = _SLOT.iter_unpack(self._map[:])
         return tuple(Place(n, where.rstrip(b"\0").decode(errors="replace")) for n, where in slots)
 

@@ -49,7 +49,6 @@ class SilenceWatch:
         self._pause_s = 0.0  # the longest so far between two such times
 
     def due(self, now_s: float) -> bool:
-        """Say whether it is time to look again."""
         return now_s >= self._next_s
 
     def look(

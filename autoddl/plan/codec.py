@@ -85,13 +85,11 @@ class _Head(msgspec.Struct):
 
 
 def to_json(plan: PlanValue) -> dict[str, Any]:
-    """Return a plan as JSON values."""
     head = {"format": FORMAT, "version": FORMAT_VERSION}
     return head | {f.name: _plain(getattr(plan, f.name)) for f in fields(PlanValue)}
 
 
 def encode(plan: PlanValue) -> bytes:
-    """Return a plan as the text of its file."""
     return msgspec.json.encode(to_json(plan))
 
 
@@ -108,7 +106,6 @@ _text = lru_cache(maxsize=1 << 12)(str)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
     if isinstance(value, NdSbp):
         return _text(value)
     if isinstance(value, Mesh):

@@ -23,7 +23,6 @@ COUNTED = {
 
 
 def plan_table(plan: PlanValue) -> str:
-    """Return the printable form of a plan."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, color_system=None, legacy_windows=False)
     console.print(_modules(plan))

@@ -140,7 +140,6 @@ def fastest(
 def _tried(
     plan: PlanValue, program: str, script: Sequence[str], settings: Trials, launch: Launch
 ) -> PlanTrial:
-    """Return what came of a plan."""
     plan.check_runnable()
     trial = PlanTrial(plan.states, name_of(plan), plan.estimate.step_s)
     folder = Path(settings.folder).absolute()

@@ -108,7 +108,6 @@ class OpCampaign(Campaign[OpSource]):
 
     @property
     def ops(self) -> list[Timed]:
-        """Return every op that was timed."""
         return [op for ops in self.found.values() for op in ops]
 
     @property
@@ -117,11 +116,9 @@ class OpCampaign(Campaign[OpSource]):
         return device_of(self.ops, **one_of(self.settings.ranks))
 
     def read(self, line: Any) -> tuple[OpSource, list[Timed]]:
-        """See `Campaign.read`."""
         return _BY_NAME[line["source"]], msgspec.convert(line["ops"], list[Timed])
 
     def task(self, batch: Sequence[OpSource], left: Sequence[OpSource]) -> OpTask:
-        """See `Campaign.task`."""
         return OpTask(self.settings, tuple(batch))
 
 

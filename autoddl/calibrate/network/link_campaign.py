@@ -43,7 +43,6 @@ class LinkCampaign(Campaign[LinkPart]):
 
     @property
     def timings(self) -> list[Timing]:
-        """Return what the cases took, in their order."""
         return [t for c in self.parts if isinstance(t := self.found.get(c), Timing)]
 
     @property
@@ -61,7 +60,6 @@ class LinkCampaign(Campaign[LinkPart]):
         return device_of([self.found[DEVICE]], **one_of(self.settings.nproc_per_node))
 
     def read(self, line: Any) -> tuple[LinkPart, Any]:
-        """See `Campaign.read`."""
         if "device" in line:
             return DEVICE, dict(line["device"])
         timing: Timing | OverlapTiming

@@ -83,7 +83,6 @@ class CollectiveCase:
 
     @property
     def label(self) -> str:
-        """Return the case in words, without its size."""
         name = self.collective.replace("_", "-")
         where = f"over {self.group_size} ranks"
         if self.level == BETWEEN:
@@ -124,17 +123,14 @@ class OverlapCase:
 
     @property
     def label(self) -> str:
-        """Return the case in words."""
         return f"ops beside {self.boxings.label}"
 
     @property
     def short(self) -> bool:
-        """Tell whether its messages are short."""
         return self.boxings.size_bytes == _SHORT_BYTES
 
     @property
     def messages(self) -> float:
-        """Return how many messages a rank sends."""
         each, _ = coefficients(self.boxings.collective, self.boxings.group_size, 0.0)
         return self.boxings.steps * each
 
@@ -185,7 +181,6 @@ class LinkSettings:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Return the modes to measure."""
         return ("graph", "eager") if self.mode == "both" else (self.mode,)
 
     @property

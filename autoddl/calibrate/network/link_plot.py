@@ -19,7 +19,6 @@ _MARKERS = "osD^vP*X"
 
 
 def available() -> bool:
-    """Tell whether anything can be drawn."""
     return find_spec("matplotlib") is not None
 
 

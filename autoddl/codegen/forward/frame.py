@@ -49,7 +49,6 @@ class Frame:
         return within(op.module, self.module)
 
     def template(self, op: Op) -> Template:
-        """Return the template of an op."""
         return template_of(op, self.dialect.templates)
 
     def variable_key(self, tensor: str) -> str:
@@ -74,7 +73,6 @@ class Frame:
 
     @cached_property
     def outputs(self) -> tuple[Value, ...]:
-        """Return the values that go out."""
         section, homes = self.section, self.scopes.homes
         if not self.module:
             return section.results

@@ -56,7 +56,6 @@ def _own_name(group: Group, top: str, parts: int) -> str:
 
 
 def written(group: Group, groups: Groups, top: str) -> str:
-    """Return a group's function as text."""
     function = group.functions[0]
     public = function.module in ("", top)
     arguments = list(function.arguments)

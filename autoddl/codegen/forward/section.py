@@ -61,15 +61,12 @@ class Section:
         self.results = tuple(self._resolved(value) for value in results)
 
     def read(self, op: Op, operand: str, tensor: str) -> Value:
-        """Return the value that an op reads as an operand."""
         return self._resolved(Value(tensor, self._path.get((tensor, (op.name, operand)), ())))
 
     def output(self, tensor: str) -> Value:
-        """Return the value of a graph's output."""
         return self._resolved(Value(tensor, self._path.get((tensor, (OUTPUT, "")), ())))
 
     def reads(self, op: Op) -> dict[str, Value]:
-        """Return the values of an op's inputs by operand."""
         return {operand: self.read(op, operand, tensor) for operand, tensor in op.inputs}
 
     @cached_property
@@ -97,7 +94,6 @@ class Section:
         return {value: tuple(others) for value, others in found.items()}
 
     def state(self, value: Value) -> NdSbp:
-        """Return the state of a value."""
         if value.path:
             return value.path[-1]
         if value.tensor in self.arguments:

@@ -92,7 +92,6 @@ def binary(left: Expr, sign: str, right: Expr) -> Expr:
 
 
 def compared(left: Expr, sign: str, right: Expr) -> Expr:
-    """Return a comparison."""
     return Expr(f"{left.at(COMPARISON + 1)} {sign} {right.at(COMPARISON + 1)}", COMPARISON)
 
 

@@ -39,7 +39,6 @@ class OneFlow:
     )
 
     def installed(self) -> bool:
-        """See `Engine.installed`."""
         return find_spec("oneflow") is not None
 
     def __getattr__(self, name: str) -> Any:

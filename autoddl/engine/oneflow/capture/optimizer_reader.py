@@ -64,7 +64,6 @@ def _schedule(conf: Any) -> tuple[Any, ...]:
 
 
 def _option(value: Any) -> Any:
-    """Return an option of a schedule as a plain value."""
     if hasattr(value, "WhichOneof"):
         return _schedule(value)
     if isinstance(value, bool | int | float | str):

@@ -69,7 +69,6 @@ def capture(graph: flow.nn.Graph, *inputs: Any, **kwargs: Any) -> Program:
 
 
 def _parameters(graph: flow.nn.Graph) -> Collection[str]:
-    """Return the names of what a graph is called with."""
     return inspect.signature(graph.build).parameters.keys()
 
 
@@ -259,11 +258,8 @@ class _JobReader:
         return f"{name}-{self.counted[name] - 1}{slash}{rest}"
 
     def _with_phase(self, op: Op, forward: set[str]) -> Op:
-        if op.is_update:
-            phase = "optimizer"
-        else:
-            phase = "forward" if op.name in forward else "backward"
-        return Op(op.name, op.type, op.inputs, op.outputs, op.attrs, phase, op.module)
+        phase = "forward" if op.name in forward else "backward"
+        return replace(op, phase="optimizer" if op.is_update else phase)
 
     def _tensors(
         self, ops: list[Op], parameters: list[Parameter], states: set[str], loss: str | None

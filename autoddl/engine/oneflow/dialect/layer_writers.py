@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from autoddl.codegen.source.expression import Expr, call, compared
 from autoddl.codegen.templates import ScriptOp
@@ -49,23 +49,18 @@ def pair(value: tuple[int, ...]) -> object:
     return value[0] if len(set(value)) == 1 else tuple(value)
 
 
-def max_pool(op: ScriptOp) -> Expr:
-    attr = op.op.attr
-    options = {"stride": pair(attr["stride"])}
-    for key, default in (("padding", 0), ("dilation", 1)):
-        if pair(attr[key]) != default:
-            options[key] = pair(attr[key])
-    if attr["ceil_mode"]:
-        options["ceil_mode"] = True
-    return call("F.max_pool2d", op.args["x_0"], pair(attr["kernel_size"]), **options)
+def pooled(function: str) -> Callable[[ScriptOp], Expr]:
+    def write(op: ScriptOp) -> Expr:
+        attr = op.op.attr
+        options = {"stride": pair(attr["stride"])}
+        for key, default in (("padding", 0), ("dilation", 1)):
+            if key in attr and pair(attr[key]) != default:
+                options[key] = pair(attr[key])
+        if attr.get("ceil_mode"):
+            options["ceil_mode"] = True
+        return call(f"F.{function}", op.args["x_0"], pair(attr["kernel_size"]), **options)
 
-
-def avg_pool(op: ScriptOp) -> Expr:
-    attr = op.op.attr
-    options = {"stride": pair(attr["stride"])}
-    if pair(attr["padding"]) != 0:
-        options["padding"] = pair(attr["padding"])
-    return call("F.avg_pool2d", op.args["x_0"], pair(attr["kernel_size"]), **options)
+    return write
 
 
 def batch_norm(op: ScriptOp) -> Expr:

@@ -47,7 +47,7 @@ TEMPLATES: Mapping[str, Template] = {
     "scalar_mul": Template(w.with_scalar("*"), "", inline=True),
     "scalar_div": Template(w.with_scalar("/"), "", inline=True),
     "scalar_pow": Template(lambda op: call(f"{op.args['in_0'].atom}.pow", op.scalar), ""),
-    "reduce_sum": Template(w.total, "total", inline=True),
+    "reduce_sum": Template(w.reducing("sum"), "total", inline=True),
     "reduce_max": Template(w.extreme("reduce_max"), "largest"),
     "reduce_min": Template(w.extreme("reduce_min"), "smallest"),
     "var": Template(w.variance, "variance", inline=True),
@@ -75,8 +75,8 @@ TEMPLATES: Mapping[str, Template] = {
     "binary_cross_entropy_with_logits_reduce_mean": Template(layer.binary_cross_entropy, "x"),
     **{name: Template(layer.conv, "x", inline=True) for name in layer.CONVOLUTIONS},
     "bias_add": Template(layer.with_bias, ""),
-    "max_pool_2d": Template(layer.max_pool, ""),
-    "avg_pool_2d": Template(layer.avg_pool, ""),
+    "max_pool_2d": Template(layer.pooled("max_pool2d"), ""),
+    "avg_pool_2d": Template(layer.pooled("avg_pool2d"), ""),
     "adaptive_avg_pool2d": Template(
         lambda op: call("F.adaptive_avg_pool2d", op.args["x_0"], tuple(op.op.attr["output_size"])), ""
     ),
@@ -103,7 +103,7 @@ TEMPLATES: Mapping[str, Template] = {
     "clip_by_scalar_min": Template(w.clamped("min"), ""),
     "clip_by_scalar_max": Template(w.clamped("max"), ""),
     "scalar_reverse_pow": Template(lambda op: call("flow.pow", op.scalar, op.args["in_0"]), ""),
-    "reduce_prod": Template(w.producted, "product"),
+    "reduce_prod": Template(w.reducing("prod"), "product"),
     "narrow": Template(w.narrowed, "piece"),
     "flip": Template(lambda op: call("flow.flip", op.args["x_0"], list(op.op.attr["dims"])), ""),
     "pad": Template(layer.padded, ""),

@@ -17,8 +17,8 @@ def function(name: str, *operands: str) -> Write:
     return lambda op: call(name, *(op.args[operand] for operand in operands))
 
 
-def signed(sign: str, left: str = "x_0", right: str = "y_0") -> Write:
-    return lambda op: binary(op.args[left], sign, op.args[right])
+def signed(sign: str) -> Write:
+    return lambda op: binary(op.args["x_0"], sign, op.args["y_0"])
 
 
 def comparison(sign: str) -> Write:
@@ -57,8 +57,9 @@ def reduced(x: Expr, name: str, op: Op, ndim: int) -> Expr:
     return Expr(f"{x.atom}.{name}({options})")
 
 
-def total(op: ScriptOp) -> Expr:
-    return reduced(op.args["input_tensor_0"], "sum", op.op, len(op.shape["input_tensor_0"]))
+def reducing(name: str) -> Write:
+    x = "input_tensor_0"
+    return lambda op: reduced(op.args[x], name, op.op, len(op.shape[x]))
 
 
 def extreme(name: str) -> Write:
@@ -204,10 +205,6 @@ def clamped(*bounds: str) -> Write:
         return call(f"{op.args['x_0'].atom}.clamp", **options)
 
     return write
-
-
-def producted(op: ScriptOp) -> Expr:
-    return reduced(op.args["input_tensor_0"], "prod", op.op, len(op.shape["input_tensor_0"]))
 
 
 def narrowed(op: ScriptOp) -> Expr:

@@ -126,7 +126,6 @@ def _groups(
 
 
 def _options(group: OptimizerGroup, same: dict[str, str]) -> dict[str, str]:
-    """Return the options that a group has for itself."""
     rate = {} if group.scale == 1.0 else {"lr": f"learning_rate * {number(group.scale)}"}
     return rate | {key: value for key, value in group.options.items() if key not in same}
 

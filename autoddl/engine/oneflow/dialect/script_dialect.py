@@ -41,11 +41,9 @@ class OneFlowDialect:
                 )
 
     def placement(self, *, staged: bool) -> Expr:
-        """Return the devices of the script, or of the stage."""
         return Expr("PLACEMENTS[STAGE]" if staged else "PLACEMENT")
 
     def boxed(self, value: Expr, before: NdSbp, after: NdSbp, *, trained: bool) -> Expr:
-        """Return `value.to_global(…)`."""
         return terms.boxed(value, before, after, trained=trained)
 
     def pinned(self, value: Expr, state: NdSbp) -> Expr:
@@ -54,7 +52,6 @@ class OneFlowDialect:
         return Expr(f"{value.atom}.to_global(sbp={goal}, grad_sbp={goal})")
 
     def script(self, content: ScriptContent) -> str:
-        """Return the text of a whole script."""
         staged = content.stages is not None
         model = "staged_model" if staged else "whole_model"
         parts = [

@@ -88,7 +88,6 @@ saved with flow.save(model.state_dict(), "model.of"). Checkpoints are such state
 
 
 def _start(plan: PlanValue, ranks: int) -> str:
-    """Return the launcher's options."""
     nodes = math.prod(level.size for level in plan.mesh.cluster.levels[:-1])
     if nodes == 1 or plan.pipelined:
         return f"--nproc_per_node {ranks}"
@@ -132,7 +131,6 @@ def main_function(content: ScriptContent) -> str:
 
 
 def _options(rate: float, random: bool) -> list[str]:
-    """Return the options of the command line."""
     options = [
         '"--weights", required=True, help="state dict of the single-device model"',
         '"--data", help="an .npz file with the arrays of INPUTS; else random ones"',

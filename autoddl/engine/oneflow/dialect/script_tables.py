@@ -34,7 +34,6 @@ GLOBALS = frozenset(_IMPORTS | _FUNCTIONS | _TABLES | _MISTAKABLE)
 
 
 def tables(content: ScriptContent) -> str:
-    """Return all tables of a script."""
     lines = _whole(content) if content.stages is None else _staged(content, content.stages)
     return "\n".join(lines)
 
@@ -55,7 +54,6 @@ def orders(stages: StageSections) -> str:
 
 
 def _whole(content: ScriptContent) -> list[str]:
-    """Return the tables of a script without stages."""
     plan, mesh = content.plan, content.plan.mesh
     ranks = _ranks(plan.parts[0])
     return [
@@ -75,7 +73,6 @@ def _whole(content: ScriptContent) -> list[str]:
 
 
 def _staged(content: ScriptContent, stages: StageSections) -> list[str]:
-    """Return the tables of a script with stages."""
     plan, count = content.plan, len(stages.stages)
     again = [number for number, part in enumerate(plan.parts) if part.recomputed]
     note = "  # stages that keep no activations: they compute them twice"
@@ -131,7 +128,6 @@ def _variables(content: ScriptContent, trained: str, others: str) -> list[str]:
 
 
 def _inputs(content: ScriptContent, note: str) -> list[str]:
-    """Return the table of inputs."""
     state = {item.name: item.state for item in content.plan.inputs}
     rows = []
     for item in content.inputs:
@@ -166,5 +162,4 @@ def _ranks(part: Part) -> str:
 
 
 def _list(name: str, rows: list[str]) -> list[str]:
-    """Return a list of lists or tuples."""
     return [f"{name} = [", *(line for row in rows for line in layout.entry("", row)), "]"]

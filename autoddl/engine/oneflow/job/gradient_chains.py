@@ -109,7 +109,6 @@ def _readers(writer: JobWriter, lbn: str) -> Iterator[tuple[Any, int]]:
 
 
 def _added(writer: JobWriter, name: str, sums: Sequence[str], group: Any) -> str:
-    """Add an op that adds up whole scalars."""
     like, result = writer.ops[sums[0].split("/")[0]], f"{name}/out_0"
     writer.add(name, "add_n", like, {"in": sums}, {"out": [result]}, group=group)
     writer.descs[result].CopyFrom(writer.descs[sums[0]])

@@ -60,7 +60,6 @@ def write_input(job: Any, op: Any, state: NdSbp) -> None:
 
 
 def write_output(job: Any, op: Any, state: NdSbp) -> None:
-    """Set the state in which the graph returns one of its outputs."""
     _set_state(op.output_conf.blob_conf.nd_sbp, state)
     write_signature(job, op.name, {"in": state, "out": state})
 
@@ -196,7 +195,6 @@ class JobWriter:
         self.lbn[name] = made
 
     def move(self, name: str, group: Any) -> None:
-        """Put an op on the devices of another group."""
         if self.group[name] is not group:
             self.group[name].op_set.op_name.remove(name)
             group.op_set.op_name.append(name)

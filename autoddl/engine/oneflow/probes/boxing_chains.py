@@ -36,7 +36,9 @@ import oneflow as flow
 
 from autoddl.calibrate.network.link_cases import CollectiveCase
 from autoddl.engine.oneflow.probes.rank_groups import RankGrid
+from autoddl.engine.oneflow.run.global_tensors import sbp_of
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+from autoddl.sbp.state import NdSbp
 
 ITEM_BYTES = 4
 _PADDING = 384  # rows and columns of the matrix that is multiplied by itself
@@ -96,7 +98,6 @@ def near_square(elements: float, divisor: int) -> tuple[int, int]:
 
 
 def chain(case: CollectiveCase, cluster: RankGrid) -> ChainProgram:
-    """Return the chain of a case."""
     made = _round_trip(case, cluster) if case.paired else _collective(case, cluster)
     return _beside_others(made, cluster.bystanders(case))
 
@@ -222,13 +223,8 @@ def _padded(s: Any, w: Any) -> Any:
     return s * flow.matmul(w, w)[:, :1, :1]
 
 
-def _sbp(state: str) -> Any:
-    one = {"B": flow.sbp.broadcast, "P": flow.sbp.partial_sum}
-    return one[state] if state in one else flow.sbp.split(int(state[1:]))
-
-
 def _box(tensor: Any, mesh: Any, states: Sequence[str]) -> Any:
-    return tensor.to_global(placement=mesh, sbp=[_sbp(state) for state in states])
+    return tensor.to_global(placement=mesh, sbp=sbp_of(NdSbp.parse(",".join(states))))
 
 
 def _full(shape: Sequence[int], value: float, mesh: Any, states: Sequence[str]) -> Any:

@@ -105,7 +105,6 @@ def _means(spans: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def main(folder: Path) -> None:
-    """Do the task of folder/task.json."""
     task = msgspec.json.decode((folder / "task.json").read_bytes(), type=OpTask)
     settings = task.settings
     with tempfile.TemporaryDirectory(prefix="autoddl-") as own:

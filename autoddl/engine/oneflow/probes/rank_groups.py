@@ -48,7 +48,6 @@ class RankGrid:
         return (False, True) if case.level == INSIDE else (True, case.inner > 1)
 
     def pairs(self, case: CollectiveCase) -> tuple[Ranks, Ranks]:
-        """Return the senders and their receivers."""
         half = self.ranks_per_node // 2
         everywhere = case.level == INSIDE and case.groups == half
         senders = self.ranks[: None if everywhere else 1, : case.groups].ravel()

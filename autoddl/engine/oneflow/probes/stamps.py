@@ -113,7 +113,6 @@ class _StampWriter(JobWriter):
         return self.stamp(after=previous)
 
     def stamp(self, *, after: str) -> str:
-        """Add a stamp behind an op and return its name."""
         inputs = {port: [f"{source}/out_0"] for port, source in self.sources.items()}
         name = self.tied("summary_write_scalar", inputs, after=after)
         self.broadcast(name, [f"{port}_0" for port in self.sources])

@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 
 def world_size() -> int:
-    """Return the number of ranks that run this program."""
     return int(flow.env.get_world_size())
 
 
@@ -82,7 +81,6 @@ def of_rank_0(constants: Mapping[str, flow.Tensor]) -> dict[str, flow.Tensor]:
 
 
 def text_of_rank_0(text: str) -> str:
-    """Return rank 0's text on every rank."""
     return bytes_of(0, text.encode()).decode()
 
 

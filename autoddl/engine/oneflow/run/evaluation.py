@@ -8,25 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import oneflow as flow
 
-from autoddl.engine.interface import Replan
+from autoddl.engine.interface import Replan, TrainingStep
 from autoddl.engine.oneflow.capture.shadow import of_tensors
 from autoddl.engine.oneflow.run.meeting import meet
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
-
-
-class Runs(Protocol):
-    """What runs a plan."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the graph."""
-
-    def close(self) -> None:
-        """Take the graph down."""
 
 
 class Evaluations:
@@ -35,11 +25,11 @@ class Evaluations:
     `apply` makes what runs a plan of a graph.
     """
 
-    def __init__(self, replan: Replan, apply: Callable[[PlanValue, Any], Runs]) -> None:
+    def __init__(self, replan: Replan, apply: Callable[[PlanValue, Any], TrainingStep]) -> None:
         self._replan, self._apply = replan, apply
         # It keeps the objects whose ids are keys.
         self._graphs: dict[int, tuple[Any, flow.nn.Graph]] = {}
-        self._runs: dict[tuple[int, str], Runs] = {}
+        self._runs: dict[tuple[int, str], TrainingStep] = {}
 
     def __call__(self, what: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call a graph, or a module in evaluation mode.
@@ -56,7 +46,6 @@ class Evaluations:
             return self._runs[key](*args, **kwargs)
 
     def close(self) -> None:
-        """Take all graphs down."""
         for run in self._runs.values():
             run.close()
         self._runs.clear()

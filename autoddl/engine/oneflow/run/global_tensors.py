@@ -38,7 +38,6 @@ def _nested(ranks: Sequence[int], shape: Sequence[int]) -> Any:
 
 
 def sbp_of(state: NdSbp) -> list[Any]:
-    """Return a state as OneFlow wants it."""
     kinds = {"B": flow.sbp.broadcast, "P": flow.sbp.partial_sum}
     return [flow.sbp.split(s.dim) if s.is_split else kinds[s.kind] for s in state]
 
@@ -50,7 +49,6 @@ def state_of(tensor: flow.Tensor) -> NdSbp:
 
 
 def mesh_shape(placement: Any) -> tuple[int, ...]:
-    """Return the shape of the devices of a placement."""
     return tuple(np.array(placement.ranks).shape)
 
 

@@ -112,11 +112,9 @@ class PlannedGraph:
 
     @property
     def compiled(self) -> Any:
-        """Return the job proto that the engine has compiled."""
         return self._twin._compiled_job_proto
 
     def __call__(self, inputs: Sequence[Inputs]) -> Any:
-        """Run one step."""
         graph = _native.nn.graph
         graph.RunLazyNNGraph(self._in_turn(inputs), self._written, self._variables, self.native)
         found = iter(self._returned())

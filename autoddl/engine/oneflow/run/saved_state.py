@@ -128,7 +128,6 @@ class SavedState:
 
     @property
     def count(self) -> int:
-        """Return how many steps were done."""
         tensor, own = self.tensors.get(COUNT), None
         if tensor is not None and coordinate(tensor.placement) is not None:
             own = int(tensor.detach().to_local().numpy()[0])

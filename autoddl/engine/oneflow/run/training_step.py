@@ -213,7 +213,6 @@ class OneFlowStep:
         return found
 
     def _placement(self, name: str) -> Any:
-        """Return the devices of a variable or an input."""
         return self.placements[self.plan.stage_of.get(name, 0)]
 
     def _run(self, args: Any, kwargs: Any, convert: Callable[[str, Any, int], Any]) -> Any:
@@ -293,7 +292,6 @@ class OneFlowStep:
 
     @property
     def _halves(self) -> int:
-        """Return in how many halves the batch goes through the graph."""
         return 2 if self.plan.duplex else 1
 
     def _half(self, tensor: flow.Tensor, half: int) -> flow.Tensor:

@@ -44,12 +44,10 @@ class OneFlowMemory:
         self.sizes = LocalSizes(program, mesh)
 
     def estimate(self, layout: Layout, *, compute_stream: bool) -> MemoryEstimate:
-        """See `estimate`."""
         mesh = self.sizes.mesh
         return estimate(mesh, layout, sizes=self.sizes, compute_stream=compute_stream)
 
     def never_reused_bytes(self, layout: Layout) -> int:
-        """See `lowering.never_reused_bytes`."""
         return never_reused_bytes(self.sizes.mesh, layout, self.sizes)
 
 

@@ -73,7 +73,6 @@ class Instances:
         self.first_name = np.concatenate(names)[turn]
 
     def tasks(self) -> RankTasks:
-        """Return the tasks and buffers."""
         rows, instance = self.tasks_of.items, self.tasks_of.row
         task, buffers, begin = self.templates.tasks[rows], self._buffers(), self.buffers_of.start
         given = self.templates.reads.take(rows)

@@ -130,7 +130,6 @@ class _Lowering:
         return int(self.templates.never_reused_bytes()[used].sum())
 
     def _op(self, kind: int) -> int:
-        """Return the template of ops of one kind and signature."""
         number, signature = self.first[kind], self.signature[kind]
         op, sizes = self.program.ops[number], self.sizes.op(number, signature)
         operands = tuple([operand for operand, _ in op.inputs])

@@ -102,7 +102,6 @@ class LocalSizes:
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """Return what the ops read and make."""
         return Dataflow(self.program)
 
     def templates(self, coords: tuple[int, ...], *, compute_stream: bool) -> Templates:
@@ -123,7 +122,6 @@ class LocalSizes:
         return size
 
     def op(self, number: int, signature: NdSignature) -> OpSizes:
-        """Return the sizes of an op under a signature."""
         op = self.program.ops[number]
         states = tuple([signature[operand] for operand, _ in op.operands])
         key = self._kinds[number], states

@@ -140,7 +140,6 @@ class Templates:
         return self._known[key]
 
     def output(self, size: int) -> int:
-        """Return the template of what gives a whole tensor back."""
         key = "output", size
         if key not in self._known:
             self._task(GIVEN, (INPUT,), merged=True)
@@ -148,7 +147,6 @@ class Templates:
         return self._known[key]
 
     def identity(self, form: int, state: NdSbp) -> int:
-        """Return the template of an identity behind a boxing."""
         key = "identity", form, state
         if key not in self._known:
             self._end(key, self._identity(GIVEN, INPUT, self.size(form, state)))
@@ -183,7 +181,6 @@ class Templates:
         return np.diff(np.append(0, own.cumsum())[self.columns.first_buffer])
 
     def _end(self, key: object, result: int) -> None:
-        """Finish the newest template."""
         self._known[key] = len(self.result)
         self._moved = INPUT
         self.result.append(result)
@@ -212,7 +209,6 @@ class Templates:
         return number
 
     def _producer(self, buffer: int) -> int:
-        """Return the task that makes a buffer."""
         return INPUT if buffer == INPUT else self.buffers[self.starts[-1][1] + buffer].producer
 
     def _identity(self, group: int, source: int, size: int) -> int:
