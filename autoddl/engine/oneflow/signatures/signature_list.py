@@ -71,11 +71,12 @@ def signature_lists(
     cache: SignatureCache | None = None,
     start_limit_s: float = START_LIMIT_S,
     answer_limit_s: float = ANSWER_LIMIT_S,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[SignatureList, ...]:
     """Return the engine's list for every query.
 
     The engine filters by its inputs only and lets uneven cuts pass: the caller checks divisibility.
-    `cache` None asks without reading or keeping answers.
+    `cache` None asks without reading or keeping answers; `progress` gets (answered, all).
     """
     found: dict[Query, SignatureList] = {}
     for query in queries:
@@ -84,10 +85,13 @@ def signature_lists(
         elif cache is not None and (kept := _decode(cache.get(asdict(query)))) is not None:
             found[query] = kept
     asked = [query for query in dict.fromkeys(queries) if query not in found]
+    total = len(found) + len(asked)
     for query, answer, keep in _ask(asked, start_limit_s, answer_limit_s):
         found[query] = answer
         if cache is not None and keep:
             cache.put(asdict(query), _encode(answer))
+        if progress is not None:
+            progress(len(found), total)
     return tuple(found[query] for query in queries)
 
 

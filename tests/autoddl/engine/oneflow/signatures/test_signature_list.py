@@ -81,7 +81,10 @@ def test_a_child_that_dies_loses_only_its_op(tmp_path: Path) -> None:
     attribute = case("mish", "in_0: 8 4 -> out_0: 8 4", alpha=1.0)
     ignoring = case("ones_like", "like_0: 4 8 -> out_0: 4 8")
     views = [MISH, WRONG_NAME, replace(MISH, type="silu"), attribute, ignoring]
-    answers = signature_lists([query(v) for v in views], cache=cache)
+    seen: list[tuple[int, int]] = []
+    answers = signature_lists(
+        [query(v) for v in views], cache=cache, progress=lambda *p: seen.append(p)
+    )
     assert texts(MISH, answers[0]) == texts(MISH, answers[2]) == {"S0 S0", "S1 S1", "B B"}
     assert [a.signatures for a in answers[1::2]] == [None, None]
     assert "the engine stopped" in answers[1].reason
@@ -89,6 +92,7 @@ def test_a_child_that_dies_loses_only_its_op(tmp_path: Path) -> None:
     assert "mish has not attr_name: alpha" in answers[3].reason
     assert "no list" in answers[4].reason
     assert not any("\n" in answer.reason for answer in answers)
+    assert seen == [(i, 5) for i in range(1, 6)]
     assert len(list((tmp_path / "signatures").iterdir())) == 4  # an abort may not come again
 
 
