@@ -223,12 +223,6 @@ class StepSearch:
             idle = 0 if self.best is not before else idle + 1
             yield
 
-    def _move(self) -> None:
-        """Take moves that make the step shorter, from the best one on."""
-        best = self.best
-        assert best is not None
-        self._offer(self._descend(best, self.network.derived(LayerMoves)).assignment)
-
     def _better(self, one: Judged, other: Judged) -> bool:
         """Tell whether one is better: it fits and is faster, or needs fewer bytes while none fits.
 
@@ -239,15 +233,16 @@ class StepSearch:
         needs = (one.memory_bytes, one.step_s) < (other.memory_bytes, other.step_s)
         return self._fits(one) or needs
 
-    def _descend(self, here: Judged, moves: LayerMoves) -> Judged:
-        """Return what becomes of an assignment by moves that make its step shorter.
+    def _move(self) -> None:
+        """Take moves of the best one that make its step shorter.
 
         Those that cost least on the critical path come first: of equal layers and crossings with all
         candidates, of one size after the other, in turn. What was vain before the last better step
         comes behind all others, what is known is passed over.
         """
-        idle, vain = 0, set[bytes]()
-        while self._goes_on(self._moves_end_s):
+        idle, vain, moves, here = 0, set[bytes](), self.network.derived(LayerMoves), None
+        while self.best is not None and self.best is not here and self._goes_on(self._moves_end_s):
+            here = self.best
             most = max(tuning.LEAST_TRIES, round(tuning.TRIES * self._gap()))
             weighted = critical_prices(self.network, here.timeline).apply(self.network)
             single = moves.cheapest(here.assignment, weighted, most + len(vain))
@@ -258,18 +253,13 @@ class StepSearch:
                 there = moved(here.assignment, move)
                 if there in self._seen:
                     continue
-                one = self._offer(there, moved=True)
-                idle += 1
-                if self._better(one, here):
-                    idle = 0 if one.step_s < (1 - tuning.GAIN) * here.step_s else idle
-                    here = one
+                self._offer(there, moved=True)
+                idle = 0 if self.best is not here else idle + 1
+                if not 0 < idle < most or not self._goes_on(self._moves_end_s):
                     break
                 vain.add(move.key)
-                if idle >= most or not self._goes_on(self._moves_end_s):
-                    return here
-            else:
-                break
-        return here
+        if self.best is not None:
+            self._candidates[self.best.assignment] = None
 
     def _gap(self) -> float:
         """Return the most that is to be gained, relatively."""

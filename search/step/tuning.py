@@ -8,7 +8,6 @@ from __future__ import annotations
 # How near is near enough, relative.
 SOLVED = 1e-3  # the gap at which networks are solved; a step has less in common with their sums
 PROVEN = 1e-4  # of the step; a tenth of it costs seconds, with ten times baselines may be shorter
-GAIN = 1e-4  # a better step that is better by less, mostly by rounding, counts as no better one
 
 # Critical paths.
 LATEST = 0.5  # the weight of the latest path in the average; the first ones are soon forgotten

@@ -1,4 +1,4 @@
-"""Crossings: which layers a region has, what a move costs, and what updates alone wait for."""
+"""Crossings: which layers a region has, and what a move costs."""
 
 from __future__ import annotations
 
