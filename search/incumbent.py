@@ -9,7 +9,6 @@ from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Assignment, Point, SearchOptions, SearchResult
 
-# Half and twice of these two give the same costs and proofs of the frozen suite's 26 searched cases.
 PROVEN = 1e-7  # relative; a plan is the best one if no other is better by more
 ASCENTS = 0.8  # so much of the budget may ascents take; the integer program has the rest
 PROGRESS_EVERY_S = 0.1

@@ -34,8 +34,7 @@ _TELLING_BYTES = 1 << 16  # op types with larger operands tell a rate of their o
 _TELLING_S = 1e-4  # ops that take longer tell a rate
 _LEAST_S = 2e-5  # shorter times (below 0 by noise, even) weigh as much as this
 # Flops per byte within this factor do not tell flops from bytes: what bounds an op at the peak's rates
-# does. A ResNet's convolutions, of which one size was timed, were priced by their bytes. On an H100 twice
-# gives the same steps; half, which is never, 12.3 % of error for 13.4, by mixed precision alone.
+# does. Else a ResNet's convolutions, of which one size is timed, are priced by their bytes.
 _ONE_INTENSITY = 2.0
 _BOUND = 1.02  # times the measured rate: of what never bounds a kernel
 _ROUNDS = 20

@@ -30,8 +30,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import NamedTuple
 
-# Of boxings that hide less, noise would make the interference any number. With half of it a boxing may
-# slow ops 40-fold, with twice of it 10-fold.
+# Of boxings that hide less, noise would make the interference any number: it slows ops 20-fold at most.
 _LEAST_HIDDEN = 0.05
 
 

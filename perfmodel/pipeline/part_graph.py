@@ -19,9 +19,7 @@ import numpy as np
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.pipeline.placed_cut import NONE, Ints, PartGraph
 
-# They take 3 s to list, and 0.1 GB to cut a chain of 150 units with. 4 nodes of 8 devices of two kinds
-# have 130,000, which half would leave out; 8 such nodes have 1.4 million, which twice does as well.
-MOST_EDGES = 200_000
+MOST_EDGES = 200_000  # take 3 s to list; 4 nodes of 8 devices of two kinds have 130,000
 
 
 class Pair(NamedTuple):

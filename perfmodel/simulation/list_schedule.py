@@ -18,8 +18,7 @@ import numpy as np
 
 from autoddl.perfmodel.simulation.event_simulation import Ints, Works
 
-# Relative; what is gained by less is left to the engine, since each work that waits for another one
-# costs it a message. Half and twice change no step of the zoo by more than this.
+# Relative; less is left to the engine, since each work that waits for another one costs it a message.
 WORTH = 2e-3
 
 

@@ -19,12 +19,9 @@ from autoddl.search.result import Assignment
 
 Completed = tuple[Ints, set[int]]  # an assignment, and the nodes of it that may be refined
 
-# Half and twice of these were measured on the zoo's 410 baselines.
-REFINED = 2  # so many of the cheapest are refined: 1 makes 17 up to 9 % dearer, 4 one 2 % cheaper
-ROUNDS = 3  # of dual ascent between two roundings; with 4 the Megatron of GPT on 8 is 3 % dearer
-# Relative; what is that near to the bound is not worth another rounding. Half of it takes 4 % more rounds
-# and makes one 1e-5 cheaper, with twice all cost the same.
-CLOSE = 1e-4
+REFINED = 2  # so many of the cheapest are refined; the cheapest alone may end 9 % dearer
+ROUNDS = 3  # of dual ascent between two roundings
+CLOSE = 1e-4  # relative; what is that near to the bound is not worth another rounding
 
 
 @dataclass(frozen=True, eq=False)

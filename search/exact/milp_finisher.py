@@ -25,13 +25,10 @@ from autoddl.search.reductions.restriction import Restriction
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers.ilp import search as solved
 
-# Binaries of the first program, besides one for each variable; the next has twice as many. The demo's GPT
-# on 2x2, which needs more, takes 3.5 s, 3.8 s with half of it and 2.5 s with twice; the program of a
-# transformer with two layers there takes 2 s, and 8 s with twice.
-FIRST = 2500
-# Seconds that it takes to make a program, by variable of the network, seen on two cores. Without it the
-# bound of GPT-3's step takes 14 s where it has 7.
-BUILD_S = 3e-4
+FIRST = (
+    2500  # binaries of the first program, besides one for each variable; the next has twice as many
+)
+BUILD_S = 3e-4  # that it takes to make a program, by variable of the network, on two cores
 
 
 def finish(run: Incumbent, ascent: Ascent, go_on: Callable[[Ascent], None]) -> None:

@@ -23,19 +23,13 @@ from autoddl.search.reductions.restriction import Restriction, everything
 from autoddl.search.relaxation.dual import Dual
 from autoddl.search.result import Assignment
 
-# What half and twice of these do was measured on GPT with 12 and 24 layers, BERT and T5; work is rounds
-# of dual ascent times choices.
-ROUNDS = 3  # in a turn: 2 take 3 % less work, 5 take 11 % and 10 take 40 % more
-# Of the gap: a turn that raises the bound by less is idle. With twice as much all is the same, with half
-# T5 on 2x4 has a gap of 8e-5 left in the same time.
-CREEP = 5e-3
-# Idle turns in a row that end an ascent, as roundings differ while messages settle: 8 and 32 give the
-# same there, but of MoE-BERT on 4x4 the optimum was first seen in turn 16.
-PATIENCE = 16
-# So small a part of the choices, or of the slack, makes a smaller problem worth its time: with half of
-# it 9 % (GPT) to 34 % (T5) more work, 0.95 is as good; there is no twice.
-SHRUNK = 0.75
-SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding; half and twice: the same
+ROUNDS = 3  # of dual ascent in a turn
+CREEP = 5e-3  # of the gap: a turn that raises the bound by less is idle
+PATIENCE = 16  # idle turns in a row that end an ascent: roundings differ while messages settle
+SHRUNK = (
+    0.75  # so small a part of the choices, or of the slack, makes a smaller problem worth its time
+)
+SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
 
 Offer = Callable[[Assignment], tuple[float, int, bool]]
 

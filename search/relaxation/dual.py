@@ -31,8 +31,7 @@ from autoddl.search.reductions.quotient import Multiplicities, ScopeMap
 from autoddl.search.relaxation import srmp
 from autoddl.search.relaxation.factor_graph import Terms, graph_of
 
-# So much of the last round's move do messages repeat at most before the next. With half of it GPT, BERT
-# and T5 take 1.5 to 2.7 times the work, with 0.95 up to 4 % more; from 1 on nothing damps them.
+# So much of the last round's move do messages repeat at most before the next; from 1 on nothing damps it.
 FASTEST = 0.9
 
 

@@ -23,11 +23,9 @@ from autoddl.search.network.evaluator import Flags, Floats, Ints
 from autoddl.search.reductions.quotient import Multiplicities
 from autoddl.search.relaxation.srmp import END, NODE, SLOT, TABLE, TERM, USE, FactorGraph, Records
 
-# Readers of one term at most. With 6 gaps of 0.1 to 0.3 % are left of BERT and MoE-BERT, with 7 T5 on 4x4
-# has 0.9 % instead of 0.6 %, with 4 only 17 of 24 cases are proven; 16 have 43 million ways to part them.
+# Readers of one term at most: fewer leave gaps, 16 have 43 million ways to part them.
 MANY_READERS = 8
-# Of a term, sets of readers times pairs of states; beyond it is parted, which 2-D meshes never need. Half
-# and twice give the same costs and proofs.
+# Of a term, sets of readers times pairs of states; beyond it is parted, which 2-D meshes never need.
 MOST_ENTRIES = 400_000
 
 

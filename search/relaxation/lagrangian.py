@@ -26,12 +26,10 @@ from autoddl.search.reductions.quotient import Quotient
 from autoddl.search.relaxation.dual import Dual
 from autoddl.search.result import Assignment, Point
 
-# Half and twice of these give the same plan of GPT-3 on 128x8 with 80 GB, and the same gap but for 1e-5;
-# what they do to its 0.8 s is told where it is more than 10 %.
-ROUNDS = 5  # of dual ascent at each multiplier; 10 take 40 % longer
+ROUNDS = 5  # of dual ascent at each multiplier
 MOST, CLOSE = 24, 1e-3  # multipliers, until they are so close, relative; neither binds
 SETTLED = 1e-5  # relative; so near to what two plans allow the bound can't rise any more
-INSIDE = 0.1  # of the distance between two; a third is not nearer to either: both take 20 % longer
+INSIDE = 0.1  # of the distance between two; a third is not nearer to either
 FIRST_PART = 1e-2  # of the cost that all memory is worth at the first multiplier
 FACTOR = 4.0  # by which it grows while no plan fits
 ENOUGH = 2e-4  # relative; a gap below which what the memory model misses is worth more

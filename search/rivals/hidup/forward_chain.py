@@ -34,10 +34,9 @@ from autoddl.sbp.state import B, NdSbp, P
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
 from autoddl.search.rivals.hidup.chain import Chain, ChainAssignment, Floats, Unit
 
-# Forms of a cut, at most. With half of it assignments for BERT with experts (base) on 4
-# and 8 devices are 4 to 12 % longer, with twice of it 1 to 3 % shorter and take four times as long to
-# find; those for GPT, Llama, T5 and VGG13 differ by 0.1 % at most.
-MOST_FORMS = 256
+MOST_FORMS = (
+    256  # of a cut; experts would gain by more, and take four times as long with twice as many
+)
 HALF = 0.5  # of a batch; seconds are those of a whole one
 
 Form: TypeAlias = tuple[NdSbp, ...]

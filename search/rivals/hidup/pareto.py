@@ -29,8 +29,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.ragged import Ragged
 from autoddl.search.rivals.hidup.chain import Chain, ChainAssignment, Floats, Ints, Unit
 
-# Relative; assignments that differ by less are equal. With half and twice of it the same are found.
-ROUNDING = 1e-12
+ROUNDING = 1e-12  # relative; assignments that differ by less are equal
 BEGUN, GOES_ON = -1, -2
 
 
