@@ -14,8 +14,6 @@ from autoddl.errors import AutoDDLError
 from autoddl.sbp.program.ops_and_tensors import Tensor
 from autoddl.sbp.state import B, NdSbp, Sbp, axis_states, ordered, orders
 
-Ints = npt.NDArray[np.int64]
-
 
 def check_state(state: NdSbp, shape: Sequence[int], mesh: Sequence[int]) -> None:
     """Raise AutoDDLError where a tensor of this logical shape can't be in a state, and say why.

@@ -10,7 +10,6 @@ import numpy as np
 from autoddl.errors import AutoDDLError, RuleError
 from autoddl.sbp.numpy_oracle.simulated_tensors import Array, Locals, assemble, close, shard
 from autoddl.sbp.numpy_oracle.trial import Trial, even_states
-from autoddl.sbp.program import Program
 from autoddl.sbp.rules.registry import LocalOp, OpRule, OpView, Shape, find
 from autoddl.sbp.shards import shard_slices
 from autoddl.sbp.state import NdSbp, P, Sbp, broadcast
@@ -44,24 +43,6 @@ def on_one_device(view: OpView, inputs: Mapping[str, Array]) -> dict[str, Array]
     one = {name: broadcast(1) for name in view.inputs + view.outputs}
     results = run_op(view, one, (1,), {name: [array] for name, array in inputs.items()})
     return {name: array for name, (array,) in results.items()}
-
-
-def run_program(program: Program, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Run forward and backward of a captured step on one device, with the rules' references.
-
-    `values` has the inputs and variables as whole arrays by tensor name; all tensors are returned.
-    What ops update in place has its new value.
-
-    Raises:
-        RuleError: an op type has no rule.
-    """
-    known = dict(values)
-    for op in program.ops:
-        if op.phase != "optimizer":
-            view = OpView.of(op, program.shapes(op))
-            results = on_one_device(view, {name: known[tensor] for name, tensor in op.inputs})
-            known |= {tensor: results[name] for name, tensor in op.operands if name in results}
-    return known
 
 
 def run_op(

@@ -199,17 +199,3 @@ def _all_to_all(members: Locals, before: Sbp, after: Sbp) -> Locals:
             local[(slice(None),) * dim + (here,)] = member.take(there, axis=dim)
         received.append(local)
     return received
-
-
-def run_path(
-    locals_: Sequence[Array],
-    src: NdSbp,
-    path: Sequence[NdSbp],
-    shape: Sequence[int],
-    mesh: Sequence[int],
-) -> Locals:
-    """Perform the boxings of a path one after the other, from `src` on."""
-    result, here = list(locals_), src
-    for state in path:
-        result, here = run_boxing(result, here, state, shape, mesh), state
-    return result

@@ -21,7 +21,6 @@ from autoddl.sbp.rules.registry import (
     linear,
 )
 
-Attr = Mapping[str, Any]
 Function = Callable[..., Array]
 
 

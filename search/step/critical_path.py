@@ -18,8 +18,10 @@ from __future__ import annotations
 import numpy as np
 
 from autoddl.perfmodel.timeline import StepTimeline
+from autoddl.ragged import Ragged
 from autoddl.sbp.program.blocks import Places
 from autoddl.search.network.cost_network import CostNetwork, Floats, Ints
+from autoddl.search.network.evaluator import Flags
 from autoddl.search.reductions.prices import Prices
 from autoddl.search.step import tuning
 
@@ -48,16 +50,42 @@ class PathWeights:
 def critical_prices(network: CostNetwork, timeline: StepTimeline) -> Prices:
     """Return what seconds count for moves of one step: those on its critical path, layer by layer.
 
-    Boxings of tensors that it does not move count as if they were off it.
+    Boxings of tensors that it does not move count where more than one update waits for them (`needed`).
     """
     ops, tensors = timeline.waited_for()
-    return _prices(network, np.maximum(ops, tuning.OFF_PATH), np.fmax(tensors, tuning.OFF_PATH))
+    tensors = np.where(np.isnan(tensors), network.derived(needed), tensors)
+    return _prices(network, np.maximum(ops, tuning.OFF_PATH), np.maximum(tensors, tuning.OFF_PATH))
 
 
 def _prices(network: CostNetwork, ops: Floats, tensors: Floats) -> Prices:
     variables, factors = network.variables, network.factors
     device = np.where(variables.op >= 0, ops[variables.op], 1.0)
     return Prices(device=device, links=tensors[factors.tensor])
+
+
+def needed(network: CostNetwork) -> Flags:
+    """Tell of every tensor whether an op makes it for which more waits than the update of one parameter.
+
+    Gradients of parameters are not; those of activations are, since updates of several parameters follow.
+    """
+    program, columns = network.program, network.program.columns
+    waits, makers = columns.waits
+    readers = Ragged.sorted(makers, waits, len(program.ops))
+    several = len(program.ops)
+    update = np.full(several, several)  # of each op the only one that follows, else `several`
+    for parameter in program.parameters:
+        if parameter.update is not None:
+            update[columns.place[parameter.update]] = columns.place[parameter.update]
+    for op in range(several - 1, -1, -1):
+        followers = update[readers.items[readers.start[op] : readers.start[op + 1]]]
+        if len(followers):
+            update[op] = followers[0] if (followers == followers[0]).all() else several
+    inputs = columns.inputs
+    least, most = np.full(len(program.tensors), several), np.full(len(program.tensors), -1)
+    np.minimum.at(least, inputs.tensor, update[inputs.op])
+    np.maximum.at(most, inputs.tensor, update[inputs.op])
+    found: Flags = (columns.maker >= 0) & ((most == several) | (least < most))
+    return found
 
 
 def alike(network: CostNetwork) -> tuple[Ints, Ints]:

@@ -1,10 +1,12 @@
 """The fastest assignment of a chain: dynamic programming over cuts that keeps all undominated ones.
 
-An assignment up to a cut has the communication c and, so far, the computation p of its last stage, and v,
-when half 1 begins to compute it: χ = v + max(c, p), ψ = χ + p. It goes on with a signature of the next
-unit, which adds to p; or it ends the stage, and a move of c' seconds begins the next one with
-v' = max(ψ, χ + c') = χ + max(p, c'). Of several passes (duplex_time.py) c and p are vectors, and what
-depends on them is summed up over the passes.
+Half 1 computes a stage while half 2 communicates for it; half 2 computes it while half 1 communicates for
+the next. χ is when half 1 is done with a stage, ψ when half 2 is. An assignment up to a cut has the
+communication c and, so far, the computation p of its last stage, and v, when half 1 begins to compute it:
+χ = v + max(c, p), ψ = χ + p. It goes on with a signature of the next unit, which adds to p; or it ends
+the stage, and a move of c' seconds begins the next one with v' = max(ψ, χ + c') = χ + max(p, c'). The
+backward pass, the same stages in reverse, takes as long from either end: it is one more pass. Of several
+passes c and p are vectors, and what depends on them is summed up over the passes.
 
 One assignment dominates another one in the same form if it is not slower whatever follows. Where a stage
 ends, and there is one pass, that is ψ₁ ≤ ψ₂ and χ₁ ≤ χ₂: of (ψ, χ) = (8, 7) and (9, 6) both are kept,
@@ -14,7 +16,7 @@ A longer last stage only helps as far as some communication is left that it can 
 keeps ever more of them, as many as there were cuts; so it is asked for c' up to the longest move that is
 left, which is exact as well.
 
-Source: HiDup §4.2, fig. 4; the comparison of χ, and for c' that are bounded, is derived.
+Source: HiDup §4.2, eq. 4 and 5, fig. 4; the comparison of χ, and for c' that are bounded, is derived.
 """
 
 from __future__ import annotations

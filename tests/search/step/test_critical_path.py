@@ -7,15 +7,16 @@ import pytest
 
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Program
 from autoddl.search.assigned.assigned_layout import assigned_layout
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.result import Point
 from autoddl.search.rivals.random_sampling import random_assignment
-from autoddl.search.step.critical_path import PathWeights
+from autoddl.search.step.critical_path import PathWeights, needed
 from autoddl.search.step.tuning import LATEST, OFF_PATH
 from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
-from tests.support.programs import mlp, transformer
+from tests.support.programs import mlp, tied, transformer
 
 
 def timeline(network: CostNetwork, point: Point) -> StepTimeline:
@@ -66,3 +67,32 @@ def test_weights_are_averages_with_a_floor() -> None:
     assert (weights.tensors == 1.0).all()
     prices = weights.prices()
     assert (np.asarray(prices.device) >= OFF_PATH).all()
+
+
+@pytest.mark.parametrize("program", [mlp(16, (16, 16, 16)), tied(), transformer(2)])
+def test_what_only_one_update_waits_for_is_not_needed(program: Program) -> None:
+    """Against a walk from each tensor to all ops that depend on it."""
+    found = build(program, Mesh.parse("4"), cluster())
+    updates = {p.update for p in program.parameters}
+    readers: dict[str, list[str]] = {}
+    for op in program.ops:
+        for _, tensor in op.inputs:
+            readers.setdefault(tensor, []).append(op.name)
+    flags = needed(found).tolist()
+    for tensor, is_needed in zip(program.tensors, flags, strict=True):
+        ends, seen, waiting = set(), set(), list(readers.get(tensor.name, []))
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            after = [r for _, t in program.op[name].outputs for r in readers.get(t, [])]
+            waiting += after
+            if not after:
+                ends.add(name)
+        made = tensor.name in program.producer
+        assert is_needed == (made and bool(ends - updates or len(ends) > 1)), tensor.name
+    gradients = {dict(program.op[u].inputs)["model_diff_0"] for u in updates if u}
+    by_name = dict(zip((t.name for t in program.tensors), flags, strict=True))
+    assert gradients and not any(by_name[name] for name in gradients)
+    assert any(flags)

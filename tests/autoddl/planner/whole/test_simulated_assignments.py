@@ -11,7 +11,7 @@ from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.numpy_oracle.simulated_ops import run_op, run_program
-from autoddl.sbp.numpy_oracle.simulated_tensors import Array, assemble, close, run_path, shard
+from autoddl.sbp.numpy_oracle.simulated_tensors import Array, assemble, close, shard
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.registry import OpView
 from autoddl.search.assigned.assigned_layout import assigned_layout
@@ -23,6 +23,7 @@ from autoddl.search.solvers import coordinate
 from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
+from tests.support.simulated import run_path
 
 
 def whole_values(program: Program, rng: np.random.Generator) -> dict[str, Array]:

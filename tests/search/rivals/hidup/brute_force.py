@@ -11,12 +11,20 @@ import numpy as np
 from autoddl.perfmodel.simulation.event_simulation import Ints, Works
 from autoddl.ragged import Ragged
 from autoddl.search.rivals.hidup.chain import Chain, Unit
-from autoddl.search.rivals.hidup.duplex_time import as_printed_s
 
 LINK, DEVICE = 0, 1
 MOST_STAGES = 5
 
 Seconds = Sequence[float]
+
+
+def as_printed_s(comm_s: Seconds, comp_s: Seconds) -> float:
+    """Return what both halves of a chain of stages take, by HiDup's equations 4 and 5 as printed."""
+    psi = phi = 0.0
+    for comm, comp in zip(comm_s, comp_s, strict=True):
+        psi = psi + phi + max(-phi, comm) + max(comm, comp) + comp
+        phi = -comp
+    return psi
 
 
 def random_stages(rng: np.random.Generator, kind: str) -> tuple[Seconds, Seconds]:

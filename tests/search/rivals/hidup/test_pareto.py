@@ -7,9 +7,8 @@ import pytest
 
 from autoddl.errors import InfeasibleError
 from autoddl.search.rivals.hidup.chain import Chain, Unit
-from autoddl.search.rivals.hidup.duplex_time import closed_form_s
 from autoddl.search.rivals.hidup.pareto import search
-from tests.search.rivals.hidup.brute_force import assignments, random_chain
+from tests.search.rivals.hidup.brute_force import as_printed_s, assignments, random_chain
 
 
 def unit(*rows: tuple[int, int, float], once_s: float = 0.0) -> Unit:
@@ -30,7 +29,7 @@ def test_a_longer_stage_is_kept_that_hides_what_follows() -> None:
     )  # fmt: skip
     found = search(chain)
     assert found.signatures == (0, 0) and found.begins == (1,)
-    assert found.seconds == closed_form_s((0, 5), (4, 5)) + 1
+    assert found.seconds == as_printed_s((0, 5), (4, 5)) + 1
 
 
 def test_a_stage_goes_on_where_forms_stay() -> None:
