@@ -21,10 +21,8 @@ from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.search.rivals.amp.estimate import AmpEstimate, LayerChain
-from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages
 from experiments.amp import profiles, setups
-from experiments.amp.strategy_plans import StrategyPlans
+from experiments.amp.strategy_plans import Strategy, StrategyPlans, megatron_stages
 from experiments.lib.programs import captured
 
 PAPER: dict[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text())
@@ -37,7 +35,7 @@ GPT_MODULES: Mapping[int, str] = {
 GAN_MODULES: Mapping[int, str] = {
     0: "model.first", 54: "model.head", 55: "",
     **{unit: f"model.positions.{number}" for number, unit in enumerate(setups.POSITIONS)},
-    **{unit: f"model.grow.{number}" for number, unit in enumerate(list(setups.GRIDS)[1:])},
+    **{unit: f"model.grow.{number}" for number, unit in enumerate(setups.GROWS)},
     **{unit: f"model.blocks.{n}" for n, unit in enumerate((*setups.WIDE, *setups.NARROW))},
 }  # fmt: skip
 UNEVEN = "uneven"  # the set-up that trains TransGAN's generator; the others train a GPT
@@ -61,7 +59,7 @@ class PrintedRow(NamedTuple):
     def strategy(self) -> Strategy:
         """Return the strategy in Megatron's placement on the 16 devices."""
         dp = NODES * PER_NODE // (self.tmp * self.stages)
-        return Strategy(self.tmp, dp, self.mbs, megatron_stages(NODES, PER_NODE, self.tmp, dp))
+        return Strategy(self.tmp, dp, self.mbs, megatron_stages(NODES * PER_NODE, self.tmp, dp))
 
 
 TABLES = {
@@ -107,19 +105,10 @@ class AmpStudy:
         """Return by unit the module with whose ops it begins."""
         return GAN_MODULES if self.name == UNEVEN else GPT_MODULES
 
-    def chain(self, *, measured: bool = False) -> LayerChain:
-        """Return the layers of the model, as measured or by their flops."""
-        return setups.transgan() if self.name == UNEVEN else setups.gpt(measured=measured)
-
     @property
     def batch(self) -> int:
         """Return the samples of a step."""
         return setups.GAN_BATCH if self.name == UNEVEN else setups.BATCH
-
-    def estimate(self, *, measured: bool = False) -> AmpEstimate:
-        """Return AMP's own price."""
-        nodes = setups.nodes(*self.told["kinds"])
-        return AmpEstimate(nodes, self.chain(measured=measured), self.batch)
 
     def program(self) -> Program:
         """Return a training step of the model."""
@@ -142,10 +131,15 @@ class AmpStudy:
 
     def plans(self, *, measured: bool = False) -> StrategyPlans:
         """Return AMP's strategies as plans; layers take what was measured, or what the profile says."""
-        chain = self.chain(measured=True)
+        uneven = self.name == UNEVEN
+        taken_s = (
+            {"v100": setups.transgan_s()}
+            if uneven
+            else {k: setups.gpt_s(k) for k in setups.WHOLE_S}
+        )
         return StrategyPlans(
-            self.program(), self.cluster, self.profile(), self.modules, len(chain.parameters),
-            chain.seconds if measured else None,
+            self.program(), self.cluster, self.profile(), self.modules,
+            setups.GAN_UNITS if uneven else setups.UNITS, taken_s if measured else None,
         )  # fmt: skip
 
     def ours(self, budget_s: float) -> Plan:

@@ -10,6 +10,7 @@ Source: AMP (Li et al., NeurIPS 2022), supplement §6.2 and §6.3; Megatron-LM �
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -31,11 +32,30 @@ from autoddl.search.baselines.held_states import HeldStates, best
 from autoddl.search.baselines.megatron import megatron
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.pipeline_objective import repeated
-from autoddl.search.rivals.amp.strategies import Strategy
 from experiments.amp.unit_paces import PacedStages, apart, paces, unit_begins
 from experiments.lib.oneflow_problems import build
 
 Kinds = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Degrees of parallelism, samples per micro-batch, and the devices of each stage in their order."""
+
+    tmp: int
+    dp: int
+    mbs: int
+    stages: tuple[tuple[int, ...], ...]
+
+    def micro_batches(self, batch: int) -> int:
+        """Return how many micro-batches a batch has on each group (gas)."""
+        return batch // (self.dp * self.mbs)
+
+
+def megatron_stages(devices: int, tmp: int, dp: int) -> tuple[tuple[int, ...], ...]:
+    """Return the stages in Megatron's placement: ranks in their order, tmp innermost, pp outermost."""
+    size = tmp * dp
+    return tuple(tuple(range(a, a + size)) for a in range(0, devices, size))
 
 
 class StrategyPlans:

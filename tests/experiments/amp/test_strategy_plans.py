@@ -15,10 +15,9 @@ from autoddl.sbp.boxing import ALL_REDUCE
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages
 from experiments.amp import profiles
 from experiments.amp.amp_studies import priced
-from experiments.amp.strategy_plans import StrategyPlans, stage_mesh
+from experiments.amp.strategy_plans import Strategy, StrategyPlans, megatron_stages, stage_mesh
 from experiments.amp.unit_paces import apart, paces, unit_begins
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import mlp, transformer
@@ -40,7 +39,7 @@ def test_megatrons_stages_on_four_nodes_of_four() -> None:
         (1, 16, "4x4"), (2, 8, "4x2x2"), (4, 4, "4x4"), (2, 4, "2x2x2"), (1, 4, "4"), (2, 2, "2x2"),
         (2, 1, "2"), (1, 1, "1"),
     ):  # fmt: skip
-        stages = megatron_stages(4, 4, tmp, dp)
+        stages = megatron_stages(16, tmp, dp)
         (found,) = {stage_mesh(stage, tmp, 4, LEVELS) for stage in stages}
         assert found.shape == tuple(map(int, mesh.split("x")))
         assert sorted(rank for stage in stages for rank in stage) == list(range(16))
@@ -62,7 +61,7 @@ def test_one_stage_is_the_baseline_of_the_planner(tmp: int) -> None:
 def test_stages_are_where_the_strategy_and_the_cut_have_them() -> None:
     program = mlp(8, WIDTHS)
     staged = plans(program, "2x2", cluster(), LAYERS, 4).plan(
-        Strategy(1, 2, 2, megatron_stages(2, 2, 1, 2)), (0, 3, 4)
+        Strategy(1, 2, 2, megatron_stages(4, 1, 2)), (0, 3, 4)
     )
     assert staged.micro_batches == 2
     assert [part.ranks for part in staged.parts] == [(0, 1), (2, 3)]

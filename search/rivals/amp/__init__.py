@@ -1,1 +1,0 @@
-"""AMP's own search, to compare with: degrees, placements as dominoes, cuts by dynamic programming."""
