@@ -1,23 +1,18 @@
-"""Hold the bound and the search of steps against brute force: `python -m experiments.proofs.step`.
+"""The bound and the search of steps against brute force; a bound that is too high would be seen.
 
-The bounds of random mixtures have to lie below the simulated steps of random assignments of models of
-the zoo. Of tiny problems, in which a few variables of a small network have a few choices left, every
-assignment is simulated: bounds have to lie below all steps, and the search should find the least.
-The exit code is 1 where a bound lies above a step, or the search finds less than 95 % of the minima.
+Bounds of random mixtures lie below the simulated steps of random assignments. Of tiny problems, in which
+a few variables of a small network have a few choices left, every assignment is simulated.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 
-import click
 import numpy as np
+import pytest
 
-from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
@@ -29,54 +24,29 @@ from autoddl.search.rivals.random_sampling import random_assignment
 from autoddl.search.step.bound_network import Kind, Mixture, StepBounds
 from autoddl.search.step.dependency_path import EARLY, EITHER, LATE, DependencyPath
 from autoddl.search.step.overlap import StepSearch
-from experiments.bench.frozen.suite import PROFILE
-from experiments.lib import cli
 from experiments.lib.oneflow_problems import build
-from experiments.lib.programs import captured
+from tests.support.clusters import cluster
+from tests.support.programs import mlp
 
-MODELS = ("mlp", "gpt", "vgg13", "dlrm", "bert_moe")
-MESHES = ("4", "2x2", "2x4")
 ROUNDING = 1 + 1e-9
 FREE, CHOICES = 5, 3  # variables of a tiny problem, and the most choices of each
-ENOUGH = 0.95
+EXCESS = 6.0  # of a mixture's weights, with which bounds have to be wrong
 
 
-@click.command(help=__doc__)
-@cli.listed("--models", MODELS)
-@click.option("--random", "samples", default=10_000, show_default=True, help="assignments in all")
-@click.option("--tiny", default=100, show_default=True, help="problems of which all are simulated")
-@click.option(
-    "--profile",
-    default=PROFILE,
-    show_default=False,
-    help="file or bundled name; by default the A100 of experiments.bench.frozen",
-)
-@click.option("--excess", default=1.0, show_default=True,
-              help="what the weights of a mixture add up to; above 1 the proof has to fail")  # fmt: skip
-@cli.folder("out/step")
-def command(
-    models: Sequence[str], samples: int, tiny: int, profile: str, excess: float, folder: Path
-) -> int:
-    """Do both, and print how near the bounds come and what was found."""
-    known = profiles.load(profile)
-    networks = [
-        build(captured(folder / f"{model}.json", model), Mesh.parse(mesh, known.levels), known)
-        for model in models
-        for mesh in MESHES
-    ]
-    above, nearest = 0, 0.0
-    for number, network in enumerate(networks):
-        shares = list(_shares(network, number, -(-samples // len(networks)), excess))
-        above += sum(share > ROUNDING for share in shares)
-        nearest = max(nearest, *shares)
-    drawn = -(-samples // len(networks)) * len(networks)
-    print(f"{drawn:,} random assignments: {above} steps below a bound, nearest at {nearest:.1%}")
-    wrong = best = 0
-    for seed in range(tiny):
-        is_wrong, is_best = _tiny(networks[seed % len(networks)], seed, excess)
-        wrong, best = wrong + is_wrong, best + is_best
-    print(f"{tiny} tiny problems: the least step found in {best}, {wrong} bounds above it")
-    return cli.MISSED if above or wrong or best < ENOUGH * tiny else 0
+@pytest.fixture(scope="module", params=["4", "2x2", "2x4"])
+def network(request: pytest.FixtureRequest) -> CostNetwork:
+    profile = cluster()
+    return build(mlp(32, (64, 64)), Mesh.parse(request.param, profile.levels), profile)
+
+
+def test_mixtures_bound_random_assignments(network: CostNetwork) -> None:
+    assert max(_shares(network, 0, 30, 1.0)) <= ROUNDING
+    assert max(_shares(network, 0, 30, EXCESS)) > ROUNDING
+
+
+def test_the_least_steps_of_tiny_problems(network: CostNetwork) -> None:
+    assert [_tiny(network, seed, 1.0) for seed in range(3)] == [(False, True)] * 3
+    assert any(wrong for wrong, _ in (_tiny(network, seed, EXCESS) for seed in range(2)))
 
 
 def _step(network: CostNetwork, point: Sequence[int]) -> StepTimeline:
@@ -129,7 +99,3 @@ def _tiny(network: CostNetwork, seed: int, excess: float) -> tuple[bool, bool]:
     points = itertools.product(*[range(n) for n in part.variables.sizes.tolist()])
     least_s = min(_step(part, point).works.end_s for point in points)
     return bound_s > least_s * ROUNDING, found.cost_s <= least_s * ROUNDING
-
-
-if __name__ == "__main__":
-    sys.exit(cli.run(command, "proofs.step"))
