@@ -83,9 +83,11 @@ def command(
             told, good = report(study, mine)
             found, scored, met = [*found, *mine], [*scored, *told], met and good
     if found:
-        print(frames.text(pd.DataFrame(scored), COLUMNS))
-        frame = pd.DataFrame(found)
-        frames.save(frame, folder, "fidelity", scores=scored)
+        frame, table = pd.DataFrame(found), pd.DataFrame(scored)
+        for name in ("repeat_spearman", "repeat_error"):  # of a single pass there are none
+            table[name] = table.get(name, pd.Series(dtype=float))
+        print(frames.text(table, COLUMNS))
+        frames.save(frame, folder, "fidelity", [("", table, COLUMNS)], scores=scored)
         scores.draw(frame, folder / "fidelity")
     return 0 if met else cli.MISSED
 

@@ -149,7 +149,7 @@ def report(runs: Sequence[Row], folder: Path) -> None:
     refused = [[row["model"], row["solver"], row["error"]] for row in runs if row["error"]]
     for row in refused:
         print(f"left out: {': '.join(row)}")
-    frames.save(found, folder, "fig07", left_out=refused)
+    frames.save(found, folder, "fig07", [("", found, COLUMNS)], left_out=refused)
     groups = frame.groupby(["model", "solver"], sort=False)
     curves = pd.concat({key: curve(group) for key, group in groups}, names=["model", "solver"])
     draw(curves.reset_index(level=[0, 1]), folder / "fig07")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,18 @@ def _formatted(column: pd.Series[Any], form: Format) -> pd.Series[Any]:
     return column.map(lambda value: write(value) if pd.notna(value) else "")
 
 
-def save(frame: pd.DataFrame, folder: Path, name: str, **facts: Any) -> None:
-    """Write a frame as CSV, and as JSON with other facts and the versions that made it."""
+def save(
+    frame: pd.DataFrame, folder: Path, name: str,
+    tables: Sequence[tuple[str, pd.DataFrame, Formats]] = (), **facts: Any,
+) -> None:  # fmt: skip
+    """Write a frame as CSV, and as JSON with other facts and the versions that made it.
+
+    Of `tables`, a caption and a frame each, the text is kept for a page.
+    """
     frame.to_csv(folder / f"{name}.csv", index=False)
     versions = {package: version(package) for package in ("autoddl", "numpy")}
     rows = json.loads(frame.to_json(orient="records", double_precision=15))
-    data = {"versions": versions, **facts, "rows": rows}
+    page = [[caption, text(one, formats, "pipe")] for caption, one, formats in tables]
+    data = {"versions": versions, **facts, "tables": page, "rows": rows}
     (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
     print(f"wrote {folder}/{name}.csv, {name}.json")

@@ -96,16 +96,17 @@ def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int
     bound = bandwidth_bound(frame)
     said = means(frame, bound)
     print(frames.text(said, MEANS))
-    known = frame.dropna(subset=["predicted_s", "measured_s"])
-    scored: Row = {}
+    known, scored = frame.dropna(subset=["predicted_s", "measured_s"]), Row()
+    told = "Nothing was measured: " + "; ".join(reasons.values())
     if len(known):
-        repeats = scores.repeats(known.passes_s.tolist())
-        scored = scores.score(known.assign(model=known.workload)) | repeats
-        print(
-            f"{scored['plans']} predicted plans: mean error {scored['mean_error']:.1%} "
-            f"({scored['scaled_error']:.1%} once each workload is scaled), rank correlation "
-            f"{scored['spearman']:.3f}"
+        scored = scores.score(known.assign(model=known.workload))
+        scored |= scores.repeats(known.passes_s.tolist())
+        told = (
+            f"Predicted steps are {scored['mean_error']:.1%} off on average "
+            f"({scored['scaled_error']:.1%} if one number scales all of a workload), rank correlation "
+            f"{scored['spearman']:.3f}, over {scored['plans']} plans."
         )
+    print(told)
     missed = _missed(frame, said, scored)
     for line in missed:
         print(f"missed: {line}")
@@ -113,7 +114,10 @@ def report(frame: pd.DataFrame, folder: Path, reasons: Mapping[str, str]) -> int
         "scores": scored, "means": said.to_dict("records"), "missed": missed,
         "not_measured": dict(reasons), "bandwidth_bound": sorted(bound),
     }  # fmt: skip
-    frames.save(shown.drop(columns=["passes_s"], errors="ignore"), folder, "clock", **facts)
+    told += "".join(f"\n- missed: {line}" for line in missed)
+    over = "How many times as long as ours, geometric means of the workloads bound by bandwidth:"
+    tables = [(told, shown, COLUMNS), (over, said, MEANS)]
+    frames.save(shown.drop(columns=["passes_s"], errors="ignore"), folder, "clock", tables, **facts)
     for figure, mine in frame.groupby("figure", sort=False):
         draw(mine, folder / str(figure))
     return cli.MISSED if missed else None

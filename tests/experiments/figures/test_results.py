@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
+import pandas as pd
 import pytest
 
 from experiments.figures import __main__ as figures
 from experiments.figures import results
-from experiments.lib import cli
+from experiments.lib import cli, frames
 
 
 def test_what_was_not_run_is_told(tmp_path: Path) -> None:
@@ -26,17 +26,12 @@ def test_what_was_not_run_is_told(tmp_path: Path) -> None:
 def test_a_part_has_its_table_and_its_picture(tmp_path: Path) -> None:
     folder = tmp_path / "fidelity"
     folder.mkdir()
-    score = {
-        "group": "2x2-500mbit",
-        "plans": 36,
-        "spearman": 0.99,
-        "mean_error": 0.07,
-        "bias": 0.01,
-    }
-    (folder / "fidelity.json").write_text(json.dumps({"scores": [score], "rows": []}))
+    frame = pd.DataFrame([{"group": "2x2-500mbit", "spearman": 0.99}])
+    formats: frames.Formats = {"group": "{}", "spearman": "{:.3f}"}
+    frames.save(frame, folder, "fidelity", [("Scores:", frame, formats)])
     (folder / "fidelity.svg").write_text("<svg/>")
     page = results.page(tmp_path, tmp_path / "results")
-    assert "| 2x2-500mbit |" in page and "0.990" in page and "7.0%" in page
+    assert "| 2x2-500mbit |" in page and "0.990" in page and "Scores:\n\n|" in page
     assert "](results/fidelity.svg)" in page
     assert (tmp_path / "results" / "fidelity.svg").read_text() == "<svg/>"
 
