@@ -40,24 +40,19 @@ ON_RANKS = ("execution",)
 
 
 class Report(Protocol):
-    """What is printed and written of a proof."""
+    """What is printed and written of a proof: a table, a summary, faults, and all that was seen."""
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Name the columns of the table."""
+    def columns(self) -> tuple[str, ...]: ...
 
     @property
-    def faults(self) -> tuple[str, ...]:
-        """Say, one line each, what is wrong; nothing where the proof holds."""
+    def faults(self) -> tuple[str, ...]: ...
 
-    def rows(self) -> Iterable[tuple[str, ...]]:
-        """Return one row per op type."""
+    def rows(self) -> Iterable[tuple[str, ...]]: ...
 
-    def summary(self) -> str:
-        """Sum up in one line."""
+    def summary(self) -> str: ...
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything that was seen, as plain JSON values."""
+    def to_json(self) -> dict[str, Any]: ...
 
 
 @click.command(help=__doc__)

@@ -15,7 +15,7 @@ from typing import Any
 
 from autoddl.perfmodel.roofline import OpWork
 from autoddl.sbp.program import Program
-from experiments.lib.programs import captured_for_cuda
+from experiments.lib.programs import captured
 
 EACH = 24  # ops of a type and dtype at most, of all sizes
 _TEXT: dict[str, Any] = {"heads": 16, "vocabulary": 16384, "layers": 1, "batch": 8}
@@ -42,7 +42,7 @@ def main(file: str) -> None:
         for number, (model, sizes) in enumerate(MODELS):
             for precision in PRECISIONS:
                 traced = Path(folder) / f"{number}-{precision}.json"
-                program = captured_for_cuda(traced, model, "toy", precision, **sizes)
+                program = captured(traced, model, "toy", precision, **sizes)
                 for op in ops(program):
                     if precision != "bfloat16" or op["flops"] > op["moved_bytes"]:
                         found.setdefault(json.dumps(op, sort_keys=True), op)

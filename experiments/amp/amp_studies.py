@@ -21,7 +21,7 @@ from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from experiments.amp import profiles, setups
+from experiments.amp import setups
 from experiments.amp.strategy_plans import Strategy, StrategyPlans, megatron_stages
 from experiments.lib.programs import captured
 
@@ -79,7 +79,7 @@ class Seconds(NamedTuple):
     @property
     def fits(self) -> bool:
         """Tell whether it fits into AMP's devices."""
-        return self.memory_bytes <= profiles.MEMORY_BYTES
+        return self.memory_bytes <= setups.MEMORY_BYTES
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class AmpStudy:
 
     def gpt(self) -> Program:
         """Return a training step of the GPT of tables 6 to 9."""
-        sizes = {
+        sizes: dict[str, Any] = {
             "layers": len(setups.BLOCKS), "width": setups.WIDTH, "heads": 16,
             "sequence": setups.LENGTH, "vocabulary": setups.VOCABULARY, "batch": setups.BATCH,
         }  # fmt: skip
@@ -127,7 +127,7 @@ class AmpStudy:
 
     def profile(self) -> Profile:
         """Return the profile, which the GPT calibrates whatever the model is."""
-        return profiles.profile(micro_batch(self.gpt(), setups.BATCH))
+        return setups.profile(micro_batch(self.gpt(), setups.BATCH))
 
     def plans(self, *, measured: bool = False) -> StrategyPlans:
         """Return AMP's strategies as plans; layers take what was measured, or what the profile says."""
@@ -146,7 +146,7 @@ class AmpStudy:
         """Return the plan of the planner for the same program, cluster, profile and memory."""
         return autoddl.optimize(
             self.program(), cluster=self.cluster, profile=self.profile(),
-            memory=profiles.MEMORY_BYTES, pipeline="auto", budget=budget_s,
+            memory=setups.MEMORY_BYTES, pipeline="auto", budget=budget_s,
         )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def priced(staged: Staged) -> Seconds:
     if staged.flying != staged.in_flight:
         other = staged.with_in_flight(staged.flying)
         faster = other.timeline.step_s < oneflow_s
-        if faster and other.memory_bytes <= profiles.MEMORY_BYTES:
+        if faster and other.memory_bytes <= setups.MEMORY_BYTES:
             oneflow_s = other.timeline.step_s
     return _seconds(staged.step, oneflow_s, staged.memory_bytes)
 

@@ -11,11 +11,27 @@ tokens, 41 to 52 blocks of width 16 on 288² tokens in windows of 18²; unit 0 m
 upsample them. Flops do not tell seconds here: those of a wide and a narrow block are as 0.93 to 1, the
 times that the public code has of them as 0.51 to 1, at 1.0 and 0.6 Tflop/s where the GPT has 8.5.
 
+Devices are those of data sheets, whose ops run at the share of the sheet's peak and bandwidth with which
+our GPT takes as long as AMP's. Between nodes of two kinds the slower link counts.
+
 Source: AMP (Li et al., NeurIPS 2022), supplement §6.5; seconds are worked out from its tables 6 to 9 and
 from its public code (`known_cost`).
 """
 
 from __future__ import annotations
+
+import math
+from functools import cache
+
+from msgspec import structs
+
+from autoddl.perfmodel.collectives import SEND_RECEIVE
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.profile_entries import Device, Kernel, Link
+from autoddl.perfmodel.roofline import OpWork, device_s
+from autoddl.sbp.boxing import COLLECTIVES
+from autoddl.sbp.program import Program
+from autoddl.sbp.state import broadcast
 
 GBIT = 1e9 / 8
 BATCH = 32
@@ -34,6 +50,12 @@ GROWS = (16, 19, 21, 29, 36)  # the units that double the side of TransGAN's gri
 POSITIONS = (2, 17, 20, 22, 30, 37)  # the units that add an embedding of the grid's positions
 INSIDE = {"t4": 50 * GBIT, "v100": 170 * GBIT}
 OUTSIDE = {"t4": 50 * GBIT, "v100": 10 * GBIT}
+LATENCY_S = 2e-5  # of a message between GPUs, of which the paper says nothing
+# name, bytes, float32 flop/s, bytes/s of the data sheets
+_SHEETS = {"t4": ("T4 16 GB", 8.1e12, 320e9), "v100": ("V100 16 GB", 15.7e12, 900e9)}
+MEMORY_BYTES = 16 << 30
+FAMILIES = "matmul", "elementwise", "memory", "reduction", "normalisation", "embedding", "conv"
+OVERHEAD_S = 5e-6
 
 
 def gpt_s(kind: str) -> list[float]:
@@ -53,3 +75,54 @@ def transgan_s() -> list[float]:
         for unit in units:
             seconds[unit] = whole_s / len(units)
     return seconds
+
+
+@cache
+def profile(program: Program) -> Profile:
+    """Return the profile of all kinds; `program` is that of a sample of the GPT."""
+    return Profile(
+        name="amp", source="AMP (Li et al., 2022) and NVIDIA's data sheets", kind="data sheet",
+        device_type=program.device, levels=("node", "gpu"), links=tuple(_links()),
+        devices={kind: _calibrated(kind, program) for kind in WHOLE_S},
+        overlap={"node": 0.0, "gpu": 0.0},
+    )  # fmt: skip
+
+
+def _links() -> list[Link]:
+    pairs = [("t4",), ("v100",), ("t4", "v100")]
+    found = []
+    for collective in (*COLLECTIVES, SEND_RECEIVE):
+        sizes = (2,) if collective == SEND_RECEIVE else (2, 4)
+        for group in sizes:
+            for kind, rate in INSIDE.items():
+                found.append(Link(collective, "gpu", group, LATENCY_S, 1 / rate, kinds=(kind,)))
+            for kinds in pairs:
+                rate = min(OUTSIDE[kind] for kind in kinds)
+                link = Link(collective, "node", group, LATENCY_S, 1 / rate, kinds=kinds)
+                found.append(link)
+                if collective != SEND_RECEIVE:
+                    found.append(structs.replace(link, group_size=4 * group, inner=4))
+    return found
+
+
+def _calibrated(kind: str, program: Program) -> Device:
+    """Return a device on which all ops of a program but updates take as long as AMP's GPT."""
+    works = [
+        OpWork.of(program, op, dict.fromkeys(dict(op.operands), broadcast(1)), (1,))
+        for op in program.ops
+        if op.phase != "optimizer"
+    ]
+    low, high = 1e-3, 10.0
+    for _ in range(60):
+        share = math.sqrt(low * high)
+        taken = sum(device_s(_device(kind, share), work) for work in works)
+        low, high = (share, high) if taken > WHOLE_S[kind] else (low, share)
+    return _device(kind, high)
+
+
+def _device(kind: str, share: float) -> Device:
+    name, flops, rate = _SHEETS[kind]
+    peak = {"float32": flops * share, "float16": flops * share}
+    everything = Kernel(OVERHEAD_S, rate * share, peak)
+    kernels = dict.fromkeys(FAMILIES, everything)
+    return Device(name, MEMORY_BYTES, peak, rate * share, OVERHEAD_S, kernels)

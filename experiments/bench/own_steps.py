@@ -91,8 +91,6 @@ def report(frame: pd.DataFrame, folder: Path) -> int:
     for what, number, least in bars:
         met = "met" if number >= least else "MISSED"
         print(f"steps {what}: {number} of {count} (at least {least}: {met})")
-    worst = frame.loc[frame.slower.idxmax()]
-    print(f"longest beside a baseline: {worst.model} on {worst.mesh}, {worst.slower:+.2%}")
     frames.save(frame, folder, "own_steps")
     return 0 if all(number >= least for _, number, least in bars) else cli.MISSED
 

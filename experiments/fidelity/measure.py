@@ -21,7 +21,6 @@ from experiments.lib import ranks
 from experiments.testbed import Testbed
 
 CALIBRATION_LIMIT_S = 1800.0
-# At 80 Mbit/s a third was done after 6 minutes with the default's 4 MiB, with 1 MiB all of it after 7.
 QUICK_LINKS = ("--quick", "--maxbytes", "1M")
 NO_LINK = "1gbit"  # of a node alone
 

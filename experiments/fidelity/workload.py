@@ -10,8 +10,7 @@ from typing import Any
 from autoddl.sbp.mesh import Cluster, Level, Mesh
 
 # Of a core, for its ranks; the rest is the kernel's, for links. Where ranks share cores each has a part
-# of one, as fast whether others compute or wait, as a device is: without, plans whose ranks wait much
-# were predicted 21 and 32 % too long.
+# of one, as fast whether others compute or wait, as a device is.
 SHARE = 0.9
 
 

@@ -44,7 +44,7 @@ from autoddl.search.step.overlap import StepSearch
 from experiments.lib import cli, figures, frames
 from experiments.lib import oneflow_problems as builder
 from experiments.lib.frames import Row, RowStore
-from experiments.lib.programs import captured, captured_for_cuda
+from experiments.lib.programs import captured
 
 OURS = "ours"
 DATA = "data parallel"
@@ -120,17 +120,13 @@ JUDGES = {"step_s": "overlapped", "sum_s": "sum"}
 @click.command(help=__doc__)
 @cli.listed("--figures", PAPER["figures"])
 @click.option("--models", default="", help="those in whose name this is found", metavar="REGEX")
-@click.option("--most", default=256, show_default=True, help="devices; larger runs are left out")
 @cli.folder("out/paper_scale")
-def command(figures: Sequence[str], models: str, most: int, folder: Path) -> None:
+def command(figures: Sequence[str], models: str, folder: Path) -> None:
     """Do what is missing, print the tables, write and draw them."""
     kept = RowStore(folder / "paper_scale.jsonl")
-    wanted = [
-        run for run in RUNS
-        if run.figure in figures and re.search(models, run.name) and run.nodes * run.devices <= most
-    ]  # fmt: skip
+    wanted = [run for run in RUNS if run.figure in figures and re.search(models, run.name)]
     if not wanted:
-        raise AutoDDLError(f"--models {models!r}, --most {most}: no run is left of {len(RUNS)}")
+        raise AutoDDLError(f"--models {models!r}: no run is left of {len(RUNS)}")
     found = [row for run in wanted for row in rows(run, kept, folder)]
     every = with_sums(pd.DataFrame(found))
     frame = best(every, "sum_s")
@@ -165,9 +161,7 @@ def rows(run: PaperRun, kept: RowStore, folder: Path) -> Iterator[Row]:
 
 def _program(run: PaperRun, folder: Path) -> Program:
     file = folder / f"{run.name}-{run.cluster}-{run.precision}.json".replace(" ", "-")
-    if run.precision:
-        return captured_for_cuda(file, run.model, "toy", run.precision, **run.sizes)
-    return captured(file, run.model, "toy", **run.sizes)
+    return captured(file, run.model, "toy", run.precision, **run.sizes)
 
 
 def _rows(run: PaperRun, micro: Program, stages: int, mesh: Mesh, count: int) -> Iterator[Row]:

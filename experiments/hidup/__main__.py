@@ -21,24 +21,17 @@ from pathlib import Path
 
 import click
 import pandas as pd
+from msgspec import structs
 
 import autoddl
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
-from experiments.hidup.clusters import at_rate, rate, scaled
-from experiments.hidup.moe_models import (
-    GPUS,
-    MAIN,
-    MODELS,
-    PAPER,
-    PER_GPU,
-    PROFILE,
-    placement,
-    program,
-)
+from autoddl.perfmodel.profile_entries import Link
+from experiments.hidup import moe_models as paper
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row, RowStore
 
+BITS = 8e-9  # a byte at 1 Gbit/s takes so many seconds
 ROUNDED = 5e-4  # bars are in whole ms
 COLUMNS: frames.Formats = {
     "model": "{}", "gpus": "{}", "gbit": "{:g}", "per_gpu": "{}", "halves": "{}", "step_s": "{:.4f}",
@@ -57,22 +50,46 @@ class MoeCase:
     """A model on GPUs with so many Gbit/s between machines, and so many sequences for each GPU."""
 
     model: str
-    gpus: int = GPUS
+    gpus: int = paper.GPUS
     gbit: float = 100.0
-    per_gpu: int = PER_GPU
+    per_gpu: int = paper.PER_GPU
     halves: bool = False
 
     @property
     def mesh(self) -> str:
         """Return machines of eight GPUs, or of four where there are two of them."""
-        if self.gbit and self.gpus == GPUS:
+        if self.gbit and self.gpus == paper.GPUS:
             return "2x4"
-        return str(self.gpus) if self.gpus <= GPUS else f"{self.gpus // GPUS}x{GPUS}"
+        return (
+            str(self.gpus) if self.gpus <= paper.GPUS else f"{self.gpus // paper.GPUS}x{paper.GPUS}"
+        )
 
 
-def _as_fast(profile: Profile, gbit: float) -> Profile:
-    """Return the profile whose fastest collective between machines has this rate, if there are any."""
-    return scaled(profile, gbit / rate(profile)) if gbit else profile
+def at_rate(profile: Profile, gbit_per_s: float) -> Profile:
+    """Return the profile with this β for all collectives between nodes: 20 Gbit/s is 0.4 ns a byte.
+
+    That is so between two nodes; an all-to-all of whole nodes, whose GPUs share the links, is then too
+    cheap, where `as_fast` keeps it dearer.
+    """
+    return _with_node_links(profile, lambda _: BITS / gbit_per_s)
+
+
+def as_fast(profile: Profile, gbit_per_s: float) -> Profile:
+    """Return the profile whose fastest collective between nodes has this rate; of one node as it is."""
+    if not gbit_per_s:
+        return profile
+    outer = [link for link in profile.links if link.level == profile.levels[0]]
+    factor = gbit_per_s / BITS * min(link.beta_s_per_byte for link in outer)
+    return _with_node_links(profile, lambda link: link.beta_s_per_byte / factor)
+
+
+def _with_node_links(profile: Profile, beta: Callable[[Link], float]) -> Profile:
+    outer = profile.levels[0]
+    links = tuple(
+        structs.replace(link, beta_s_per_byte=beta(link)) if link.level == outer else link
+        for link in profile.links
+    )
+    return structs.replace(profile, links=links)
 
 
 @dataclass(frozen=True)
@@ -86,26 +103,28 @@ class MoeStudy:
 
 
 def _scaled(model: str, gpus: int) -> MoeCase:
-    return MoeCase(model, gpus, 9.71 if gpus > GPUS else 0.0)
+    return MoeCase(model, gpus, 9.71 if gpus > paper.GPUS else 0.0)
 
 
-RATES = {name: (10, 30, 100) for name in MODELS} | {MAIN: (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)}
+RATES = {name: (10, 30, 100) for name in paper.MODELS} | {
+    paper.MAIN: (5, 10, 15, 20, 25, 30, 40, 50, 75, 100)
+}
 STUDIES = {
     # A search looks for plans in 0.7 of its time; with 13 s it keeps to the bar of 10.
     "bandwidths": MoeStudy("gbit", [
         MoeCase(model, gbit=gbit, halves=halves)
-        for model in MODELS for gbit in RATES[model] for halves in (False, True)
+        for model in paper.MODELS for gbit in RATES[model] for halves in (False, True)
     ], 13.0),
     "scaling": MoeStudy(
-        "gpus", [_scaled(m, gpus) for m in MODELS for gpus in (2, 4, 8, 16, 32, 64)], 10.0, _as_fast
+        "gpus", [_scaled(m, gpus) for m in paper.MODELS for gpus in (2, 4, 8, 16, 32, 64)], 10.0, as_fast
     ),
-    "batches": MoeStudy("per_gpu", [MoeCase(MAIN, per_gpu=n) for n in (8, 16, 32, 64, 128)], 20.0),
+    "batches": MoeStudy("per_gpu", [MoeCase(paper.MAIN, per_gpu=n) for n in (8, 16, 32, 64, 128)], 20.0),
 }  # fmt: skip
 
 
 @click.command(help=__doc__)
 @cli.listed("--studies", STUDIES)
-@cli.listed("--models", MODELS)
+@cli.listed("--models", paper.MODELS)
 @click.option("--points", default="", metavar="NUMBER,…",
               help="values of what is varied: Gbit/s, GPUs, sequences; default the paper's")  # fmt: skip
 @click.option(
@@ -135,8 +154,8 @@ def command(
 
 def row(study: MoeStudy, case: MoeCase, budget_s: float, programs: Path) -> Row:
     """Return what is told of the plan of a case, beside the baselines that the paper has."""
-    step = program(case.model, programs, case.gpus, case.per_gpu)
-    profile = study.rated(profiles.load(PROFILE), case.gbit)
+    step = paper.program(case.model, programs, case.gpus, case.per_gpu)
+    profile = study.rated(profiles.load(paper.PROFILE), case.gbit)
     begin = time.perf_counter()
     plan = autoddl.optimize(
         step, mesh=case.mesh, profile=profile, budget=budget_s, duplex=case.halves
@@ -153,7 +172,7 @@ def row(study: MoeStudy, case: MoeCase, budget_s: float, programs: Path) -> Row:
         known = baselines.get(f"{name} parallel")
         found[f"{name}_s"] = known.step_s if known else None
         found[f"{name}_gb"] = known.memory_bytes / 1e9 if known else None
-    return found | placement(plan)
+    return found | paper.placement(plan)
 
 
 def report(frame: pd.DataFrame, folder: Path) -> int:
@@ -170,7 +189,7 @@ def report(frame: pd.DataFrame, folder: Path) -> int:
 def compared(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what paper.json compares: the largest value among the plans of one batch, and its bar."""
     found = []
-    for one in PAPER["compared"]:
+    for one in paper.PAPER["compared"]:
         mine = frame[(frame.study == one["study"]) & frame.model.str.startswith(one["model"])]
         mine = mine[~mine.halves].query(one["where"])
         if len(mine):

@@ -10,7 +10,6 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,31 +22,17 @@ from experiments.lib.cuda_stand_in import environment, mixed, traced_as_cuda
 from experiments.lib.ranks import in_child
 
 
-def captured(file: Path, model: str, size: str = "toy", **overrides: Any) -> Program:
+def captured(
+    file: Path, model: str, size: str = "toy", precision: str = "", **overrides: Any
+) -> Program:
     """Return the program of a model of the zoo, from the file if it is there.
 
-    What tracing took is kept beside it (`capture_facts`).
+    With a `precision` it is that which the model has on CUDA devices, where it computes so. What tracing
+    took is kept beside it (`capture_facts`).
 
     Raises:
-        AutoDDLError: no such model, or no such size of it.
+        AutoDDLError: no such model, or no such size of it; with a precision: no C compiler.
     """
-    return _captured(file, model, size, "", overrides)
-
-
-def captured_for_cuda(
-    file: Path, model: str, size: str, precision: str, **overrides: Any
-) -> Program:
-    """Return the program that a model has on CUDA devices, where it computes in this precision.
-
-    Raises:
-        AutoDDLError: as for `captured`; no C compiler.
-    """
-    return _captured(file, model, size, precision, overrides)
-
-
-def _captured(
-    file: Path, model: str, size: str, precision: str, overrides: Mapping[str, Any]
-) -> Program:
     if not file.exists():
         print(f"tracing {model}, size {size}", flush=True)
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -15,19 +15,13 @@ def kmer_vocabulary(k: int) -> int:
     return 4**k + SPECIAL
 
 
-def _paper(k: int, sequence: int = 512) -> dict[str, Any]:
-    return {
-        "layers": 12, "width": 768, "heads": 12, "sequence": sequence,
-        "vocabulary": kmer_vocabulary(k), "batch": 32,
-    }  # fmt: skip
-
-
 SIZES: dict[str, dict[str, Any]] = {
     "toy": {"layers": 1, "width": 16, "heads": 4, "sequence": 16, "vocabulary": 72, "batch": 8},
-    "dnabert": _paper(6),
-    **{f"dnabert{k}": _paper(k) for k in (3, 4, 5, 6)},
-    "dnabert_long": _paper(6, sequence=2048),
-}
+    "dnabert": {
+        "layers": 12, "width": 768, "heads": 12, "sequence": 512, "vocabulary": kmer_vocabulary(6),
+        "batch": 32,
+    },
+}  # fmt: skip
 
 
 def build(**sizes: Any) -> Built:

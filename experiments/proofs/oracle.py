@@ -10,12 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.sbp.numpy_oracle.simulated_ops import (
-    check_signature,
-    on_one_device,
-    sample_inputs,
-    valid_signatures,
-)
+from autoddl.sbp.numpy_oracle import simulated_ops
 from autoddl.sbp.numpy_oracle.trial import agree
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.candidates import nd_signatures
@@ -126,21 +121,23 @@ def _added(a: OpResult, b: OpResult) -> OpResult:
 
 def _check(view: OpView, seed: int, sample: int) -> OpResult:
     rng = np.random.default_rng([seed, zlib.crc32(repr(view).encode())])
-    inputs = sample_inputs(view, rng)
-    expected = on_one_device(view, inputs)
+    inputs = simulated_ops.sample_inputs(view, rng)
+    expected = simulated_ops.on_one_device(view, inputs)
     checked, wrong, ours = 0, [], []
     for mesh in MESHES:
         found = nd_signatures(view, mesh)
         if len(found) > sample and mesh != (2,):
             found = tuple(random.Random(int(rng.integers(2**32))).sample(found, sample))
         for signature in found:
-            fault = check_signature(view, signature, mesh, rng, inputs=inputs, expected=expected)
+            fault = simulated_ops.check_signature(
+                view, signature, mesh, rng, inputs=inputs, expected=expected
+            )
             if fault is not None:
                 wrong.append(fault)
             elif mesh == (2,):
                 ours.append({name: state[0] for name, state in signature.items()})
         checked += len(found)
-    right = valid_signatures(view, 2, rng)
+    right = simulated_ops.valid_signatures(view, 2, rng)
     others = [r for r in right if not any(agree(r, signature) for signature in ours)]
     missing = tuple(sorted(f"{case_id(view)}: {_text(view, signature)}" for signature in others))
     listed = len(right) - len(others)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from autoddl.launch import launcher, ports
 from autoddl.launch.job import LaunchError, LaunchJob, LaunchResult
@@ -53,13 +53,7 @@ class Testbed:
     Leftovers of testbeds whose process was killed are removed first. While it is there, SIGTERM and
     SIGHUP end this process as an exception, so that it is removed then too.
 
-    Args:
-        nodes: how many; each has one link to a switch that joins them.
-        ranks: on each node.
-        rate: of each link in each direction, such as "500mbit", or bit/s; "200mbit,50mbit" of two.
-        burst: what a link passes at once after it has been idle, such as "32kb", or bytes; by
-            default the least that reaches the rate.
-        cpu: of each node the share of a core that each of its ranks gets, as "0.6,0.3"; one for all.
+    The shape is what `TestbedSpec.parse` takes: nodes, ranks, rate, burst, cpu.
 
     Raises:
         TestbedError: a value is out of range, or this process may not make namespaces, or no shares.
@@ -67,16 +61,8 @@ class Testbed:
 
     __test__ = False
 
-    def __init__(
-        self,
-        *,
-        nodes: int,
-        ranks: int,
-        rate: str | float,
-        burst: str | int | None = None,
-        cpu: str | Sequence[float] | None = None,
-    ) -> None:
-        self.spec = TestbedSpec.parse(nodes=nodes, ranks=ranks, rate=rate, burst=burst, cpu=cpu)
+    def __init__(self, **shape: Any) -> None:
+        self.spec = TestbedSpec.parse(**shape)
         self.cores: tuple[int, ...] = ()
         """Of each rank, where ranks have shares of cores."""
         if self.spec.cpu:

@@ -21,8 +21,7 @@ from experiments.testbed import network
 from experiments.testbed.spec import TestbedError
 
 ROOT = Path("/sys/fs/cgroup")
-# Of 2 ms a group that may take half of a core got 36 %: the kernel counts in slices of some 5 ms. Of
-# 100 ms, the kernel's own period, a pipeline's micro-batches would be shorter than one period.
+# The kernel counts in slices of some 5 ms; in its own period of 100 ms, micro-batches would be shorter.
 PERIOD_US = 10_000
 _REMOVE_S = 5.0  # processes that were killed may take some time to go
 

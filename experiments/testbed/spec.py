@@ -16,8 +16,7 @@ _FRAME_BYTES = MTU_BYTES + 18
 _RATES = (10**6, 40 * 10**9)
 # A link that has been idle passes a burst at once, which an α–β link does not, so it should be small;
 # but the kernel wakes a shaped queue some 50–100 µs late and makes up for it from the burst only.
-# Found with two streams in opposite directions on two cores: 250 µs' worth reaches 98 % of
-# 200 mbit to 1 gbit and 93 % of 2 gbit; half of it loses 10 % at 2 gbit.
+# This much reaches 98 % of 200 mbit to 1 gbit, 93 % of 2 gbit; half of it loses 10 % there.
 _BURST_S = 250e-6
 _MIN_BURST_BYTES = 10_000
 LEAST_SHARE = 0.05  # of a core: 0.5 ms in each period of 10 ms
@@ -83,8 +82,9 @@ class TestbedSpec:
     ) -> TestbedSpec:
         """Make a description from ``tc``'s notation: rate "500mbit", burst "32kb" or None.
 
-        Numbers are bit/s and bytes. Without a burst it is the least that reaches the rate. A rate and
-        a share of a core may be given for each node: "200mbit,200mbit,50mbit", "0.6,0.6,0.3".
+        Numbers are bit/s and bytes; `rate` is that of each link in each direction, `burst` what it passes
+        at once after it has been idle, by default the least that reaches the rate; `cpu` is the share of
+        a core of each rank. For each node: "200mbit,200mbit,50mbit", "0.6,0.6,0.3".
         """
         rates = [
             _parse("rate", each, BIT_RATES, "500mbit") for each in _of_nodes("rate", rate, nodes)

@@ -70,9 +70,9 @@ def test_kernels_come_from_timed_ops_and_launches(tmp_path: Path) -> None:
 def test_ops_take_what_pytorch_takes(
     tmp_path: Path, model: str, sizes: dict[str, int], seconds: dict[str, float]
 ) -> None:
-    from experiments.lib.programs import captured_for_cuda
+    from experiments.lib.programs import captured
 
-    program = captured_for_cuda(tmp_path / "program.json", model, "toy", "float32", **sizes)
+    program = captured(tmp_path / "program.json", model, "toy", "float32", **sizes)
     for name, measured_s in seconds.items():
         profile = profiles.load(name, device_type="cuda")
         total_s = 0.0

@@ -39,7 +39,7 @@ from experiments.lib import cli, frames
 from experiments.lib import oneflow_problems as builder
 from experiments.lib.cuda_stand_in import PRECISIONS
 from experiments.lib.frames import Row, RowStore
-from experiments.lib.programs import captured, captured_for_cuda
+from experiments.lib.programs import captured
 
 BAR = 0.10
 AGAIN = ", made again"  # a baseline whose tensors wait for the backward pass as they were made
@@ -95,10 +95,7 @@ def _problem(
     folder: Path, model: str, mesh: str, precision: str | None, compute_stream: bool
 ) -> CostNetwork:
     file = folder / "programs" / f"{'-'.join(filter(None, (model, precision)))}.json"
-    if precision:
-        program = captured_for_cuda(file, model, "toy", precision, **SIZES[model])
-    else:
-        program = captured(file, model, "toy", **SIZES[model])
+    program = captured(file, model, "toy", precision or "", **SIZES[model])
     profile = profiles.load(None)
     profile = replace(profile, overlap=dict.fromkeys(profile.levels, 1.0))  # so ops get an order
     built = builder.build(program, Mesh.parse(mesh), profile, compute_stream=compute_stream)

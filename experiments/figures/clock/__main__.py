@@ -101,9 +101,8 @@ def check_folder(folder: Path) -> None:
         "workloads": str(WORKLOADS),
     }
     file = folder / "made_with.json"
-    if not file.exists():
-        file.write_text(json.dumps(here, indent=1) + "\n")
-    before = json.loads(file.read_text())
+    before = json.loads(file.read_text()) if file.exists() else here
+    file.write_text(json.dumps(before, indent=1) + "\n")
     unlike = [name for name, value in here.items() if before.get(name) != value]
     if unlike:
         raise AutoDDLError(

@@ -3,10 +3,7 @@
 Started by experiments.figures.clock through the launcher with a job, as JSON: `model` and `sizes`;
 `plans`, each with its name and a `file`, or OneFlow's auto-parallel on a `mesh`, or neither (one device);
 `rounds`, in each of which every plan trains one step; `result`, a file of rows, and what they begin with
-(`key`); `running`, a file with the plan that is run.
-
-A machine whose speed changes within minutes hits all plans of a round alike. The same plan took 0.29
-to 0.47 s in processes of its own that ran within ten minutes.
+(`key`); `running`, a file with the plan that is run. Slow phases of a machine hit all plans of a round.
 """
 
 from __future__ import annotations

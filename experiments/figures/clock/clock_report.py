@@ -27,9 +27,8 @@ BANDWIDTH_BOUND = 0.3
 OF_BEST, OVER_EXPERT, OVER_DATA, OVER_PEER = 1.03, 1.3, 1.8, 1.3
 SPEARMAN, MEAN_ERROR = 0.98, 0.10
 PARITY = 1e-4  # of losses to those of one device, relative
-# From which on a plan trains something else and is not compared. OneFlow's auto-parallel gives each rank
-# batch statistics of its own: ResNet's losses are off by 26 %. Those of other plans are by 0.5 % there,
-# in the third step, in which rounding has grown so far. Half and twice leave out the same plans.
+# From which on a plan trains something else and is not compared: OneFlow's auto-parallel gives each rank
+# batch statistics of its own, others are off by rounding that grows with the steps.
 OTHER_TRAINING = 0.02
 COLUMNS: frames.Formats = {
     "workload": "{}", "plan": "{}", "mesh": "{}", "predicted_s": "{:.3f}", "measured_s": "{:.3f}",

@@ -1,10 +1,9 @@
 """How fast a testbed's links are: so slow that data parallelism waits for them on every machine.
 
-Ranks of one machine compute faster than those of another, so links of one rate would make other workloads
-there: at 200 Mbit/s data parallelism of VGG13 on 2 × 2 ranks took 2 times as long as ours on one machine,
-and 1.16 times on one of half the speed. So the device is measured first, and links are as fast as makes
-data parallelism send for TIMES as long as it computes. Where ranks compute for 0.4 s and four of them sum
-10 MB of gradients, 15 MB go over each link, in 0.8 s at 150 Mbit/s: rounded 200 Mbit/s.
+Links of one rate would make other workloads where ranks compute faster. So the device is measured first,
+and links are as fast as makes data parallelism send for TIMES as long as it computes. Where ranks
+compute for 0.4 s and four of them sum 10 MB of gradients, 15 MB go over each link, in 0.8 s at 150
+Mbit/s: rounded 200 Mbit/s.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.sbp.state import broadcast
 
-# Two thirds of what data parallelism does is then to send: more than 30 %, from where on a workload
-# counts as bound by bandwidth, less than the 82 to 84 % of the paper's VGG13 on A100 (docs/accuracy.md).
-# Half of it: ops hide most of what is sent, as they did in the 1.16 above. Twice of it: ours of VGG13
-# would send for as long as it computes, too (0.24 and 0.47 s where links were as slow as this).
+# More than the 30 % from where on a workload counts as bound by bandwidth, less than the 82 to 84 % of
+# the paper's VGG13 on A100; with half of it ops hide most of what is sent.
 TIMES = 2.0
 _MBIT_BYTES = 1e6 / 8
 

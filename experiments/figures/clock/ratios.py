@@ -18,9 +18,7 @@ import numpy.typing as npt
 
 RESAMPLES = 2000
 CONFIDENCE = 0.99
-# With an interval. Five passes of a plan took 1.05, 1.03, 0.97, 0.87 and 0.85 times as long as ours; the
-# interval of the steps of one of them was 0.80 to 0.95.
-LEAST_PASSES = 2
+LEAST_PASSES = 2  # with an interval: passes differ more than the steps of one
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ from autoddl.sbp.boxing import ALL_REDUCE
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from experiments.amp import profiles
+from experiments.amp import setups
 from experiments.amp.amp_studies import priced
 from experiments.amp.strategy_plans import Strategy, StrategyPlans, megatron_stages, stage_mesh
 from experiments.amp.unit_paces import apart, paces, unit_begins
@@ -119,10 +119,10 @@ def test_gradients_of_gpt_over_the_links_of_the_profile(
     kinds: tuple[str, ...], expected: float
 ) -> None:
     """355.5 million float32 gradients on 4 × 4 devices, at 50 and at 10 Gbit/s between nodes."""
-    profile = profiles.profile(mlp(1, (8, 8)))
+    profile = setups.profile(mlp(1, (8, 8)))
     size = 4 * (24 * 12 * 1024**2 + 52256 * 1024)
     way = crossing(Mesh.parse("4x4", LEVELS), (0, 1), "gpu")
     found = profile.part(kinds).collective_s(ALL_REDUCE, way, size)
-    assert found - 30 * profiles.LATENCY_S == pytest.approx(expected, abs=5e-4)
+    assert found - 30 * setups.LATENCY_S == pytest.approx(expected, abs=5e-4)
     assert SEND_RECEIVE in {link.collective for link in profile.links}
     assert math.isfinite(found)

@@ -78,7 +78,7 @@ def test_stages_of_equal_devices_within_any_memory(tmp_path: Path) -> None:
 def test_a_run_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--models", "tall", "--folder", str(tmp_path)]
     assert cli.run(paper_scale.command, "figures.paper_scale", argv) == 2
-    assert "--models 'tall', --most 256: no run is left of 14" in capsys.readouterr().err
+    assert "--models 'tall': no run is left of 14" in capsys.readouterr().err
 
 
 def test_a_small_run_goes_on_where_it_ended(

@@ -10,8 +10,7 @@ import pytest
 
 import autoddl
 from autoddl.sbp.mesh import Mesh
-from experiments.hidup.__main__ import STUDIES, command, compared
-from experiments.hidup.clusters import at_rate, rate, scaled
+from experiments.hidup.__main__ import STUDIES, as_fast, at_rate, command, compared
 from experiments.hidup.moe_models import MODELS, PAPER, placement, program, sizes_of
 from experiments.lib import cli
 from tests.support.clusters import cluster
@@ -23,16 +22,16 @@ PROGRAM = mlp(64, (32, 64, 16))
 
 
 def test_only_links_between_nodes_change() -> None:
+    outer = [link.beta_s_per_byte for link in PROFILE.links if link.level == "node"]
     for profile, beta in (
-        (scaled(PROFILE, 2.0), lambda old: old / 2),
+        (as_fast(PROFILE, 20.0), lambda old: old / min(outer) * 4e-10),
         (at_rate(PROFILE, 20.0), lambda _: 4e-10),
     ):
         for old, new in zip(PROFILE.links, profile.links, strict=True):
             expected = beta(old.beta_s_per_byte) if old.level == "node" else old.beta_s_per_byte
-            assert new.beta_s_per_byte == pytest.approx(expected, rel=1e-15)
+            assert new.beta_s_per_byte == pytest.approx(expected, rel=1e-12)
             assert new.alpha_s == old.alpha_s
-    assert rate(at_rate(PROFILE, 20.0)) == pytest.approx(20.0)
-    assert rate(scaled(PROFILE, 2.0)) == pytest.approx(2 * rate(PROFILE))
+    assert as_fast(PROFILE, 0.0) is PROFILE
 
 
 def frame(**fields: Any) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import autoddl
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Program
 from experiments.lib import cuda_stand_in
-from experiments.lib.programs import captured, captured_for_cuda
+from experiments.lib.programs import captured
 
 LAYERS = 4
 
@@ -21,7 +21,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
     folder = tmp_path_factory.mktemp("cuda")
 
     def program(name: str, precision: str) -> Program:
-        return captured_for_cuda(folder / f"{name}.json", "gpt", "toy", precision, layers=LAYERS)
+        return captured(folder / f"{name}.json", "gpt", "toy", precision, layers=LAYERS)
 
     found = {name: program(name, name) for name in cuda_stand_in.PRECISIONS}
     found["again"] = program("again", "float16")

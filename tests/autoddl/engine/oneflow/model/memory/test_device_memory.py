@@ -402,12 +402,12 @@ def test_boxings_of_both_passes_stay_on_cuda_devices(tmp_path: Path) -> None:
     """Ops of the backward pass that need no gradient wait for one, else OneFlow goes through the host."""
     from autoddl.sbp.rewrites.micro_batch import micro_batch
     from experiments.fidelity.memory.cuda_memory import cuda_memory
-    from experiments.lib.programs import captured_for_cuda
+    from experiments.lib.programs import captured
 
     sizes = {
         "layers": 2, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 1024, "batch": 64,
     }  # fmt: skip
-    program = captured_for_cuda(
+    program = captured(
         tmp_path / "moe.json", "bert_moe", "toy", "float32", optimizer="adam", **sizes
     )
     by = ["expert parallel", "data parallel"]
@@ -433,10 +433,10 @@ def test_prediction_of_mixed_precision_is_oneflows_plan_for_cuda(
 ) -> None:
     import autoddl
     from experiments.fidelity.memory.cuda_memory import cuda_memory
-    from experiments.lib.programs import captured_for_cuda
+    from experiments.lib.programs import captured
 
     sizes = {"layers": 3, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 512, "batch": 8}
-    program = captured_for_cuda(tmp_path / "gpt.json", "gpt", "toy", "float16", **sizes)
+    program = captured(tmp_path / "gpt.json", "gpt", "toy", "float16", **sizes)
     plan = autoddl.optimize(program, profile="a100-2x16", **kind)
     found = cuda_memory(
         plan, "experiments.models:build", {"name": "gpt", **sizes}, precision="float16"
