@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "sign": "check and sign files that were edited on purpose",
     "trace": "write the predicted timeline of a plan for Perfetto",
 }
+_ON_FILES = ("codegen", "merge", "sign", "trace")
 
 
 class _Commands(click.Group):
@@ -36,8 +37,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = import_module(f"autoddl.cli.{name.replace('-', '_')}_command")
-        command: click.Command = module.command
+        module = "file_commands" if name in _ON_FILES else f"{name.replace('-', '_')}_command"
+        found = import_module(f"autoddl.cli.{module}")
+        command: click.Command = getattr(found, name if name in _ON_FILES else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

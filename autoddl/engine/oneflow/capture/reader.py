@@ -24,6 +24,7 @@ from autoddl.engine.oneflow.reason import reason
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Op, Parameter, Program, Tensor, freeze
 from autoddl.sbp.program.ops_and_tensors import Interner
+from autoddl.sbp.state import Sbp
 
 SYSTEM_PREFIX = "System-"
 _ATTRIBUTE_SKIP = frozenset({"cudnn_conv_algo"})
@@ -344,6 +345,13 @@ _DTYPES = {
 }  # fmt: skip
 DTYPE_NUMBERS = {name: data_type_pb2.DataType.Value(kind) for kind, name in _DTYPES.items()}
 """The engine's number of every dtype name."""
+
+
+def read_sbp(entry: Any) -> Sbp:
+    """Return the state on one axis that an SbpParallel message of the engine holds."""
+    kinds = {"broadcast_parallel": "B", "partial_sum_parallel": "P"}
+    which = entry.WhichOneof("parallel_type")
+    return Sbp(kinds[which]) if which in kinds else Sbp("S", entry.split_parallel.axis)
 
 
 def _attribute(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 from autoddl.engine.oneflow.capture import op_names
 from autoddl.engine.oneflow.capture.data_ops import data_ops
 from autoddl.engine.oneflow.capture.op_names import neutral_name
+from autoddl.engine.oneflow.capture.reader import read_sbp
 from autoddl.engine.oneflow.job import accumulation
 from autoddl.errors import AutoDDLError
 from autoddl.plan.value import PlanValue
@@ -29,13 +30,7 @@ NO_PORTS: Ports = {}
 
 def read_state(message: Any) -> NdSbp:
     """Return the state that an NdSbp message of the engine holds."""
-    kinds = {"broadcast_parallel": "B", "partial_sum_parallel": "P"}
-    states = []
-    for entry in message.sbp_parallel:
-        which = entry.WhichOneof("parallel_type")
-        split = which == "split_parallel"
-        states.append(Sbp("S", entry.split_parallel.axis) if split else Sbp(kinds[which]))
-    return NdSbp(states)
+    return NdSbp(map(read_sbp, message.sbp_parallel))
 
 
 def write_signature(job: Any, name: str, signature: Mapping[str, NdSbp]) -> None:

@@ -39,30 +39,19 @@ class StageWriter:
         """Put every op on the devices of its stage; those of the engine's scheduler on the first."""
         placement = self.job.placement
         traced = [g for g in placement.placement_group if _on_all(g)]
-        blobs = [g for g in placement.blob_placement_group if _on_all(g)]
         devices = list(traced[0].parallel_conf.device_name)
         stage = self._stages()
-        blob_groups = []
         for part in self.parts:
-            group, blob_group = (
-                placement.placement_group.add(),
-                placement.blob_placement_group.add(),
-            )
+            group = placement.placement_group.add()
             conf = group.parallel_conf
             conf.device_tag = self.plan.device
             conf.device_name.extend(devices[rank] for rank in part.ranks)
             conf.hierarchy.dim.extend(part.mesh.shape)
-            blob_group.parallel_conf.CopyFrom(conf)
             self.groups.append(group)
-            blob_groups.append(blob_group)
         for name in (name for group in traced for name in group.op_set.op_name):
             self.groups[stage.get(name, 0)].op_set.op_name.append(name)
-        for blob in (blob for group in blobs for blob in group.lbi):
-            blob_groups[stage.get(blob.op_name, 0)].lbi.add().CopyFrom(blob)
         for group in traced:
             placement.placement_group.remove(group)
-        for group in blobs:
-            placement.blob_placement_group.remove(group)
         self.groups = list(placement.placement_group)[-len(self.parts) :]
         self.writer.group = {n: g for g in placement.placement_group for n in g.op_set.op_name}
 
@@ -264,5 +253,5 @@ class Recomputation:
 
 
 def _on_all(group: Any) -> bool:
-    """Tell whether a group of ops or blobs is on all ranks; a few of the engine's are on rank 0."""
+    """Tell whether a group of ops is on all ranks; a few of the engine's are on rank 0."""
     return bool(group.parallel_conf.device_name[0].startswith("@"))

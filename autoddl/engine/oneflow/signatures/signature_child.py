@@ -21,14 +21,13 @@ from google.protobuf import text_format
 from oneflow.core.framework import user_op_attr_pb2
 from oneflow.core.job import job_pb2, sbp_parallel_pb2
 
-from autoddl.engine.oneflow.capture.reader import DTYPE_NUMBERS
+from autoddl.engine.oneflow.capture.reader import DTYPE_NUMBERS, read_sbp
 
 _NO_SUCH_DIM = 77
 _OP = "op"
 _ASKED = f"{_OP} has no maching sbp after flitering valid sbp list "  # (sic)
 _HINT = " with sbp hint "
 _UNREGISTERED = "must be a variable created in nn.Graph"
-_KINDS = {"broadcast_parallel": "B", "partial_sum_parallel": "P"}
 
 
 class _Host(flow.nn.Graph):
@@ -172,13 +171,7 @@ def attribute_value(value: Any, field: str) -> Any:
 
 def _texts(entry: Any, operands: Sequence[str]) -> dict[str, str]:
     """Return a signature in the order of the operands; some ops list one of them several times."""
-    found = {}
-    for operand in operands:
-        sbp = entry.bn_in_op2sbp_parallel[operand]
-        kind = sbp.WhichOneof("parallel_type")
-        split = kind == "split_parallel"
-        found[operand] = f"S{sbp.split_parallel.axis}" if split else _KINDS[kind]
-    return found
+    return {name: str(read_sbp(entry.bn_in_op2sbp_parallel[name])) for name in operands}
 
 
 def _reason(message: str) -> str:
