@@ -28,9 +28,8 @@ from autoddl.engine.oneflow.probes.estimates import in_step
 from autoddl.engine.oneflow.probes.stopwatch import of_all_ranks, report
 from autoddl.engine.oneflow.run.global_tensors import make_global
 from autoddl.perfmodel.calibration.kernel_fits import Timed
-from autoddl.perfmodel.kernel_variants import variant
+from autoddl.perfmodel.roofline import OpWork
 from autoddl.sbp.program import Op, Program
-from autoddl.sbp.rules.registry import OpView, find
 from autoddl.sbp.state import NdSbp
 
 _WARM_UP = 2
@@ -70,19 +69,10 @@ def time_source(source: OpSource, *, seconds: float, wanted: Collection[str]) ->
 
 
 def _untimed(program: Program, op: Op) -> Timed:
-    """Return what the cost model knows of an op: flops and bytes as search.builder counts them."""
+    """Return what the cost model knows of an op."""
     tensors = {operand: program.tensor[name] for operand, name in op.operands}
-    rule = find(op.type)
-    view = OpView.of(op, {operand: tensor.shape for operand, tensor in tensors.items()})
-    return Timed(
-        op_type=op.type,
-        family=rule.family if rule else "elementwise",
-        dtype=next(iter(tensors.values())).dtype,
-        flops=float(rule.flops(view)) if rule else 0.0,
-        moved_bytes=float(sum(tensor.size_bytes for tensor in tensors.values())),
-        seconds=0.0,
-        variant=variant(view),
-    )
+    work = OpWork.local(op, tensors, [tensor.shape for tensor in tensors.values()])
+    return Timed(**work._asdict(), seconds=0.0)
 
 
 def _calls(ops: Sequence[Timed], seconds: float) -> int:
