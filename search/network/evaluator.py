@@ -173,47 +173,6 @@ def block_of(net: Arrays, block: BlockMove, point: Ints) -> tuple[Floats, Ints]:
 
 
 @compiled
-def crossed_s(
-    net: Arrays, incidence: Incidence, point: Ints, others: Ints, begin: Ints, regions: Ints
-) -> Floats:
-    """Return what a point costs more with the choices of other points in some regions.
-
-    `others` has a point in each row; region r has the variables `regions[begin[r] : begin[r + 1]]`. The
-    result has a row for each other point, and NaN where it has the same choices in a region.
-    """
-    most = 1
-    for size in net.size:
-        most = max(most, size)
-    row, factors = np.empty(most), len(net.size)
-    now, now_s, seen = point.copy(), np.empty(factors), np.full(factors, -1)
-    touched, found = np.empty(factors, np.int64), np.full((len(others), len(begin) - 1), np.nan)
-    for factor in range(factors):
-        now_s[factor] = _factor(net, factor, now, row)
-    for other in range(len(others)):
-        for region in range(len(begin) - 1):
-            turn, count, more_s, differ = other * (len(begin) - 1) + region, 0, 0.0, False
-            for k in range(begin[region], begin[region + 1]):
-                variable = regions[k]
-                choice = others[other, variable]
-                if choice == point[variable]:
-                    continue
-                differ, now[variable], at = True, choice, net.compute_at[variable]
-                more_s += net.compute[at + choice] - net.compute[at + point[variable]]
-                for place in range(incidence.begin[variable], incidence.begin[variable + 1]):
-                    factor = incidence.factor[place]
-                    if seen[factor] != turn:
-                        seen[factor], touched[count] = turn, factor
-                        count += 1
-            for factor in touched[:count]:
-                more_s += _factor(net, factor, now, row) - now_s[factor]
-            for k in range(begin[region], begin[region + 1]):
-                now[regions[k]] = point[regions[k]]
-            if differ:
-                found[other, region] = more_s
-    return found
-
-
-@compiled
 def descend(
     net: Arrays, incidence: Incidence, point: Ints, queue: Queue, limit: int, relative: float,
     turns: int,

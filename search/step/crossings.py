@@ -20,12 +20,46 @@ import numpy as np
 
 from autoddl.ragged import Ragged
 from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
-from autoddl.search.network.evaluator import Flags, crossed_s
+from autoddl.search.network.evaluator import BlockMove, Flags, block_of
 from autoddl.search.reductions.quotient import places_of
 from autoddl.search.result import Assignment, Point
 from autoddl.search.step.layer_moves import Move
 
 Regions = Sequence[Sequence[Ints]]
+
+
+class Crossings:
+    """The crossings of a network's assignments, region by region."""
+
+    def __init__(self, network: CostNetwork) -> None:
+        self.regions, incident = regions(network), Ragged(*network.incidence)
+        self.factors = [
+            [np.unique(incident.take(region).items) for region in same] for same in self.regions
+        ]
+
+    def moves(
+        self, point: Point, others: Iterable[Assignment], weighted: CostNetwork
+    ) -> list[list[Move]]:
+        """Return the moves of a point to others' choices in all regions, by how large these are.
+
+        A network says what they cost; those that it forbids are left out.
+        """
+        now, theirs, known = as_ints(point).copy(), list(map(as_ints, others)), set[bytes]()
+        found: list[list[Move]] = [[] for _ in self.regions]
+        for moves, same, factors in zip(found, self.regions, self.factors, strict=True):
+            for there in theirs:
+                for region, touched in zip(same, factors, strict=True):
+                    mine = region[there[region] != now[region]]
+                    both = np.stack([now[mine], there[mine]], axis=1)
+                    move = Move(0.0, mine, both[:, 1])
+                    if not len(mine) or move.key in known:
+                        continue
+                    known.add(move.key)
+                    block = BlockMove(mine, both, touched)
+                    (before_s, after_s), _ = block_of(weighted.arrays, block, now)
+                    if np.isfinite(after_s):
+                        moves.append(move._replace(more_s=float(after_s - before_s)))
+        return found
 
 
 def regions(network: CostNetwork) -> Regions:
@@ -45,32 +79,3 @@ def regions(network: CostNetwork) -> Regions:
                 found.setdefault(length, []).append(inside)
             length *= 2
     return [[np.flatnonzero(inside) for inside in same] for same in found.values()]
-
-
-def _flat(network: CostNetwork) -> tuple[Ints, Ragged]:
-    """Return of every region the place of its size among all, and its variables."""
-    sizes = [(size, region) for size, same in enumerate(regions(network)) for region in same]
-    rows = Ragged.of([region.tolist() for _, region in sizes])
-    return np.array([size for size, _ in sizes], dtype=np.int64), rows
-
-
-def crossings(
-    point: Point, others: Iterable[Assignment], weighted: CostNetwork
-) -> list[list[Move]]:
-    """Return the moves of a point to others' choices in all regions, by how large these are.
-
-    A network says what they cost; those that it forbids are left out.
-    """
-    now, there = as_ints(point), np.array([*map(as_ints, others)]).reshape(-1, len(point))
-    sizes, every = weighted.derived(_flat)
-    more_s = crossed_s(weighted.arrays, weighted.incidence, now, there, *every)
-    known: set[bytes] = set()
-    found: list[list[Move]] = [[] for _ in range(int(sizes.max(initial=-1)) + 1)]
-    for other, region in np.argwhere(np.isfinite(more_s)).tolist():
-        mine = every.items[every.start[region] : every.start[region + 1]]
-        mine = mine[there[other, mine] != now[mine]]
-        move = Move(float(more_s[other, region]), mine, there[other, mine])
-        if move.key not in known:
-            known.add(move.key)
-            found[sizes[region]].append(move)
-    return found

@@ -28,7 +28,7 @@ from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchRes
 from autoddl.search.step import tuning
 from autoddl.search.step.bound_network import StepBounds
 from autoddl.search.step.critical_path import PathWeights, critical_prices
-from autoddl.search.step.crossings import crossings
+from autoddl.search.step.crossings import Crossings
 from autoddl.search.step.dependency_path import DependencyPath
 from autoddl.search.step.layer_moves import LayerMoves, in_turn, moved, ranked
 from autoddl.search.step.step_bound import StepBound
@@ -240,14 +240,15 @@ class StepSearch:
         candidates, of one size after the other, in turn. What was vain before the last better step
         comes behind all others, what is known is passed over.
         """
-        idle, vain, moves, here = 0, set[bytes](), self.network.derived(LayerMoves), None
+        idle, vain, here = 0, set[bytes](), None
+        moves, crossings = self.network.derived(LayerMoves), self.network.derived(Crossings)
         while self.best is not None and self.best is not here and self._goes_on(self._moves_end_s):
             here = self.best
             most = max(tuning.LEAST_TRIES, round(tuning.TRIES * self._gap()))
             weighted = critical_prices(self.network, here.timeline).apply(self.network)
             single = moves.cheapest(here.assignment, weighted, most + len(vain))
-            crossed = map(ranked, crossings(here.assignment, self._candidates, weighted))
-            every = in_turn(single, in_turn(*crossed))
+            crossed = crossings.moves(here.assignment, self._candidates, weighted)
+            every = in_turn(single, in_turn(*map(ranked, crossed)))
             every.sort(key=lambda move: move.key in vain)  # stable
             for move in every:
                 there = moved(here.assignment, move)

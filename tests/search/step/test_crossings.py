@@ -9,7 +9,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.network.cost_network import CostNetwork, as_ints
 from autoddl.search.rivals.random_sampling import random_assignment
-from autoddl.search.step.crossings import crossings, regions
+from autoddl.search.step.crossings import Crossings, regions
 from autoddl.search.step.layer_moves import LayerMoves, in_turn, moved, ranked
 from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
@@ -42,14 +42,16 @@ def test_regions_are_runs_of_layers_the_stack_and_what_is_outside() -> None:
 def test_a_program_without_layers_has_what_is_outside() -> None:
     found = network(mlp(16, (16, 16, 16)))
     assert [len(r) for same in regions(found) for r in same if len(r)] == [len(found)]
-    assert crossings(random_assignment(found, 0), [random_assignment(found, 0)], found)[0] == []
+    assert not any(
+        Crossings(found).moves(random_assignment(found, 0), [random_assignment(found, 0)], found)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_moves_cost_what_the_network_says_and_keep_all_else(seed: int) -> None:
     found = network(transformer(3))
     here, *others = (random_assignment(found, 10 * seed + k) for k in range(3))
-    kinds = crossings(here, others, found)
+    kinds = Crossings(found).moves(here, others, found)
     moves = [move for same in kinds for move in same]
     assert moves and any(len(same) > 1 for same in kinds)
     for move in moves:
@@ -66,7 +68,9 @@ def test_layers_that_differ_move_by_themselves() -> None:
     """A move of equal layers changes those that are alike now, as the network says."""
     found = network(transformer(4))
     base, other = random_assignment(found, 1), random_assignment(found, 2)
-    mixed = moved(base, min(crossings(base, [other], found)[1], key=lambda m: m.more_s))
+    mixed = moved(
+        base, min(Crossings(found).moves(base, [other], found)[1], key=lambda m: m.more_s)
+    )
     moves = LayerMoves(found).cheapest(mixed, found, 10_000)
     assert moves == ranked(moves) and len({move.key for move in moves}) == len(moves)
     few = LayerMoves(found).cheapest(mixed, found, 7)
