@@ -25,9 +25,8 @@ from autoddl.search.reductions.restriction import Restriction
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers.ilp import search as solved
 
-FIRST = (
-    2500  # binaries of the first program, besides one for each variable; the next has twice as many
-)
+# Binaries of the first program, besides one for each variable; the next has twice as many.
+FIRST = 2500
 BUILD_S = 3e-4  # that it takes to make a program, by variable of the network, on two cores
 
 

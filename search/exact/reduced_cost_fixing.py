@@ -26,9 +26,8 @@ from autoddl.search.result import Assignment
 ROUNDS = 3  # of dual ascent in a turn
 CREEP = 5e-3  # of the gap: a turn that raises the bound by less is idle
 PATIENCE = 16  # idle turns in a row that end an ascent: roundings differ while messages settle
-SHRUNK = (
-    0.75  # so small a part of the choices, or of the slack, makes a smaller problem worth its time
-)
+# So small a part of the choices, or of the slack, makes a smaller problem worth its time.
+SHRUNK = 0.75
 SLACK = 1e-9  # relative; by so much choices may seem too dear by rounding
 
 Offer = Callable[[Assignment], tuple[float, int, bool]]

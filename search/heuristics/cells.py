@@ -31,11 +31,8 @@ def roots(network: CostNetwork, phase: str = "forward") -> list[int]:
 
 def block(network: CostNetwork, variables: Sequence[int], columns: Sequence[Ints]) -> BlockMove:
     """Return the block whose k-th alternative gives each variable the k-th entry of its column."""
-    begin, factor = network.incidence
-    touched = [factor[begin[v] : begin[v + 1]] for v in variables]
-    return BlockMove(
-        np.array(variables, dtype=np.int64), np.stack(columns), np.unique(np.concatenate(touched))
-    )
+    some = np.array(variables, dtype=np.int64)
+    return BlockMove(some, np.stack(columns), network.touched(some))
 
 
 def single(network: CostNetwork, variable: int) -> BlockMove:

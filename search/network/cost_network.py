@@ -24,6 +24,7 @@ from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribution import Redistributor
 from autoddl.perfmodel.step_cost import StepPrices
+from autoddl.ragged import Ragged
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Parameter, Program
 from autoddl.sbp.rules.candidates import NdSignature
@@ -155,6 +156,10 @@ class CostNetwork:
         pairs = np.unique(factors.variable * count + factors.factor)
         variable, factor = np.divmod(pairs, count)
         return Incidence(np.searchsorted(variable, np.arange(len(self) + 1)), factor)
+
+    def touched(self, variables: Ints) -> Ints:
+        """Return the factors of any of some variables, in ascending order."""
+        return np.unique(Ragged(*self.incidence).take(variables).items)
 
     def neighbours(self, variable: int) -> list[int]:
         """Return the variables that share a factor with one, in the order of these."""

@@ -20,9 +20,8 @@ from autoddl.search.network.cost_network import CostNetwork, as_ints
 from autoddl.search.network.evaluator import BlockMove, block_of
 from autoddl.search.result import DEFAULTS, Point, SearchOptions, SearchResult
 
-CELL_SHARE = (
-    0.1  # of the proposals change cells: far better for VGG13, a little worse for ResNet-50
-)
+# Of the proposals change cells: far better for VGG13, a little worse for ResNet-50.
+CELL_SHARE = 0.1
 PROBES = 256  # nodes whose moves tell the temperature
 COLDNESS = 200.0  # the median difference between two choices of a node, in temperatures
 

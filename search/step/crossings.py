@@ -18,7 +18,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from autoddl.ragged import Ragged
 from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
 from autoddl.search.network.evaluator import BlockMove, Flags, block_of
 from autoddl.search.reductions.quotient import places_of
@@ -32,10 +31,8 @@ class Crossings:
     """The crossings of a network's assignments, region by region."""
 
     def __init__(self, network: CostNetwork) -> None:
-        self.regions, incident = regions(network), Ragged(*network.incidence)
-        self.factors = [
-            [np.unique(incident.take(region).items) for region in same] for same in self.regions
-        ]
+        self.regions = regions(network)
+        self.factors = [list(map(network.touched, same)) for same in self.regions]
 
     def moves(
         self, point: Point, others: Iterable[Assignment], weighted: CostNetwork

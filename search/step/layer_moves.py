@@ -51,11 +51,7 @@ class LayerMoves:
         groups = np.split(order, np.cumsum(np.bincount(which))[:-1]) if len(first) else []
         self.network = network
         self.groups = [g for g in groups if variables.sizes[g[0]] > 1]
-        begin, factor = network.incidence
-        self.factors = [
-            np.unique(np.concatenate([factor[begin[v] : begin[v + 1]] for v in group.tolist()]))
-            for group in self.groups
-        ]
+        self.factors = list(map(network.touched, self.groups))
 
     def cheapest(self, point: Point, weighted: CostNetwork, most: int) -> list[Move]:
         """Return at most so many moves, those first that cost least in a network."""

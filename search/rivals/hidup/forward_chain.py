@@ -34,9 +34,8 @@ from autoddl.sbp.state import B, NdSbp, P
 from autoddl.search.network.cost_network import TENSOR, CostNetwork
 from autoddl.search.rivals.hidup.chain import Chain, ChainAssignment, Floats, Unit
 
-MOST_FORMS = (
-    256  # of a cut; experts would gain by more, and take four times as long with twice as many
-)
+# Of a cut; experts would gain by more, and take four times as long with twice as many.
+MOST_FORMS = 256
 HALF = 0.5  # of a batch; seconds are those of a whole one
 
 Form: TypeAlias = tuple[NdSbp, ...]
