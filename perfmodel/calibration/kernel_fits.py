@@ -20,6 +20,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.calibration import least_squares
 from autoddl.perfmodel.profile_entries import Device, Kernel, rate_of
 
 logger = logging.getLogger(__name__)
@@ -226,7 +227,8 @@ def _alternate(
     best, least = (0.0, 0.0, 0.0), math.inf
     for _ in range(_ROUNDS):
         rows = np.stack([ones, np.where(by_flops, flops, 0), np.where(by_flops, 0, moved)], 1)
-        found = _solve(rows, seconds, scale_s)
+        overhead_s, per_flop, per_byte = least_squares.solve(rows, seconds, scale_s).tolist()
+        found = overhead_s, per_flop, per_byte
         cost = _cost(_model(found, flops, moved), seconds, scale_s)
         if cost < least:
             best, least = found, cost
@@ -235,25 +237,3 @@ def _alternate(
             break
         by_flops = again
     return best
-
-
-def _solve(rows: Floats, seconds: Floats, scale_s: Floats) -> tuple[float, float, float]:
-    """Return the x >= 0 with the least Σ (rows·x − seconds)² / scale; tries all sets of zeros.
-
-    Few ops leave several solutions; then the first set of unknowns counts.
-    """
-    weight = 1 / np.sqrt(scale_s)
-    scale = np.maximum(rows.max(axis=0), 1e-300)
-    a, b = rows / scale * weight[:, None], seconds * weight
-    best, least = np.zeros(rows.shape[1]), math.inf
-    for mask in range(1, 1 << rows.shape[1]):
-        used = [i for i in range(rows.shape[1]) if mask >> i & 1 and rows[:, i].any()]
-        if not used:
-            continue
-        x = np.zeros(rows.shape[1])
-        x[used] = np.linalg.lstsq(a[:, used], b, rcond=None)[0]
-        cost = float(np.sum((a @ x - b) ** 2))
-        if (x >= 0).all() and cost < least:
-            best, least = x, cost
-    overhead_s, per_flop, per_byte = (best / scale).tolist()
-    return overhead_s, per_flop, per_byte

@@ -27,17 +27,18 @@ _MOST_PAIRS = 20_000
 _ROUNDS = 10
 
 
-def solve(rows: Floats, seconds: Floats) -> Floats:
-    """Return the x >= 0 with the least squares of (rows·x − seconds)/√seconds.
+def solve(rows: Floats, seconds: Floats, scale_s: Floats | None = None) -> Floats:
+    """Return the x >= 0 with the least squares of (rows·x − seconds)/√scale_s, by default the seconds.
 
     Columns are normalised first: seconds per byte are 10⁻⁹ of seconds per message. (`nnls` of scipy
     1.15 stops short of the least in 1 of 1,000 random systems, bounded least squares does not.)
 
     Source: Stark, Parker, Bounded-Variable Least-Squares, Computational Statistics 10, 1995.
     """
-    scale, spreads = np.max(rows, axis=0), np.sqrt(seconds)
+    scale = np.maximum(np.max(rows, axis=0), 1e-300)
+    spreads = np.sqrt(seconds if scale_s is None else scale_s)
     a = rows / scale / spreads[:, None]
-    found = lsq_linear(a, spreads, (0, np.inf), method="bvls", tol=1e-15)
+    found = lsq_linear(a, seconds / spreads, (0, np.inf), method="bvls", tol=1e-15)
     return np.asarray(found.x / scale)
 
 
