@@ -9,15 +9,15 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from autoddl.launch.processes import RankProcesses
 from tests.support.budgets import count_cpu_seconds
 from tests.support.on_ranks import RankGroups
 
 # The same examples in every run, and no limits of time: this has to pass on busy machines.
-settings.register_profile("autoddl", deadline=None, derandomize=True)
-settings.load_profile("autoddl")
+settings.register_profile("all", deadline=None, derandomize=True)
+settings.register_profile("some", settings.get_profile("all"), max_examples=12)
 count_cpu_seconds()
 
 # What a shell runs in the background ignores it, and so would all that tests start to interrupt it.
@@ -52,14 +52,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part",
         choices=("quick", "rest"),
-        help="run what `make test` runs (on ranks what is marked smoke, else two cases of each test), "
-        "or what it leaves to `make test-rest`",
+        help="run what `make test` runs (on ranks what is marked smoke, else two cases of each test and "
+        "few examples), or what it leaves to `make test-rest`",
     )
     parser.addoption(
         "--all-scripts",
         action="store_true",
         help="run every kind of training script under every plan, not each under one (2 more minutes)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    few = config.getoption("--part") == "quick" or config.getoption("--cases") is not None
+    settings.load_profile("some" if few else "all")
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -77,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _keep(config, items, _some_cases(items, most))
     if part is not None:
         quick = _quick(items)
-        _keep(config, items, quick if part == "quick" else {i.nodeid for i in items} - quick)
+        _keep(config, items, quick if part == "quick" else _rest(items, quick))
     if HAS_ONEFLOW:
         return
     skip = pytest.mark.skip(reason="OneFlow is not installed; `make test` runs this with it")
@@ -98,6 +103,12 @@ def _quick(items: list[pytest.Item]) -> set[str]:
         (alone if any(map(item.get_closest_marker, ALONE)) else others).append(item)
     smoke = {item.nodeid for item in alone if item.get_closest_marker("smoke")}
     return smoke | _some_cases(others, 2)
+
+
+def _rest(items: list[pytest.Item], quick: set[str]) -> set[str]:
+    """Return the names of what that leaves, with what it runs with few examples only."""
+    drawn = {item.nodeid for item in items if is_hypothesis_test(getattr(item, "obj", None))}
+    return {item.nodeid for item in items} - quick | drawn
 
 
 def _some_cases(items: list[pytest.Item], most: int) -> set[str]:

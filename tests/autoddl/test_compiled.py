@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import importlib.util
 import sys
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,16 @@ print(total({name}(np.arange(4.0))), total._cache_hits[total.signatures[0]])
 
 
 def run(folder: Path, name: str) -> str:
-    """Run the module in a process of its own, its tuple by that name; return what it prints."""
-    (folder / "loops.py").write_text(BEFORE.format(name=name))
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", "import loops"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(root)])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Run the module as if for the first time, its tuple by that name; return what it prints."""
+    file = folder / "loops.py"
+    file.write_text(BEFORE.format(name=name))
+    spec = importlib.util.spec_from_file_location("loops", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
+        patch.setitem(sys.modules, "loops", module)
+        spec.loader.exec_module(module)
+    return printed.getvalue()
 
 
 def test_code_is_kept_and_an_index_with_types_that_are_gone_is_begun_anew(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def received(step: Boxing, group_size: int) -> float:
     return rounds * (group_size - 1) / group_size * step.elements
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(problems())
 def test_any_redistribution(problem: tuple[str, tuple[int, ...], NdSbp, NdSbp]) -> None:
     notation, shape, src, dst = problem

@@ -63,18 +63,21 @@ def check(plan: Plan, program: Program, pin: Mapping[str, str] | None) -> None:
     assert plan.estimate.communication_s == pytest.approx(boxings)
 
 
-@settings(max_examples=25, phases=(Phase.explicit, Phase.generate))  # each plans twice
+# Each plans twice.
+@settings(max_examples=settings().max_examples // 4, phases=(Phase.explicit, Phase.generate))
 @given(programs(), st.data())
 def test_plans_of_any_program(program: Program, data: st.DataObject) -> None:
     mesh = data.draw(st.sampled_from(("2", "4", "2x2")))
     pin = data.draw(st.sampled_from(PINS[2 if "x" in mesh else 1]))
     options: dict[str, Any] = {"mesh": mesh, "pin": pin, "profile": PROFILE, "pipeline": 1}
-    plan = autoddl.optimize(program, budget=5.0, **options)
+    plan = autoddl.optimize(program, budget=Budget(evaluations=2e4), **options)
     share = data.draw(st.sampled_from((None, 1.0, 0.9)))
     if share is not None:
         limit = int(plan.estimate.memory_bytes * share)
         try:
-            plan = autoddl.optimize(program, budget=2.0, memory=limit, **options)
+            plan = autoddl.optimize(
+                program, budget=Budget(evaluations=1e4), memory=limit, **options
+            )
         except InfeasibleError as error:
             assert "\n" not in str(error) and share < 1
             return

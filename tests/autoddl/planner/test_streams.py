@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from autoddl import optimize
 from autoddl.api import Plan, load
+from autoddl.budget import Budget
 from autoddl.engine.model import StreamUse
 from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM, ONEFLOW, SEPARATE_STREAMS
 from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
@@ -32,8 +34,9 @@ CUDA = replace(transformer(), device="cuda")
 LARGE = transformer(layers=2, batch=64, length=64, width=256)  # worth communicating for
 
 
+@cache
 def plan(**options: Any) -> Plan:
-    options = {"mesh": "2x2", "pipeline": 1, "budget": 2.0, **options}
+    options = {"mesh": "2x2", "pipeline": 1, "budget": Budget(evaluations=1e4), **options}
     return optimize(CUDA, profile=cluster(), **options)
 
 
@@ -122,7 +125,7 @@ def test_with_micro_batches_boxings_are_on_the_compute_stream(where: dict[str, s
             pipeline=2,
             micro_batches=4,
             parts="equal",
-            budget=2.0,
+            budget=Budget(evaluations=1e4),
             **where,
         )
         works = [part.work for part in found.parts if part.work is not None]
@@ -179,9 +182,7 @@ def test_what_is_never_given_back_is_part_of_the_memory() -> None:
 def test_what_comes_again_where_memory_is_short(tmp_path: Path) -> None:
     """Under a limit that a plan with everything kept exceeds; and baselines follow."""
     roomy = plan(compute_stream=True, mesh="4")
-    tight = plan(
-        compute_stream=True, mesh="4", memory=0.9 * roomy.estimate.memory_bytes, budget=5.0
-    )
+    tight = plan(compute_stream=True, mesh="4", memory=0.9 * roomy.estimate.memory_bytes)
     assert tight.estimate.memory_bytes <= 0.9 * roomy.estimate.memory_bytes
     assert tight.estimate.step_s >= roomy.estimate.step_s * (1 - 1e-9)
     assert tight.search.lower_bound_s <= tight.estimate.step_s

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.errors import AutoDDLError
@@ -159,7 +159,6 @@ def test_short_messages_are_not_wild_because_most_are_long() -> None:
 NOISES = st.integers(0, 10**6)
 
 
-@settings(max_examples=60)
 @given(alphas, betas, NOISES)
 def test_noise_and_a_fifth_of_wild_points(alpha: float, beta: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -192,9 +191,9 @@ def test_long_messages_are_not_missed_where_short_ones_take_no_longer() -> None:
 
 
 def test_intervals_hold_the_planted_parameters() -> None:
-    """Of 100 fits to noisy points at least 85 intervals of each parameter hold its true value."""
+    """Of 50 fits to noisy points at least 42 intervals of each parameter hold its true value."""
     held = np.zeros(2)
-    for seed in range(100):
+    for seed in range(50):
         rng = np.random.default_rng(seed)
         sizes = [1 << (12 + i) for i in range(12)]
         factors = list(1 + 0.05 * rng.standard_normal(len(sizes)))
@@ -206,7 +205,7 @@ def test_intervals_hold_the_planted_parameters() -> None:
         ]
         assert fit.alpha_interval_s[0] <= fit.alpha_s <= fit.alpha_interval_s[1]
         assert fit.alpha_interval_s[1] < 1.5 * ALPHA  # and say something
-    assert (held >= 85).all(), held
+    assert (held >= 42).all(), held
 
 
 def test_the_bootstrap_is_seeded() -> None:

@@ -160,7 +160,7 @@ def test_what_does_not_wait_for_the_loss_runs_at_once() -> None:
 
 
 def test_plans_under_a_limit_are_nearly_those_of_the_ilp() -> None:
-    found = problem("4")
+    found = problem("4", replace(mlp(64, (64, 128, 32)), device="cuda"))
     roomy = exact.search(found)
     limit = (7 * roomy.memory_bytes + 3 * found.least_memory_bytes) // 10
     under, best = (s.search(found, SearchOptions(memory_bytes=limit)) for s in (exact, ilp))

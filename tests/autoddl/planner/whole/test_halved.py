@@ -10,6 +10,7 @@ import pytest
 
 from autoddl import optimize
 from autoddl.api import Plan, load
+from autoddl.budget import Budget
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.choose import WHOLE_BATCH
@@ -24,7 +25,7 @@ LAYERS = mlp(batch=512, sizes=(512, 2048, 512, 2048, 512), bias=False, optimizer
 
 
 def plan(program: Program = LAYERS, profile: Profile | None = None, **options: Any) -> Plan:
-    options = {"mesh": "[node 2]", "pipeline": 1, "budget": 4.0, **options}
+    options = {"mesh": "[node 2]", "pipeline": 1, "budget": Budget(evaluations=2e4), **options}
     return optimize(program, profile=profile or cluster(), **options)
 
 
