@@ -23,11 +23,11 @@ from autoddl.engine.oneflow.capture.shadow import (
 from autoddl.engine.oneflow.job import plan_injection
 from autoddl.engine.oneflow.reason import reason
 from autoddl.engine.oneflow.run.agree import check_kinds
-from autoddl.engine.oneflow.run.eager_calls import refuse_local_inputs
 from autoddl.engine.oneflow.run.evaluation import Evaluations, shapes_of
 from autoddl.engine.oneflow.run.global_tensors import (
     make_global,
     placements,
+    refuse_local_inputs,
     sbp_of,
     state_of,
     whole_of,
