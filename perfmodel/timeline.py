@@ -19,7 +19,6 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.resources import DEVICE
 from autoddl.perfmodel.simulation.event_simulation import Floats, Ints, Works
 from autoddl.perfmodel.simulation.list_schedule import ordered
@@ -28,7 +27,6 @@ from autoddl.perfmodel.step_cost import StepPrices, Totals
 from autoddl.ragged import Ragged, inverse
 from autoddl.sbp.layout import NONE, Layout
 from autoddl.sbp.lazy import LazyTuple
-from autoddl.sbp.mesh import Mesh
 
 # Relative. With it 7 of 10 plans took what was predicted ± uncertainty on testbeds of four ranks
 # (experiments.fidelity).
@@ -52,15 +50,6 @@ class Prediction:
     def uncertainty_s(self) -> float:
         """Return by how much `step_s` may be off: what the fits miss and what the model does."""
         return math.hypot(self.cost.uncertainty_s, MODEL_ERROR * self.step_s)
-
-
-def predict(mesh: Mesh, profile: Profile, layout: Layout) -> Prediction:
-    """Return what a step takes in which ops and boxings overlap as Profile.overlap says.
-
-    Raises:
-        AutoDDLError: as StepPrices.step.
-    """
-    return StepTimeline(StepPrices(layout.program, mesh, profile), layout).prediction
 
 
 class StepTimeline:

@@ -12,7 +12,7 @@ import pytest
 from autoddl.perfmodel.resources import DEVICE
 from autoddl.perfmodel.simulation.event_simulation import Works
 from autoddl.perfmodel.simulation.list_schedule import WORTH, ordered
-from autoddl.perfmodel.timeline import StepTimeline, predict
+from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.assigned.assigned_layout import assigned_layout
@@ -21,6 +21,7 @@ from experiments.lib import oneflow_problems as builder
 from tests.perfmodel.works import SimulatedWork, works_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
+from tests.support.simulated import predict
 
 
 def test_what_a_boxing_waits_for_goes_first() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.simulation.event_simulation import Works
 from autoddl.perfmodel.step_cost import StepCost, StepPrices
-from autoddl.perfmodel.timeline import MODEL_ERROR, StepTimeline, predict
+from autoddl.perfmodel.timeline import MODEL_ERROR, StepTimeline
 from autoddl.sbp.boxing import LOCAL
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
@@ -23,6 +23,7 @@ from experiments.lib import oneflow_problems as builder
 from tests.perfmodel.works import SimulatedWork, works_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer
+from tests.support.simulated import predict
 
 PROFILE = cluster()
 

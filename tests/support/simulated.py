@@ -1,9 +1,14 @@
-"""Whole programs and whole paths of boxings on the simulated devices of the NumPy oracle."""
+"""Whole programs and paths of boxings on simulated devices, and predictions of single layouts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from autoddl.perfmodel.profile import Profile
+from autoddl.perfmodel.step_cost import StepPrices
+from autoddl.perfmodel.timeline import Prediction, StepTimeline
+from autoddl.sbp.layout import Layout
+from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.numpy_oracle.simulated_ops import on_one_device
 from autoddl.sbp.numpy_oracle.simulated_tensors import Array, Locals, run_boxing
 from autoddl.sbp.program import Program
@@ -41,3 +46,12 @@ def run_path(
     for state in path:
         result, here = run_boxing(result, here, state, shape, mesh), state
     return result
+
+
+def predict(mesh: Mesh, profile: Profile, layout: Layout) -> Prediction:
+    """Return what a step takes in which ops and boxings overlap as Profile.overlap says.
+
+    Raises:
+        AutoDDLError: as StepPrices.step.
+    """
+    return StepTimeline(StepPrices(layout.program, mesh, profile), layout).prediction

@@ -10,7 +10,6 @@ from autoddl.engine.oneflow.model.memory.device_memory import estimate
 from autoddl.engine.oneflow.model.memory.lowering import never_reused_bytes, rank_tasks
 from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
 from autoddl.engine.oneflow.model.rewrites.gradient_accumulation import summed
-from autoddl.perfmodel.timeline import predict
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.assigned.assigned_layout import assigned_layout
@@ -22,6 +21,7 @@ from experiments.lib import oneflow_problems as builder
 from tests.search.objects import nodes_of
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, tied, transformer
+from tests.support.simulated import predict
 
 PROGRAMS = [mlp, lambda: mlp(optimizer="momentum"), transformer, tied]
 

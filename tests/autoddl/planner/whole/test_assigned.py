@@ -9,7 +9,6 @@ import pytest
 
 from autoddl.engine.oneflow.model.memory import device_memory as memory
 from autoddl.engine.oneflow.model.memory.sizes import LocalSizes
-from autoddl.perfmodel.timeline import predict
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
@@ -19,6 +18,7 @@ from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib import oneflow_problems as builder
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
+from tests.support.simulated import predict
 
 
 @pytest.mark.parametrize("mesh", ["4", "2x2"])
