@@ -1,4 +1,4 @@
-"""The NumPy oracle of tensors: shard them, box them on simulated ranks, put them together again.
+"""The NumPy oracle of tensors: shard them on simulated ranks, put them together again.
 
 Locals are lists by rank, in row-major order of the mesh coordinates. Everything is float64 (indices
 are integers), with random and asymmetric parts, so that nothing is right by accident.
@@ -15,10 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
-from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, boxing
-from autoddl.sbp.mesh import rank_groups
-from autoddl.sbp.shards import check_state, joined, pieces, shard_shape
-from autoddl.sbp.state import NdSbp, Sbp
+from autoddl.sbp.shards import check_state, pieces, shard_shape
+from autoddl.sbp.state import NdSbp
 
 Array = npt.NDArray[Any]
 Locals = list[Array]
@@ -88,10 +86,10 @@ def assemble(
             raise AutoDDLError(f"replicas differ along an axis where {state} says B")
         part = parts[_row_major([coords[i] for i in partial], counts)]
         part[_own(cuts, state, coords)] = locals_[rank]
-    return _REDUCE[state[partial[0]].reduction](parts) if partial else parts[0]
+    return REDUCE[state[partial[0]].reduction](parts) if partial else parts[0]
 
 
-_REDUCE = {
+REDUCE = {
     "sum": lambda parts: np.sum(parts, axis=0),
     "max": lambda parts: np.max(parts, axis=0),
     "min": lambda parts: np.min(parts, axis=0),
@@ -132,70 +130,3 @@ def _own(cuts: _Cuts, state: NdSbp, coords: Sequence[int]) -> Any:
 def close(a: Array, b: Array) -> bool:
     """Tell whether two arrays are the same but for rounding."""
     return a is b or bool(np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE))
-
-
-def run_boxing(
-    locals_: Sequence[Array], src: NdSbp, dst: NdSbp, shape: Sequence[int], mesh: Sequence[int]
-) -> Locals:
-    """Perform one boxing primitive, each group with nothing but what its members hold.
-
-    Raises:
-        AutoDDLError: no single primitive takes `src` to `dst`.
-    """
-    box = boxing(src, dst, shape, mesh, uneven=True)
-    if box is None:
-        raise AutoDDLError(
-            f"boxing {src} to {dst} of shape {tuple(shape)} on mesh {tuple(mesh)}: no single "
-            "primitive does it; go through a legal state in between"
-        )
-    result = list(locals_)
-    before, after = src[box.axes[0]], dst[box.axes[0]]
-    for group in rank_groups(mesh, box.axes):
-        outcome = _exchange(box.primitive, [locals_[rank] for rank in group], before, after)
-        for rank, local in zip(group, outcome, strict=True):
-            result[rank] = local
-    return result
-
-
-def _exchange(primitive: str, members: Locals, before: Sbp, after: Sbp) -> Locals:
-    """Run a primitive in one group; `members` are in the order of the mesh axes."""
-    size = len(members)
-    if primitive == ALL_REDUCE:
-        return [_REDUCE[before.reduction](members)] * size
-    if primitive == ALL_GATHER:
-        return [joined(members, before, before.dim)] * size
-    if primitive == REDUCE_SCATTER:
-        return pieces(_REDUCE[before.reduction](members), after, size, after.dim)
-    if primitive == ALL_TO_ALL:
-        return _all_to_all(members, before, after)
-    if after.is_split:
-        return [pieces(member, after, size, after.dim)[k] for k, member in enumerate(members)]
-    neutral = {"sum": 0.0, "max": -np.inf, "min": np.inf}[after.reduction]
-    if before.kind == "B":
-        return [m if k == 0 else np.full_like(m, neutral) for k, m in enumerate(members)]
-    nothing = [np.full_like(member, neutral) for member in members]
-    return [
-        joined([*nothing[:k], member, *nothing[k + 1 :]], before, before.dim)
-        for k, member in enumerate(members)
-    ]
-
-
-def _all_to_all(members: Locals, before: Sbp, after: Sbp) -> Locals:
-    """Send every member its piece of the own shard, and put what comes in together."""
-    size = len(members)
-    if before.dim != after.dim:
-        sent = [pieces(member, after, size, after.dim) for member in members]
-        return [joined([row[k] for row in sent], before, before.dim) for k in range(size)]
-    dim = before.dim
-    length = sum(member.shape[dim] for member in members)
-    held = pieces(np.arange(length), before, size, 0)
-    wanted = pieces(np.arange(length), after, size, 0)
-    received = []
-    for indices in wanted:
-        shape = (*members[0].shape[:dim], len(indices), *members[0].shape[dim + 1 :])
-        local = np.empty(shape, members[0].dtype)
-        for member, own in zip(members, held, strict=True):
-            _, here, there = np.intersect1d(indices, own, return_indices=True)
-            local[(slice(None),) * dim + (here,)] = member.take(there, axis=dim)
-        received.append(local)
-    return received

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from autoddl.errors import AutoDDLError
 from autoddl.sbp import boxing as boxing_module
 from autoddl.sbp.boxing import Boxing, boxing
-from autoddl.sbp.numpy_oracle import simulated_tensors
-from autoddl.sbp.numpy_oracle.simulated_tensors import assemble, run_boxing, shard
+from autoddl.sbp.numpy_oracle.simulated_tensors import assemble, shard
 from autoddl.sbp.shards import all_states, local_shape
 from autoddl.sbp.state import P_MAX, P_MIN, B, NdSbp, P, S, Sbp, axis_states, ordered
+from tests.support import simulated_boxings
+from tests.support.simulated_boxings import run_boxing
 
 SPACES = [
     ((4,), (12,)), ((4,), (8, 4)), ((4,), (4, 8, 4)),
@@ -62,7 +63,7 @@ def test_legal_primitives_are_right_and_illegal_ones_wrong(
     for src, dst, axis in illegal:
         primitive = boxing_module._PRIMITIVES[src[axis].kind, dst[axis].kind]
         forced = Boxing(primitive, (axis,), 0)
-        monkeypatch.setattr(simulated_tensors, "boxing", lambda *_, forced=forced, **__: forced)
+        monkeypatch.setattr(simulated_boxings, "boxing", lambda *_, forced=forced, **__: forced)
         assert not outcome(src, dst, shape, mesh), (src, dst)
     assert bool(illegal) == (len(mesh) > 1)
 

@@ -10,10 +10,11 @@ from autoddl.perfmodel.timeline import Prediction, StepTimeline
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.numpy_oracle.simulated_ops import on_one_device
-from autoddl.sbp.numpy_oracle.simulated_tensors import Array, Locals, run_boxing
+from autoddl.sbp.numpy_oracle.simulated_tensors import Array, Locals
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.state import NdSbp
+from tests.support.simulated_boxings import run_boxing
 
 
 def run_program(program: Program, values: Mapping[str, Array]) -> dict[str, Array]:

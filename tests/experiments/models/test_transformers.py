@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoddl.sbp.numpy_oracle.simulated_ops import run_program
+from tests.support.simulated import run_program
 
 pytestmark = pytest.mark.oneflow
 

@@ -10,7 +10,7 @@ import pytest
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.numpy_oracle.simulated_ops import run_op, run_program
+from autoddl.sbp.numpy_oracle.simulated_ops import run_op
 from autoddl.sbp.numpy_oracle.simulated_tensors import Array, assemble, close, shard
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.registry import OpView
@@ -23,7 +23,7 @@ from autoddl.search.solvers import coordinate
 from experiments.lib.oneflow_problems import build
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
-from tests.support.simulated import run_path
+from tests.support.simulated import run_path, run_program
 
 
 def whole_values(program: Program, rng: np.random.Generator) -> dict[str, Array]:
