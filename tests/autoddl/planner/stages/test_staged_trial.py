@@ -36,7 +36,7 @@ from autoddl.search.result import SearchOptions, SearchResult
 from autoddl.search.solvers.named import SOLVERS
 from experiments.lib.oneflow_problems import build, read
 from tests.support.clusters import cluster, of_two_kinds
-from tests.support.programs import transformer
+from tests.support.programs import mlp, transformer
 
 # Ops of a millisecond, which a link of the testbed is fast enough for.
 SLOW = replace(cluster().device, peak_flops={"float32": 1e8}, kernels={})
@@ -245,10 +245,27 @@ def test_other_numbers_of_parts_are_looked_at_where_the_first_is_too_slow() -> N
     known: Any = SimpleNamespace(
         parts=graph, fits=lambda staged: True, _least_s=lambda staged: staged.timeline.step_s,
         _none_is_faster=lambda below_s: False,
-        _tried=lambda parts, again, below_s: iter([found[2] if parts is graph else parts]),
+        _tried=lambda parts, again, below_s, close=0: iter([found[2] if parts is graph else parts]),
     )  # fmt: skip
     assert cuts.Cuts.best(known, 10.0) is found[3]
     assert cuts.Cuts.best(known, 8.0) is None
+
+
+def test_cuts_that_are_alike_by_their_closed_form_are_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One long op decides the closed form of many cuts; the shorter step of two counts."""
+    inner = (128, 96, 192, 64, 64, 256, 64, 128, 256, 64, 256, 96)
+    inner += (64, 64, 192, 192, 64, 96, 64, 256, 192, 64, 256, 64)
+    program, step_s = mlp(256, (*inner, 1024)), []
+    for close in (cuts.CLOSE, cuts.CLOSE[:1], cuts.CLOSE[1:]):
+        monkeypatch.setattr(cuts, "CLOSE", close)
+        found = autoddl.optimize(
+            program, profile=cluster(), mesh="1", pipeline=6, micro_batches=16,
+            budget=Budget(evaluations=500),
+        )  # fmt: skip
+        step_s.append(found.estimate.step_s)
+    assert step_s[0] == min(step_s[1:]) < 0.97 * max(step_s[1:])
 
 
 def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
