@@ -108,16 +108,6 @@ def pieces(array: npt.NDArray[Any], cut: Sbp, size: int, axis: int) -> list[npt.
     return [turns.take(k, axis=axis + 1).reshape(*before, -1, *after) for k in range(size)]
 
 
-def joined(parts: Sequence[npt.NDArray[Any]], cut: Sbp, axis: int) -> npt.NDArray[Any]:
-    """Return the array of which `parts` are the pieces; the inverse of `pieces`."""
-    if cut.stride is None:
-        return np.concatenate(parts, axis=axis)
-    before, after = parts[0].shape[:axis], parts[0].shape[axis + 1 :]
-    turns = [part.reshape(*before, -1, 1, cut.stride, *after) for part in parts]
-    dealt: npt.NDArray[Any] = np.concatenate(turns, axis=axis + 1)
-    return dealt.reshape(*before, -1, *after)
-
-
 def shard_slices(
     shape: Sequence[int], state: NdSbp, mesh: Sequence[int], coords: Sequence[int]
 ) -> tuple[slice, ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER, boxing
 from autoddl.sbp.mesh import rank_groups
 from autoddl.sbp.numpy_oracle.simulated_tensors import REDUCE, Array, Locals
-from autoddl.sbp.shards import joined, pieces
+from autoddl.sbp.shards import pieces
 from autoddl.sbp.state import NdSbp, Sbp
 
 
@@ -79,3 +81,13 @@ def _all_to_all(members: Locals, before: Sbp, after: Sbp) -> Locals:
             local[(slice(None),) * dim + (here,)] = member.take(there, axis=dim)
         received.append(local)
     return received
+
+
+def joined(parts: Sequence[npt.NDArray[Any]], cut: Sbp, axis: int) -> npt.NDArray[Any]:
+    """Return the array of which `parts` are the pieces; the inverse of `pieces`."""
+    if cut.stride is None:
+        return np.concatenate(parts, axis=axis)
+    before, after = parts[0].shape[:axis], parts[0].shape[axis + 1 :]
+    turns = [part.reshape(*before, -1, 1, cut.stride, *after) for part in parts]
+    dealt: npt.NDArray[Any] = np.concatenate(turns, axis=axis + 1)
+    return dealt.reshape(*before, -1, *after)
