@@ -196,12 +196,6 @@ class Blocks:
         self.ops = _ops(columns, op_path, place)
         self.tensors = _tensors(columns, self.ops, variable, place[variable_path])
 
-    @cached_property
-    def runs(self) -> tuple[Run, ...]:
-        """Return the runs of layers with ops of equal kinds, tensors of equal forms and roles."""
-        columns = self.columns
-        return self.runs_of(columns.kind, columns.form * len(columns.roles) + columns.role)
-
     def runs_of(
         self, ops: Ints, tensors: Ints, periods: Sequence[int] = PERIODS, least: int = 2
     ) -> tuple[Run, ...]:

@@ -22,6 +22,7 @@ from autoddl.sbp.program.blocks import (
     pattern,
     repeats,
 )
+from tests.support.layers import equal_runs
 from tests.support.programs import (
     Builder,
     activation,
@@ -162,7 +163,7 @@ def test_runs_are_those_of_plain_search(program: Program) -> None:
         for stack, layers in layers_of(program).items()
         for repeat in best_repeats(looks(layers))
     }
-    assert {(blocks.stacks[run.stack], run.repeat) for run in blocks.runs} == expected
+    assert {(blocks.stacks[run.stack], run.repeat) for run in equal_runs(blocks)} == expected
 
 
 def test_places_are_those_of_the_names(program: Program) -> None:
@@ -202,7 +203,7 @@ def test_counterparts_in_the_first_period_are_those_of_the_names(program: Progra
     )
     for places, number, names, expected in named:
         found = dict[str, str]()
-        for run in blocks.runs:
+        for run in equal_runs(blocks):
             inside = np.isin(places.layer, run.repeat.layers) & (places.stack == run.stack)
             items = np.flatnonzero(inside)
             layer = [run.repeat.of_period(0, n) for n in places.layer[items].tolist()]
@@ -216,16 +217,16 @@ def test_counterparts_in_the_first_period_are_those_of_the_names(program: Progra
 
 def test_a_gpt_is_one_run() -> None:
     blocks = transformer(layers=6).blocks
-    ((stack, repeat),) = blocks.runs
+    ((stack, repeat),) = equal_runs(blocks)
     assert blocks.stacks[stack] == "model.blocks"
     assert repeat == Repeat(0, 1, 6)
     assert list(repeat.layers) == [0, 1, 2, 3, 4, 5]
 
 
 def test_layers_that_take_turns() -> None:
-    assert [run.repeat for run in taking_turns("ababab").blocks.runs] == [Repeat(0, 2, 3)]
-    assert [run.repeat for run in taking_turns("abcabcc").blocks.runs] == [Repeat(0, 3, 2)]
-    runs = taking_turns("cccaa").blocks.runs
+    assert [run.repeat for run in equal_runs(taking_turns("ababab").blocks)] == [Repeat(0, 2, 3)]
+    assert [run.repeat for run in equal_runs(taking_turns("abcabcc").blocks)] == [Repeat(0, 3, 2)]
+    runs = equal_runs(taking_turns("cccaa").blocks)
     assert [run.repeat for run in runs] == [Repeat(0, 1, 3), Repeat(3, 1, 2)]
     assert [Repeat(4, 3, 2).of_period(1, layer) for layer in range(4, 10)] == [7, 8, 9, 7, 8, 9]
 
@@ -268,7 +269,7 @@ def test_a_frozen_parameter_makes_its_layer_another() -> None:
     updates = {p.update for p in program.parameters if p.tensor == name}
     ops = tuple(op for op in program.ops if op.name not in updates)
     frozen = replace(program, ops=ops, parameters=tuple(other))
-    assert [run.repeat for run in frozen.blocks.runs] == [Repeat(2, 1, 2)]
+    assert [run.repeat for run in equal_runs(frozen.blocks)] == [Repeat(2, 1, 2)]
 
 
 @given(st.lists(st.integers(0, 2), max_size=14), st.integers(2, 4), st.sets(st.integers(0, 13)))
@@ -302,12 +303,12 @@ def test_programs_without_layers_or_without_ops() -> None:
     x = Tensor("x", (2,), "float32", "input")
     empty = Program((), (x,), ("x",), ("x",), (), None)
     for program in (empty, mlp()):
-        assert program.blocks.runs == ()
+        assert equal_runs(program.blocks) == ()
         assert program.blocks.ops.items.tolist() == []
     odd = replace(empty, tensors=(x, Tensor("m.999999999.w", (2,), "float32", "parameter")),
                   parameters=(Parameter("m.999999999.w"),))  # fmt: skip
     assert odd.blocks.tensors.layer.tolist() == [-1, 999999999]
-    assert odd.blocks.runs == ()
+    assert equal_runs(odd.blocks) == ()
 
 
 def test_layers_of_variables_alone_differ_by_shape_and_role() -> None:
@@ -316,7 +317,7 @@ def test_layers_of_variables_alone_differ_by_shape_and_role() -> None:
         tensors.append(Tensor("m.3.w", (2,), "float32", "buffer"))
         parameters = tuple(Parameter(tensor.name) for tensor in tensors)
         program = Program((), tuple(tensors), (), (), parameters, None)
-        return [run.repeat for run in program.blocks.runs]
+        return [run.repeat for run in equal_runs(program.blocks)]
 
     assert held((2,), (2,), (3,)) == [Repeat(0, 1, 2)]
     assert held((2,), (2,), (2,)) == [Repeat(0, 1, 3)]
