@@ -31,7 +31,7 @@ CASES = {
     3: {
         "gpt on nodes of 2 and 1": {
             "model": "gpt", "cluster": "1*fastx2 + 1*fastx1", "micro_batches": 4,
-            "options": {"pipeline": 2, "micro_batches": 4, "budget": 5}, "sizes": {"layers": 1},
+            "options": {"pipeline": 2, "micro_batches": 4}, "sizes": {"layers": 1},
         },
         "norm on 2 and 1, global": _parts("norm", ["2", "1"], 4, **{"global": True}),
         "transgan on 1 and 2": _parts(
@@ -44,11 +44,11 @@ CASES = {
     4: {
         "gpt on two kinds": {
             "model": "gpt", "cluster": "1*fastx2 + 1*slowx2", "micro_batches": 4,
-            "options": {"pipeline": 3, "micro_batches": 4, "budget": 5},
+            "options": {"pipeline": 3, "micro_batches": 4},
         },
         "gpt, gathered": _parts("gpt", ["2", "2"], 2, search=["ZeRO 2", "ZeRO 2"]),
         "gpt in random states": _case(
-            "gpt", 2, "2", 2, bounds=[33], options={"search": "random", "budget": 0.01, "seed": 1}
+            "gpt", 2, "2", 2, bounds=[33], options={"search": "random", "seed": 1}
         ),
         "gpt cut anywhere": _case("gpt", 4, "1", 8, bounds=[7, 30, 61]),
         "unet made again": _case("unet", 4, "1", 4, scale=0.2, recomputed=[0, 1, 2]),

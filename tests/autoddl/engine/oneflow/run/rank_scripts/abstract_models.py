@@ -13,6 +13,7 @@ import oneflow as flow
 from oneflow import nn
 
 import autoddl
+from tests.support.budgets import LITTLE
 from tests.support.refusals import refusal
 
 STEPS = 4
@@ -78,7 +79,7 @@ def whole(tensor):
 def refused():
     with autoddl.abstract_parameters():
         graph, _ = build(Summed)
-    plan = autoddl.optimize(graph, *batch(0), mesh="4")
+    plan = autoddl.optimize(graph, *batch(0), mesh="4", budget=LITTLE)
     return refusal(lambda: plan.apply(graph))
 
 
@@ -87,7 +88,7 @@ folder, plans = Path(sys.argv[1]), json.loads(sys.argv[2])
 for name, options in plans.items():
     with autoddl.abstract_parameters(seed=5):
         graph, model = build()
-    step = autoddl.optimize(graph, *batch(0), **options).apply(graph)
+    step = autoddl.optimize(graph, *batch(0), budget=LITTLE, **options).apply(graph)
     first = {key: whole(value) for key, value in model.state_dict().items()}
     losses = [whole(step(*batch(number))).item() for number in range(STEPS)]
     step.save(folder / name)

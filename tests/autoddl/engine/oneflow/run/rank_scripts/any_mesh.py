@@ -12,9 +12,10 @@ import autoddl
 from autoddl.engine.oneflow.run import agree
 from autoddl.engine.oneflow.run.agree import check_kinds
 from experiments.models import gpt
+from tests.support.budgets import LITTLE
 
 graph, inputs = gpt.build(**{**gpt.SIZES["toy"], "layers": 1}, optimizer="sgd")
-plan = autoddl.optimize(graph, *inputs, budget=4.0)
+plan = autoddl.optimize(graph, *inputs, budget=LITTLE)
 loss = plan.apply(graph)(*inputs)
 seen = {
     "cluster": agree.cluster(),

@@ -27,6 +27,7 @@ from tests.autoddl.engine.oneflow.run.captured_cases import (
     records,
     table,
 )
+from tests.support.budgets import LITTLE
 from tests.support.records import SUFFIX, write_records
 
 RANK = flow.env.get_rank()
@@ -140,7 +141,9 @@ def sparse(kind, pin):
             return loss
 
     graph = Train()
-    step = autoddl.optimize(graph, words(0), mesh="2", pin={"model.weight": pin}).apply(graph)
+    step = autoddl.optimize(
+        graph, words(0), mesh="2", budget=LITTLE, pin={"model.weight": pin}
+    ).apply(graph)
     losses = [float(step(words(number)).to_local().numpy()) for number in range(STEPS)]
     weight = step.state_dict()["model"]["weight"].numpy().tolist()
     step.close()
@@ -171,7 +174,7 @@ def reading(folder, mesh, state):
             return loss, self.y(records)
 
     graph = Train()
-    step = autoddl.optimize(graph, mesh=mesh, pin={"read.*": state}).apply(graph)
+    step = autoddl.optimize(graph, mesh=mesh, budget=LITTLE, pin={"read.*": state}).apply(graph)
     seen = [[value.to_local().numpy().ravel().tolist() for value in step()] for _ in range(STEPS)]
     step.close()
     return seen

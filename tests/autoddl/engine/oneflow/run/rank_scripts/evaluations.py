@@ -13,6 +13,7 @@ from oneflow import nn
 
 import autoddl
 from experiments.models.training import seed_weights
+from tests.support.budgets import LITTLE
 from tests.support.refusals import refusal
 
 STEPS, EVERY, BATCH = 6, 2, 16
@@ -93,7 +94,7 @@ def trained(apart, options):
     seen = {"losses": [], "evaluated": [], "module": []}
     step = None
     if options is not None:
-        step = autoddl.optimize(train, *batch(0), **options).apply(train)
+        step = autoddl.optimize(train, *batch(0), budget=LITTLE, **options).apply(train)
     run = train if step is None else step
     for number in range(STEPS):
         if number % EVERY == 0:

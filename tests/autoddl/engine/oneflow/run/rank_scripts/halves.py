@@ -13,6 +13,7 @@ import oneflow as flow
 
 import autoddl
 from experiments.proofs.execution_ranks import fresh, variables
+from tests.support.budgets import LITTLE
 
 MODELS = {
     "gpt": ("gpt", {}), "vgg13": ("vgg13", {}),
@@ -28,7 +29,7 @@ def train(folder, name, mesh=None):
     if mesh is not None:
         states = ",".join(["S0"] * len(mesh.split("x")))
         plan = autoddl.optimize(
-            graph, *inputs, mesh=mesh, duplex=True, pin={"input.*": states}, budget=0.5
+            graph, *inputs, mesh=mesh, duplex=True, pin={"input.*": states}, budget=LITTLE
         )
         run = plan.apply(graph)
     losses = [float(run(*inputs).numpy()) for _ in range(STEPS)]

@@ -13,6 +13,7 @@ from oneflow import nn
 
 import autoddl
 from experiments.models.training import seed_weights
+from tests.support.budgets import LITTLE
 from tests.support.refusals import refusal
 
 ROWS = (16, 16, 6, 16, 12, 6, 16, 15, 12, 16)
@@ -65,7 +66,9 @@ def alone(rows):
 def planned(rows, options):
     graph, *_ = build()
     batches = [batch(number, rows) for number in range(len(rows))]
-    step = autoddl.optimize(graph, *batches[0], **options).apply(graph, other_shapes=True)
+    step = autoddl.optimize(graph, *batches[0], budget=LITTLE, **options).apply(
+        graph, other_shapes=True
+    )
     losses = [float(step(*each).to_local().numpy()) for each in batches]
     state = step.state_dict()["model"]
     step.close()
@@ -78,10 +81,12 @@ if flow.env.get_world_size() == 1:
 else:
     seen = {name: planned(*each) for name, each in PLANS.items()}
     graph, *_ = build()
-    plan = autoddl.optimize(graph, *batch(0), **STAGES)
+    plan = autoddl.optimize(graph, *batch(0), budget=LITTLE, **STAGES)
     seen["stages"] = refusal(lambda: plan.apply(graph, other_shapes=True))
     graph, *_ = build()
-    step = autoddl.optimize(graph, *batch(0), mesh="4").apply(graph, other_shapes=True)
+    step = autoddl.optimize(graph, *batch(0), mesh="4", budget=LITTLE).apply(
+        graph, other_shapes=True
+    )
     seen["first"] = refusal(lambda: step(*batch(2)))
 if flow.env.get_rank() == 0:
     (Path(sys.argv[1]) / "seen.json").write_text(json.dumps(seen))

@@ -13,6 +13,7 @@ from oneflow import nn
 
 import autoddl
 from experiments.models.training import TrainGraph, mean_squared_error, seed_weights
+from tests.support.budgets import LITTLE
 
 MICRO_BATCHES = 4
 
@@ -34,7 +35,9 @@ if flow.env.get_world_size() == 1:
     graph.config.set_gradient_accumulation_steps(MICRO_BATCHES)
     losses = [float(graph(x, y).numpy().mean()) for _ in range(4)]
 else:
-    plan = autoddl.optimize(graph, x, y, mesh="1", pipeline=2, micro_batches=MICRO_BATCHES)
+    plan = autoddl.optimize(
+        graph, x, y, budget=LITTLE, mesh="1", pipeline=2, micro_batches=MICRO_BATCHES
+    )
     stages = {n: stage for n, stage in plan.stage_of.items() if n.endswith(("-2", "-6"))}
     step = plan.apply(graph)
     losses = [float(step(x, y).to_local().numpy()) for _ in range(4)]

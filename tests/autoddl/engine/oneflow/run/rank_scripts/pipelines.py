@@ -33,6 +33,7 @@ from experiments.models.training import (
     mean_squared_error,
     seed_weights,
 )
+from tests.support.budgets import LITTLE
 from tests.support.clusters import of_two_kinds
 from tests.support.unlike_parts import parted
 
@@ -170,7 +171,7 @@ def planned(case, graph, inputs):
     """Return the plan of a case: on its parts, with stages where it says, or where it is best."""
     if "cluster" in case:
         where = {"cluster": case["cluster"], "profile": of_two_kinds(profiles.load(None))}
-        return autoddl.optimize(graph, *inputs, **where, **case["options"])
+        return autoddl.optimize(graph, *inputs, budget=LITTLE, **where, **case["options"])
     if "parts" in case:
         program = autoddl.capture(graph, *inputs)
         count = case["micro_batches"]
@@ -178,7 +179,7 @@ def planned(case, graph, inputs):
         return autoddl.Plan.of(agree.from_rank_0(lambda: parted(*given, **case["by"])))
     options = {
         "mesh": case["mesh"], "pipeline": case["pipeline"], "micro_batches": case["micro_batches"],
-        **{"budget": 5, **case.get("options", {})},
+        **{"budget": LITTLE, **case.get("options", {})},
     }  # fmt: skip
     if "bounds" not in case:
         return autoddl.optimize(graph, *inputs, **options)

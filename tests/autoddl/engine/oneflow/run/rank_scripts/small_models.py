@@ -20,6 +20,7 @@ from experiments.lib import oneflow_problems as builder
 from experiments.models.training import OPTIMIZERS, seed_weights
 from experiments.proofs.execution_ranks import random_plan
 from tests.autoddl.engine.oneflow.run.training_cases import leaves
+from tests.support.budgets import LITTLE
 
 F = nn.functional
 STEPS, RANDOM_PLANS = 3, 4
@@ -105,7 +106,7 @@ def under_plans(make, shape):
     graph, x = fresh(make, shape)
     program = autoddl.capture(graph, x)
     problem = builder.build(program, Mesh.parse("2"), profiles.load(None))
-    plans = {"default": autoddl.optimize(fresh(make, shape)[0], x, mesh="2")}
+    plans = {"default": autoddl.optimize(fresh(make, shape)[0], x, mesh="2", budget=LITTLE)}
     for seed in range(RANDOM_PLANS):
         made = from_rank_0(lambda seed=seed: random_plan(problem, seed, False))
         plans[f"random {seed}"] = Plan.of(made)

@@ -8,10 +8,11 @@ import oneflow as flow
 import autoddl
 from experiments.models import mlp
 from experiments.models.training import seed_weights
+from tests.support.budgets import LITTLE
 
 graph, (x, y) = mlp.build(batch=8)
 seed_weights(graph.model.to(flow.nn.Module), 1)
-plan = autoddl.optimize(graph, x, y)  # the mesh is searched
+plan = autoddl.optimize(graph, x, y, budget=LITTLE)  # the mesh is searched
 step = plan.apply(graph)
 loss = float(step(x, y).numpy())
 if flow.env.get_rank() == 0:

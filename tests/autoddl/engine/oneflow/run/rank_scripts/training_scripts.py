@@ -17,6 +17,7 @@ from oneflow import nn
 import autoddl
 from autoddl import store
 from tests.autoddl.engine.oneflow.run.training_cases import CASES, graph_of, leaves
+from tests.support.budgets import LITTLE
 
 STEPS = 10
 
@@ -27,7 +28,7 @@ def trained(case, options):
     run = eagerly(graph) if case.eager else graph
     if options is not None:
         args, kwargs = batches[0]
-        run = autoddl.optimize(graph, *args, **options, **kwargs).apply(graph)
+        run = autoddl.optimize(graph, *args, budget=LITTLE, **options, **kwargs).apply(graph)
     found = [leaves(run(*args, **kwargs)) for args, kwargs in batches]
     if options is not None:
         run.close()

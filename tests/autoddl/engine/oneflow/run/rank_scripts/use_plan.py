@@ -23,6 +23,7 @@ from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib.oneflow_problems import build
 from experiments.models import gpt, mlp
 from experiments.models.training import OPTIMIZERS, seed_weights
+from tests.support.budgets import LITTLE
 from tests.support.refusals import refusal
 
 RANKS = 4
@@ -140,7 +141,7 @@ def main(out, setting):
     rank, seen, options = flow.env.get_rank(), {}, SETTINGS[setting]
     seen["reference"], weights = one_process(5)
     graph, (x, y) = fresh()
-    plan = autoddl.optimize(graph, x, y, **options)
+    plan = autoddl.optimize(graph, x, y, budget=LITTLE, **options)
     seen["plan"] = plan.to_json()
     seen["inputs"] = [str(item.state) for item in plan.inputs]
     plan.save(out / f"plan{rank}.json")
@@ -176,7 +177,7 @@ def main(out, setting):
     seen["short"] = refusal(lambda: step(short, short))
     seen["wrong part"] = refusal(lambda: step.from_local(x[:3], y[:3]))
     program = autoddl.capture(fresh()[0], x, y)
-    misfit = autoddl.optimize(program, **OTHER[plan.pipelined])
+    misfit = autoddl.optimize(program, budget=LITTLE, **OTHER[plan.pipelined])
     seen["ranks"] = refusal(lambda: misfit.apply(fresh()[0]))
     seen["another graph"] = refusal(lambda: plan.apply(mlp.build()[0]))
     wider = fresh(heads=2)[0]
