@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 from autoddl import compiled
-from autoddl.budget import Budget
+from autoddl.search.budget import Budget
 
 LITTLE = Budget(evaluations=3000)  # for any plan, whatever it costs
 

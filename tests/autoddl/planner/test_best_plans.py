@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from autoddl.budget import Budget
 from autoddl.plan.value import PlanValue
 from autoddl.planner import choose
 from autoddl.sbp.program import Program
+from autoddl.search.budget import Budget
 from experiments.lib.oneflow_problems import read
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import mlp, transformer

@@ -13,7 +13,6 @@ import pytest
 
 from autoddl import optimize
 from autoddl.api import Plan, load
-from autoddl.budget import Budget
 from autoddl.engine.model import StreamUse
 from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM, ONEFLOW, SEPARATE_STREAMS
 from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
@@ -26,6 +25,7 @@ from autoddl.planner.whole.whole_step import OnMesh, is_settled
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
+from autoddl.search.budget import Budget
 from experiments.lib.oneflow_problems import build, read
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import transformer

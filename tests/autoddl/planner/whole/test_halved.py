@@ -10,13 +10,13 @@ import pytest
 
 from autoddl import optimize
 from autoddl.api import Plan, load
-from autoddl.budget import Budget
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.choose import WHOLE_BATCH
 from autoddl.planner.race import WORTH_OF_HALVES
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.halves import HALF, SUM
+from autoddl.search.budget import Budget
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 

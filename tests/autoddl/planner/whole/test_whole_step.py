@@ -6,9 +6,9 @@ from pathlib import Path
 
 import autoddl
 from autoddl.api import Plan
-from autoddl.budget import Budget
 from autoddl.planner.race import PRUNED
 from autoddl.sbp.mesh import Cluster
+from autoddl.search.budget import Budget
 from tests.support.clusters import cluster
 from tests.support.programs import mlp
 
