@@ -24,16 +24,11 @@ CASES = {
     2: {
         "gpt in one stage": _case("gpt", 1, "2", 2, sizes={"layers": 1}),
         "gpt made again": _case("gpt", 2, "1", 4, recomputed=[0], sizes={"layers": 1}),
-        "norm made again": _case("norm", 2, "1", 2, recomputed=[0]),
         "vgg13": _case("vgg13", 2, "1", 2, optimizer="adam"),
         "two": _case("two", 2, "1", 4, scale=0.2),
     },
     3: {
-        "gpt on nodes of 2 and 1": {
-            "model": "gpt", "cluster": "1*fastx2 + 1*fastx1", "micro_batches": 4,
-            "options": {"pipeline": 2, "micro_batches": 4}, "sizes": {"layers": 1},
-        },
-        "norm on 2 and 1, global": _parts("norm", ["2", "1"], 4, **{"global": True}),
+        "norm made again": _parts("norm", ["2", "1"], 4, recomputed=[0], **{"global": True}),
         "transgan on 1 and 2": _parts(
             "transgan", ["1", "2"], 2, scale=0.15, search=["data parallel", "Megatron"],
             sizes={"depths": (0, 0, 1)},  # a block behind both kinds of upsampling and in windows
@@ -54,7 +49,6 @@ CASES = {
         "unet made again": _case("unet", 4, "1", 4, scale=0.2, recomputed=[0, 1, 2]),
     },
     6: {
-        "gpt on 2x2 and 2": _parts("gpt", ["2x2", "2"], 2, search=["SUMMA", "Megatron"]),
         "tied on 2 and 2x2": _parts(
             "tied", ["2", "2x2"], 4, scale=0.5, search=["data parallel", "SUMMA"], bounds=[4]
         ),

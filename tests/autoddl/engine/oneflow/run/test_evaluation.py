@@ -24,7 +24,7 @@ def seen(launched: Launched) -> Any:
     return seen_by(4, launched("evaluations", ranks=4))
 
 
-PLANS = {"4": "coupled", "2x2": "coupled", "ZeRO": "coupled", "halves": "apart"}
+PLANS = {"2x2": "coupled", "ZeRO": "coupled", "halves": "apart"}
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -110,7 +110,6 @@ def test_halves_in_turn_train_as_the_batch_does(model: str, mesh: str, launched:
 
 # Plans under which a model is trained that was built without memory.
 ABSTRACT = {
-    "4": {"mesh": "4", "search": "ZeRO 2"},
     "2x2": {"mesh": "2x2", "search": "SUMMA"},
     "two stages": {"mesh": "2", "pipeline": 2, "micro_batches": 2},
 }

@@ -20,7 +20,6 @@ STEPS, EVERY, BATCH = 6, 2, 16
 COUPLED, APART = "coupled", "apart"
 PLANS = {
     COUPLED: {
-        "4": {"mesh": "4"},
         "2x2": {"mesh": "2x2", "search": "Megatron"},
         "ZeRO": {"mesh": "4", "search": "ZeRO 2"},
     },
