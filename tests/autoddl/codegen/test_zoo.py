@@ -36,22 +36,19 @@ def in_halves(plan: Plan) -> Plan:
 
 
 @pytest.mark.oneflow
-@pytest.mark.slow
-def test_ruff_finds_nothing_in_scripts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", (*MODELS, *functional_models.MODELS))
+def test_ruff_finds_nothing_in_scripts(name: str, tmp_path: Path) -> None:
     import autoddl
 
-    files = []
-    for seed, name in enumerate((*MODELS, *functional_models.MODELS)):
-        graph, inputs = functional_models.build(name)
-        program = autoddl.capture(graph, *inputs)
-        problem = builder.build(program, Mesh.parse("2x2"), profile.load(None))
-        plan = make_plan(problem, problem.result("random", random_assignment(problem, seed)))
+    graph, inputs = functional_models.build(name)
+    program = autoddl.capture(graph, *inputs)
+    problem = builder.build(program, Mesh.parse("2x2"), profile.load(None))
+    plan = make_plan(problem, problem.result("random", random_assignment(problem, 0)))
+    if name in functional_models.MODELS:
         staged = in_stages(plan, 2, 4, functional_models.halves)
-        plans = {
-            "": plan,
-            "_stages": staged if name in functional_models.MODELS else in_halves(plan),
-        }
-        for kind, each in plans.items():
-            files.append(tmp_path / f"{name}{kind}.py")
-            files[-1].write_text(generate(each))
+    else:
+        staged = in_halves(plan)
+    files = [tmp_path / "whole.py", tmp_path / "stages.py"]
+    for file, each in zip(files, (plan, staged), strict=True):
+        file.write_text(generate(each))
     assert ruff(*files) == ""

@@ -53,7 +53,7 @@ def test_many_readers_are_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.cost_s <= coordinate.search(p, restarts=8).cost_s
 
 
-@pytest.mark.parametrize("first", [100, milp_finisher.FIRST])
+@pytest.mark.parametrize("first", [400, milp_finisher.FIRST])
 def test_programs_grow_until_one_has_the_best_plan(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
