@@ -1,7 +1,8 @@
 """AMP's tables 6 to 11 beside the paper: `python -m experiments.amp`.
 
 The strategies that the paper prints are plans of ours, simulated in strict 1F1B, which the paper ran, and
-in OneFlow's schedule; beside them the paper's seconds, and our planner's best.
+in OneFlow's schedule; beside them the paper's seconds, what AMP's search finds here (of the five that its
+price predicts best, the fastest that fits), and our planner's best.
 
 Layers take what the profile says (data sheets, with one factor by which a whole GPT takes as long as
 AMP's), or, as "measured", what the public code has of each. We simulate float32 where the paper ran
@@ -23,11 +24,13 @@ import click
 import numpy as np
 import pandas as pd
 
-from experiments.amp.amp_studies import PAPER, TABLES, AmpStudy, priced, priced_plan
+from autoddl.search.rivals.amp.strategies import Strategy
+from experiments.amp.amp_studies import PAPER, TABLES, AmpStudy, Seconds, priced, priced_plan
 from experiments.lib import cli, frames
 from experiments.lib.frames import Row
 
 POOLED_BAR, SPEED_UP_BAR = 0.7, 0.25
+AMPS_BUDGET = 5  # strategies that AMP runs of those that it predicts; its tables have so many
 GIB = 1 << 30
 JUDGED = ("1F1B s", "measured, 1F1B s")
 PRICES = (JUDGED[0], "OneFlow s", JUDGED[1])
@@ -57,7 +60,11 @@ def command(set_ups: Sequence[str], budget: float, folder: Path) -> int:
     """Price the printed strategies, and our plan, and say whether their order is that of the paper."""
     studies = [AmpStudy(name, folder) for name in set_ups]
     frame = _told(
-        [row for study in studies for row in (*printed(study), ours(study, budget))],
+        [
+            row
+            for study in studies
+            for row in (*printed(study), searched(study), ours(study, budget))
+        ],
         folder,
         "tables",
     )
@@ -88,22 +95,40 @@ def printed(study: AmpStudy) -> Iterator[Row]:
             strategy, cut = row.strategy, row.cut
             seconds, alike = (priced(plans.plan(strategy, cut)) for plans in (known, measured))
             yield {
-                "set-up": study.name, "table": table, "mbs": row.mbs, "tmp": row.tmp,
-                "stages": row.stages, "dp": strategy.dp, "cut": shortened(cut),
-                "paper s": row.seconds, "1F1B s": seconds.strict_s,
-                "OneFlow s": seconds.oneflow_s, JUDGED[1]: alike.strict_s,
-                "GiB": seconds.memory_bytes / GIB, "fits": "yes" if seconds.fits else "no",
+                **_row(study, table, seconds), **_named(strategy, cut), "paper s": row.seconds,
+                JUDGED[1]: alike.strict_s,
             }  # fmt: skip
 
 
+def searched(study: AmpStudy) -> Row:
+    """Return the row of what AMP's own search finds."""
+    plans = study.plans()
+    ran = [
+        (priced(plans.plan(found.strategy, found.bounds)), found)
+        for found in study.estimate().search(AMPS_BUDGET)
+    ]
+    seconds, best = min(ran, key=lambda one: (not one[0].fits, one[0].strict_s))
+    return {**_row(study, "AMP's search", seconds), **_named(best.strategy, best.bounds)}
+
+
 def ours(study: AmpStudy, budget_s: float) -> Row:
-    """Return the row of our planner's best plan; its micro-batches stand in place of the cut."""
+    """Return the row of our planner's best plan; its meshes stand in place of the cut."""
     plan = study.ours(budget_s)
-    seconds = priced_plan(plan)
     sizes = ", ".join(str(part.mesh) for part in plan.parts)
+    named = {"mbs": study.batch / plan.micro_batches, "stages": len(plan.parts)}
+    return {**_row(study, "ours", priced_plan(plan)), **named, "cut": f"meshes {sizes}"}
+
+
+def _named(strategy: Strategy, cut: Sequence[int]) -> Row:
     return {
-        "set-up": study.name, "table": "ours", "mbs": study.batch / plan.micro_batches,
-        "stages": len(plan.parts), "cut": f"meshes {sizes}", "1F1B s": seconds.strict_s,
+        "mbs": strategy.mbs, "tmp": strategy.tmp, "stages": len(strategy.stages),
+        "dp": strategy.dp, "cut": shortened(cut),
+    }  # fmt: skip
+
+
+def _row(study: AmpStudy, table: str, seconds: Seconds) -> Row:
+    return {
+        "set-up": study.name, "table": table, JUDGED[0]: seconds.strict_s,
         "OneFlow s": seconds.oneflow_s, "GiB": seconds.memory_bytes / GIB,
         "fits": "yes" if seconds.fits else "no",
     }  # fmt: skip

@@ -21,8 +21,10 @@ from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.sbp.mesh import Cluster
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.rivals.amp.estimate import AmpEstimate
+from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages
 from experiments.amp import setups
-from experiments.amp.strategy_plans import Strategy, StrategyPlans, megatron_stages
+from experiments.amp.strategy_plans import StrategyPlans
 from experiments.lib.programs import captured
 
 PAPER: dict[str, Any] = json.loads(Path(__file__).with_name("paper.json").read_text())
@@ -35,7 +37,7 @@ GPT_MODULES: Mapping[int, str] = {
 GAN_MODULES: Mapping[int, str] = {
     0: "model.first", 54: "model.head", 55: "",
     **{unit: f"model.positions.{number}" for number, unit in enumerate(setups.POSITIONS)},
-    **{unit: f"model.grow.{number}" for number, unit in enumerate(setups.GROWS)},
+    **{unit: f"model.grow.{number}" for number, unit in enumerate(list(setups.GRIDS)[1:])},
     **{unit: f"model.blocks.{n}" for n, unit in enumerate((*setups.WIDE, *setups.NARROW))},
 }  # fmt: skip
 UNEVEN = "uneven"  # the set-up that trains TransGAN's generator; the others train a GPT
@@ -141,6 +143,12 @@ class AmpStudy:
             self.program(), self.cluster, self.profile(), self.modules,
             setups.GAN_UNITS if uneven else setups.UNITS, taken_s if measured else None,
         )  # fmt: skip
+
+    def estimate(self) -> AmpEstimate:
+        """Return AMP's own price, for which layers take what the profile says."""
+        chain = setups.transgan_chain if self.name == UNEVEN else setups.gpt_chain
+        layers = chain(self.plans().unit_s())
+        return AmpEstimate(self.cluster, setups.INSIDE, setups.OUTSIDE, layers, self.batch)
 
     def ours(self, budget_s: float) -> Plan:
         """Return the plan of the planner for the same program, cluster, profile and memory."""

@@ -21,8 +21,10 @@ from its public code (`known_cost`).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cache
 
+import numpy as np
 from msgspec import structs
 
 from autoddl.perfmodel.collectives import SEND_RECEIVE
@@ -32,6 +34,8 @@ from autoddl.perfmodel.roofline import OpWork, device_s
 from autoddl.sbp.boxing import COLLECTIVES
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import broadcast
+from autoddl.search.rivals.amp.estimate import LayerChain
+from autoddl.search.rivals.amp.partition import Floats
 
 GBIT = 1e9 / 8
 BATCH = 32
@@ -42,11 +46,12 @@ WHOLE_S = {"t4": 0.409, "v100": 0.294}
 MEASURED_S = {
     "t4": (0.0011, 0.3938, 0.0003, 0.0092, 0.0044), "v100": (0.0016, 0.2822, 0.0006, 0.0074, 0.0026),
 }  # fmt: skip
-GAN_BATCH, GAN_UNITS = 64, 56
+GAN_BATCH, GAN_UNITS, LATENT = 64, 56, 512
 WIDE, NARROW = range(3, 15), range(41, 53)
 # Seconds per sample on a V100 of all wide blocks, all narrow ones, and all other units together.
 WIDE_S, NARROW_S, SMALL_S = 0.0739, 0.1440, 0.0083
-GROWS = (16, 19, 21, 29, 36)  # the units that double the side of TransGAN's grid, from 9 on
+# The units that begin TransGAN's grids: side, and width of a token.
+GRIDS = {0: (9, 1024), 16: (18, 1024), 19: (36, 1024), 21: (72, 256), 29: (144, 64), 36: (288, 16)}
 POSITIONS = (2, 17, 20, 22, 30, 37)  # the units that add an embedding of the grid's positions
 INSIDE = {"t4": 50 * GBIT, "v100": 170 * GBIT}
 OUTSIDE = {"t4": 50 * GBIT, "v100": 10 * GBIT}
@@ -75,6 +80,24 @@ def transgan_s() -> list[float]:
         for unit in units:
             seconds[unit] = whole_s / len(units)
     return seconds
+
+
+def gpt_chain(seconds: Mapping[str, Floats]) -> LayerChain:
+    """Return the units of the GPT, of 355.5 million parameters, for AMP's price."""
+    blocks, tokens = np.isin(range(UNITS), BLOCKS), float(WIDTH * LENGTH)
+    parameters = 12.0 * WIDTH**2 * blocks
+    parameters[LOOK_UP] = VOCABULARY * WIDTH
+    return LayerChain(seconds, parameters, np.full(UNITS, tokens), 4 * tokens * blocks)
+
+
+def transgan_chain(seconds: Mapping[str, Floats]) -> LayerChain:
+    """Return the units of the generator, of 199.3 million parameters, for AMP's price."""
+    grids = [GRIDS[max(begin for begin in GRIDS if begin <= unit)] for unit in range(GAN_UNITS)]
+    sides, widths = np.array(grids, dtype=float).T
+    blocks, elements = np.isin(range(GAN_UNITS), [*WIDE, *NARROW]), sides**2 * widths
+    parameters = 12 * widths**2 * blocks + elements * np.isin(range(GAN_UNITS), POSITIONS)
+    parameters[0] = LATENT * elements[0]
+    return LayerChain(seconds, parameters, elements, 4 * elements * blocks)
 
 
 @cache

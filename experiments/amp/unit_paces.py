@@ -92,17 +92,24 @@ def paces(
     `wanted_s` are the seconds of units for one `sample`, forward and backward, of which some may begin
     where the next one does. The positions are those of another program, in which units begin at `others`.
     """
+    starts, taken_s = np.array(begins[:-1]), unit_seconds(sample, begins, profile)
+    sums_s = np.zeros(len(starts))
+    np.add.at(sums_s, _unit(starts, starts), wanted_s)
+    pace = np.divide(sums_s, taken_s, out=np.ones(len(starts)), where=taken_s > 0)
+    found: Floats = pace[_unit(np.array(others[:-1]), np.arange(others[-1]))]
+    return found
+
+
+def unit_seconds(sample: Program, begins: Sequence[int], profile: Profile) -> Floats:
+    """Return by unit the seconds of its ops for one `sample`, forward and backward."""
     place, starts = positions(sample).op, np.array(begins[:-1])
-    taken_s, sums_s = np.zeros(len(starts)), np.zeros(len(starts))
+    taken_s = np.zeros(len(starts))
     for op in sample.ops:
         if op.phase != "optimizer":
             whole = dict.fromkeys(dict(op.operands), broadcast(1))
             seconds = op_s(profile, OpWork.of(sample, op, whole, (1,)))
             taken_s[_unit(starts, place[op.name])] += seconds
-    np.add.at(sums_s, _unit(starts, starts), wanted_s)
-    pace = np.divide(sums_s, taken_s, out=np.ones(len(starts)), where=taken_s > 0)
-    found: Floats = pace[_unit(np.array(others[:-1]), np.arange(others[-1]))]
-    return found
+    return taken_s
 
 
 def _unit(begins: Any, places: Any) -> Any:

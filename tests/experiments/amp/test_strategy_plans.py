@@ -15,9 +15,10 @@ from autoddl.sbp.boxing import ALL_REDUCE
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.search.rivals.amp.strategies import Strategy, megatron_stages, strategies
 from experiments.amp import setups
 from experiments.amp.amp_studies import priced
-from experiments.amp.strategy_plans import Strategy, StrategyPlans, megatron_stages, stage_mesh
+from experiments.amp.strategy_plans import StrategyPlans, stage_mesh
 from experiments.amp.unit_paces import apart, paces, unit_begins
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import mlp, transformer
@@ -41,8 +42,49 @@ def test_megatrons_stages_on_four_nodes_of_four() -> None:
     ):  # fmt: skip
         stages = megatron_stages(16, tmp, dp)
         (found,) = {stage_mesh(stage, tmp, 4, LEVELS) for stage in stages}
-        assert found.shape == tuple(map(int, mesh.split("x")))
+        assert found[0].shape == tuple(map(int, mesh.split("x")))
         assert sorted(rank for stage in stages for rank in stage) == list(range(16))
+
+
+def test_dominoes_that_lie_and_stand() -> None:
+    stands, tensor = stage_mesh((0, 1, 4, 5, 8, 9, 12, 13), 2, 4, LEVELS)  # two of each node
+    assert (stands.shape, tensor) == ((4, 2), 1)
+    lies, tensor = stage_mesh((0, 4, 1, 5, 2, 6, 3, 7), 2, 4, LEVELS)  # two nodes, pairs across
+    assert (lies.shape, tensor) == ((2, 4), 0)
+    assert [axis.level for axis in lies.axes] == ["node", "gpu"]
+
+
+def test_tensor_groups_of_all_449_lie_along_one_axis() -> None:
+    """What differs along the axis of the mesh is a group of the domino, in its order."""
+    for strategy in strategies(4, 4, 32):
+        for domino in strategy.stages:
+            mesh, tensor = stage_mesh(domino, strategy.tmp, 4, LEVELS)
+            grid = np.array(sorted(domino)).reshape(mesh.shape)
+            groups = {domino[a : a + strategy.tmp] for a in range(0, len(domino), strategy.tmp)}
+            rows = grid.reshape(-1, 1) if tensor is None else np.moveaxis(grid, tensor, -1)
+            assert {tuple(row) for row in rows.reshape(-1, strategy.tmp).tolist()} == groups
+            nodes = grid.reshape(mesh.shape)[..., None] // 4
+            for axis, each in enumerate(mesh.axes):  # an axis of a node stays in it
+                along = np.moveaxis(nodes, axis, 0)
+                assert (each.level == "node") == bool((along != along[:1]).any()) or each.size == 1
+
+
+def test_shared_links_are_slower() -> None:
+    """Two stages across both nodes send their gradients over the same two links."""
+    program, profile = mlp(4, (256, 256, 256)), cluster()
+    made = plans(program, "2x2", profile, {0: "model.fc1", 1: "model.fc2"}, 2)
+    shared = made.plan(Strategy(1, 2, 1, ((0, 2), (1, 3))), (0, 1, 2))
+    alone = made.plan(Strategy(1, 2, 1, ((0, 2),)), (0, 2))
+    way = crossing(Mesh.parse("[node 2]", LEVELS), (0,), "gpu")
+    weight_s, nothing_s = (profile.collective_s(ALL_REDUCE, way, n) for n in (256 * 256 * 4, 0.0))
+    found_s = []
+    for staged in (alone, shared):
+        sent = [i.seconds for i in staged.planned if (i.phase, i.stream) == ("once", "boxing")]
+        weights = [seconds for seconds in sent if seconds > weight_s / 2]
+        assert weights == pytest.approx([weights[0]] * 2)
+        found_s.append(weights[0])
+    assert found_s[0] == pytest.approx(weight_s + profile.op_overhead_s)
+    assert found_s[1] - found_s[0] == pytest.approx(weight_s - nothing_s)
 
 
 @pytest.mark.parametrize("tmp", [1, 2])

@@ -1,0 +1,1 @@
+"""AMP: its price of a strategy, its space, and its dynamic program for cuts."""
