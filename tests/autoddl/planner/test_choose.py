@@ -98,3 +98,11 @@ def test_the_seconds_of_a_plan_are_those_of_all_races(monkeypatch: pytest.Monkey
         autoddl.optimize(transformer(), budget=Budget(evaluations=1e4), **options).search.seconds
         == 15.0
     )
+
+
+@pytest.mark.parametrize("options", [{}, {"pipeline": "auto"}])
+def test_planning_takes_no_longer_than_asked(options: dict[str, Any]) -> None:
+    """Plans with stages share the budget of those without; a search that has begun looks at the clock."""
+    program = transformer(layers=24, batch=32)
+    plan = autoddl.optimize(program, cluster="2x4", profile=PROFILE, budget=1.0, **options)
+    assert plan.search.seconds < 1.5

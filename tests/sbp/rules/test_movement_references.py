@@ -66,6 +66,16 @@ def test_references_equal_the_engines_kernels() -> None:
 
 
 @pytest.mark.parametrize(
+    "op_type",
+    ["roll", "slice_update", "fold", "unfold", "unfold_tensor", "uniform", "bernoulli", "normal",
+     "sqrt_square_sum"],
+)  # fmt: skip
+def test_ops_of_vision_models_have_rules(op_type: str) -> None:
+    """Without one they are planned by OneFlow's lists, or whole on every device."""
+    assert registry.find(op_type) is not None
+
+
+@pytest.mark.parametrize(
     ("text", "attrs", "labels"),
     [
         ("roll in: 4 8 6 -> out: 4 8 6", {"shifts": (1, 2), "dims": (0, 2)}, {"B", "P in_0", "cut d1"}),
