@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,26 @@ def test_a_built_graph_keeps_its_constants() -> None:
     expected = ((weight.sum(axis=1) + bias)[[3, 1, 1, 0]] @ MASK).mean()
     assert float(graph(batch()).numpy()) == pytest.approx(expected, rel=1e-5)
     assert autoddl.capture(graph).constants == program.constants
+
+
+@pytest.mark.ranks
+def test_a_plan_trains_with_the_constants_of_the_graph_that_it_is_applied_to(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    import oneflow as flow
+
+    plan = autoddl.optimize(graph_of(flow.tensor(MASK)), batch(), mesh="1")
+    for mask, told in ((MASK, 0), (MASK + 1, 1)):
+        caplog.clear()
+        graph = graph_of(flow.tensor(mask))
+        rows = graph.model.inner(batch()).numpy()[:, [3, 1, 1, 0]]
+        with caplog.at_level(logging.WARNING):
+            step = plan.apply(graph)
+            loss = float(step(batch()).to_local().numpy())
+        assert loss == pytest.approx((rows @ mask).mean(), rel=1e-5)
+        lines = [line for line in caplog.messages if "constants of the graph" in line]
+        assert len(lines) == told
+        step.close()
 
 
 def test_traces_of_micro_batches_have_the_same_names() -> None:

@@ -8,7 +8,9 @@ from autoddl.engine.model import EngineModel, StreamUse
 from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM, ONEFLOW, SEPARATE_STREAMS
 from autoddl.perfmodel.pipeline.schedules import SCHEDULES
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.rules.registry import find
+from autoddl.search.network.choices import choices
 
 
 @pytest.mark.parametrize("engine", [ONEFLOW, ONEFLOW.whole_space()])
@@ -45,3 +47,26 @@ def test_which_plans_run_on_which_streams(
     assert way.runs_for(device) == alone
     assert way.runs_for(device, 2, 1) == way.runs_for(device, 0, 1) == in_stages
     assert way.runs_for(device, 1, 4) == way.runs_for(device, 2, 4) == accumulating
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "states"),
+    [
+        ((), (1,), {"(B)"}),
+        ((), (1, 1), {"(B)"}),
+        ((1,), (), {"(B)", "(P)"}),
+        ((1,), (1, 1), {"(B)", "(P)"}),
+    ],
+)
+def test_no_partial_sum_goes_through_a_reshape_of_a_0_d_tensor(
+    before: tuple[int, ...], after: tuple[int, ...], states: set[str]
+) -> None:
+    """OneFlow has no such signature, and would end the plan of a loss that is reshaped."""
+    op = Op("op", "reshape", (("in_0", "x"),), (("out_0", "y"),), (("shape", after),))
+    tensors = tuple(
+        Tensor(name, shape, "float32", "activation")
+        for name, shape in (("x", before), ("y", after))
+    )
+    program = Program((op,), tensors, ("x",), ("y",), (), None)
+    found = choices(program, op, Mesh.parse("2"), limits=ONEFLOW.limits)
+    assert {str(signature["in_0"]) for signature in found} == states
