@@ -32,7 +32,6 @@ venv-planner:
 
 # It shows that autoddl plans on newer versions of Python and NumPy: for that tests of the product run, but with
 # the first of their parameters only; `make test-all` runs all, as numbers do not depend on versions.
-OLDER_ONLY = --ignore tests/experiments --ignore tests/architecture --ignore tests/search/rivals
 test-planner: ## Run the tests (a case of each) without OneFlow on the newest CPython found
 	@$(PLANNER) || { \
 	    code=$$?; \
@@ -40,7 +39,7 @@ test-planner: ## Run the tests (a case of each) without OneFlow on the newest CP
 	        echo "test-planner: skipped, this machine has no newer Python than 3.10"; exit 0; \
 	    fi; \
 	    exit $$code; }; \
-	tools/test.sh .venv-planner $(or $(ARGS),--cases 1 $(OLDER_ONLY))
+	tools/test.sh .venv-planner $(or $(ARGS),--cases 1 --ignore tests/experiments --ignore tests/architecture --ignore tests/search/rivals)
 
 check: venv ## Lint, check the format, the types and the import contracts
 	@.venv/bin/ruff check .
