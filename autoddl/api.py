@@ -196,7 +196,8 @@ def optimize(
         inputs, kwargs: what the graph is called with (whole logical batches); not needed for a graph
             that has been built or reads its data itself, and for programs.
         mesh: "2x4", "4", (2, 4) or a Mesh; without it all meshes of the cluster are candidates
-            and the best plan is kept, with the gap on its mesh (`plan.search.outcomes` has the others).
+            and the best plan is kept, with the gap on its mesh (`plan.search.outcomes` has the others,
+            and the seconds that each was searched).
         cluster: nodes x devices, "8x8" or (8, 8), for `mesh=None`; the running ranks if not given, on
             which OneFlow executes one or two axes. All factorisations of both numbers are meshes
             of a cluster, up to those of prime axes. "3*v100x4 + 1*t4x4" are nodes of several kinds of

@@ -12,7 +12,7 @@ class Outcome:
     """What came of one candidate: a number of stages and micro-batches, and the mesh of each stage.
 
     `lower_bound_s` is None where not even a bound was computed, `step_s` without a plan; `note` says
-    why there is none.
+    why there is none. Its search took so many `seconds` of the budget.
     """
 
     stages: Count
@@ -24,6 +24,7 @@ class Outcome:
     note: str = ""
     compute_stream: bool = False
     duplex: bool = False
+    seconds: Seconds = 0.0
 
 
 @dataclass(frozen=True)

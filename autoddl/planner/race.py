@@ -67,7 +67,7 @@ class Contender(ABC):
     """A candidate that can be searched.
 
     `share` is the part of the budget that a search gets at least while there is so much left, and
-    `least_s` what it gets in any case.
+    `least_s` what it gets in any case; it has had so many `seconds`.
     """
 
     candidate: Candidate
@@ -75,6 +75,7 @@ class Contender(ABC):
     needed_bytes: int | None = None
     share: float = 0.0
     least_s: float = 0.0
+    seconds: float = 0.0
 
     @abstractmethod
     def turn(self) -> tuple[float, ...]:
@@ -191,7 +192,7 @@ class Race:
         """Return the solution of one trial of `rest`, if it can win."""
         one, solution, left_s = trial.candidate, None, allowance.left_s()
         seconds = min(left_s, max(left_s / rest, trial.share * allowance.seconds))
-        own = allowance.next(max(seconds, trial.least_s))
+        own, failure = allowance.next(max(seconds, trial.least_s)), None
         try:
             for found in trial.search(own, rough=rest > 1, below_s=self.to_beat_s()):
                 if isinstance(found, Solution):
@@ -201,7 +202,10 @@ class Race:
                 if not self.wanted(one, found):
                     break
         except AutoDDLError as error:
-            self._failed(trial, error)
+            failure = error
+        trial.seconds += own.spent_s()
+        if failure is not None:
+            self._failed(trial, failure)
             return None
         if solution is not None:
             if self.keep > 1:
@@ -226,6 +230,7 @@ class Race:
             step_s=None if solution is None else solution.row.step_s,
             memory_bytes=trial.needed_bytes,
             note=note,
+            seconds=trial.seconds,
         )
 
     def _failed(self, trial: Contender, error: AutoDDLError) -> None:

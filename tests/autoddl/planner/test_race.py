@@ -15,7 +15,7 @@ from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.planner.candidate_plans import Candidate
 from autoddl.planner.race import IMPOSSIBLE, NO_ROOM, PRUNED, Contender, Race, Solution
 from autoddl.sbp.mesh import Mesh
-from autoddl.search.budget import MACHINE, Allowance
+from autoddl.search.budget import MACHINE, Allowance, Budget
 
 
 @dataclass
@@ -42,6 +42,7 @@ class Made:
     share: float = 0.0
     least_s: float = 0.0
     needed_bytes: int | None = None
+    seconds: float = 0.0  # that the race has given it
 
     def __post_init__(self) -> None:
         sizes = self.name.replace("x", "][gpu ")
@@ -61,6 +62,7 @@ class Made:
         self.runs.order.append(self.name)
         self.runs.seconds.append(allowance.seconds)
         self.runs.rough.append(rough)
+        allowance.clock.count((self.cost_s or 0.0) * 1e4)  # of a clock that counts, so many seconds
         if self.cost_s is None:
             raise AutoDDLError(f"nothing found on {self.name}")
         if self.cost_s < 0:
@@ -131,6 +133,14 @@ def test_candidates_share_the_seconds() -> None:
     run([Made(runs, name, 1.0, 6.0, share=1 / 3) for name in ("8", "4", "2", "1", "2x2")], 30.0)
     assert runs.seconds[0] == pytest.approx(10.0, abs=1.0)
     assert runs.rough == [True] * 4 + [False]
+
+
+def test_outcomes_say_how_many_seconds_each_had() -> None:
+    figures, race = {"4": (5.0, 6.0), "2x2": (1.0, 4.0), "1x4": (2.0, 3.0)}, Race()
+    trials = cast(list[Contender], [Made(Runs(), n, *pair) for n, pair in figures.items()])
+    race.run(trials, Budget(evaluations=1e6).begin())
+    had = {str(one.mesh): outcome.seconds for one, outcome in race.outcomes.items()}
+    assert had == {"2x2": 4.0, "1x4": 3.0, "4": 0.0}
 
 
 def test_streams_of_a_mesh_count_once_and_end_when_settled() -> None:
