@@ -16,9 +16,10 @@ PROFILE = cluster()
 
 
 def test_a_row_is_found_without_baselines() -> None:
-    program = transformer(2)
-    found = own_steps.searched(program, "2x2", PROFILE, 5.0)
-    plan = autoddl.optimize(program, mesh="2x2", profile=PROFILE, budget=5.0, memory="1TB")
+    program = transformer(1)
+    found = own_steps.searched(program, "2x2", PROFILE, 0.5)
+    budget = autoddl.Budget(evaluations=3000)
+    plan = autoddl.optimize(program, mesh="2x2", profile=PROFILE, budget=budget, memory="1TB")
     best = min(plan.baselines, key=lambda estimate: estimate.step_s)
     assert found["baseline_ms"] == pytest.approx(1e3 * best.step_s)
     assert found["step_ms"] * (1 - found["gap"]) <= 1e3 * plan.estimate.step_s * (1 + 1e-9)

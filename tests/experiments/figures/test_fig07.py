@@ -88,7 +88,9 @@ def main(command: list[str]) -> int:
     return cli.run(fig07.command, "figures.fig07", command)
 
 
-def test_files_and_the_way_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_and_the_way_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
     command = arguments(tmp_path, "--solvers", "random,coordinate")
     assert main(command) == 0
@@ -98,6 +100,7 @@ def test_files_and_the_way_back(tmp_path: Path, capsys: pytest.CaptureFixture[st
     data = json.loads((tmp_path / "fig07.json").read_text())
     assert [s["solver"] for s in data["rows"]] == ["random", "coordinate"]
     assert min(s["low"] for s in data["rows"]) == 1.0
+    monkeypatch.setattr(fig07, "draw", lambda *_: None)  # it is drawn, which takes seconds
     runs = tmp_path / "runs.jsonl"
     lines = runs.read_text().splitlines(keepends=True)
     runs.write_text("".join(lines[:3]) + lines[3][:40])  # killed while it wrote
@@ -120,6 +123,7 @@ def test_what_is_too_large_is_said_once_and_left_out(
 
     solvers = {**fig07.SOLVERS, "exhaustive": refuse}
     monkeypatch.setattr(fig07, "SOLVERS", solvers)
+    monkeypatch.setattr(fig07, "draw", lambda *_: None)
     command = arguments(tmp_path, "--solvers", "exhaustive,random")
     assert main(command) == 0
     assert main(command) == 0

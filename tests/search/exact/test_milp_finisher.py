@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -28,11 +30,14 @@ def without(
         return exact.search(problem, SearchOptions(memory_bytes=limit))
 
 
+@pytest.mark.parametrize("seeds", [range(30, 45), range(30), range(45, 60)], ids=str)
 @pytest.mark.parametrize("limited", [False, True])
-def test_what_is_left_is_proven(limited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_is_proven(
+    limited: bool, seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Against brute force, where ascents can't look at what they leave."""
     open_ones = 0
-    for seed in range(60):
+    for seed in seeds:
         p = random_problems.graph(seed)
         seconds, held = every_cost(p)
         limit = int(np.median(held)) if limited else None
@@ -42,7 +47,7 @@ def test_what_is_left_is_proven(limited: bool, monkeypatch: pytest.MonkeyPatch) 
         assert found.lower_bound_s == found.cost_s, seed
         assert limit is None or found.memory_bytes <= limit
         open_ones += without(p, monkeypatch, limit).gap > 1e-6
-    assert open_ones > 4
+    assert open_ones
 
 
 def test_many_readers_are_proven(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,12 +58,22 @@ def test_many_readers_are_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.cost_s <= coordinate.search(p, restarts=8).cost_s
 
 
-@pytest.mark.parametrize("first", [400, milp_finisher.FIRST])
-def test_programs_grow_until_one_has_the_best_plan(
-    first: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def gpt() -> CostNetwork:
     links = profile.load("cpu-loopback", device_type="cpu")
-    p = builder.build(transformer(2, 8, 64, 256, 8, 512), Mesh.parse("2x2"), links)
+    return builder.build(transformer(2, 8, 64, 256, 8, 512), Mesh.parse("2x2"), links)
+
+
+GROWING = [
+    (lambda: random_problems.hub(11, size=20), 20), (gpt, 400), (gpt, milp_finisher.FIRST),
+    (lambda: random_problems.graph(1, size=40), 20),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "first"), GROWING, ids=["hub", "gpt-400", "gpt", "graph"])
+def test_programs_grow_until_one_has_the_best_plan(
+    make: Callable[[], CostNetwork], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = make()
     monkeypatch.setattr(milp_finisher, "FIRST", first)
     options = SearchOptions(budget=60.0, clock=Counter())  # of evaluations, whatever else runs
     before, found = without(p, monkeypatch), exact.search(p, options)

@@ -10,6 +10,7 @@ import pytest
 
 from autoddl.errors import InfeasibleError
 from autoddl.sbp.mesh import Mesh
+from autoddl.search.budget import Counter
 from autoddl.search.exact import primal_dual as exact
 from autoddl.search.heuristics import descent
 from autoddl.search.network.cost_network import CostNetwork
@@ -30,10 +31,13 @@ PROFILE = cluster()
 KINDS = [random_problems.tree, random_problems.chain, random_problems.graph, random_problems.hub]
 
 
+@pytest.mark.parametrize("seeds", [range(20), range(20, 105), range(105, 125)], ids=str)
 @pytest.mark.parametrize("make", KINDS)
-def test_exact_is_the_minimum_of_all_assignments(make: Callable[[int], CostNetwork]) -> None:
+def test_exact_is_the_minimum_of_all_assignments(
+    make: Callable[[int], CostNetwork], seeds: range
+) -> None:
     """125 problems of each kind: 500."""
-    for seed in range(125):
+    for seed in seeds:
         p = make(seed)
         best = float(every_cost(p)[0].min())
         found = exact.search(p)
@@ -42,9 +46,10 @@ def test_exact_is_the_minimum_of_all_assignments(make: Callable[[int], CostNetwo
         assert found.lower_bound_s == found.cost_s, seed
 
 
+@pytest.mark.parametrize("seeds", [range(8), range(8, 32), range(32, 40)], ids=str)
 @pytest.mark.parametrize("make", KINDS)
-def test_exact_under_a_memory_limit(make: Callable[[int], CostNetwork]) -> None:
-    for seed in range(40):
+def test_exact_under_a_memory_limit(make: Callable[[int], CostNetwork], seeds: range) -> None:
+    for seed in seeds:
         p = make(seed)
         seconds, memory = every_cost(p)
         flat = int(seconds.argmin())
@@ -60,10 +65,13 @@ def test_exact_under_a_memory_limit(make: Callable[[int], CostNetwork]) -> None:
             assert found.lower_bound_s == found.cost_s, (seed, limit)
 
 
+@pytest.mark.parametrize("seeds", [range(200, 205), range(205, 220), range(220, 225)], ids=str)
 @pytest.mark.parametrize("make", [random_problems.graph, random_problems.hub])
-def test_exact_equals_the_ilp_on_larger_problems(make: Callable[..., CostNetwork]) -> None:
+def test_exact_equals_the_ilp_on_larger_problems(
+    make: Callable[..., CostNetwork], seeds: range
+) -> None:
     """25 problems of each kind with 14 nodes: 50."""
-    for seed in range(200, 225):
+    for seed in seeds:
         p = make(seed, size=14)
         found, other = exact.search(p), ilp.search(p)
         assert found.cost_s == pytest.approx(other.cost_s, rel=1e-9), seed
@@ -91,9 +99,10 @@ def test_folded_layers_are_the_whole_problem(
     free = p.memory_bytes(exact.search(p).assignment)
     least = p.least_memory_bytes
     limit = None if tight is None else int(least + tight * (free - least))
-    folded = exact.search(p, SearchOptions(memory_bytes=limit, budget=4.0 if limit else 60.0))
+    budget = 1.0 if limit else 60.0
+    folded = exact.search(p, SearchOptions(memory_bytes=limit, budget=budget, clock=Counter()))
     monkeypatch.setattr(exact, "quotient", Quotient.identity)
-    whole = exact.search(p, SearchOptions(memory_bytes=limit, budget=4.0 if limit else 60.0))
+    whole = exact.search(p, SearchOptions(memory_bytes=limit, budget=budget, clock=Counter()))
     assert whole.lower_bound_s <= folded.cost_s * (1 + 1e-9)
     assert folded.lower_bound_s <= whole.cost_s * (1 + 1e-9)
     if limit is None:
@@ -124,9 +133,10 @@ def test_a_fold_bounds_all_plans_of_all_layers(remain: tuple[int, int], mesh: st
     assert bound >= 0.9 * p.cost_s(known[0])
 
 
+@pytest.mark.parametrize("seeds", [range(8), range(8, 22), range(22, 30)], ids=str)
 @pytest.mark.parametrize("remain", [(1, 1), (2, 1), (2, 2)])
-def test_a_fold_bounds_every_choice_of_every_layer(remain: tuple[int, int]) -> None:
-    for seed in range(30):
+def test_a_fold_bounds_every_choice_of_every_layer(remain: tuple[int, int], seeds: range) -> None:
+    for seed in seeds:
         p = random_problems.layers(seed)
         costs, _ = every_cost(p)
         some = Quotient.apply(p, *remain)
@@ -140,8 +150,9 @@ def test_a_fold_bounds_every_choice_of_every_layer(remain: tuple[int, int]) -> N
                 assert (bound + excess[place] <= least + 1e-9 * costs.min()).all(), (seed, node)
 
 
+@pytest.mark.parametrize("seeds", [range(15), range(15, 45), range(45, 60)], ids=str)
 def test_layers_that_a_fold_proves_are_the_minimum_of_all_assignments(
-    monkeypatch: pytest.MonkeyPatch,
+    seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most are proven without a look at all layers, which makes a Dual of as many nodes."""
     whole = []
@@ -151,7 +162,6 @@ def test_layers_that_a_fold_proves_are_the_minimum_of_all_assignments(
         return Dual(p, **options)
 
     monkeypatch.setattr(exact, "Dual", counted)
-    seeds = range(60)
     for seed in seeds:
         p = random_problems.layers(seed)
         found = exact.search(p)

@@ -35,7 +35,7 @@ def relaxation(p: CostNetwork) -> float:
     return float(found.fun) / scale
 
 
-@pytest.mark.parametrize("seeds", [range(0, 25), range(25, 50)], ids=str)
+@pytest.mark.parametrize("seeds", [range(6), range(6, 44), range(44, 50)], ids=str)
 @pytest.mark.parametrize("make", KINDS)
 def test_ilp_is_the_minimum_of_all_assignments(
     make: Callable[[int], CostNetwork], seeds: range
@@ -76,7 +76,7 @@ def test_relaxation_of_a_tree_is_its_optimum() -> None:
         assert relaxation(p) == pytest.approx(float(every_cost(p)[0].min()), rel=1e-6)
 
 
-@pytest.mark.parametrize("mesh", ["2", "4", "2x2"])
+@pytest.mark.parametrize("mesh", ["2x2", "4", "2"])
 @pytest.mark.parametrize("program", [mlp(64, (64, 128, 32)), transformer()], ids=["mlp", "gpt"])
 def test_no_other_solver_is_better(program: object, mesh: str) -> None:
     p = builder.build(program, Mesh.parse(mesh), PROFILE)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 
@@ -19,6 +18,7 @@ from autoddl.search.solvers import coordinate, exhaustive
 from autoddl.search.solvers.named import HIDUP, SOLVERS
 from experiments.lib import oneflow_problems as builder
 from tests.search.objects import nodes_of
+from tests.search.random_problems import every_cost
 from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 
@@ -30,15 +30,6 @@ def tiny(batch: int = 8, features: int = 16, out: int = 8, mesh: str = "2") -> C
     return builder.build(program, Mesh.parse(mesh), PROFILE)
 
 
-def brute_force(p: CostNetwork, limit: int | None = None) -> float:
-    best = np.inf
-    free = [range(len(node.choices)) for node in nodes_of(p)]
-    for point in itertools.product(*free):
-        if limit is None or p.memory_bytes(point) <= limit:
-            best = min(best, p.cost_s(point))
-    return float(best)
-
-
 def small_pinned() -> CostNetwork:
     """A problem small enough to enumerate: inputs pinned, one layer."""
     program = mlp(8, (4, 2), optimizer="sgd", act="", bias=False)
@@ -47,7 +38,7 @@ def small_pinned() -> CostNetwork:
 
 def test_exhaustive_is_the_minimum_of_all_assignments() -> None:
     p = small_pinned()
-    assert exhaustive.search(p).cost_s == pytest.approx(brute_force(p))
+    assert exhaustive.search(p).cost_s == pytest.approx(float(every_cost(p)[0].min()))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -79,10 +70,11 @@ def test_the_same_seed_gives_the_same_plan() -> None:
 
 def test_the_memory_limit_holds_and_the_least_is_reached() -> None:
     p = builder.build(transformer(), Mesh.parse("2x2"), PROFILE)
-    free = coordinate.search(p, SearchOptions(budget=10.0))
+    free = coordinate.search(p, SearchOptions(budget=10.0), restarts=4)
     least = sum(int(node.memory_bytes.min()) for node in nodes_of(p))
     for limit in (least, (least + free.memory_bytes) // 2):
-        found = coordinate.search(p, SearchOptions(budget=5.0, memory_bytes=limit))
+        options = SearchOptions(budget=5.0, memory_bytes=limit)
+        found = coordinate.search(p, options, restarts=4)
         assert found.memory_bytes <= limit
         assert found.cost_s >= free.cost_s * 0.97
     with pytest.raises(InfeasibleError, match="1 B more"):
@@ -90,12 +82,13 @@ def test_the_memory_limit_holds_and_the_least_is_reached() -> None:
 
 
 def test_exhaustive_under_a_memory_limit() -> None:
-    p = tiny(4, 4, 2)
-    exact = exhaustive.search(p, limit=50_000_000)
+    p = small_pinned()
+    exact = exhaustive.search(p)
     limit = exact.memory_bytes - 1
-    tight = exhaustive.search(p, SearchOptions(memory_bytes=limit), limit=50_000_000)
+    tight = exhaustive.search(p, SearchOptions(memory_bytes=limit))
     assert tight.memory_bytes <= limit
-    assert tight.cost_s >= exact.cost_s
+    seconds, memory = every_cost(p)
+    assert tight.cost_s == pytest.approx(float(seconds[memory <= limit].min()))
 
 
 def test_exhaustive_gives_up_with_advice() -> None:

@@ -36,7 +36,7 @@ PROGRAMS = {
     "mlp": mlp(32, (64, 64, 32)), "transformer": transformer(1), "tied": tied(),
     "experts": experts(4, 4, 4, 16, 32),
 }  # fmt: skip
-MESHES = "4", "2x2", "2x2x2"
+MESHES = "4", "2x2x2", "2x2"
 
 
 def timeline(network: CostNetwork, point: Sequence[int]) -> StepTimeline:
@@ -58,6 +58,7 @@ def weights_of(bounds: StepBounds, rng: np.random.Generator) -> dict[Kind, float
     return {kind: found[kind] for kind in bounds.kinds}
 
 
+@cache
 def problem(name: str, mesh: str) -> CostNetwork:
     return build(PROGRAMS[name], Mesh.parse(mesh), cluster())
 
@@ -147,12 +148,12 @@ def tiny(seed: int, profile: Profile, program: Program) -> CostNetwork:
 def test_tiny_problems_are_solved_and_bounded() -> None:
     best = 0
     for seed in range(4):
-        network = tiny(seed, cluster(), PROGRAMS["mlp" if seed % 2 else "transformer"])
+        network = tiny(seed, cluster(), PROGRAMS["mlp" if seed else "transformer"])
         judge = cache(lambda point, network=network: Judged(network, point))
-        options = SearchOptions(budget=2.0, clock=Counter())
+        options = SearchOptions(budget=0.5, clock=Counter())
         found = StepSearch(network, primal_dual.search, judge).search(options)
         every = itertools.product(*[range(n) for n in network.variables.sizes.tolist()])
-        steps = [timeline(network, point).works.end_s for point in every]
+        steps = [judge(Assignment(np.array(point))).step_s for point in every]
         assert found.lower_bound_s <= min(steps) * (1 + 1e-9)
         assert found.cost_s == pytest.approx(timeline(network, found.assignment).works.end_s)
         best += found.cost_s <= min(steps) * (1 + 1e-9)
@@ -250,11 +251,11 @@ def test_starts_that_are_slower_are_no_candidates() -> None:
             return self._timeline
 
     rng, judge = np.random.default_rng(4), cache(Looked)
-    starts = [drawn(network, rng) for _ in range(20)]
+    starts = [drawn(network, rng) for _ in range(8)]
     first = judge(primal_dual.search(network).assignment)
     assert all(judge(start).step_s > first.step_s for start in starts)
     StepSearch(network, primal_dual.search, judge).search(
-        SearchOptions(budget=1.0, clock=Counter(), starts=starts)
+        SearchOptions(budget=0.3, clock=Counter(), starts=starts)
     )
     assert asked and not asked & set(starts)
 
