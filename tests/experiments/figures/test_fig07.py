@@ -100,7 +100,7 @@ def test_files_and_the_way_back(
     data = json.loads((tmp_path / "fig07.json").read_text())
     assert [s["solver"] for s in data["rows"]] == ["random", "coordinate"]
     assert min(s["low"] for s in data["rows"]) == 1.0
-    monkeypatch.setattr(fig07, "draw", lambda *_: None)  # it is drawn, which takes seconds
+    monkeypatch.setattr(fig07, "draw", lambda *_: None)  # once is enough
     runs = tmp_path / "runs.jsonl"
     lines = runs.read_text().splitlines(keepends=True)
     runs.write_text("".join(lines[:3]) + lines[3][:40])  # killed while it wrote

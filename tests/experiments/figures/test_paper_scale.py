@@ -12,6 +12,7 @@ from experiments.figures import paper_scale
 from experiments.figures.paper_scale import OURS, PaperRun, best, savings, with_sums
 from experiments.lib import cli, frames
 from experiments.lib.frames import RowStore
+from tests.support.programs import transformer
 
 TINY = {"layers": 1, "width": 64, "heads": 4, "sequence": 16, "vocabulary": 64, "batch": 16}
 
@@ -61,7 +62,11 @@ def test_where_no_other_plan_fits_nothing_is_compared() -> None:
     assert "10.0%" in frames.text(found, paper_scale.SAVINGS)  # what the paper saved is told
 
 
-def test_stages_of_equal_devices_within_any_memory(tmp_path: Path) -> None:
+def test_stages_of_equal_devices_within_any_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = transformer(1, batch=16)
+    monkeypatch.setattr(paper_scale, "_program", lambda *_: program)
     run = replace(paper_scale.RUNS[-1], name="tiny", nodes=4, sizes=TINY, micro_batches=(2,))
     assert [(n, mesh.describe()) for n, mesh in run.meshes()] == [
         (1, "[node 4]"), (1, "[node 2][node 2]"), (2, "[node 2]"), (4, "[node 1]")

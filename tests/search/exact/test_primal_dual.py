@@ -99,7 +99,7 @@ def test_folded_layers_are_the_whole_problem(
     free = p.memory_bytes(exact.search(p).assignment)
     least = p.least_memory_bytes
     limit = None if tight is None else int(least + tight * (free - least))
-    budget = 1.0 if limit else 60.0
+    budget = 0.3 if limit else 60.0
     folded = exact.search(p, SearchOptions(memory_bytes=limit, budget=budget, clock=Counter()))
     monkeypatch.setattr(exact, "quotient", Quotient.identity)
     whole = exact.search(p, SearchOptions(memory_bytes=limit, budget=budget, clock=Counter()))
