@@ -32,22 +32,40 @@ def files() -> Iterator[tuple[str, Path]]:
 
 
 @cache
+def trees() -> Mapping[str, ast.Module]:
+    """Return the syntax tree of each module."""
+    return {name: ast.parse(path.read_text()) for name, path in files()}
+
+
+def statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield all statements, nested ones included, and no expression, in which no import can be."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(node, ast.stmt):
+                yield node
+            if not isinstance(node, ast.expr):
+                waiting.append(node)
+
+
+@cache
 def imports() -> Imports:
     """Return the modules of the project that each module imports, wherever in its text."""
-    known = {name: path for name, path in files()}
+    known = set(trees())
     found: dict[str, frozenset[str]] = {}
-    for name, path in known.items():
+    for name, tree in trees().items():
         wanted: set[str] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(tree):
             if isinstance(node, ast.Import):
                 wanted |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 inside = {f"{node.module}.{alias.name}" for alias in node.names}
-                wanted |= inside & set(known) or {node.module}
-        found[name] = frozenset(wanted & set(known)) - {name}
+                wanted |= inside & known or {node.module}
+        found[name] = frozenset(wanted & known) - {name}
     return found
 
 
+@cache
 def layers() -> list[list[str]]:
     """Return the layers that pyproject.toml names, the top first."""
     text = (ROOT / "pyproject.toml").read_text()
@@ -56,6 +74,7 @@ def layers() -> list[list[str]]:
     return [re.findall(r"[a-z_.]+", line) for line in listed[1].splitlines()]
 
 
+@cache
 def layer(module: str) -> int | None:
     """Return the number of a module's layer; the package itself, and other packages, have none."""
     rest = module.removeprefix("autoddl.")

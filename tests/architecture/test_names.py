@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from tests.architecture.test_layers import files
+from tests.architecture.test_layers import files, trees
 
 SPECIAL = ("__init__", "__main__")
 
@@ -17,9 +17,8 @@ def repeated(names: list[str]) -> dict[str, int]:
 
 def test_no_class_has_the_name_of_another() -> None:
     names = []
-    for _, path in files():
-        nodes = ast.parse(path.read_text()).body
-        names += [n.name for n in nodes if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
+    for tree in trees().values():
+        names += [n.name for n in tree.body if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
     assert len(names) > 200
     assert repeated(names) == {}
 

@@ -33,6 +33,7 @@ from autoddl.perfmodel.topology import Crossing
 from tests.support.on_ranks import LIMIT_S
 
 TWO = ["--nproc-per-node", "2", "--collectives", "all-reduce,send-receive", "-b", "16K", "-e", "1M"]
+DRAW = link_plot.draw
 DEVICE = {
     name: {"chain_s": [2e-3], "twin_s": [1e-3], "steps": 1, "flops": 1e6, "moved_bytes": 1e6}
     for name in ("overhead", "bandwidth", "matmul", "conv")
@@ -64,6 +65,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]
         self.add({"device": DEVICE})
 
     monkeypatch.setattr(LinkCampaign, "run", run)
+    monkeypatch.setattr(link_plot, "draw", lambda fits, title: b"drawn")
     monkeypatch.setattr(type(engines.load("oneflow")), "installed", lambda engine: True)
     monkeypatch.chdir(tmp_path)
     return seen
@@ -77,8 +79,11 @@ def files() -> list[str]:
     return sorted(os.listdir())
 
 
-def test_table_and_files(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_and_files(
+    runs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr(link_plot, "draw", DRAW)
     assert main(["fit-network", *TWO, "--timeout", "60"]) == 0
     assert files() == ["network.csv", "network.json", "network.png"]
     profile = profiles.load("network.json")

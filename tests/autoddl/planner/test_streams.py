@@ -30,13 +30,14 @@ from experiments.lib.oneflow_problems import build, read
 from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import transformer
 
-CUDA = replace(transformer(), device="cuda")
+CUDA = replace(transformer(1), device="cuda")
+SOME = Budget(evaluations=3e3)
 LARGE = transformer(layers=2, batch=64, length=64, width=256)  # worth communicating for
 
 
 @cache
 def plan(**options: Any) -> Plan:
-    options = {"mesh": "2x2", "pipeline": 1, "budget": Budget(evaluations=1e4), **options}
+    options = {"mesh": "2x2", "pipeline": 1, "budget": SOME, **options}
     return optimize(CUDA, profile=cluster(), **options)
 
 
@@ -125,7 +126,7 @@ def test_with_micro_batches_boxings_are_on_the_compute_stream(where: dict[str, s
             pipeline=2,
             micro_batches=4,
             parts="equal",
-            budget=Budget(evaluations=1e4),
+            budget=SOME,
             **where,
         )
         works = [part.work for part in found.parts if part.work is not None]

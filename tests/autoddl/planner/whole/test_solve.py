@@ -23,7 +23,7 @@ from autoddl.search.baselines import assignments
 from autoddl.search.budget import Budget
 from autoddl.search.heuristics.descent import replicated
 from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, TIME
+from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, SUM, TIME
 from autoddl.search.result import SearchResult
 from autoddl.search.solvers.named import SOLVERS
 from experiments.lib.oneflow_problems import build
@@ -31,14 +31,16 @@ from tests.support.clusters import GIB, cluster, counting
 from tests.support.programs import mlp, transformer
 from tests.support.zoo import ZOO
 
-MESHES = ("2", "8", "2x2", "2x4", "4x2", "2x2x2")
+MESHES = ("2", "8", "2x2x2", "2x4", "4x2", "2x2")
 ROUNDING = 1 + 1e-12
 SOME = Budget(evaluations=2e4)
+FEW = Budget(evaluations=2e3)
+WIDE = mlp(512, (512, 512, 512))
 
 
 def plan(objective: str, **options: Any) -> Plan:
-    options = {"mesh": "2x2", "budget": SOME, **options}
-    return optimize(transformer(), profile=cluster(), objective=objective, **options)
+    options = {"mesh": "4", "budget": SOME, **options}
+    return optimize(transformer(1), profile=cluster(), objective=objective, **options)
 
 
 def test_communication_is_least_among_the_baselines() -> None:
@@ -65,7 +67,7 @@ def test_devices_share_products_even_where_that_takes_longer() -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_plan_says_what_it_is_the_least_of(objective: str, tmp_path: Path) -> None:
-    found = plan(objective, budget=Budget(evaluations=1e4))
+    found = plan(objective, budget=FEW)
     found.save(tmp_path / "plan.json")
     assert load(tmp_path / "plan.json").search.objective == objective
     said = {"time": "a step takes", "sum": "compute + communication take",
@@ -76,11 +78,10 @@ def test_the_plan_says_what_it_is_the_least_of(objective: str, tmp_path: Path) -
 def test_the_gap_is_that_of_what_is_minimised() -> None:
     """On links of their own boxings overlap: the step is shorter than the sum, and has its own bound."""
     fast = cluster(levels=("node", "gpu"))
-    large = transformer(1, batch=32, length=32, width=128)
-    rows = {
-        o: optimize(large, mesh="2x2", profile=fast, objective=o, budget=SOME) for o in OBJECTIVES
-    }
-    step, total = rows["time"], rows["sum"]
+    large = transformer(1, batch=16, length=16, width=128)
+    step, total = (
+        optimize(large, mesh="2x2", profile=fast, objective=o, budget=FEW) for o in (TIME, SUM)
+    )
     assert step.estimate.step_s <= total.estimate.step_s
     least = total.estimate.compute_s + total.estimate.communication_s
     assert least <= step.estimate.compute_s + step.estimate.communication_s
@@ -98,10 +99,10 @@ def test_other_objectives_are_refused() -> None:
 
 def test_without_an_engine_axes_cut_in_any_order(tmp_path: Path) -> None:
     """In the mesh's order a gather has to wait for the cuts of inner axes."""
-    program = mlp(128, (1, 25088, 4096, 4096, 1000), optimizer="sgd", act="relu", bias=False)
+    program = mlp(128, (25088, 4096, 1000), optimizer="sgd", act="relu", bias=False)
     options: dict[str, Any] = {
-        "mesh": "2x2x4", "profile": counting("node"), "search": "ilp", "objective": "communication",
-        "budget": 60.0,
+        "mesh": "2x2x4", "profile": counting("node"), "objective": "communication",
+        "budget": SOME,
     }  # fmt: skip
     best, fixed = (optimize(program, engine=engine, **options) for engine in (None, "oneflow"))
     assert best.search.gap == fixed.search.gap == pytest.approx(0.0, abs=1e-6)
@@ -145,10 +146,6 @@ def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
         assert "data parallel" in {row.name for row in found.baselines}
         least = min(seconds(row, objective) for row in found.baselines)
         assert found.judged_s == seconds(found.row, objective) <= least * ROUNDING
-
-
-WIDE = mlp(512, (512, 512, 512))
-
 
 def worse(problem: CostNetwork, _: object) -> SearchResult:
     """Search badly: every device does everything; the bound is good."""
