@@ -203,7 +203,7 @@ def test_the_example_of_planning_without_the_engine(
     from tests.support.programs import transformer
 
     monkeypatch.chdir(tmp_path)
-    transformer(layers=2, batch=64).save("gpt.json")
+    transformer(layers=1, batch=32).save("gpt.json")
     (example,) = fenced(ROOT / "docs" / "search.md", "python")
     exec(example, {})
     assert "plan on mesh 4x8" in capsys.readouterr().out

@@ -14,6 +14,7 @@ import pytest
 
 import autoddl
 from autoddl.api import Plan
+from autoddl.cli.app import main
 from autoddl.codegen import register_template, templates
 from autoddl.codegen.forward.section import forward_ops
 from autoddl.codegen.source.expression import call
@@ -279,17 +280,16 @@ def test_the_learning_rate_is_the_default_of_an_option(small: Plan) -> None:
     assert line in generate(small, learning_rate=0.025)
 
 
-def test_the_command_writes_the_script(small: Plan, tmp_path: Path) -> None:
+def test_the_command_writes_the_script(
+    small: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     small.save(tmp_path / "plan.json")
-    command = [sys.executable, "-m", "autoddl", "codegen", str(tmp_path / "plan.json")]
     out = tmp_path / "out.py"
-    done = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert main(["codegen", str(tmp_path / "plan.json"), "-o", str(out)]) == 0
+    assert capsys.readouterr().err == ""
     assert out.read_text() == generate(small)
-    missing = [*command[:-1], str(tmp_path / "none.json")]
-    done = subprocess.run(missing, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    assert main(["codegen", str(tmp_path / "none.json")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_stages_send_what_later_ones_read(attention: Plan) -> None:

@@ -15,8 +15,8 @@ from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import mlp, transformer
 
 ASKED: dict[str, tuple[Program, dict[str, Any]]] = {
-    "a mesh": (mlp(64, (32, 64, 32)), {"mesh": "2x2"}),
-    "any stages": (mlp(64, (256, 512, 256)), {"cluster": "2x2", "pipeline": "auto"}),
+    "a mesh": (mlp(64, (32, 64, 32)), {"mesh": "4"}),
+    "any stages": (mlp(64, (256, 512, 256)), {"cluster": "1x4", "pipeline": "auto"}),
     "stages": (transformer(layers=2, width=32), {"mesh": "2", "pipeline": 2}),
     "kinds": (mlp(4, (64, 128, 64)), {"cluster": "1*fastx2 + 1*slowx2"}),
     "halves": (mlp(64, (256, 512, 256)), {"mesh": "4", "duplex": "auto"}),
@@ -26,7 +26,7 @@ ASKED: dict[str, tuple[Program, dict[str, Any]]] = {
 def best(name: str, count: int, **options: Any) -> tuple[PlanValue, ...]:
     program, asked = ASKED[name]
     profile = of_two_kinds(cluster(), slower=3.0) if name == "kinds" else cluster()
-    budget = Budget(evaluations=5e4)
+    budget = Budget(evaluations=5e3)
     return choose.best(read(program, profile=profile, budget=budget, **asked, **options), count)
 
 

@@ -27,6 +27,7 @@ from tests.support.clusters import cluster
 from tests.support.programs import mlp, transformer
 
 PROFILE = cluster()
+SOME = Budget(evaluations=2e3)
 ROUNDING = 1 + 1e-9
 PINS: Mapping[int, tuple[dict[str, str] | None, ...]] = {
     1: (None, {"*fc1.weight": "S0"}, {"*fc1.weight": "B", "input*": "S0"}),
@@ -73,14 +74,12 @@ def test_plans_of_any_program(program: Program, data: st.DataObject) -> None:
     mesh = data.draw(st.sampled_from(("2", "4", "2x2")))
     pin = data.draw(st.sampled_from(PINS[2 if "x" in mesh else 1]))
     options: dict[str, Any] = {"mesh": mesh, "pin": pin, "profile": PROFILE, "pipeline": 1}
-    plan = autoddl.optimize(program, budget=Budget(evaluations=2e4), **options)
+    plan = autoddl.optimize(program, budget=SOME, **options)
     share = data.draw(st.sampled_from((None, 1.0, 0.9)))
     if share is not None:
         limit = int(plan.estimate.memory_bytes * share)
         try:
-            plan = autoddl.optimize(
-                program, budget=Budget(evaluations=1e4), memory=limit, **options
-            )
+            plan = autoddl.optimize(program, budget=SOME, memory=limit, **options)
         except InfeasibleError as error:
             assert "\n" not in str(error) and share < 1
             return
@@ -97,10 +96,7 @@ def test_plans_of_any_program(program: Program, data: st.DataObject) -> None:
 def test_the_seconds_of_a_plan_are_those_of_all_races(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "clock_s", iter((10.0, 25.0)).__next__)
     options: dict[str, Any] = {"cluster": "4", "profile": PROFILE, "pipeline": "auto"}
-    assert (
-        autoddl.optimize(transformer(), budget=Budget(evaluations=1e4), **options).search.seconds
-        == 15.0
-    )
+    assert autoddl.optimize(mlp(), budget=SOME, **options).search.seconds == 15.0
 
 
 def test_searches_with_and_without_stages_share_the_seconds(
@@ -110,5 +106,5 @@ def test_searches_with_and_without_stages_share_the_seconds(
     ticks = count()
     monkeypatch.setattr(compiled, "time", SimpleNamespace(perf_counter=lambda: 0.03 * next(ticks)))
     options: dict[str, Any] = {"cluster": "2x4", "profile": PROFILE, "pipeline": "auto"}
-    plan = autoddl.optimize(transformer(), budget=1.0, **options)
+    plan = autoddl.optimize(mlp(), budget=1.0, **options)
     assert plan.search.seconds < 1.3

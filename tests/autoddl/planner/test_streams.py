@@ -28,7 +28,7 @@ from autoddl.search.baselines import assignments
 from autoddl.search.budget import Budget
 from experiments.lib.oneflow_problems import build, read
 from tests.support.clusters import cluster, of_two_kinds
-from tests.support.programs import transformer
+from tests.support.programs import mlp, transformer
 
 CUDA = replace(transformer(1), device="cuda")
 SOME = Budget(evaluations=3e3)
@@ -36,14 +36,9 @@ LARGE = transformer(layers=2, batch=64, length=64, width=256)  # worth communica
 
 
 @cache
-def plan(**options: Any) -> Plan:
+def plan(program: Program = CUDA, **options: Any) -> Plan:
     options = {"mesh": "2x2", "pipeline": 1, "budget": SOME, **options}
-    return optimize(CUDA, profile=cluster(), **options)
-
-
-def needs(stream: bool) -> int:
-    """Return the bytes of the plan that a search of one kind of streams finds without a limit."""
-    return plan(compute_stream=stream).estimate.memory_bytes
+    return optimize(program, profile=cluster(), **options)
 
 
 def test_streams_are_apart_where_memory_allows() -> None:
@@ -53,16 +48,16 @@ def test_streams_are_apart_where_memory_allows() -> None:
 
 
 def test_the_compute_stream_holds_what_else_does_not_fit() -> None:
-    together = plan(compute_stream=True)
+    together = plan(mesh="4", compute_stream=True)
     assert together.compute_stream
     assert together.estimate.overlap_s == 0
     limit = together.estimate.memory_bytes
-    assert limit < needs(stream=False)
-    found = plan(memory=limit)
+    assert limit < plan(mesh="4", compute_stream=False).estimate.memory_bytes
+    found = plan(mesh="4", memory=limit)
     assert found.estimate.memory_bytes <= limit
     choices = [together]
     with contextlib.suppress(InfeasibleError):
-        choices.append(plan(memory=limit, compute_stream=False))
+        choices.append(plan(mesh="4", memory=limit, compute_stream=False))
     least = min(choice.estimate.step_s for choice in choices)
     assert found.estimate.step_s == pytest.approx(least)
     assert found.compute_stream == (least == together.estimate.step_s)
@@ -111,7 +106,7 @@ def test_what_can_be_asked_for() -> None:
     for one in ({"compute_stream": True}, {"pipeline": 2}):
         with pytest.raises(AutoDDLError, match="up to 2 axes"):
             plan(mesh="2x2x2", **one)
-    assert not plan(mesh="2x2x2").compute_stream
+    assert not plan(replace(mlp(), device="cuda"), mesh="2x2x2").compute_stream
 
 
 @pytest.mark.parametrize("where", [{"mesh": "2x2"}, {"cluster": "1*fastx4 + 1*slowx4"}])
