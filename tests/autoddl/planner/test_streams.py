@@ -32,7 +32,7 @@ from tests.support.programs import mlp, transformer
 
 CUDA = replace(transformer(1), device="cuda")
 SOME = Budget(evaluations=3e3)
-LARGE = transformer(layers=2, batch=64, length=64, width=256)  # worth communicating for
+LARGE = transformer(layers=1, batch=64, length=64, width=256)  # worth communicating for
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -58,9 +59,8 @@ def test_memory_is_that_of_the_layout_whatever_was_asked_before(compute_stream: 
     problem = builder.build(transformer(layers=1), Mesh.parse("2x2"), cluster())
     points = [*assignments(problem).values(), *(random_assignment(problem, s) for s in range(2))]
     sizes = LocalSizes(problem.program, problem.mesh.shape)
-    for layout in [assigned_layout(problem, assignment) for assignment in points] * 2:
-        alone, shared = (
-            memory.estimate((2, 2), layout, sizes=known, compute_stream=compute_stream)
-            for known in (None, sizes)
-        )
-        assert alone == shared
+    layouts = [assigned_layout(problem, assignment) for assignment in points]
+    estimate = partial(memory.estimate, (2, 2), compute_stream=compute_stream)
+    alone = [estimate(layout) for layout in layouts]
+    for _ in range(2):
+        assert [estimate(layout, sizes=sizes) for layout in layouts] == alone

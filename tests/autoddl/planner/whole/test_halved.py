@@ -25,7 +25,7 @@ LAYERS = mlp(batch=512, sizes=(512, 2048, 512, 2048, 512), bias=False, optimizer
 
 
 def plan(program: Program = LAYERS, profile: Profile | None = None, **options: Any) -> Plan:
-    options = {"mesh": "[node 2]", "pipeline": 1, "budget": Budget(evaluations=2e4), **options}
+    options = {"mesh": "[node 2]", "pipeline": 1, "budget": Budget(evaluations=2e3), **options}
     return optimize(program, profile=profile or cluster(), **options)
 
 
@@ -44,7 +44,7 @@ def test_halves_are_taken_where_they_are_worth_it() -> None:
 
 
 def test_a_plan_of_halves_says_so_and_is_kept(tmp_path: Path) -> None:
-    found = plan(transformer(), mesh="2x2", duplex=True)
+    found = plan(transformer(1), mesh="4", duplex=True)
     found.save(tmp_path / "plan.json")
     assert load(tmp_path / "plan.json") == found
     assert "two halves in turn" in str(found)

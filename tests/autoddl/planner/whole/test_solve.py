@@ -147,6 +147,7 @@ def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
         least = min(seconds(row, objective) for row in found.baselines)
         assert found.judged_s == seconds(found.row, objective) <= least * ROUNDING
 
+
 def worse(problem: CostNetwork, _: object) -> SearchResult:
     """Search badly: every device does everything; the bound is good."""
     return replace(problem.result("worse", replicated(problem)), lower_bound_s=1e-9)
