@@ -59,9 +59,9 @@ def _digest(tensor: flow.Tensor) -> str:
 
 def _read(graph: flow.nn.Graph) -> Iterator[tuple[str, flow.Tensor]]:
     names = [op.name for op in graph._full_job_proto.net.op if is_constant(op)]
+    native = graph._c_nn_graph if graph._is_compiled else end_trace(graph)
     if not names:
         return
-    native = graph._c_nn_graph if graph._is_compiled else end_trace(graph)
     held = dict(zip(native.additional_var_names, native.additional_var_tensors, strict=True))
     graph.__dict__[_ASKED] = native  # OneFlow lets the graph's constants go when this does
     for name in names:
@@ -71,9 +71,9 @@ def _read(graph: flow.nn.Graph) -> Iterator[tuple[str, flow.Tensor]]:
 def end_trace(graph: flow.nn.Graph) -> Any:
     """Return a native graph that has asked OneFlow for the constants of the graph of its name.
 
-    That is the first thing which compilation does. Then it forgets which eager tensors the trace has met:
-    those would be taken for tensors of the next trace, where OneFlow aborts. So the job here ends after
-    that, with an error, since two ops write to one variable.
+    That is the first thing which compilation does. Then it forgets which tensors the trace has met: those
+    of the next that lie at their addresses would be taken for them, and OneFlow aborts. So the job here
+    ends after that, with an error, since two ops write to one variable.
     """
     job = job_pb2.Job()
     job.job_conf.CopyFrom(graph.config.proto)
