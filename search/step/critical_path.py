@@ -27,11 +27,15 @@ from autoddl.search.step import tuning
 
 
 class PathWeights:
-    """What a second of each op counts, 1 in the beginning, and of each tensor's boxings."""
+    """What a second of each op counts, 1 in the beginning, and of each tensor's boxings.
 
-    def __init__(self, network: CostNetwork) -> None:
+    With `free` boxings that no more than the update of one parameter waits for (`needed`) begin at that.
+    """
+
+    def __init__(self, network: CostNetwork, free: float = 1.0) -> None:
         self.network, self._alike = network, network.derived(alike)
-        self.ops, self.tensors = map(np.ones, map(len, self._alike))
+        self.ops = np.ones(len(self._alike[0]))
+        self.tensors = np.where(network.derived(needed), 1.0, free)
 
     def learn(self, timeline: StepTimeline) -> None:
         """Take in the critical path of another step; tensors that it does not move stay as they are."""

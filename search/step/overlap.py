@@ -111,7 +111,9 @@ class StepSearch:
                 self._offer(start)
         if self._overlaps:
             self._candidates_end_s = tuning.CANDIDATES * options.budget
-            self._take_turns([*([] if again else [self._raise_bound()]), self._follow_paths()])
+            ways = [] if again else [self._raise_bound()]
+            free = self._follow_paths(tuning.FREE)
+            self._take_turns([*ways, self._follow_paths(), free])
             self._moves_end_s = self._end_s if again else self._middle_s
             self._move()
             while not again and self._goes_further():
@@ -208,12 +210,17 @@ class StepSearch:
             if next(way, OVER) is not OVER:
                 waiting.append(way)
 
-    def _follow_paths(self) -> Iterator[None]:
-        """Look for better steps than the best, each with the weights of the critical paths so far."""
-        weights, idle, here = PathWeights(self.network), 0, self.best
-        assert here is not None
+    def _follow_paths(self, free: float = 1.0) -> Iterator[None]:
+        """Look for better steps, each with the weights of the critical paths so far.
+
+        The first path is that of the best step, or where gradients and parameters move for next to
+        nothing (`free`) that of the cheapest assignment then.
+        """
+        weights, idle = PathWeights(self.network, free), 0
+        here = self.best if free == 1.0 else None
         while idle < tuning.PATIENCE:
-            weights.learn(here.timeline)
+            if here is not None:
+                weights.learn(here.timeline)
             before = self.best
             network = weights.prices().apply(self.network)
             found = self._roughly(network, tuning.ONE, starts=self._options.starts)

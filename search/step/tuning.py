@@ -12,6 +12,7 @@ PROVEN = 1e-4  # of the step; a tenth of it costs seconds, with ten times baseli
 # Critical paths.
 LATEST = 0.5  # the weight of the latest path in the average; the first ones are soon forgotten
 OFF_PATH = 0.02  # what a second off the critical path counts: of equal steps the cheaper one
+FREE = 0.002  # what gradients and parameters count at first in the second search, as in ZeRO 2
 PATIENCE = 3  # critical paths in a row that lead to no better step
 
 # Moves: so many in a row without a better step, or so many times the gap, the most there is to gain.
