@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autoddl.errors import AutoDDLError, InfeasibleError
@@ -141,6 +141,8 @@ class Race:
             return
         if best.slack > stop_gap and not allowance.over():
             finer = Race().tried(winner, 1, allowance)
+            known = self.outcomes[winner.candidate]
+            self.outcomes[winner.candidate] = replace(known, seconds=winner.seconds)
             if finer is not None and finer.judged_s <= best.judged_s * (1 + 1e-9):
                 self.best = best = finer
                 self.found.update({winner.candidate: finer} if self.keep > 1 else {})

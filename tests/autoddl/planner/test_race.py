@@ -141,6 +141,18 @@ def test_outcomes_say_how_many_seconds_each_had() -> None:
     race.run(trials, Budget(evaluations=1e6).begin())
     had = {str(one.mesh): outcome.seconds for one, outcome in race.outcomes.items()}
     assert had == {"2x2": 4.0, "1x4": 3.0, "4": 0.0}
+    again = Race()
+    again.run(
+        cast(
+            list[Contender],
+            [
+                Made(Runs(), "4", 1.0, 5.0, stages=2, slack=0.1),
+                Made(Runs(), "2", 6.0, 7.0, stages=2),
+            ],
+        ),
+        Budget(evaluations=1e6).begin(),
+    )
+    assert [outcome.seconds for outcome in again.outcomes.values()] == [10.0, 0.0]
 
 
 def test_streams_of_a_mesh_count_once_and_end_when_settled() -> None:
