@@ -37,9 +37,11 @@ def solve(rows: Floats, seconds: Floats, scale_s: Floats | None = None) -> Float
     """
     scale = np.maximum(np.max(rows, axis=0), 1e-300)
     spreads = np.sqrt(seconds if scale_s is None else scale_s)
-    a = rows / scale / spreads[:, None]
-    found = lsq_linear(a, seconds / spreads, (0, np.inf), method="bvls", tol=1e-15)
-    return np.asarray(found.x / scale)
+    a, b = rows / scale / spreads[:, None], seconds / spreads
+    x = np.linalg.lstsq(a, b, rcond=-1)[0]  # so does lsq_linear begin, but four times as slowly
+    if (x < 0).any():
+        x = lsq_linear(a, b, (0, np.inf), method="bvls", tol=1e-15).x
+    return np.asarray(x / scale)
 
 
 def tells_apart(rows: Floats, seconds: Floats) -> bool:
