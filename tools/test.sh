@@ -24,6 +24,7 @@ run() {
     case $result in 0 | "$none") result=$code ;; esac
 }
 
+unset PYTHONDONTWRITEBYTECODE # some hundred processes would each parse all modules, and pytest rewrite all tests
 PYTHONPATH=. "$venv/bin/python" tools/compile_loops.py || exit
 run -n auto -m "not oneflow and not ranks and not testbed" "$@"
 if "$venv/bin/python" -c 'import importlib.util as u; exit(u.find_spec("oneflow") is None)'; then
