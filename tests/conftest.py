@@ -50,6 +50,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of a parametrised test run N cases at most, from the first to the last",
     )
     parser.addoption(
+        "--tests",
+        type=int,
+        metavar="N",
+        help="of a test module run N tests at most, from the first to the last (cases are counted each)",
+    )
+    parser.addoption(
         "--part",
         choices=("quick", "rest"),
         help="run what `make test` runs (on ranks what is marked smoke, else two cases of each test and "
@@ -77,9 +83,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    most, part = config.getoption("--cases"), config.getoption("--part")
-    if most is not None:
-        _keep(config, items, _some_cases(items, most))
+    part = config.getoption("--part")
+    for option, end in (("--cases", "["), ("--tests", "::")):
+        if config.getoption(option) is not None:
+            able = [item for item in items if HAS_ONEFLOW or not _needs_oneflow(item)]
+            _keep(config, items, _some(able, config.getoption(option), end))
     if part is not None:
         quick = _quick(items)
         _keep(config, items, quick if part == "quick" else _rest(items, quick))
@@ -87,8 +95,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     skip = pytest.mark.skip(reason="OneFlow is not installed; `make test` runs this with it")
     for item in items:
-        if any(item.get_closest_marker(name) for name in NEED_ONEFLOW):
+        if _needs_oneflow(item):
             item.add_marker(skip)
+
+
+def _needs_oneflow(item: pytest.Item) -> bool:
+    return any(map(item.get_closest_marker, NEED_ONEFLOW))
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: set[str]) -> None:
@@ -102,7 +114,7 @@ def _quick(items: list[pytest.Item]) -> set[str]:
     for item in items:
         (alone if any(map(item.get_closest_marker, ALONE)) else others).append(item)
     smoke = {item.nodeid for item in alone if item.get_closest_marker("smoke")}
-    return smoke | _some_cases(others, 2)
+    return smoke | _some(others, 2, "[")
 
 
 def _rest(items: list[pytest.Item], quick: set[str]) -> set[str]:
@@ -111,16 +123,16 @@ def _rest(items: list[pytest.Item], quick: set[str]) -> set[str]:
     return {item.nodeid for item in items} - quick | drawn
 
 
-def _some_cases(items: list[pytest.Item], most: int) -> set[str]:
-    """Return the names of at most so many cases of each test, as far from each other as can be."""
-    tests: dict[str, list[pytest.Item]] = {}
+def _some(items: list[pytest.Item], most: int, end: str) -> set[str]:
+    """Return at most so many of the names that are alike up to `end`, as far apart as can be."""
+    groups: dict[str, list[str]] = {}
     for item in items:
-        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        groups.setdefault(item.nodeid.partition(end)[0], []).append(item.nodeid)
     kept: set[str] = set()
-    for cases in tests.values():
-        step = max(1.0, (len(cases) - 1) / max(1, most - 1))
+    for names in groups.values():
+        step = max(1.0, (len(names) - 1) / max(1, most - 1))
         places = {round(number * step) for number in range(most)}
-        kept.update(cases[place].nodeid for place in places if place < len(cases))
+        kept.update(names[place] for place in places if place < len(names))
     return kept
 
 
