@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -303,7 +303,6 @@ def received(step: Boxing, group_size: int) -> float:
     return rounds * (group_size - 1) / group_size * step.elements
 
 
-@settings(max_examples=3 * settings().max_examples)
 @given(problems())
 def test_any_redistribution(problem: tuple[str, tuple[int, ...], NdSbp, NdSbp]) -> None:
     notation, shape, src, dst = problem

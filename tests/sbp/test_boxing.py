@@ -212,7 +212,7 @@ def spaces(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], NdSbp, Nd
     return mesh, shape, src, dst
 
 
-@settings(max_examples=4 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(spaces())
 def test_every_boxing_moves_the_right_data(
     space: tuple[tuple[int, ...], tuple[int, ...], NdSbp, NdSbp],

@@ -171,10 +171,10 @@ def test_words_with_payloads_are_data(name: str, plans: dict[str, Plan], tmp_pat
     run(clean)
     kinds, written, seen = nodes(clean), set(), written_out(plans[name])
     waiting = payloads(0)
-    for word in words(data) if name != "loops" else sorted(seen):
+    for word in words(data) if name != "loops" else sorted(seen)[::3]:
         own = re.compile(rf"(?<!\w){word}(?!\w)")
         many = word in seen and name != "loops"
-        for payload in islice(waiting, 4 if many else 1):
+        for payload in islice(waiting, 2 if many else 1):
             text = crafted(renamed(data, lambda t: own.sub(lambda m: m[0] + payload, t)), tmp_path)  # noqa: B023
             if text is not None:
                 assert nodes(text) == kinds, (word, payload)

@@ -26,7 +26,7 @@ ASKED: dict[str, tuple[Program, dict[str, Any]]] = {
 def best(name: str, count: int, **options: Any) -> tuple[PlanValue, ...]:
     program, asked = ASKED[name]
     profile = of_two_kinds(cluster(), slower=3.0) if name == "kinds" else cluster()
-    budget = Budget(evaluations=5e3)
+    budget = Budget(evaluations=1e3)
     return choose.best(read(program, profile=profile, budget=budget, **asked, **options), count)
 
 

@@ -31,7 +31,7 @@ from tests.support.clusters import cluster, of_two_kinds
 from tests.support.programs import mlp, transformer
 
 CUDA = replace(transformer(1), device="cuda")
-SOME = Budget(evaluations=3e3)
+SOME = Budget(evaluations=1e3)
 LARGE = transformer(layers=1, batch=64, length=64, width=256)  # worth communicating for
 
 

@@ -10,15 +10,15 @@ import pytest
 import autoddl
 from experiments.bench import own_steps
 from tests.support.clusters import cluster
-from tests.support.programs import mlp, transformer
+from tests.support.programs import mlp
 
 PROFILE = cluster()
 
 
 def test_a_row_is_found_without_baselines() -> None:
-    program = transformer(1)
+    program = mlp(64, (64, 32, 64))
     found = own_steps.searched(program, "2x2", PROFILE, 0.5)
-    budget = autoddl.Budget(evaluations=3000)
+    budget = autoddl.Budget(evaluations=1000)
     plan = autoddl.optimize(program, mesh="2x2", profile=PROFILE, budget=budget, memory="1TB")
     best = min(plan.baselines, key=lambda estimate: estimate.step_s)
     assert found["baseline_ms"] == pytest.approx(1e3 * best.step_s)

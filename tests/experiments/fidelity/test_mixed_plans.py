@@ -49,7 +49,7 @@ def test_cuts_at_random_use_each_rank_once_and_are_the_same_again() -> None:
 
 
 def test_ours_is_the_fastest_as_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixed_plans, "BUDGET_S", Budget(evaluations=3000))
+    monkeypatch.setattr(mixed_plans, "BUDGET_S", Budget(evaluations=1000))
     plans = MixedPlans(transformer(layers=4, batch=8), PLANS.cluster, KINDS)
     cuts = [plans.by_layers(), *plans.at_random(DIVISIONS, 0, 3)]
     assert plans.ours().estimate.step_s < min(plans.plan(cut).estimate.step_s for cut in cuts)

@@ -79,7 +79,7 @@ def arguments(folder: Path, *more: str) -> list[str]:
     (folder / "programs").mkdir(parents=True, exist_ok=True)
     mlp(8, (4, 2), optimizer="sgd", act="").save(folder / "programs" / "small.json")
     return [
-        "--models", "small", "--mesh", "2", "--seconds", "0.2", "--seeds", "2",
+        "--models", "small", "--mesh", "2", "--seconds", "0.05", "--seeds", "2",
         "--profile", "cpu-loopback", "--folder", str(folder), *more,
     ]  # fmt: skip
 

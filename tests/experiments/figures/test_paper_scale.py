@@ -89,7 +89,8 @@ def test_a_run_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_small_run_goes_on_where_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper_scale, "SEARCH_S", 0.5)
+    monkeypatch.setattr(paper_scale, "SEARCH_S", 0.2)
+    monkeypatch.setattr(paper_scale, "_program", lambda *_: transformer(1, batch=16))
     run = PaperRun("fig09", "m", "gpt", 4, 1, "p100-aries", "16GiB", TINY, 0.1, 0.2, (1, 2))
     found = list(paper_scale.rows(run, RowStore(tmp_path / "rows.jsonl"), tmp_path))
     frame = with_sums(pd.DataFrame(found))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.errors import AutoDDLError
@@ -27,6 +27,7 @@ ALPHA, BETA = 100e-6, 1e-9  # 100 µs, 1 GB/s
 
 alphas = st.floats(1e-7, 1e-2)
 betas = st.floats(1e-12, 1e-7)
+some = settings(max_examples=min(30, settings().max_examples))  # each fits some hundred times
 
 
 def line(
@@ -59,6 +60,7 @@ def close(fit: AlphaBeta, alpha: float, beta: float, share: float) -> bool:
     return True
 
 
+@some
 @given(alphas, betas, st.sampled_from(COLLECTIVES), st.integers(2, 64))
 def test_exact_points_give_exact_parameters(
     alpha: float, beta: float, collective: str, group_size: int
@@ -74,6 +76,7 @@ def test_exact_points_give_exact_parameters(
     assert fit.dropped == 0
 
 
+@some
 @given(st.lists(st.floats(1e-6, 1.0), min_size=4, max_size=8))
 def test_never_negative(times: list[float]) -> None:
     points = [Point("all_gather", "gpu", 2, 1 << (12 + i), t) for i, t in enumerate(times)]
@@ -83,6 +86,7 @@ def test_never_negative(times: list[float]) -> None:
     assert math.isfinite(fit.mean_error)
 
 
+@some
 @given(st.lists(st.floats(0.9, 1.1), min_size=4, max_size=4))
 def test_ten_percent_noise(factors: list[float]) -> None:
     fit = fit_alpha_beta(line(ALPHA, BETA, factors=factors))
@@ -159,6 +163,7 @@ def test_short_messages_are_not_wild_because_most_are_long() -> None:
 NOISES = st.integers(0, 10**6)
 
 
+@some
 @given(alphas, betas, NOISES)
 def test_noise_and_a_fifth_of_wild_points(alpha: float, beta: float, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -31,12 +31,12 @@ PROFILE = cluster()
 KINDS = [random_problems.tree, random_problems.chain, random_problems.graph, random_problems.hub]
 
 
-@pytest.mark.parametrize("seeds", [range(20), range(20, 105), range(105, 125)], ids=str)
+@pytest.mark.parametrize("seeds", [range(8), range(8, 32), range(32, 40)], ids=str)
 @pytest.mark.parametrize("make", KINDS)
 def test_exact_is_the_minimum_of_all_assignments(
     make: Callable[[int], CostNetwork], seeds: range
 ) -> None:
-    """125 problems of each kind: 500."""
+    """40 problems of each kind: 160."""
     for seed in seeds:
         p = make(seed)
         best = float(every_cost(p)[0].min())
@@ -46,7 +46,7 @@ def test_exact_is_the_minimum_of_all_assignments(
         assert found.lower_bound_s == found.cost_s, seed
 
 
-@pytest.mark.parametrize("seeds", [range(8), range(8, 32), range(32, 40)], ids=str)
+@pytest.mark.parametrize("seeds", [range(4), range(4, 16), range(16, 20)], ids=str)
 @pytest.mark.parametrize("make", KINDS)
 def test_exact_under_a_memory_limit(make: Callable[[int], CostNetwork], seeds: range) -> None:
     for seed in seeds:
@@ -65,12 +65,12 @@ def test_exact_under_a_memory_limit(make: Callable[[int], CostNetwork], seeds: r
             assert found.lower_bound_s == found.cost_s, (seed, limit)
 
 
-@pytest.mark.parametrize("seeds", [range(200, 205), range(205, 220), range(220, 225)], ids=str)
+@pytest.mark.parametrize("seeds", [range(200, 202), range(202, 208), range(208, 210)], ids=str)
 @pytest.mark.parametrize("make", [random_problems.graph, random_problems.hub])
 def test_exact_equals_the_ilp_on_larger_problems(
     make: Callable[..., CostNetwork], seeds: range
 ) -> None:
-    """25 problems of each kind with 14 nodes: 50."""
+    """10 problems of each kind with 14 nodes: 20."""
     for seed in seeds:
         p = make(seed, size=14)
         found, other = exact.search(p), ilp.search(p)
@@ -133,7 +133,7 @@ def test_a_fold_bounds_all_plans_of_all_layers(remain: tuple[int, int], mesh: st
     assert bound >= 0.9 * p.cost_s(known[0])
 
 
-@pytest.mark.parametrize("seeds", [range(8), range(8, 22), range(22, 30)], ids=str)
+@pytest.mark.parametrize("seeds", [range(3), range(3, 12), range(12, 15)], ids=str)
 @pytest.mark.parametrize("remain", [(1, 1), (2, 1), (2, 2)])
 def test_a_fold_bounds_every_choice_of_every_layer(remain: tuple[int, int], seeds: range) -> None:
     for seed in seeds:
@@ -150,7 +150,7 @@ def test_a_fold_bounds_every_choice_of_every_layer(remain: tuple[int, int], seed
                 assert (bound + excess[place] <= least + 1e-9 * costs.min()).all(), (seed, node)
 
 
-@pytest.mark.parametrize("seeds", [range(15), range(15, 45), range(45, 60)], ids=str)
+@pytest.mark.parametrize("seeds", [range(10), range(10, 20), range(20, 30)], ids=str)
 def test_layers_that_a_fold_proves_are_the_minimum_of_all_assignments(
     seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:

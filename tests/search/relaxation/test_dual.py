@@ -33,7 +33,7 @@ def least_with(costs: np.ndarray, node: int) -> np.ndarray:
 def test_no_assignment_is_below_the_bound_nor_below_that_of_its_choices(
     make: Callable[[int], CostNetwork], rounds: int
 ) -> None:
-    for seed in range(30):
+    for seed in range(10):
         p = make(seed)
         costs, _ = every_cost(p)
         dual = Dual(p, most_s=float(2 * costs.min()))
@@ -46,7 +46,7 @@ def test_no_assignment_is_below_the_bound_nor_below_that_of_its_choices(
 
 @pytest.mark.parametrize("make", KINDS)
 def test_ascent_never_falls_and_is_tight_on_trees(make: Callable[[int], CostNetwork]) -> None:
-    for seed in range(30):
+    for seed in range(10):
         p = make(seed)
         best = float(every_cost(p)[0].min())
         dual = Dual(p, most_s=2 * best)

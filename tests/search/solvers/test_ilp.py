@@ -35,7 +35,7 @@ def relaxation(p: CostNetwork) -> float:
     return float(found.fun) / scale
 
 
-@pytest.mark.parametrize("seeds", [range(6), range(6, 44), range(44, 50)], ids=str)
+@pytest.mark.parametrize("seeds", [range(2), range(2, 12), range(12, 14)], ids=str)
 @pytest.mark.parametrize("make", KINDS)
 def test_ilp_is_the_minimum_of_all_assignments(
     make: Callable[[int], CostNetwork], seeds: range
@@ -69,9 +69,9 @@ def check_limits(p: CostNetwork, seconds: np.ndarray, memory: np.ndarray, seed: 
 
 def test_relaxation_of_a_tree_is_its_optimum() -> None:
     """Convex hulls that overlap in one node at most have none but whole corners."""
-    trees = [random_problems.tree(seed) for seed in range(100, 140)]
+    trees = [random_problems.tree(seed) for seed in range(100, 130)]
     hulls = [p for p in trees if all(len(edge.readers) <= 2 for edge in edges_of(p))]
-    assert len(hulls) > 20
+    assert len(hulls) > 15
     for p in hulls:
         assert relaxation(p) == pytest.approx(float(every_cost(p)[0].min()), rel=1e-6)
 

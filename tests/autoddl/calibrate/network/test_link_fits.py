@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -39,11 +40,13 @@ def rows(settings: LinkSettings) -> list[Timing]:
     return made
 
 
-RESULTS = fits_of(rows(SETTINGS), SETTINGS.modes)
+@cache
+def results() -> LinkFits:
+    return fits_of(rows(SETTINGS), SETTINGS.modes)
 
 
 def test_profile() -> None:
-    profile = profile_of(RESULTS, SETTINGS, name="x", device=DEVICE)
+    profile = profile_of(results(), SETTINGS, name="x", device=DEVICE)
     assert (profile.name, profile.mode, profile.levels) == ("x", "graph", ("node", "gpu"))
     assert profile.sharing == pytest.approx({"node": 0.8})
     assert "2 nodes with 2 CPU ranks each" in profile.source
@@ -73,17 +76,17 @@ def test_inside_a_node_the_profile_has_groups_that_all_work() -> None:
 def test_noise_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     made = [row for row in rows(SETTINGS) if row.case.collective == "all_reduce"]
     made[1] = replace(made[1], seconds=-1e-6)
-    results = fits_of(made, SETTINGS.modes)
+    found = fits_of(made, SETTINGS.modes)
     assert f"{made[1].case.label} of 65536 bytes drowned in noise" in caplog.text
     of_it = made[1].case, made[1].size_bytes
-    assert results.fitted_s(*of_it) == pytest.approx(RESULTS.fitted_s(*of_it))
+    assert found.fitted_s(*of_it) == pytest.approx(results().fitted_s(*of_it))
 
 
 def test_raw_table() -> None:
-    table = list(csv.DictReader(io.StringIO(raw_table(RESULTS).decode())))
+    table = list(csv.DictReader(io.StringIO(raw_table(results()).decode())))
     assert tuple(table[0]) == COLUMNS
     assert len(table) == len(SETTINGS.cases())
-    for line, row in zip(table, RESULTS.rows, strict=True):
+    for line, row in zip(table, results().rows, strict=True):
         assert line["mode"] == row.case.mode
         assert (int(line["steps"]), int(line["repetitions"])) == (row.case.steps, 9)
         assert float(line["seconds"]) == pytest.approx(row.seconds)
@@ -93,21 +96,21 @@ def test_raw_table() -> None:
 
 def test_a_case_without_a_fit_has_no_fitted_time() -> None:
     case = LinkSettings(2, sizes=(64,)).cases()[0]
-    results = LinkFits((Timing(case, 64, 1, 1.0, 1.0, 1.0, 1.0),), {"graph": ()})
-    assert raw_table(results).splitlines()[1].endswith(b",")
+    found = LinkFits((Timing(case, 64, 1, 1.0, 1.0, 1.0, 1.0),), {"graph": ()})
+    assert raw_table(found).splitlines()[1].endswith(b",")
 
 
 def test_plot() -> None:
     pytest.importorskip("matplotlib")
     some = [
         row
-        for row in RESULTS.rows
+        for row in results().rows
         if row.case.collective == "all_reduce" and row.case.mode == "graph"
     ]
-    png = link_plot.draw(LinkFits(tuple(some), RESULTS.links), "x")
+    png = link_plot.draw(LinkFits(tuple(some), results().links), "x")
     assert png.startswith(b"\x89PNG")
     noisy = [replace(row, seconds=-1.0) for row in some]
-    assert link_plot.draw(LinkFits(tuple(noisy), RESULTS.links), "x") != png
+    assert link_plot.draw(LinkFits(tuple(noisy), results().links), "x") != png
 
 
 def test_what_messages_keep_the_device_for_is_no_overlap() -> None:
@@ -122,7 +125,9 @@ def test_what_messages_keep_the_device_for_is_no_overlap() -> None:
                 case, 9, alone_s, ops_s, ops_s + held_s, few_s, alone_s + few_s * case.short
             )
         )
-    found = profile_of(replace(RESULTS, overlaps=tuple(beside)), SETTINGS, name="x", device=DEVICE)
+    found = profile_of(
+        replace(results(), overlaps=tuple(beside)), SETTINGS, name="x", device=DEVICE
+    )
     for level in found.levels:
         assert found.overhead[level] == pytest.approx(4e-4)
         assert found.overlap[level] == pytest.approx(1.0)

@@ -41,10 +41,10 @@ from tests.support.programs import mlp, transformer
 # Ops of a millisecond, which a link of the testbed is fast enough for.
 SLOW = replace(cluster().device, peak_flops={"float32": 1e8}, kernels={})
 KINDS = of_two_kinds(replace(cluster(), devices={"": SLOW}), slower=3.0)
-PROGRAM = transformer(layers=6, batch=8)
+PROGRAM = transformer(layers=5, batch=8)
 SHORT = transformer(layers=3, batch=8)
 TWO_LAYERS = transformer(layers=2, batch=4)
-SOME = Budget(evaluations=5e3)
+SOME = Budget(evaluations=1e3)
 ASKED: dict[str, Any] = {"cluster": "1*fastx2 + 1*slowx2", "profile": KINDS, "budget": SOME}
 
 
@@ -314,7 +314,7 @@ def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
 )
 def test_one_line_for_bad_input(options: dict[str, Any], words: str) -> None:
     with pytest.raises(AutoDDLError) as caught:
-        autoddl.optimize(PROGRAM, profile=KINDS, budget=10.0, **options)
+        autoddl.optimize(SHORT, profile=KINDS, budget=SOME, **options)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 

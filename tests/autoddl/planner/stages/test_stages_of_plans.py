@@ -32,7 +32,7 @@ def small() -> Program:
 
 
 def plan(program: Program | None = None, **options: Any) -> Plan:
-    options = {"budget": Budget(evaluations=3e3), "profile": cluster(), **options}
+    options = {"budget": Budget(evaluations=1e3), "profile": cluster(), **options}
     return optimize(transformer(layers=2) if program is None else program, **options)
 
 

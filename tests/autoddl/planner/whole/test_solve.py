@@ -31,10 +31,14 @@ from tests.support.clusters import GIB, cluster, counting
 from tests.support.programs import mlp, transformer
 from tests.support.zoo import ZOO
 
-MESHES = ("2", "8", "2x2x2", "2x4", "4x2", "2x2")
+PAIRS = [
+    ("mlp", "2"), ("deep mlp", "2x2x2"), ("gpt", "8"), ("separate attention", "2x4"),
+    ("experts", "4x2"), ("gpt", "2x2"), ("mlp", "2x2x2"), ("experts", "8"), ("deep mlp", "4x2"),
+    ("separate attention", "2x2"), ("mlp", "2x4"),
+]  # fmt: skip
 ROUNDING = 1 + 1e-12
-SOME = Budget(evaluations=2e4)
-FEW = Budget(evaluations=2e3)
+SOME = Budget(evaluations=5e3)
+FEW = Budget(evaluations=1e3)
 WIDE = mlp(512, (512, 512, 512))
 
 
@@ -80,7 +84,7 @@ def test_the_gap_is_that_of_what_is_minimised() -> None:
     fast = cluster(levels=("node", "gpu"))
     large = transformer(1, batch=16, length=16, width=128)
     step, total = (
-        optimize(large, mesh="2x2", profile=fast, objective=o, budget=FEW) for o in (TIME, SUM)
+        optimize(large, mesh="2x2", profile=fast, objective=o, budget=SOME) for o in (TIME, SUM)
     )
     assert step.estimate.step_s <= total.estimate.step_s
     least = total.estimate.compute_s + total.estimate.communication_s
@@ -126,8 +130,7 @@ def seconds(row: Estimate, objective: str) -> float:
     return row.step_s if objective == TIME else row.compute_s + row.communication_s
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("model", ZOO)
+@pytest.mark.parametrize(("model", "mesh"), PAIRS)
 def test_plans_are_never_worse_than_any_baseline(model: str, mesh: str) -> None:
     """With what overlaps taken off; all of them fit."""
     problem = build(ZOO[model](), Mesh.parse(mesh), cluster())

@@ -13,7 +13,7 @@ from autoddl.ragged import Ragged
 from autoddl.search.rivals.hidup.chain import Chain, Unit
 
 LINK, DEVICE = 0, 1
-MOST_STAGES = 5
+MOST_STAGES = 4
 
 Seconds = Sequence[float]
 
@@ -28,7 +28,7 @@ def as_printed_s(comm_s: Seconds, comp_s: Seconds) -> float:
 
 
 def random_stages(rng: np.random.Generator, kind: str) -> tuple[Seconds, Seconds]:
-    """Return the seconds of communication and computation of two to five stages."""
+    """Return the seconds of communication and computation of two to four stages."""
     count = int(rng.integers(2, MOST_STAGES + 1))
     c, p = rng.exponential(size=(2, count))
     if "c = 0" in kind:
