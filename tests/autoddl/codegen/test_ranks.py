@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.oneflow, pytest.mark.ranks]
 
 SCRIPT = Path(__file__).parent / "rank_scripts" / "train.py"
 ROOT = str(Path(__file__).parents[3])
-STEPS = 4
+STEPS = 3
 RATES = {"sgd": 0.1, "adamw": 1e-3}  # as the zoo's graphs have them
 
 
@@ -61,17 +61,6 @@ class Case:
         return sum(prod(map(int, mesh.split("x"))) for mesh in meshes)
 
 
-def by_block(blocks: int, stages: int) -> Callable[[str], int | None]:
-    """Return a GPT's stages: the same number of blocks each, the head with the last."""
-
-    def stage_of(module: str) -> int | None:
-        if module.startswith("model.blocks."):
-            return int(module.split(".")[2]) * stages // blocks
-        return stages - 1 if module.startswith(("model.norm", "model.head")) else None
-
-    return stage_of
-
-
 def four_levels(module: str) -> int | None:
     """Return a UNet's stages such that skips pass over stages: 0 → 3."""
     if module.startswith(("model.grow", "model.up")):
@@ -79,13 +68,6 @@ def four_levels(module: str) -> int | None:
     if module.startswith("model.down"):
         return min(1, int(module.split(".")[2]))
     return 3 if module.startswith("model.head") else None
-
-
-def vgg_halves(module: str) -> int | None:
-    """Return a VGG's stages: the convolutions up to the tenth layer, the rest."""
-    if module.startswith("model.features."):
-        return int(int(module.split(".")[2]) >= 10)
-    return 1 if module.startswith("model.classifier") else None
 
 
 def before_the_head(module: str) -> int | None:
@@ -98,28 +80,23 @@ UNEVEN = Case("uneven", "mlp", "4", "data parallel", uneven=6)
 UNEVEN_2D = Case("uneven_2d", "mlp", "2x2", uneven=7)
 ONE_BLOCK = (("depths", (0, 0, 1)),)  # of TransGAN, behind both kinds of upsampling and in windows
 CASES = (
-    Case("gpt", "gpt", "2x2"),
-    Case("vgg_checked", "vgg13", "2x2", checked=True),
-    Case("unet", "unet", "2x2", "ZeRO 2"),
-    Case("resnet", "resnet50", "2x2", "Megatron", double=True),
+    Case("gpt", "gpt", "2x2", sizes=(("layers", 1),)),
+    Case("alexnet_checked", "alexnet", "2x2", checked=True),
+    Case("unet", "unet", "2x2", "ZeRO 2", sizes=(("depth", 1),)),
+    Case("resnet", "resnet50", "2x2", "Megatron", sizes=(("blocks", (1,)),), double=True),
     UNEVEN,
     UNEVEN_2D,
     Case("summed", "mlp", "2x2", micro_batches=3, sizes=(("optimizer", "adamw"),)),
-    Case("vgg_2x2", "vgg13", "2", "Megatron", 2, 4, vgg_halves),
-    Case(
-        "gpt_4x1", "gpt", "1", "coordinate", 4, 4, by_block(4, 4), (("layers", 4),), recomputed=(0,)
-    ),
     Case("idle", "mlp", "2", "data parallel", 2, 2, lambda m: int(not m)),
-    Case("tied_2x2", "bert", "2", "ZeRO 2", 2, 4, before_the_head),
+    Case("tied_2x2", "bert", "2", "ZeRO 2", 2, 3, before_the_head),
     Case("sums", "sums", "2x2", "coordinate"),
     Case("reused", "reused", "2x2", "Megatron"),
     Case("constants_2x2", "constants", "2", "data parallel", 2, 4, functional_models.halves),
-    Case("unet_4x1", "unet", "1", "coordinate", 4, 6, four_levels),
-    # on stages of unlike shape: each shape and each model
-    Case("gpt_2_1", "gpt", "", "", 2, 4, parts=("2", "1"), checked=True),
-    Case("transgan_1_2", "transgan", "", "", 2, 4, sizes=ONE_BLOCK, parts=("1", "2")),
-    Case("unet_2x2_2", "unet", "", "", 2, 4, parts=("2x2", "2")),
-    Case("gpt_3d_checked", "gpt", "2x2x2", sizes=(("layers", 1),), checked=True),
+    Case("unet_4x1", "unet", "1", "coordinate", 4, 5, four_levels, recomputed=(0,)),
+    # on stages of unlike shape
+    Case("mlp_2x2_1", "mlp", "", "", 2, 4, parts=("2x2", "1"), checked=True),
+    Case("transgan_1_2x2", "transgan", "", "", 2, 3, sizes=ONE_BLOCK, parts=("1", "2x2")),
+    Case("mlp_3d_checked", "mlp", "2x2x2", checked=True),
 )
 Seen = Callable[[Case], list[dict[str, Any]]]
 
@@ -259,7 +236,7 @@ def test_shards_of_a_batch_that_does_not_divide_are_uneven(seen: Seen) -> None:
 
 def test_a_script_runs_by_itself(folder: Path) -> None:
     """Start a pipeline's script as its header says, where autoddl can't be imported."""
-    case = Case("alone", "gpt", "1", "coordinate", 2, 4, by_block(2, 2))
+    case = Case("alone", "reused", "1", "coordinate", 2, 4, functional_models.halves)
     job = prepare(case, folder)
     command = [sys.executable, "-m", "autoddl", "run", "--nproc-per-node", "2"]
     arguments = ["--weights", job["weights"], "--data", job["data"], "--steps", str(STEPS)]

@@ -496,26 +496,22 @@ print("trained on", x.shape[0], "rows")
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-@pytest.mark.parametrize("ranks", [1, 4])
 def test_oneflow_ranks_find_each_other(
-    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ranks: int
+    write: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Rank 0 has to listen where we look: a rank that came too early would lose 10 s.
     monkeypatch.setattr(supervise, "_START_WAIT_S", 1000.0)
     script = write(TRAIN.replace("FAIL", "pass"), prelude="")
-    result = launch([script], nproc_per_node=ranks, timeout_s=LIMIT_S)
+    result = launch([script], nproc_per_node=2, timeout_s=LIMIT_S)
     assert result.ok, (result.message, result.logs)
-    assert capsys.readouterr() == (f"trained on {2 * ranks} rows\n", "")
+    assert capsys.readouterr() == ("trained on 4 rows\n", "")
 
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-@pytest.mark.parametrize(("failure", "code"), [("raise ValueError('boom')", 1), ("sys.exit(7)", 7)])
-def test_oneflow_rank_that_fails_while_training_ends_the_others(
-    write: Write, failure: str, code: int
-) -> None:
-    script = write(TRAIN.replace("FAIL", f"print('last words'); {failure}"), prelude="")
-    result = launch([script], nproc_per_node=4, timeout_s=LIMIT_S, stream_rank0=False)
-    assert (result.failed_rank, result.exit_code) == (2, code), result.message
+def test_oneflow_rank_that_fails_while_training_ends_the_others(write: Write) -> None:
+    script = write(TRAIN.replace("FAIL", "print('last words'); sys.exit(7)"), prelude="")
+    result = launch([script], nproc_per_node=3, timeout_s=LIMIT_S, stream_rank0=False)
+    assert (result.failed_rank, result.exit_code) == (2, 7), result.message
     assert result.tail[0] == "last words"
-    assert "ended the ranks still running: 0, 1, 3" in result.message
+    assert "ended the ranks still running: 0, 1" in result.message

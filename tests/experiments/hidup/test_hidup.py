@@ -10,10 +10,12 @@ import pytest
 
 import autoddl
 from autoddl.sbp.mesh import Mesh
+from experiments.hidup import moe_models
 from experiments.hidup.__main__ import STUDIES, as_fast, at_rate, command, compared
 from experiments.hidup.moe_models import MODELS, PAPER, placement, program, sizes_of
 from experiments.lib import cli
 from tests.support.clusters import cluster
+from tests.support.model_sizes import parameters
 from tests.support.programs import mlp
 
 PROFILE = cluster()
@@ -81,13 +83,23 @@ def test_parameters_are_counted_by_where_they_are_whole() -> None:
 
 
 @pytest.mark.oneflow
-@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
-def test_parameters_of_the_models_are_those_of_table_1(model: str, tmp_path: Path) -> None:
-    step, sizes = program(model, tmp_path, 4), sizes_of(model, 4)
-    every = sum(step.tensor[p.tensor].elements for p in step.parameters)
+def test_parameters_of_the_models_are_those_of_table_1(model: str) -> None:
+    sizes = sizes_of(model, 4)
     second = (
         sizes.get("vocabulary", 0) * sizes["width"]
     )  # the paper's output has a table of its own
     fixed, by_gpu = MODELS[model]["millions"]
+    every = parameters(MODELS[model]["zoo"], **sizes)
     assert (every + second) / 1e6 == pytest.approx(fixed + 4 * by_gpu, rel=0.01)
+
+
+@pytest.mark.oneflow
+def test_a_step_has_the_parameters_of_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {**sizes_of("ViT-Switch", 4), "layers": 2}
+    monkeypatch.setattr(moe_models, "sizes_of", lambda *_: sizes)
+    step = program("ViT-Switch", tmp_path, 4)
+    every = sum(step.tensor[p.tensor].elements for p in step.parameters if p.update)
+    assert every == parameters("vit_moe", **sizes)

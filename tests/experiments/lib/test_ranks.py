@@ -31,7 +31,7 @@ def test_what_a_process_says_at_last_is_the_error() -> None:
 @pytest.mark.ranks
 def test_ranks_that_fail_are_named(tmp_path: Path) -> None:
     script = "experiments.lib.programs"  # wants arguments
-    said = ranks.started(script, [], 2, 60.0)
+    said = ranks.started(script, [], 1, 60.0)
     assert "rank" in said and "main() missing 5 required positional arguments" in said
     assert "\n" not in said
 

@@ -22,7 +22,13 @@ MODELS = [
     ("vit_moe", {"kind": "sgmoe"}),
     ("vit_moe", {"kind": "sgmoe", "balance": 0.1}),
 ]
-IDS = ["-".join(map(str, (name, *more.values()))) for name, more in MODELS]
+# Each model and each way of choosing experts.
+PAIRS = [MODELS[0], MODELS[3], MODELS[4], MODELS[8]]
+
+
+def case(model: tuple[str, dict[str, Any]]) -> Any:
+    name, more = model
+    return pytest.param(name, more, id="-".join(map(str, (name, *more.values()))))
 
 
 def toy(name: str, more: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -48,7 +54,7 @@ def eager_loss(graph: Any, inputs: tuple[Any, ...]) -> Any:
 
 @pytest.mark.ranks
 @pytest.mark.oneflow
-@pytest.mark.parametrize(("name", "more"), MODELS, ids=IDS)
+@pytest.mark.parametrize(("name", "more"), [case(model) for model in PAIRS])
 def test_toy_models_are_captured_and_learn(name: str, more: dict[str, Any]) -> None:
     import autoddl
 
@@ -57,14 +63,14 @@ def test_toy_models_are_captured_and_learn(name: str, more: dict[str, Any]) -> N
     assert program.loss is not None
     assert program.tensor[program.loss].shape == ()
     assert len(program.ops) <= 330
-    losses = [float(graph(*inputs).numpy()) for _ in range(4)]
+    losses = [float(graph(*inputs).numpy()) for _ in range(3)]
     assert np.all(np.isfinite(losses))
     assert losses == sorted(losses, reverse=True)
     assert losses[0] > losses[-1]
 
 
 @pytest.mark.oneflow
-@pytest.mark.parametrize(("name", "more"), MODELS[1:], ids=IDS[1:])
+@pytest.mark.parametrize(("name", "more"), [case(model) for model in MODELS[1:]])
 def test_choices_of_experts_are_clear(
     name: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +101,7 @@ def test_choices_of_experts_are_clear(
 
 
 @pytest.mark.oneflow
-@pytest.mark.parametrize(("name", "more"), MODELS, ids=IDS)
+@pytest.mark.parametrize(("name", "more"), [case(model) for model in PAIRS])
 def test_references_reproduce_a_step(name: str, more: dict[str, Any]) -> None:
     """Loss and gradients of the whole program, op by op in NumPy, are those of OneFlow."""
     import oneflow as flow

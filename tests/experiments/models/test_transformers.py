@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.model_sizes import parameters
 from tests.support.simulated import run_program
 
 pytestmark = pytest.mark.oneflow
 
-MODELS = ("bert", "dnabert", "vit", "t5", "llama", "transgan")
+MODELS = ("bert", "vit", "t5", "llama", "transgan")
+# DNABERT is BERT with another vocabulary.
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    *((name, {}) for name in MODELS),
     ("bert", {"next_sentence": True, "optimizer": "adamw"}),
+    ("vit", {}),
     ("t5", {"gated": True}),
     ("llama", {"groups": 8}),
+    ("transgan", {"depths": (0, 0, 1)}),
 )
 
 
@@ -36,7 +39,7 @@ def test_a_toy_is_captured_and_trains(name: str, sizes: dict[str, Any]) -> None:
     assert program.loss is not None
     assert len(program.ops) <= (400 if name == "t5" else 300)
     assert all(p.update is not None for p in program.parameters if "weight" in p.tensor)
-    losses = [float(graph(*inputs).numpy()) for _ in range(4)]
+    losses = [float(graph(*inputs).numpy()) for _ in range(3)]
     assert np.all(np.isfinite(losses))
     assert losses[-1] < losses[0]
 
@@ -51,20 +54,10 @@ def test_a_toy_is_captured_and_trains(name: str, sizes: dict[str, Any]) -> None:
 def test_sizes_have_the_published_number_of_parameters(
     name: str, size: str, published: float
 ) -> None:
-    """Counted with one and two layers, traced without memory; the others add as much each."""
-    model = module(name)
-    sizes = model.SIZES[size]
-    one, two = (parameters(model, **sizes | {"layers": n, "batch": 4}) for n in (1, 2))
+    """Counted with one and two layers; the others add as much each."""
+    sizes = module(name).SIZES[size]
+    one, two = (parameters(name, **sizes | {"layers": n, "batch": 4}) for n in (1, 2))
     assert one + (sizes["layers"] - 1) * (two - one) == pytest.approx(published, rel=0.01)
-
-
-def parameters(model: Any, **sizes: Any) -> int:
-    import autoddl
-
-    with autoddl.abstract_parameters():
-        graph, inputs = model.build(**sizes)
-    program = autoddl.capture(graph, *inputs)
-    return sum(program.tensor[p.tensor].elements for p in program.parameters if p.update)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
 
-from autoddl.sbp.program import Program
+from tests.support.model_sizes import shapes
 
 pytestmark = pytest.mark.oneflow
 
@@ -16,23 +17,14 @@ def grid(batch: int, side: int, width: int) -> np.ndarray:
     return np.random.default_rng(3).normal(size=(batch, side * side, width)).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def whole() -> Program:
-    """Return the program at AMP's size, of two samples."""
-    import autoddl
-    from experiments.models import build
-
-    with autoddl.abstract_parameters():
-        graph, inputs = build("transgan", "transgan", batch=2)
-    assert [tuple(x.shape) for x in inputs] == [(2, 512), (2, 3, 288, 288)]
-    return autoddl.capture(graph, *inputs)
-
-
-def test_amps_size_has_as_many_parameters_as_its_layers(whole: Program) -> None:
+def test_amps_size_has_as_many_parameters_as_its_layers() -> None:
     """151 million are the 12 h² of each block that AMP counts; it leaves out all others."""
-    tensors = [whole.tensor[p.tensor] for p in whole.parameters if p.update]
+    from experiments.models.transgan import SIZES
+
+    found = {name: prod(s) for name, s in shapes("transgan", **SIZES["transgan"]).items()}
     blocks = [
-        sum(t.elements for t in tensors if f".blocks.{number}." in t.name) for number in range(25)
+        sum(found[name] for name in found if name.startswith(f"blocks.{number}."))
+        for number in range(25)
     ]
     wide, narrow = (
         12 * w**2 + 5 * w + 4 * (2 * side - 1) ** 2 for w, side in ((1024, 9), (16, 18))
@@ -41,18 +33,26 @@ def test_amps_size_has_as_many_parameters_as_its_layers(whole: Program) -> None:
     assert sum(blocks) == pytest.approx(12 * 12 * (1024**2 + 16**2), rel=1e-3)
     first, head = 513 * 81 * 1024, 17 * 3
     positions = 81 * 1024 + 18**2 * 1024 + 4 * 36**2 * 1024
-    assert sum(t.elements for t in tensors) == sum(blocks) + first + head + positions
+    assert sum(found.values()) == sum(blocks) + first + head + positions
 
 
-def test_amps_size_has_the_grids_of_its_stages(whole: Program) -> None:
+def test_amps_size_has_the_grids_of_its_stages() -> None:
     """What each stage adds its positions to: 9² tokens of width 1024 to 288² of width 16."""
+    import autoddl
+    from experiments.models import build
+
+    few = {"depths": (1, 0, 0, 0, 0, 1), "batch": 2}  # blocks of a stage are alike
+    with autoddl.abstract_parameters():
+        graph, inputs = build("transgan", "transgan", **few)
+    assert [tuple(x.shape) for x in inputs] == [(2, 512), (2, 3, 288, 288)]
+    whole = autoddl.capture(graph, *inputs)
     grids = [whole.tensor[f"model.positions.{stage}.position"].shape for stage in range(6)]
     assert grids == [
         (9**2, 1024), (18**2, 1024), (36**2, 1024), (72**2, 256), (144**2, 64), (288**2, 16)
     ]  # fmt: skip
     made = [op.outputs[0][1] for op in whole.ops if op.type == "softmax"]
-    shapes = [whole.tensor[tensor].shape for tensor in made]
-    assert shapes == [(2, 4, 81, 81)] * 12 + [(2 * 16 * 16, 4, 324, 324)] * 12
+    attended = [whole.tensor[tensor].shape for tensor in made]
+    assert attended == [(2, 4, 81, 81), (2 * 16 * 16, 4, 324, 324)]
 
 
 def test_upsampling_is_that_of_images() -> None:

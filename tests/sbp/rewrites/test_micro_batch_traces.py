@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from experiments.models import ZOO
 
 pytestmark = pytest.mark.oneflow
 BATCH = 12
+# Those of which a variant is below, and those that are a model with other sizes, are left out.
+MODELS = ("mlp", "alexnet", "resnet50", "gpt", "transgan", "t5", "llama", "dlrm")
 
 
 def check(graph: Any, *inputs: Any, counts: tuple[int, ...] = (3, BATCH)) -> None:
@@ -23,12 +24,12 @@ def check(graph: Any, *inputs: Any, counts: tuple[int, ...] = (3, BATCH)) -> Non
         assert micro_batch(whole, count) == part, f"{count} micro-batches"
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", MODELS)
 def test_models_of_the_zoo(name: str) -> None:
     from experiments.models import build
 
     graph, inputs = build(name, "toy", batch=BATCH)
-    check(graph, *inputs)
+    check(graph, *inputs, counts=(BATCH,))
 
 
 @pytest.mark.parametrize(

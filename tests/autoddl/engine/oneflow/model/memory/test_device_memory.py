@@ -324,13 +324,12 @@ def test_memory_of_oneflow_is_read_from_its_plan() -> None:
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-@pytest.mark.parametrize("optimizer", ["clipped_adam", "clipped_sgd"])
-def test_prediction_is_oneflows_plan_for_cuda(optimizer: str) -> None:
+def test_prediction_is_oneflows_plan_for_cuda() -> None:
     import autoddl
     from experiments import models
     from experiments.fidelity.memory.cuda_memory import cuda_memory
 
-    sizes = {"widths": [256, 512, 128], "batch": 64, "optimizer": optimizer}
+    sizes = {"widths": [256, 512, 128], "batch": 64, "optimizer": "clipped_adam"}
     graph, inputs = models.build("mlp", **sizes)
     program = autoddl.capture(graph, *inputs)
     plan = autoddl.optimize(program, mesh="2", search="data parallel")
@@ -370,16 +369,10 @@ def test_prediction_of_stages_is_oneflows_plan_for_cuda(recomputed: tuple[int, .
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("parts", "search", "off"),
-    [(("1", "2"), (), 0.01), (("2x2", "2"), ("hybrid ZeRO 2", "data parallel"), 0.02)],
-)
-def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
-    parts: tuple[str, ...], search: tuple[str, ...], off: float
-) -> None:
+def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda() -> None:
     """In hybrid ZeRO 2 sums of gradients go through a slice, behind which a chain begins anew.
 
-    OneFlow's own plan of the last is not always the same: of 50 compilations of one job the first
+    OneFlow's own plan is not always the same: of 50 compilations of one job the first
     stage had 18.14 MB in 46, and 17.88 MB in 4.
     """
     import autoddl
@@ -390,10 +383,11 @@ def test_prediction_of_stages_on_unlike_parts_is_oneflows_plan_for_cuda(
     sizes = {"widths": [256, 512, 512, 512, 128], "batch": 256, "optimizer": "adam"}
     graph, inputs = models.build("mlp", **sizes)
     micro = micro_batch(autoddl.capture(graph, *inputs), 4)
-    plan = parted(micro, parts, 4, search=search, compute_stream=True)
+    search = ("hybrid ZeRO 2", "data parallel")
+    plan = parted(micro, ("2x2", "1"), 4, search=search, compute_stream=True)
     for real in cuda_memory(plan, "experiments.models:build", {"name": "mlp", **sizes}):
         (part,) = [part for part in plan.parts if real.rank in part.ranks]
-        assert part.memory_bytes == pytest.approx(real.total, rel=off)
+        assert part.memory_bytes == pytest.approx(real.total, rel=0.02)
 
 
 @pytest.mark.oneflow
@@ -405,7 +399,7 @@ def test_boxings_of_both_passes_stay_on_cuda_devices(tmp_path: Path) -> None:
     from experiments.lib.programs import captured
 
     sizes = {
-        "layers": 2, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 1024, "batch": 64,
+        "layers": 1, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 1024, "batch": 64,
     }  # fmt: skip
     program = captured(
         tmp_path / "moe.json", "bert_moe", "toy", "float32", optimizer="adam", **sizes
@@ -421,11 +415,7 @@ def test_boxings_of_both_passes_stay_on_cuda_devices(tmp_path: Path) -> None:
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     "kind",
-    [
-        {"mesh": "2", "search": "ZeRO 2"},
-        {"mesh": "1", "pipeline": 2, "micro_batches": 4},
-        {"mesh": "2", "duplex": True},
-    ],
+    [{"mesh": "2", "search": "ZeRO 2"}, {"mesh": "2", "duplex": True}],
     ids=lambda kind: "+".join(kind),
 )
 def test_prediction_of_mixed_precision_is_oneflows_plan_for_cuda(
@@ -435,7 +425,7 @@ def test_prediction_of_mixed_precision_is_oneflows_plan_for_cuda(
     from experiments.fidelity.memory.cuda_memory import cuda_memory
     from experiments.lib.programs import captured
 
-    sizes = {"layers": 3, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 512, "batch": 8}
+    sizes = {"layers": 1, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 512, "batch": 8}
     program = captured(tmp_path / "gpt.json", "gpt", "toy", "float16", **sizes)
     plan = autoddl.optimize(program, profile="a100-2x16", **kind)
     found = cuda_memory(
