@@ -77,8 +77,11 @@ def even(view: OpView, size: int, engine: str | None = None) -> list[registry.Si
     ]
 
 
-def test_every_op_type_has_a_case() -> None:
+def test_every_op_type_has_cases_which_run_on_two_devices() -> None:
     assert {rule.op_type for rule in registry.all_rules()} == {view.type for view in CASES}
+    rng = np.random.default_rng(2)
+    some = [(view, nd_signatures(view, (2,))[-1]) for view in CASES]
+    assert [f for view, one in some if (f := check_signature(view, one, (2,), rng))] == []
 
 
 @pytest.mark.parametrize("view", CASES, ids=case_id)
