@@ -16,7 +16,7 @@ from tests.support.budgets import count_cpu_seconds
 from tests.support.on_ranks import RankGroups
 
 # The same examples in every run, and no limits of time: this has to pass on busy machines.
-settings.register_profile("all", deadline=None, derandomize=True)
+settings.register_profile("all", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("some", settings.get_profile("all"), max_examples=12)
 count_cpu_seconds()
 

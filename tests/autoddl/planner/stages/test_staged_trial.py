@@ -43,7 +43,7 @@ SLOW = replace(cluster().device, peak_flops={"float32": 1e8}, kernels={})
 KINDS = of_two_kinds(replace(cluster(), devices={"": SLOW}), slower=3.0)
 PROGRAM = transformer(layers=5, batch=8)
 SHORT = transformer(layers=3, batch=8)
-TWO_LAYERS = transformer(layers=2, batch=4)
+TWO_LAYERS = transformer(layers=2, batch=2)
 SOME = Budget(evaluations=1e3)
 ASKED: dict[str, Any] = {"cluster": "1*fastx2 + 1*slowx2", "profile": KINDS, "budget": SOME}
 
@@ -291,7 +291,7 @@ def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
         ({"cluster": "1*fastx2 + 1*slowx2", "memory": {"slow": "much"}}, "memory: got 'much'"),
         (
             {"cluster": "1*fastx2 + 1*slowx2", "memory": "1KB", "pipeline": 2},
-            "needs least, 2 stages of mesh 2 with 8",
+            "needs least, 2 stages of mesh 2 with 2",
         ),
         ({"cluster": "1*fastx2 + 1*slowx2", "parts": "some"}, "parts: got 'some'; allowed are"),
         ({"cluster": "1*fastx2 + 1*slowx2", "mesh": "2"}, "mesh: got 2 with cluster 1*fast"),
@@ -314,7 +314,7 @@ def test_more_in_flight_is_what_a_cut_made_so_would_be() -> None:
 )
 def test_one_line_for_bad_input(options: dict[str, Any], words: str) -> None:
     with pytest.raises(AutoDDLError) as caught:
-        autoddl.optimize(SHORT, profile=KINDS, budget=SOME, **options)
+        autoddl.optimize(TWO_LAYERS, profile=KINDS, budget=SOME, **options)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
