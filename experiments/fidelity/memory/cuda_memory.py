@@ -72,7 +72,7 @@ def _compiled(
     save(plan, folder / PLAN)
     (folder / REQUEST).write_text(json.dumps(request))
     module = "experiments.fidelity.memory.cuda_memory_rank"
-    error = started(module, [str(folder)], plan.devices, timeout_s, environment(folder))
+    error = started(module, [str(folder), DONE], plan.devices, timeout_s, environment(folder))
     for picture in sorted(folder.glob("log/**/job_*_plan.dot"))[:1]:  # it comes after the text
         with picture.with_suffix("").open() as text:
             yield from text
