@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,14 @@ class RankGroups:
             if KILLED not in str(error):
                 raise
             self._run(words, ranks, silent_s)
+
+    def started(self, module: str, arguments: Sequence[str], ranks: int, limit_s: float) -> str:
+        """Run a module as `experiments.lib.ranks.started` does; return what went wrong, or nothing."""
+        try:
+            self("-m", module, *arguments, ranks=ranks)
+        except RankError as error:
+            return str(error)
+        return ""
 
     def written(self, script: Path, *words: object, ranks: int) -> Path:
         """Return the folder that a script has written to, its first argument; it runs once.

@@ -94,9 +94,9 @@ CASES = (
     Case("constants_2x2", "constants", "2", "data parallel", 2, 4, functional_models.halves),
     Case("unet_4x1", "unet", "1", "coordinate", 4, 5, four_levels, recomputed=(0,)),
     # on stages of unlike shape
-    Case("mlp_2x2_1", "mlp", "", "", 2, 4, parts=("2x2", "1"), checked=True),
-    Case("transgan_1_2x2", "transgan", "", "", 2, 3, sizes=ONE_BLOCK, parts=("1", "2x2")),
-    Case("mlp_3d_checked", "mlp", "2x2x2", checked=True),
+    Case("mlp_2_1_1", "mlp", "", "", 3, 4, parts=("2", "1", "1"), checked=True),
+    Case("transgan_1_2_1", "transgan", "", "", 3, 3, sizes=ONE_BLOCK, parts=("1", "2", "1")),
+    Case("mlp_3d_checked", "mlp", "2x2x1", checked=True),  # an axis of one device is an axis, too
 )
 Seen = Callable[[Case], list[dict[str, Any]]]
 

@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiments.demo import __main__ as demo
 from experiments.lib import cli
-from tests.support.on_ranks import ROOT
+from tests.support.on_ranks import ROOT, RankGroups
 
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
 @pytest.mark.slow
 def test_demo_plans_trains_and_ends_in_parity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path: Path, on_ranks: RankGroups, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """On two ranks, beside one baseline, with a bundled profile: calibration has tests of its own."""
+
+    def launched(command: list[str], nproc_per_node: int, **_: Any) -> None:
+        on_ranks(*command, ranks=nproc_per_node)
+
+    monkeypatch.setattr(demo, "launch", launched)
     monkeypatch.setattr(demo, "RANKS", 2)
     monkeypatch.setattr(demo, "BASELINES", {"Megatron": "megatron.json"})
     options = ["--profile", "cpu-loopback", "--layers", "1", "--steps", "3"]

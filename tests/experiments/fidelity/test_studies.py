@@ -17,10 +17,11 @@ from experiments.fidelity import __main__ as fidelity
 from experiments.fidelity import measure, studies
 from experiments.fidelity.studies import STUDIES, FidelityStudy, MadePlan
 from experiments.fidelity.workload import Bed
-from experiments.lib import cli
+from experiments.lib import cli, ranks
 from experiments.lib import oneflow_problems as builder
 from experiments.lib.frames import Row, RowStore
 from tests.support.clusters import cluster
+from tests.support.on_ranks import RankGroups
 from tests.support.programs import mlp, transformer
 
 TWO = Bed("two", 1, 2, None)
@@ -110,7 +111,10 @@ def test_the_quickest_of_all_passes_counts_and_a_run_goes_on(
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-def test_a_plan_is_timed_on_real_ranks(tmp_path: Path, study: FidelityStudy) -> None:
+def test_a_plan_is_timed_on_real_ranks(
+    tmp_path: Path, study: FidelityStudy, on_ranks: RankGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "started", on_ranks.started)
     profile = tmp_path / "profile.json"
     cluster().save(profile)
     trials = fidelity.PlanRuns("s", TWO, "mlp", tmp_path, tmp_path / "two")

@@ -22,10 +22,11 @@ from experiments.figures.clock.clock_workloads import PACE, SHAPES, WORKLOADS, C
 from experiments.figures.clock.contestants import OURS, Contestant, contestants
 from experiments.figures.clock.link_rates import TIMES, link_rate
 from experiments.figures.clock.ratios import geometric_mean, median_s, ratio
-from experiments.lib import cli
+from experiments.lib import cli, ranks
 from experiments.lib.frames import RowStore
 from experiments.lib.programs import captured
 from tests.support.clusters import cluster
+from tests.support.on_ranks import RankGroups
 from tests.support.programs import mlp
 
 TWO = Bed("two", 1, 2, None)
@@ -273,7 +274,10 @@ def test_without_a_testbed_steps_are_predicted(tmp_path: Path) -> None:
 
 @pytest.mark.oneflow
 @pytest.mark.ranks
-def test_plans_and_auto_parallel_train_alike_on_ranks(tmp_path: Path) -> None:
+def test_plans_and_auto_parallel_train_alike_on_ranks(
+    tmp_path: Path, on_ranks: RankGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "started", on_ranks.started)
     workload = ClockWorkload("fig09", "mlp", "mlp", 1, 2, {"widths": [16, 64, 8], "batch": 8})
     program = captured(tmp_path / "program.json", "mlp", "toy", **workload.sizes)
     profile = tmp_path / "profile.json"

@@ -7,6 +7,7 @@ from typing import Any
 from experiments.models import ZOO
 
 _SIZES: dict[str, dict[str, Any]] = {
+    "mlp": {},
     "resnet50": {"blocks": (1,)},
     "unet": {"depth": 1},
     "llama": {},

@@ -398,7 +398,7 @@ def test_boxings_of_both_passes_stay_on_cuda_devices(tmp_path: Path) -> None:
     from experiments.lib.programs import captured
 
     sizes = {
-        "layers": 1, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 1024, "batch": 64,
+        "layers": 2, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 1024, "batch": 64,
     }  # fmt: skip
     program = captured(
         tmp_path / "moe.json", "bert_moe", "toy", "float32", optimizer="adam", **sizes
