@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-scripts",
         action="store_true",
-        help="run every kind of training script under every plan, not each under one (2 more minutes)",
+        help="run every kind of training script under every plan, not each under one (a minute more)",
     )
 
 

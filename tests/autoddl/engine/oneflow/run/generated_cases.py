@@ -27,7 +27,7 @@ def _write(folder: Path, name: str, steps: int) -> str:
     args, kwargs = batches[0]
     # ZeRO cuts every gradient and state; plans for accumulation are searched
     search = {} if name.startswith("accumulated") else {"search": "ZeRO 2"}
-    plan = autoddl.optimize(graph, *args, mesh="2x2", **search, **kwargs)
+    plan = autoddl.optimize(graph, *args, mesh="2", **search, **kwargs)
     try:
         plan.codegen(folder / f"{name}.py")
     except autoddl.AutoDDLError as error:

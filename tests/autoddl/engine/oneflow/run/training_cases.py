@@ -103,10 +103,6 @@ def frozen() -> nn.Module:
     return model
 
 
-def trained_ones(model: nn.Module) -> Any:
-    return flow.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
-
-
 class Tied(nn.Module):
     """Token embeddings that are the last layer's weights, too."""
 
@@ -293,10 +289,6 @@ def of_list(model: Any, batch: Any) -> Any:
     return squares(model, batch[0], batch[1])
 
 
-def in_halves(graph: nn.Graph) -> None:
-    graph.config.enable_amp(True)
-
-
 def scaled(scaler: Any) -> Callable[[nn.Graph], Any]:
     return lambda graph: graph.set_grad_scaler(scaler)
 
@@ -304,10 +296,6 @@ def scaled(scaler: Any) -> Callable[[nn.Graph], Any]:
 def scaled_halves(graph: nn.Graph) -> None:
     graph.config.enable_amp(True)
     graph.set_grad_scaler(flow.amp.GradScaler(init_scale=1024.0, growth_interval=3))
-
-
-def accumulated(graph: nn.Graph) -> None:
-    graph.config.set_gradient_accumulation_steps(2)
 
 
 def accumulated_and_scaled(graph: nn.Graph) -> None:
@@ -324,11 +312,12 @@ def checkpointed(graph: nn.Graph) -> None:
 
 
 schedules = flow.optim.lr_scheduler
-# Optimizers, schedules, losses, outputs and inputs are independent of each other: a case has one of each.
+# Models, optimizers, schedules, losses, outputs and inputs are independent of each other: a case has one
+# of each. Their order tells under which plan each is trained (test_training_scripts.py).
 CASES: dict[str, Case] = {
-    "momentum": Case(),
-    "sgd, cosine, a dict": Case(
-        optimizer=by(lambda p: flow.optim.SGD(p, lr=0.1)),
+    "scalar and unread, sgd, cosine, a dict": Case(
+        model=Gated,
+        optimizer=read_ones,
         schedule=lambda o: schedules.CosineAnnealingLR(o, 10),
         batch=in_dict,
         build=of_dict,
@@ -348,24 +337,29 @@ CASES: dict[str, Case] = {
         schedule=lambda o: schedules.MultiStepLR(o, [2, 5], 0.5),
         build=two_losses,
     ),
-    "adam without correction, exponential, a loss twice": Case(
+    "checkpointing, adam without correction, exponential, a loss twice": Case(
         optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01, do_bias_correction=False)),
         schedule=lambda o: schedules.ExponentialLR(o, 0.9),
         build=loss_twice,
+        set_up=checkpointed,
     ),
     "adamw, polynomial, keywords": Case(
         optimizer=by(lambda p: flow.optim.AdamW(p, lr=0.01, weight_decay=0.1)),
         schedule=lambda o: schedules.PolynomialLR(o, 10, 0.001),
         batch=keywords,
     ),
-    "amsgrad, linear, only keywords": Case(
+    "ZeRO of the user's, amsgrad, linear, only keywords": Case(
         optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01, amsgrad=True)),
         schedule=lambda o: schedules.LinearLR(o, 0.3, 1.0, 5),
         batch=keywords_only,
         build=by_keywords,
+        set_up=sharded,
     ),
-    "adam, warm-up, a list": Case(
-        optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01)),
+    "frozen, adam, warm-up, a list": Case(
+        model=frozen,
+        optimizer=lambda m: flow.optim.Adam(
+            [p for p in m.parameters() if p.requires_grad], lr=0.01
+        ),
         schedule=lambda o: schedules.WarmUpLR(
             schedules.CosineAnnealingLR(o, 10), warmup_factor=0.5, warmup_iters=4
         ),
@@ -377,37 +371,30 @@ CASES: dict[str, Case] = {
     "adadelta, soft targets": Case(
         optimizer=by(lambda p: flow.optim.Adadelta(p, lr=1.0)), build=smoothed
     ),
-    "rmsprop, absolute": Case(optimizer=by(lambda p: flow.optim.RMSprop(p, lr=0.01)), build=apart),
+    "convolutions, rmsprop": Case(
+        model=convolutions,
+        optimizer=by(lambda p: flow.optim.RMSprop(p, lr=0.01)),
+        batch=images,
+        build=entropy,
+    ),
     "centered rmsprop, logistic": Case(
         optimizer=by(lambda p: flow.optim.RMSprop(p, lr=0.01, centered=True)), build=logistic
     ),
-    "two groups": Case(optimizer=two_groups),
+    "tied, two groups": Case(model=Tied, optimizer=two_groups, batch=tokens, build=entropy),
     # gradients
-    "clipped": Case(optimizer=clipped(2.0)),
     "clipped by the largest": Case(optimizer=clipped(float("inf"), 0.1), eager=True),
-    "two clipped groups": Case(optimizer=two_clipped_groups),
+    "two clipped groups, absolute": Case(optimizer=two_clipped_groups, build=apart),
     "static scaler": Case(set_up=scaled(flow.amp.StaticGradScaler(128.0))),
-    "dynamic scaler": Case(
-        set_up=scaled(flow.amp.GradScaler(init_scale=1024.0, growth_interval=3))
-    ),
     "scaler and clipping": Case(
         optimizer=clipped(2.0), set_up=scaled(flow.amp.StaticGradScaler(128.0))
     ),
-    "accumulated": Case(set_up=accumulated),
     "accumulated and scaled": Case(set_up=accumulated_and_scaled),
-    "ZeRO of the user's": Case(set_up=sharded, optimizer=by(lambda p: flow.optim.Adam(p, lr=0.01))),
-    "activation checkpointing": Case(set_up=checkpointed),
     # models
-    "frozen": Case(model=frozen, optimizer=trained_ones),
-    "tied": Case(model=Tied, batch=tokens, build=entropy),
     "attention": Case(model=Attention, batch=tokens, build=entropy),
-    "convolutions": Case(model=convolutions, batch=images, build=entropy),
-    "BatchNorm": Case(model=with_batch_norm, batch=images, build=entropy),
     "dropout": Case(model=with_dropout),
-    "scalar and unread": Case(model=Gated, optimizer=read_ones),
-    "constants": Case(model=Indexing),
-    "AMP": Case(set_up=in_halves),
+    "BatchNorm": Case(model=with_batch_norm, batch=images, build=entropy),
     "AMP with a scaler": Case(set_up=scaled_halves),
+    "constants": Case(model=Indexing),
 }
 
 

@@ -1,9 +1,9 @@
-"""Run training scripts for ten steps each: `training_scripts.py FOLDER PLANS HOW`.
+"""Run training scripts for ten steps each: `training_scripts.py FOLDER PLANS [TURNS]`.
 
-PLANS is JSON: the options of plans by name, null for one process without autoddl. HOW is "all", for all
-cases under every plan, or "in turn", for each case under another plan than the next. Adds what each
-step returned, or the line of the error, to rank<N>.jsonl, a line for each plan and case; what is there
-already is not run again.
+PLANS is JSON: the options of plans by name, null for one process without autoddl. TURNS are names of
+plans under which cases are trained in turn, where PLANS has them; without it each is under every plan.
+Adds what each step returned, or the line of the error, to rank<N>.jsonl, a line for each plan and case;
+what is there already is not run again.
 """
 
 import json
@@ -50,19 +50,18 @@ def eagerly(graph):
     return step
 
 
-folder, plans, how = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
+folder, plans, *turns = Path(sys.argv[1]), *map(json.loads, sys.argv[2:])
 file = folder / f"rank{flow.env.get_rank()}.jsonl"
 file.touch()
 done = {(plan, name) for plan, name, _ in store.read(file)[0].values()}
 for number, (name, case) in enumerate(CASES.items()):
-    for place, (plan, options) in enumerate(plans.items()):
-        if (plan, name) in done or (how != "all" and number % len(plans) != place):
+    for plan in plans if not turns else plans.keys() & {turns[0][number % len(turns[0])]}:
+        if (plan, name) in done:
             continue
-        print(
-            f"{name} under {plan}", flush=True
-        )  # which one it was, should ranks be killed or hang
+        # which one it was, should ranks be killed or hang
+        print(f"{name} under {plan}", flush=True)
         try:
-            seen = trained(case, options)
+            seen = trained(case, plans[plan])
         except autoddl.AutoDDLError as error:
             seen = str(error)
         store.append(file, [plan, name, seen])
