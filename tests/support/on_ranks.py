@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 IN_TURN = Path(__file__).parent / "in_turn.py"
 LIMIT_S = 1200.0  # a hundred times what a script takes: only one that hangs comes to it
 KILLED = "was killed by SIG"
-MOST_RANKS = 8  # that live at a time: each takes some hundred MB
+MOST_RANKS = 13  # that live at a time: each takes some hundred MB
 _TURN_S = 1.0
 
 Launched = Callable[..., Path]

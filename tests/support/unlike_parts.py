@@ -11,7 +11,7 @@ from autoddl.planner.stages.stage_moves import StagePart
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
-from autoddl.search.baselines import assignments
+from autoddl.search.baselines import BASELINES
 from experiments.lib.oneflow_problems import build
 from experiments.lib.staged_by_hand import staged_by_hand
 
@@ -39,7 +39,9 @@ def parted(
         problem = build(micro, mesh, profile, compute_stream=compute_stream)
         name = search[number] if search else "data parallel"
         own = ranks[number] if ranks else range(begin, begin + mesh.size)
-        parts.append(StagePart(Assigned(problem, assignments(problem)[name]), tuple(own)))
+        assignment = BASELINES[name](problem)
+        assert assignment is not None, name
+        parts.append(StagePart(Assigned(problem, assignment), tuple(own)))
         begin += mesh.size
     cluster = Cluster.parse(str(begin), profile.levels)
     return Plan.of(staged_by_hand(parts, micro_batches, profile, cluster, bounds))

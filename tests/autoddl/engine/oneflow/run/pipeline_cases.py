@@ -22,31 +22,29 @@ def _parts(model: str, parts: list[str], micro_batches: int, **more: Any) -> dic
 # cut them and baseline is there, in few combinations: each pair that the code treats in a way of its own.
 CASES = {
     2: {
-        "gpt in one stage": _case("gpt", 1, "2", 2, sizes={"layers": 1}),
-        "gpt made again": _case("gpt", 2, "1", 4, recomputed=[0], sizes={"layers": 1}),
-        "vgg13": _case("vgg13", 2, "1", 2, optimizer="adam"),
+        "two in one stage": _case("two", 1, "2", 2, scale=0.2),
         "two": _case("two", 2, "1", 4, scale=0.2),
     },
-    3: {
-        "norm made again": _parts("norm", ["2", "1"], 4, recomputed=[0], **{"global": True}),
-        "transgan on 1 and 2": _parts(
-            "transgan", ["1", "2"], 2, scale=0.15, search=["data parallel", "Megatron"],
-            sizes={"depths": (0, 0, 1)},  # a block behind both kinds of upsampling and in windows
-        ),
-        "clipped on 2 and 1": _parts("clipped", ["2", "1"], 4, scale=0.3),
-        "scored on 2 and 1": _parts("scored", ["2", "1"], 4, scale=0.2, ranks=[[0, 2], [1]]),
-    },
     4: {
-        "gpt on two kinds": {
-            "model": "gpt", "cluster": "1*fastx2 + 1*slowx2", "micro_batches": 4,
+        "norm made again": _parts("norm", ["2", "1", "1"], 4, recomputed=[0], **{"global": True}),
+        "scored on 1, 2 and 1": _parts(
+            "scored", ["1", "2", "1"], 4, scale=0.3, ranks=[[1], [0, 3], [2]],
+            search=["data parallel", "Megatron", "data parallel"], bounds=[3, 6],
+        ),
+        "unet made again": _case(
+            "unet", 4, "1", 4, scale=0.2, recomputed=[0, 1], bounds=[6, 10, 15], sizes={"depth": 1}
+        ),
+        "two on two kinds": {
+            "model": "two", "cluster": "1*fastx2 + 1*slowx2", "micro_batches": 4, "scale": 0.2,
             "options": {"pipeline": 3, "micro_batches": 4},
         },
-        "gpt, gathered": _parts("gpt", ["2", "2"], 2, search=["ZeRO 2", "ZeRO 2"]),
-        "gpt in random states": _case(
-            "gpt", 2, "2", 2, bounds=[33], options={"search": "random", "seed": 1}
+        "two, gathered": _parts("two", ["2", "2"], 2, search=["ZeRO 2", "ZeRO 2"], scale=0.2),
+        "tied in random states": _case(
+            "tied", 2, "2", 2, bounds=[4], scale=0.5, options={"search": "random", "seed": 1}
         ),
-        "gpt cut anywhere": _case("gpt", 4, "1", 8, bounds=[7, 30, 61]),
-        "unet made again": _case("unet", 4, "1", 4, scale=0.2, recomputed=[0, 1, 2]),
+        "gpt cut anywhere": _case(
+            "gpt", 4, "1", 8, bounds=[7, 17, 25], recomputed=[1, 2], sizes={"layers": 1}
+        ),
     },
     6: {
         "tied on 2 and 2x2": _parts(
