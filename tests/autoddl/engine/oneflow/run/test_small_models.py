@@ -1,4 +1,4 @@
-"""0-d tensors and the ops of vision models train as on one device, under the default and random plans."""
+"""0-d tensors and the ops of vision models train as on one device, under random plans."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def both(request: pytest.FixtureRequest, launched: Launched) -> Any:
 
 def test_every_plan_has_the_numbers_of_one_device(both: Any) -> None:
     name, right, plans = both
-    assert len(right[0]) == {"scalars": 1 + 17, "vision": 1 + 1}[name]
+    assert len(right[0]) == {"scalars": 1 + 12, "vision": 1 + 1}[name]
     assert len({step[0][0] for step in right}) == len(right)
-    assert len(plans) == 5
+    assert len(plans) == {"scalars": 1, "vision": 2}[name]
     for plan, found in plans.items():
         assert isinstance(found["steps"], list), (plan, found["steps"])
         for step, wanted in zip(found["steps"], right, strict=True):

@@ -1,6 +1,6 @@
 """Tiny models of ops that vision models use and of 0-d tensors: `small_models.py FOLDER`.
 
-One process trains them as their graphs say; more train them under the default plan and some random ones.
+One process trains them as their graphs say, more under random plans, which cut more than the default.
 Writes what the steps returned to <model>.json, by plan, and the states of the ops by type.
 """
 
@@ -20,20 +20,16 @@ from experiments.lib import oneflow_problems as builder
 from experiments.models.training import OPTIMIZERS, seed_weights
 from experiments.proofs.execution_ranks import random_plan
 from tests.autoddl.engine.oneflow.run.training_cases import leaves
-from tests.support.budgets import LITTLE
 
 F = nn.functional
-STEPS, RANDOM_PLANS = 3, 4
+STEPS = 3
+# Random plans that cut, between them, all that may be cut (test_small_models.py).
+SEEDS = {"scalars": (0,), "vision": (1, 5)}
 WAYS = {
-    "reshape": lambda x: x.reshape(1),
-    "reshape to -1": lambda x: x.reshape(-1),
-    "reshape to two dims": lambda x: x.reshape(1, 1),
+    "reshape": lambda x: x.reshape(-1),
     "reshape and back": lambda x: x.reshape(1).reshape(()),
-    "view": lambda x: x.view(1),
-    "view with two dims": lambda x: x.view(1, 1),
-    "cat": lambda x: flow.cat([x.reshape(1), 2 * x.reshape(1)]),
+    "cat": lambda x: flow.cat([x.view(1), 2 * x.reshape(1)]),
     "stack": lambda x: flow.stack([x, 2 * x]),
-    "unsqueeze": lambda x: x.unsqueeze(0),
     "unsqueeze and squeeze": lambda x: x.unsqueeze(0).squeeze(0),
     "flatten": lambda x: x.flatten(),
     "expand": lambda x: x.expand(4),
@@ -54,7 +50,7 @@ class Scalars(nn.Module):
 
     def forward(self, x):
         h = self.inner(x).tanh()
-        return [way((h * h).mean() + h.mean()) for way in WAYS.values()]
+        return [way((h * h).mean()) for way in WAYS.values()]
 
 
 class Vision(nn.Module):
@@ -102,12 +98,12 @@ def steps(run, x):
     return [leaves(run(x)) for _ in range(STEPS)]
 
 
-def under_plans(make, shape):
+def under_plans(make, shape, seeds):
     graph, x = fresh(make, shape)
     program = autoddl.capture(graph, x)
     problem = builder.build(program, Mesh.parse("2"), profiles.load(None))
-    plans = {"default": autoddl.optimize(fresh(make, shape)[0], x, mesh="2", budget=LITTLE)}
-    for seed in range(RANDOM_PLANS):
+    plans = {}
+    for seed in seeds:
         made = from_rank_0(lambda seed=seed: random_plan(problem, seed, False))
         plans[f"random {seed}"] = Plan.of(made)
     found = {}
@@ -131,6 +127,6 @@ for _name, _make, _shape in (("scalars", Scalars, (8, 8)), ("vision", Vision, (8
     if flow.env.get_world_size() == 1:
         _found = {"one": {"steps": steps(*fresh(_make, _shape))}}
     else:
-        _found = under_plans(_make, _shape)
+        _found = under_plans(_make, _shape, SEEDS[_name])
     if flow.env.get_rank() == 0:
         (Path(sys.argv[1]) / f"{_name}.json").write_text(json.dumps(_found))
