@@ -30,6 +30,8 @@ def _adam(parameters: Any) -> Any:
 
 
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {"sgd": _sgd, "momentum": _momentum, "adam": _adam}
+# Optimizers with the state that the table is pinned to: the rows are cut, the columns, neither.
+SPARSE = (("sgd", "S0"), ("momentum", "S1"), ("adam", "B"), ("adam", "S0"))
 
 
 def ids(step: int) -> Any:

@@ -79,7 +79,7 @@ def whole(tensor):
 def refused():
     with autoddl.abstract_parameters():
         graph, _ = build(Summed)
-    plan = autoddl.optimize(graph, *batch(0), mesh="4", budget=LITTLE)
+    plan = autoddl.optimize(graph, *batch(0), mesh="2", budget=LITTLE)
     return refusal(lambda: plan.apply(graph))
 
 

@@ -11,10 +11,12 @@ import oneflow as flow
 import autoddl
 from autoddl.engine.oneflow.run import agree
 from autoddl.engine.oneflow.run.agree import check_kinds
-from experiments.models import gpt
+from experiments.models import mlp
 from tests.support.budgets import LITTLE
 
-graph, inputs = gpt.build(**{**gpt.SIZES["toy"], "layers": 1}, optimizer="sgd")
+flow.manual_seed(1)
+graph, inputs = mlp.build(batch=8)
+alone = graph.loss(graph.model.to(flow.nn.Module)(inputs[0]), inputs[1])
 plan = autoddl.optimize(graph, *inputs, budget=LITTLE)
 loss = plan.apply(graph)(*inputs)
 seen = {
@@ -22,6 +24,7 @@ seen = {
     "mesh": plan.mesh.describe(),
     "meshes": [tried.mesh for tried in plan.search.outcomes],
     "loss": float(loss.numpy()),
+    "alone": float(alone.numpy()),
 }
 rank = flow.env.get_rank()
 kinds = {0: "fast", 1: "fast", 2: "fast", 3: "slow"}

@@ -1,4 +1,4 @@
-"""Train, validate, train, on one process or under plans on four: `evaluations.py FOLDER`.
+"""Train, validate, train, on one process or under plans on two or four: `evaluations.py FOLDER`.
 
 Writes the losses and what the evaluations return as JSON, for each way to split the training.
 """
@@ -16,17 +16,19 @@ from experiments.models.training import seed_weights
 from tests.support.budgets import LITTLE
 from tests.support.refusals import refusal
 
-STEPS, EVERY, BATCH = 6, 2, 16
+STEPS, EVERY, BATCH = 4, 2, 16
 COUPLED, APART = "coupled", "apart"
+# By number of ranks.
 PLANS = {
-    COUPLED: {
-        "2x2": {"mesh": "2x2", "search": "Megatron"},
-        "ZeRO": {"mesh": "4", "search": "ZeRO 2"},
+    1: {COUPLED: {COUPLED: None}, APART: {APART: None}},
+    2: {
+        COUPLED: {"ZeRO": {"mesh": "2", "search": "ZeRO 2"}},
+        APART: {
+            "halves": {"mesh": "2", "duplex": True},
+            "stages": {"mesh": "1", "pipeline": 2, "micro_batches": 2},
+        },
     },
-    APART: {
-        "halves": {"mesh": "4", "duplex": True},
-        "stages": {"mesh": "2", "pipeline": 2, "micro_batches": 2},
-    },
+    4: {COUPLED: {"2x2": {"mesh": "2x2", "search": "Megatron"}}},
 }
 
 
@@ -116,8 +118,8 @@ def trained(apart, options):
 
 folder, rank = Path(sys.argv[1]), flow.env.get_rank()
 seen = {}
-for kind, plans in PLANS.items():
-    for name, options in plans.items() if flow.env.get_world_size() > 1 else [(kind, None)]:
+for kind, plans in PLANS[flow.env.get_world_size()].items():
+    for name, options in plans.items():
         try:
             seen[name] = trained(kind == APART, options)
         except autoddl.AutoDDLError as error:

@@ -1,5 +1,6 @@
 """A user's script as in the README: one step of a planned MLP, on any number of ranks."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -16,4 +17,5 @@ plan = autoddl.optimize(graph, x, y, budget=LITTLE)  # the mesh is searched
 step = plan.apply(graph)
 loss = float(step(x, y).numpy())
 if flow.env.get_rank() == 0:
-    Path(sys.argv[1]).write_text(f"{plan.mesh} {loss!r}")
+    seen = {"mesh": str(plan.mesh), "loss": loss}
+    (Path(sys.argv[1]) / "seen.json").write_text(json.dumps(seen))
