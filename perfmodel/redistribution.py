@@ -45,7 +45,7 @@ class _Boxings(NamedTuple):
     """A boxing of each look of the steps, with its seconds."""
 
     def parts(self, mesh: Mesh, profile: Profile) -> dict[str, Floats]:
-        """Return of the seconds those on each resource."""
+        """Return how many of the seconds are spent on each resource."""
         found: dict[str, Floats] = {}
         for number, (step, seconds) in enumerate(self.looks):
             for resource, part_s in boxing_parts(step, seconds, mesh, profile):

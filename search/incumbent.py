@@ -90,7 +90,7 @@ class Incumbent:
         """Tell whether a bound is as near to a cost as is asked for."""
         return bound_s >= (1 - max(self.stop_gap, PROVEN)) * best_s
 
-    def result(self, solver: str, learnt: object = None) -> SearchResult:
+    def result(self, solver: str) -> SearchResult:
         """Return what solvers return.
 
         Raises:
@@ -106,5 +106,5 @@ class Incumbent:
         self._tell()
         return SearchResult(
             solver, self.best, cost_s, min(self.bound_s, cost_s), held, tuple(self.trace),
-            self.evaluations, learnt,
+            self.evaluations,
         )  # fmt: skip

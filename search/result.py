@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, TypeAlias, overload
@@ -75,8 +75,7 @@ class SearchResult:
 
     `cost_s` seconds per step, `lower_bound_s` no assignment is cheaper than that, `memory_bytes` per
     device, `trace` pairs (seconds since start, best cost so far). `evaluations` counts the assignments,
-    for exhaustive search the partial ones, that were priced on the way. `learnt` is what a later search
-    of the same network can begin with.
+    for exhaustive search the partial ones, that were priced on the way.
     """
 
     solver: str
@@ -86,7 +85,6 @@ class SearchResult:
     memory_bytes: int
     trace: tuple[tuple[float, float], ...]
     evaluations: int = 0
-    learnt: object = field(default=None, repr=False, compare=False)
 
     @property
     def gap(self) -> float:
@@ -101,8 +99,7 @@ class SearchOptions:
     `memory_bytes` limits `CostNetwork.memory_bytes`; `starts` are assignments to begin with, and the
     result is not worse than any of them; `progress` is called after improvements and at the end. The
     same `seed` gives the same result unless the budget ends the search; a gap of at most `stop_gap`
-    ends it, too. What `after` has learnt, a result for the same network under another limit, is of use
-    to exact search.
+    ends it, too.
     """
 
     budget: float = 20.0
@@ -112,7 +109,6 @@ class SearchOptions:
     stop_gap: float = 0.0
     starts: Collection[Assignment] = ()
     progress: Progress | None = None
-    after: SearchResult | None = None
 
 
 DEFAULTS = SearchOptions()

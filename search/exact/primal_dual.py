@@ -36,8 +36,7 @@ from autoddl.search.result import DEFAULTS, Assignment, SearchOptions, SearchRes
 def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchResult:
     """Return the cheapest assignment and a bound that proves it, or the best within the budget.
 
-    Nothing in it is random, any seed gives the same result unless the budget ends the search. From
-    `after` it takes the Lagrangian multipliers of memory.
+    Nothing in it is random, any seed gives the same result unless the budget ends the search.
 
     Raises:
         InfeasibleError: no assignment fits into the memory.
@@ -45,22 +44,20 @@ def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchRes
     run = Incumbent(problem, options)
     for start in (least_memory(problem), replicated(problem), cheapest(problem), *options.starts):
         run.offer(start)
-    known = options.after.learnt if options.after is not None else None
-    driver = _Driver(run, known if isinstance(known, Lagrangian) else None)
     if (problem.variables.sizes == 1).all():
         run.bound_s = run.best_s
     else:
-        driver.solve()
+        _Driver(run).solve()
     if run.best_s - run.bound_s <= PROVEN * run.best_s:
         run.bound_s = run.best_s
-    return run.result("exact", driver.lagrangian)
+    return run.result("exact")
 
 
 class _Driver:
     """From few layers, and the quotient by repeated ones, to all of them."""
 
-    def __init__(self, run: Incumbent, lagrangian: Lagrangian | None) -> None:
-        self.run, self.network, self.lagrangian = run, run.network, lagrangian
+    def __init__(self, run: Incumbent) -> None:
+        self.run, self.network = run, run.network
         self.whole = Quotient.identity(run.network)
         self.some = quotient(run.network)
         self.layered = self.some.network is not run.network
@@ -73,17 +70,16 @@ class _Driver:
             finish(self.run, self.last, self._go_on)
 
     def _ascents(self) -> None:
-        known = self.run.limit is not None and self.lagrangian is not None
         dual = Dual(self.some.network, most_s=self.run.most_s())
-        found = None if known else self._first(dual)
-        if found is None or found.binding:
+        found = self._first(dual)
+        if found.binding:
             if self.layered:
                 self.run.stop_gap = max(self.run.stop_gap, ENOUGH)
-            self.lagrangian = self.lagrangian or self._multipliers(dual)
-            self.lagrangian.search(self.run)
+            multipliers = self._multipliers(dual)
+            multipliers.search(self.run)
             if self._over():
                 return
-            dual.price_memory(self.lagrangian.best(self.run.limit or 0))
+            dual.price_memory(multipliers.best(self.run.limit or 0))
             found = self._first(dual, priced=True)
         if self.layered:
             self._layers(found.dual)
@@ -108,7 +104,7 @@ class _Driver:
         return self.run.late() or self.run.closed()
 
     def _multipliers(self, before: Dual) -> Lagrangian:
-        """Return multipliers of memory, of which none is known; they are of use for other limits, too."""
+        """Return multipliers of memory, of which none is known."""
         some = self.some if self.some.exact else self.whole
         copies = some.multiplicities if some is not self.whole else None
         scopes = None if some is self.some else self.some.scopes

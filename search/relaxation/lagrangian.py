@@ -48,7 +48,7 @@ class _Tried:
 
 @dataclass(eq=False)
 class Lagrangian:
-    """All multipliers that were tried for one network, under whatever limit, with the relaxation."""
+    """All multipliers that were tried for one network, with the relaxation."""
 
     network: CostNetwork
     some: Quotient

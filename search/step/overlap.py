@@ -129,7 +129,6 @@ class StepSearch:
         return SearchResult(
             first.solver, found.assignment, found.step_s, min(self.bound_s, found.step_s),
             self.network.memory_bytes(found.assignment), tuple(self.trace), self.evaluations,
-            first.learnt,
         )  # fmt: skip
 
     def _elapsed_s(self) -> float:
@@ -196,7 +195,7 @@ class StepSearch:
         options, budget_s = self._options, self._options.budget
         seconds = max(0.0, min(self._candidates_end_s - self._elapsed_s(), part * budget_s))
         gap = max(options.stop_gap, tuning.SOLVED)
-        asked = replace(options, starts=starts, stop_gap=gap, progress=None, after=None)
+        asked = replace(options, starts=starts, stop_gap=gap, progress=None)
         try:
             return self._solved(network, asked, seconds)
         except InfeasibleError:

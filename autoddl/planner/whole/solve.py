@@ -80,7 +80,6 @@ class ProblemSearch:
             solver = SOLVERS[request.search]
             self.steps = StepSearch(self.inner, solver, self.assigned, self.limit)
         self.costs_s: list[float] = []  # what searches find
-        self.last: SearchResult | None = None  # of a search under another limit
 
     def solution(self, candidate: Candidate) -> Solution:
         """Return what is found for a candidate within memory.
@@ -182,13 +181,11 @@ class ProblemSearch:
                 memory_bytes=bound,
                 starts=dict.fromkeys(known),
                 progress=request.progress,
-                after=self.last,
             )
             solver = (
                 self.steps.search if self.steps else partial(SOLVERS[request.search], self.inner)
             )
             result = solver(options)
-            self.last = result
         result = replace(result, assignment=self.space.invert(result.assignment))
         if self.models and request.objective == TIME:
             result = replace(result, cost_s=self.assigned(result.assignment).step_s)

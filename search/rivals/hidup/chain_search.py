@@ -44,7 +44,7 @@ def search(problem: CostNetwork, options: SearchOptions = DEFAULTS) -> SearchRes
     for variable, choice in made.chosen(assignment):
         domains[variable] = ints([choice])
     space = Restriction.apply(problem, domains)
-    left = replace(options, budget=run.left_s(), starts=(), progress=None, after=None)
+    left = replace(options, budget=run.left_s(), starts=(), progress=None)
     try:
         rest = exact.search(space.network, left)
     except InfeasibleError as error:
