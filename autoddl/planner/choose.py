@@ -27,6 +27,7 @@ from autoddl.search.solvers.named import SOLVERS
 
 TOO_LARGE = "too many states"
 WHOLE_BATCH, ONE_STAGE = "one batch", "one stage"  # what the best plan had to beat, as baselines
+STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
 FIRST = 0.6  # of the budget for the whole batch where halves may be better; they have twice the ops
 
 
@@ -62,8 +63,9 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
         staged = request.pipeline != 1 and request.search in SOLVERS and request.timed
         if not staged or not any(staged_trials(request, partial(micro_batch, request.program))):
             raise
+        rest = allowance.next(max(allowance.left_s(), STAGES * allowance.seconds))
         try:
-            return _staged(request, Race(race.keep), allowance, _least_stages(error, request))
+            return _staged(request, Race(race.keep), rest, _least_stages(error, request))
         except AutoDDLError as why:
             raise InfeasibleError(f"{error}. Stages do not help: {why}") from None
     return _staged(request, race, allowance) if auto else race

@@ -122,7 +122,7 @@ class Race:
             if allowance.over() and self.best is not None:
                 break
             if allowance.over() and waiting[0].candidate.pipelined:
-                if allowance.spent_s() > PATIENCE * allowance.seconds:
+                if allowance.spent_s() > PATIENCE * max(allowance.seconds, waiting[0].least_s):
                     break
                 waiting.sort(key=lambda t: (-t.candidate.stages, -t.candidate.micro_batches))
             trial = waiting.pop(0)

@@ -47,6 +47,18 @@ def test_streams_are_apart_where_memory_allows() -> None:
     assert found.search.searches == 1
 
 
+def test_less_memory_gives_no_faster_step() -> None:
+    """With 70 % of the memory micro-batches have to come, whose states fit in part of what is left."""
+    large, budget = replace(LARGE, device="cuda"), Budget(evaluations=4e3)
+    whole = plan(large, mesh="4", pipeline=None).estimate.memory_bytes
+    limits = [int(share * whole) for share in (1.0, 0.7, 0.6)]
+    found = [plan(large, mesh="4", pipeline=None, budget=budget, memory=m) for m in limits]
+    assert all(p.estimate.memory_bytes <= m for p, m in zip(found, limits, strict=True))
+    steps = [p.estimate.step_s for p in found]
+    assert steps == sorted(steps)
+    assert found[1].micro_batches == 2
+
+
 def test_the_compute_stream_holds_what_else_does_not_fit() -> None:
     together = plan(mesh="4", compute_stream=True)
     assert together.compute_stream
