@@ -1,4 +1,4 @@
-"""Compile the planner's inner loops (autoddl/compiled.py): those of plans without stages, and with some.
+"""Compile the planner's inner loops (autoddl/compiled.py): those of the models and of searches, at a time.
 
     PYTHONPATH=. .venv/bin/python tools/compile_loops.py
 
@@ -8,11 +8,37 @@ compiled already this takes a few seconds.
 
 from __future__ import annotations
 
-import autoddl
-from tests.support.programs import mlp
+import multiprocessing
 
-BUDGET = autoddl.Budget(evaluations=300)
+BUDGET = 300  # evaluations
+
+
+def of_models() -> None:
+    """Compile what simulates a step and its memory."""
+    from autoddl.perfmodel import profile
+    from autoddl.planner.whole.assigned import Assigned
+    from autoddl.sbp.mesh import Mesh
+    from autoddl.search.heuristics.descent import replicated
+    from experiments.lib.oneflow_problems import build
+    from tests.support.programs import mlp
+
+    network = build(mlp(), Mesh.parse("2x2", ("node", "gpu")), profile.load(None))
+    found = Assigned(network, replicated(network))
+    assert found.memory_bytes > 0 and found.step_s > 0
+
+
+def of_searches() -> None:
+    """Compile what searches plans, without stages and with some; what models compile comes last."""
+    import autoddl
+    from tests.support.programs import mlp
+
+    budget = autoddl.Budget(evaluations=BUDGET)
+    autoddl.optimize(mlp(), mesh="2x2", budget=budget)
+    autoddl.optimize(mlp(), cluster="4", pipeline="auto", budget=budget)
+
 
 if __name__ == "__main__":
-    autoddl.optimize(mlp(), mesh="2x2", budget=BUDGET)
-    autoddl.optimize(mlp(), cluster="4", pipeline="auto", budget=BUDGET)
+    models = multiprocessing.get_context("spawn").Process(target=of_models)
+    models.start()
+    of_searches()
+    models.join()
