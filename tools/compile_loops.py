@@ -1,4 +1,4 @@
-"""Compile the planner's inner loops (autoddl/compiled.py): those of the models and of searches, at a time.
+"""Compile the planner's inner loops (autoddl/compiled.py): those of models and of searches at a time.
 
     PYTHONPATH=. .venv/bin/python tools/compile_loops.py
 
