@@ -18,7 +18,7 @@ venv:
 demo: venv ## Plan a GPT, show the plan, run it on this machine's CPU ranks
 	@.venv/bin/python -m experiments.demo $(ARGS)
 
-test: venv ## Run tests of every kind (CPython 3.10 with OneFlow), 7 minutes on two cores
+test: venv ## Run tests of every kind (CPython 3.10 with OneFlow), 5 minutes on two cores
 	@tools/test.sh .venv --part quick $(ARGS)
 
 test-rest: venv ## Run what `make test` leaves out: more cases, plans on up to 8 ranks, testbeds
