@@ -104,7 +104,7 @@ class _Driver:
         return self.run.late() or self.run.closed()
 
     def _multipliers(self, before: Dual) -> Lagrangian:
-        """Return multipliers of memory, of which none is known."""
+        """Return the search for the multiplier of memory, without a trial so far."""
         some = self.some if self.some.exact else self.whole
         copies = some.multiplicities if some is not self.whole else None
         scopes = None if some is self.some else self.some.scopes

@@ -52,17 +52,15 @@ CLASSES_GAP = 0.05
 # Until the whole memory fits: for any, for less three times, for the least. With one for less GPT-2 on
 # 2x4 in 6.25 GiB takes 1,065 ms, not 494.
 SEARCHES = 5
-MORE = (
-    3.0  # times a trial's seconds are what all these searches may take, each as long as the first
-)
+MORE = 3.0  # times a trial's seconds: what all these searches may take, each as long as the first
 
 
 class ClassSearch:
     """A class of parts: its problem for one micro-batch, and the states found for it.
 
     `parts` is how many of its size the cluster has: what one of so many equal stages does is what the
-    search weighs. Where memory is short `memory_bytes` bounds the part of it that can be summed up, for
-    the time that `tightened` counts.
+    search weighs. Where memory is short `memory_bytes` bounds the part of it that can be summed up, and
+    `tightened` counts how often it was made less.
     """
 
     memory_bytes: int | None = None
