@@ -89,7 +89,7 @@ def test_products_over_three_axes_are_right(view: OpView) -> None:
     """Fewer axes are proven by experiments.proofs.oracle."""
     mesh = (2, 2, 2)
     found = nd_signatures(view, mesh)
-    found = tuple(random.Random(0).sample(found, min(6, len(found))))
+    found = tuple(random.Random(0).sample(found, min(3, len(found))))
     rng = np.random.default_rng(1)
     faults = [check_signature(view, signature, mesh, rng) for signature in found]
     assert [fault for fault in faults if fault] == []
