@@ -21,40 +21,18 @@ from typing import Any
 
 import click
 import pandas as pd
-from msgspec.structs import replace
 
 from autoddl.api import Plan
 from autoddl.engine.oneflow.model.memory.device_memory import rank_estimate
-from autoddl.perfmodel import profile as profiles
 from autoddl.planner.assemble import make_plan
-from autoddl.sbp.mesh import Mesh
 from autoddl.search.baselines import BASELINES
-from autoddl.search.heuristics.descent import Descent
-from autoddl.search.network.cost_network import CostNetwork
-from autoddl.search.reductions.saved_tensors import SavedTensors
-from autoddl.search.result import Assignment
-from autoddl.search.rivals.random_sampling import random_assignment
+from experiments.fidelity.memory.cases import AGAIN, SIZES, assignment_of, problem_of
 from experiments.fidelity.memory.cuda_memory import cuda_memory
 from experiments.lib import cli, frames
-from experiments.lib import oneflow_problems as builder
 from experiments.lib.cuda_stand_in import PRECISIONS
 from experiments.lib.frames import Row, RowStore
-from experiments.lib.programs import captured
 
 BAR = 0.10
-AGAIN = ", made again"  # a baseline whose tensors wait for the backward pass as they were made
-# Some 100 MB on each rank, so that no fixed part dominates.
-SIZES: dict[str, dict[str, Any]] = {
-    "gpt": {
-        "layers": 4, "width": 512, "heads": 8, "sequence": 128, "vocabulary": 2048, "batch": 8,
-        "optimizer": "adam",
-    },
-    "vgg13": {"image": 64, "classes": 1000, "channel_scale": 1, "dense": 1024, "batch": 16},
-    "bert_moe": {
-        "layers": 2, "width": 256, "heads": 4, "sequence": 64, "vocabulary": 1024, "batch": 16,
-        "optimizer": "adam",
-    },
-}  # fmt: skip
 COLUMNS: frames.Formats = {
     "model": "{}", "mesh": "{}", "plans": "{}", "mean": "{:.2%}", "worst": "{:.2%}"
 }  # fmt: skip
@@ -75,7 +53,9 @@ def command(
     kept, found = RowStore(folder / "runs.jsonl"), list[Row]()
     for model in models:
         for mesh in meshes.split(","):
-            problem = cache(partial(_problem, folder, model, mesh, precision, compute_stream))
+            problem = cache(
+                partial(problem_of, folder, model, mesh, SIZES[model], precision, compute_stream)
+            )
             for name in plan_names(plans, compute_stream=compute_stream):
                 key = {"model": model, "mesh": mesh, "plan": name, "compute_stream": compute_stream,
                        "precision": precision}  # fmt: skip
@@ -91,17 +71,6 @@ def command(
     return cli.MISSED if frame.error.abs().max() > BAR else 0
 
 
-def _problem(
-    folder: Path, model: str, mesh: str, precision: str | None, compute_stream: bool
-) -> CostNetwork:
-    file = folder / "programs" / f"{'-'.join(filter(None, (model, precision)))}.json"
-    program = captured(file, model, "toy", precision or "", **SIZES[model])
-    profile = profiles.load(None)
-    profile = replace(profile, overlap=dict.fromkeys(profile.levels, 1.0))  # so ops get an order
-    built = builder.build(program, Mesh.parse(mesh), profile, compute_stream=compute_stream)
-    return SavedTensors.apply(built).network if compute_stream else built
-
-
 def plan_names(plans: int, *, compute_stream: bool = False) -> list[str]:
     """Return the names of so many plans: the baselines, then refined and random ones in turn."""
     drawn = [f"{('refined', 'random')[i % 2]} {i // 2}" for i in range(plans)]
@@ -112,7 +81,7 @@ def plan_names(plans: int, *, compute_stream: bool = False) -> list[str]:
 def compared(problem: Any, model: str, name: str, precision: str | None) -> Row:
     """Compile a plan for CUDA; return each rank's bytes beside predicted ones, of none that applies."""
     network = problem()
-    assignment = _assignment(network, name)
+    assignment = assignment_of(network, name)
     if assignment is None:
         return {"ranks": []}
     plan = Plan.of(make_plan(network, network.result(name, assignment)))
@@ -128,19 +97,6 @@ def compared(problem: Any, model: str, name: str, precision: str | None) -> Row:
          "predicted": predict(coords=plan.mesh.coords(real.rank)).total}
         for real in made
     ]}  # fmt: skip
-
-
-def _assignment(problem: CostNetwork, name: str) -> Assignment | None:
-    baseline = name.removesuffix(AGAIN)
-    if baseline in BASELINES:
-        found = BASELINES[baseline](problem)
-        if found is None or name == baseline:
-            return found
-        saved = SavedTensors(problem)
-        return saved.as_made(saved.invert(found))
-    kind, _, seed = name.partition(" ")
-    drawn = random_assignment(problem, int(seed))
-    return Assignment(Descent(problem).refine(drawn)) if kind == "refined" else drawn
 
 
 if __name__ == "__main__":

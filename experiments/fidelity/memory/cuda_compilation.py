@@ -1,17 +1,13 @@
-"""Compile a plan for CUDA devices without one, and end when OneFlow has written its own plan."""
+"""Compile a plan for CUDA devices without one; OneFlow's own plan ends the process (cuda_stand_in)."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
-import threading
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-
-from oneflow.framework import session_context
 
 from autoddl.engine import engines
 from autoddl.engine.oneflow.capture.abstract import abstract_parameters
@@ -19,18 +15,15 @@ from autoddl.engine.oneflow.job import job_writer
 from autoddl.engine.oneflow.run.compile_settings import compiling
 from autoddl.engine.oneflow.run.planned_graph import planned_job
 from autoddl.plan.codec import load
-from experiments.fidelity.memory.cuda_memory import DONE, PLAN, REQUEST
+from experiments.fidelity.memory.cuda_memory import REQUEST, WANTED
 from experiments.lib.cuda_stand_in import mixed, traced_as_cuda
-
-_POLL_S = 0.02
 
 
 def main(folder: Path) -> None:
     """Compile the plan of `folder` for CUDA; never return."""
-    os.chdir(folder)  # OneFlow writes its logs below the working directory
-    plan = load(folder / PLAN, engines.model)
+    os.chdir(folder)  # where OneFlow's plan and its logs are written
+    plan = load(folder / WANTED, engines.model)
     request = json.loads((folder / REQUEST).read_text())
-    _write_logs()
     with abstract_parameters():
         graph, inputs = _factory(request["factory"])(**request["arguments"])
     mixed(graph, request["precision"])
@@ -40,10 +33,8 @@ def main(folder: Path) -> None:
         twin, *_ = planned_job(plan, graph, (inputs, {}))
     on_cuda(twin._full_job_proto)
     twin._full_graph_proto = twin._full_job_proto
-    threading.Thread(target=_leave_when_written, args=(folder,), daemon=True).start()
     with compiling(plan):
-        twin.finish_complie_and_init_runtime()  # does not return: the runtime finds no device
-    os._exit(1)
+        twin.finish_complie_and_init_runtime()  # does not return
 
 
 def on_cuda(job: Any) -> None:
@@ -143,21 +134,6 @@ def _read_instead(job: Any, old: str, new: str) -> None:
         conf.variable_grad_lbns[:] = [new if s == old else s for s in conf.variable_grad_lbns]
 
 
-def _write_logs() -> None:
-    session = session_context.GetDefaultSession()
-    session.TryInit()
-    resource = session.resource
-    resource.enable_debug_mode = True
-    session.update_resource_eagerly(resource)
-
-
 def _factory(name: str) -> Any:
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)
-
-
-def _leave_when_written(folder: Path) -> None:
-    while not list(folder.glob("log/**/job_*_plan.dot")):
-        time.sleep(_POLL_S)
-    (folder / DONE).touch()
-    os._exit(0)

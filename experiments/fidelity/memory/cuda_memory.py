@@ -1,7 +1,7 @@
 """The device memory of OneFlow's own plan, compiled for CUDA without a GPU.
 
-The job of a graph gets a plan and CUDA placements; OneFlow then writes its plan, with the memory that
-every rank would allocate, before the runtime fails for want of a device. That takes one process per
+The job of a graph gets a plan and CUDA placements; OneFlow then makes its plan, with the memory that
+every rank would allocate, and its runtime is never begun. That takes one process per
 rank (the others only have to be there) and a C compiler, for a stand-in for cuDNN and the devices
 (experiments.lib.cuda_stand_in). Workspaces of convolutions depend on the device, so they are not part of
 these numbers. A plan for CUDA devices is compiled from their own trace of the graph, one for CPU ranks
@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any
 
 from autoddl.errors import AutoDDLError
 from autoddl.plan.codec import save
 from autoddl.plan.value import PlanValue
-from experiments.lib.cuda_stand_in import environment
+from experiments.lib.cuda_stand_in import PLAN, environment
 from experiments.lib.ranks import started
 
-REQUEST, PLAN, DONE = "request.json", "plan.json", "done"
+REQUEST, WANTED = "request.json", "plan.json"
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,17 @@ class PlanMemory:
 
 
 def cuda_memory(
+    plan: PlanValue, factory: str, arguments: Mapping[str, Any], *, precision: str = "float32"
+) -> tuple[PlanMemory, ...]:
+    """Return what every rank would allocate on CUDA devices under `plan` (arguments of `compiled`)."""
+    return memory_of(compiled(plan, factory, arguments, precision=precision))
+
+
+def compiled(
     plan: PlanValue, factory: str, arguments: Mapping[str, Any],
     *, precision: str = "float32", timeout_s: float = 120.0,
-) -> tuple[PlanMemory, ...]:  # fmt: skip
-    """Return what every rank would allocate on CUDA devices under `plan`.
+) -> Any:  # fmt: skip
+    """Return OneFlow's own plan for CUDA devices, a Plan message, under `plan`.
 
     `factory` is "MODULE:FUNCTION", called with `arguments` (JSON values) for (graph, inputs): the
     graph that was planned, with mixed precision where `precision` is float16 or bfloat16. It is built
@@ -60,52 +66,33 @@ def cuda_memory(
     Raises:
         AutoDDLError: no C compiler; OneFlow writes no plan (its last lines are in the message).
     """
+    from oneflow.core.job import plan_pb2
+
     with tempfile.TemporaryDirectory(prefix="autoddl-cuda-") as name:
+        folder = Path(name)
+        save(plan, folder / WANTED)
         request = {"factory": factory, "arguments": dict(arguments), "precision": precision}
-        return parse(_compiled(plan, request, Path(name), timeout_s))
+        (folder / REQUEST).write_text(json.dumps(request))
+        module = "experiments.fidelity.memory.cuda_memory_rank"
+        error = started(module, [name], plan.devices, timeout_s, environment(folder))
+        try:
+            return plan_pb2.Plan.FromString((folder / PLAN).read_bytes())
+        except FileNotFoundError:
+            raise AutoDDLError(f"OneFlow wrote no plan for CUDA: {error}") from None
 
 
-def _compiled(
-    plan: PlanValue, request: Mapping[str, Any], folder: Path, timeout_s: float
-) -> Iterator[str]:
-    """Compile for CUDA in `folder` and yield the lines of OneFlow's plan."""
-    save(plan, folder / PLAN)
-    (folder / REQUEST).write_text(json.dumps(request))
-    module = "experiments.fidelity.memory.cuda_memory_rank"
-    error = started(module, [str(folder), DONE], plan.devices, timeout_s, environment(folder))
-    for picture in sorted(folder.glob("log/**/job_*_plan.dot"))[:1]:  # it comes after the text
-        with picture.with_suffix("").open() as text:
-            yield from text
-        return
-    raise AutoDDLError(f"memory of the CUDA plan: OneFlow wrote none: {error}")
-
-
-def parse(lines: Iterable[str]) -> tuple[PlanMemory, ...]:
-    """Sum up the memory blocks of a plan's text by rank; chunks are made of blocks, so they don't count.
+def memory_of(plan: Any) -> tuple[PlanMemory, ...]:
+    """Sum up the memory blocks of OneFlow's plan by rank; chunks are made of blocks, so they don't count.
 
     Host memory does not count either: blocks of CPU tasks, pinned buffers, the headers of tensors.
     """
+    from oneflow.core.common import device_type_pb2
+
     sums: dict[int, list[int]] = {}
-    for block in _blocks(lines):
-        if block.get("device_type") != "kCUDA" or block.get("is_separated_header") == "true":
+    for block in plan.block_chunk_list.mem_block:
+        if block.mem_case.device_type != device_type_pb2.kCUDA or block.is_separated_header:
             continue
-        kind = 0 if "variable_op_name" in block else 1 if "chunk_id" in block else 2
-        row = sums.setdefault(int(block["machine_id"]), [0, 0, 0])
-        row[kind] += int(block.get("mem_size", "0"))
+        kind = 0 if block.HasField("variable_op_name") else 1 if block.HasField("chunk_id") else 2
+        row = sums.setdefault(block.machine_id, [0, 0, 0])
+        row[kind] += block.mem_size
     return tuple(PlanMemory(rank, *sums[rank]) for rank in sorted(sums))
-
-
-def _blocks(lines: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Yield the fields of every mem_block message, those of its memory case among them."""
-    behind = dropwhile(lambda line: not line.startswith("block_chunk_list {"), lines)
-    block: dict[str, str] = {}
-    for line in takewhile(lambda line: not line.startswith("}"), behind):
-        key, _, value = line.strip().partition(": ")
-        if line.startswith("  mem_block {"):
-            block = {}
-        elif line.startswith("  chunk {"):
-            return  # chunks follow all blocks
-        elif line.startswith("  }"):
-            yield block
-        else:
-            block[key] = value.strip('"')

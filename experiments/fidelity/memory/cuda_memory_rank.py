@@ -13,19 +13,21 @@ from pathlib import Path
 
 import oneflow as flow
 
+from experiments.lib.cuda_stand_in import PLAN
+
 _POLL_S = 0.02
 
 
-def main(folder: Path, done: str) -> None:
-    """Compile the plan of `folder` (rank 0) or wait until its file `done` is there; never return."""
+def main(folder: Path) -> None:
+    """Compile the plan of `folder` (rank 0) or wait until OneFlow's is there; never return."""
     if flow.env.get_rank() == 0:
         from experiments.fidelity.memory import cuda_compilation
 
         cuda_compilation.main(folder)
-    while not (folder / done).exists():
+    while not (folder / PLAN).exists():
         time.sleep(_POLL_S)
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

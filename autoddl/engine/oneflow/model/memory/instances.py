@@ -48,6 +48,7 @@ class Instances:
         self.flow, self.kept, self.waits = flow, kept, waits
         self.templates, self.compute_stream = templates.columns, templates.compute_stream
         self.logical_chains, self.devices = logical_chains, math.prod(templates.mesh)
+        self.requests = tuple(templates.requests)
         template, self.tensor, source, before, order = added
         counts = len(kept), len(flow.first_input), len(template)
         first, numbers, more = (np.arange(count) for count in counts)
@@ -101,12 +102,15 @@ class Instances:
                 task["writes"],
                 task["inserted"],
                 soon,
+                task["request"],
+                task["away"],
             ),
             buffers,
             self.compute_stream,
             self.logical_chains,
             bool(self.flow.sums.any()),
             self.logical_chains or (self.compute_stream and self.devices > 1),
+            self.requests,
         )
 
     def _resolved(self, instance: Ints, local: Ints, begin: Ints, inputs: Ints) -> Ints:
@@ -123,7 +127,7 @@ class Instances:
         )
         return Ragged.sorted(
             np.concatenate((given.row, begin[self.place[self.waits[0]]])),
-            np.concatenate((others, begin[self.ops[self.waits[1]]])),
+            np.concatenate((others, begin[self.place[self.waits[1]]])),
             len(self.tasks_of.items),
         )
 

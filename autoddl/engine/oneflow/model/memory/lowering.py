@@ -34,17 +34,20 @@ def rank_tasks(
     sizes: LocalSizes | None = None,
     compute_stream: bool = False,
     logical_chains: bool = False,
+    gathers: Ints | None = None,
 ) -> RankTasks:
     """Return the tasks of the rank at mesh coordinates `coords` (all 1 at most, by default).
 
     Ranks differ only where B becomes P: the first device of an axis keeps the value, others make
     zeros. So the coordinates count as 0 or not 0. `sizes` are those of another layout of the program.
     With `compute_stream` boxings are ops of the compute stream, as far as OneFlow can do that; only
-    then ops may be joined to `logical_chains` before (see liveness.py).
+    then ops may be joined to `logical_chains` before (see liveness.py). `gathers` are by redistribution
+    of a parameter the one whose end it waits for, or NONE (job/parameter_gathers.py): what is in memory
+    is the same without.
     """
     place = _away(mesh) if coords is None else tuple(coords)
     known = sizes or LocalSizes(layout.program, mesh)
-    lowering = _Lowering(layout, known, place, compute_stream=compute_stream)
+    lowering = _Lowering(layout, known, place, compute_stream=compute_stream, gathers=gathers)
     return lowering.tasks(logical_chains=logical_chains)
 
 
@@ -65,7 +68,7 @@ def _away(mesh: Sequence[int]) -> tuple[int, ...]:
 class _Added(NamedTuple):
     """The instances of chains: template, tensor, what each reads, the op behind it, the task's order.
 
-    `waits` are pairs of instances and ops that they wait for; `result` is what each chain makes.
+    `waits` are pairs of instances and those that they wait for; `result` is what each chain makes.
     """
 
     instances: Table
@@ -80,9 +83,11 @@ class _Lowering:
     """
 
     def __init__(
-        self, layout: Layout, sizes: LocalSizes, coords: tuple[int, ...], *, compute_stream: bool
-    ) -> None:
+        self, layout: Layout, sizes: LocalSizes, coords: tuple[int, ...], *,
+        compute_stream: bool, gathers: Ints | None = None,
+    ) -> None:  # fmt: skip
         self.program, self.layout = layout.program, layout
+        self.gathers = np.full(len(layout.moves.tensor), NONE) if gathers is None else gathers
         self.sizes, self.dataflow = sizes, sizes.dataflow
         self.templates = sizes.templates(coords, compute_stream=compute_stream)
         columns, held = layout.program.columns, (layout.inputs, layout.variables)
@@ -111,7 +116,8 @@ class _Lowering:
         reads, added = self._reads()
         ops = np.array([self._op(kind) for kind in range(len(self.first))], dtype=np.int64)
         place, kept = self.program.columns.place, len(self.kept)
-        pairs = [(kept + place[o], place[t]) for o, t in self.layout.after.items() if o in place]
+        after = self.layout.after.items()
+        pairs = [(kept + place[o], kept + place[t]) for o, t in after if o in place]
         waits = np.concatenate((np.array(pairs, np.int64).reshape(-1, 2).T, added.waits), axis=1)
         templates = np.concatenate((self.source, ops[self.which]))
         return Instances(
@@ -187,10 +193,12 @@ class _Lowering:
     def _added(self, moves: Moves, columns: Table) -> _Added:
         """Return the instances of redistributions, and of what gives tensors back (number NONE)."""
         item, tensor, source, op, behind = columns
-        alone, path, after, early = (
+        alone, path, after, early, other = (
             np.append(column, NONE)[item]
-            for column in (moves.alone, moves.path, moves.after, moves.early)
+            for column in (moves.alone, moves.path, moves.after, moves.early, self.gathers)
         )
+        row = np.full(len(moves.tensor) + 1, NONE)
+        row[item] = np.where(item == NONE, NONE, np.arange(len(item)))
         variable = np.zeros(len(self.program.tensors), dtype=np.bool_)
         variable[self.kept[self.inputs :]] = True
         own = variable[tensor] | (alone == 1)  # begins with an identity of its own
@@ -204,8 +212,9 @@ class _Lowering:
         group = np.where(item == NONE, order_of(1, 0), order_of(2, 0))
         order = group + (np.where(item == NONE, op, item) << BITS)
         late = np.where(early == 0, 0, own + early)
-        wanted = np.stack((chain, tensor, op, order, source, behind, after, late))
-        return _chained(chains, wanted, np.array(self.templates.result, np.int64), len(self.alike))
+        wanted = np.stack((chain, tensor, op, order, source, behind, after, late, row[other]))
+        results = np.array(self.templates.result, np.int64)
+        return _chained(chains, wanted, results, len(self.kept), len(self.alike))
 
     def _chain(
         self, tensor: int, source: int, path: Path, *, own: bool
@@ -234,16 +243,18 @@ class _Lowering:
 
 
 def _chained(
-    chains: Sequence[Sequence[tuple[int, int, bool]]], wanted: Table, results: Ints, first: int
-) -> _Added:
-    """Return the instances of all chains that are wanted, numbered from `first`.
+    chains: Sequence[Sequence[tuple[int, int, bool]]], wanted: Table, results: Ints,
+    ops: int, first: int,
+) -> _Added:  # fmt: skip
+    """Return the instances of all chains that are wanted, numbered from `first`; ops are from `ops` on.
 
     Each is for a `tensor` and before an `op`, in ascending order. It reads the result `source`, or what
     the chain `behind` makes, where that is not NONE. `order` is that of an identity behind no state. The
-    one behind `late` states waits for the op `after`, if that is not NONE. `results` are those of all
-    templates. What begins with a boxing of one kind of one result shares it.
+    one behind `late` states waits for the op `after`, if that is not NONE, and the first link for the
+    last one of the chain `gathered` before. `results` are those of all templates. What begins with a
+    boxing of one kind of one result shares it.
     """
-    chain, tensor, op, order, source, behind, after, late = wanted
+    chain, tensor, op, order, source, behind, after, late, gathered = wanted
     links = np.array([link for chain in chains for link in chain], dtype=np.int64).reshape(-1, 3)
     ends = np.cumsum([0, *map(len, chains)])
     start, items = Ragged(ends, np.arange(len(links))).take(chain)
@@ -268,8 +279,12 @@ def _chained(
     turn = np.where(boxing, 0, order[row] + step)
     instances = np.stack((template, tensor[row], reads, op[row], turn))
     waits = (boxing == 0) & (after[row] != NONE) & (step == late[row])
-    late_ones = np.stack((number[waits], after[row[waits]]))
-    return _Added(instances[:, original == place], late_ones, result)
+    late_ones = np.stack((number[waits], ops + after[row[waits]]))
+    turn = np.flatnonzero(gathered != NONE)
+    in_turn = np.stack((number[start[turn]], number[start[gathered[turn] + 1] - 1]))
+    return _Added(
+        instances[:, original == place], np.concatenate((late_ones, in_turn), axis=1), result
+    )
 
 
 def _behind(made: Ints, begin: Ints, source: Ints) -> Ints:

@@ -5,8 +5,10 @@ There are tens of thousands of them, and each part of the memory model reads one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,16 @@ KINDS = (*ROLES, "boxing", "workspace", "output")
 BOXING, WORKSPACE, OUTPUT = range(len(ROLES), len(KINDS))
 PARAMETER = KINDS.index("parameter")
 VARIABLE = np.array([kind in ("parameter", "state", "buffer") for kind in KINDS])
+
+
+class CollectiveRequest(NamedTuple):
+    """A collective that goes through NCCL beside the computation: its type, the bytes that OneFlow counts
+    for it (the whole tensor of a group of devices), and the axes of the mesh along which groups lie.
+    """
+
+    collective: str
+    size_bytes: int
+    axes: tuple[int, ...]
 
 
 @dataclass
@@ -58,7 +70,8 @@ class Tasks:
     `first` to that of the next; the last `first` is that of none. `shares` is the buffer that one reads
     whose memory its result may be, or NONE, and `writes` tells whether it writes there. `inserted` are
     the ops that replace boxings, `updates` the parts of the optimizer, `soon` sums of gradients, which
-    run as soon as they can.
+    run as soon as they can. `request` is the place among a rank's requests, or NONE, and
+    `away` how many tasks of other ranks stand before one.
     """
 
     order: Ints
@@ -72,6 +85,8 @@ class Tasks:
     writes: Flags
     inserted: Flags
     soon: Flags
+    request: Ints
+    away: Ints
 
     def __len__(self) -> int:
         return len(self.order)
@@ -84,6 +99,7 @@ class RankTasks:
     `compute_stream` and `logical_chains` are as in `rank_tasks`, `accumulates` tells whether gradients of
     micro-batches are summed up, `in_turn` whether ops run in the order of OneFlow's op graph: it orders
     those of logical chains, and those of a compute stream where several devices have to agree.
+    `requests` are the kinds of collectives that go through NCCL beside the computation.
     """
 
     tasks: Tasks
@@ -92,6 +108,7 @@ class RankTasks:
     logical_chains: bool = False
     accumulates: bool = False
     in_turn: bool = False
+    requests: Sequence[CollectiveRequest] = ()
 
     @cached_property
     def readers(self) -> Ragged:

@@ -22,8 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from autoddl.engine.oneflow.model.memory.compute_stream import workspace_bytes
-from autoddl.engine.oneflow.model.memory.task_graph import BOXING, NONE, OUTPUT, WORKSPACE, Ints
+from autoddl.engine.oneflow.model.memory.task_graph import (
+    BOXING,
+    NONE,
+    OUTPUT,
+    WORKSPACE,
+    CollectiveRequest,
+    Ints,
+)
 from autoddl.ragged import Ragged
+from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from autoddl.sbp.state import B, NdSbp, Sbp
 
 ALIGNMENT = 512
@@ -55,6 +63,8 @@ class _Task(NamedTuple):
     transfer: bool
     inserted: bool
     writes: bool
+    request: int
+    away: int
 
 
 class _Buffer(NamedTuple):
@@ -109,6 +119,7 @@ class Templates:
         self.reads: list[tuple[int, ...]] = []
         self.after: list[tuple[int, ...]] = []
         self.buffers: list[_Buffer] = []
+        self.requests: list[CollectiveRequest] = []
         self._known: dict[object, int] = {}
         self._boxings: dict[tuple[int, NdSbp, NdSbp], int] = {}
         self._moved = INPUT  # the buffer that the newest template redistributes
@@ -190,11 +201,13 @@ class Templates:
     def _task(
         self, group: int, reads: tuple[int, ...] = (), after: tuple[int, ...] = (), *,
         merged: bool = False, transfer: bool = False, inserted: bool = False,
-        shared: int = NONE, writes: bool = False,
+        shared: int = NONE, writes: bool = False, request: int = NONE, away: int = 0,
     ) -> int:  # fmt: skip
         tasks, buffers = self.starts[-1]
         first = len(self.buffers) - buffers
-        self.tasks.append(_Task(group, shared, first, merged, transfer, inserted, writes))
+        self.tasks.append(
+            _Task(group, shared, first, merged, transfer, inserted, writes, request, away)
+        )
         self.reads.append(reads)
         self.after.append(after)
         return len(self.tasks) - 1 - tasks
@@ -228,19 +241,21 @@ class Templates:
             return made
         pairs = {(states[0][i], states[1][i]) for i in axes}
         if len(pairs) > 1:  # OneFlow sends pieces from any to any
-            self._transfer((source,))
+            self._transfer((source,), away=4)
             self._buffer(WORKSPACE, before + after)
             return self._buffer(BOXING, after)
         pair = next(iter(pairs))
         if pair[1].kind == "P":
             return self._to_partial(source, form, states, axes)
-        group = math.prod(self.mesh[i] for i in axes)
-        return self._primitive(source, pair, (before, after, group))
+        return self._primitive(source, pair, (before, after), axes)
 
-    def _primitive(self, source: int, pair: tuple[Sbp, Sbp], sizes: tuple[int, int, int]) -> int:
-        """Make one boxing in groups of devices; `sizes` are bytes before and after, devices."""
+    def _primitive(
+        self, source: int, pair: tuple[Sbp, Sbp], sizes: tuple[int, int], axes: Sequence[int]
+    ) -> int:
+        """Make one boxing along some axes; `sizes` are bytes before and after."""
         old, new = pair
-        before, after, group = sizes
+        before, after = sizes
+        group = math.prod(self.mesh[i] for i in axes)
         if self.compute_stream and old != B:  # OneFlow has no collectives beside its ops there
             piece = before // group if new != B else before
             added = (after,) * (old.kind == "P")
@@ -249,7 +264,11 @@ class Templates:
             cut = old if new == B else new
             packed = cut.is_split and cut.dim != 0  # NCCL wants the pieces one behind the other
             first = self._transferred(source, before) if packed else source
-            moved = self._transferred(first, after, reused=False)
+            kind = ALL_REDUCE if new == B else REDUCE_SCATTER
+            kind = kind if old.kind == "P" else ALL_GATHER
+            self.requests.append(CollectiveRequest(kind, max(before, after), tuple(axes)))
+            self._task(4, (first,), transfer=True, request=len(self.requests) - 1)
+            moved = self._buffer(BOXING, after, reused=False)
             return self._transferred(moved, after) if packed else moved
         if old == B:
             return self._transferred(source, after)
@@ -283,16 +302,18 @@ class Templates:
             sent = self._transfer((piece,))
             self._transfer(after=(self._transfer(after=(sent,)),))
             arriving = self._transfer()  # on another rank, at about that time
-            arrived = self._transfer(after=(arriving, begun))
+            arrived = self._transfer(after=(arriving, begun), away=2)
             self._transfer(after=(arrived,))
             received.append(self._buffer(BOXING, size, reused=False))
         self._transfer((kept, *received))
         result, *_ = [self._buffer(BOXING, each) for each in made]
         return result
 
-    def _transfer(self, reads: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> int:
+    def _transfer(
+        self, reads: tuple[int, ...] = (), after: tuple[int, ...] = (), *, away: int = 0
+    ) -> int:
         """Add a part of a boxing; it comes `after` tasks that leave something in host memory."""
-        return self._task(4, reads, after, transfer=True)
+        return self._task(4, reads, after, transfer=True, away=away)
 
     def _transferred(self, source: int, size: int, *, reused: bool = True) -> int:
         self._transfer((source,))

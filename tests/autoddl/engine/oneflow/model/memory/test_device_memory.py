@@ -311,11 +311,15 @@ def test_dropped_activations_are_made_again() -> None:
     assert estimate((1,), one, recompute=["x", "g1", "nothing"]) == whole
 
 
+@pytest.mark.oneflow
 def test_memory_of_oneflow_is_read_from_its_plan() -> None:
-    from experiments.fidelity.memory.cuda_memory import PlanMemory, parse
+    from google.protobuf import text_format
+    from oneflow.core.job import plan_pb2
+
+    from experiments.fidelity.memory.cuda_memory import PlanMemory, memory_of
 
     text = (Path(__file__).parent / "cuda_plan.txt").read_text()
-    assert parse(text.splitlines()) == (
+    assert memory_of(text_format.Parse(text, plan_pb2.Plan())) == (
         PlanMemory(rank=0, variables=1000, reused=300, others=40),
         PlanMemory(rank=1, variables=2000, reused=0, others=0),
     )

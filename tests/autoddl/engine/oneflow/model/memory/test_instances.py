@@ -31,7 +31,7 @@ def test_two_instances_of_one_template_have_numbers_of_their_own() -> None:
         chosen=np.array([source, output, output]),
         reads=np.array([(3 << BITS) + 2, (4 << BITS) + 2]),
         added=added,
-        waits=np.array([[4], [0]]),
+        waits=np.array([[4], [1]]),
     ).tasks()
     assert lists(rank.tasks.reads) == [[], [0], [1], [2], [3], [4], [5], [6], [7]]
     assert rank.tasks.first.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
