@@ -105,13 +105,9 @@ def oneflow_queue(plan: Any, mesh: Mesh) -> list[Queued]:
         boxing.kOpTypeReduceScatter: REDUCE_SCATTER,
     }  # fmt: skip
     item = {
-        types.kFloat: 4,
-        types.kInt64: 8,
-        types.kInt32: 4,
-        types.kFloat16: 2,
-        types.kInt8: 1,
+        types.kFloat: 4, types.kInt64: 8, types.kInt32: 4, types.kFloat16: 2, types.kInt8: 1,
         types.kBool: 1,
-    }
+    }  # fmt: skip
     found = []
     for requests in plan.collective_boxing_plan.job_id2request_set.values():
         for one in sorted(requests.request, key=lambda one: one.order):
