@@ -26,7 +26,6 @@ from typing import NamedTuple
 import numpy as np
 
 from autoddl.compiled import compiled
-from autoddl.engine.oneflow.model.memory.compute_stream import stream_order
 from autoddl.engine.oneflow.model.memory.execution_order import execution_order
 from autoddl.engine.oneflow.model.memory.liveness import merged_chains
 from autoddl.engine.oneflow.model.memory.task_graph import (
@@ -64,9 +63,10 @@ class Queued(NamedTuple):
 def queue(rank: RankTasks) -> list[Queued]:
     """Return the requests of a rank in the order in which it issues them.
 
-    What has the same wave and layer is in the order of the program.
+    What has the same wave and layer is in the order of the program. Where boxings are ops of the compute
+    stream there are no requests.
     """
-    order = stream_order(rank) if rank.in_turn else execution_order(rank)
+    order = execution_order(rank)
     is_request = rank.tasks.request != NONE
     wave, layer = _places(*rank.before, order, merged_chains(rank), is_request, rank.tasks.away)
     tasks = is_request.nonzero()[0]

@@ -7,7 +7,6 @@ from hypothesis import given
 
 from autoddl.engine.oneflow.job.parameter_gathers import gathers_behind
 from autoddl.engine.oneflow.model.collective_queue import Fusion, Queued, groups, queue
-from autoddl.engine.oneflow.model.memory.compute_stream import stream_order
 from autoddl.engine.oneflow.model.memory.execution_order import execution_order
 from autoddl.engine.oneflow.model.memory.liveness import merged_chains
 from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
@@ -37,7 +36,7 @@ def literally(rank: RankTasks) -> dict[int, tuple[int, int]]:
     before = [set(row) for row in lists(rank.before)]
     last: dict[int, int] = {}
     chains = merged_chains(rank).tolist()
-    for task in (stream_order(rank) if rank.in_turn else execution_order(rank)).tolist():
+    for task in execution_order(rank).tolist():
         if chains[task] in last:
             before[task].add(last[chains[task]])
         last[chains[task]] = task
