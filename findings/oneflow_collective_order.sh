@@ -28,7 +28,7 @@ void _ZN7oneflow8PlanUtil23DumpCtrlRegstInfoToPlanEPNS_4PlanE(void *plan) { /* c
   Dl_info caller;
   dladdr(__builtin_return_address(0), &caller);
   void *library = dlopen(caller.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-  int (*write_to)(const void *, int) =
+  _Bool (*write_to)(const void *, int) =
       dlsym(library, "_ZNK6google8protobuf11MessageLite25SerializeToFileDescriptorEi");
   write_to(plan, open("plan.pb", O_CREAT | O_TRUNC | O_WRONLY, 0600));
   _exit(0);

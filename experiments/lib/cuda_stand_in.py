@@ -68,7 +68,7 @@ void _ZN7oneflow8PlanUtil23DumpCtrlRegstInfoToPlanEPNS_4PlanE(void *plan) {
   Dl_info caller;
   dladdr(__builtin_return_address(0), &caller);
   void *library = dlopen(caller.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-  int (*write_to)(const void *, int) =
+  _Bool (*write_to)(const void *, int) =
       dlsym(library, "_ZNK6google8protobuf11MessageLite25SerializeToFileDescriptorEi");
   int file = open(PLAN ".partial", O_CREAT | O_TRUNC | O_WRONLY, 0600);
   if (!write_to(plan, file) || close(file) || rename(PLAN ".partial", PLAN)) _exit(1);

@@ -1,4 +1,4 @@
-"""Compile a plan for CUDA devices without one; OneFlow's own plan ends the process (cuda_stand_in)."""
+"""Compile a plan for CUDA devices without one; the process ends with OneFlow's plan (cuda_stand_in)."""
 
 from __future__ import annotations
 

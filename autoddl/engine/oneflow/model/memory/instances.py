@@ -36,7 +36,7 @@ class Instances:
     `kept` are the tensors of the first, `chosen` the templates of the first and of the ops, `reads`
     which result each input of an op is. Rows of `added` tell of those the template, the tensor, what one
     reads, before which op it comes, and the order of its task, where the template gives none. `waits`
-    are instances with the ops that they wait for without reading from them. The other arrays are by
+    are instances with those that they wait for without reading from them. The other arrays are by
     place in the sequence of all, in which an added one stands before its op.
     """
 
@@ -48,7 +48,7 @@ class Instances:
         self.flow, self.kept, self.waits = flow, kept, waits
         self.templates, self.compute_stream = templates.columns, templates.compute_stream
         self.logical_chains, self.devices = logical_chains, math.prod(templates.mesh)
-        self.requests = tuple(templates.requests)
+        self.requests = templates.requests
         template, self.tensor, source, before, order = added
         counts = len(kept), len(flow.first_input), len(template)
         first, numbers, more = (np.arange(count) for count in counts)

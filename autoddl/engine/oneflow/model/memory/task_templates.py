@@ -241,7 +241,7 @@ class Templates:
             return made
         pairs = {(states[0][i], states[1][i]) for i in axes}
         if len(pairs) > 1:  # OneFlow sends pieces from any to any
-            self._transfer((source,), away=4)
+            self._transfer((source,))
             self._buffer(WORKSPACE, before + after)
             return self._buffer(BOXING, after)
         pair = next(iter(pairs))
