@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from functools import cache, partial
 
+from autoddl.engine.model import CollectiveQueue
 from autoddl.perfmodel import collectives
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Link
-from autoddl.perfmodel.resources import ResourceParts
+from autoddl.perfmodel.resources import QUEUE, SHARED, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s
 from autoddl.perfmodel.topology import crossing
 from autoddl.sbp.boxing import ALL_GATHER, LOCAL, PAD, Boxing
@@ -20,10 +21,11 @@ from autoddl.sbp.mesh import Mesh
 
 
 class BoxingPrices:
-    """Price boxings on one mesh under one profile."""
+    """Price boxings on one mesh under one profile, where messages share a `queue` if there is one."""
 
-    def __init__(self, mesh: Mesh, profile: Profile) -> None:
-        self.mesh, self.profile = mesh, profile
+    def __init__(self, mesh: Mesh, profile: Profile, queue: CollectiveQueue | None = None) -> None:
+        self.mesh, self.profile, self.queue = mesh, profile, queue
+        self._lines: dict[tuple[str, tuple[int, ...]], tuple[float, float]] = {}
         self._way = cache(partial(crossing, mesh, innermost=profile.levels[-1]))
 
     def step_s(self, step: Boxing, item_bytes: int) -> float:
@@ -52,16 +54,44 @@ class BoxingPrices:
             return None
         return self.profile.link(collective, way)
 
+    def line(self, step: Boxing) -> tuple[float, float]:
+        """Return what a collective like this one takes: seconds, and more seconds for each byte."""
+        key = step.primitive, step.axes
+        if key not in self._lines:
+            collective, way = _collective(step), self._way(step.axes)
+            fixed, one = (self.profile.collective_s(collective, way, n) for n in (0.0, 1e9))
+            self._lines[key] = self.profile.op_overhead_s + fixed, (one - fixed) / 1e9
+        return self._lines[key]
 
-def boxing_parts(
-    step: Boxing | None, seconds: float, mesh: Mesh, profile: Profile
-) -> ResourceParts:
-    """Return on which resources a boxing of so many seconds runs for how long; None is local."""
-    if step is None or step.primitive == LOCAL:
-        return profile.parts(None, seconds)
-    size = math.prod(mesh.shape[axis] for axis in step.axes)
-    messages, _ = collectives.coefficients(_collective(step), size, 0.0)
-    return profile.parts(mesh.axes[step.axes[0]].level, seconds, messages)
+    def parts(self, step: Boxing | None, seconds: float) -> ResourceParts:
+        """Return on which resources a boxing of so many seconds runs for how long; None is local."""
+        if step is None or step.primitive == LOCAL:
+            return self.profile.parts(None, seconds)
+        size = math.prod(self.mesh.shape[axis] for axis in step.axes)
+        messages, _ = collectives.coefficients(_collective(step), size, 0.0)
+        if (
+            self.queue is not None
+        ):  # what a launch takes does not depend on how many messages it sends
+            messages = 0.0
+        return self.profile.parts(self.mesh.axes[step.axes[0]].level, seconds, messages)
+
+    def least_parts(self, step: Boxing | None, seconds: float, size_bytes: int) -> ResourceParts:
+        """Return the seconds of its resources that a boxing takes at least, whatever goes with it.
+
+        In a queue all levels are one resource, and a message that may share a launch takes no less than
+        its share, by bytes, in the largest one. With 16 MB that is a quarter of a launch for 4 MB.
+        """
+        parts, queue = self.parts(step, seconds), self.queue
+        if queue is None or step is None or step.primitive == LOCAL:
+            return parts
+        least_s = seconds
+        if step.primitive in queue.fused and size_bytes < queue.threshold_bytes:
+            fixed, slope = self.line(step)
+            least_s = size_bytes * (fixed / queue.threshold_bytes + slope)
+        share = min(least_s / seconds, 1.0) if seconds else 1.0
+        names = {level: QUEUE for level in self.profile.levels}
+        busy = [(names.get(resource, resource), share * part_s) for resource, part_s in parts]
+        return (*busy, (SHARED, seconds - share * seconds))
 
 
 def _collective(step: Boxing) -> str:

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.csgraph import floyd_warshall
 
-from autoddl.engine.model import EngineModel, StreamUse
+from autoddl.engine.model import CollectiveQueue, EngineModel, StreamUse
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.boxing_prices import BoxingPrices, boxing_parts
+from autoddl.perfmodel.boxing_prices import BoxingPrices
 from autoddl.perfmodel.boxing_steps import BoxingSteps, does_run, neighbours, steps_between
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.resources import SERIAL
@@ -44,11 +44,11 @@ class _Boxings(NamedTuple):
     looks: Sequence[tuple[Boxing, float]]
     """A boxing of each look of the steps, with its seconds."""
 
-    def parts(self, mesh: Mesh, profile: Profile) -> dict[str, Floats]:
-        """Return how many of the seconds are spent on each resource."""
+    def parts(self, prices: BoxingPrices, item_bytes: int) -> dict[str, Floats]:
+        """Return how many of the seconds are spent on each resource, at least."""
         found: dict[str, Floats] = {}
         for number, (step, seconds) in enumerate(self.looks):
-            for resource, part_s in boxing_parts(step, seconds, mesh, profile):
+            for resource, part_s in prices.least_parts(step, seconds, step.elements * item_bytes):
                 found.setdefault(resource, np.zeros(len(self.looks)))[number] = part_s
         return {resource: part_s[self.steps.look] for resource, part_s in found.items()}
 
@@ -109,16 +109,16 @@ class Redistributor:
     Paths have the boxings that run in this use of the engine's `streams`, by default the usual one;
     tables have the states that its axes can cut in. With `weights` of resources (Profile.parts), and of
     seconds on whichever (SERIAL), tables have the weighted seconds, and the paths that are cheapest under
-    them.
+    them; in a `queue` the seconds of resources are the least that a message may take.
     """
 
     def __init__(
         self, mesh: Mesh, profile: Profile, engine: EngineModel, streams: StreamUse | None = None,
-        *, weights: Mapping[str, float] | None = None,
+        *, weights: Mapping[str, float] | None = None, queue: CollectiveQueue | None = None,
     ) -> None:  # fmt: skip
         self.mesh, self.profile, self.weights = mesh, profile, weights
         self.engine, self.streams = engine, streams or engine.streams[0]
-        self.boxings = BoxingPrices(mesh, profile)
+        self.boxings = BoxingPrices(mesh, profile, queue)
         self._boxings: dict[tuple[tuple[int, ...], int, bool], _Boxings] = {}
         self._tables: dict[tuple[tuple[int, ...], int, bool], RedistributionTable] = {}
         self._other: dict[tuple[tuple[int, ...], int, NdSbp, NdSbp], Path] = {}
@@ -129,7 +129,7 @@ class Redistributor:
     def weighted(self, weights: Mapping[str, float]) -> Redistributor:
         """Return one with these weights, which shares the seconds of boxings."""
         found = Redistributor(
-            self.mesh, self.profile, self.engine, self.streams, weights=weights
+            self.mesh, self.profile, self.engine, self.streams, weights=weights, queue=self.boxings.queue
         )  # fmt: skip
         found._boxings = self._boxings
         return found
@@ -190,14 +190,14 @@ class Redistributor:
         seconds = self.boxings.step_s(step, item_bytes)
         if self.weights is None or math.isinf(seconds):
             return seconds
-        parts = boxing_parts(step, seconds, self.mesh, self.profile)
+        parts = self.boxings.least_parts(step, seconds, step.elements * item_bytes)
         return self.weights[SERIAL] * seconds + sum(self.weights[r] * s for r, s in parts)
 
     def _build(self, shape: tuple[int, ...], item_bytes: int, own: bool) -> RedistributionTable:
         one = self._between_all(shape, item_bytes, own)
         count, steps = len(one.states), one.steps
         direct = np.full((count, count), np.inf)
-        split = {} if self.weights is None else one.parts(self.mesh, self.profile)
+        split = {} if self.weights is None else one.parts(self.boxings, item_bytes)
         direct[steps.after, steps.before] = self._weighted(one.seconds, split)
         # SciPy takes zeros for missing edges, masked or not, and unmasked all that is next to nothing,
         # which is what is free costs here.

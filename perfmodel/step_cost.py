@@ -17,14 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoddl.engine.model import CollectiveQueue
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.boxing_prices import BoxingPrices, boxing_parts
+from autoddl.perfmodel.boxing_prices import BoxingPrices
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Kernel, Link
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s, slowest
+from autoddl.perfmodel.simulation.message_queue import LaunchLimits, Messages
+from autoddl.perfmodel.simulation.step_graph import BoxingParts
 from autoddl.ragged import Ragged, distinct
-from autoddl.sbp.boxing import Boxing, boxing
+from autoddl.sbp.boxing import LOCAL, Boxing, boxing
 from autoddl.sbp.layout import NONE, Layout, Path
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Op, Program, Tensor
@@ -42,16 +45,8 @@ class Price(NamedTuple):
     source: str
     error: float
     boxing: Boxing | None = None
-
-    def parts(self, mesh: Mesh, profile: Profile) -> ResourceParts:
-        """Return on which resources a boxing on this mesh runs for how long."""
-        return boxing_parts(self.boxing, self.seconds, mesh, profile)
-
-    def hidden(self, mesh: Mesh, profile: Profile) -> float:
-        """Return which share of a boxing hides behind ops: what leaves the device free, less what that
-        costs them."""
-        free = (part for part in self.parts(mesh, profile) if part[0] != DEVICE)
-        return sum(s / (1 + profile.slowed(level)) for level, s in free) / (self.seconds or 1.0)
+    size_bytes: int = 0
+    """The n of a boxing's collective (perfmodel.collectives)."""
 
 
 class Totals(NamedTuple):
@@ -104,12 +99,15 @@ class StepCost(NamedTuple):
 class StepPrices:
     """Price the ops and boxings of one program on one mesh, equal ones once.
 
-    Keep it where several layouts of one program are priced.
+    Keep it where several layouts of one program are priced. Boxings of different kinds take what they do
+    alone; messages of a `queue` may go together (simulation.message_queue).
     """
 
-    def __init__(self, program: Program, mesh: Mesh, profile: Profile) -> None:
+    def __init__(
+        self, program: Program, mesh: Mesh, profile: Profile, queue: CollectiveQueue | None = None
+    ) -> None:
         self.program, self.mesh, self.profile = program, mesh, profile
-        self._boxing_prices = BoxingPrices(mesh, profile)
+        self.boxings = BoxingPrices(mesh, profile, queue)
         self._ops: dict[tuple[int, tuple[NdSbp, ...]], Price] = {}
         self._paths: dict[object, tuple[Price, ...]] = {}
 
@@ -195,10 +193,49 @@ class StepPrices:
                 f"step: no boxing leads from {before} to {after} for shape {tensor.shape} on mesh "
                 f"{self.mesh}"
             )
-        link = self._boxing_prices.link(step)
+        link = self.boxings.link(step)
         source = "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
-        seconds = self._boxing_prices.step_s(step, tensor.item_bytes)
-        return Price(seconds, source, _error(link), step)
+        seconds = self.boxings.step_s(step, tensor.item_bytes)
+        return Price(seconds, source, _error(link), step, step.elements * tensor.item_bytes)
+
+    def boxing_parts(self, kinds: Sequence[Price]) -> BoxingParts:
+        """Return what boxings of some kinds run on, and how they share a queue, if there is one."""
+        parts, queue = BoxingParts.of(list(map(self.parts, kinds))), self.boxings.queue
+        if queue is None:
+            return parts
+        groups: dict[tuple[str, tuple[int, ...]], int] = {}
+        joins, lines = list[int](), list[tuple[float, float]]()
+        for price in kinds:
+            step = price.boxing
+            if step is None or step.primitive == LOCAL:
+                joins.append(NONE)
+                continue
+            joins.append(groups.setdefault((step.primitive, step.axes), len(groups)))
+            if joins[-1] == len(lines):
+                joint = step.primitive in queue.fused
+                lines.append(self.boxings.line(step) if joint else (math.inf, 0.0))
+        sizes = np.array([price.size_bytes for price in kinds], dtype=np.int64)
+        fixed, slope = np.array(lines, dtype=np.float64).reshape(-1, 2).T
+        limits = LaunchLimits(
+            queue.threshold_bytes, queue.most, queue.alignment, fixed[:, None], slope[:, None]
+        )
+        messages = Messages(np.array(joins, dtype=np.int64), sizes)
+        return parts._replace(messages=messages, limits=limits)
+
+    def parts(self, price: Price) -> ResourceParts:
+        """Return on which resources a boxing runs for how long."""
+        return self.boxings.parts(price.boxing, price.seconds)
+
+    def least_parts(self, price: Price) -> ResourceParts:
+        """Return the seconds of its resources that a boxing takes at least, whatever goes with it."""
+        return self.boxings.least_parts(price.boxing, price.seconds, price.size_bytes)
+
+    def hidden(self, price: Price) -> float:
+        """Return which share of a boxing hides behind ops: what leaves the device free, less what that
+        costs them."""
+        free = (part for part in self.parts(price) if part[0] != DEVICE)
+        hidden_s = sum(s / (1 + self.profile.slowed(level)) for level, s in free)
+        return hidden_s / (price.seconds or 1.0)
 
 
 def _stored(layout: Layout, tensors: Ints) -> Ints:

@@ -13,17 +13,17 @@ after 6 s, since the boxing is over after 5 s; the step takes 7 s where the sum 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
 
-from autoddl.perfmodel.resources import DEVICE
+from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.simulation.event_simulation import Floats, Ints, Works
 from autoddl.perfmodel.simulation.list_schedule import ordered
 from autoddl.perfmodel.simulation.step_graph import BoxingParts, OpWaits, StepMoves, step_works
-from autoddl.perfmodel.step_cost import StepPrices, Totals
+from autoddl.perfmodel.step_cost import Price, StepPrices, Totals
 from autoddl.ragged import Ragged, inverse
 from autoddl.sbp.layout import NONE, Layout
 from autoddl.sbp.lazy import LazyTuple
@@ -78,20 +78,35 @@ class StepTimeline:
         begin = np.append(0, moves.lengths.cumsum())
         self.boxing = Ragged(begin, cost.boxings.which).take(order)
         self.compute_s = np.array([p.seconds for p in cost.ops.prices])[cost.ops.which]
-        self.parts = [
-            price.parts(self.mesh, self.profile) if overlaps else ((DEVICE, price.seconds),)
-            for price in cost.boxings.prices
-        ]
+        self.prices = prices
 
     @cached_property
     def prediction(self) -> Prediction:
         """Return what the step costs, and takes."""
         totals = self.cost.totals
-        return Prediction(totals, self.works.end_s if self.overlaps else totals.step_s)
+        if not self.overlaps:
+            return Prediction(totals, totals.step_s)
+        if self.works.launched is not None:
+            boxings_s = self.works.graph.work_s[self._place[len(self.compute_s) :]]
+            totals = totals._replace(communication_s=float(boxings_s.sum()))
+        return Prediction(totals, self.works.end_s)
+
+    def _parts(self, parts_of: Callable[[Price], ResourceParts]) -> list[ResourceParts]:
+        """Return the parts of each kind of boxing; where nothing overlaps they are the device's."""
+        kinds = self.cost.boxings.prices
+        if not self.overlaps:
+            return [((DEVICE, price.seconds),) for price in kinds]
+        return list(map(parts_of, kinds))
+
+    @property
+    def least_parts(self) -> list[ResourceParts]:
+        """Return by kind of boxing what it takes of its resources at least (BoxingPrices)."""
+        return self._parts(self.prices.least_parts)
 
     @property
     def _boxing_s(self) -> Floats:
-        return np.array([sum(s for _, s in parts) for parts in self.parts])[self.boxing.items]
+        parts = self._parts(self.prices.parts)
+        return np.array([sum(s for _, s in each) for each in parts])[self.boxing.items]
 
     @cached_property
     def slot_s(self) -> Floats:
@@ -150,8 +165,13 @@ class StepTimeline:
         before = np.full(len(columns.inputs.tensor), NONE)
         before[moves.slot[moves.slot != NONE]] = self.move[moves.slot != NONE]
         steps = StepMoves(self.maker, self.boxing.start, self.boxing.items, before)
-        parts = BoxingParts.of(self.parts)
-        works, place = step_works(waits, self.compute_s, steps, parts, self.profile.interference)
+        kinds, slow = self.cost.boxings.prices, self.profile.interference
+        parts = (
+            self.prices.boxing_parts(kinds)
+            if self.overlaps
+            else BoxingParts.of(self._parts(self.prices.parts))
+        )
+        works, place = step_works(waits, self.compute_s, steps, parts, slow)
         return replace(works, names=LazyTuple(partial(self._names, place))), place
 
     def _names(self, place: Ints) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ in `autoddl.engine.<name>.model`; it needs nothing of the engine itself, which m
 
     limits        what it executes of what the rules (sbp.rules) call right
     streams       how it may run redistributions, the usual way first, and which boxings run there
-    collectives   how it joins messages that wait for the same links; NONE: it does not
+    collectives   by type of device the queue of messages that run beside the computation; none: each
+                  goes by itself as soon as its links are free
     schedule      in which order stages of a pipeline run their passes (perfmodel.pipeline.schedules)
     views         op types whose result lies in the memory of their input
     memory        what it allocates for the layouts of a program, on the device that needs most
@@ -27,8 +28,6 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.state import NdSbp
-
-NONE = "none"  # of collectives: each message by itself
 
 
 @dataclass(frozen=True)
@@ -106,6 +105,20 @@ class StreamUse(NamedTuple):
         return self.axes is None or sum(n > 1 for n in mesh.shape) <= self.axes
 
 
+class CollectiveQueue(NamedTuple):
+    """Collectives that go one after the other, in one order for all devices, and in part together.
+
+    One that is ready waits for all before it in the order. Neighbours of a type that may be `fused`, over
+    the same groups of devices, which none of the others has to wait for, are one launch: at most `most`
+    of them, and in all at most `threshold_bytes`, where each counts as a multiple of `alignment`.
+    """
+
+    threshold_bytes: int
+    most: int
+    fused: frozenset[str]
+    alignment: int
+
+
 class Limits(NamedTuple):
     """What an engine can execute of what is right."""
 
@@ -137,9 +150,12 @@ class EngineModel:
     """Of stages on so many devices each; what a stage takes may depend on it."""
     crosses: Callable[[NdSbp, Sequence[int]], bool] = field(repr=False)
     """Whether a tensor in this state on such a mesh goes to another mesh without being made whole."""
-    collectives: str = NONE
+    collectives: Mapping[str, CollectiveQueue] = field(default_factory=dict)
 
     def whole_space(self) -> EngineModel:
-        """Return the same engine without limits, under no name: all that is right may be planned."""
+        """Return the same engine without limits, under no name: all that is right may be planned.
+
+        Papers count each message by itself, so there is no queue.
+        """
         limits = self.limits._replace(any_order=True, one_axis=frozenset(), refused={})
-        return replace(self, name=None, limits=limits)
+        return replace(self, name=None, limits=limits, collectives={})

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from autoddl.compiled import compiled
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
+from autoddl.perfmodel.simulation import message_queue
 from autoddl.ragged import Ragged
 from autoddl.sbp.lazy import LazyTuple
 
@@ -47,6 +48,13 @@ class Graph(NamedTuple):
     later: Ints
     slow: Floats
     slowed: int
+
+    @property
+    def work_s(self) -> Floats:
+        """Return the seconds of each work's parts."""
+        count = len(self.waits)
+        row = np.arange(count).repeat(np.diff(self.begin))
+        return np.bincount(row, self.seconds, count).astype(np.float64)
 
 
 def by_number(works: Sequence[ResourceParts]) -> tuple[list[str], Ragged, Floats]:
@@ -85,6 +93,22 @@ class ResourceSpan(NamedTuple):
     work: int
 
 
+class StepQueue(NamedTuple):
+    """The queue of a step: what each work is in it, which works are ops, and what may go together."""
+
+    messages: message_queue.Messages
+    is_op: npt.NDArray[np.bool_]
+    limits: message_queue.LaunchLimits
+
+
+class Launched(NamedTuple):
+    """Works as a queue has them: with which work each is `launched`, and what they were without it."""
+
+    queue: StepQueue
+    launch: Ints
+    alone: Graph
+
+
 @dataclass(frozen=True, eq=False)
 class Works:
     """Works column by column; the graph has the numbers of `resources`."""
@@ -92,6 +116,7 @@ class Works:
     names: Sequence[str]
     resources: Sequence[str]
     graph: Graph
+    launched: Launched | None = None
 
     @classmethod
     def of(
@@ -119,11 +144,30 @@ class Works:
 
     def behind(self, turn: Ints) -> Works:
         """Return the same works where each of some waits for the one before it in this turn, too."""
-        graph = self.graph
+        graph = self.graph if self.launched is None else self.launched.alone
         first = np.concatenate((_row(graph), turn[:-1]))
         then = np.concatenate((graph.later, turn[1:]))
         waits, begin, later = successors(first, then, len(graph.waits))
-        return replace(self, graph=graph._replace(waits=waits, first=begin, later=later))
+        chained = graph._replace(waits=waits, first=begin, later=later)
+        found = replace(self, graph=chained, launched=None)
+        return found if self.launched is None else found.queued(self.launched.queue)
+
+    def queued(self, queue: StepQueue) -> Works:
+        """Return the same works with messages that go through a queue."""
+        graph, (joins, size) = self.graph, queue.messages
+        order, wave = message_queue.in_turn(
+            graph.waits, graph.first, graph.later, joins, queue.is_op
+        )
+        launch, launch_s = message_queue.launches(order, wave, joins, size, queue.limits)
+        begin, resource, seconds, before, then = message_queue.as_launched(
+            graph.begin, graph.resource, graph.seconds, graph.first, graph.later, order, launch,
+            launch_s,
+        )  # fmt: skip
+        waits, first, later = successors(before, then, len(launch))
+        found = graph._replace(
+            begin=begin, resource=resource, seconds=seconds, waits=waits, first=first, later=later
+        )
+        return replace(self, graph=found, launched=Launched(queue, launch, graph))
 
     def mirrored(self) -> Works:
         """Return the works from last to first: each, part by part, once all that waits for it is over.
@@ -132,11 +176,13 @@ class Works:
         """
         graph, last = self.graph, len(self.graph.waits) - 1
         waits, first, later = successors(last - graph.later, last - _row(graph), last + 1)
-        back = Graph(
+        back = Graph(  # in which queued messages have the same order, from last to first
             graph.begin[-1] - graph.begin[::-1], graph.resource[::-1].copy(),
             graph.seconds[::-1].copy(), waits, first, later, graph.slow, graph.slowed,
         )  # fmt: skip
-        return replace(self, names=LazyTuple(lambda: tuple(self.names[::-1])), graph=back)
+        return replace(
+            self, names=LazyTuple(lambda: tuple(self.names[::-1])), graph=back, launched=None
+        )
 
     def spans(self) -> list[ResourceSpan]:
         """Return all parts in the order in which they start."""
@@ -155,9 +201,19 @@ class Works:
         return self.plain.end_s
 
     def critical_s(self) -> Floats:
-        """Return of each work the seconds that lie on the critical path; their sum is `end_s`."""
+        """Return of each work the seconds that lie on the critical path; their sum is `end_s`.
+
+        Those of a joint launch are parted as its works' seconds alone are.
+        """
         who, when, before, _ = self.plain
-        return critical_s(who, when, before, len(self.graph.waits))
+        found = critical_s(who, when, before, len(self.graph.waits))
+        if self.launched is None:
+            return found
+        own, launch = self.launched.alone.work_s, self.launched.launch
+        with np.errstate(invalid="ignore"):
+            share = np.nan_to_num(own / np.bincount(launch, own)[launch])
+        shared: Floats = found[launch] * share
+        return shared
 
 
 def _row(graph: Graph) -> Ints:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from autoddl.compiled import compiled
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
-from autoddl.perfmodel.simulation.event_simulation import Works, by_number
+from autoddl.perfmodel.simulation.event_simulation import StepQueue, Works, by_number
+from autoddl.perfmodel.simulation.message_queue import LaunchLimits, Messages
 from autoddl.ragged import Ragged
 from autoddl.sbp.program import Program
 
@@ -57,13 +58,16 @@ class StepMoves(NamedTuple):
 class BoxingParts(NamedTuple):
     """On which resources each kind of boxing runs for how long: the parts of kind k begin at `begin[k]`.
 
-    The device is the first of the `resources`.
+    The device is the first of the `resources`. If there is a queue, `messages` says what each kind is in
+    it, and `limits` what may go together.
     """
 
     resources: Sequence[str]
     begin: Ints
     resource: Ints
     seconds: Floats
+    messages: Messages | None = None
+    limits: LaunchLimits | None = None
 
     @classmethod
     def of(cls, kinds: Sequence[ResourceParts]) -> BoxingParts:
@@ -81,7 +85,15 @@ def step_works(
         waits, compute_s, moves, parts.begin, parts.resource, parts.seconds
     )
     rows = Ragged(begin, resource)
-    return Works.of((), parts.resources, rows, seconds, first, then, slow), place
+    works = Works.of((), parts.resources, rows, seconds, first, then, slow)
+    if parts.messages is None or parts.limits is None:
+        return works, place
+    ops = len(compute_s)
+    joins, size = np.full(len(place), -1), np.zeros(len(place), np.int64)
+    joins[place[ops:]], size[place[ops:]] = (of[moves.kind] for of in parts.messages)
+    is_op = np.zeros(len(place), np.bool_)
+    is_op[place[:ops]] = True
+    return works.queued(StepQueue(Messages(joins, size), is_op, parts.limits)), place
 
 
 @compiled

@@ -15,7 +15,7 @@ import numpy as np
 
 from autoddl.compiled import compiled
 from autoddl.perfmodel.simulation.list_schedule import ordered
-from autoddl.perfmodel.simulation.step_graph import BoxingParts, OpWaits, StepMoves, step_works
+from autoddl.perfmodel.simulation.step_graph import OpWaits, StepMoves, step_works
 from autoddl.perfmodel.step_cost import Price
 from autoddl.ragged import Ragged
 from autoddl.sbp.rewrites.recomputation import PREFIX
@@ -114,7 +114,7 @@ class SimulatedSteps:
             self._number[cell] = len(self._rows)
             self._rows.append([self._kinds.setdefault(p, len(self._kinds)) for p in path])
         self._paths = BoxingPaths(self._number, *Ragged.of(self._rows))
-        self._parts = BoxingParts.of([p.parts(network.mesh, network.profile) for p in self._kinds])
+        self._parts = network.setting.prices.boxing_parts(list(self._kinds))
 
 
 def may_be_ordered(network: CostNetwork) -> bool:

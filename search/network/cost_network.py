@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from autoddl.engine.model import EngineModel, StepMemory, StreamUse
+from autoddl.engine.model import CollectiveQueue, EngineModel, StepMemory, StreamUse
 from autoddl.errors import InfeasibleError
 from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.redistribution import Redistributor
@@ -63,15 +63,22 @@ class Setting:
     engine: EngineModel
     streams: StreamUse
 
+    @property
+    def queue(self) -> CollectiveQueue | None:
+        """Return the queue of messages beside the computation, if the engine has one on such devices."""
+        if self.streams.compute_stream:
+            return None
+        return self.engine.collectives.get(self.program.device)
+
     @cached_property
     def redistributor(self) -> Redistributor:
         """Return the paths between states, as the engine runs them on these streams."""
-        return Redistributor(self.mesh, self.profile, self.engine, self.streams)
+        return Redistributor(self.mesh, self.profile, self.engine, self.streams, queue=self.queue)
 
     @cached_property
     def prices(self) -> StepPrices:
         """Return the prices of single ops and boxings, for all assignments that are estimated."""
-        return StepPrices(self.program, self.mesh, self.profile)
+        return StepPrices(self.program, self.mesh, self.profile, self.queue)
 
     @cached_property
     def memory(self) -> StepMemory:

@@ -24,7 +24,7 @@ from typing import TypeAlias
 import numpy as np
 
 from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
-from autoddl.perfmodel.resources import DEVICE, SERIAL
+from autoddl.perfmodel.resources import DEVICE, QUEUE, SERIAL, SHARED
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.search.network.cost_network import CostNetwork, Factors, Floats, Ints, as_ints
 from autoddl.search.network.evaluator import Flags, paid_of, unary_of
@@ -44,7 +44,8 @@ class StepBounds:
 
     def __init__(self, network: CostNetwork, path: DependencyPath) -> None:
         self.network, self.path = network, path
-        self.resources = (DEVICE, *dict.fromkeys(axis.level for axis in network.mesh.axes))
+        levels = dict.fromkeys(axis.level for axis in network.mesh.axes)
+        self.resources = (DEVICE, *(levels if network.setting.queue is None else (QUEUE,)))
         self.kinds: tuple[Kind, ...] = (
             *[(span, resource) for span in SPANS for resource in self.resources],
             (EARLY, SERIAL), (LATE, SERIAL),
@@ -59,10 +60,11 @@ class StepBounds:
         span = _span(path.is_made_late[timeline.maker], early)[timeline.boxing.row]
         seconds = {resource: np.zeros(len(SPANS)) for resource in self.resources}
         seconds[DEVICE] += _sums(path.spans[:-1], timeline.compute_s)
-        for number, parts in enumerate(timeline.parts):
+        for number, parts in enumerate(timeline.least_parts):
             times = np.bincount(span[timeline.boxing.items == number], minlength=len(SPANS))
             for resource, each_s in parts:
-                seconds[resource] += times * each_s
+                if resource != SHARED:
+                    seconds[resource] += times * each_s
         return self.flat(seconds, path.paths_s(timeline))
 
     def flat(self, seconds: Mapping[str, Floats], paths_s: Floats) -> Floats:
@@ -136,7 +138,7 @@ class Mixture:
             key = int(number), tuple(row)
             if key[1] not in self._priced:
                 own = network.setting.redistributor
-                priced = own.weighted(dict(zip(resources, row, strict=True)))
+                priced = own.weighted({**dict(zip(resources, row, strict=True)), SHARED: 0.0})
                 self._priced[key[1]] = priced
             if key not in self._tables:
                 self._tables[key] = table(network, key[0], self._priced[key[1]])
@@ -163,7 +165,8 @@ class Mixture:
         span = _span(self._late[paid.factor], early)
         weights = self._price[span] + np.where(on_path[:, None], self._path_price[paid.factor], 0.0)
         tables, number = self._at(whole.factors.table[paid.factor], weights)
-        parts = {resource: np.zeros(len(paid.factor)) for resource in bounds.resources}
+        resources = (*bounds.resources, SHARED)
+        parts = {resource: np.zeros(len(paid.factor)) for resource in resources}
         for which_one, its in enumerate(tables):
             mine = np.flatnonzero(number == which_one)
             for resource, seconds in its.parts.items():
@@ -171,7 +174,7 @@ class Mixture:
         all_s = np.sum(list(parts.values()), axis=0)
         paths_s = _sums(path.places, compute_s)
         paths_s += _sums(self._place[paid.factor[on_path]], all_s[on_path])
-        busy = {resource: _sums(span, seconds) for resource, seconds in parts.items()}
+        busy = {resource: _sums(span, parts[resource]) for resource in bounds.resources}
         busy[DEVICE] += _sums(path.spans, compute_s)
         return bounds.flat(busy, paths_s[: LATE + 1])
 

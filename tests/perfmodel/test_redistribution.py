@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.boxing_prices import boxing_parts
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Link
 from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
@@ -174,9 +173,8 @@ def _has_parts(table: RedistributionTable, src: NdSbp, dst: NdSbp, prices: Redis
     for before, after in itertools.pairwise((src, *table.path(src, dst))):
         step = boxing(before, after, table.shape, prices.mesh.shape)
         assert step is not None
-        for resource, seconds in boxing_parts(
-            step, prices.boxings.step_s(step, 4), prices.mesh, prices.profile
-        ):
+        step_s, size = prices.boxings.step_s(step, 4), 4 * step.elements
+        for resource, seconds in prices.boxings.least_parts(step, step_s, size):
             expected[resource] += seconds
     at = table.index[src], table.index[dst]
     assert {r: column[at] for r, column in table.parts.items()} == pytest.approx(expected)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from autoddl.api import Plan
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.step_cost import Price, Priced, StepCost, StepPrices, Totals
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.boxing import ALL_REDUCE, LOCAL, Boxing
@@ -91,12 +92,15 @@ def test_redistributions_cost_the_same_as_columns_and_one_by_one(
 
 
 def test_what_hides_of_a_boxing_costs_ops_something() -> None:
-    mesh = Mesh.parse("2x2")
     price = Price(10e-3, "", 0.0, Boxing(ALL_REDUCE, (0,), 64))
+
+    def hidden(price: Price, profile: Profile) -> float:
+        return StepPrices(mlp(), Mesh.parse("2x2"), profile).hidden(price)
+
     known = replace(PROFILE, overlap={"node": 0.75})
-    assert price.hidden(mesh, known) == pytest.approx(0.75)
+    assert hidden(price, known) == pytest.approx(0.75)
     slow = replace(known, interference={"node": 0.5})
-    assert price.hidden(mesh, slow) == pytest.approx(0.5)
+    assert hidden(price, slow) == pytest.approx(0.5)
     held = replace(slow, overhead={"node": 1e-3})  # by each of two messages
-    assert price.hidden(mesh, held) == pytest.approx(0.4)
-    assert Price(1e-3, "", 0.0, Boxing(LOCAL, (0,), 64)).hidden(mesh, known) == 0.0
+    assert hidden(price, held) == pytest.approx(0.4)
+    assert hidden(Price(1e-3, "", 0.0, Boxing(LOCAL, (0,), 64)), known) == 0.0

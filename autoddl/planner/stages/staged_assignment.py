@@ -301,8 +301,9 @@ class Staged(StageMoves):
         phases = {self._phase(name) for name in of}
         phase = next((each for each in PASSES if each in phases), ONCE)
         problem = self.assigned(stage).problem
-        for price in problem.setting.prices.path(tensor, start, path):
-            free = price.hidden(problem.mesh, problem.profile)
+        prices = problem.setting.prices
+        for price in prices.path(tensor, start, path):
+            free = prices.hidden(price)
             free *= not problem.compute_stream  # there nothing overlaps
             yield Spent(stage, phase, BOXING, of, price.seconds, free)
 

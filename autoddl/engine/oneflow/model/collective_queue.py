@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoddl.compiled import compiled
+from autoddl.engine.model import CollectiveQueue
 from autoddl.engine.oneflow.model.memory.execution_order import execution_order
 from autoddl.engine.oneflow.model.memory.liveness import merged_chains
 from autoddl.engine.oneflow.model.memory.task_graph import (
@@ -37,18 +38,8 @@ from autoddl.engine.oneflow.model.memory.task_graph import (
 )
 from autoddl.sbp.boxing import ALL_REDUCE
 
-ALIGNMENT = 32  # bytes, of each request where sizes of a group are added up
-
-
-class Fusion(NamedTuple):
-    """Which requests OneFlow joins: oneflow.boxing.nccl sets it, and the defaults are OneFlow's."""
-
-    threshold_bytes: int = 16 << 20
-    max_ops: int = 64
-    collectives: frozenset[str] = frozenset({ALL_REDUCE})
-
-
-FUSION = Fusion()
+# What oneflow.boxing.nccl sets, and OneFlow's own defaults; sizes are rounded up to 32 bytes.
+NCCL_QUEUE = CollectiveQueue(16 << 20, 64, frozenset({ALL_REDUCE}), 32)
 
 
 class Queued(NamedTuple):
@@ -105,13 +96,13 @@ def _places(
     return wave, layer
 
 
-def groups(queued: Sequence[Queued], fusion: Fusion = FUSION) -> list[list[Queued]]:
+def groups(queued: Sequence[Queued], limits: CollectiveQueue = NCCL_QUEUE) -> list[list[Queued]]:
     """Return which requests are launched together, one group after the other."""
     found: list[list[Queued]] = []
     size = 0
     for one in queued:
-        more = -(-one.request.size_bytes // ALIGNMENT) * ALIGNMENT
-        if found and _joins(found[-1], one, fusion) and size + more <= fusion.threshold_bytes:
+        more = -(-one.request.size_bytes // limits.alignment) * limits.alignment
+        if found and _joins(found[-1], one, limits) and size + more <= limits.threshold_bytes:
             found[-1].append(one)
             size += more
         else:
@@ -120,12 +111,12 @@ def groups(queued: Sequence[Queued], fusion: Fusion = FUSION) -> list[list[Queue
     return found
 
 
-def _joins(group: Sequence[Queued], one: Queued, fusion: Fusion) -> bool:
+def _joins(group: Sequence[Queued], one: Queued, limits: CollectiveQueue) -> bool:
     last = group[-1]
     return (
-        len(group) < fusion.max_ops
+        len(group) < limits.most
         and one.wave == last.wave
         and one.request.axes == last.request.axes
         and one.request.collective == last.request.collective
-        and one.request.collective in fusion.collectives
+        and one.request.collective in limits.fused
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from autoddl.engine.model import EngineModel, Limits, StreamUse
+from autoddl.engine.oneflow.model.collective_queue import NCCL_QUEUE
 from autoddl.engine.oneflow.model.memory.compute_stream import AXES, can_be_chained, is_converted
 from autoddl.engine.oneflow.model.memory.device_memory import OneFlowMemory, stage_memory
 from autoddl.engine.oneflow.model.memory.kernel_memory import VIEWS
@@ -55,4 +56,5 @@ ONEFLOW = EngineModel(
     stage_memory=stage_memory,
     joins_stages=can_be_chained,
     crosses=is_flat,
+    collectives={"cuda": NCCL_QUEUE},
 )

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoddl.engine.model import CollectiveQueue
 from autoddl.engine.oneflow.job.parameter_gathers import gathers_behind
-from autoddl.engine.oneflow.model.collective_queue import Fusion, Queued, groups, queue
+from autoddl.engine.oneflow.model.collective_queue import NCCL_QUEUE, Queued, groups, queue
 from autoddl.engine.oneflow.model.memory.execution_order import execution_order
 from autoddl.engine.oneflow.model.memory.liveness import merged_chains
 from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
@@ -84,8 +85,8 @@ def queued(*requests: tuple[int, float], collective: str = ALL_REDUCE) -> list[Q
     ]
 
 
-def counts(requests: list[Queued], fusion: Fusion | None = None) -> list[int]:
-    return [len(group) for group in groups(requests, *([fusion] if fusion else []))]
+def counts(requests: list[Queued], limits: CollectiveQueue = NCCL_QUEUE) -> list[int]:
+    return [len(group) for group in groups(requests, limits)]
 
 
 def test_neighbours_are_joined_up_to_16_mb() -> None:
@@ -96,7 +97,7 @@ def test_neighbours_are_joined_up_to_16_mb() -> None:
 
 def test_so_many_are_joined() -> None:
     assert counts(queued(*[(0, 0.1)] * 130)) == [64, 64, 2]
-    assert counts(queued(*[(0, 0.1)] * 5), Fusion(max_ops=2)) == [2, 2, 1]
+    assert counts(queued(*[(0, 0.1)] * 5), NCCL_QUEUE._replace(most=2)) == [2, 2, 1]
 
 
 def test_what_differs_is_not_joined() -> None:
@@ -107,7 +108,7 @@ def test_what_differs_is_not_joined() -> None:
     scattered = other.request._replace(collective=REDUCE_SCATTER)
     assert counts([one, other._replace(request=scattered)]) == [1, 1]
     assert counts(queued((0, 1), (0, 1), collective=ALL_GATHER)) == [1, 1]
-    every = Fusion(collectives=frozenset({ALL_GATHER}))
+    every = NCCL_QUEUE._replace(fused=frozenset({ALL_GATHER}))
     assert counts(queued((0, 1), (0, 1), collective=ALL_GATHER), every) == [2]
 
 
