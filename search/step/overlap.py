@@ -75,7 +75,9 @@ class StepSearch:
     ) -> None:
         self.network, self.solver, self.judge, self.limit = network, solver, judge, limit
         levels = {axis.level for axis in network.mesh.axes}
-        self._overlaps = any(map(network.profile.overlapped, levels))
+        # Where messages share launches a step is less than the sum, too.
+        shares = network.setting.queue is not None
+        self._overlaps = shares or any(map(network.profile.overlapped, levels))
         self.best: Judged | None = None
         self.bound_s, self.fastest_s = network.lower_bound_s(), math.inf
         self.trace: list[tuple[float, float]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -36,10 +37,14 @@ def expected_s(network: CostNetwork, point: Assignment) -> float:
     return StepTimeline(network.setting.prices, layout, orders=may_be_ordered(network)).works.end_s
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("mesh", ["4", "2x2", "2x2x2"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_step_takes_what_the_timeline_of_its_layout_says(name: str, mesh: str) -> None:
-    network = builder.build(PROGRAMS[name](), Mesh.parse(mesh), PROFILE)
+def test_a_step_takes_what_the_timeline_of_its_layout_says(
+    name: str, mesh: str, device: str
+) -> None:
+    program = dataclasses.replace(PROGRAMS[name](), device=device)
+    network = builder.build(program, Mesh.parse(mesh), PROFILE)
     found = SimulatedSteps(network)
     points = [*assignments(network).values(), *(random_assignment(network, s) for s in range(6))]
     assert len({expected_s(network, point) for point in points}) > 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -59,14 +60,17 @@ def weights_of(bounds: StepBounds, rng: np.random.Generator) -> dict[Kind, float
 
 
 @cache
-def problem(name: str, mesh: str) -> CostNetwork:
-    return build(PROGRAMS[name], Mesh.parse(mesh), cluster())
+def problem(name: str, mesh: str, device: str = "cpu") -> CostNetwork:
+    return build(replace(PROGRAMS[name], device=device), Mesh.parse(mesh), cluster())
 
 
-@pytest.mark.parametrize(("name", "mesh"), PAIRS)
-def test_every_mixture_is_below_every_step(name: str, mesh: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "mesh", "device"),
+    [*[(*pair, "cpu") for pair in PAIRS], ("transformer", "2x2", "cuda"), ("mlp", "4", "cuda")],
+)
+def test_every_mixture_is_below_every_step(name: str, mesh: str, device: str) -> None:
     """The network's cost is below the mixture of the bounds, and that below the simulated step."""
-    network, rng = problem(name, mesh), np.random.default_rng(7)
+    network, rng = problem(name, mesh, device), np.random.default_rng(7)
     tight = 0.0
     for _ in range(3):
         bounds = StepBounds(network, DependencyPath.longest(timeline(network, drawn(network, rng))))

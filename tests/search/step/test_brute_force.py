@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -33,10 +34,12 @@ FREE, CHOICES = 4, 3  # variables of a tiny problem, and the most choices of eac
 EXCESS = 6.0  # of a mixture's weights, with which bounds have to be wrong
 
 
-@pytest.fixture(scope="module", params=["4", "2x2", "2x4"])
+@pytest.fixture(scope="module", params=["4", "2x2", "2x4", "4 cuda", "2x2 cuda"])
 def network(request: pytest.FixtureRequest) -> CostNetwork:
-    profile = cluster()
-    return build(mlp(32, (64, 64)), Mesh.parse(request.param, profile.levels), profile)
+    """Return a problem; on CUDA devices messages share a queue."""
+    profile, (mesh, *device) = cluster(), request.param.split()
+    program = replace(mlp(32, (64, 64)), device=(device or ["cpu"])[0])
+    return build(program, Mesh.parse(mesh, profile.levels), profile)
 
 
 def test_mixtures_bound_random_assignments(network: CostNetwork) -> None:
