@@ -184,6 +184,7 @@ def optimize(
     micro_batches: int | None = None,
     compute_stream: bool | str = AUTO,
     duplex: bool | str = False,
+    fusion: str | None = None,
     parts: str = AUTO,
     trials: int | Trials | None = None,
     progress: Callable[[float, float], None] | None = None,
@@ -241,6 +242,9 @@ def optimize(
         duplex: whether the batch goes through the step as two halves in turn, one computing while the
             other communicates; they share parameters and update them once. "auto" does so where the
             predicted step is shorter by more than predictions are off.
+        fusion: how many collectives go in one launch on CUDA devices, as "16,64": so many MiB and so many
+            of them, OneFlow's own settings by default. Other ones have to be made before the first
+            nn.Graph of a process (oneflow.boxing.nccl).
         parts: whether stages are on "equal" parts of the devices, or on "any": of unlike sizes and
             meshes. "auto" is any where devices are of several kinds, else equal.
         trials: so many of the best plans are run before the fastest is chosen, on ranks of this machine,

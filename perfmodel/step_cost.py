@@ -217,7 +217,7 @@ class StepPrices:
         sizes = np.array([price.size_bytes for price in kinds], dtype=np.int64)
         fixed, slope = np.array(lines, dtype=np.float64).reshape(-1, 2).T
         limits = LaunchLimits(
-            queue.threshold_bytes, queue.most, queue.alignment, fixed[:, None], slope[:, None]
+            queue.threshold_bytes, queue.max_ops, queue.alignment, fixed[:, None], slope[:, None]
         )
         messages = Messages(np.array(joins, dtype=np.int64), sizes)
         return parts._replace(messages=messages, limits=limits)

@@ -105,18 +105,24 @@ class StreamUse(NamedTuple):
         return self.axes is None or sum(n > 1 for n in mesh.shape) <= self.axes
 
 
-class CollectiveQueue(NamedTuple):
+@dataclass(frozen=True)
+class CollectiveQueue:
     """Collectives that go one after the other, in one order for all devices, and in part together.
 
     One that is ready waits for all before it in the order. Neighbours of a type that may be `fused`, over
-    the same groups of devices, which none of the others has to wait for, are one launch: at most `most`
-    of them, and in all at most `threshold_bytes`, where each counts as a multiple of `alignment`.
+    the same groups of devices, none of which waits for another, are one launch: at most `max_ops` of
+    them, and in all at most `threshold_mb` MiB, where each counts as a multiple of `alignment` bytes.
     """
 
-    threshold_bytes: int
-    most: int
-    fused: frozenset[str]
+    threshold_mb: int
+    max_ops: int
+    fused: tuple[str, ...]
     alignment: int
+
+    @property
+    def threshold_bytes(self) -> int:
+        """Return the most bytes of a launch of several."""
+        return self.threshold_mb << 20
 
 
 class Limits(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from autoddl import json_files
-from autoddl.engine.model import EngineModel
+from autoddl.engine.model import CollectiveQueue, EngineModel
 from autoddl.errors import AutoDDLError
 from autoddl.json_files import Bytes, Count, parsed, shown
 from autoddl.json_files import decode as decode_file
@@ -72,6 +72,7 @@ class _Body(msgspec.Struct, Generic[_Json], forbid_unknown_fields=True, kw_only=
     engine: str | None
     compute_stream: bool
     duplex: bool = False
+    queue: CollectiveQueue | None = None
 
 
 class _File(_Body[_Json], Generic[_Json], forbid_unknown_fields=True, kw_only=True):

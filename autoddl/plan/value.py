@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autoddl.engine.model import EngineModel
+from autoddl.engine.model import CollectiveQueue, EngineModel
 from autoddl.errors import AutoDDLError
 from autoddl.json_files import Bytes, Seconds
 from autoddl.perfmodel.pipeline.pipeline_step import PipelineStep, StageWork, TransferWork
@@ -148,8 +148,9 @@ class PlanValue:
     through them in several `micro_batches` the program is that of one; gradients are summed up over
     all, and updates come once. With `duplex` the program is that of two halves of the batch in turn
     (sbp.rewrites.halves). A plan for an `engine` without a name may have states that none executes. With
-    `compute_stream` boxings run as ops of the compute stream, on CUDA devices. `baselines`
-    that did not decide on the plan are estimated when they are first read.
+    `compute_stream` boxings run as ops of the compute stream, on CUDA devices, else those there share a
+    `queue`, with these settings. `baselines` that did not decide on the plan are estimated when they
+    are first read.
     """
 
     program: Program = field(repr=False)
@@ -163,6 +164,7 @@ class PlanValue:
     memory_limit_bytes: int | None = None
     compute_stream: bool = False
     duplex: bool = False
+    queue: CollectiveQueue | None = None
 
     @property
     def pipelined(self) -> bool:

@@ -40,6 +40,7 @@ def plan_of(
         engine=problem.setting.engine,
         compute_stream=problem.compute_stream,
         duplex=duplex,
+        queue=problem.setting.queue,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -17,6 +18,7 @@ from autoddl.search.solvers.named import SOLVERS
 
 AUTO = "auto"  # let the planner choose
 EQUAL, ANY = "equal", "any"  # sizes of stages
+MOST_MIB, MOST_FUSED = 1024, 2048  # of a launch; OneFlow counts bytes in 32 bits
 SEARCHES = (*SOLVERS, *BASELINES)
 
 
@@ -43,6 +45,15 @@ def _is_number(value: Any) -> bool:
 
 def _is_whole(value: Any, least: int, most: int = 1 << 63) -> bool:
     return _is_number(value) and isinstance(value, int) and least <= value <= most
+
+
+def _fusion_of(value: Any) -> tuple[int, int] | None:
+    """Return the MiB and the number of collectives of a launch, if a text says so."""
+    found = re.fullmatch(r"(\d{1,4}),(\d{1,5})", value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    size, number = map(int, found.groups())
+    return (size, number) if size <= MOST_MIB and 1 <= number <= MOST_FUSED else None
 
 
 _is_count = partial(_is_whole, least=1, most=MOST_DEVICES)
@@ -81,6 +92,10 @@ class Options:
     )
     compute_stream: bool | str = _flag(AUTO, AUTO)
     duplex: bool | str = _flag(False, AUTO)
+    fusion: str | None = _where(
+        None, f"is 'MIB,NUMBER', up to {MOST_MIB} MiB and {MOST_FUSED} collectives, such as '16,64'",
+        lambda v: v is None or _fusion_of(v) is not None,
+    )  # fmt: skip
     parts: str = _where(
         AUTO, f"are '{AUTO}', '{EQUAL}' and '{ANY}'", lambda v: v in (AUTO, EQUAL, ANY)
     )
@@ -101,6 +116,11 @@ class Options:
     def timed(self) -> bool:
         """Tell whether compute counts, not communication alone."""
         return self.objective != COMMUNICATION
+
+    @property
+    def launch(self) -> tuple[int, int] | None:
+        """Return the MiB and the number of collectives of a launch, if that was asked for."""
+        return _fusion_of(self.fusion)
 
     @property
     def allow(self) -> frozenset[str]:

@@ -101,6 +101,7 @@ class Request(Options):
             lists=self.lists,
             allow=self.allow,
             streams=ways[0],
+            launch=self.launch,
         )
 
 
@@ -126,6 +127,7 @@ def read(
     if accumulated > 1:
         asked = replace(asked, micro_batches=accumulated)
     asked = _without_contradiction(asked, staged)
+    _check_fusion(engine, asked, program.device)
     ways = _ways(engine, asked, program.device, staged)
     if asked.mesh is None and cluster is None:
         raise AutoDDLError(
@@ -168,6 +170,15 @@ def read(
         "limits": limits, "limit_bytes": limit, "ways": ways, "most_axes": most_axes, "lists": lists,
     }  # fmt: skip
     return Request(**{**vars(asked), **read_now})
+
+
+def _check_fusion(engine: EngineModel, asked: Options, device: str) -> None:
+    """Raise AutoDDLError where launches are asked for, and the engine joins no collectives."""
+    if asked.launch is not None and device not in engine.collectives:
+        raise AutoDDLError(
+            f"fusion: got {asked.fusion!r} on device {device!r}, where {engine.title} joins no "
+            f"collectives; allowed is None; it does so on {', '.join(engine.collectives) or 'no device'}"
+        )
 
 
 def _check_mesh_alone(mesh: Mesh, cluster: Any, known: Profile, parts: str) -> None:

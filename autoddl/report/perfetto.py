@@ -57,7 +57,7 @@ def timeline_of(plan: PlanValue, profile: str | Path | Profile | None = None) ->
     if plan.pipelined:
         return plan.timeline
     known, layout = _profile(plan, profile), plan.layout
-    prices = StepPrices(plan.program, plan.mesh, known.part(plan.parts[0].kinds))
+    prices = StepPrices(plan.program, plan.mesh, known.part(plan.parts[0].kinds), plan.queue)
     found = StepTimeline(prices, layout, overlaps=not plan.compute_stream)
     streams = {DEVICE: COMPUTE}
     spans = tuple(

@@ -51,18 +51,20 @@ def build(
     lists: SignatureLists | None = None,
     allow: frozenset[str] = frozenset(),
     streams: StreamUse | None = None,
+    launch: tuple[int, int] | None = None,
 ) -> CostNetwork:
     """Return the problem of planning `program` on `mesh` under `profile`.
 
     `pin` maps name patterns of parameters and inputs to states, e.g. {"*.fc1.weight": "B,S(0)"};
     `lists` gives the signatures of ops without a rule, which are all-broadcast otherwise; `allow` names
     the approximations that are permitted ("local_batchnorm"). Choices are those that the engine can
-    execute; boxings run on these of its `streams`, by default the usual ones.
+    execute; boxings run on these of its `streams`, by default the usual ones. A `launch` has up to so
+    many MiB and collectives, by default as many as the engine's.
 
     Raises:
         AutoDDLError: a pin matches nothing or can't be.
     """
-    setting = Setting(program, mesh, profile, engine, streams or engine.streams[0])
+    setting = Setting(program, mesh, profile, engine, streams or engine.streams[0], launch)
     builder = _Builder(program, mesh, profile, dict(pin or {}), lists, allow, engine.limits)
     builder.pins.check()
     variables, owned = builder.variables(), bool(allow)

@@ -13,7 +13,7 @@ Source: Cooper, de Givry and Schiex 2020 (cost function networks).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
@@ -62,13 +62,17 @@ class Setting:
     profile: Profile
     engine: EngineModel
     streams: StreamUse
+    launch: tuple[int, int] | None = None
+    """The most MiB and collectives in one launch; None: the engine's."""
 
     @property
     def queue(self) -> CollectiveQueue | None:
-        """Return the queue of messages beside the computation, if the engine has one on such devices."""
-        if self.streams.compute_stream:
+        """Return the queue of collectives beside the computation, if there is one on such devices."""
+        queue = self.engine.collectives.get(self.program.device)
+        if queue is None or self.streams.compute_stream:
             return None
-        return self.engine.collectives.get(self.program.device)
+        size, number = self.launch or (queue.threshold_mb, queue.max_ops)
+        return replace(queue, threshold_mb=size, max_ops=number)
 
     @cached_property
     def redistributor(self) -> Redistributor:

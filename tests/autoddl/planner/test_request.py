@@ -90,6 +90,26 @@ def test_options_that_contradict_each_other_are_both_named(
     assert str(caught.value).startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("fusion", "device", "said"),
+    [
+        ("16,0", "cuda", "fusion: got '16,0'; allowed is 'MIB,NUMBER', up to 1024 MiB and 2048"),
+        ("2000,64", "cuda", "fusion: got '2000,64'; allowed is 'MIB,NUMBER'"),
+        (16, "cuda", "fusion: got 16; allowed is 'MIB,NUMBER'"),
+        (
+            "16,64",
+            "cpu",
+            "fusion: got '16,64' on device 'cpu', where OneFlow joins no collectives; ",
+        ),
+    ],
+)
+def test_launches_that_can_not_be(fusion: Any, device: str, said: str) -> None:
+    profile = replaced(cluster(), device_type=device)
+    with pytest.raises(AutoDDLError) as caught:
+        read(replace(mlp(), device=device), mesh="2", profile=profile, fusion=fusion)
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
+
+
 def test_allowed_is_what_is_not_refused() -> None:
     """What an error lists as allowed beside stages is taken beside them."""
     with pytest.raises(AutoDDLError) as caught:

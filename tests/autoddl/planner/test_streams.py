@@ -14,6 +14,7 @@ import pytest
 from autoddl import optimize
 from autoddl.api import Plan, load
 from autoddl.engine.model import StreamUse
+from autoddl.engine.oneflow.model.collective_queue import NCCL_QUEUE
 from autoddl.engine.oneflow.model.engine_model import COMPUTE_STREAM, ONEFLOW, SEPARATE_STREAMS
 from autoddl.engine.oneflow.model.memory.lowering import rank_tasks
 from autoddl.errors import AutoDDLError, InfeasibleError
@@ -22,6 +23,7 @@ from autoddl.planner.request import Request
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.whole.solve import HOPELESS
 from autoddl.planner.whole.whole_step import OnMesh, is_settled
+from autoddl.report.perfetto import timeline_of
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.search.baselines import assignments
@@ -45,6 +47,23 @@ def test_streams_are_apart_where_memory_allows() -> None:
     found = plan()
     assert not found.compute_stream
     assert found.search.searches == 1
+
+
+def test_a_plan_keeps_how_collectives_go_together(tmp_path: Path) -> None:
+    """Alone they take longer; on the compute stream, and on CPU ranks, there is no queue."""
+    asked = {"search": "data parallel", "mesh": "4", "compute_stream": False}
+    alone, together = (plan(fusion=fusion, **asked) for fusion in ("16,1", "16,64"))
+    assert (alone.queue, together.queue) == (replace(NCCL_QUEUE, max_ops=1), NCCL_QUEUE)
+    assert plan(**asked).queue == NCCL_QUEUE
+    assert together.estimate.step_s <= alone.estimate.step_s
+    for kept in (alone, together):
+        kept.save(tmp_path / "plan.json")
+        read_back = load(tmp_path / "plan.json")
+        assert read_back.queue == kept.queue
+        traced = timeline_of(read_back, cluster())
+        assert traced.end_s == pytest.approx(kept.estimate.step_s)
+    assert plan(compute_stream=True, mesh="4").queue is None
+    assert plan(transformer(1), **asked).queue is None
 
 
 def test_less_memory_gives_no_faster_step() -> None:

@@ -39,7 +39,7 @@ from autoddl.engine.oneflow.model.memory.task_graph import (
 from autoddl.sbp.boxing import ALL_REDUCE
 
 # What oneflow.boxing.nccl sets, and OneFlow's own defaults; sizes are rounded up to 32 bytes.
-NCCL_QUEUE = CollectiveQueue(16 << 20, 64, frozenset({ALL_REDUCE}), 32)
+NCCL_QUEUE = CollectiveQueue(16, 64, (ALL_REDUCE,), alignment=32)
 
 
 class Queued(NamedTuple):
@@ -114,7 +114,7 @@ def groups(queued: Sequence[Queued], limits: CollectiveQueue = NCCL_QUEUE) -> li
 def _joins(group: Sequence[Queued], one: Queued, limits: CollectiveQueue) -> bool:
     last = group[-1]
     return (
-        len(group) < limits.most
+        len(group) < limits.max_ops
         and one.wave == last.wave
         and one.request.axes == last.request.axes
         and one.request.collective == last.request.collective

@@ -8,8 +8,10 @@ chains can't be joined OneFlow aborts; there they are off (model/memory knows th
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
 import oneflow as flow
@@ -28,6 +30,7 @@ def compiling(plan: PlanValue) -> Iterator[None]:
     sizes = [part.mesh.size for part in plan.parts]
     session = session_context.GetDefaultSession()
     session.TryInit()
+    _check_launches(plan, session)
     before = session.resource.nccl_use_compute_stream
     flow.boxing.nccl.enable_use_compute_stream(before or accumulates or plan.compute_stream)
     try:
@@ -38,3 +41,25 @@ def compiling(plan: PlanValue) -> Iterator[None]:
             yield
     finally:
         flow.boxing.nccl.enable_use_compute_stream(before)
+
+
+def _check_launches(plan: PlanValue, session: Any) -> None:
+    """Warn where the process joins collectives in another way than the plan was made for.
+
+    OneFlow 0.9 reads these settings when the session begins, with the first nn.Graph; later ones show up
+    in the session's resource, and its scheduler of collectives keeps the first.
+    """
+    queue, begun = plan.queue, session.config_proto.resource.collective_boxing_conf
+    if queue is None:
+        return
+    wanted = {"nccl_fusion_threshold_mb": queue.threshold_mb, "nccl_fusion_max_ops": queue.max_ops}
+    found = {name: getattr(begun, name) for name in wanted}
+    if found != wanted:
+        warnings.warn(
+            f"plan: made for launches of up to {queue.threshold_mb} MiB and {queue.max_ops} collectives, "
+            f"this process joins up to {' and '.join(map(str, found.values()))}; before the first "
+            f"nn.Graph call oneflow.boxing.nccl.set_fusion_threshold_mbytes({queue.threshold_mb}) and "
+            f"set_fusion_max_ops_num({queue.max_ops}), or plan with fusion="
+            f"{','.join(map(str, found.values()))!r}",
+            stacklevel=4,
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -97,7 +99,7 @@ def test_neighbours_are_joined_up_to_16_mb() -> None:
 
 def test_so_many_are_joined() -> None:
     assert counts(queued(*[(0, 0.1)] * 130)) == [64, 64, 2]
-    assert counts(queued(*[(0, 0.1)] * 5), NCCL_QUEUE._replace(most=2)) == [2, 2, 1]
+    assert counts(queued(*[(0, 0.1)] * 5), replace(NCCL_QUEUE, max_ops=2)) == [2, 2, 1]
 
 
 def test_what_differs_is_not_joined() -> None:
@@ -108,7 +110,7 @@ def test_what_differs_is_not_joined() -> None:
     scattered = other.request._replace(collective=REDUCE_SCATTER)
     assert counts([one, other._replace(request=scattered)]) == [1, 1]
     assert counts(queued((0, 1), (0, 1), collective=ALL_GATHER)) == [1, 1]
-    every = NCCL_QUEUE._replace(fused=frozenset({ALL_GATHER}))
+    every = replace(NCCL_QUEUE, fused=(ALL_GATHER,))
     assert counts(queued((0, 1), (0, 1), collective=ALL_GATHER), every) == [2]
 
 

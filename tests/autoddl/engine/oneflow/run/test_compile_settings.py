@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from autoddl.engine.model import CollectiveQueue
 
 pytestmark = pytest.mark.oneflow
 CHAINS = "ENABLE_LOGICAL_CHAIN"
@@ -14,7 +17,7 @@ CHAINS = "ENABLE_LOGICAL_CHAIN"
 
 def settings(
     *, micro_batches: int = 1, compute_stream: bool = False, sizes: tuple[int, ...] = (1,),
-    tensors: tuple[str, ...] = ("loss",),
+    tensors: tuple[str, ...] = ("loss",), queue: CollectiveQueue | None = None,
 ) -> Any:  # fmt: skip
     """Where boxings run, and whether ops are chained, for a plan of a program with these tensors."""
     from oneflow.framework import session_context
@@ -24,7 +27,11 @@ def settings(
     parts = [SimpleNamespace(mesh=SimpleNamespace(size=size)) for size in sizes]
     program = SimpleNamespace(tensors=[SimpleNamespace(name=name) for name in tensors])
     plan: Any = SimpleNamespace(
-        micro_batches=micro_batches, compute_stream=compute_stream, parts=parts, program=program
+        micro_batches=micro_batches,
+        compute_stream=compute_stream,
+        parts=parts,
+        program=program,
+        queue=queue,
     )
     with compiling(plan):
         resource = session_context.GetDefaultSession().resource
@@ -64,7 +71,9 @@ def test_settings_are_put_back_after_an_error() -> None:
     session = session_context.GetDefaultSession()
     session.TryInit()
     program = SimpleNamespace(tensors=[])
-    plan: Any = SimpleNamespace(micro_batches=1, compute_stream=True, parts=[], program=program)
+    plan: Any = SimpleNamespace(
+        micro_batches=1, compute_stream=True, parts=[], program=program, queue=None
+    )
     for before in (False, True):
         flow.boxing.nccl.enable_use_compute_stream(before)
         try:
@@ -74,3 +83,19 @@ def test_settings_are_put_back_after_an_error() -> None:
             assert session.resource.nccl_use_compute_stream == before
         finally:
             flow.boxing.nccl.enable_use_compute_stream(False)
+
+
+def test_launches_that_the_process_does_not_make_are_told() -> None:
+    """Settings count that were made before the session began, whatever its resource says."""
+    import oneflow as flow
+
+    from autoddl.engine.oneflow.model.collective_queue import NCCL_QUEUE
+
+    settings(queue=NCCL_QUEUE)
+    try:
+        flow.boxing.nccl.set_fusion_max_ops_num(24)  # too late
+        settings(queue=NCCL_QUEUE)
+        with pytest.warns(UserWarning, match="to 16 MiB and 24 .* joins up to 16 and 64;"):
+            settings(queue=replace(NCCL_QUEUE, max_ops=24))
+    finally:
+        flow.boxing.nccl.set_fusion_max_ops_num(64)
