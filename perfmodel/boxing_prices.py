@@ -35,13 +35,13 @@ class BoxingPrices:
         size = step.elements * item_bytes
         if step.primitive == LOCAL:
             return op_s(self.profile, OpWork("boxing", "memory", "", 0.0, 2 * size))
-        if self.link(step) is None:
+        link = self.link(step, size)
+        if link is None:
             return math.inf
-        seconds = self.profile.collective_s(_collective(step), self._way(step.axes), size)
-        return self.profile.op_overhead_s + seconds
+        return self.profile.op_overhead_s + self.profile.line_s(link, self._way(step.axes), size)
 
-    def link(self, step: Boxing) -> Link | None:
-        """Return the link that prices a boxing; None for a local one and where there is no price.
+    def link(self, step: Boxing, size_bytes: float) -> Link | None:
+        """Return the line that prices a boxing; None for a local one and where there is no price.
 
         Groups that span levels are priced only by links that were measured just so.
         """
@@ -50,7 +50,7 @@ class BoxingPrices:
         collective, way = _collective(step), self._way(step.axes)
         if way.inner > 1 and not self.profile.measured(collective, way):
             return None
-        return self.profile.link(collective, way)
+        return self.profile.link(collective, way, size_bytes)
 
 
 def boxing_parts(

@@ -195,7 +195,7 @@ class StepPrices:
                 f"step: no boxing leads from {before} to {after} for shape {tensor.shape} on mesh "
                 f"{self.mesh}"
             )
-        link = self._boxing_prices.link(step)
+        link = self._boxing_prices.link(step, step.elements * tensor.item_bytes)
         source = "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
         seconds = self._boxing_prices.step_s(step, tensor.item_bytes)
         return Price(seconds, source, _error(link), step)
