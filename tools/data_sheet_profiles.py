@@ -18,9 +18,10 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -61,8 +62,8 @@ V100_FITS = {
 V100_BETWEEN = (75.9, 5.78, 1.4, 1.0)  # send/receive between nodes
 V100_LL = 39.0  # GB/s at most; NCCL's tuning model
 
-# Lines of 8 devices in a node. On H100 the first, and those of (all-)gathers, have NCCL's latencies; so
-# have those of A100, whose test launched all kernels from one thread.
+# Lines of 8 devices in a node. The first latency of each is NCCL's, since one thread launched all kernels
+# of the test on A100 (34 µs for 0 bytes); so are all of H100 but those of all-reduces.
 H100_NODE = {
     ALL_REDUCE: ((RING, 15.0, 141), (RING, 130, 347), (NVLS, 43.2, 383), (NVLS, 141, 477)),
     ALL_GATHER: ((RING, 10.8, 141), (RING, 32.2, 370)),
@@ -92,7 +93,7 @@ def constant(level: str, alpha_s: float, bytes_per_s: float) -> list[Link]:
 
 def line(
     collective: str, level: str, p: int, us: float, gb_per_s: float,
-    *, inner: int = 1, algorithm: str = RING, **fit: float,
+    *, inner: int = 1, algorithm: str = RING, **fit: Any,
 ) -> Link:  # fmt: skip
     """Return the line that takes so long for the smallest message and sends large ones at this rate."""
     messages, _ = coefficients(collective, p, 0.0, algorithm=algorithm, inner=inner)
@@ -114,18 +115,18 @@ def nccl_us(collective: str, protocol: str, nodes: int, inner: int, algorithm: s
 
 
 def in_node(
-    lines: Mapping[str, Iterable[tuple[str, float, float]]], sizes: Iterable[int]
+    lines: Mapping[str, Iterable[tuple[str, float, float]]], sizes: Sequence[int]
 ) -> Iterator[Link]:
     """Yield the lines of 8 devices for fewer or more, whose hops take as long; the switch is for 4 on."""
     for collective, found in lines.items():
-        for p, (algorithm, us, rate) in product(sizes, found):
+        for p, (algorithm, us, rate) in product(
+            sizes[:1] if collective == SEND_RECEIVE else sizes, found
+        ):
             hops, of = (coefficients(collective, n, 0.0)[0] for n in (8, p))
             if algorithm == RING:
                 yield line(collective, "gpu", p, BASE_US + (us - BASE_US) * of / hops, rate)
             elif p > 2:
                 yield line(collective, "gpu", p, us, rate, algorithm=algorithm)
-            if collective == SEND_RECEIVE:
-                break
 
 
 def between(inner: int, gb_per_s: float, nodes: Iterable[int] = NODES) -> Iterator[Link]:
