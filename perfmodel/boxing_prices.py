@@ -7,6 +7,7 @@ network, which the four groups share that do it at once.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache, partial
 
 from autoddl.engine.model import CollectiveQueue
@@ -25,7 +26,7 @@ class BoxingPrices:
 
     def __init__(self, mesh: Mesh, profile: Profile, queue: CollectiveQueue | None = None) -> None:
         self.mesh, self.profile, self.queue = mesh, profile, queue
-        self._lines: dict[tuple[str, tuple[int, ...]], tuple[float, float]] = {}
+        self._lines: dict[tuple[str, tuple[int, ...]], Sequence[tuple[float, float]]] = {}
         self._way = cache(partial(crossing, mesh, innermost=profile.levels[-1]))
 
     def step_s(self, step: Boxing, item_bytes: int) -> float:
@@ -37,13 +38,13 @@ class BoxingPrices:
         size = step.elements * item_bytes
         if step.primitive == LOCAL:
             return op_s(self.profile, OpWork("boxing", "memory", "", 0.0, 2 * size))
-        if self.link(step) is None:
+        link = self.link(step, size)
+        if link is None:
             return math.inf
-        seconds = self.profile.collective_s(_collective(step), self._way(step.axes), size)
-        return self.profile.op_overhead_s + seconds
+        return self.profile.op_overhead_s + self.profile.line_s(link, self._way(step.axes), size)
 
-    def link(self, step: Boxing) -> Link | None:
-        """Return the link that prices a boxing; None for a local one and where there is no price.
+    def link(self, step: Boxing, size_bytes: float) -> Link | None:
+        """Return the line that prices a boxing; None for a local one and where there is no price.
 
         Groups that span levels are priced only by links that were measured just so.
         """
@@ -52,15 +53,18 @@ class BoxingPrices:
         collective, way = _collective(step), self._way(step.axes)
         if way.inner > 1 and not self.profile.measured(collective, way):
             return None
-        return self.profile.link(collective, way)
+        return self.profile.link(collective, way, size_bytes)
 
-    def line(self, step: Boxing) -> tuple[float, float]:
-        """Return what a collective like this one takes: seconds, and more seconds for each byte."""
+    def lines(self, step: Boxing) -> Sequence[tuple[float, float]]:
+        """Return what a collective like this one takes by each line: seconds, and more for each byte."""
         key = step.primitive, step.axes
         if key not in self._lines:
-            collective, way = _collective(step), self._way(step.axes)
-            fixed, one = (self.profile.collective_s(collective, way, n) for n in (0.0, 1e9))
-            self._lines[key] = self.profile.op_overhead_s + fixed, (one - fixed) / 1e9
+            collective, way, much = _collective(step), self._way(step.axes), 1e9
+            found = []
+            for link in self.profile.lines(collective, way):
+                fixed, one = (self.profile.line_s(link, way, n) for n in (0.0, much))
+                found.append((self.profile.op_overhead_s + fixed, (one - fixed) / much))
+            self._lines[key] = found
         return self._lines[key]
 
     def parts(self, step: Boxing | None, seconds: float) -> ResourceParts:
@@ -86,8 +90,8 @@ class BoxingPrices:
             return parts
         least_s = seconds
         if step.primitive in queue.fused and size_bytes < queue.threshold_bytes:
-            fixed, slope = self.line(step)
-            least_s = size_bytes * (fixed / queue.threshold_bytes + slope)
+            most = queue.threshold_bytes
+            least_s = size_bytes * min(fixed / most + slope for fixed, slope in self.lines(step))
         share = min(least_s / seconds, 1.0) if seconds else 1.0
         names = {level: QUEUE for level in self.profile.levels}
         busy = [(names.get(resource, resource), share * part_s) for resource, part_s in parts]

@@ -28,6 +28,7 @@ from autoddl.perfmodel.profile_entries import (
     check_count,
     check_label,
     check_number,
+    envelope,
 )
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.topology import Crossing
@@ -114,9 +115,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
                 raise FieldError(f"kind {shown(kind)}; allowed: names as v100 or t4")
 
     def _check_links(self) -> None:
-        """Raise FieldError where links are of no level or kind of these, or of the same groups."""
+        """Raise FieldError where links are of no level or kind of these, or never the fastest."""
         check_count(self.links, "links", MOST_LINKS)
-        known: set[tuple[object, ...]] = set()
+        known: dict[tuple[object, ...], list[Link]] = {}
         for link in self.links:
             if link.level not in self.levels:
                 raise FieldError(
@@ -124,12 +125,15 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
                 )
             for kind in set(link.kinds).difference(self.devices):
                 raise FieldError(f"link of kind {kind!r}; kinds are {', '.join(self.devices)}")
-            if link.key in known:
+            known.setdefault((link.key, link.algorithm), []).append(link)
+        for lines in known.values():
+            if len(envelope(lines)) < len(lines):
+                link = lines[-1]
                 raise FieldError(
                     f"two links of {link.collective} in level {link.level} for groups of "
-                    f"{link.group_size} ({link.inner} in each unit, {link.groups} at once); leave one"
+                    f"{link.group_size} ({link.inner} in each unit, {link.groups} at once), one of "
+                    "which has both the longer α and the longer β; leave the other"
                 )
-            known.add(link.key)
 
     @property
     def device(self) -> Device:
@@ -211,11 +215,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return table
 
     @cached_property
-    def _found(self) -> dict[tuple[str, Crossing], Link]:
+    def _found(self) -> dict[tuple[str, Crossing], tuple[Link, ...]]:
         return {}
 
-    def link(self, collective: str, way: Crossing) -> Link:
-        """Return the link for a kind of group: the measured one, else the nearest of that level.
+    def lines(self, collective: str, way: Crossing) -> tuple[Link, ...]:
+        """Return the lines of a kind of group: the measured ones, else of the nearest of that level.
 
         Nearest is by ratio: of the members inside each unit first, then of the group size, then of the
         concurrent groups. A level without measurements uses the outermost level that has some.
@@ -233,8 +237,13 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
                     f"profile {self.name}: no measurement of {collective}; "
                     "measure with `python -m autoddl fit-network`"
                 )
-            self._found[collective, way] = min(links, key=lambda link: _distance(link, way))
+            nearest = min(links, key=lambda link: _distance(link, way)).key
+            self._found[collective, way] = tuple(link for link in links if link.key == nearest)
         return self._found[collective, way]
+
+    def link(self, collective: str, way: Crossing, size_bytes: float = 0.0) -> Link:
+        """Return the line that is the fastest for a size; raises as `lines`."""
+        return min(self.lines(collective, way), key=lambda link: self.line_s(link, way, size_bytes))
 
     def measured(self, collective: str, way: Crossing) -> bool:
         """Tell whether the profile has this very collective and kind of group, however many at once."""
@@ -277,19 +286,27 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     def collective_s(self, collective: str, way: Crossing, size_bytes: float) -> float:
         """Return the seconds of one collective of groups of a kind, all of them at work at once.
 
-        `size_bytes` as in collectives.coefficients. Where that many groups were not measured, β is
-        scaled by how much groups share; α is not, since messages of different groups overlap. It takes no
-        less than its messages keep the device: an idle link passes a burst at once, so that short ones
-        may make α come out as 0.
+        `size_bytes` as in collectives.coefficients.
         """
         if way.group_size == 1:
             return 0.0
-        link = self.link(collective, way)
+        return min([self.line_s(link, way, size_bytes) for link in self.lines(collective, way)])
+
+    def line_s(self, link: Link, way: Crossing, size_bytes: float) -> float:
+        """Return the seconds that a line has for a collective, as `collective_s`.
+
+        Where the link's kind of group is another one, messages are those of the algorithm in this one.
+        Where that many groups were not measured, β is scaled by how much groups share; α is not, since
+        messages of different groups overlap. It takes no less than its messages keep the device: an idle
+        link passes a burst at once, so that short ones may make α come out as 0.
+        """
         share = self.shared(link.level)
         beta = link.beta_s_per_byte * (
             (1 + share * (way.groups - 1)) / (1 + share * (link.groups - 1))
         )
-        messages, volume = collectives.coefficients(collective, way.group_size, size_bytes)
+        messages, volume = collectives.coefficients(
+            link.collective, way.group_size, size_bytes, algorithm=link.algorithm, inner=way.inner
+        )
         seconds = messages * link.alpha_s + volume * beta
         return max(seconds, messages * self.overhead.get(link.level, 0.0))
 

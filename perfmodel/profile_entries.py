@@ -7,11 +7,11 @@ A collective of n bytes takes what its algorithm makes of α and β·n (collecti
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from autoddl.errors import AutoDDLError
+from autoddl.errors import AutoDDLError, shown
 from autoddl.json_files import FieldError
 from autoddl.perfmodel import collectives
 from autoddl.sbp.mesh import MOST_DEVICES
@@ -24,8 +24,12 @@ MOST_LABEL = 300  # characters; names of files have up to 255
 MOST_KERNELS, MOST_DTYPES = 10_000, 100
 
 
-class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """α and β of one collective among the `group_size` members of a group.
+class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A line: α and β of one collective among the `group_size` members of a group, by one algorithm.
+
+    Of one kind of group there may be several, of which each is the fastest for some sizes, as NCCL
+    chooses between algorithms and protocols; what counts is the fastest line. `algorithm` says what α
+    is multiplied with (collectives.py).
 
     `level` is the outermost level that the group crosses. `inner` members lie in each unit of that
     level; where they are more than one, the group spans several levels. When this was measured,
@@ -52,11 +56,17 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alpha_interval_s: Interval | None = None
     beta_interval_s_per_byte: Interval | None = None
     kinds: tuple[str, ...] = ()
+    algorithm: str = collectives.RING
 
     def __post_init__(self) -> None:
         if self.collective not in collectives.COLLECTIVES:
             raise FieldError(
                 f"link of {self.collective!r}; collectives are {', '.join(collectives.COLLECTIVES)}"
+            )
+        able = [name for name, does in collectives.ALGORITHMS.items() if self.collective in does]
+        if self.algorithm not in able:
+            raise FieldError(
+                f"algorithm of {self.collective} is {shown(self.algorithm)}; allowed: {', '.join(able)}"
             )
         of = f"of {self.collective}"
         for key, least in (("group_size", 2), ("inner", 1), ("groups", 1)):
@@ -83,10 +93,22 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return what a profile has one link of: the collective and the kind of group."""
+        """Return what the lines of one kind of group have in common."""
         return (
             self.collective, self.level, self.group_size, self.inner, self.groups, self.kinds
         )  # fmt: skip
+
+
+def envelope(links: Iterable[Link]) -> list[Link]:
+    """Return those lines of one kind of group and algorithm that are the fastest for some size.
+
+    Of (α, β) = (1, 5), (2, 3) and (3, 3) the last never is.
+    """
+    found: list[Link] = []
+    for link in sorted(links, key=lambda link: (link.alpha_s, link.beta_s_per_byte)):
+        if not found or link.beta_s_per_byte < found[-1].beta_s_per_byte:
+            found.append(link)
+    return found
 
 
 class Kernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

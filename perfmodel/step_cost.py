@@ -193,7 +193,7 @@ class StepPrices:
                 f"step: no boxing leads from {before} to {after} for shape {tensor.shape} on mesh "
                 f"{self.mesh}"
             )
-        link = self.boxings.link(step)
+        link = self.boxings.link(step, step.elements * tensor.item_bytes)
         source = "local" if link is None else f"{link.collective} {link.level} {link.group_size}"
         seconds = self.boxings.step_s(step, tensor.item_bytes)
         return Price(seconds, source, _error(link), step, step.elements * tensor.item_bytes)
@@ -204,7 +204,7 @@ class StepPrices:
         if queue is None:
             return parts
         groups: dict[tuple[str, tuple[int, ...]], int] = {}
-        joins, lines = list[int](), list[tuple[float, float]]()
+        joins, lines = list[int](), list[Sequence[tuple[float, float]]]()
         for price in kinds:
             step = price.boxing
             if step is None or step.primitive == LOCAL:
@@ -213,12 +213,14 @@ class StepPrices:
             joins.append(groups.setdefault((step.primitive, step.axes), len(groups)))
             if joins[-1] == len(lines):
                 joint = step.primitive in queue.fused
-                lines.append(self.boxings.line(step) if joint else (math.inf, 0.0))
+                lines.append(self.boxings.lines(step) if joint else ())
         sizes = np.array([price.size_bytes for price in kinds], dtype=np.int64)
-        fixed, slope = np.array(lines, dtype=np.float64).reshape(-1, 2).T
-        limits = LaunchLimits(
-            queue.threshold_bytes, queue.max_ops, queue.alignment, fixed[:, None], slope[:, None]
-        )
+        fixed = np.full((len(lines), max(map(len, lines), default=0) or 1), math.inf)
+        slope = np.zeros_like(fixed)
+        for number, each in enumerate(lines):
+            for place, line in enumerate(each):
+                fixed[number, place], slope[number, place] = line
+        limits = LaunchLimits(queue.threshold_bytes, queue.max_ops, queue.alignment, fixed, slope)
         messages = Messages(np.array(joins, dtype=np.int64), sizes)
         return parts._replace(messages=messages, limits=limits)
 

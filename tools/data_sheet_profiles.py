@@ -2,9 +2,12 @@
 
 Peaks and bandwidths are those of the vendors' data sheets (dense; one direction of a link). Float32
 products run on tensor cores (TF32) where these can: OneFlow 0.9's default for them
-(ONEFLOW_EP_CUDA_ENABLE_TF32_EXECUTION), and cuDNN's. Data sheets do not give the latency of a
-collective's step: `alpha_s` are assumptions. The links between the V100s are fits of
-perfmodel.calibration.alpha_beta to public measurements (Aceso, see its `source`).
+(ONEFLOW_EP_CUDA_ENABLE_TF32_EXECUTION), and cuDNN's.
+
+A line of a link is (µs, GB/s): what the smallest message takes, and what a device sends of large ones
+(nccl-tests' busbw). Lines are fits of perfmodel.calibration.alpha_beta to public outputs of nccl-tests
+and to Aceso's measurements; where there are none, latencies are those of NCCL's own tuning model
+(src/graph/tuning.cc of 2.30) for its protocols LL, which sends half of the bytes as flags, and Simple.
 
 The kernels of H100 and H200 are fits of perfmodel.calibration.kernel_fits to what torch_ops.py timed;
 they stay as the profile has them where no file is given.
@@ -13,16 +16,18 @@ they stay as the profile has them where no file is given.
 from __future__ import annotations
 
 import csv
+import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration.kernel_fits import Timed, device_of
-from autoddl.perfmodel.collectives import COLLECTIVES, SEND_RECEIVE
+from autoddl.perfmodel.collectives import COLLECTIVES, NVLS, RING, SEND_RECEIVE, TREE, coefficients
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Device, Kernel, Link
 from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
@@ -30,8 +35,19 @@ from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTE
 FOLDER = Path(__file__).parent.parent / "perfmodel" / "profiles"
 GIB = 1 << 30
 NODES = tuple(2**i for i in range(1, 11))
+FEW_NODES = (2, 4, 16, 64)  # of which others are derived, where every device has a group of its own
 LAUNCH_S = 5e-6  # of a CUDA kernel from a graph of ops; assumed
-ASSUMED = "latencies and launch overhead are assumptions; ops run at half of the peak"
+ASSUMED = "launch overhead is an assumption; ops run at half of the peak"
+ASSUMED_BOTH = ASSUMED.replace("is an assumption", "are assumptions")
+TUNED = "latencies: NCCL 2.30's tuning model (src/graph/tuning.cc)"
+
+# NCCL's latencies by protocol and algorithm, µs: in all, of a hop inside a node, of one between nodes
+HOPS = {
+    ("LL", RING): (6.6, 0.6, 2.7), ("LL", TREE): (6.8, 0.6, 5.0),
+    ("Simple", RING): (8.4, 3.4, 14.0), ("Simple", TREE): (8.4, 4.0, 14.0),
+}  # fmt: skip
+NET_US = {"LL": 1.0, "Simple": 3.0}  # for each hop inside nodes while others are between them
+BASE_US = HOPS["LL", RING][0]
 
 # (collective, p): α in µs, 1/β in GB/s, mean error in %, R²
 V100_FITS = {
@@ -44,6 +60,30 @@ V100_FITS = {
     (SEND_RECEIVE, 2): (33.5, 45.7, 0.2, 1.0),
 }  # fmt: skip
 V100_BETWEEN = (75.9, 5.78, 1.4, 1.0)  # send/receive between nodes
+V100_LL = 39.0  # GB/s at most; NCCL's tuning model
+
+# Lines of 8 devices in a node. The first latency of each is NCCL's, since one thread launched all kernels
+# of the test on A100 (34 µs for 0 bytes); so are all of H100 but those of all-reduces.
+H100_NODE = {
+    ALL_REDUCE: ((RING, 15.0, 141), (RING, 130, 347), (NVLS, 43.2, 383), (NVLS, 141, 477)),
+    ALL_GATHER: ((RING, 10.8, 141), (RING, 32.2, 370)),
+    REDUCE_SCATTER: ((RING, 10.8, 141), (RING, 32.2, 370)),
+    ALL_TO_ALL: ((RING, 10.8, 335),),
+    SEND_RECEIVE: ((RING, 11.8, 370),),
+}
+A100_NODE = {
+    ALL_REDUCE: ((RING, 15.0, 37.6), (RING, 64.6, 150), (RING, 104, 233)),
+    ALL_GATHER: ((RING, 10.8, 19.1), (RING, 67.2, 138), (RING, 130, 220)),
+    REDUCE_SCATTER: ((RING, 10.8, 18.2), (RING, 58.9, 75.7), (RING, 104, 230)),
+    ALL_TO_ALL: ((RING, 10.8, 43), (RING, 88, 224)),
+    SEND_RECEIVE: ((RING, 11.8, 195),),
+}
+# All-reduces of nodes of 8 H100, by the number of nodes
+H100_BETWEEN = {
+    2: ((32.6, 17.0), (86.4, 304), (212, 469)),
+    4: ((35.5, 1.0), (47.6, 39.1), (153, 350)),
+    8: ((87.5, 71.7), (289, 318)),
+}
 
 
 def constant(level: str, alpha_s: float, bytes_per_s: float) -> list[Link]:
@@ -51,20 +91,68 @@ def constant(level: str, alpha_s: float, bytes_per_s: float) -> list[Link]:
     return [Link(c, level, 2, alpha_s, 1 / bytes_per_s) for c in COLLECTIVES]
 
 
-def spanning(inner: int, alpha_s: float, bytes_per_s: float) -> list[Link]:
-    """Return links of groups of all devices of several nodes, whose nodes have one link each.
+def line(
+    collective: str, level: str, p: int, us: float, gb_per_s: float,
+    *, inner: int = 1, algorithm: str = RING, **fit: Any,
+) -> Link:  # fmt: skip
+    """Return the line that takes so long for the smallest message and sends large ones at this rate."""
+    messages, _ = coefficients(collective, p, 0.0, algorithm=algorithm, inner=inner)
+    alpha_s, beta = _short(1e-6 * us / messages), 1e-9 / gb_per_s
+    return Link(collective, level, p, alpha_s, beta, inner=inner, algorithm=algorithm, **fit)
+
+
+def nccl_us(collective: str, protocol: str, nodes: int, inner: int, algorithm: str) -> float:
+    """Return the latency that NCCL's tuning model has for `nodes` of `inner` devices each."""
+    base, inside, between = HOPS[protocol, algorithm]
+    if algorithm == TREE:
+        return base + 2 * ((inner - 1) * inside + math.log2(nodes) * between)
+    hops, crossing = (coefficients(collective, p, 0.0)[0] for p in (nodes * inner, nodes))
+    if nodes > 1:
+        inside = max(inside, NET_US[protocol])
+    if inner == 1:
+        between = HOPS[protocol, TREE][2]
+    return base + (hops - crossing) * inside + crossing * between
+
+
+def in_node(
+    lines: Mapping[str, Iterable[tuple[str, float, float]]], sizes: Sequence[int]
+) -> Iterator[Link]:
+    """Yield the lines of 8 devices for fewer or more, whose hops take as long; the switch is for 4 on."""
+    for collective, found in lines.items():
+        for p, (algorithm, us, rate) in product(
+            sizes[:1] if collective == SEND_RECEIVE else sizes, found
+        ):
+            hops, of = (coefficients(collective, n, 0.0)[0] for n in (8, p))
+            if algorithm == RING:
+                yield line(collective, "gpu", p, BASE_US + (us - BASE_US) * of / hops, rate)
+            elif p > 2:
+                yield line(collective, "gpu", p, us, rate, algorithm=algorithm)
+
+
+def between(inner: int, gb_per_s: float, nodes: Iterable[int] = NODES) -> Iterator[Link]:
+    """Yield NCCL's lines of groups with `inner` devices of each node; a node sends that much of theirs.
 
     A ring crosses each node's link once. In an all-to-all each of the `inner` devices sends
     (p − inner)/p of its n bytes through it, where the formula has (p − 1)/p.
     """
-    links = []
-    for collective, nodes in product(COLLECTIVES, NODES):
-        p, beta = nodes * inner, 1 / bytes_per_s
-        if collective == ALL_TO_ALL:
-            beta *= inner * (p - inner) / (p - 1)
-        if collective != SEND_RECEIVE:
-            links.append(Link(collective, "node", p, alpha_s, beta, inner=inner))
-    return links
+    for n, collective in product(nodes, (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)):
+        algorithm = TREE if collective == ALL_REDUCE else RING
+        for protocol, rate in (("LL", gb_per_s / 2), ("Simple", gb_per_s)):
+            us = nccl_us(collective, protocol, n, inner, algorithm)
+            yield line(collective, "node", n * inner, us, rate, inner=inner, algorithm=algorithm)
+    for n in nodes:
+        us, p = nccl_us(ALL_TO_ALL, "LL", n, inner, RING), n * inner
+        rate = gb_per_s * (p - 1) / (inner * (p - inner))
+        yield line(ALL_TO_ALL, "node", p, us, rate, inner=inner)
+
+
+def trees(inner: int, fits: Mapping[int, Iterable[tuple[float, float]]]) -> Iterator[Link]:
+    """Yield the lines of all-reduces of some numbers of nodes, of more those of the most as trees."""
+    for n in NODES:
+        of = max(each for each in fits if each <= n)
+        for us, rate in fits[of]:
+            us *= math.log2(n) / math.log2(of)
+            yield line(ALL_REDUCE, "node", n * inner, us, rate, inner=inner, algorithm=TREE)
 
 
 def device(name: str, memory_bytes: int, bytes_per_s: float, peaks: dict[str, float]) -> Device:
@@ -73,15 +161,33 @@ def device(name: str, memory_bytes: int, bytes_per_s: float, peaks: dict[str, fl
     return Device(name, memory_bytes, flops, bytes_per_s, LAUNCH_S)
 
 
-def v100_links() -> list[Link]:
-    """Return what was fitted; between nodes all collectives have the α and β of send/receive."""
-    fits = [((c, "gpu", p), fit) for (c, p), fit in V100_FITS.items()]
-    fits += [((c, "node", 2), V100_BETWEEN) for c in COLLECTIVES]
-    links = [
-        Link(*kind, 1e-6 * us, 1e-9 / rate, mean_error=percent / 100, r2=r2)
-        for kind, (us, rate, percent, r2) in fits
-    ]
-    return links + spanning(8, 1e-6 * V100_BETWEEN[0], 1e9 * V100_BETWEEN[1])
+def v100_links() -> Iterator[Link]:
+    """Yield what was fitted, and LL for the small sizes that were not measured."""
+    for (collective, p), (us, rate, percent, r2) in V100_FITS.items():
+        messages, _ = coefficients(collective, p, 0.0)
+        if collective != SEND_RECEIVE:
+            small_us = nccl_us(collective, "LL", 1, p, RING)
+            yield line(collective, "gpu", p, small_us, min(V100_LL, rate / 2))
+        yield line(collective, "gpu", p, messages * us, rate, mean_error=percent / 100, r2=r2)
+    us, rate, percent, r2 = V100_BETWEEN
+    yield line(SEND_RECEIVE, "node", 2, us, rate, mean_error=percent / 100, r2=r2)
+    yield from (*between(1, rate, FEW_NODES), *between(8, rate))
+
+
+def h100_links() -> Iterator[Link]:
+    """Yield those of nodes of 8, each with a link of 400 Gb/s, of which NCCL uses 47 GB/s."""
+    yield from in_node(H100_NODE, (2, 4, 8))
+    yield line(SEND_RECEIVE, "node", 2, sum(HOPS["Simple", RING][::2]), 47)
+    yield from between(1, 47, FEW_NODES)
+    yield from (link for link in between(8, 8 * 47) if link.collective != ALL_REDUCE)
+    yield from trees(8, H100_BETWEEN)
+
+
+def a100_links() -> Iterator[Link]:
+    """Yield those of nodes of 16 with one link of 100 Gb/s."""
+    yield from in_node(A100_NODE, (2, 4, 8, 16))
+    yield line(SEND_RECEIVE, "node", 2, sum(HOPS["Simple", RING][::2]), 12.5)
+    yield from (*between(1, 12.5, FEW_NODES), *between(16, 12.5))
 
 
 def timed(file: Path) -> list[Timed]:
@@ -123,19 +229,20 @@ A100 = {"float32": 156.0, "float16": 312.0, "bfloat16": 312.0}
 H100 = {"float32": 494.5, "float16": 989.0, "bfloat16": 989.0}
 TIMED = (
     "device: kernels fitted to ops timed with PyTorch 2.11 and CUDA 13 on one {} (tools/torch_ops.py), "
-    "which take a launch, assumed, at least; links: data sheets, 900 GB/s of NVLink in both directions "
-    "together, 8 GPUs per node with a link of 400 Gb/s each ({}), latencies are assumptions"
+    "which take a launch, assumed, at least; links ({}: 8 GPUs per node with a link of 400 Gb/s each) "
+    "fitted to public output of nccl-tests: all-reduces in a node from github.com/NVIDIA/nccl-tests "
+    "issue 290, kvcache-ai/Mooncake pull request 3484 (H20, which has the same NVLink) and digitalocean "
+    "(2 GPUs), of 2 to 8 nodes from dstackai/dstack's documentation of Nebius and NVIDIA/nccl-tests "
+    "issue 309; other rates as NVIDIA gives them in NVIDIA/nccl-tests issues 212 and 290 and NVIDIA/nccl "
+    "issue 2169; other " + TUNED
 )
-NVLINK4 = constant("gpu", 10e-6, 450e9)
-NDR = constant("node", 20e-6, 50e9)  # 400 Gb/s for each GPU
-EIGHT_NICS = spanning(8, 20e-6, 8 * 50e9)
 
 
 PROFILES = (
     Profile(
         name="p100-aries",
         source="data sheets: NVIDIA P100 PCIe 16 GB; Cray XC50 with Aries, one GPU per node, about "
-        f"10 GB/s injection per node (Piz Daint, as in AutoDDL §5.2); {ASSUMED}",
+        f"10 GB/s injection per node (Piz Daint, as in AutoDDL §5.2); latencies and {ASSUMED_BOTH}",
         kind="data sheet", device_type="cuda", levels=("node", "gpu"), licence="Apache-2.0",
         links=tuple(constant("node", 20e-6, 10e9)),
         devices={ALIKE: device("P100 16 GB", 16 * GIB, 732e9, {"float32": 9.3, "float16": 18.7})},
@@ -144,8 +251,8 @@ PROFILES = (
         name="v100-8x",
         source="links fitted to Aceso's profiler database (github.com/microsoft/SuperScaler, branch "
         "Aceso, profiled-time-eurosys, prim_gpt_13B_* and p2p_*): 8 V100-32GB per node with NVLink, "
-        "100 Gb/s between nodes, where only send/receive was measured and stands for all; device: "
-        f"NVIDIA's data sheet; {ASSUMED.removeprefix('latencies and ')}",
+        "100 Gb/s between nodes, where only send/receive was measured, whose rate stands for all; other "
+        f"{TUNED}; device: NVIDIA's data sheet; {ASSUMED}",
         kind="measured", device_type="cuda", levels=("node", "gpu"),
         licence="measurements MIT, Copyright (c) Microsoft Corporation; this profile Apache-2.0",
         links=tuple(v100_links()), devices={ALIKE: device("V100 32 GB", 32 * GIB, 900e9, V100)},
@@ -153,26 +260,25 @@ PROFILES = (
     Profile(
         name="a100-2x16",
         source="data sheets: NVIDIA A100 40 GB, NVLink 600 GB/s in both directions together, 100 Gb/s "
-        f"between nodes of 16 (as in AutoDDL §5.3); {ASSUMED}",
+        "between nodes of 16 (as in AutoDDL §5.3); links in a node fitted to output of nccl-tests on 8 "
+        "A100-SXM4-40GB (github.com/microsoft/superbenchmark, tests of cuda_nccl_bw; send/receive: "
+        f"li-plus/playground); {TUNED}; {ASSUMED}",
         kind="data sheet", device_type="cuda", levels=("node", "gpu"), licence="Apache-2.0",
-        links=(
-            *constant("gpu", 10e-6, 300e9), *constant("node", 30e-6, 12.5e9),
-            *spanning(16, 30e-6, 12.5e9),
-        ),
+        links=tuple(a100_links()),
         devices={ALIKE: device("A100 40 GB", 40 * GIB, 1555e9, A100)},
     ),
     Profile(
         name="h100",
         source=TIMED.format("NVIDIA H100 80GB HBM3", "DGX H100"),
         kind="data sheet", device_type="cuda", levels=("node", "gpu"), licence="Apache-2.0",
-        links=(*NVLINK4, *NDR, *EIGHT_NICS), sharing={"node": 0.0},
+        links=tuple(h100_links()), sharing={"node": 0.0},
         devices={ALIKE: device("H100 SXM 80 GB", 80 * GIB, 3350e9, H100)},
     ),
     Profile(
         name="h200",
         source=TIMED.format("NVIDIA H200", "DGX H200"),
         kind="data sheet", device_type="cuda", levels=("node", "gpu"), licence="Apache-2.0",
-        links=(*NVLINK4, *NDR, *EIGHT_NICS), sharing={"node": 0.0},
+        links=tuple(h100_links()), sharing={"node": 0.0},
         devices={ALIKE: device("H200 SXM 141 GB", 141 * 10**9, 4800e9, H100)},
     ),
 )  # fmt: skip

@@ -39,6 +39,7 @@ from autoddl.engine.engines import ONEFLOW
 from autoddl.launch.job import LaunchJob
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.calibration import kinds_profile, nccl_tests
+from autoddl.perfmodel.collectives import RING
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.memory_limits import parse_bytes
 from autoddl.units import BINARY_BYTES, quantity
@@ -242,14 +243,15 @@ def summary(profile: Profile) -> Table:
     """Return a table of the links: α in µs, 1/β in GB/s, mean error of the fit in percent."""
     table = columns("collective", "level", "ranks", "groups", "α µs", "1/β GB/s", "error %", text=2)
     for link in profile.links:
-        beta = link.beta_s_per_byte
+        alpha_us, beta = 1e6 * link.alpha_s, link.beta_s_per_byte
+        how = "" if link.algorithm == RING else f" {link.algorithm}"
         inner = f" ({link.group_size // link.inner}×{link.inner})" if link.inner > 1 else ""
         table.add_row(
-            link.collective.replace("_", "-"),
+            link.collective.replace("_", "-") + how,
             " ".join([link.level, *link.kinds]),
             f"{link.group_size}{inner}",
             str(link.groups),
-            f"{link.alpha_s * 1e6:.0f}",
+            f"{alpha_us:.0f}" if alpha_us >= 10 else f"{alpha_us:.1f}",
             f"{1e-9 / beta:.2f}" if beta else "∞",
             error_cell(link.mean_error),
         )

@@ -7,14 +7,22 @@ core): they are recognised by their distance to the line through the majority, l
 still counted in its mean error. Group sizes of one collective share a β where that hardly changes how
 well each is fitted, since it is known better from more points.
 
+Where a collective changes its algorithm with the size, as NCCL does, the least of several lines is
+fitted (fit_envelope), each to the sizes of one range.
+
+Where several algorithms share the sizes (NCCL), the least of two or three lines is fitted: each to the
+sizes of one range, where that halves the errors.
+
 Sends of 1 kB, 1 MB and 10 MB that took 10.1 µs, 110 µs and 1.01 ms give α = 10 µs and β = 0.1 ns/byte.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -28,6 +36,12 @@ BAD_ERROR = 0.25  # mean errors above, and
 BAD_R2 = 0.9  # explained variances below are reported
 FEWEST_SIZES = 3  # so many message sizes do not say how good the fit is
 SHARED_RISE = 0.01  # sharing β may raise a mean error by so much, or by a tenth of itself
+MOST_LINES = 3  # of an envelope
+MORE_LINES = 0.6  # one more has to lower the mean error to so much of itself, and by SHARED_RISE
+CUTS = 32  # so many sizes at most may begin a range
+MOST_LINES = 3  # of an envelope
+MORE_LINES = 0.6  # one more has to lower the mean error to so much of itself, and by SHARED_RISE
+CUTS = 32  # a range begins at one of so many sizes
 DRAWS = 200  # of the bootstrap
 _QUANTILES = (0.025, 0.975)
 _COUNTS_FROM = 0.1  # a parameter that never makes up so much of the time need not be known well
@@ -128,6 +142,74 @@ def fit_sharing(points: Mapping[int, Sequence[Point]], *, seed: int = 0) -> dict
     return joint
 
 
+def fit_envelopes(points: Mapping[int, Sequence[Point]]) -> dict[int, list[AlphaBeta]]:
+    """Return the lines of each group size (the keys); where one line each will do, as fit_sharing.
+
+    Raises:
+        AutoDDLError: as fit_alpha_beta, of any of the sizes.
+    """
+    found = {size: fit_envelope(members) for size, members in points.items()}
+    if all(len(lines) == 1 for lines in found.values()):
+        return {size: [fit] for size, fit in fit_sharing(points).items()}
+    return found
+
+
+def fit_envelope(points: Sequence[Point], *, seed: int = 0) -> list[AlphaBeta]:
+    """Return the lines, from the least α to the least β, whose minimum is nearest to the points.
+
+    Each has the least squares of relative errors over a range of sizes; the ranges are those of the least
+    mean error. A size that took more than twice as long as a larger one is wild.
+
+    Raises:
+        AutoDDLError: as fit_alpha_beta.
+    """
+    table = _table(points)
+    order = np.argsort(table.rows[:, 1], kind="stable")
+    rows, seconds = table.rows[order], table.seconds[order]
+    tame = seconds <= least_squares.WILD_FACTOR * np.minimum.accumulate(seconds[::-1])[::-1]
+    rows, seconds = rows[tame], seconds[tame]
+    chosen = _ranges(rows, seconds)
+    if len(chosen) == 1:
+        return [fit_alpha_beta(points, seed=seed)]
+    found = []
+    for part in chosen:
+        # Over their seconds all weigh alike, which makes errors relative ones.
+        relative, ones = rows[part] / seconds[part, None], np.ones(len(seconds[part]))
+        solution = least_squares.solve(relative, ones)
+        draws = least_squares.bootstrap(relative, ones, draws=DRAWS, seed=seed)
+        every = np.ones(len(ones), dtype=bool)
+        found.append(_fitted(_Table(rows[part], seconds[part], every), solution, draws))
+    return found
+
+
+def _ranges(rows: Floats, seconds: Floats) -> list[slice]:
+    """Return which points, by ascending size, are of which line: as few lines as will do."""
+    starts = np.unique(rows[:, 1], return_index=True)[1]
+    cuts = starts[np.unique(np.linspace(0, len(starts) - 1, CUTS).astype(int))][1:].tolist()
+
+    @cache
+    def line(begin: int, end: int) -> Floats | None:
+        if np.sum((begin <= starts) & (starts < end)) < FEWEST_SIZES:
+            return None
+        return least_squares.solve(rows[begin:end], seconds[begin:end], seconds[begin:end] ** 2)
+
+    best, least = [slice(0, len(rows))], math.inf
+    for count in range(1, MOST_LINES + 1):
+        errors = {}
+        for inside in itertools.combinations(cuts, count - 1):
+            ranges = tuple(itertools.pairwise((0, *inside, len(rows))))
+            lines = [found for each in ranges if (found := line(*each)) is not None]
+            if len(lines) == count and all(
+                a[0] < b[0] and a[1] > b[1] for a, b in itertools.pairwise(lines)
+            ):
+                fastest = np.min(rows @ np.array(lines).T, axis=1)
+                errors[ranges] = float(np.mean(np.abs(fastest - seconds) / seconds))
+        ranges = min(errors, key=errors.__getitem__, default=())
+        if ranges and errors[ranges] < min(MORE_LINES * least, least - SHARED_RISE):
+            best, least = [slice(*each) for each in ranges], errors[ranges]
+    return best
+
+
 def _table(points: Sequence[Point]) -> _Table:
     rows = np.array([_row(point) for point in points], dtype=np.float64).reshape(-1, 2)
     seconds = np.array([point.seconds for point in points], dtype=np.float64)
@@ -152,11 +234,16 @@ def _row(point: Point) -> tuple[float, float]:
 
 def _judged(table: _Table, solution: Floats, draws: Floats | None) -> AlphaBeta:
     """Return the line with its errors, intervals and what is doubtful of it."""
+    fit = _fitted(table, solution, draws)
+    return replace(fit, warnings=tuple(_warnings(fit, table, table.rows @ solution)))
+
+
+def _fitted(table: _Table, solution: Floats, draws: Floats | None) -> AlphaBeta:
     predicted = table.rows @ solution
     intervals: list[Interval] | list[None] = [None, None]
     if draws is not None:
         intervals = [(low, high) for low, high in np.quantile(draws, _QUANTILES, axis=0).T.tolist()]
-    fit = AlphaBeta(
+    return AlphaBeta(
         alpha_s=float(solution[0]),
         beta_s_per_byte=float(solution[1]),
         r2=least_squares.r2(predicted[table.keep], table.seconds[table.keep]),
@@ -165,7 +252,6 @@ def _judged(table: _Table, solution: Floats, draws: Floats | None) -> AlphaBeta:
         alpha_interval_s=intervals[0],
         beta_interval_s_per_byte=intervals[1],
     )
-    return replace(fit, warnings=tuple(_warnings(fit, table, predicted)))
 
 
 def _warnings(fit: AlphaBeta, table: _Table, predicted: Floats) -> list[str]:

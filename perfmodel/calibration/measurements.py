@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from autoddl.errors import AutoDDLError
-from autoddl.perfmodel.calibration.alpha_beta import Point, fit_sharing
+from autoddl.perfmodel.calibration.alpha_beta import AlphaBeta, Point, fit_sharing
 from autoddl.perfmodel.profile_entries import Device, Kernel, Link
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ QUARTILE = 0.25
 _QUIETER = "measure again when the machine has less to do, or for longer"
 
 Sample = Mapping[str, Any]
+Fit = Callable[[Mapping[int, Sequence[Point]]], Mapping[int, Sequence[AlphaBeta]]]
 
 
 def seconds_of(samples: Sequence[Sample]) -> float:
@@ -36,8 +37,13 @@ def seconds_of(samples: Sequence[Sample]) -> float:
     return float(chain_s - twin_s) / float(samples[0]["steps"])
 
 
-def links_of(points: Iterable[Point]) -> tuple[Link, ...]:
-    """Fit one link per collective and kind of group; links with too few points are left out.
+def one_line(points: Mapping[int, Sequence[Point]]) -> dict[int, list[AlphaBeta]]:
+    """Return one line for each group size (the keys)."""
+    return {size: [fit] for size, fit in fit_sharing(points).items()}
+
+
+def links_of(points: Iterable[Point], fit: Fit = one_line) -> tuple[Link, ...]:
+    """Fit links per collective and kind of group; those with too few points are left out.
 
     Group sizes of one collective, level and number of concurrent groups share β where their errors
     allow it (perfmodel.calibration.alpha_beta). What is doubtful is logged, one line per link.
@@ -57,14 +63,16 @@ def links_of(points: Iterable[Point]) -> tuple[Link, ...]:
                 "%s has too few points and is left out (plans take the nearest group size instead); %s",
                 _label(kind, size), _QUIETER,
             )  # fmt: skip
-        for size, fit in fit_sharing(enough).items():
-            if fit.warnings:
-                logger.warning("%s: %s; %s", _label(kind, size), ", ".join(fit.warnings), _QUIETER)
-            collective, level, inner, groups = kind
-            links.append(Link(
-                collective, level, size, fit.alpha_s, fit.beta_s_per_byte, inner, groups,
-                fit.mean_error, fit.r2, fit.alpha_interval_s, fit.beta_interval_s_per_byte,
-            ))  # fmt: skip
+        for size, lines in fit(enough).items():
+            for line in lines:
+                if line.warnings:
+                    said = ", ".join(line.warnings)
+                    logger.warning("%s: %s; %s", _label(kind, size), said, _QUIETER)
+                collective, level, inner, groups = kind
+                links.append(Link(
+                    collective, level, size, line.alpha_s, line.beta_s_per_byte, inner, groups,
+                    line.mean_error, line.r2, line.alpha_interval_s, line.beta_interval_s_per_byte,
+                ))  # fmt: skip
     if kinds and not links:
         raise AutoDDLError(f"no link has two message sizes above the noise; {_QUIETER}")
     return tuple(links)
@@ -84,13 +92,15 @@ def sharing_of(links: Iterable[Link], levels: Sequence[str]) -> dict[str, float]
     s in β(g) = β(1)·(1 + s·(g − 1)), each clipped to [0, 1]. Levels without such a pair are left
     out, so that Profile's defaults hold.
     """
-    kinds: dict[tuple[str, str, int, int], list[Link]] = {}
-    for link in links:
+    kinds: dict[tuple[str, str, int, int], dict[int, Link]] = {}
+    for link in sorted(
+        links, key=lambda link: link.beta_s_per_byte
+    ):  # of several lines that of most bytes
         kind = (link.collective, link.level, link.group_size, link.inner)
-        kinds.setdefault(kind, []).append(link)
+        kinds.setdefault(kind, {}).setdefault(link.groups, link)
     shares: dict[str, list[float]] = {}
     for members in kinds.values():
-        few, *others = sorted(members, key=lambda link: link.groups)
+        few, *others = (members[groups] for groups in sorted(members))
         for many in others:
             # β(g)/β(f) = (1 + s(g − 1)) / (1 + s(f − 1)) solved for s.
             ratio = many.beta_s_per_byte / few.beta_s_per_byte if few.beta_s_per_byte else math.inf

@@ -102,13 +102,12 @@ def read(text: str, *, level: str | None = None, where: str = "nccl-tests") -> L
     """Return the points of all tables in `text`.
 
     Without `level` groups on one host cross level "gpu", those on several hosts "node". Values that are
-    missing (N/A, 1e6 ms, a size of 0) or wrong (#wrong), and tables of other collectives, are left out
-    with a warning. `where` names the text in errors; the collective is taken from it where no line
-    names it.
+    missing (N/A, 1e6 ms, a size of 0) and tables of other collectives are left out with a warning.
+    `where` names the text in errors; the collective is taken from it where no line names it.
 
     Raises:
-        AutoDDLError: a damaged or truncated table, ranks that are not listed or were not joined; with the
-            line number.
+        AutoDDLError: a damaged or truncated table, wrong results, several types of elements, ranks that
+            are not listed or were not joined; with the line number.
     """
     reader, where = _Reader(level, where), store.told(where)
     for number, line in enumerate(text.splitlines(), 1):
@@ -136,6 +135,7 @@ class _Reader:
         self.gpus: list[str] = []
         self.strange: list[str] = []  # programs whose tables are left out
         self.left_out = 0  # rows
+        self.dtype = ""  # of elements
 
     def heed(self, line: str, place: str) -> None:
         """Take up a line: what it says of the run, or a row of its table."""
@@ -167,7 +167,13 @@ class _Reader:
         if self.run.program not in _USED:
             self.strange.append(self.run.program)
             return
-        point = _point(self.run, words, self.level, place)
+        point, dtype = _point(self.run, words, self.level, place), words[2]
+        self.dtype = self.dtype or dtype
+        if dtype != self.dtype:  # each has its own times
+            raise AutoDDLError(
+                f"{place}: elements of type {shown(dtype)}, of {shown(self.dtype)} before; give one type "
+                "in a file, as -d float tests it"
+            )
         self.left_out += point is None
         self.points += [] if point is None else [point]
 
@@ -179,7 +185,7 @@ def _program(text: str) -> str | None:
 
 
 def _point(run: _TestRun, words: Sequence[str], level: str | None, place: str) -> Point | None:
-    """Return the point of one row, None where its time is missing or its result wrong."""
+    """Return the point of one row, None where its time is missing."""
     columns = run.columns
     if columns[-1] == "timestamp":  # a date and a time
         words, columns = words[:-2], columns[:-1]
@@ -193,13 +199,19 @@ def _point(run: _TestRun, words: Sequence[str], level: str | None, place: str) -
     column = columns.index("time") - missing
     cells = words[column : column + 4]
     try:
-        taken, _, _, wrong = (float(cell.replace("N/A", "nan")) for cell in cells)
+        taken, *_ = [float(cell.replace("N/A", "nan")) for cell in cells]
     except ValueError:
         raise AutoDDLError(
             f"{place}: {shown(' '.join(cells))} are not numbers; run the test again or delete the line"
         ) from None
+    for word, name in zip(reversed(words), reversed(columns), strict=False):
+        if name == "#wrong" and word not in ("0", "N/A"):
+            raise AutoDDLError(
+                f"{place}: #wrong is {shown(word)}, so results are wrong; mend what is, and run the "
+                "test again"
+            )
     size, seconds = int(words[0]), taken * run.unit_s
-    if size == 0 or not 0 < seconds < MISSING_S or ("#wrong" in columns and wrong > 0):
+    if size == 0 or not 0 < seconds < MISSING_S:
         return None
     collective, found = _USED[run.program or ""], _grouped(run, place)
     _check_size(collective, found.size, cells[1], cells[2], place)

@@ -154,6 +154,25 @@ def test_seconds() -> None:
     assert taken == pytest.approx(6e-3 + 3072e-6)
 
 
+@pytest.mark.parametrize("nodes", [2, 4, 8, 1024])
+@pytest.mark.parametrize("inner", [1, 8])
+def test_a_tree_grows_with_the_logarithm_of_its_units(nodes: int, inner: int) -> None:
+    p = nodes * inner
+    messages, sent = collectives.coefficients(
+        "all_reduce", p, TENSOR, algorithm="tree", inner=inner
+    )
+    assert messages == 2 * (nodes.bit_length() - 1)
+    assert sent == collectives.coefficients("all_reduce", p, TENSOR)[1]
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_a_switch_takes_one_message(collective: str) -> None:
+    for p in (2, 8):
+        messages, sent = collectives.coefficients(collective, p, TENSOR, algorithm="nvls")
+        assert (messages, sent) == (1, collectives.coefficients(collective, p, TENSOR)[1])
+    assert collectives.coefficients(collective, 1, TENSOR, algorithm="nvls") == (0, 0)
+
+
 def test_unknown_collective() -> None:
     with pytest.raises(AutoDDLError, match="got 'gossip'; allowed are all_reduce"):
         collectives.coefficients("gossip", 2, 1.0)

@@ -91,3 +91,26 @@ def test_what_is_not_known_is_told_in_one_line() -> None:
         with pytest.raises(AutoDDLError, match=words.replace("*", r"\*")) as caught:
             profile.part(kinds)
         assert "\n" not in str(caught.value)
+
+
+def test_of_several_lines_the_slower_ones_of_both_kinds_count() -> None:
+    """Their minimum is never below what either kind takes; algorithms that one lacks are left out."""
+    lines = (
+        *(
+            Link(ALL_REDUCE, "gpu", 2, a, b, kinds=("fast",))
+            for a, b in ((1e-6, 1e-9), (1e-5, 1e-10))
+        ),
+        *(
+            Link(ALL_REDUCE, "gpu", 2, a, b, kinds=("slow",))
+            for a, b in ((3e-6, 5e-9), (2e-5, 5e-11))
+        ),
+        Link(ALL_REDUCE, "gpu", 2, 1e-7, 1e-12, kinds=("fast",), algorithm="nvls"),
+    )
+    profile, way = mixed((*lines, LINKS[-1])), Crossing("gpu", 2)
+    both = profile.part(("fast", "slow"))
+    found = {(link.alpha_s, link.beta_s_per_byte) for link in both.lines(ALL_REDUCE, way)}
+    assert found == {(3e-6, 5e-9), (2e-5, 1e-10)}
+    for n in (1e2, 1e4, 1e6, 1e8):
+        for kind in ("fast", "slow"):
+            alone = profile.part((kind,)).collective_s(ALL_REDUCE, way, n)
+            assert both.collective_s(ALL_REDUCE, way, n) >= alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -68,6 +69,17 @@ def test_the_format_of_files_is_that_of_the_golden_one(file: Path) -> None:
     golden = Path(__file__).parent / "golden_profile.json"
     assert file.read_bytes() == golden.read_bytes()
     assert profiles.load(golden) == PROFILE
+
+
+def test_files_from_before_algorithms_are_read(file: Path) -> None:
+    """They wrote every field of a link."""
+    data = json.loads(file.read_text())
+    unset = ("mean_error", "r2", "alpha_interval_s", "beta_interval_s_per_byte")
+    for link in data["links"]:
+        assert "algorithm" not in link
+        link |= {"inner": 1, "groups": 1, "kinds": []} | dict.fromkeys(unset) | dict(link)
+    file.write_text(json.dumps(data))
+    assert profiles.from_json(file.read_bytes(), "old") == PROFILE
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -272,6 +284,14 @@ NONSENSE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "two links of a key": (
         lambda d: d["links"].append(_SECOND), "two links of all_reduce in level gpu for groups of 2 "
     ),
+    "a tree of gathers": (
+        lambda d: d["links"][3].update(algorithm="tree"),
+        "algorithm of all_gather is 'tree'; allowed: ring, nvls",
+    ),
+    "another algorithm": (
+        lambda d: d["links"][0].update(algorithm="star"),
+        "algorithm of all_reduce is 'star'; allowed: ring, tree, nvls",
+    ),
     "20,000 links": (
         lambda d: d["links"].extend({**_SECOND, "group_size": n} for n in range(9, 20_001)),
         "links: 2.... of them; allowed: 10000",
@@ -353,6 +373,47 @@ def test_seconds_of_a_collective() -> None:
     # Nearest to 4 ranks is the link of 2, used with the formula for 4: 6 α + 1.5 n β.
     assert PROFILE.collective_s(ALL_REDUCE, Crossing("gpu", 4), 1e6) == pytest.approx(6e-4 + 1.5e-3)
     assert replace(PROFILE, links=()).collective_s(ALL_REDUCE, Crossing("gpu", 1), 1e6) == 0
+
+
+LINES = (
+    Link(ALL_REDUCE, "node", 32, 2e-6, 5e-11, inner=8, algorithm="tree"),
+    Link(ALL_REDUCE, "node", 32, 3e-5, 5e-12, inner=8, algorithm="tree"),
+    Link(ALL_REDUCE, "node", 32, 5e-6, 2.5e-12, inner=8),
+    Link(ALL_REDUCE, "gpu", 8, 1e-6, 1e-11),
+    Link(ALL_REDUCE, "gpu", 8, 5e-5, 2e-12, algorithm="nvls"),
+)
+
+
+def _least(nodes: int, n: float) -> float:
+    """Return what NCCL's choice is for: the fastest of two protocols of a tree and a ring."""
+    sent, steps, ring = 2 * (8 * nodes - 1) / (8 * nodes) * n, 2 * math.log2(nodes), 16 * nodes - 2
+    return min(
+        steps * 2e-6 + sent * 5e-11, steps * 3e-5 + sent * 5e-12, ring * 5e-6 + sent * 2.5e-12
+    )
+
+
+@pytest.mark.parametrize("nodes", [4, 2, 16, 64])
+def test_the_fastest_line_counts_also_of_derived_groups(nodes: int) -> None:
+    profile = replace(PROFILE, links=LINES, sharing={}, overhead={})
+    way, sizes = Crossing("node", 8 * nodes, inner=8), [10.0**i for i in range(3, 11)]
+    taken = [profile.collective_s(ALL_REDUCE, way, n) for n in sizes]
+    assert taken == pytest.approx([_least(nodes, n) for n in sizes], rel=1e-12)
+    assert taken == sorted(taken)
+    points = itertools.pairwise(zip(sizes, taken, strict=True))
+    slopes = [(b - a) / (m - n) for (n, a), (m, b) in points]
+    assert all(a >= b * (1 - 1e-12) for a, b in itertools.pairwise(slopes))  # concave
+    found = {profile.link(ALL_REDUCE, way, n).beta_s_per_byte for n in sizes}
+    assert found == {5e-11, 5e-12, 2.5e-12}
+    inside = [profile.link(ALL_REDUCE, Crossing("gpu", 4), n).algorithm for n in (1e3, 1e8)]
+    assert inside == ["ring", "nvls"]
+
+
+def test_a_single_line_has_the_very_seconds_of_table_ii() -> None:
+    link, rng = PROFILE.links[0], random.Random(0)
+    for _ in range(100):
+        n, p = rng.uniform(1, 1e10), rng.choice((2, 3))
+        expected = 2.0 * (p - 1) * link.alpha_s + 2 * (p - 1) / p * n * link.beta_s_per_byte
+        assert PROFILE.collective_s(ALL_REDUCE, Crossing("gpu", p), n) == expected
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,12 @@ class Links:
         between, *ways = self._crossed(source, target)
         found = np.zeros(len(sizes))
         for way, received in zip(ways, (len(target) / len(source), 1.0), strict=True):
-            line = [
-                between.collective_s(self._collective, way, x * self._shares) for x in (0.0, 1e9)
-            ]
-            per_byte = (line[1] - line[0]) / 1e9 * received
-            found = np.maximum(found, line[0] + per_byte * sizes)
+            fastest = np.full(len(sizes), np.inf)
+            for link in between.lines(self._collective, way):
+                line = [between.line_s(link, way, x * self._shares) for x in (0.0, 1e9)]
+                per_byte = (line[1] - line[0]) / 1e9 * received
+                fastest = np.minimum(fastest, line[0] + per_byte * sizes)
+            found = np.maximum(found, fastest)
         return found
 
     def _ways(self, source: Ranks, target: Ranks) -> tuple[Profile, Crossing, Crossing]:

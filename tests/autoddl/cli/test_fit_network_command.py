@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -393,6 +393,29 @@ def test_nccl_tests(runs: list[dict[str, Any]], capsys: pytest.CaptureFixture[st
     assert err.startswith("autoddl fit-network: nccl-tests file missing.txt: can't be read")
     assert err.count("\n") == 1
     assert files() == ["a100.json", "all_reduce_perf.txt"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text.replace("     4194304       1048576", "     1048576        262144"),
+         "all_reduce_perf.txt: a single message size, which does not tell latency from bandwidth; run"),
+        (lambda text: text.replace("69.90      0    60.00", "69.90      7    60.00"),
+         "all_reduce_perf.txt, line 10: #wrong is '7', so results are wrong; mend what is, and run the"),
+        (lambda text: text.replace("1048576     float", "1048576      half"),
+         "all_reduce_perf.txt, line 10: elements of type 'half', of 'float' before; give one type in a"),
+    ],
+)  # fmt: skip
+def test_nccl_tests_that_tell_nothing(
+    runs: list[dict[str, Any]], change: Callable[[str], str], said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert change(NCCL) != NCCL
+    Path("all_reduce_perf.txt").write_text(change(NCCL))
+    assert main(["fit-network", "--from-nccl-tests", "all_reduce_perf.txt", "-o", "a.json"]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith(f"autoddl fit-network: {said}") and err.count("\n") == 1 and not out
+    assert files() == ["all_reduce_perf.txt"] and not runs
 
 
 # ---- real ranks ----------------------------------------------------------------------------------

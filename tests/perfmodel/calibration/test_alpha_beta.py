@@ -18,6 +18,8 @@ from autoddl.perfmodel.calibration.alpha_beta import (
     AlphaBeta,
     Point,
     fit_alpha_beta,
+    fit_envelope,
+    fit_envelopes,
     fit_sharing,
 )
 from autoddl.perfmodel.collectives import COLLECTIVES
@@ -311,3 +313,54 @@ def test_bad_points(points: list[Point], message: str) -> None:
     with pytest.raises(AutoDDLError, match=message) as error:
         fit_alpha_beta(points)
     assert "\n" not in str(error.value)
+
+
+MANY = tuple(1 << i for i in range(3, 34))
+LINES = ((1e-6, 3e-11), (4e-6, 6e-12), (1.2e-5, 2e-12))  # of NCCL's LL, LL128 and Simple, about
+
+
+def least(
+    lines: Sequence[tuple[float, float]], *, factors: Sequence[float] | None = None
+) -> list[Point]:
+    """Return points on the least of some lines, each multiplied by its factor."""
+    every = [line(alpha, beta, sizes=MANY) for alpha, beta in lines]
+    found = [min(points, key=lambda point: point.seconds) for points in zip(*every, strict=True)]
+    return [
+        replace(point, seconds=point.seconds * factor)
+        for point, factor in zip(found, factors or [1.0] * len(found), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("lines", [LINES[:1], LINES[:2], LINES[1:], LINES])
+def test_an_envelope_comes_back(lines: Sequence[tuple[float, float]]) -> None:
+    """As many lines as there are, in any order of the points, each with how well it is known."""
+    found = fit_envelope(least(lines)[::-1])
+    assert [(fit.alpha_s, fit.beta_s_per_byte) for fit in found] == [
+        pytest.approx(each, rel=1e-3) for each in lines
+    ]
+    assert all(fit.mean_error < 1e-3 and fit.r2 > 0.999 for fit in found)
+
+
+def test_an_envelope_survives_noise_and_wild_points() -> None:
+    rng = np.random.default_rng(1)
+    factors = np.exp(0.03 * rng.standard_normal(len(MANY)))
+    factors[[0, 9, 20]] *= (5.0, 3.0, 20.0)  # a first launch, congestion
+    found = fit_envelope(least(LINES[::2], factors=factors.tolist()))
+    for fit, (alpha, beta) in zip(found, LINES[::2], strict=True):
+        assert fit.alpha_s == pytest.approx(alpha, rel=0.1)
+        assert fit.beta_s_per_byte == pytest.approx(beta, rel=0.1)
+        assert fit.alpha_interval_s is not None
+        assert fit.alpha_interval_s[0] < alpha < fit.alpha_interval_s[1]
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.15])
+def test_where_one_line_will_do_it_is_the_robust_one(spread: float) -> None:
+    rng = np.random.default_rng(2)
+    factors = np.exp(spread * rng.standard_normal(len(MANY))).tolist()
+    points = {p: line(ALPHA, BETA, group_size=p, sizes=MANY, factors=factors) for p in (2, 4)}
+    assert fit_envelopes(points) == {p: [fit] for p, fit in fit_sharing(points).items()}
+
+
+def test_few_sizes_have_one_line() -> None:
+    points = least(LINES)[::8]
+    assert fit_envelope(points) == [fit_alpha_beta(points)]

@@ -128,6 +128,15 @@ def test_sharing_is_what_concurrent_groups_were_slowed_down_by(share: float) -> 
     assert sharing_of(links, ("node", "gpu")) == {"node": pytest.approx(share, abs=1e-3)}
 
 
+def test_sharing_is_told_by_the_lines_of_large_messages() -> None:
+    lines = [
+        Link("all_reduce", "node", 2, alpha, beta, groups=groups)
+        for groups, factor in ((1, 1.0), (4, 2.5))
+        for alpha, beta in ((1e-6, 9e-9), (1e-5, factor * 1e-9))
+    ]
+    assert sharing_of(lines, ("node",)) == {"node": pytest.approx(0.5)}
+
+
 def test_sharing_is_a_median_and_stays_between_none_and_all() -> None:
     def link(collective: str, groups: int, beta: float) -> Link:
         return Link(collective, "node", 2, 0.0, beta, groups=groups)

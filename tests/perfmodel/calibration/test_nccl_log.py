@@ -67,11 +67,9 @@ def test_mixed_runs_and_empty_operations() -> None:
 def test_missing_values_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     text = output("all_reduce_perf", ("a",) * 2, (0, 1024, 2048, 4096, 8192))
     text = text.replace("  20.02", "   1e+09").replace("  20.04", "     N/A")
-    row = next(line for line in text.split("\n") if "  20.08 " in line)
-    text = text.replace(row, row.replace("      0  99999.0", "      3  99999.0"))
     with caplog.at_level(logging.WARNING):
-        assert [p.size_bytes for p in points_of(text)] == [1024]
-    assert "4 rows without a usable time are left out" in caplog.text
+        assert [p.size_bytes for p in points_of(text)] == [1024, 8192]
+    assert "3 rows without a usable time are left out" in caplog.text
 
 
 def labelled(text: str, label: str) -> str:
@@ -195,6 +193,19 @@ BAD = {
     "other numbers of GPUs": (
         LARGE.replace("nThread 1 nGpus 1", "nThread 3 nGpus 2"),
         r"16 ranks are listed, but each process has 6 \(nThread × nGpus\)",
+    ),
+    "wrong results": (
+        GOOD.replace("      0  99999.0", "      3  99999.0"),
+        "line 9: #wrong is '3', so results are wrong; mend what is, and run the test again",
+    ),
+    "wrong results in place": (GOOD.replace("    N/A\n", "      1\n"), "line 9: #wrong is '1'"),
+    "two types in a table": (
+        GOOD.replace("512     float", "512      half"),
+        "line 10: elements of type 'half', of 'float' before; give one type in a file, as -d float",
+    ),
+    "two types in a file": (
+        GOOD + output("all_gather_perf", ("a",) * 2, SIZES).replace(" float ", "  half "),
+        "line 22: elements of type 'half', of 'float' before",
     ),
     "a time of CPUs": (GOOD.replace("    time  ", " cputime  "), "no row .* with a time"),
 }

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
+from msgspec import structs
 
 from autoddl.engine.oneflow.model.memory.compute_stream import is_converted
+from autoddl.perfmodel.collectives import SEND_RECEIVE
+from autoddl.perfmodel.profile_entries import Link
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.stages.stage_moves import StagePart
 from autoddl.planner.stages.staged_assignment import Staged
@@ -57,3 +61,12 @@ def test_no_boxing_between_stages_leaves_the_compute_stream(seed: int) -> None:
         assert step.primitive == LOCAL or runs, (tensor, before, after)
         moved += 1
     assert moved > 0
+
+
+def test_a_transfer_takes_the_fastest_line_of_its_size() -> None:
+    """Every device of two sends to one of two others: a message of each size over the links of a node."""
+    lines = (Link(SEND_RECEIVE, "gpu", 2, 1e-6, 1e-9), Link(SEND_RECEIVE, "gpu", 2, 1e-4, 1e-10))
+    links = Links(structs.replace(cluster(), links=lines), Mesh.parse("4").cluster)
+    sizes = np.array([0.0, 1e3, 1e6, 1e9])
+    taken = links.all_seconds((0, 1), (2, 3), sizes)
+    assert taken == pytest.approx(np.minimum(1e-6 + 1e-9 * sizes, 1e-4 + 1e-10 * sizes))
