@@ -9,7 +9,6 @@ there. Of 12 layers on two fast and two slow ranks as many in each stage are
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,9 +22,9 @@ from autoddl.planner.stages.stage_moves import StagePart
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Cluster, Mesh
 from autoddl.sbp.program import Program
-from autoddl.sbp.program.blocks import layer_path, numbered
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.baselines import assignments
+from experiments.lib.layer_cuts import even_layers, layer_begins
 from experiments.lib.oneflow_problems import build
 from experiments.lib.staged_by_hand import staged_by_hand
 
@@ -74,25 +73,14 @@ class MixedPlans:
         return staged_by_hand(parts, cut.micro_batches, self.profile, self.cluster, bounds)
 
     @cached_property
-    def _layers(self) -> list[str]:
-        """Return the layer of each op of the forward pass; nothing of one outside of layers."""
-        ops = (op for op in self.program.ops if op.phase == "forward")
-        return ["" if numbered(op.module) is None else layer_path(op.module) for op in ops]
-
-    @cached_property
     def begins(self) -> list[int]:
         """Return the positions at which layers begin."""
-        return [
-            place
-            for place, (a, b) in enumerate(itertools.pairwise(["", *self._layers]))
-            if b not in ("", a)
-        ]
+        return layer_begins(self.program)
 
     def by_layers(self) -> DrawnCut:
         """Return the cut into a stage for each rank with as many layers in each."""
         ranks = tuple((rank,) for rank in range(self.cluster.size))
-        even = [round(len(self.begins) * n / len(ranks)) for n in range(1, len(ranks))]
-        return DrawnCut(LAYERS, ranks, tuple(even), RULE_COUNT)
+        return DrawnCut(LAYERS, ranks, even_layers(len(self.begins), len(ranks)), RULE_COUNT)
 
     def at_random(self, divisions: Sequence[Division], seed: int, count: int) -> Iterator[DrawnCut]:
         """Yield so many cuts into some of the divisions, in any order of the stages."""

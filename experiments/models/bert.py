@@ -37,16 +37,19 @@ class Bert(nn.Module):
         sequence: int,
         vocabulary: int,
         feed_forward: FeedForward | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.drop = nn.Dropout(dropout)
         self.token = nn.Embedding(vocabulary, width)
         nn.init.normal_(self.token.weight, std=0.02)  # it is the head's table, too
         self.position = nn.Parameter(flow.zeros(sequence, width))
         self.segment = nn.Embedding(SEGMENTS, width)
         self.norm = nn.LayerNorm(width, eps=1e-12)
+        options: dict[str, Any] = {"feed_forward": feed_forward, "dropout": dropout}
         self.blocks = nn.ModuleList(
             [
-                EncoderBlock(width, heads, pre_norm=False, epsilon=1e-12, feed_forward=feed_forward)
+                EncoderBlock(width, heads, pre_norm=False, epsilon=1e-12, **options)
                 for _ in range(layers)
             ]
         )
@@ -55,7 +58,7 @@ class Bert(nn.Module):
         batch, length = ids.shape
         padding = (ids == PADDING).to(flow.float32)
         bias = padding.reshape(batch, 1, 1, length) * MASKED
-        x = self.norm(self.token(ids) + self.position + self.segment(segments))
+        x = self.drop(self.norm(self.token(ids) + self.position + self.segment(segments)))
         for block in self.blocks:
             x = block(x, bias)
         return x
@@ -64,7 +67,8 @@ class Bert(nn.Module):
 class PreTraining(nn.Module):
     """Ids, segments, labels (all (batch, sequence)) and, with `next_sentence`, (batch,) → loss.
 
-    The masked-LM head shares its table with the token embedding.
+    The masked-LM head shares its table with the token embedding. With `places` (batch, count) it sees
+    only the tokens there, whose labels are (batch, count), too.
     """
 
     def __init__(self, encoder: Bert, *, next_sentence: bool) -> None:
@@ -84,9 +88,11 @@ class PreTraining(nn.Module):
         segments: flow.Tensor,
         labels: flow.Tensor,
         follows: flow.Tensor | None = None,
+        places: flow.Tensor | None = None,
     ) -> flow.Tensor:
         x = self.encoder(ids, segments)
-        hidden = self.norm(self.act(self.transform(x)))
+        chosen = x if places is None else flow._C.batch_gather(x, places)
+        hidden = self.norm(self.act(self.transform(chosen)))
         logits = flow.matmul(hidden, self.encoder.token.weight.transpose(0, 1)) + self.bias
         loss = cross_entropy(logits, labels)
         if self.pool is None or self.sentence is None:
@@ -95,17 +101,26 @@ class PreTraining(nn.Module):
         return loss + cross_entropy(self.sentence(pooled), follows)
 
 
-def build(*, next_sentence: bool = False, optimizer: str = "sgd", **sizes: Any) -> Built:
-    """Return (training graph, (ids, segments, labels[, follows])), all int64.
+def build(
+    *, next_sentence: bool = False, predicted: int = 0, optimizer: str = "sgd", **sizes: Any
+) -> Built:
+    """Return (training graph, (ids, segments, labels[, follows[, places]])), all int64.
 
     `sizes` are those of Bert, the toy's where they are not given. The first three inputs have shape
     (batch, sequence): the last tokens of each row are padding, a seventh of the labels is not
-    IGNORED. `follows` (batch,) comes with `next_sentence`.
+    IGNORED. `follows` (batch,) comes with `next_sentence`. Where so many tokens are `predicted` of each
+    row, labels are those of `places`, both (batch, predicted); then the next sentence is, too.
     """
     sizes = SIZES["toy"] | sizes
-    inputs = examples(sizes.pop("batch"), sizes["sequence"], sizes["vocabulary"])
-    model = PreTraining(Bert(**sizes), next_sentence=next_sentence)
-    return LossGraph(model, optimizer), tuple(map(flow.tensor, inputs[: 4 if next_sentence else 3]))
+    batch = sizes.pop("batch")
+    inputs = examples(batch, sizes["sequence"], sizes["vocabulary"])
+    model = PreTraining(Bert(**sizes), next_sentence=next_sentence or predicted > 0)
+    if predicted:
+        ids, segments, _, follows = inputs
+        places = np.tile(np.arange(predicted), (batch, 1))
+        inputs = ids, segments, ids[:, :predicted].copy(), follows, places
+    used = 5 if predicted else 4 if next_sentence else 3
+    return LossGraph(model, optimizer), tuple(map(flow.tensor, inputs[:used]))
 
 
 def examples(batch: int, sequence: int, vocabulary: int) -> tuple[np.ndarray, ...]:

@@ -1,7 +1,8 @@
 """ResNet with bottleneck blocks and batch normalisation, plain and wide.
 
 Batch normalisation in training uses the statistics of the whole batch, so cutting the batch gives
-other numbers than one device does.
+other numbers than one device does. With `fused` layers normalisation, addition and ReLU are one kernel;
+it is CUDA's: such a model is traced and priced on the CPU, never run.
 """
 
 from __future__ import annotations
@@ -52,14 +53,47 @@ class Bottleneck(nn.Module):
             ConvNorm(squeezed, wide, 3, stride=stride),
             ConvNorm(wide, after, 1, relu=False),
         )
-        projected = before != after or stride != 1
-        self.shortcut = (
-            ConvNorm(before, after, 1, stride=stride, relu=False) if projected else nn.Identity()
-        )
+        self.shortcut = _shortcut(before, after, stride)
         self.act = nn.ReLU()
 
     def forward(self, x: flow.Tensor) -> flow.Tensor:
         return self.act(self.body(x) + self.shortcut(x))
+
+
+class FusedConvNorm(nn.Module):
+    """Convolution without bias; then batch norm, what is added to it, and ReLU in one kernel."""
+
+    def __init__(self, before: int, after: int, kernel: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False)
+        self.norm = nn.FusedBatchNorm2d(after)
+
+    def forward(self, x: flow.Tensor, added: flow.Tensor | None = None) -> flow.Tensor:
+        return self.norm(self.conv(x), added)
+
+
+class FusedBottleneck(nn.Module):
+    """A Bottleneck of fused layers."""
+
+    def __init__(
+        self, before: int, channels: int, *, stride: int, squeeze_factor: int, width_factor: int
+    ) -> None:
+        super().__init__()
+        squeezed, wide = channels * squeeze_factor, channels * width_factor
+        after = channels * EXPANSION
+        self.first = FusedConvNorm(before, squeezed, 1)
+        self.second = FusedConvNorm(squeezed, wide, 3, stride=stride)
+        self.third = FusedConvNorm(wide, after, 1)
+        self.shortcut = _shortcut(before, after, stride)
+
+    def forward(self, x: flow.Tensor) -> flow.Tensor:
+        return self.third(self.second(self.first(x)), self.shortcut(x))
+
+
+def _shortcut(before: int, after: int, stride: int) -> nn.Module:
+    if before == after and stride == 1:
+        return nn.Identity()
+    return ConvNorm(before, after, 1, stride=stride, relu=False)
 
 
 class ResNet(nn.Module):
@@ -73,21 +107,23 @@ class ResNet(nn.Module):
         classes: int,
         squeeze_factor: int = 1,
         width_factor: int = 1,
+        fused: bool = False,
     ) -> None:
         super().__init__()
-        self.stem = nn.Sequential(ConvNorm(3, channels, 7, stride=2), nn.MaxPool2d(3, 2, padding=1))
+        layer, block = (FusedConvNorm, FusedBottleneck) if fused else (ConvNorm, Bottleneck)
+        self.stem = nn.Sequential(layer(3, channels, 7, stride=2), nn.MaxPool2d(3, 2, padding=1))
         layers = []
         before = channels
         for stage, count in enumerate(blocks):
             for i in range(count):
-                block = Bottleneck(
+                made = block(
                     before,
                     channels * 2**stage,
                     stride=2 if stage > 0 and i == 0 else 1,
                     squeeze_factor=squeeze_factor,
                     width_factor=width_factor,
                 )
-                layers.append(block)
+                layers.append(made)
                 before = channels * 2**stage * EXPANSION
         self.blocks = nn.Sequential(*layers)
         self.pool = nn.AdaptiveAvgPool2d((1, 1))
@@ -103,7 +139,7 @@ def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
     Images are (batch, 3, image, image) float32, labels (batch,) int64. `blocks` counts the blocks of
     each stage; `channels` is the first stage's base width, which doubles from stage to stage;
     `squeeze_factor` widens the outputs of a block's first convolution and `width_factor` those of
-    its second.
+    its second. Fused layers are CUDA's.
     """
     sizes = SIZES["toy"] | sizes
     inputs = labelled_images(sizes.pop("batch"), 3, sizes.pop("image"), sizes["classes"])

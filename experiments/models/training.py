@@ -16,6 +16,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "plain_sgd": lambda ps: flow.optim.SGD(ps, lr=0.1),
     "adam": lambda ps: flow.optim.Adam(ps, lr=1e-3),
     "adamw": lambda ps: flow.optim.AdamW(ps, lr=1e-3, weight_decay=0.01),
+    "clipped_adamw": lambda ps: flow.optim.AdamW([_clipped(ps)], lr=1e-3, weight_decay=0.01),
     "clipped_adam": lambda ps: flow.optim.Adam([_clipped(ps)], lr=1e-3),
     "clipped_sgd": lambda ps: flow.optim.SGD([_clipped(ps) | {"weight_decay": 0.1}], lr=0.1),
 }

@@ -45,7 +45,7 @@ class Attention(nn.Module):
     """Softmax attention; queries from `x`, keys and values from `memory` (by default `x`).
 
     `inner` is the width of all heads together. `bias` of the call is added to the scores and
-    broadcasts to (batch, heads, queries, keys).
+    broadcasts to (batch, heads, queries, keys); `dropout` is that of the weights.
     """
 
     def __init__(
@@ -56,10 +56,12 @@ class Attention(nn.Module):
         inner: int | None = None,
         scale: float | None = None,
         use_bias: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         inner = width if inner is None else inner
         self.heads = heads
+        self.drop = nn.Dropout(dropout)
         self.scale = 1 / math.sqrt(inner // heads) if scale is None else scale
         self.query = nn.Linear(width, inner, bias=use_bias)
         self.key = nn.Linear(width, inner, bias=use_bias)
@@ -78,7 +80,8 @@ class Attention(nn.Module):
             scores = scores * self.scale
         if bias is not None:
             scores = scores + bias
-        return self.output(join_heads(flow.matmul(flow.softmax(scores, dim=-1), v)))
+        weights = self.drop(flow.softmax(scores, dim=-1))
+        return self.output(join_heads(flow.matmul(weights, v)))
 
 
 class DenseFeedForward(nn.Module):
@@ -99,7 +102,8 @@ class EncoderBlock(nn.Module):
     """Attention and a feed-forward layer with residuals.
 
     The LayerNorms stand before each (`pre_norm`, as in ViT) or after each (as in BERT).
-    `feed_forward` makes the layer from its width, for example a mixture of experts.
+    `feed_forward` makes the layer from its width, for example a mixture of experts. `dropout` is that
+    of both results and of the weights of attention.
     """
 
     def __init__(
@@ -110,17 +114,19 @@ class EncoderBlock(nn.Module):
         pre_norm: bool,
         epsilon: float = 1e-5,
         feed_forward: FeedForward | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.pre_norm = pre_norm
         self.ln1 = nn.LayerNorm(width, eps=epsilon)
-        self.attention = Attention(width, heads)
+        self.attention = Attention(width, heads, dropout=dropout)
+        self.drop = nn.Dropout(dropout)
         self.ln2 = nn.LayerNorm(width, eps=epsilon)
         self.feed_forward = (feed_forward or DenseFeedForward)(width)
 
     def forward(self, x: flow.Tensor, bias: flow.Tensor | None = None) -> flow.Tensor:
         if self.pre_norm:
-            x = x + self.attention(self.ln1(x), bias=bias)
-            return x + self.feed_forward(self.ln2(x))
-        x = self.ln1(x + self.attention(x, bias=bias))
-        return self.ln2(x + self.feed_forward(x))
+            x = x + self.drop(self.attention(self.ln1(x), bias=bias))
+            return x + self.drop(self.feed_forward(self.ln2(x)))
+        x = self.ln1(x + self.drop(self.attention(x, bias=bias)))
+        return self.ln2(x + self.drop(self.feed_forward(x)))

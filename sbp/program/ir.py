@@ -113,11 +113,9 @@ class Program:
     @property
     def _joint(self) -> tuple[Ints, Ints]:
         trained = [p for p in self.parameters if p.update is not None]
-        together = [
-            [self.parameter[name] for name in group.parameters]
-            for group in self.groups
-            if group.clip
-        ]
+        clipped = [frozenset(group.parameters) for group in self.groups if group.clip]
+        # In the order of the program, whichever of both holds: two orders of updates would be a circle.
+        together = [[p for p in self.parameters if p.tensor in names] for names in clipped]
         skipping = [p for p in trained if "skip_if_0" in dict(self.op[p.update or ""].inputs)]
         place, pairs = self.columns.place, list[tuple[int, int]]()
         for parameters in (*together, skipping):

@@ -1,17 +1,21 @@
-"""Dropout: drawing a mask is never cut, the same seed would repeat it on every shard.
+"""Dropout: drawing a mask is not cut, the same seed would repeat it on every shard.
 
 What only applies a mask that is given (the gradient) is an ordinary pointwise op. An engine may
-accept cuts of `dropout`, but draws other numbers then; a plan is not to change results.
+accept cuts of `dropout`, but draws other numbers then, and a plan is not to change results: that every
+device draws the mask of its shard, as in usual data parallelism, `local_dropout` permits.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from autoddl.sbp.rules.fused_softmax import random_mask
-from autoddl.sbp.rules.maps import elements, same_dims, uncut
+from autoddl.sbp.rules.maps import elements, same_dims
 from autoddl.sbp.rules.registry import Array, IndexMap, LocalOp, OpRule, OpView, linear, register
 
+LOCAL_MASKS = "local_dropout"
 _NOTE = "Random: the same seed would repeat the same mask on different shards."
 
 
@@ -24,7 +28,7 @@ def _drawn(op: LocalOp, shape: tuple[int, ...]) -> Array:
 def _dropout_map(view: OpView) -> IndexMap:
     """Map dropout uncut; with one mask on all devices it is linear in what it masks and adds."""
     terms = linear(f"{' '.join(view.inputs)} -> out_0")
-    return IndexMap(uncut(view, view.inputs + view.outputs), linear=(terms,))
+    return replace(_drawn_map(view), linear=(terms,))
 
 
 def _dropout(op: LocalOp) -> dict[str, Array]:
@@ -35,8 +39,14 @@ def _dropout(op: LocalOp) -> dict[str, Array]:
 
 
 def _mask_map(view: OpView) -> IndexMap:
-    dims = uncut(view, view.inputs + view.outputs)
-    return IndexMap(dims, shape_only=frozenset({"like_0"}))
+    return replace(_drawn_map(view), shape_only=frozenset({"like_0"}))
+
+
+def _drawn_map(view: OpView) -> IndexMap:
+    """Map all dims alike; no cut is exact."""
+    dims = same_dims(view, view.inputs + view.outputs)
+    every = {index for named in dims.values() for index in named if index is not None}
+    return IndexMap(dims, approximate=dict.fromkeys(every, LOCAL_MASKS))
 
 
 def _mask(op: LocalOp) -> dict[str, Array]:

@@ -172,6 +172,7 @@ register(
         lambda view: 10 * elements(view.shape["x_0"]),
         family=_FAMILY,
         samplers=_POSITIVE,
+        writes=frozenset(_MOVING),
     ),
     OpRule(
         "normalization_add_relu_grad",

@@ -39,11 +39,17 @@ def megatron(problem: CostNetwork) -> Sequence[HeldStates]:
 
     Source: Megatron-LM §3; AutoDDL §5 (best two-dimensional grid).
     """
-    layers, axes = linear_layers(problem.program), live(problem.mesh.shape)
+    axes = live(problem.mesh.shape)
+    return tensor_parallel(problem, subsets(axes, len(axes)))
+
+
+def tensor_parallel(problem: CostNetwork, choices: Sequence[Axes]) -> Sequence[HeldStates]:
+    """Return the Megatron layouts with tensor parallelism on each of these sets of axes."""
+    layers = linear_layers(problem.program)
     net = network(problem.program, layers)
     found = dict.fromkeys(_paired(net, head) for head in (False, True))
     by = [list(zip(layers, cuts, strict=True)) for cuts in found if any(cuts)]
-    return [_layout(problem, some, cuts) for some in subsets(axes, len(axes)) for cuts in by]
+    return [_layout(problem, some, cuts) for some in choices for cuts in by]
 
 
 def _layout(problem: CostNetwork, axes: Axes, cuts: Sequence[tuple[Layer, int]]) -> HeldStates:

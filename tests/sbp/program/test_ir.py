@@ -207,3 +207,22 @@ def test_updates_by_clipped_gradients_come_after_all_gradients() -> None:
         for op in program.ops
     )
     assert waits(replace(program, ops=skipped)) == {("g0", "u0")}
+
+
+def test_clipped_updates_that_may_be_skipped_have_one_order() -> None:
+    """A group that lists its parameters in another order than the program makes no circle."""
+    names = ("w0", "w1")
+    updates = [
+        Op(f"u{n}", "sgd_update", (("model_0", n), ("model_diff_0", f"d{n}"), ("skip_if_0", "count")),
+           (), phase="optimizer")
+        for n in names
+    ]  # fmt: skip
+    tensors = [Tensor(n, (4,), "float32", "parameter") for n in names]
+    tensors += [Tensor(f"d{n}", (4,), "float32", "input") for n in names]
+    program = Program(
+        ops=tuple(updates), tensors=(*tensors, Tensor("count", (1,), "int64", "system")),
+        inputs=tuple(f"d{n}" for n in names), outputs=(),
+        parameters=tuple(Parameter(n, f"d{n}", (), f"u{n}") for n in names), loss=None,
+        groups=(ParameterGroup(names[::-1], 0.1, clip=(1.0, 2.0)),),
+    )  # fmt: skip
+    assert waits(program) == {("uw0", "uw1")}

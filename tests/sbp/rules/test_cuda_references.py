@@ -13,7 +13,7 @@ from autoddl.errors import RuleError
 from autoddl.sbp.rules import registry
 from autoddl.sbp.rules.fused_matmul import mask_words, pack_rows, unpack_rows
 from autoddl.sbp.rules.fused_normalization import pack_bits, unpack_bits
-from autoddl.sbp.rules.registry import labelled, signatures
+from autoddl.sbp.rules.registry import find, labelled, signatures
 from experiments.rule_cases.reading import case
 from tests.sbp.rules.cuda_ops import drawn, first, run, without
 
@@ -228,6 +228,9 @@ def test_cutting_the_batch_of_a_batchnorm_needs_permission() -> None:
     backward = labelled(first("normalization_add_relu_grad"), allow=allow)["cut n"]
     names = ("dx_0", "addend_diff_0", "gamma_diff_0", "beta_diff_0", "inv_variance_0")
     assert [str(backward[name]) for name in names] == ["S0", "S0", "P", "P", "B*"]
+    # The running ones are written in place, as those of a batch norm alone are: no parameter holds them.
+    rules = [find(op_type) for op_type in ("normalization", "normalization_add_relu")]
+    assert len({rule.writes for rule in rules if rule is not None}) == 1
     frozen = replace(_NAR, attr={**_NAR.attr, "training": False})
     assert set(labelled(frozen)) == {"B", "cut n"}
     # Channels are cut where they are outermost; a word that is not full is cut nowhere.
@@ -235,6 +238,16 @@ def test_cutting_the_batch_of_a_batchnorm_needs_permission() -> None:
     large = dict.fromkeys(("x_0", "addend_0", "y_0"), (4, 5, 1, 2)) | {"reserve_space_0": (2,)}
     odd = replace(_NAR, shape={name: large.get(name, (5,)) for name in _NAR.shape})
     assert set(labelled(odd, allow=allow)) == {"B"}
+
+
+def test_masks_of_shards_need_permission() -> None:
+    """With it a mask is cut as what it masks, whichever dim that is; without nothing is."""
+    allow = frozenset({"local_dropout"})
+    for op_type in ("dropout", "random_mask_like"):
+        view = first(op_type)
+        assert not any(label.startswith("cut") for label in labelled(view))
+        cuts = [s for label, s in labelled(view, allow=allow).items() if label.startswith("cut")]
+        assert cuts and all(len(set(map(str, cut.values())) - {"P"}) == 1 for cut in cuts)
 
 
 # --- mixed precision -------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Seconds are elements that each device receives: the profile has α = 0 and β = 
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from math import prod
 
@@ -20,6 +21,8 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.state import B, NdSbp, S
 from autoddl.search.baselines import BASELINES, assignments
 from autoddl.search.baselines.flow import flow, network
+from autoddl.search.baselines.held_states import best
+from autoddl.search.baselines.megatron import tensor_parallel
 from autoddl.search.network.cost_network import GRADIENT, TENSOR, CostNetwork
 from autoddl.search.result import Assignment
 from experiments.lib import oneflow_problems as builder
@@ -175,6 +178,19 @@ def test_megatron_alternates_columns_and_rows() -> None:
     assert len(cut) == 4
     for name, dims in cut.items():
         assert dims == ({0} if "qkv" in name or "fc1" in name else {1}), name
+
+
+def test_tensor_parallelism_is_held_to_its_axis() -> None:
+    """Weights of pairs are cut on that axis alone, whatever else would be cheaper."""
+    p = builder.build(transformer(width=64, heads=4), Mesh.parse("2x4"), cluster())
+    for axis in (0, 1):
+        found = best(p, family=partial(tensor_parallel, choices=((axis,),)))
+        assert found is not None
+        states = states_of(p, found)
+        cut = [
+            s for n, s in states.items() if "blocks" in n and n.endswith("weight") and set(s) != {B}
+        ]
+        assert len(cut) == 4 and all(s[axis] != B and s[1 - axis] == B for s in cut)
 
 
 def test_megatron_cuts_query_key_and_value_by_columns() -> None:
