@@ -87,7 +87,8 @@ class _Head(msgspec.Struct):
 
 def to_json(plan: PlanValue) -> dict[str, Any]:
     head = {"format": FORMAT, "version": FORMAT_VERSION}
-    return head | {f.name: _plain(getattr(plan, f.name)) for f in fields(PlanValue)}
+    names = [f.name for f in fields(PlanValue) if f.name != "queue" or plan.queue is not None]
+    return head | {name: _plain(getattr(plan, name)) for name in names}
 
 
 def encode(plan: PlanValue) -> bytes:

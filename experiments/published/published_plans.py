@@ -8,6 +8,7 @@ micro-batch overlaps its all-reduces with the backward pass, one of 4x2x1 does n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from experiments.lib.oneflow_problems import build
 from experiments.published.published_rows import Degrees
 
 # What was run ran, on versions that need not refuse what that of the model refuses.
-ENGINE = ONEFLOW.whole_space()
+ENGINE = replace(ONEFLOW.whole_space(), collectives=ONEFLOW.collectives)
 LOCAL = frozenset({LOCAL_STATISTICS, LOCAL_MASKS})  # as in all data-parallel training
 
 Layout = Callable[[CostNetwork], Assignment | None]
