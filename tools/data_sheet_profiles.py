@@ -252,10 +252,21 @@ PROFILES = (
         source="links fitted to Aceso's profiler database (github.com/microsoft/SuperScaler, branch "
         "Aceso, profiled-time-eurosys, prim_gpt_13B_* and p2p_*): 8 V100-32GB per node with NVLink, "
         "100 Gb/s between nodes, where only send/receive was measured, whose rate stands for all; other "
-        f"{TUNED}; device: NVIDIA's data sheet; {ASSUMED}",
+        f"{TUNED}; device: NVIDIA's data sheet, and float32 products and convolutions fitted to one run "
+        "each of OneFlow on one GPU (github.com/Oneflow-Inc/DLPerf: BERT-base, batch 96; ResNet-50, "
+        f"batch 128); {ASSUMED}",
         kind="measured", device_type="cuda", levels=("node", "gpu"),
         licence="measurements MIT, Copyright (c) Microsoft Corporation; this profile Apache-2.0",
-        links=tuple(v100_links()), devices={ALIKE: device("V100 32 GB", 32 * GIB, 900e9, V100)},
+        links=tuple(v100_links()),
+        devices={
+            ALIKE: structs.replace(
+                device("V100 32 GB", 32 * GIB, 900e9, V100),
+                kernels={
+                    "matmul": Kernel(LAUNCH_S, 900e9, {"float32": 12.27e12, "float16": 62.5e12}),
+                    "conv": Kernel(LAUNCH_S, 900e9, {"float32": 12.5e12, "float16": 62.5e12}),
+                },
+            )
+        },
     ),
     Profile(
         name="a100-2x16",
@@ -292,7 +303,7 @@ def written(profile: Profile, ops: Path | None) -> Profile:
     else:
         known = profiles.load(file).device
         kept = structs.replace(
-            sheet, kernels=known.kernels,
+            sheet, kernels=sheet.kernels or known.kernels,
             memory_bytes_per_s=known.memory_bytes_per_s if known.kernels else sheet.memory_bytes_per_s,
         )  # fmt: skip
     return structs.replace(profile, devices={ALIKE: kept})
