@@ -22,7 +22,7 @@ from autoddl.sbp.mesh import Mesh
 
 
 class BoxingPrices:
-    """Price boxings on one mesh under one profile, where messages share a `queue` if there is one."""
+    """Price boxings on one mesh under one profile, where collectives share a `queue` if there is one."""
 
     def __init__(self, mesh: Mesh, profile: Profile, queue: CollectiveQueue | None = None) -> None:
         self.mesh, self.profile, self.queue = mesh, profile, queue
@@ -82,8 +82,8 @@ class BoxingPrices:
     def least_parts(self, step: Boxing | None, seconds: float, size_bytes: int) -> ResourceParts:
         """Return the seconds of its resources that a boxing takes at least, whatever goes with it.
 
-        In a queue all levels are one resource, and a message that may share a launch takes no less than
-        its share, by bytes, in the largest one. With 16 MB that is a quarter of a launch for 4 MB.
+        In a queue all levels are one resource, and a collective that may share a launch takes no less
+        than its share, by bytes, in the largest one. With 16 MB that is a quarter of a launch for 4 MB.
         """
         parts, queue = self.parts(step, seconds), self.queue
         if queue is None or step is None or step.primitive == LOCAL:

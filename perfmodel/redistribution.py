@@ -109,7 +109,7 @@ class Redistributor:
     Paths have the boxings that run in this use of the engine's `streams`, by default the usual one;
     tables have the states that its axes can cut in. With `weights` of resources (Profile.parts), and of
     seconds on whichever (SERIAL), tables have the weighted seconds, and the paths that are cheapest under
-    them; in a `queue` the seconds of resources are the least that a message may take.
+    them; in a `queue` the seconds of resources are the least that a collective may take.
     """
 
     def __init__(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from autoddl.json_files import Seconds
 
 DEVICE = "device"  # the others are levels of the cluster
-QUEUE = "queue"  # all levels together, where messages go one after the other
-SHARED = "shared"  # seconds of a message that are no more where it shares a launch
+QUEUE = "queue"  # all levels together, where collectives go one after the other
+SHARED = "shared"  # seconds of a collective that are saved where it shares a launch
 SERIAL = "serial"  # in place of a resource: seconds wherever they are spent
 
 ResourceParts = tuple[tuple[str, Seconds], ...]

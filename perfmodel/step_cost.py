@@ -24,7 +24,7 @@ from autoddl.perfmodel.profile import Profile
 from autoddl.perfmodel.profile_entries import Kernel, Link
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.roofline import OpWork, op_s, slowest
-from autoddl.perfmodel.simulation.message_queue import LaunchLimits, Messages
+from autoddl.perfmodel.simulation.launch_queue import Collectives, LaunchLimits
 from autoddl.perfmodel.simulation.step_graph import BoxingParts
 from autoddl.ragged import Ragged, distinct
 from autoddl.sbp.boxing import LOCAL, Boxing, boxing
@@ -100,7 +100,7 @@ class StepPrices:
     """Price the ops and boxings of one program on one mesh, equal ones once.
 
     Keep it where several layouts of one program are priced. Boxings of different kinds take what they do
-    alone; messages of a `queue` may go together (simulation.message_queue).
+    alone; collectives of a `queue` may go together (simulation.launch_queue).
     """
 
     def __init__(
@@ -203,26 +203,22 @@ class StepPrices:
         parts, queue = BoxingParts.of(list(map(self.parts, kinds))), self.boxings.queue
         if queue is None:
             return parts
-        groups: dict[tuple[str, tuple[int, ...]], int] = {}
-        joins, lines = list[int](), list[Sequence[tuple[float, float]]]()
+        numbers: dict[tuple[str, tuple[int, ...]], int] = {}
+        kind, lines = list[int](), list[Sequence[tuple[float, float]]]()
         for price in kinds:
             step = price.boxing
             if step is None or step.primitive == LOCAL:
-                joins.append(NONE)
+                kind.append(NONE)
                 continue
-            joins.append(groups.setdefault((step.primitive, step.axes), len(groups)))
-            if joins[-1] == len(lines):
+            kind.append(numbers.setdefault((step.primitive, step.axes), len(numbers)))
+            if kind[-1] == len(lines):
                 joint = step.primitive in queue.fused
                 lines.append(self.boxings.lines(step) if joint else ())
-        sizes = np.array([price.size_bytes for price in kinds], dtype=np.int64)
-        fixed = np.full((len(lines), max(map(len, lines), default=0) or 1), math.inf)
-        slope = np.zeros_like(fixed)
-        for number, each in enumerate(lines):
-            for place, line in enumerate(each):
-                fixed[number, place], slope[number, place] = line
-        limits = LaunchLimits(queue.threshold_bytes, queue.max_ops, queue.alignment, fixed, slope)
-        messages = Messages(np.array(joins, dtype=np.int64), sizes)
-        return parts._replace(messages=messages, limits=limits)
+        size = np.array([price.size_bytes for price in kinds], dtype=np.int64)
+        return parts._replace(
+            collectives=Collectives(np.array(kind, dtype=np.int64), size),
+            limits=LaunchLimits.of(queue, lines),
+        )
 
     def parts(self, price: Price) -> ResourceParts:
         """Return on which resources a boxing runs for how long."""

@@ -61,6 +61,11 @@ V100_FITS = {
 }  # fmt: skip
 V100_BETWEEN = (75.9, 5.78, 1.4, 1.0)  # send/receive between nodes
 V100_LL = 39.0  # GB/s at most; NCCL's tuning model
+# Flop/s by family of ops: in float32 as one GPU was measured (`source` says where), else half of the peak
+V100_KERNELS = {
+    "matmul": {"float32": 12.27e12, "float16": 62.5e12},
+    "conv": {"float32": 12.5e12, "float16": 62.5e12},
+}
 
 # Lines of 8 devices in a node. The first latency of each is NCCL's, since one thread launched all kernels
 # of the test on A100 (34 µs for 0 bytes); so are all of H100 but those of all-reduces.
@@ -261,10 +266,7 @@ PROFILES = (
         devices={
             ALIKE: structs.replace(
                 device("V100 32 GB", 32 * GIB, 900e9, V100),
-                kernels={
-                    "matmul": Kernel(LAUNCH_S, 900e9, {"float32": 12.27e12, "float16": 62.5e12}),
-                    "conv": Kernel(LAUNCH_S, 900e9, {"float32": 12.5e12, "float16": 62.5e12}),
-                },
+                kernels={name: Kernel(LAUNCH_S, 900e9, v) for name, v in V100_KERNELS.items()},
             )
         },
     ),

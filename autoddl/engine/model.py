@@ -5,7 +5,7 @@ in `autoddl.engine.<name>.model`; it needs nothing of the engine itself, which m
 
     limits        what it executes of what the rules (sbp.rules) call right
     streams       how it may run redistributions, the usual way first, and which boxings run there
-    collectives   by type of device the queue of messages that run beside the computation; none: each
+    collectives   by type of device the queue of those that run beside the computation; none: each
                   goes by itself as soon as its links are free
     schedule      in which order stages of a pipeline run their passes (perfmodel.pipeline.schedules)
     views         op types whose result lies in the memory of their input
@@ -161,7 +161,7 @@ class EngineModel:
     def whole_space(self) -> EngineModel:
         """Return the same engine without limits, under no name: all that is right may be planned.
 
-        Papers count each message by itself, so there is no queue.
+        Papers price each collective by itself, so there is no queue.
         """
         limits = self.limits._replace(any_order=True, one_axis=frozenset(), refused={})
         return replace(self, name=None, limits=limits, collectives={})

@@ -1,7 +1,7 @@
 """The rows of OneFlow and Megatron-LM, each with its prediction or with the reason why it has none.
 
-V100 of 16 and 32 GB are as fast as each other, and have one profile: LiBai's 6 samples of GPT-2 on one
-device took 342 ms, 375 are predicted.
+V100 of 16 and 32 GB are as fast as each other, and have one profile. At 17.5 samples a second LiBai's
+step of 6 samples of GPT-2 on one device took 342 ms.
 """
 
 from __future__ import annotations

@@ -10,9 +10,6 @@ well each is fitted, since it is known better from more points.
 Where a collective changes its algorithm with the size, as NCCL does, the least of several lines is
 fitted (fit_envelope), each to the sizes of one range.
 
-Where several algorithms share the sizes (NCCL), the least of two or three lines is fitted: each to the
-sizes of one range, where that halves the errors.
-
 Sends of 1 kB, 1 MB and 10 MB that took 10.1 µs, 110 µs and 1.01 ms give α = 10 µs and β = 0.1 ns/byte.
 """
 
@@ -36,12 +33,9 @@ BAD_ERROR = 0.25  # mean errors above, and
 BAD_R2 = 0.9  # explained variances below are reported
 FEWEST_SIZES = 3  # so many message sizes do not say how good the fit is
 SHARED_RISE = 0.01  # sharing β may raise a mean error by so much, or by a tenth of itself
-MOST_LINES = 3  # of an envelope
+MOST_LINES = 3  # of an envelope: NCCL has as many protocols
 MORE_LINES = 0.6  # one more has to lower the mean error to so much of itself, and by SHARED_RISE
-CUTS = 32  # so many sizes at most may begin a range
-MOST_LINES = 3  # of an envelope
-MORE_LINES = 0.6  # one more has to lower the mean error to so much of itself, and by SHARED_RISE
-CUTS = 32  # a range begins at one of so many sizes
+CUTS = 32  # so many sizes at most may begin a range; more would take quadratically longer
 DRAWS = 200  # of the bootstrap
 _QUANTILES = (0.025, 0.975)
 _COUNTS_FROM = 0.1  # a parameter that never makes up so much of the time need not be known well

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from autoddl.compiled import compiled
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
-from autoddl.perfmodel.simulation import message_queue
+from autoddl.perfmodel.simulation import launch_queue
 from autoddl.ragged import Ragged
 from autoddl.sbp.lazy import LazyTuple
 
@@ -96,9 +96,9 @@ class ResourceSpan(NamedTuple):
 class StepQueue(NamedTuple):
     """The queue of a step: what each work is in it, which works are ops, and what may go together."""
 
-    messages: message_queue.Messages
+    collectives: launch_queue.Collectives
     is_op: npt.NDArray[np.bool_]
-    limits: message_queue.LaunchLimits
+    limits: launch_queue.LaunchLimits
 
 
 class Launched(NamedTuple):
@@ -153,13 +153,16 @@ class Works:
         return found if self.launched is None else found.queued(self.launched.queue)
 
     def queued(self, queue: StepQueue) -> Works:
-        """Return the same works with messages that go through a queue."""
-        graph, (joins, size) = self.graph, queue.messages
-        order, wave = message_queue.in_turn(
-            graph.waits, graph.first, graph.later, joins, queue.is_op
+        """Return the same works with collectives that go through a queue."""
+        graph, (kind, size) = self.graph, queue.collectives
+        turn = launch_queue.in_turn(graph.waits, graph.first, graph.later)
+        chain, none_away = np.where(queue.is_op, 0, -1), np.zeros_like(turn)
+        wave, layer = launch_queue.places(
+            graph.first, graph.later, turn, chain, kind != launch_queue.NONE, none_away
         )
-        launch, launch_s = message_queue.launches(order, wave, joins, size, queue.limits)
-        begin, resource, seconds, before, then = message_queue.as_launched(
+        order = launch_queue.in_queue(turn, wave, layer, kind)
+        launch, launch_s = launch_queue.launches(order, wave, kind, size, queue.limits)
+        begin, resource, seconds, before, then = launch_queue.as_launched(
             graph.begin, graph.resource, graph.seconds, graph.first, graph.later, order, launch,
             launch_s,
         )  # fmt: skip
@@ -176,7 +179,7 @@ class Works:
         """
         graph, last = self.graph, len(self.graph.waits) - 1
         waits, first, later = successors(last - graph.later, last - _row(graph), last + 1)
-        back = Graph(  # in which queued messages have the same order, from last to first
+        back = Graph(  # in which queued collectives have the same order, from last to first
             graph.begin[-1] - graph.begin[::-1], graph.resource[::-1].copy(),
             graph.seconds[::-1].copy(), waits, first, later, graph.slow, graph.slowed,
         )  # fmt: skip
@@ -253,33 +256,6 @@ def successors(first: Ints, then: Ints, count: int) -> tuple[Ints, Ints, Ints]:
                 kept += 1
     begin[count] = kept
     return waits, begin, later[:kept]
-
-
-@compiled
-def longest_path(seconds: Floats, begin: Ints, before: Ints, between: Floats) -> tuple[Ints, Ints]:
-    """Return the works of the longest chain, and by which predecessor each but the first waits.
-
-    Predecessors of work n are `before[begin[n] : begin[n + 1]]`, -1 where there is none, earlier numbers;
-    the seconds `between` go on in the meantime. There has to be a work.
-    """
-    count = len(seconds)
-    ends, by, length = np.zeros(count), np.full(count, -1), np.zeros(count, np.int64)
-    last = 0
-    for work in range(count):
-        for k in range(begin[work], begin[work + 1]):
-            if before[k] >= 0 and ends[before[k]] + between[k] > ends[work]:
-                ends[work], by[work] = ends[before[k]] + between[k], k
-        if by[work] >= 0:
-            length[work] = 1 + length[before[by[work]]]
-        ends[work] += seconds[work]
-        if ends[work] > ends[last]:
-            last = work
-    works, waits = np.empty(length[last] + 1, np.int64), np.empty(length[last], np.int64)
-    works[-1] = last
-    for place in range(len(waits) - 1, -1, -1):
-        waits[place] = by[works[place + 1]]
-        works[place] = before[waits[place]]
-    return works, waits
 
 
 @compiled

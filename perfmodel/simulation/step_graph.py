@@ -15,7 +15,7 @@ import numpy.typing as npt
 from autoddl.compiled import compiled
 from autoddl.perfmodel.resources import DEVICE, ResourceParts
 from autoddl.perfmodel.simulation.event_simulation import StepQueue, Works, by_number
-from autoddl.perfmodel.simulation.message_queue import LaunchLimits, Messages
+from autoddl.perfmodel.simulation.launch_queue import Collectives, LaunchLimits
 from autoddl.ragged import Ragged
 from autoddl.sbp.program import Program
 
@@ -58,15 +58,15 @@ class StepMoves(NamedTuple):
 class BoxingParts(NamedTuple):
     """On which resources each kind of boxing runs for how long: the parts of kind k begin at `begin[k]`.
 
-    The device is the first of the `resources`. If there is a queue, `messages` says what each kind is in
-    it, and `limits` what may go together.
+    The device is the first of the `resources`. If there is a queue, `collectives` says what each kind is
+    in it, and `limits` what may go together.
     """
 
     resources: Sequence[str]
     begin: Ints
     resource: Ints
     seconds: Floats
-    messages: Messages | None = None
+    collectives: Collectives | None = None
     limits: LaunchLimits | None = None
 
     @classmethod
@@ -86,14 +86,14 @@ def step_works(
     )
     rows = Ragged(begin, resource)
     works = Works.of((), parts.resources, rows, seconds, first, then, slow)
-    if parts.messages is None or parts.limits is None:
+    if parts.collectives is None or parts.limits is None:
         return works, place
     ops = len(compute_s)
-    joins, size = np.full(len(place), -1), np.zeros(len(place), np.int64)
-    joins[place[ops:]], size[place[ops:]] = (of[moves.kind] for of in parts.messages)
+    kind, size = np.full(len(place), -1), np.zeros(len(place), np.int64)
+    kind[place[ops:]], size[place[ops:]] = (of[moves.kind] for of in parts.collectives)
     is_op = np.zeros(len(place), np.bool_)
     is_op[place[:ops]] = True
-    return works.queued(StepQueue(Messages(joins, size), is_op, parts.limits)), place
+    return works.queued(StepQueue(Collectives(kind, size), is_op, parts.limits)), place
 
 
 @compiled

@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autoddl.perfmodel.simulation.event_simulation import longest_path
+from autoddl.compiled import compiled
 from autoddl.perfmodel.timeline import StepTimeline
 from autoddl.sbp.program import Program
 from autoddl.search.network.cost_network import Factors, Floats, Ints
@@ -98,3 +98,30 @@ class DependencyPath:
         mine &= ops[factors.variable] == at[factors.factor]
         there = np.bincount(factors.factor, mine, len(at)) > 0
         return np.where(there, self.places[at], OFF), mine
+
+
+@compiled
+def longest_path(seconds: Floats, begin: Ints, before: Ints, between: Floats) -> tuple[Ints, Ints]:
+    """Return the works of the longest chain, and by which predecessor each but the first waits.
+
+    Predecessors of work n are `before[begin[n] : begin[n + 1]]`, -1 where there is none, earlier numbers;
+    the seconds `between` go on in the meantime. There has to be a work.
+    """
+    count = len(seconds)
+    ends, by, length = np.zeros(count), np.full(count, -1), np.zeros(count, np.int64)
+    last = 0
+    for work in range(count):
+        for k in range(begin[work], begin[work + 1]):
+            if before[k] >= 0 and ends[before[k]] + between[k] > ends[work]:
+                ends[work], by[work] = ends[before[k]] + between[k], k
+        if by[work] >= 0:
+            length[work] = 1 + length[before[by[work]]]
+        ends[work] += seconds[work]
+        if ends[work] > ends[last]:
+            last = work
+    works, waits = np.empty(length[last] + 1, np.int64), np.empty(length[last], np.int64)
+    works[-1] = last
+    for place in range(len(waits) - 1, -1, -1):
+        waits[place] = by[works[place + 1]]
+        works[place] = before[waits[place]]
+    return works, waits

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoddl.perfmodel.resources import DEVICE
-from autoddl.perfmodel.simulation.event_simulation import longest_path, successors
-from tests.perfmodel.works import SimulatedWork, works_of
+from autoddl.perfmodel.simulation.event_simulation import successors
+from tests.perfmodel.works import SimulatedWork, graphs, works_of
 
 
 def end(*found: SimulatedWork) -> float:
@@ -44,22 +44,6 @@ def test_what_is_ready_first_goes_first() -> None:
         "after late",
         "after early",
     ]
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> list[SimulatedWork]:
-    found: list[SimulatedWork] = []
-    for index in range(draw(st.integers(1, 12))):
-        before = draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set()
-        parts = draw(
-            st.lists(
-                st.tuples(st.sampled_from([DEVICE, "node", "gpu"]), st.integers(1, 9)), max_size=2
-            )
-        )
-        found.append(SimulatedWork(str(index), tuple((r, float(s)) for r, s in parts), len(before)))
-        for earlier in before:
-            found[earlier].next.append(index)
-    return found
 
 
 @given(graphs())
@@ -157,28 +141,6 @@ def test_slowed_ops_do_all_their_work(found: list[SimulatedWork]) -> None:
     for resource in (DEVICE, *slow):
         busy = sum(s for work in found for r, s in work.parts if r == resource)
         assert works.end_s >= busy - 1e-9
-
-
-@given(graphs())
-def test_the_longest_chain_of_works_is_that_of_a_dense_relaxation(
-    found: list[SimulatedWork],
-) -> None:
-    seconds = np.array([sum(s for _, s in work.parts) for work in found], dtype=float)
-    pairs = sorted((later, n) for n, work in enumerate(found) for later in work.next)
-    begin = np.searchsorted([later for later, _ in pairs], np.arange(len(found) + 1))
-    before = np.array([n for _, n in pairs], dtype=np.int64)
-    between = np.arange(len(pairs), dtype=float)
-    works, slots = longest_path(seconds, begin, before, between)
-    far = np.full((len(found), len(found)), -np.inf)
-    for slot, (later, n) in enumerate(pairs):
-        far[n, later] = between[slot] + seconds[later]
-    for middle in range(len(found)):  # Floyd and Warshall
-        far = np.maximum(far, far[:, [middle]] + far[[middle], :])
-    longest = max(seconds.max(), (seconds[:, None] + far).max())
-    chain = [pairs[slot] for slot in slots.tolist()]
-    assert [later for later, _ in chain] == works[1:].tolist()
-    assert [n for _, n in chain] == works[:-1].tolist()
-    assert seconds[works].sum() + between[slots].sum() == longest
 
 
 @given(graphs())

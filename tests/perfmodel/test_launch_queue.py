@@ -1,4 +1,4 @@
-"""The queue of messages: an example by hand, and a scheduler that is written as engines have it."""
+"""The queue of collectives: an example by hand, and a scheduler that is written as engines have it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from autoddl.perfmodel.resources import DEVICE
 from autoddl.perfmodel.simulation.event_simulation import StepQueue, Works
+from autoddl.perfmodel.simulation.launch_queue import Collectives, LaunchLimits
 from autoddl.perfmodel.simulation.list_schedule import ordered
-from autoddl.perfmodel.simulation.message_queue import LaunchLimits, Messages
 from tests.perfmodel.works import SimulatedWork, works_of
 
 MB = 1 << 20
@@ -22,22 +22,22 @@ ALONE = LIMITS._replace(fixed=np.array([[math.inf]]))
 
 
 def queued(works: list[SimulatedWork], sizes: dict[int, int], limits: LaunchLimits) -> Works:
-    """Return works of which those with a size are messages, the others ops."""
+    """Return works of which those with a size are collectives, the others ops."""
     size = np.array([sizes.get(n, 0) for n in range(len(works))])
-    joins = np.where(size > 0, 0, -1)
-    return works_of(works).queued(StepQueue(Messages(joins, size), joins < 0, limits))
+    kind = np.where(size > 0, 0, -1)
+    return works_of(works).queued(StepQueue(Collectives(kind, size), kind < 0, limits))
 
 
-def message(name: str, size: int, waits: int = 1, level: str = "node") -> SimulatedWork:
+def collective(name: str, size: int, waits: int = 1, level: str = "node") -> SimulatedWork:
     return SimulatedWork(name, ((level, ALPHA_S + size * BETA_S),), waits)
 
 
 def gradients(*seconds: float) -> list[SimulatedWork]:
-    """Return three ops, each with a message of 4 MB behind it."""
+    """Return three ops, each with a collective of 4 MB behind it."""
     works = []
     for name, second in zip("abc", seconds, strict=True):
         works.append(SimulatedWork(name, ((DEVICE, second),), next=[len(works) + 1]))
-        works.append(message(name.upper(), 4 * MB))
+        works.append(collective(name.upper(), 4 * MB))
     return works
 
 
@@ -82,7 +82,7 @@ def test_one_that_waits_for_another_is_of_a_later_wave() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[SimulatedWork], dict[int, int]]:
-    """Draw ops and messages; each waits for some before it."""
+    """Draw ops and collectives; each waits for some before it."""
     works, sizes = [], {}
     for number in range(draw(st.integers(1, 14))):
         before = [n for n in range(number) if draw(st.integers(0, 3)) == 0]
@@ -91,7 +91,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[SimulatedWork], dict[int, int]]:
         if draw(st.booleans()):
             sizes[number] = draw(st.sampled_from([1, MB, 5 * MB, 20 * MB]))
             level = draw(st.sampled_from(["node", "gpu"]))
-            works.append(message("", sizes[number], len(before), level))
+            works.append(collective("", sizes[number], len(before), level))
         else:
             seconds = draw(st.sampled_from([10e-6, 35e-6, 90e-6]))
             works.append(SimulatedWork("", ((DEVICE, seconds),), len(before)))
@@ -138,7 +138,7 @@ def literally(
             stream_s = max(stream_s, *(ready[n] for n in group)) + ALPHA_S + whole * BETA_S
             ends |= dict.fromkeys(group, stream_s)
             continue
-        # an op can't be overtaken by one that is ready later, which may wait for a message
+        # an op can't be overtaken by one that is ready later, which may wait for a collective
         op = min(
             (n for n in ready if n in ops), key=lambda n: (max(ready[n], device_s), ready[n], n)
         )
