@@ -46,12 +46,12 @@ class BoxingPrices:
     def link(self, step: Boxing, size_bytes: float) -> Link | None:
         """Return the line that prices a boxing; None for a local one and where there is no price.
 
-        Groups that span levels are priced only by links that were measured just so.
+        Groups that span levels are priced only by links of groups with as many members in each unit.
         """
         if step.primitive == LOCAL:
             return None
         collective, way = _collective(step), self._way(step.axes)
-        if way.inner > 1 and not self.profile.measured(collective, way):
+        if way.inner > 1 and not self.profile.spans(collective, way):
             return None
         return self.profile.link(collective, way, size_bytes)
 

@@ -245,12 +245,10 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         """Return the line that is the fastest for a size; raises as `lines`."""
         return min(self.lines(collective, way), key=lambda link: self.line_s(link, way, size_bytes))
 
-    def measured(self, collective: str, way: Crossing) -> bool:
-        """Tell whether the profile has this very collective and kind of group, however many at once."""
-        return any(
-            (link.group_size, link.inner) == (way.group_size, way.inner)
-            for link in self._by_level.get((collective, way.level), ())
-        )
+    def spans(self, collective: str, way: Crossing) -> bool:
+        """Tell whether the profile has this collective of groups with so many members in each unit."""
+        links = self._by_level.get((collective, way.level), ())
+        return any(link.inner == way.inner for link in links)
 
     def shared(self, level: str) -> float:
         """Return how much concurrent groups slow each other down on a link of `level`, 0 to 1."""

@@ -34,6 +34,10 @@ from autoddl.sbp.state import NdSbp, Sbp, axis_states
 
 Floats = npt.NDArray[np.float64]
 
+# In a queue one collective is taken though several would take half as long: the second of these goes
+# behind all whose order is that of the first (launch_queue), so gradients would be sent after the last.
+AT_ONCE = 2.0
+
 
 class _Boxings(NamedTuple):
     """The boxings between all plain states of a tensor, and what each takes."""
@@ -109,7 +113,8 @@ class Redistributor:
     Paths have the boxings that run in this use of the engine's `streams`, by default the usual one;
     tables have the states that its axes can cut in. With `weights` of resources (Profile.parts), and of
     seconds on whichever (SERIAL), tables have the weighted seconds, and the paths that are cheapest under
-    them; in a `queue` the seconds of resources are the least that a collective may take.
+    them; in a `queue` the seconds of resources are the least that a collective may take, and without
+    weights one collective is taken where several are not much cheaper (AT_ONCE).
     """
 
     def __init__(
@@ -207,6 +212,11 @@ class Redistributor:
         masked = np.ma.masked_invalid(direct)  # type: ignore[no-untyped-call]
         found = floyd_warshall(masked, return_predecessors=True)
         cost, hop = (np.ascontiguousarray(array.T) for array in found)
+        if self.weights is None and self.boxings.queue is not None:
+            at_once = np.ascontiguousarray(direct.T)
+            takes = np.isfinite(at_once) & (at_once <= AT_ONCE * cost)
+            hop = np.where(takes, np.arange(count, dtype=hop.dtype), hop)
+            cost = np.where(np.isfinite(cost), _along(hop, at_once), np.inf)
         if self.weights is None:
             return RedistributionTable(shape, one.states, cost, hop)
         parts = {}
@@ -258,7 +268,7 @@ class Redistributor:
         best: dict[NdSbp, float] = {start: 0.0}
         before: dict[NdSbp, NdSbp] = {}
         queue: list[tuple[float, int, NdSbp]] = [(0.0, 0, start)]
-        done: set[NdSbp] = set()
+        done, at_once = set[NdSbp](), dict[NdSbp, float]()
         number = itertools.count(1)  # states of equal cost come out in the order they went in
         while queue and goal not in done:
             seconds, _, here = heapq.heappop(queue)
@@ -267,6 +277,8 @@ class Redistributor:
             done.add(here)
             steps = self._plain_steps(shape, item_bytes, here, uneven)
             special = self._steps(shape, item_bytes, here, uneven, extra) if any(extra) else []
+            if here == start:
+                at_once = dict((*steps, *special))
             for state, step_s in itertools.chain(steps, special):
                 total = seconds + step_s
                 if total < best.get(state, math.inf):
@@ -277,6 +289,8 @@ class Redistributor:
                 f"redistribution of {start} to {goal} of shape {shape} on mesh {self.mesh}: no way; "
                 "sums, maxima and minima do not turn into each other"
             )
+        if self.boxings.queue is not None and at_once.get(goal, math.inf) <= AT_ONCE * best[goal]:
+            return (goal,)
         path = [goal]
         while path[-1] != start:
             path.append(before[path[-1]])

@@ -18,7 +18,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from autoddl.sbp.boxing import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTE
 FOLDER = Path(__file__).parent.parent / "perfmodel" / "profiles"
 GIB = 1 << 30
 NODES = tuple(2**i for i in range(1, 11))
-FEW_NODES = (2, 4, 16, 64)  # of which others are derived, where every device has a group of its own
+FEW_NODES = (2, 4, 16, 64)  # of which others are derived, where groups have few devices of a node
 LAUNCH_S = 5e-6  # of a CUDA kernel from a graph of ops; assumed
 ASSUMED = "launch overhead is an assumption; ops run at half of the peak"
 ASSUMED_BOTH = ASSUMED.replace("is an assumption", "are assumptions")
@@ -137,18 +137,27 @@ def in_node(
 def between(inner: int, gb_per_s: float, nodes: Iterable[int] = NODES) -> Iterator[Link]:
     """Yield NCCL's lines of groups with `inner` devices of each node; a node sends that much of theirs.
 
-    A ring crosses each node's link once. In an all-to-all each of the `inner` devices sends
+    A ring crosses each node's link once. So does a tree, whose nodes in the middle pass on what two of
+    them send, but for two nodes: these send their halves to each other, up and down, n bytes in all,
+    where the formula has 2·(p − 1)/p of them. In an all-to-all each of the `inner` devices sends
     (p − inner)/p of its n bytes through it, where the formula has (p − 1)/p.
     """
     for n, collective in product(nodes, (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)):
         algorithm = TREE if collective == ALL_REDUCE else RING
-        for protocol, rate in (("LL", gb_per_s / 2), ("Simple", gb_per_s)):
+        most = gb_per_s * (2 * (1 - 1 / (n * inner)) if algorithm == TREE and n == 2 else 1)
+        for protocol, rate in (("LL", most / 2), ("Simple", most)):
             us = nccl_us(collective, protocol, n, inner, algorithm)
             yield line(collective, "node", n * inner, us, rate, inner=inner, algorithm=algorithm)
     for n in nodes:
         us, p = nccl_us(ALL_TO_ALL, "LL", n, inner, RING), n * inner
         rate = gb_per_s * (p - 1) / (inner * (p - inner))
         yield line(ALL_TO_ALL, "node", p, us, rate, inner=inner)
+
+
+def parts_of_nodes(inner: Iterable[int], gb_per_s: Callable[[int], float]) -> Iterator[Link]:
+    """Yield the lines of groups with some devices of each node, of few numbers of nodes."""
+    for few in inner:
+        yield from between(few, gb_per_s(few), FEW_NODES)
 
 
 def trees(inner: int, fits: Mapping[int, Iterable[tuple[float, float]]]) -> Iterator[Link]:
@@ -176,14 +185,14 @@ def v100_links() -> Iterator[Link]:
         yield line(collective, "gpu", p, messages * us, rate, mean_error=percent / 100, r2=r2)
     us, rate, percent, r2 = V100_BETWEEN
     yield line(SEND_RECEIVE, "node", 2, us, rate, mean_error=percent / 100, r2=r2)
-    yield from (*between(1, rate, FEW_NODES), *between(8, rate))
+    yield from (*parts_of_nodes((1, 2, 4), lambda inner: rate), *between(8, rate))
 
 
 def h100_links() -> Iterator[Link]:
     """Yield those of nodes of 8, each with a link of 400 Gb/s, of which NCCL uses 47 GB/s."""
     yield from in_node(H100_NODE, (2, 4, 8))
     yield line(SEND_RECEIVE, "node", 2, sum(HOPS["Simple", RING][::2]), 47)
-    yield from between(1, 47, FEW_NODES)
+    yield from parts_of_nodes((1, 2, 4), lambda inner: 47 * inner)
     yield from (link for link in between(8, 8 * 47) if link.collective != ALL_REDUCE)
     yield from trees(8, H100_BETWEEN)
 
@@ -192,7 +201,7 @@ def a100_links() -> Iterator[Link]:
     """Yield those of nodes of 16 with one link of 100 Gb/s."""
     yield from in_node(A100_NODE, (2, 4, 8, 16))
     yield line(SEND_RECEIVE, "node", 2, sum(HOPS["Simple", RING][::2]), 12.5)
-    yield from (*between(1, 12.5, FEW_NODES), *between(16, 12.5))
+    yield from (*parts_of_nodes((1, 2, 4, 8), lambda inner: 12.5), *between(16, 12.5))
 
 
 def timed(file: Path) -> list[Timed]:

@@ -432,12 +432,11 @@ def test_nearest_kind_of_group(group_size: int, inner: int, groups: int, alpha_s
     assert link.alpha_s == alpha_s
 
 
-def test_only_this_very_kind_of_group_counts_as_measured() -> None:
-    assert PROFILE.measured(REDUCE_SCATTER, Crossing("node", 4))
-    assert PROFILE.measured(REDUCE_SCATTER, Crossing("node", 4, inner=2))
-    assert not PROFILE.measured(REDUCE_SCATTER, Crossing("node", 8, inner=2))
-    assert not PROFILE.measured(ALL_REDUCE, Crossing("node", 4, inner=2))
-    assert not PROFILE.measured(REDUCE_SCATTER, Crossing("gpu", 4))
+def test_groups_span_levels_as_others_do_with_as_many_members_in_each_unit() -> None:
+    assert PROFILE.spans(REDUCE_SCATTER, Crossing("node", 4, inner=2))
+    assert PROFILE.spans(REDUCE_SCATTER, Crossing("node", 8, inner=2))
+    assert not PROFILE.spans(REDUCE_SCATTER, Crossing("node", 16, inner=8))
+    assert not PROFILE.spans(ALL_REDUCE, Crossing("node", 4, inner=2))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from autoddl.engine.oneflow.model.collective_queue import NCCL_QUEUE
 from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.errors import AutoDDLError
+from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import ALIKE, Profile
 from autoddl.perfmodel.profile_entries import Link
 from autoddl.perfmodel.redistribution import RedistributionTable, Redistributor
@@ -213,6 +215,31 @@ def test_levels_are_merged_only_where_the_profile_measured_it(src: str, dst: str
     assert len(apart.path((64, 64), 4, NdSbp.parse(src), goal)) > 1
     across = redistributor(Mesh.parse("2x2"), uniform({"node": (2, 4), "gpu": (2,)}, inner=2))
     assert across.path((64, 64), 4, NdSbp.parse(src), goal) == (goal,)
+
+
+@pytest.mark.parametrize(("shape", "mesh"), [((8, 16), "2x4"), ((8, 8), "2x2x2")])
+def test_in_a_queue_one_collective_is_taken_up_to_twice_the_seconds(
+    shape: tuple[int, ...], mesh: str
+) -> None:
+    profile = profiles.load("v100-8x", device_type="cuda")
+    axes = Mesh.parse(mesh)
+    free, queued = (redistributor(axes, profile, queue=queue) for queue in (None, NCCL_QUEUE))
+    least, table = free.table(shape, 1 << 18), queued.table(shape, 1 << 18)
+    longer = 0
+    for src, dst in itertools.permutations(table.states, 2):
+        least_s = least.cost[least.index[src], least.index[dst]]
+        step = boxing(src, dst, shape, axes.shape)
+        step_s = math.inf if step is None else queued.boxings.step_s(step, 1 << 18)
+        at_once = table.path(src, dst) == (dst,)
+        assert at_once == (step_s <= 2 * least_s)
+        longer += at_once and step_s > least_s
+        here, seconds = src, 0.0
+        for state in table.path(src, dst):
+            step = boxing(here, state, shape, axes.shape)
+            assert step is not None
+            seconds, here = seconds + queued.boxings.step_s(step, 1 << 18), state
+        assert table.cost[table.index[src], table.index[dst]] == pytest.approx(seconds)
+    assert longer
 
 
 def test_groups_that_cross_one_link_share_it() -> None:

@@ -28,7 +28,12 @@ def test_a_row_is_found_without_baselines() -> None:
 def test_bars(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = {"model": "mlp", "mesh": "2", **own_steps.searched(mlp(64, (32, 16)), "2", PROFILE, 5.0)}
+    good = {
+        "profile": "p",
+        "model": "mlp",
+        "mesh": "2",
+        **own_steps.searched(mlp(64, (32, 16)), "2", PROFILE, 5.0),
+    }
     slow = {**good, "baseline_ms": 0.9 * good["step_ms"]}
     far = {**good, "gap": 0.04}
     monkeypatch.setattr(own_steps, "BARS", {0.02: 1, 0.05: 2})
