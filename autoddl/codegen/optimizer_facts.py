@@ -59,7 +59,10 @@ def optimizer_of(program: Program) -> Optimizer | None:
         return None
     told = program.groups or _groups_without_rates(program)
     own = {parameter.update for parameter in program.parameters}
-    sparse = [op for op in program.ops if op.is_update and op.name not in own]
+    sparse = [
+        op for op in program.ops
+        if op.phase == "optimizer" and op.is_update and op.name not in own
+    ]  # fmt: skip
     if sparse:
         raise AutoDDLError(
             f"codegen: {dict(sparse[0].inputs)['model_0']} is updated by rows (is_sparse=True of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from autoddl.codegen.dialect import Dialect, ScriptContent
@@ -15,6 +16,8 @@ from autoddl.codegen.script_facts import inputs_of, top_module
 from autoddl.codegen.stage_sections import StageSections, check_stages
 from autoddl.errors import AutoDDLError, shown
 from autoddl.plan.value import PlanValue
+from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised
+from autoddl.sbp.rewrites.whole_batchnorm import in_one_op
 
 _DAMAGES = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, StopIteration)
 
@@ -48,6 +51,10 @@ def generate(plan: PlanValue, dialect: Dialect, *, learning_rate: float | None =
             f"buffers, first {shown(names[0])}; let modules keep them with register_buffer, so that "
             "scripts read them"
         )
+    if is_synchronised(plan.program):
+        layout = in_one_op(plan.layout)
+        part = replace(plan.parts[0], layout=layout)
+        plan = replace(plan, program=layout.program, parts=(part,))
     try:
         dialect.check(plan)
         return dialect.script(_content(plan, dialect, learning_rate))

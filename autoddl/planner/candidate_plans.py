@@ -21,7 +21,8 @@ MOST_STATES = 700
 class Candidate:
     """Stages, micro-batches, the mesh of each stage, how boxings run; `duplex`: halves in turn.
 
-    No stages stand for any number, on parts of any size of the devices of `mesh`.
+    No stages stand for any number, on parts of any size of the devices of `mesh`. With `synchronised`
+    statistics of BatchNorm are made in parts (sbp.rewrites.sync_batchnorm).
     """
 
     stages: int
@@ -29,6 +30,7 @@ class Candidate:
     mesh: Mesh
     way: StreamUse
     duplex: bool = False
+    synchronised: bool = False
 
     @property
     def place(self) -> tuple[int, int, Mesh]:

@@ -22,13 +22,18 @@ from autoddl.planner.whole.halved import can_be_worth, halved
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import check_stages, micro_batch
+from autoddl.sbp.rewrites.sync_batchnorm import synchronised
+from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.search.budget import Allowance
 from autoddl.search.solvers.named import SOLVERS
 
 TOO_LARGE = "too many states"
-WHOLE_BATCH, ONE_STAGE = "one batch", "one stage"  # what the best plan had to beat, as baselines
+# What the best plan had to beat, as baselines
+WHOLE_BATCH, ONE_STAGE, SYNCHRONISED = "one batch", "one stage", "synchronised BatchNorm"
 STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
-FIRST = 0.6  # of the budget for the whole batch where halves may be better; they have twice the ops
+# Of the budget for the whole batch where halves may be better, which have twice the ops; and for
+# statistics in parts, which mostly are
+FIRST = 0.6
 
 
 def best(request: Request, count: int) -> tuple[PlanValue, ...]:
@@ -74,13 +79,24 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
 def _with_halves(request: Request, race: Race, allowance: Allowance) -> None:
     """Search plans without stages, and then, if that is asked for, the halves of the batch in turn."""
     if request.duplex != AUTO:
-        _unstaged(request, race, allowance)
+        _either_batchnorm(request, race, allowance)
         return
-    whole = _unstaged(request, race, allowance.next(FIRST * allowance.seconds)).best
+    whole = _either_batchnorm(request, race, allowance.next(FIRST * allowance.seconds)).best
     if whole is not None and can_be_worth(request, whole):
         with suppress(AutoDDLError):
             two = halved(request, whole.candidate.mesh)
             _unstaged(two, race, allowance.next(allowance.left_s()))
+
+
+def _either_batchnorm(request: Request, race: Race, allowance: Allowance) -> Race:
+    """Search plans that make statistics of BatchNorm in parts, and then those that gather the batch."""
+    program = synchronised(request.program)
+    if program is request.program or LOCAL_STATISTICS in request.allow:
+        return _unstaged(request, race, allowance)
+    with suppress(InfeasibleError):
+        first = allowance.next(FIRST * allowance.seconds)
+        _unstaged(replace(request, program=program), race, first)
+    return _unstaged(request, race, allowance.next(allowance.left_s()))
 
 
 def _least_stages(error: InfeasibleError, request: Request) -> int:
@@ -158,6 +174,10 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
     best, baselines = race.winners[-1], race.winners[0].baselines
     for before, after in pairwise(race.winners):
         name = WHOLE_BATCH if after.candidate.duplex else ONE_STAGE
+        if before.candidate.synchronised and not (
+            after.candidate.synchronised or after.candidate.pipelined
+        ):
+            name = SYNCHRONISED
         baselines = replace(before.row, name=name), *baselines
     several = len(race.outcomes) > 1 or best.candidate.pipelined
     report = report_of(

@@ -28,6 +28,7 @@ from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.halves import halves
 from autoddl.sbp.rewrites.micro_batch import micro_batch
+from autoddl.sbp.rewrites.sync_batchnorm import synchronised
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments import models
@@ -89,17 +90,22 @@ def run_plans(folder: Path, place: str, model: str, seeds: list[int]) -> None:
     reference: Arrays = dict(np.load(reference_of(folder, model)))
     graph, inputs = fresh(model)
     program = autoddl.capture(graph, *inputs)  # on every rank: the engine counts graphs
-    problem: Any = None
+    problems: Any = [None]
     if flow.env.get_rank() == 0:
         profile = profiles.load(None)
         profile = replace(
             profile, overlap=dict.fromkeys(profile.levels, 1.0)
         )  # so ops get an order
         program = halves(micro_batch(program, 2)) if duplex else program
-        problem = builder.build(program, Mesh.parse(mesh), profile)
+        in_parts = synchronised(program)  # every other plan has statistics of BatchNorm in parts
+        problems = [
+            builder.build(one, Mesh.parse(mesh), profile)
+            for one in ([program] if in_parts is program else [program, in_parts])
+        ]
     for seed in seeds:
         begin = time.perf_counter()
         graph, inputs = fresh(model)
+        problem = problems[seed % len(problems)]
         plan = Plan.of(from_rank_0(partial(random_plan, problem, seed, duplex)))
         step = plan.apply(graph)
         losses = np.array([step(*inputs).numpy() for _ in range(STEPS)])

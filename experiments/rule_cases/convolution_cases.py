@@ -168,8 +168,12 @@ NORMALISATIONS: tuple[OpView, ...] = (
     case("normalization", "beta: 4, gamma: 4, x: 8 4 -> inv_variance: 4, mean: 4, y: 8 4",
          training=True, **_NORM),
     case("normalization", f"{_MOVING} -> y: 4 8 4 3", training=False, **_NORM),
+    case("normalization", f"_add_to_output: 4 8 4 3, {_MOVING} -> y: 4 8 4 3",
+         training=False, **_NORM),
     case("normalization_grad", "dy: 4 8 4 3, gamma: 8, inv_variance: 8, mean: 8, x: 4 8 4 3 -> "
          "beta_diff: 8, dx: 4 8 4 3, gamma_diff: 8", axis=1, epsilon=0.125),
+    case("normalization_grad", "dy: 4 8 4 3, gamma: 8, inv_variance: 8, mean: 8, x: 4 8 4 3 -> "
+         "beta_diff: 8, dx: 4 8 4 3, gamma_diff: 8", axis=1, epsilon=0.125, unread=("dx_0",)),
 )  # fmt: skip
 
 _LONGER = {"padding_before": (0, 0, 1), "padding_after": (0, 0, 2)}

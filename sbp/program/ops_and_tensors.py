@@ -22,6 +22,8 @@ RANDOM = frozenset({
     "uniform", "uniform_int",
 })  # fmt: skip
 """The types of these ops."""
+UNREAD = "unread"
+"""An attribute that no engine sees: the results that nothing reads, and that may be anything."""
 READ = "read."
 """What names of inputs begin with which no call gives, but the graph reads itself."""
 PHASES = ("forward", "backward", "optimizer")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from autoddl.sbp.program.ops_and_tensors import UNREAD
 from autoddl.sbp.rules.maps import elements, positive
 from autoddl.sbp.rules.registry import (
     Array,
@@ -27,7 +28,8 @@ from autoddl.sbp.rules.registry import (
 
 LOCAL_STATISTICS = "local_batchnorm"
 _STATISTICS = frozenset({"mean_0", "inv_variance_0", "moving_mean_0", "moving_variance_0"})
-_IMAGES = ("x_0", "y_0", "dy_0", "dx_0")
+_ADDED = "_add_to_output_0"  # in evaluation, where an op has it
+_IMAGES = ("x_0", "y_0", "dy_0", "dx_0", _ADDED)
 
 
 def _dims(view: OpView, *, space: bool) -> dict[str, Dims]:
@@ -41,7 +43,9 @@ def _dims(view: OpView, *, space: bool) -> dict[str, Dims]:
 def _forward_map(view: OpView) -> IndexMap:
     scaled = linear("beta_0 gamma_0 -> y_0")
     if not view.attr["training"]:
-        shifted = linear("beta_0 moving_mean_0 x_0 -> y_0")
+        added = f" {_ADDED}" if _ADDED in view.inputs else ""
+        scaled = linear(f"beta_0 gamma_0{added} -> y_0")
+        shifted = linear(f"beta_0 moving_mean_0 x_0{added} -> y_0")
         return IndexMap(_dims(view, space=True), linear=(scaled, shifted))
     return IndexMap(
         _dims(view, space=False),
@@ -52,6 +56,10 @@ def _forward_map(view: OpView) -> IndexMap:
 
 
 def _backward_map(view: OpView) -> IndexMap:
+    if "dx_0" in view.attr.get(UNREAD, ()):
+        sums = _dims(view, space=True)
+        space = {name for name in sums["x_0"] if name not in (None, "c")}
+        return IndexMap(sums, summed=frozenset(space), linear=(linear("dy_0"),))
     return IndexMap(
         _dims(view, space=False),
         summed=frozenset({"n"}),
@@ -83,7 +91,7 @@ def _forward(op: LocalOp) -> dict[str, Array]:
     inverse = 1 / np.sqrt(variance + attr["epsilon"])
     y = (x - shaped(mean)) * shaped(inverse * inputs["gamma_0"]) + shaped(inputs["beta_0"])
     if not training:
-        return {"y_0": y}
+        return {"y_0": y + inputs.get(_ADDED, 0.0)}
     results = {"y_0": y, "mean_0": mean, "inv_variance_0": inverse}
     if "moving_mean_0" in inputs:
         new = {"moving_mean_0": mean, "moving_variance_0": x.var(axis=axes, ddof=1)}
@@ -100,6 +108,8 @@ def _backward(op: LocalOp) -> dict[str, Array]:
     count = x.size / beta_diff.size
     centred: Array = dy - shaped(beta_diff / count) - normal * shaped(gamma_diff / count)
     dx = centred * shaped(inputs["gamma_0"] * inverse)
+    if "dx_0" in op.view.attr.get(UNREAD, ()):
+        dx = np.zeros_like(dx)
     return {"beta_diff_0": beta_diff, "dx_0": dx, "gamma_diff_0": gamma_diff}
 
 

@@ -111,7 +111,13 @@ _POSITIVE = dict.fromkeys(
 )
 register(
     OpRule(
-        "sgd_update", _update_map, sgd, _per_parameter(4), family="optimizer", samplers=_POSITIVE
+        "sgd_update",
+        _update_map,
+        sgd,
+        _per_parameter(4),
+        family="optimizer",
+        samplers=_POSITIVE,
+        writes=frozenset({"model_0"}),
     ),
     OpRule(
         "momentum_update",

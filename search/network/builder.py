@@ -280,6 +280,8 @@ def _written(program: Program) -> tuple[dict[str, tuple[str, str]], frozenset[st
     writers: dict[str, list[tuple[str, str]]] = {}
     for index in np.flatnonzero(np.array(writes, dtype=np.bool_)[columns.type]).tolist():
         op, rule = program.ops[index], rules[columns.type[index]]
+        if op.phase == "optimizer":  # parameters and their updates are of equal states anyway
+            continue
         for operand, tensor in op.inputs:
             if rule is not None and operand in rule.writes and tensor in variables:
                 writers.setdefault(tensor, []).append((op.name, operand))

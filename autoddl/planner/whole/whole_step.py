@@ -14,6 +14,7 @@ from autoddl.planner.request import Request
 from autoddl.planner.whole.solve import HOPELESS, ProblemSearch
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised
 from autoddl.search.baselines import assignments
 from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork
@@ -61,10 +62,14 @@ class WholeStep(Contender):
     """A candidate without stages, to be searched."""
 
     def __init__(self, place: OnMesh, way: StreamUse) -> None:
+        request = place.request
         self.place, self.candidate = (
             place,
-            Candidate(1, 1, place.mesh, way, duplex=place.request.duplex is True),
-        )
+            Candidate(
+                1, 1, place.mesh, way, duplex=request.duplex is True,
+                synchronised=is_synchronised(request.program),
+            ),
+        )  # fmt: skip
 
     def turn(self) -> tuple[float, ...]:
         """Return its place: those of low bounds first; rounding must not decide."""

@@ -9,6 +9,7 @@ from autoddl.codegen.templates import ScriptOp
 from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
 from autoddl.errors import AutoDDLError
 from autoddl.sbp.program import Op
+from autoddl.sbp.state import OWN
 
 CONVOLUTIONS = {
     **{f"conv{n}d": f"F.conv{n}d" for n in (1, 2, 3)},
@@ -64,9 +65,13 @@ def pooled(function: str) -> Callable[[ScriptOp], Expr]:
 
 
 def batch_norm(op: ScriptOp) -> Expr:
-    a = op.args
-    inputs = (a["x_0"], a["moving_mean_0"], a["moving_variance_0"], a["gamma_0"], a["beta_0"])
+    a, none = op.args, Expr("None")
+    moving = (a.get("moving_mean_0", none), a.get("moving_variance_0", none))
+    inputs = (a["x_0"], *moving, a["gamma_0"], a["beta_0"])
     momentum = round(1 - op.floats("momentum"), 6)
+    cut = op.op.attr["training"] and op.states["x_0"].cutting(0)
+    if cut and OWN not in op.states["mean_0"]:
+        return call("whole_batch_norm", *inputs, Expr(repr(momentum)), op.floats("epsilon"))
     return call(
         "F.batch_norm", *inputs, training=op.attr("training"), momentum=momentum,
         eps=op.floats("epsilon"),

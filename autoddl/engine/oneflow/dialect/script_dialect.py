@@ -70,10 +70,20 @@ class OneFlowDialect:
         return header(content.plan, body, content.top) + body
 
 
+_CALLED = {
+    "part(p": ("module_parameters", "part"),
+    "whole_batch_norm(": ("batch_statistics", "whole_batch_norm"),
+}
+"""What only some models' functions call: the module of each, and its name there."""
+
+
 def _part(content: ScriptContent) -> list[str]:
-    """Return the function that only some models' functions call."""
-    called = any("part(p" in function for function in content.functions)
-    return [functions_of("module_parameters", "part")] if called else []
+    """Return the functions that only some models' functions call."""
+    return [
+        functions_of(*where)
+        for call, where in _CALLED.items()
+        if any(call in function for function in content.functions)
+    ]
 
 
 def _step(content: ScriptContent) -> list[str]:

@@ -21,7 +21,7 @@ _FUNCTIONS = {
     "as_global", "as_whole", "batches", "boxes", "compute", "exchange", "inside",
     "load_parameters", "main", "make_optimizer", "make_schedule", "move", "one_f_one_b", "part",
     "rendezvous_order", "routes", "run_backward", "run_forward", "save_checkpoint", "train_step",
-    "transfer_boxes", "update", "whole_where_partial",
+    "transfer_boxes", "update", "whole_batch_norm", "whole_where_partial",
 }  # fmt: skip
 _TABLES = {
     "ARGUMENTS", "B", "BUFFERS", "DEVICE", "DONE", "FORWARD", "INPUTS", "MICRO_BATCHES", "ORDER", "P",

@@ -5,15 +5,13 @@ What is to be there says the program of both (sbp.rewrites.halves); ops have its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autoddl.engine.oneflow.capture.op_names import neutral_name
+from autoddl.engine.oneflow.job import op_writer
 from autoddl.engine.oneflow.job.job_writer import JobWriter
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.rewrites.halves import HALF, second
-
-_FIELDS = {bool: "at_bool", int: "at_int64", float: "at_double"}  # of the engine's attributes
 
 
 def write_halves(job: Any, half: Program, both: Program, graph_name: str) -> None:
@@ -56,13 +54,8 @@ class _HalvesWriter:
                 for name in original.ctrl_in_op_name
             ]
         else:
-            first = planned.inputs[0][1]
-            ports = _ports(planned.inputs), _ports(planned.outputs)
-            op = writer.add(planned.name, planned.type, writer.ops[first.split("/")[0]], *ports)
-            for name, value in planned.attrs:
-                setattr(op.user_conf.attr[name], _FIELDS[type(value)], value)
-            for _, tensor in planned.outputs:
-                writer.descs[tensor].CopyFrom(writer.descs[first])
+            like = writer.ops[planned.inputs[0][1].split("/")[0]]
+            op_writer.add(writer, planned, like, self.both)
 
     def _rewire(self, planned: Op) -> None:
         """Let an op read what the program of both halves says."""
@@ -81,10 +74,3 @@ class _HalvesWriter:
         if f"{original.name}/out" in descs:
             descs[f"{name}/out"].CopyFrom(descs[f"{original.name}/out"])
         return self.writer.copy(original, name)
-
-
-def _ports(operands: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for operand, tensor in operands:
-        found.setdefault(operand.rpartition("_")[0], []).append(tensor)
-    return found

@@ -26,6 +26,7 @@ from autoddl.engine.oneflow.capture.reader import accumulation_steps, program_of
 from autoddl.engine.oneflow.capture.shadow import named_variables, of_tensors
 from autoddl.engine.oneflow.job import accumulation, plan_injection
 from autoddl.engine.oneflow.job.halves_writer import write_halves
+from autoddl.engine.oneflow.job.op_writer import write_changes
 from autoddl.engine.oneflow.job.precision_writer import write_precision
 from autoddl.engine.oneflow.run.agree import of_rank_0
 from autoddl.engine.oneflow.run.compile_settings import compiling
@@ -34,6 +35,7 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.ops_and_tensors import SEED
 from autoddl.sbp.rewrites.halves import HALF, halves, second
+from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised, synchronised
 from autoddl.sbp.state import broadcast
 
 logger = logging.getLogger(__name__)
@@ -175,6 +177,9 @@ def planned_job(
     if plan.micro_batches > 1 and any(map(op_names.is_precision_cast, plan.signatures)):
         write_precision(job, program, plan.layout.program, twin.name)
         program = program_of(accumulation.micro_job(job), twin.name)
+    if is_synchronised(plan.program):
+        local, program = program, synchronised(program)
+        write_changes(job, local, program, twin.name)
     if plan.duplex:
         half, program = program, halves(program)
         write_halves(job, half, program, twin.name)

@@ -12,16 +12,16 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import oneflow as flow
 from google.protobuf import text_format
-from oneflow.core.framework import user_op_attr_pb2
 from oneflow.core.job import job_pb2, sbp_parallel_pb2
 
 from autoddl.engine.oneflow.capture.reader import DTYPE_NUMBERS, read_sbp
+from autoddl.engine.oneflow.job.attributes import attribute
+from autoddl.errors import AutoDDLError
 
 _NO_SUCH_DIM = 77
 _OP = "op"
@@ -51,8 +51,8 @@ class Asker:
         """Return {"signatures": [{operand: text}]} or {"reason": why there is no list}."""
         try:
             job = self._job(query)
-        except _Refused as error:
-            return {"reason": str(error)}
+        except AutoDDLError as error:
+            return {"reason": _reason(str(error))}
         host = self._host
         asked = flow._oneflow_internal.nn.graph.CNNGraph(
             host._name, job.SerializeToString(), host._job_id, host._session._session_ctx
@@ -89,7 +89,7 @@ class Asker:
         for operand in query["outputs"]:
             _add(op.output, op.output_order, operand, f"{_OP}/{operand}")
         for name, value in query["attrs"]:
-            op.attr[name].CopyFrom(attribute_value(value, _attribute_type(query["type"], name)))
+            op.attr[name].CopyFrom(attribute(query["type"], name, value))
         placement = job.placement.placement_group.add()
         placement.op_set.op_name.extend(op.name for op in job.net.op)
         devices = placement.parallel_conf
@@ -111,10 +111,6 @@ class Asker:
         return op
 
 
-class _Refused(Exception):
-    """A query that can't be put to the engine."""
-
-
 def _add(ports: Any, order: Any, operand: str, lbn: str) -> None:
     port = operand.rpartition("_")[0]
     if port not in order:
@@ -124,49 +120,8 @@ def _add(ports: Any, order: Any, operand: str, lbn: str) -> None:
 
 def _dtype_number(operand: str, dtype: str) -> int:
     if dtype not in DTYPE_NUMBERS:
-        raise _Refused(f"operand {operand}: the engine has no dtype {dtype!r}")
+        raise AutoDDLError(f"operand {operand}: the engine has no dtype {dtype!r}")
     return DTYPE_NUMBERS[dtype]
-
-
-@cache
-def _attribute_type(op_type: str, name: str) -> str:
-    """Return the engine's type of an attribute, as the field of AttrValue: "at_list_int64".
-
-    An attribute of the wrong type gets an error that names the right one.
-    """
-    wrong = "at_list_stride"
-    builder = flow._oneflow_internal.one.OpBuilder(op_type)
-    builder.attr(name, f"{wrong} {{}}")
-    try:
-        builder.build()
-    except Exception as error:
-        named = re.search(r"should be with type: kAt(\w+)", str(error))
-        if named is None:
-            raise _Refused(_reason(str(error))) from None
-        return "at" + re.sub(r"([A-Z])", r"_\1", named[1]).lower()
-    return wrong
-
-
-def attribute_value(value: Any, field: str) -> Any:
-    """Return the AttrValue of a plain value as capture reads it, in the given field."""
-    message = user_op_attr_pb2.AttrValue()
-    content = getattr(message, field)
-    try:
-        if field in ("at_shape", "at_stride"):
-            content.SetInParent()
-            content.dim.extend(value)
-        elif field in ("at_list_shape", "at_list_stride"):
-            content.SetInParent()
-            for entry in value:
-                content.val.add().dim.extend(entry)
-        elif field.startswith("at_list"):
-            content.SetInParent()
-            content.val.extend(value)
-        else:
-            setattr(message, field, value)
-    except (TypeError, ValueError) as error:
-        raise _Refused(f"attribute value {value!r} is no {field}: {error}") from None
-    return message
 
 
 def _texts(entry: Any, operands: Sequence[str]) -> dict[str, str]:

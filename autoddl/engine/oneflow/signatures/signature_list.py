@@ -24,6 +24,7 @@ from typing import Any, TextIO
 import autoddl
 from autoddl.engine.oneflow.signatures.signature_cache import SignatureCache
 from autoddl.sbp.program import freeze
+from autoddl.sbp.program.ops_and_tensors import UNREAD
 from autoddl.sbp.rules.registry import OpView, Shape, Signature
 from autoddl.sbp.state import B, NdSbp
 
@@ -53,7 +54,9 @@ class Query:
     def of(cls, view: OpView, dtypes: Mapping[str, str], ranks: int) -> Query:
         """Ask about an op, given the dtype names of its inputs."""
         inputs = tuple((name, tuple(view.shape[name]), dtypes[name]) for name in view.inputs)
-        attrs = tuple((name, freeze(value)) for name, value in sorted(view.attr.items()))
+        attrs = tuple(
+            (name, freeze(value)) for name, value in sorted(view.attr.items()) if name != UNREAD
+        )
         return cls(view.type, attrs, inputs, view.outputs, ranks)
 
 

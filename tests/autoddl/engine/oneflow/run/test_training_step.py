@@ -120,6 +120,18 @@ def test_halves_in_turn_train_as_the_batch_does(launched: Launched) -> None:
     assert json.loads((folders[2] / "changed.json").read_text()) == []
 
 
+@pytest.mark.smoke
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_batchnorm_in_parts_trains_as_on_one_device(launched: Launched, ranks: int) -> None:
+    folders = {count: launched("batchnorm", ranks=count) for count in (1, ranks)}
+    one, found = (dict(np.load(folder / "trained.npz")) for folder in folders.values())
+    assert abs(one["losses"][-1] - one["losses"][0]) > 0.01
+    for name in one:
+        np.testing.assert_allclose(found[name], one[name], rtol=0, atol=1e-5, err_msg=name)
+    told = json.loads((folders[ranks] / "told.json").read_text())
+    assert told["changed"] == [] and told["cut"] > 4
+
+
 # Plans under which a model is trained that was built without memory.
 ABSTRACT = {
     "2": {"mesh": "2", "search": "Megatron"},

@@ -101,7 +101,7 @@ def test_attributes_are_written_as_they_were_read() -> None:
     import oneflow as flow
 
     from autoddl.engine.oneflow.capture.reader import _attribute, capture
-    from autoddl.engine.oneflow.signatures.signature_child import _attribute_type, attribute_value
+    from autoddl.engine.oneflow.job.attributes import attribute_type, attribute_value
 
     class Graph(flow.nn.Graph):
         def build(self, x: Any) -> Any:
@@ -112,7 +112,7 @@ def test_attributes_are_written_as_they_were_read() -> None:
     fields = set()
     for op in program.ops:
         for name, value in op.attrs:
-            field = _attribute_type(op.type, name)
+            field = attribute_type(op.type, name)
             assert _attribute(attribute_value(value, field)) == value
             fields.add(field)
     assert {"at_list_int32", "at_list_int64", "at_bool", "at_double", "at_data_type"} <= fields

@@ -1,0 +1,71 @@
+"""Write ops of a program into a job: those that it has nothing of, and what has changed of others.
+
+Rewrites (sbp.rewrites) say what is to be there; ops have the program's names afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autoddl.engine.oneflow.job.attributes import attribute
+from autoddl.engine.oneflow.job.job_writer import JobWriter
+from autoddl.sbp.program import Op, Program
+from autoddl.sbp.program.ops_and_tensors import UNREAD
+
+
+def write_changes(job: Any, before: Program, after: Program, graph_name: str) -> None:
+    """Make the job of one program that of another, whose ops with the same names are of the same type.
+
+    An op that is added gets the scope of the op before it.
+    """
+    writer, like = JobWriter(job, graph_name), None
+    for planned in after.ops:
+        first = before.op.get(planned.name)
+        if first is None:
+            add(writer, planned, writer.ops[like or before.ops[0].name], after)
+            continue
+        like = planned.name
+        if first != planned:
+            _change(writer, planned)
+
+
+def add(writer: JobWriter, planned: Op, like: Any, program: Program) -> None:
+    """Add an op of a program, in the scope of one of the job."""
+    lbn = writer.lbn
+    read = [(operand, lbn.get(name, name)) for operand, name in planned.inputs]
+    writer.add(planned.name, planned.type, like, _ports(read), _ports(planned.outputs))
+    _set_attributes(writer.ops[planned.name].user_conf, planned.attrs)
+    known = next(iter(writer.descs.values()))
+    for _, name in planned.outputs:
+        tensor, desc = program.tensor[name], writer.descs[name]
+        first = next((writer.descs[b] for _, b in read if b in writer.descs), known)
+        desc.CopyFrom(first)
+        desc.shape.dim[:] = tensor.shape
+
+
+def _change(writer: JobWriter, planned: Op) -> None:
+    """Let an op of the job read, make and be what the program says."""
+    conf = writer.ops[planned.name].user_conf
+    made = _ports(planned.outputs)
+    for port in [port for port in conf.output if port not in made]:
+        del conf.output[port]
+        conf.output_order.remove(port)
+    for port, blobs in _ports(planned.inputs).items():
+        conf.input[port].s[:] = [writer.lbn.get(blob, blob) for blob in blobs]
+        if port not in conf.input_order:
+            conf.input_order.append(port)
+    _set_attributes(conf, planned.attrs)
+
+
+def _set_attributes(conf: Any, attrs: Iterable[tuple[str, Any]]) -> None:
+    for name, value in attrs:
+        if name != UNREAD:
+            conf.attr[name].CopyFrom(attribute(conf.op_type_name, name, value))
+
+
+def _ports(operands: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for operand, tensor in operands:
+        found.setdefault(operand.rpartition("_")[0], []).append(tensor)
+    return found
