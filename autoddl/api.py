@@ -32,7 +32,7 @@ from autoddl.trials.trial_settings import Trials
 if TYPE_CHECKING:
     from autoddl.planner.plan_options import Options
 
-TIME, AUTO = "time", "auto"
+TIME, AUTO, EXACT = "time", "auto", "exact"
 
 
 class Plan(PlanValue):
@@ -180,6 +180,7 @@ def optimize(
     pin: Mapping[str, str] | None = None,
     strict: bool = False,
     allow_local_batchnorm: bool = False,
+    dropout: str = EXACT,
     pipeline: int | str | None = None,
     micro_batches: int | None = None,
     compute_stream: bool | str = AUTO,
@@ -228,7 +229,10 @@ def optimize(
             may be split (without OneFlow they are planned all-broadcast).
         allow_local_batchnorm: let a BatchNorm in training use the statistics of each device's part of
             the batch, as data-parallel training usually does: faster, and other numbers than one
-            device's. Otherwise every device normalises the whole batch.
+            device's. Otherwise statistics are those of the whole batch.
+        dropout: "exact" masks are those that one device draws, so every device draws them whole; with
+            "sharded" each draws those of its shard, as data-parallel training usually does: faster, and
+            other numbers than one device's (OneFlow repeats masks on shards that draw from one seed).
         pipeline: the number of stages, each on an equal part of the devices; with a number `mesh` is
             that of each stage. "auto" chooses it, 1 included, and the mesh of each stage; so is it on
             devices of several kinds. Else there is one stage, and more only where memory demands it.

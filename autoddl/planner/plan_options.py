@@ -11,6 +11,7 @@ from typing import Any
 from autoddl.errors import AutoDDLError, shown
 from autoddl.sbp.mesh import MOST_DEVICES
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
+from autoddl.sbp.rules.dropout import LOCAL_MASKS
 from autoddl.search.baselines import BASELINES
 from autoddl.search.budget import TWENTY_SECONDS, Budget
 from autoddl.search.reductions.objective import COMMUNICATION, OBJECTIVES, TIME
@@ -18,6 +19,7 @@ from autoddl.search.solvers.named import SOLVERS
 
 AUTO = "auto"  # let the planner choose
 EQUAL, ANY = "equal", "any"  # sizes of stages
+EXACT, SHARDED = "exact", "sharded"  # masks of dropout: those of one device, or drawn shard by shard
 MOST_MIB, MOST_FUSED = 1024, 2048  # of a launch; OneFlow counts bytes in 32 bits
 SEARCHES = (*SOLVERS, *BASELINES)
 
@@ -83,6 +85,7 @@ class Options:
     pin: Mapping[str, str] | None = None
     strict: bool = _flag(False)
     allow_local_batchnorm: bool = _flag(False)
+    dropout: str = _one_of(EXACT, (EXACT, SHARDED))
     pipeline: int | str | None = _where(
         None, "is 'auto' or a number of stages from 1 on",
         lambda v: v is None or v == AUTO or _is_count(v),
@@ -125,7 +128,8 @@ class Options:
     @property
     def allow(self) -> frozenset[str]:
         """Return the approximations of rules that are allowed."""
-        return frozenset({LOCAL_STATISTICS} if self.allow_local_batchnorm else ())
+        statistics = {LOCAL_STATISTICS} if self.allow_local_batchnorm else set[str]()
+        return frozenset(statistics | ({LOCAL_MASKS} if self.dropout == SHARDED else set()))
 
 
 def _check_pins(pin: Any) -> None:
