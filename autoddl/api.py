@@ -181,6 +181,7 @@ def optimize(
     strict: bool = False,
     allow_local_batchnorm: bool = False,
     dropout: str = EXACT,
+    recompute: str = AUTO,
     pipeline: int | str | None = None,
     micro_batches: int | None = None,
     compute_stream: bool | str = AUTO,
@@ -233,6 +234,10 @@ def optimize(
         dropout: "exact" masks are those that one device draws, so every device draws them whole; with
             "sharded" each draws those of its shard, as data-parallel training usually does: faster, and
             other numbers than one device's (OneFlow repeats masks on shards that draw from one seed).
+        recompute: with "layers" the backward pass makes the results inside each layer again (activation
+            checkpointing; layers are modules of numbered lists), which takes less memory and more
+            time. "auto" does so where nothing fits into memory without. Stages of a pipeline decide by
+            themselves.
         pipeline: the number of stages, each on an equal part of the devices; with a number `mesh` is
             that of each stage. "auto" chooses it, 1 included, and the mesh of each stage; so is it on
             devices of several kinds. Else there is one stage, and more only where memory demands it.

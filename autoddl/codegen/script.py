@@ -16,6 +16,7 @@ from autoddl.codegen.script_facts import inputs_of, top_module
 from autoddl.codegen.stage_sections import StageSections, check_stages
 from autoddl.errors import AutoDDLError, shown
 from autoddl.plan.value import PlanValue
+from autoddl.sbp.rewrites.recomputed_layers import recomputes
 from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised
 from autoddl.sbp.rewrites.whole_batchnorm import in_one_op
 
@@ -43,6 +44,11 @@ def generate(plan: PlanValue, dialect: Dialect, *, learning_rate: float | None =
         raise AutoDDLError(
             "codegen: a script has no halves of a batch in turn, only plan.apply runs them; plan with "
             "duplex=False"
+        )
+    if recomputes(plan.program):
+        raise AutoDDLError(
+            "codegen: a script has no layers that are computed again, only plan.apply runs them; plan "
+            "with recompute='none', or in stages"
         )
     if plan.program.constants:
         names = [name for name, _ in plan.program.constants]

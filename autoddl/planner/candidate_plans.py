@@ -22,7 +22,8 @@ class Candidate:
     """Stages, micro-batches, the mesh of each stage, how boxings run; `duplex`: halves in turn.
 
     No stages stand for any number, on parts of any size of the devices of `mesh`. With `synchronised`
-    statistics of BatchNorm are made in parts (sbp.rewrites.sync_batchnorm).
+    statistics of BatchNorm are made in parts (sbp.rewrites.sync_batchnorm), and layers are computed again
+    with `recomputed`.
     """
 
     stages: int
@@ -31,6 +32,7 @@ class Candidate:
     way: StreamUse
     duplex: bool = False
     synchronised: bool = False
+    recomputed: bool = False
 
     @property
     def place(self) -> tuple[int, int, Mesh]:

@@ -14,14 +14,15 @@ from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, too_large
-from autoddl.planner.plan_options import AUTO
-from autoddl.planner.race import Race
+from autoddl.planner.plan_options import AUTO, LAYERS
+from autoddl.planner.race import Race, Solution
 from autoddl.planner.request import Request
 from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.planner.whole.halved import can_be_worth, halved
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import check_stages, micro_batch
+from autoddl.sbp.rewrites.recomputed_layers import in_layers
 from autoddl.sbp.rewrites.sync_batchnorm import synchronised
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.search.budget import Allowance
@@ -30,6 +31,7 @@ from autoddl.search.solvers.named import SOLVERS
 TOO_LARGE = "too many states"
 # What the best plan had to beat, as baselines
 WHOLE_BATCH, ONE_STAGE, SYNCHRONISED = "one batch", "one stage", "synchronised BatchNorm"
+AGAIN = 0.5  # of the budget for layers that are computed again, where memory is short
 STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
 # statistics in parts, which mostly are
@@ -58,20 +60,34 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
     whole = request.micro_batches in (None, 1) and not request.cluster.sizes
     if not auto and (request.pipeline not in (None, 1) or not whole):
         return _staged(request, race, allowance)
+    if request.recompute == LAYERS and in_layers(request.program) is request.program:
+        raise AutoDDLError(
+            f"recompute: got {LAYERS!r} for a program without layers, modules of numbered lists "
+            "(nn.ModuleList, nn.Sequential) of which the backward pass reads what is inside; allowed are "
+            "'auto' and 'none'"
+        )
     if request.duplex is True:
         return _unstaged(halved(request), race, allowance)
     try:
         if whole:
             seconds = allowance.seconds / (2 if auto else 1)
             _with_halves(request, race, allowance.next(seconds))
+            if race.best is not None and _is_short(request, race.best):
+                _with_layers_again(request, race, allowance)
     except InfeasibleError as error:
+        race = Race(race.keep)
+        error = _with_layers_again(request, race, allowance) or error
         staged = request.pipeline != 1 and request.search in SOLVERS and request.timed
         if not staged or not any(staged_trials(request, partial(micro_batch, request.program))):
-            raise
+            if race.best is None:
+                raise
+            return race
         rest = allowance.next(max(allowance.left_s(), STAGES * allowance.seconds))
         try:
-            return _staged(request, Race(race.keep), rest, _least_stages(error, request))
+            return _staged(request, race, rest, _least_stages(error, request))
         except AutoDDLError as why:
+            if race.best is not None:
+                return race
             raise InfeasibleError(f"{error}. Stages do not help: {why}") from None
     return _staged(request, race, allowance) if auto else race
 
@@ -88,15 +104,36 @@ def _with_halves(request: Request, race: Race, allowance: Allowance) -> None:
             _unstaged(two, race, allowance.next(allowance.left_s()))
 
 
+def _is_short(request: Request, best: Solution) -> bool:
+    """Tell whether more memory might bring a better plan."""
+    return not best.settled or best.candidate.way != request.ways_of()[0]
+
+
+def _with_layers_again(
+    request: Request, race: Race, allowance: Allowance
+) -> InfeasibleError | None:
+    """Search plans whose layers are computed again, if that is open; return why there is none."""
+    if request.recompute == AUTO and in_layers(request.program) is not request.program:
+        again = replace(request, recompute=LAYERS, duplex=False)
+        seconds = max(allowance.left_s(), AGAIN * allowance.seconds)
+        try:
+            _with_halves(again, race, allowance.next(seconds))
+        except InfeasibleError as error:
+            return error
+    return None
+
+
 def _either_batchnorm(request: Request, race: Race, allowance: Allowance) -> Race:
     """Search plans that make statistics of BatchNorm in parts, and then those that gather the batch."""
-    program = synchronised(request.program)
-    if program is request.program or LOCAL_STATISTICS in request.allow:
-        return _unstaged(request, race, allowance)
+    again = in_layers if request.recompute == LAYERS else lambda program: program
+    parted = synchronised(request.program)
+    given = replace(request, program=again(request.program))
+    if parted is request.program or LOCAL_STATISTICS in request.allow:
+        return _unstaged(given, race, allowance)
     with suppress(InfeasibleError):
         first = allowance.next(FIRST * allowance.seconds)
-        _unstaged(replace(request, program=program), race, first)
-    return _unstaged(request, race, allowance.next(allowance.left_s()))
+        _unstaged(replace(request, program=again(parted)), race, first)
+    return _unstaged(given, race, allowance.next(allowance.left_s()))
 
 
 def _least_stages(error: InfeasibleError, request: Request) -> int:

@@ -19,7 +19,11 @@ from autoddl.search.solvers.named import SOLVERS
 
 AUTO = "auto"  # let the planner choose
 EQUAL, ANY = "equal", "any"  # sizes of stages
-EXACT, SHARDED = "exact", "sharded"  # masks of dropout: those of one device, or drawn shard by shard
+LAYERS = "layers"  # all are computed again
+EXACT, SHARDED = (
+    "exact",
+    "sharded",
+)  # masks of dropout: those of one device, or drawn shard by shard
 MOST_MIB, MOST_FUSED = 1024, 2048  # of a launch; OneFlow counts bytes in 32 bits
 SEARCHES = (*SOLVERS, *BASELINES)
 
@@ -86,6 +90,7 @@ class Options:
     strict: bool = _flag(False)
     allow_local_batchnorm: bool = _flag(False)
     dropout: str = _one_of(EXACT, (EXACT, SHARDED))
+    recompute: str = _one_of(AUTO, (AUTO, LAYERS, "none"))
     pipeline: int | str | None = _where(
         None, "is 'auto' or a number of stages from 1 on",
         lambda v: v is None or v == AUTO or _is_count(v),

@@ -14,7 +14,7 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
 from autoddl.planner.memory_limits import memory_limits
 from autoddl.planner.missing_rules import Ask, engine_signatures
-from autoddl.planner.plan_options import ANY, AUTO, EQUAL, Options
+from autoddl.planner.plan_options import ANY, AUTO, EQUAL, LAYERS, Options
 from autoddl.planner.stages.part_classes import part_classes
 from autoddl.sbp.mesh import Axis, Cluster, Level, Mesh
 from autoddl.sbp.program import Program
@@ -295,6 +295,11 @@ def _without_contradiction(asked: Options, staged: str) -> Options:
             raise AutoDDLError(
                 f"{option} with {staged}; with stages or micro-batches the allowed {allowed}"
             )
+    if asked.recompute == LAYERS and (staged or asked.duplex is True):
+        raise AutoDDLError(
+            f"recompute: got {LAYERS!r} with {staged or 'duplex=True'}; stages compute all of their "
+            f"forward pass again where memory demands it, halves nothing; allowed are {AUTO!r} and 'none'"
+        )
     if asked.duplex is False:
         return asked
     stream = asked.compute_stream is True

@@ -13,6 +13,7 @@ from autoddl.errors import one_line
 from autoddl.plan.search_report import PlanTrial
 from autoddl.plan.value import Estimate, ModuleCost, PlanValue
 from autoddl.sbp.program.blocks import pattern
+from autoddl.sbp.rewrites.recomputed_layers import recomputes
 from autoddl.units import bytes_text, runs_text, seconds_text
 
 WIDTH = 120
@@ -35,6 +36,8 @@ def plan_table(plan: PlanValue) -> str:
         console.print(
             "boxings are ops of the compute stream: their results are reused, nothing overlaps"
         )
+    if recomputes(plan.program):
+        console.print("the backward pass makes what is inside layers again")
     if plan.duplex:
         console.print("the batch goes through the step as two halves in turn, updates come once")
     if over := _undivided(plan):

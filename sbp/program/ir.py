@@ -20,7 +20,7 @@ from autoddl.sbp.program import program_json
 from autoddl.sbp.program.blocks import Blocks
 from autoddl.sbp.program.columns import Ints, ProgramColumns
 from autoddl.sbp.program.fingerprint import digest
-from autoddl.sbp.program.ops_and_tensors import Op, Parameter, ParameterGroup, Tensor
+from autoddl.sbp.program.ops_and_tensors import AGAIN, Op, Parameter, ParameterGroup, Tensor
 
 _T = TypeVar("_T")
 
@@ -105,10 +105,37 @@ class Program:
 
         A parameter's update comes after those that read the parameter. Where the engine clips gradients
         by their norm, or skips updates unless all are finite, it comes after all gradients: the first
-        update does, and each other one after that before it.
+        update does, and each other one after that before it. So do copies that make forward results once
+        more (`waits`).
         """
         (readers, overwriting), (makers, first) = self._overwritten, self._joint
-        return np.concatenate((readers, makers)), np.concatenate((overwriting, first))
+        place, waits = self.columns.place, self.waits
+        late, early = ([*map(place.__getitem__, ops)] for ops in (waits, waits.values()))
+        before, after = (np.array(ops, dtype=np.int64) for ops in (early, late))
+        return np.concatenate((readers, makers, before)), np.concatenate(
+            (overwriting, first, after)
+        )
+
+    @cached_property
+    def waits(self) -> Mapping[str, str]:
+        """Return which op each copy of a forward op waits for, whose result it does not read.
+
+        It is the last one of which the first that reads a copy needs something else.
+        """
+        found, copies, place = dict[str, str](), list[str](), self.columns.place
+        for op in self.ops:
+            if op.name.startswith(AGAIN):
+                copies.append(op.name)
+            elif copies:
+                others = [
+                    self.producer[name].name
+                    for _, name in op.inputs
+                    if name in self.producer and not name.startswith(AGAIN)
+                ]
+                if others:
+                    found |= dict.fromkeys(copies, max(others, key=place.__getitem__))
+                copies = []
+        return found
 
     @property
     def _joint(self) -> tuple[Ints, Ints]:

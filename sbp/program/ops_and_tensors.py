@@ -24,6 +24,8 @@ RANDOM = frozenset({
 """The types of these ops."""
 UNREAD = "unread"
 """An attribute that no engine sees: the results that nothing reads, and that may be anything."""
+AGAIN = "autoddl-again-"
+"""What names of copies begin with that make forward results once more for the backward pass."""
 READ = "read."
 """What names of inputs begin with which no call gives, but the graph reads itself."""
 PHASES = ("forward", "backward", "optimizer")

@@ -108,8 +108,8 @@ def _backward(op: LocalOp) -> dict[str, Array]:
     count = x.size / beta_diff.size
     centred: Array = dy - shaped(beta_diff / count) - normal * shaped(gamma_diff / count)
     dx = centred * shaped(inputs["gamma_0"] * inverse)
-    if "dx_0" in op.view.attr.get(UNREAD, ()):
-        dx = np.zeros_like(dx)
+    if "dx_0" in op.view.attr.get(UNREAD, ()):  # it stands for whatever single elements decide
+        dx = dy * (x * shaped(inputs["gamma_0"] * inverse)) ** 2
     return {"beta_diff_0": beta_diff, "dx_0": dx, "gamma_diff_0": gamma_diff}
 
 

@@ -32,7 +32,7 @@ def assigned_layout(problem: CostNetwork, assignment: Sequence[int]) -> Layout:
         [*chosen, *updates],
     )
     moves = moves_of(problem, assignment)
-    return Layout(problem.program, signatures, variables, inputs, moves)
+    return Layout(problem.program, signatures, variables, inputs, moves, problem.program.waits)
 
 
 def _chosen(problem: CostNetwork, point: Ints, nodes: Ints) -> tuple[Ints, list[NdSignature]]:

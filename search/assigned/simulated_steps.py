@@ -18,6 +18,7 @@ from autoddl.perfmodel.simulation.list_schedule import ordered
 from autoddl.perfmodel.simulation.step_graph import OpWaits, StepMoves, step_works
 from autoddl.perfmodel.step_cost import Price
 from autoddl.ragged import Ragged
+from autoddl.sbp.program.ops_and_tensors import AGAIN
 from autoddl.sbp.rewrites.recomputation import PREFIX
 from autoddl.search.assigned.assigned_moves import reader_slots
 from autoddl.search.network.cost_network import CostNetwork, Ints, as_ints
@@ -119,7 +120,7 @@ class SimulatedSteps:
 
 def may_be_ordered(network: CostNetwork) -> bool:
     """Tell whether ops may go in another order; what is computed again has one already."""
-    return not any(op.name.startswith(PREFIX) for op in network.program.ops)
+    return not any(op.name.startswith((PREFIX, AGAIN)) for op in network.program.ops)
 
 
 @compiled

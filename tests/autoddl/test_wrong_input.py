@@ -29,7 +29,7 @@ VALUES: dict[str, Any] = {
 OPTIONS = (
     "mesh", "cluster", "profile", "memory", "search", "objective", "engine", "budget", "stop_gap",
     "seed", "pin", "pipeline", "micro_batches", "compute_stream", "duplex", "trials",
-    "strict", "allow_local_batchnorm", "dropout", "progress",
+    "strict", "allow_local_batchnorm", "dropout", "recompute", "progress",
 )  # fmt: skip
 LIMIT_S = 5.0
 

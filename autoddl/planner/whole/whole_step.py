@@ -14,6 +14,7 @@ from autoddl.planner.request import Request
 from autoddl.planner.whole.solve import HOPELESS, ProblemSearch
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rewrites.recomputed_layers import recomputes
 from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised
 from autoddl.search.baselines import assignments
 from autoddl.search.budget import Allowance
@@ -68,6 +69,7 @@ class WholeStep(Contender):
             Candidate(
                 1, 1, place.mesh, way, duplex=request.duplex is True,
                 synchronised=is_synchronised(request.program),
+                recomputed=recomputes(request.program),
             ),
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 from autoddl.engine.oneflow.job.attributes import attribute
 from autoddl.engine.oneflow.job.job_writer import JobWriter
 from autoddl.sbp.program import Op, Program
-from autoddl.sbp.program.ops_and_tensors import UNREAD
+from autoddl.sbp.program.ops_and_tensors import AGAIN, UNREAD
 
 
 def write_changes(job: Any, before: Program, after: Program, graph_name: str) -> None:
@@ -22,6 +22,10 @@ def write_changes(job: Any, before: Program, after: Program, graph_name: str) ->
     writer, like = JobWriter(job, graph_name), None
     for planned in after.ops:
         first = before.op.get(planned.name)
+        if planned.name.startswith(AGAIN):
+            writer.copy(writer.ops[planned.name.removeprefix(AGAIN)], planned.name)
+            _change(writer, planned)
+            continue
         if first is None:
             add(writer, planned, writer.ops[like or before.ops[0].name], after)
             continue

@@ -35,6 +35,7 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.ops_and_tensors import SEED
 from autoddl.sbp.rewrites.halves import HALF, halves, second
+from autoddl.sbp.rewrites.recomputed_layers import in_layers, recomputes
 from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised, synchronised
 from autoddl.sbp.state import broadcast
 
@@ -177,9 +178,13 @@ def planned_job(
     if plan.micro_batches > 1 and any(map(op_names.is_precision_cast, plan.signatures)):
         write_precision(job, program, plan.layout.program, twin.name)
         program = program_of(accumulation.micro_job(job), twin.name)
+    traced = program
     if is_synchronised(plan.program):
-        local, program = program, synchronised(program)
-        write_changes(job, local, program, twin.name)
+        program = synchronised(program)
+    if recomputes(plan.program):
+        program = in_layers(program)
+    if program is not traced:
+        write_changes(job, traced, program, twin.name)
     if plan.duplex:
         half, program = program, halves(program)
         write_halves(job, half, program, twin.name)

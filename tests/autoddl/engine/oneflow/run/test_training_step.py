@@ -132,6 +132,19 @@ def test_batchnorm_in_parts_trains_as_on_one_device(launched: Launched, ranks: i
     assert told["changed"] == [] and told["cut"] > 4
 
 
+@pytest.mark.smoke
+def test_layers_that_are_computed_again_change_no_loss(launched: Launched) -> None:
+    one, told = (
+        json.loads((launched("recomputed_layers", ranks=n) / "losses.json").read_text()) for n in (1, 2)
+    )
+    assert len(told) == 3
+    for model, losses in told.items():
+        alone = one[model]["alone"]
+        assert abs(alone[0] - alone[-1]) > 0.01
+        assert losses["kept"] == pytest.approx(alone, abs=1e-5)
+        assert losses["again"] == pytest.approx(alone, abs=1e-5)
+
+
 # Plans under which a model is trained that was built without memory.
 ABSTRACT = {
     "2": {"mesh": "2", "search": "Megatron"},
