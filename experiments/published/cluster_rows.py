@@ -12,6 +12,7 @@ from pathlib import Path
 
 from autoddl.errors import AutoDDLError
 from autoddl.perfmodel import profile as profiles
+from autoddl.sbp.rewrites.recomputed_layers import in_layers
 from experiments.lib.frames import Row
 from experiments.published import published_rows
 from experiments.published.published_plans import PlanCost, predicted
@@ -19,31 +20,26 @@ from experiments.published.published_programs import TracedPrograms, TrainedMode
 from experiments.published.published_rows import ONEFLOW, Degrees, PublishedRow
 
 PROFILE = "v100-8x"
-RECOMPUTED = "not expressed yet: layers are recomputed"
-
-
-def reason(row: PublishedRow) -> str:
-    """Return why a row cannot be expressed; nothing where it can."""
-    return "" if row.recompute == "no" else RECOMPUTED
-
 
 def compared(data: Path, folder: Path) -> Iterator[Row]:
     """Yield every row with what is predicted of its plan; rows of both engines share a prediction."""
     every = published_rows.rows(data)
-    expressed = [row for row in every if not reason(row)]
-    programs = TracedPrograms(folder, [(trained(row), row.samples) for row in expressed])
+    programs = TracedPrograms(folder, [(trained(row), row.samples) for row in every])
     profile = profiles.load(PROFILE, device_type="cuda")
 
     @cache
-    def priced(model: TrainedModel, samples: int, degrees: Degrees, count: int) -> PlanCost | str:
+    def priced(
+        model: TrainedModel, samples: int, again: bool, degrees: Degrees, count: int
+    ) -> PlanCost | str:
+        program = programs(model, samples)
         try:
-            return predicted(programs(model, samples), degrees, count, profile)
+            return predicted(in_layers(program) if again else program, degrees, count, profile)
         except AutoDDLError as error:
             return str(error)
 
     for row in every:
-        plan = trained(row), row.samples, row.degrees, row.micro_batches
-        yield told(row, reason(row) or priced(*plan))
+        again = row.recompute != "no"
+        yield told(row, priced(trained(row), row.samples, again, row.degrees, row.micro_batches))
 
 
 def told(row: PublishedRow, found: PlanCost | str) -> Row:

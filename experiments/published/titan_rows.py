@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.lib.frames import Row
-from experiments.published.cluster_rows import RECOMPUTED
 from experiments.published.published_rows import lines
 
 ATTENTION = "attention in one kernel has no rule with a gradient"
 REASONS = {
-    "recompute": ("no", RECOMPUTED),
+    "recompute": ("no", "recomputed layers are priced with OneFlow's kernels, of no H100"),
     "precision": ("bfloat16", "{} is no type of ours"),
     "compiled": ("no", "kernels of a compiler are not known"),
 }

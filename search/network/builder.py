@@ -274,13 +274,14 @@ def _written(program: Program) -> tuple[dict[str, tuple[str, str]], frozenset[st
     Of the latter every op has to see all updates, so they stay broadcast.
     """
     variables = {p.tensor for p in program.parameters}
+    updates = {p.update for p in program.parameters}
     columns = program.columns
     rules = [find(name) for name in columns.types]
     writes = [rule is not None and bool(rule.writes) for rule in rules]
     writers: dict[str, list[tuple[str, str]]] = {}
     for index in np.flatnonzero(np.array(writes, dtype=np.bool_)[columns.type]).tolist():
         op, rule = program.ops[index], rules[columns.type[index]]
-        if op.phase == "optimizer":  # parameters and their updates are of equal states anyway
+        if op.name in updates:  # these have the states of their parameters anyway
             continue
         for operand, tensor in op.inputs:
             if rule is not None and operand in rule.writes and tensor in variables:

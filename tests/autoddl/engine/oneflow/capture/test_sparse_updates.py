@@ -84,3 +84,12 @@ ONE_PART = r"by rows \(is_sparse=True.*plan with pipeline=1 and micro_batches=1"
 def test_what_the_engine_can_not_run_is_refused(options: dict[str, Any], line: str) -> None:
     with pytest.raises(AutoDDLError, match=line):
         autoddl.optimize(graph_of("adam"), ids(), **options)
+
+
+def test_a_table_has_the_state_of_its_update() -> None:
+    program = autoddl.capture(graph_of("sgd"), ids())
+    for state in ("S0", "B"):
+        plan = autoddl.optimize(program, mesh="2", pin={"model.0.weight": state})
+        (update,) = (op.name for op in program.ops if op.type.startswith("indexed_slices"))
+        assert str(plan.variables["model.0.weight"]) == f"({state})"
+        assert plan.signatures[update]["model_0"] == plan.variables["model.0.weight"]
