@@ -21,6 +21,7 @@ from experiments.published.published_rows import ONEFLOW, Degrees, PublishedRow
 
 PROFILE = "v100-8x"
 
+
 def compared(data: Path, folder: Path) -> Iterator[Row]:
     """Yield every row with what is predicted of its plan; rows of both engines share a prediction."""
     every = published_rows.rows(data)

@@ -86,7 +86,7 @@ def test_plans_of_any_program(program: Program, data: st.DataObject) -> None:
             assert "\n" not in str(error) and share < 1
             return
         assert plan.estimate.memory_bytes <= limit
-    check(plan, program, pin)
+    check(plan, plan.program, pin)  # which has more ops where memory is short
     row = plan.estimate
     assert 0 < plan.search.lower_bound_s <= (row.compute_s + row.communication_s) * ROUNDING
     limit = plan.memory_limit_bytes or 0

@@ -135,7 +135,8 @@ def test_batchnorm_in_parts_trains_as_on_one_device(launched: Launched, ranks: i
 @pytest.mark.smoke
 def test_layers_that_are_computed_again_change_no_loss(launched: Launched) -> None:
     one, told = (
-        json.loads((launched("recomputed_layers", ranks=n) / "losses.json").read_text()) for n in (1, 2)
+        json.loads((launched("recomputed_layers", ranks=n) / "losses.json").read_text())
+        for n in (1, 2)
     )
     assert len(told) == 3
     for model, losses in told.items():

@@ -1,0 +1,81 @@
+"""Layers are computed again where that is asked for, or memory is short; else one line says why not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autoddl
+from autoddl.api import Plan
+from autoddl.engine import engines
+from autoddl.errors import AutoDDLError, InfeasibleError
+from autoddl.plan import codec
+from autoddl.sbp.rewrites.recomputed_layers import recomputes
+from autoddl.search.budget import Budget
+from tests.support.programs import Builder, activation, linear, mse, transformer
+
+DEEP = replace(transformer(layers=4, batch=16), device="cuda")
+OPTIONS: dict[str, Any] = {
+    "mesh": "2", "profile": "h100", "budget": Budget(evaluations=2e3), "pipeline": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kept() -> Plan:
+    return autoddl.optimize(DEEP, memory="1TB", **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def again() -> Plan:
+    return autoddl.optimize(DEEP, memory="1TB", recompute="layers", **OPTIONS)
+
+
+def test_it_takes_less_memory_and_more_time(kept: Plan, again: Plan) -> None:
+    assert recomputes(again.program) and not recomputes(kept.program)
+    assert again.estimate.memory_bytes < 0.6 * kept.estimate.memory_bytes
+    assert kept.estimate.step_s < again.estimate.step_s < 1.5 * kept.estimate.step_s
+    assert "makes what is inside layers again" in str(again)
+    assert Plan.of(codec.decode(codec.encode(again), "plan", engines.model)) == again
+
+
+def test_memory_decides_by_itself(kept: Plan, again: Plan) -> None:
+    limit = again.estimate.memory_bytes
+    found = autoddl.optimize(DEEP, memory=limit, **OPTIONS)
+    assert recomputes(found.program) and found.estimate.memory_bytes <= limit
+    assert found.estimate.step_s == pytest.approx(again.estimate.step_s, rel=0.02)
+    without = autoddl.optimize(DEEP, memory=limit, recompute="none", **OPTIONS)
+    assert without.compute_stream and without.estimate.step_s > found.estimate.step_s
+    roomy = autoddl.optimize(DEEP, memory=kept.estimate.memory_bytes, **OPTIONS)
+    assert not recomputes(roomy.program)
+
+
+def test_what_no_recomputation_meets_is_told_with_the_least(again: Plan) -> None:
+    with pytest.raises(InfeasibleError, match=r"needs (at least )?[\d,]+ B") as told:
+        autoddl.optimize(DEEP, memory=again.estimate.memory_bytes // 4, **OPTIONS)
+    assert "\n" not in str(told.value)
+
+
+def test_programs_and_options_that_do_not_fit() -> None:
+    g = Builder()
+    x, target = g.input((4, 8)), g.input((4, 8))
+    with g.module("model.only"):
+        x = activation(g, linear(g, x, 8), "gelu")
+    alone = g.program(mse(g, x, target), "sgd")
+    asked = {**OPTIONS, "recompute": "layers"}
+    with pytest.raises(AutoDDLError, match="without layers, modules of numbered lists") as told:
+        autoddl.optimize(alone, **asked)
+    assert "\n" not in str(told.value)
+    for more in ({"pipeline": 2}, {"duplex": True}, {"micro_batches": 2}):
+        with pytest.raises(AutoDDLError, match="recompute: got 'layers' with") as told:
+            autoddl.optimize(DEEP, **{**asked, **more})
+        assert "\n" not in str(told.value)
+    with pytest.raises(AutoDDLError, match="recompute: got 'all'; allowed are auto, layers, none"):
+        autoddl.optimize(DEEP, **{**asked, "recompute": "all"})
+
+
+def test_scripts_refuse_it(again: Plan, tmp_path: Path) -> None:
+    with pytest.raises(AutoDDLError, match="plan with recompute='none'"):
+        again.codegen(tmp_path / "script.py")
