@@ -232,8 +232,8 @@ def optimize(
             the batch, as data-parallel training usually does: faster, and other numbers than one
             device's. Otherwise statistics are those of the whole batch.
         dropout: "exact" masks are those that one device draws, so every device draws them whole; with
-            "sharded" each draws those of its shard, as data-parallel training usually does: faster, and
-            other numbers than one device's (OneFlow repeats masks on shards that draw from one seed).
+            "sharded" each draws those of its shard, as data-parallel training usually does: other numbers
+            than one device's (OneFlow repeats masks on shards that draw from one seed).
         recompute: with "layers" the backward pass makes the results inside each layer again (activation
             checkpointing; layers are modules of numbered lists), which takes less memory and more
             time. "auto" does so where nothing fits into memory without. Stages of a pipeline decide by

@@ -19,6 +19,7 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.rewrites.recomputed_layers import recomputes
 from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised
 from autoddl.sbp.rewrites.whole_batchnorm import in_one_op
+from autoddl.sbp.rewrites.whole_masks import has_whole_masks, in_one_dropout
 
 _DAMAGES = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, StopIteration)
 
@@ -57,8 +58,8 @@ def generate(plan: PlanValue, dialect: Dialect, *, learning_rate: float | None =
             f"buffers, first {shown(names[0])}; let modules keep them with register_buffer, so that "
             "scripts read them"
         )
-    if is_synchronised(plan.program):
-        layout = in_one_op(plan.layout)
+    if is_synchronised(plan.program) or has_whole_masks(plan.program):
+        layout = in_one_dropout(in_one_op(plan.layout))
         part = replace(plan.parts[0], layout=layout)
         plan = replace(plan, program=layout.program, parts=(part,))
     try:

@@ -12,6 +12,7 @@ in `autoddl.engine.<name>.model`; it needs nothing of the engine itself, which m
     memory        what it allocates for the layouts of a program, on the device that needs most
     stage_memory  the same for a stage of a pipeline, and `joins_stages` whether it lowers all at once
     crosses       in which states a tensor goes between stages on unlike meshes
+    masks_alike   whether all dropouts of one shape, dtype and rate have the same mask in a step
 
 If one refuses a partial sum of dy for "abs_grad", which is right, its `limits.refused["abs_grad"]` has
 the label "P dy_0". `whole_space()` makes the space in which papers count: plans there can be studied,
@@ -156,6 +157,7 @@ class EngineModel:
     """Of stages on so many devices each; what a stage takes may depend on it."""
     crosses: Callable[[NdSbp, Sequence[int]], bool] = field(repr=False)
     """Whether a tensor in this state on such a mesh goes to another mesh without being made whole."""
+    masks_alike: bool = False
     collectives: Mapping[str, CollectiveQueue] = field(default_factory=dict)
 
     def whole_space(self) -> EngineModel:

@@ -21,9 +21,9 @@ MOST_STATES = 700
 class Candidate:
     """Stages, micro-batches, the mesh of each stage, how boxings run; `duplex`: halves in turn.
 
-    No stages stand for any number, on parts of any size of the devices of `mesh`. With `synchronised`
-    statistics of BatchNorm are made in parts (sbp.rewrites.sync_batchnorm), and layers are computed again
-    with `recomputed`.
+    No stages stand for any number, on parts of any size of the devices of `mesh`. `in_parts` are
+    BatchNorm and dropout (sbp.rewrites.sync_batchnorm, whole_masks), and layers are computed again with
+    `recomputed`.
     """
 
     stages: int
@@ -31,7 +31,7 @@ class Candidate:
     mesh: Mesh
     way: StreamUse
     duplex: bool = False
-    synchronised: bool = False
+    in_parts: bool = False
     recomputed: bool = False
 
     @property

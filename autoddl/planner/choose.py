@@ -24,13 +24,15 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.micro_batch import check_stages, micro_batch
 from autoddl.sbp.rewrites.recomputed_layers import in_layers
 from autoddl.sbp.rewrites.sync_batchnorm import synchronised
+from autoddl.sbp.rewrites.whole_masks import with_whole_masks
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
+from autoddl.sbp.rules.dropout import LOCAL_MASKS
 from autoddl.search.budget import Allowance
 from autoddl.search.solvers.named import SOLVERS
 
 TOO_LARGE = "too many states"
 # What the best plan had to beat, as baselines
-WHOLE_BATCH, ONE_STAGE, SYNCHRONISED = "one batch", "one stage", "synchronised BatchNorm"
+WHOLE_BATCH, ONE_STAGE, IN_PARTS = "one batch", "one stage", "in parts"
 AGAIN = 0.5  # of the budget for layers that are computed again, where memory is short
 STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
@@ -95,9 +97,9 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
 def _with_halves(request: Request, race: Race, allowance: Allowance) -> None:
     """Search plans without stages, and then, if that is asked for, the halves of the batch in turn."""
     if request.duplex != AUTO:
-        _either_batchnorm(request, race, allowance)
+        _whole_or_in_parts(request, race, allowance)
         return
-    whole = _either_batchnorm(request, race, allowance.next(FIRST * allowance.seconds)).best
+    whole = _whole_or_in_parts(request, race, allowance.next(FIRST * allowance.seconds)).best
     if whole is not None and can_be_worth(request, whole):
         with suppress(AutoDDLError):
             two = halved(request, whole.candidate.mesh)
@@ -123,12 +125,15 @@ def _with_layers_again(
     return None
 
 
-def _either_batchnorm(request: Request, race: Race, allowance: Allowance) -> Race:
-    """Search plans that make statistics of BatchNorm in parts, and then those that gather the batch."""
+def _whole_or_in_parts(request: Request, race: Race, allowance: Allowance) -> Race:
+    """Search plans whose BatchNorm and dropout are in parts, and then those that gather what they see."""
     again = in_layers if request.recompute == LAYERS else lambda program: program
-    parted = synchronised(request.program)
+    parted, allow = request.program, request.allow
+    parted = parted if LOCAL_STATISTICS in allow else synchronised(parted)
+    if LOCAL_MASKS not in allow:
+        parted = with_whole_masks(parted, alike=request.engine.masks_alike)
     given = replace(request, program=again(request.program))
-    if parted is request.program or LOCAL_STATISTICS in request.allow:
+    if parted is request.program:
         return _unstaged(given, race, allowance)
     with suppress(InfeasibleError):
         first = allowance.next(FIRST * allowance.seconds)
@@ -211,10 +216,10 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
     best, baselines = race.winners[-1], race.winners[0].baselines
     for before, after in pairwise(race.winners):
         name = WHOLE_BATCH if after.candidate.duplex else ONE_STAGE
-        if before.candidate.synchronised and not (
-            after.candidate.synchronised or after.candidate.pipelined
+        if before.candidate.in_parts and not (
+            after.candidate.in_parts or after.candidate.pipelined
         ):
-            name = SYNCHRONISED
+            name = IN_PARTS
         baselines = replace(before.row, name=name), *baselines
     several = len(race.outcomes) > 1 or best.candidate.pipelined
     report = report_of(

@@ -16,6 +16,7 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.recomputed_layers import recomputes
 from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised
+from autoddl.sbp.rewrites.whole_masks import has_whole_masks
 from autoddl.search.baselines import assignments
 from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork
@@ -68,7 +69,7 @@ class WholeStep(Contender):
             place,
             Candidate(
                 1, 1, place.mesh, way, duplex=request.duplex is True,
-                synchronised=is_synchronised(request.program),
+                in_parts=is_synchronised(request.program) or has_whole_masks(request.program),
                 recomputed=recomputes(request.program),
             ),
         )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from autoddl.engine.oneflow.capture.reader import DTYPE_NUMBERS
 from autoddl.engine.oneflow.job.attributes import attribute
 from autoddl.engine.oneflow.job.job_writer import JobWriter
 from autoddl.sbp.program import Op, Program
@@ -15,7 +16,7 @@ from autoddl.sbp.program.ops_and_tensors import AGAIN, UNREAD
 
 
 def write_changes(job: Any, before: Program, after: Program, graph_name: str) -> None:
-    """Make the job of one program that of another, whose ops with the same names are of the same type.
+    """Make the job of one program that of another.
 
     An op that is added gets the scope of the op before it.
     """
@@ -32,6 +33,8 @@ def write_changes(job: Any, before: Program, after: Program, graph_name: str) ->
         like = planned.name
         if first != planned:
             _change(writer, planned)
+            if first.type != planned.type:
+                _describe(writer, planned, after)
 
 
 def add(writer: JobWriter, planned: Op, like: Any, program: Program) -> None:
@@ -40,25 +43,37 @@ def add(writer: JobWriter, planned: Op, like: Any, program: Program) -> None:
     read = [(operand, lbn.get(name, name)) for operand, name in planned.inputs]
     writer.add(planned.name, planned.type, like, _ports(read), _ports(planned.outputs))
     _set_attributes(writer.ops[planned.name].user_conf, planned.attrs)
-    known = next(iter(writer.descs.values()))
+    _describe(writer, planned, program)
+
+
+def _describe(writer: JobWriter, planned: Op, program: Program) -> None:
+    """Tell the engine the shapes and types of what an op makes."""
+    like = next(iter(writer.descs.values()))
     for _, name in planned.outputs:
         tensor, desc = program.tensor[name], writer.descs[name]
-        first = next((writer.descs[b] for _, b in read if b in writer.descs), known)
-        desc.CopyFrom(first)
+        desc.CopyFrom(like)
         desc.shape.dim[:] = tensor.shape
+        desc.data_type = DTYPE_NUMBERS[tensor.dtype]
 
 
 def _change(writer: JobWriter, planned: Op) -> None:
     """Let an op of the job read, make and be what the program says."""
     conf = writer.ops[planned.name].user_conf
-    made = _ports(planned.outputs)
-    for port in [port for port in conf.output if port not in made]:
-        del conf.output[port]
-        conf.output_order.remove(port)
-    for port, blobs in _ports(planned.inputs).items():
-        conf.input[port].s[:] = [writer.lbn.get(blob, blob) for blob in blobs]
-        if port not in conf.input_order:
-            conf.input_order.append(port)
+    if conf.op_type_name != planned.type:
+        conf.Clear()
+        conf.op_type_name = planned.type
+    read = [(operand, writer.lbn.get(blob, blob)) for operand, blob in planned.inputs]
+    for ports, order, wanted in (
+        (conf.input, conf.input_order, _ports(read)),
+        (conf.output, conf.output_order, _ports(planned.outputs)),
+    ):
+        for port in [port for port in ports if port not in wanted]:
+            del ports[port]
+            order.remove(port)
+        for port, blobs in wanted.items():
+            ports[port].s[:] = blobs
+            if port not in order:
+                order.append(port)
     _set_attributes(conf, planned.attrs)
 
 

@@ -57,4 +57,5 @@ ONEFLOW = EngineModel(
     joins_stages=can_be_chained,
     crosses=is_flat,
     collectives={"cuda": NCCL_QUEUE},
+    masks_alike=True,  # each begins with the same seed, whatever manual_seed says
 )

@@ -1,4 +1,4 @@
-"""Five steps of a ResNet as its graph says (one process), or with statistics in parts (more).
+"""Five steps of a model as its graph says (one process), or with BatchNorm and dropout in parts (more).
 
 Rank 0 writes to the given folder losses, weights and running statistics, and what the engine changed.
 """
@@ -18,27 +18,34 @@ from autoddl.perfmodel import profile as profiles
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.sync_batchnorm import synchronised
+from autoddl.sbp.rewrites.whole_masks import with_whole_masks
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib.oneflow_problems import build
 from experiments.proofs.execution_ranks import fresh, variables
 
 STEPS, MESHES, SEED = 5, {2: "2", 4: "2x2"}, 2
+MODELS = {"resnet50": {"blocks": (1,), "batch": 16}, "bert": {"dropout": 0.1}}
+ALONE = {"normalization": "x_0", "dropout_grad": "dy_0"}  # what is cut, by type of op
 
 
 def random_plan(program, mesh):
-    problem = build(synchronised(program), Mesh.parse(mesh), profiles.load(None))
+    program = with_whole_masks(synchronised(program), alike=True)
+    problem = build(program, Mesh.parse(mesh), profiles.load(None))
     return make_plan(problem, problem.result("random", random_assignment(problem, SEED)))
 
 
-def train(folder):
-    graph, inputs = fresh("resnet50", blocks=(1,), batch=16)
+def train(folder, model):
+    graph, inputs = fresh(model, **MODELS[model])
     run, ranks = graph, flow.env.get_world_size()
     told = {}
     if ranks > 1:
         program = autoddl.capture(graph, *inputs)
         plan = Plan.of(from_rank_0(partial(random_plan, program, MESHES[ranks])))
-        cut = [s["x_0"].cutting(0) for s in plan.signatures.values() if "moving_mean_0" in s]
-        told["cut"] = sum(map(bool, cut))
+        told["cut"] = sum(
+            bool(plan.signatures[op.name][ALONE[op.type]].cutting(0))
+            for op in plan.program.ops
+            if op.type in ALONE and op.phase == "forward"
+        )
         run = plan.apply(graph)
     losses = [float(run(*inputs).numpy()) for _ in range(STEPS)]
     if ranks > 1:
@@ -49,4 +56,4 @@ def train(folder):
         (folder / "told.json").write_text(json.dumps(told))
 
 
-train(Path(sys.argv[1]))
+train(Path(sys.argv[1]), sys.argv[2])
