@@ -122,7 +122,9 @@ def in_one_dropout(layout: Layout) -> Layout:
         if op.type == _APPLIED and op.phase == "forward" and dict(op.inputs)["mask_0"] in rates
     }
     renamed = {f"{name}/dx_0": f"{name}/out_0" for name in applied}
-    left: dict[str, list[str]] = {}  # the dropouts of each module; the last one comes first backward
+    left: dict[
+        str, list[str]
+    ] = {}  # the dropouts of each module; the last one comes first backward
     for name in applied:
         left.setdefault(program.op[name].module, []).append(name)
     signatures = dict(layout.signatures)
