@@ -16,10 +16,10 @@ from autoddl.codegen.script_facts import inputs_of, top_module
 from autoddl.codegen.stage_sections import StageSections, check_stages
 from autoddl.errors import AutoDDLError, shown
 from autoddl.plan.value import PlanValue
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import is_synchronised
+from autoddl.sbp.rewrites.in_parts.whole_batchnorm import in_one_op
+from autoddl.sbp.rewrites.in_parts.whole_masks import has_whole_masks, in_one_dropout
 from autoddl.sbp.rewrites.recomputed_layers import recomputes
-from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised
-from autoddl.sbp.rewrites.whole_batchnorm import in_one_op
-from autoddl.sbp.rewrites.whole_masks import has_whole_masks, in_one_dropout
 
 _DAMAGES = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, StopIteration)
 

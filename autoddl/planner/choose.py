@@ -21,10 +21,10 @@ from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.planner.whole.halved import can_be_worth, halved
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
 from autoddl.sbp.program import Program
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
+from autoddl.sbp.rewrites.in_parts.whole_masks import with_whole_masks
 from autoddl.sbp.rewrites.micro_batch import check_stages, micro_batch
 from autoddl.sbp.rewrites.recomputed_layers import in_layers
-from autoddl.sbp.rewrites.sync_batchnorm import synchronised
-from autoddl.sbp.rewrites.whole_masks import with_whole_masks
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.dropout import LOCAL_MASKS
 from autoddl.search.budget import Allowance
@@ -78,11 +78,11 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
                 _with_layers_again(request, race, allowance)
     except InfeasibleError as error:
         race = Race(race.keep)
-        error = _with_layers_again(request, race, allowance) or error
+        told = _with_layers_again(request, race, allowance) or error
         staged = request.pipeline != 1 and request.search in SOLVERS and request.timed
         if not staged or not any(staged_trials(request, partial(micro_batch, request.program))):
             if race.best is None:
-                raise
+                raise told from None
             return race
         rest = allowance.next(max(allowance.left_s(), STAGES * allowance.seconds))
         try:
@@ -90,7 +90,7 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
         except AutoDDLError as why:
             if race.best is not None:
                 return race
-            raise InfeasibleError(f"{error}. Stages do not help: {why}") from None
+            raise InfeasibleError(f"{told}. Stages do not help: {why}") from None
     return _staged(request, race, allowance) if auto else race
 
 

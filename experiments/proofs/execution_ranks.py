@@ -27,8 +27,8 @@ from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.halves import halves
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
 from autoddl.sbp.rewrites.micro_batch import micro_batch
-from autoddl.sbp.rewrites.sync_batchnorm import synchronised
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments import models

@@ -14,9 +14,9 @@ from autoddl.planner.request import Request
 from autoddl.planner.whole.solve import HOPELESS, ProblemSearch
 from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import is_synchronised
+from autoddl.sbp.rewrites.in_parts.whole_masks import has_whole_masks
 from autoddl.sbp.rewrites.recomputed_layers import recomputes
-from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised
-from autoddl.sbp.rewrites.whole_masks import has_whole_masks
 from autoddl.search.baselines import assignments
 from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork

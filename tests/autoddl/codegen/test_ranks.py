@@ -24,7 +24,7 @@ from autoddl.perfmodel.pipeline.one_f_one_b import one_f_one_b
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
-from autoddl.sbp.rewrites.sync_batchnorm import synchronised
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib.oneflow_problems import build
 from tests.autoddl.codegen import functional_models

@@ -12,8 +12,8 @@ import pytest
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Parameter, Program
-from autoddl.sbp.rewrites.sync_batchnorm import PREFIX, is_synchronised, synchronised
-from autoddl.sbp.rewrites.whole_batchnorm import in_one_op
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import PREFIX, is_synchronised, synchronised
+from autoddl.sbp.rewrites.in_parts.whole_batchnorm import in_one_op
 from autoddl.sbp.rules.candidates import nd_signatures
 from autoddl.sbp.rules.registry import OpView
 from autoddl.sbp.state import NdSbp

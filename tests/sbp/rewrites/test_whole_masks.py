@@ -8,7 +8,7 @@ import pytest
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
-from autoddl.sbp.rewrites.whole_masks import (
+from autoddl.sbp.rewrites.in_parts.whole_masks import (
     PREFIX,
     has_whole_masks,
     in_one_dropout,

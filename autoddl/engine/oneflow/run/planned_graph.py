@@ -35,9 +35,9 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.ops_and_tensors import SEED
 from autoddl.sbp.rewrites.halves import HALF, halves, second
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import is_synchronised, synchronised
+from autoddl.sbp.rewrites.in_parts.whole_masks import has_whole_masks, with_whole_masks
 from autoddl.sbp.rewrites.recomputed_layers import in_layers, recomputes
-from autoddl.sbp.rewrites.sync_batchnorm import is_synchronised, synchronised
-from autoddl.sbp.rewrites.whole_masks import has_whole_masks, with_whole_masks
 from autoddl.sbp.state import broadcast
 
 logger = logging.getLogger(__name__)

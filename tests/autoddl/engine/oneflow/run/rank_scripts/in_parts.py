@@ -17,8 +17,8 @@ from autoddl.engine.oneflow.run.agree import from_rank_0
 from autoddl.perfmodel import profile as profiles
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.rewrites.sync_batchnorm import synchronised
-from autoddl.sbp.rewrites.whole_masks import with_whole_masks
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
+from autoddl.sbp.rewrites.in_parts.whole_masks import with_whole_masks
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib.oneflow_problems import build
 from experiments.proofs.execution_ranks import fresh, variables

@@ -75,12 +75,12 @@ def has_whole_masks(program: Program) -> bool:
 
 def _draws(program: Program, op: Op) -> bool:
     """Tell whether an op is a dropout that can be parted."""
-    if op.type != "dropout" or op.phase != "forward" or not op.attr["rate"] < 1:
+    if op.type != "dropout" or op.phase != "forward" or op.name.startswith(PREFIX):
         return False
     names = {operand for operand, _ in op.inputs}
     outputs = {operand for operand, _ in op.outputs}
     known = program.tensor[op.inputs[0][1]].dtype in _DTYPES
-    return names == {"in_0"} and outputs == {"mask_0", "out_0"} and known
+    return names == {"in_0"} and outputs == {"mask_0", "out_0"} and known and op.attr["rate"] < 1
 
 
 def _drawing(op: Op, x: Tensor) -> Iterator[Op]:

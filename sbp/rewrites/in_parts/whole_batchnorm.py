@@ -12,7 +12,7 @@ from dataclasses import replace
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op, Program, Tensor
 from autoddl.sbp.program.ops_and_tensors import UNREAD
-from autoddl.sbp.rewrites.sync_batchnorm import PREFIX, is_synchronised
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import PREFIX, is_synchronised
 
 _STATISTICS = "mean_0", "inv_variance_0"
 
