@@ -57,8 +57,8 @@ def _has_parts(program: Program, op: Op) -> bool:
         return False
     x, made = program.tensor[dict(op.inputs)["x_0"]], dict(op.outputs)
     statistics = {made["mean_0"], made["inv_variance_0"]}
-    readers = [r for r in program.ops if statistics & {name for _, name in r.inputs}]
-    alike = all(r.type == "normalization_grad" for r in readers)
+    readers = [reader for name in statistics for reader, _ in program.consumers.get(name, ())]
+    alike = all(reader.type == "normalization_grad" for reader in readers)
     return (
         x.dtype in _DTYPES and x.shape[0] > 1 and alike and statistics.isdisjoint(program.outputs)
     )
@@ -68,7 +68,7 @@ class _Parting:
     def __init__(self, before: Program, names: Iterable[str]) -> None:
         self.before, self.names = before, names
         self.ops: list[Op] = []
-        self.tensors = list(before.tensors)
+        self.made: dict[str, Tensor] = {}
         self.like: Op
         # by the statistics of a forward op what the backward pass reads in their place: the mean, the
         # variance and the inverse root
@@ -94,7 +94,7 @@ class _Parting:
         return replace(
             self.before,
             ops=tuple(self.ops),
-            tensors=tuple(t for t in self.tensors if t.name not in gone),
+            tensors=(*(t for t in self.before.tensors if t.name not in gone), *self.made.values()),
             outputs=tuple(self.renamed.get(name, name) for name in self.before.outputs),
         )
 
@@ -137,7 +137,7 @@ class _Parting:
         made, x = dict(op.outputs), self.before.tensor[inputs["x_0"]]
         attrs = dict(op.attrs) | {UNREAD: ("dx_0",)}
         self.ops.append(replace(op, inputs=_sorted(read), attrs=_sorted(attrs)))
-        if all(made["dx_0"] not in {n for _, n in r.inputs} for r in self.before.ops):
+        if made["dx_0"] not in self.before.consumers:
             return
         of_channel, count = x.shape[1:2], x.elements // x.shape[1]
         slope = self._times("slope", made["gamma_diff_0"], -1 / count)
@@ -153,20 +153,22 @@ class _Parting:
         self.ops += [tilted, replace(dx, inputs=_sorted(dict((*dx.inputs, added))))]
         dtype = self.before.tensor[made["dx_0"]].dtype
         for one in (tilted, dx):
-            self.tensors.append(Tensor(f"{one.name}/y_0", x.shape, dtype, "gradient"))
+            name = f"{one.name}/y_0"
+            self.made[name] = Tensor(name, x.shape, dtype, "gradient")
         self.renamed[made["dx_0"]] = f"{dx.name}/y_0"
 
     def _mean(self, what: str, of: str, samples: int) -> str:
         """Return the mean over samples, whose sum is what crosses devices."""
-        tensor = next(t for t in reversed(self.tensors) if t.name == of)
-        total = self._add(
-            f"{what}-sum", "reduce_sum", [of], tensor.shape[1:], axis=(0,), keepdims=False
-        )
+        shape = self._shape(of)[1:]
+        total = self._add(f"{what}-sum", "reduce_sum", [of], shape, axis=(0,), keepdims=False)
         return self._times(what, total, 1 / samples)
 
     def _times(self, what: str, of: str, factor: float) -> str:
-        shape = next(t for t in reversed(self.tensors) if t.name == of).shape
-        return self._add(what, "scalar_mul", [of], shape, **_operand(factor))
+        return self._add(what, "scalar_mul", [of], self._shape(of), **_operand(factor))
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        known = self.made.get(name) or self.before.tensor[name]
+        return known.shape
 
     def _follow(self, running: str, new: str, factor: float, step: float) -> None:
         """Let a running statistic follow a new one: it is a parameter, and what is new its gradient."""
@@ -191,10 +193,11 @@ class _Parting:
         inputs = tuple(zip(port, operands, strict=False))
         first = self.before.tensor[dict(like.inputs)["x_0"]]
         role = "activation" if like.phase == "forward" else "gradient"
-        self.tensors.append(Tensor(f"{name}/{result}", shape, first.dtype, role))
-        outputs = ((result, f"{name}/{result}"),)
+        made = f"{name}/{result}"
+        self.made[made] = Tensor(made, shape, first.dtype, role)
+        outputs = ((result, made),)
         self.ops.append(Op(name, kind, inputs, outputs, _sorted(attrs), like.phase, like.module))
-        return f"{name}/{result}"
+        return made
 
 
 _PORTS = {  # operands and result
