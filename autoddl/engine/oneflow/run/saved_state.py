@@ -165,7 +165,8 @@ class SavedState:
             if here is not None:
                 slices = shard_slices(tuple(tensor.shape), state_of(tensor), mesh, here)
                 local = tensor.detach().to_local()  # shares the memory that the graph runs on
-                values = np.ascontiguousarray(read(name, slices))
+                # makes one dim of none, as of BatchNorm's count of batches
+                values = np.ascontiguousarray(read(name, slices)).reshape(tuple(local.shape))
                 local.copy_(flow.tensor(values, dtype=local.dtype, device=local.device))
         flow._oneflow_internal.eager.Sync()
 

@@ -28,7 +28,7 @@ STEPS, SAVED = 10, 5
 
 
 class Tied(nn.Module):
-    """Two linear layers with one weight, a frozen one, and a norm."""
+    """Two linear layers with one weight, a frozen one, a norm, and a buffer without dims."""
 
     def __init__(self):
         super().__init__()
@@ -38,9 +38,10 @@ class Tied(nn.Module):
         self.head = nn.Linear(16, 8)
         self.mask = flow.tensor((np.arange(16) % 3 + 1).astype(np.float32))  # no buffer
         self.frozen.weight.requires_grad = False
+        self.register_buffer("factor", flow.tensor(1.5))
 
     def forward(self, x):
-        h = nn.functional.gelu(self.norm(self.fc(x))) * self.mask
+        h = nn.functional.gelu(self.norm(self.fc(x))) * self.mask * self.factor
         return self.head(self.frozen(h) + flow.matmul(h, self.fc.weight))
 
 
