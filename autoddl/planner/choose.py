@@ -33,7 +33,7 @@ from autoddl.search.solvers.named import SOLVERS
 TOO_LARGE = "too many states"
 # What the best plan had to beat, as baselines
 WHOLE_BATCH, ONE_STAGE, IN_PARTS = "one batch", "one stage", "in parts"
-AGAIN = 0.5  # of the budget for layers that are computed again, where memory is short
+RECOMPUTED = 0.5  # of the budget, as for stages, for layers that are computed again
 STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
 # statistics in parts, which mostly are
@@ -117,7 +117,7 @@ def _with_layers_again(
     """Search plans whose layers are computed again, if that is open; return why there is none."""
     if request.recompute == AUTO and in_layers(request.program) is not request.program:
         again = replace(request, recompute=LAYERS, duplex=False)
-        seconds = max(allowance.left_s(), AGAIN * allowance.seconds)
+        seconds = max(allowance.left_s(), RECOMPUTED * allowance.seconds)
         try:
             _with_halves(again, race, allowance.next(seconds))
         except InfeasibleError as error:

@@ -20,10 +20,7 @@ from autoddl.search.solvers.named import SOLVERS
 AUTO = "auto"  # let the planner choose
 EQUAL, ANY = "equal", "any"  # sizes of stages
 LAYERS = "layers"  # all are computed again
-EXACT, SHARDED = (
-    "exact",
-    "sharded",
-)  # masks of dropout: those of one device, or drawn shard by shard
+EXACT, SHARDED = "exact", "sharded"  # masks of dropout: one device's, or drawn shard by shard
 MOST_MIB, MOST_FUSED = 1024, 2048  # of a launch; OneFlow counts bytes in 32 bits
 SEARCHES = (*SOLVERS, *BASELINES)
 

@@ -22,6 +22,7 @@ from dataclasses import replace
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.blocks import layer_path, numbered
 from autoddl.sbp.program.ops_and_tensors import AGAIN
+from autoddl.sbp.rewrites.recomputation import PREFIX as CAPTURED
 from autoddl.sbp.rewrites.recomputation import can_repeat
 
 
@@ -31,7 +32,9 @@ def recomputes(program: Program) -> bool:
 
 
 def in_layers(program: Program) -> Program:
-    """Return a program whose layers are computed again; the same if it has none."""
+    """Return a program whose layers are computed again; the same if it has none, or was captured so."""
+    if any(op.name.startswith(CAPTURED) for op in program.ops):
+        return program
     every = {op.name: op for ops in _layers(program).values() for op in _copied(program, ops)}
     if not every:
         return program

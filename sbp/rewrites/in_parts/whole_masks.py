@@ -31,8 +31,7 @@ _APPLIED = "dropout_grad"  # the engine's op that applies a mask which it is giv
 
 def with_whole_masks(program: Program, *, alike: bool) -> Program:
     """Return a program that draws masks whole, one for all that are `alike`; the same if it has none."""
-    found: dict[str, str] = {}  # by dropout what its mask is called now
-    drawn: dict[Any, str] = {}
+    drawn: dict[Any, str] = {}  # by what masks have in common their name
     ops: list[Op] = []
     tensors = {tensor.name: tensor for tensor in program.tensors}
     renamed: dict[str, str] = {}
@@ -61,8 +60,7 @@ def with_whole_masks(program: Program, *, alike: bool) -> Program:
                 op, type=_APPLIED, inputs=inputs, outputs=(("dx_0", result),), attrs=(("scale", scale),)
             )
         )  # fmt: skip
-        found[op.name] = drawn[key]
-    if not found:
+    if not drawn:
         return program
     outputs = tuple(renamed.get(name, name) for name in program.outputs)
     return replace(program, ops=tuple(ops), tensors=tuple(tensors.values()), outputs=outputs)
@@ -122,9 +120,7 @@ def in_one_dropout(layout: Layout) -> Layout:
         if op.type == _APPLIED and op.phase == "forward" and dict(op.inputs)["mask_0"] in rates
     }
     renamed = {f"{name}/dx_0": f"{name}/out_0" for name in applied}
-    left: dict[
-        str, list[str]
-    ] = {}  # the dropouts of each module; the last one comes first backward
+    left: dict[str, list[str]] = {}  # by module its dropouts; the last one comes first backward
     for name in applied:
         left.setdefault(program.op[name].module, []).append(name)
     signatures = dict(layout.signatures)
@@ -159,7 +155,5 @@ def in_one_dropout(layout: Layout) -> Layout:
         if not m.tensor.startswith(PREFIX)
         for readers in (tuple((o, "in_0" if o in applied else p) for o, p in m.readers),)
     ]
-    after = {
-        k: v for k, v in layout.after.items() if not {k, v} & {*rates} and not k.startswith(PREFIX)
-    }
-    return Layout.of(whole, signatures, layout.variables, layout.inputs, moves, after)
+    kept = [pair for pair in layout.after.items() if not any(n.startswith(PREFIX) for n in pair)]
+    return Layout.of(whole, signatures, layout.variables, layout.inputs, moves, dict(kept))

@@ -10,6 +10,7 @@ import pytest
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.blocks import layer_path, numbered
 from autoddl.sbp.program.ops_and_tensors import AGAIN
+from autoddl.sbp.rewrites.recomputation import PREFIX as CAPTURED
 from autoddl.sbp.rewrites.recomputed_layers import in_layers, recomputes
 from tests.sbp.rewrites.test_halves import drawn
 from tests.support.programs import Builder, activation, linear, mse, transformer
@@ -106,3 +107,10 @@ def test_without_layers_nothing_changes() -> None:
         x = activation(g, linear(g, x, 6), "gelu")
     program = g.program(mse(g, x, target), "sgd")
     assert in_layers(program) is program and not program.waits
+
+
+def test_what_was_captured_with_checkpointing_is_left_alone() -> None:
+    program = stack(2)
+    found = replace(program.ops[-1], name=f"{CAPTURED}{program.ops[0].name}")
+    captured = replace(program, ops=(*program.ops[:-1], found))
+    assert in_layers(captured) is captured
