@@ -29,7 +29,7 @@ def plan_of(
     """Return the plan of assignments that are cut into stages."""
     problem = found.assigned(0).problem
     return PlanValue(
-        program=problem.program,
+        program=found.program,
         profile=problem.profile.name,
         parts=tuple(_part(found, stage) for stage in range(found.stages)),
         estimate=found.estimate("plan"),

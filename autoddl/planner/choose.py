@@ -128,10 +128,7 @@ def _with_layers_again(
 def _whole_or_in_parts(request: Request, race: Race, allowance: Allowance) -> Race:
     """Search plans whose BatchNorm and dropout are in parts, and then those that gather what they see."""
     again = in_layers if request.recompute == LAYERS else lambda program: program
-    parted, allow = request.program, request.allow
-    parted = parted if LOCAL_STATISTICS in allow else synchronised(parted)
-    if LOCAL_MASKS not in allow:
-        parted = with_whole_masks(parted, alike=request.engine.masks_alike)
+    parted = _in_parts(request, request.program)
     given = replace(request, program=again(request.program))
     if parted is request.program:
         return _unstaged(given, race, allowance)
@@ -139,6 +136,15 @@ def _whole_or_in_parts(request: Request, race: Race, allowance: Allowance) -> Ra
         first = allowance.next(FIRST * allowance.seconds)
         _unstaged(replace(request, program=again(parted)), race, first)
     return _unstaged(given, race, allowance.next(allowance.left_s()))
+
+
+def _in_parts(request: Request, program: Program) -> Program:
+    """Return a program with BatchNorm and dropout in parts; the same where there is none to be exact."""
+    allow = request.allow
+    parted = program if LOCAL_STATISTICS in allow else synchronised(program)
+    if LOCAL_MASKS in allow:
+        return parted
+    return with_whole_masks(parted, alike=request.engine.masks_alike)
 
 
 def _least_stages(error: InfeasibleError, request: Request) -> int:
@@ -189,6 +195,11 @@ def _staged(request: Request, race: Race, allowance: Allowance, least: int = 1) 
         AutoDDLError: no candidate has a plan; what was wrong with the first one.
     """
     micro = cache(partial(_micro_batch, request))
+    if _in_parts(request, request.program) is not request.program:
+        parted = cache(lambda count: _in_parts(request, micro(count)))
+        trials = staged_trials(request, parted, least, in_parts=True)
+        race.run(trials, allowance.next(FIRST * allowance.seconds), stop_gap=request.stop_gap)
+        allowance = allowance.next(allowance.left_s())
     trials = staged_trials(request, micro, least)
     race.run(trials, allowance, stop_gap=request.stop_gap)
     if race.best is not None:
@@ -216,9 +227,8 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
     best, baselines = race.winners[-1], race.winners[0].baselines
     for before, after in pairwise(race.winners):
         name = WHOLE_BATCH if after.candidate.duplex else ONE_STAGE
-        if before.candidate.in_parts and not (
-            after.candidate.in_parts or after.candidate.pipelined
-        ):
+        alike = before.candidate.pipelined == after.candidate.pipelined
+        if alike and before.candidate.in_parts and not after.candidate.in_parts:
             name = IN_PARTS
         baselines = replace(before.row, name=name), *baselines
     several = len(race.outcomes) > 1 or best.candidate.pipelined

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from autoddl.plan.value import Transfer
 from autoddl.planner.stages.stage_links import Links
 from autoddl.planner.whole.assigned import Assigned
-from autoddl.sbp.layout import OUTPUT, Path, Reader, Redistribution
-from autoddl.sbp.program import Program
+from autoddl.sbp.layout import OUTPUT, Layout, Path, Reader, Redistribution
+from autoddl.sbp.rewrites.in_parts.masks_in_stages import in_each_stage, layout_in_each_stage
 from autoddl.sbp.shards import local_bytes
 from autoddl.sbp.state import NdSbp
 
@@ -48,12 +48,27 @@ class StageMoves:
     def __init__(
         self, parts: Sequence[StagePart], stage_of: Mapping[str, int], links: Links
     ) -> None:
-        self.parts, self.stage_of, self.links = tuple(parts), stage_of, links
-        self.program: Program = parts[0].assigned.problem.program
+        self.parts, self.links = tuple(parts), links
+        whole = parts[0].assigned.problem.program
+        self.program, self.stage_of = (
+            in_each_stage(whole, stage_of) if len(parts) > 1 else (whole, stage_of)
+        )
 
     def assigned(self, stage: int) -> Assigned:
         """Return the assignment that a stage follows."""
         return self.parts[stage].assigned
+
+    @cached_property
+    def layouts(self) -> Mapping[Assigned, Layout]:
+        """Return by assignment the states of all that any stage makes."""
+        return {
+            each: layout_in_each_stage(each.layout, self.program, self.stage_of)
+            for each in dict.fromkeys(part.assigned for part in self.parts)
+        }
+
+    def layout(self, stage: int) -> Layout:
+        """Return the states of all tensors in the assignment that a stage follows."""
+        return self.layouts[self.assigned(stage)]
 
     def maker(self, tensor: str) -> str:
         """Return the op that makes a tensor; a variable or input, which none makes, stands for itself."""
@@ -67,7 +82,7 @@ class StageMoves:
     @cached_property
     def made(self) -> Mapping[str, NdSbp]:
         """Return the state in which each tensor is made or kept, in the stage that does."""
-        made = [part.assigned.layout.made for part in self.parts]
+        made = [self.layout(stage).made for stage in range(len(self.parts))]
         if all(each is made[0] for each in made):
             return made[0]
         return {tensor: made[self.where(tensor)][tensor] for tensor in made[0]}
@@ -98,7 +113,7 @@ class StageMoves:
 
     @cached_property
     def _moves(self) -> tuple[tuple[Transfer, ...], tuple[Redistribution, ...]]:
-        items = [_by_tensor(part.assigned) for part in self.parts]
+        items = [_by_tensor(self.layout(stage)) for stage in range(len(self.parts))]
         if len(items) == 1:
             return (), tuple(chain.from_iterable(items[0].get(tensor, ()) for tensor in self.made))
         transfers: list[Transfer] = []
@@ -166,7 +181,7 @@ class StageMoves:
         here, there = (self.assigned(s).problem.setting.redistributor for s in (source, target))
         crosses, whole = here.engine.crosses, self.program.tensor[tensor]
         form = whole.shape, whole.item_bytes
-        made, layout = self.made[tensor], self.assigned(target).layout
+        made, layout = self.made[tensor], self.layout(target)
         wanted = {reader: layout.signatures[reader[0]][reader[1]] for reader in readers}
         ends, goals = (self.parts[source].ranks, self.parts[target].ranks), set(wanted.values())
         leaves = {s: here.seconds(*form, made, s) for s in here.table(*form).no_sums}
@@ -184,9 +199,9 @@ class StageMoves:
         return _Way(here.path(*form, made, sent), arrival, paths)
 
 
-def _by_tensor(assigned: Assigned) -> dict[str, list[Redistribution]]:
+def _by_tensor(layout: Layout) -> dict[str, list[Redistribution]]:
     found: dict[str, list[Redistribution]] = {}
-    for item in assigned.layout.redistributions:
+    for item in layout.redistributions:
         found.setdefault(item.tensor, []).append(item)
     return found
 

@@ -24,6 +24,7 @@ from autoddl.sbp.layout import OUTPUT, Layout, Path
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program.forward_positions import Positions, stages
 from autoddl.sbp.program.live_across import kept_tensors
+from autoddl.sbp.rewrites.in_parts.masks_in_stages import drawn_as
 from autoddl.sbp.rewrites.stage_program import StageCrossing, stage_layout
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp
@@ -113,12 +114,12 @@ class Staged(StageMoves):
     @cached_property
     def signatures(self) -> Mapping[str, NdSignature]:
         """Return the states of the operands of every op, in its stage."""
-        held = [part.assigned.layout.signatures for part in self.parts]
+        held = [self.layout(stage).signatures for stage in range(self.stages)]
         return {op.name: held[self.stage_of[op.name]][op.name] for op in self.program.ops}
 
     def stage_layout(self, stage: int) -> Layout:
         """Return what is made and kept in one stage."""
-        whole, stage_of = self.assigned(stage).layout, self.stage_of
+        whole, stage_of = self.layout(stage), self.stage_of
         return Layout.of(
             self.program,
             {op: states for op, states in whole.signatures.items() if stage_of[op] == stage},
@@ -231,7 +232,7 @@ class Staged(StageMoves):
     def stage_run(self, stage: int) -> Layout:
         """Return what one stage runs, as a program of its own in which arrivals are made by ops."""
         here = [item for item in self.redistributions if self.stage(item) == stage]
-        layout = self.assigned(stage).layout.with_redistributions(here)
+        layout = self.layout(stage).with_redistributions(here)
         entering, leaving = [], []
         for item in self.transfers:
             sent, arrived = item.sent(self.made[item.tensor]), self.arrived(item)
@@ -249,7 +250,7 @@ class Staged(StageMoves):
         Inputs are among the last.
         """
         gradients = {p.gradient for p in self.program.parameters}
-        layout = self.assigned(0).layout
+        layout = self.layout(0)
         for name in layout.variables:
             yield name, self._size(name), "variable"
         for name in (*layout.inputs, *kept_tensors(self.program)):
@@ -269,9 +270,10 @@ class Staged(StageMoves):
     @cached_property
     def planned(self) -> list[Spent]:
         """Return what ops and boxings take; a boxing is in the pass of its first reader."""
-        rows = {
-            each: each.problem.setting.prices.ops(each.layout).rows()
-            for each in dict.fromkeys(part.assigned for part in self.parts)
+        seconds = {
+            each: dict(zip(each.problem.program.op, prices.ops(each.layout).rows(), strict=True))
+            for each in self.layouts
+            for prices in (each.problem.setting.prices,)
         }
         found = [
             Spent(
@@ -279,9 +281,9 @@ class Staged(StageMoves):
                 self._phase(op.name),
                 COMPUTE,
                 (op.name,),
-                rows[self.assigned(stage)][n].seconds,
+                seconds[self.assigned(stage)][drawn_as(op.name)].seconds,
             )
-            for n, op in enumerate(self.program.ops)
+            for op in self.program.ops
             for stage in (self.stage_of[op.name],)
         ]
         for item in self.redistributions:
@@ -302,7 +304,7 @@ class Staged(StageMoves):
         phase = next((each for each in PASSES if each in phases), ONCE)
         problem = self.assigned(stage).problem
         prices = problem.setting.prices
-        for price in prices.path(tensor, start, path):
+        for price in prices.path(drawn_as(tensor), start, path):
             free = prices.hidden(price)
             free *= not problem.compute_stream  # there nothing overlaps
             yield Spent(stage, phase, BOXING, of, price.seconds, free)

@@ -136,7 +136,7 @@ class StagedTrial(Contender):
     def __init__(
         self, request: Request, count: int, micro: Callable[[int], Program],
         places: Callable[[int], Positions], classes: Sequence[PartClass], parts: PlacedParts,
-        stages: int, known: KnownClasses, least: int,
+        stages: int, known: KnownClasses, least: int, *, in_parts: bool = False,
     ) -> None:  # fmt: skip
         """Plan so many micro-batches; `stages` is their number, 0 for any.
 
@@ -146,7 +146,8 @@ class StagedTrial(Contender):
         self.request, self.micro, self.places, self.known = request, micro, places, known
         self.classes, self.parts, self.least = classes, parts.keeping(count), least
         mesh = classes[0].mesh if stages else request.whole_mesh
-        self.candidate = Candidate(stages, count, mesh, request.ways_of(stages, count)[0])
+        way = request.ways_of(stages, count)[0]
+        self.candidate = Candidate(stages, count, mesh, way, in_parts=in_parts)
 
     def turn(self) -> tuple[float, ...]:
         """Return its place: first nodes as parts, then those that wait least for the pipe to fill.
@@ -243,7 +244,7 @@ class StagedTrial(Contender):
 
 
 def staged_trials(
-    request: Request, micro: Callable[[int], Program], least: int = 1
+    request: Request, micro: Callable[[int], Program], least: int = 1, *, in_parts: bool = False
 ) -> Iterator[StagedTrial]:
     """Yield what may be tried: numbers of micro-batches, and of stages where these are equal, or any.
 
@@ -256,7 +257,18 @@ def staged_trials(
     places = cache(lambda count: positions(micro(count)))
     for stages, classes, parts in _graphs(request):
         for count in counts(request, stages):
-            yield StagedTrial(request, count, micro, places, classes, parts, stages, known, least)
+            yield StagedTrial(
+                request,
+                count,
+                micro,
+                places,
+                classes,
+                parts,
+                stages,
+                known,
+                least,
+                in_parts=in_parts,
+            )
 
 
 def _graphs(request: Request) -> Iterator[tuple[int, Sequence[PartClass], PlacedParts]]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from autoddl.planner.stages.stage_links import Links, Ranks
 from autoddl.planner.stages.staged_assignment import ONCE, Spent, Staged
 from autoddl.sbp.program.forward_positions import Positions
+from autoddl.sbp.rewrites.in_parts.masks_in_stages import is_drawn
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -92,6 +93,8 @@ class UnitCosts:
             names = [op.name for op, _ in readers if op.phase != "optimizer"]
             made = self._place(whole.maker(tensor))
             places = [made, *map(self._place, names)]
+            if is_drawn(whole.program.producer.get(tensor)):  # wherever it is read
+                places = [made]
             rows.append((min(places), max(places), made == min(places)))
         first, last, on = np.array(rows, dtype=np.int64).reshape(-1, 3).T
         return TensorSpans(first, last, on.astype(bool))

@@ -147,7 +147,8 @@ class _Parting:
         zero = self._times("zero", mean, 0.0)
         forward = replace(op, type="normalization", inputs=(("gamma_0", slope), ("beta_0", zero)))
         tilted = _normalising(forward, self._name("tilted"), read["x_0"], mean, variance)
-        straight = replace(op, inputs=(("gamma_0", read["gamma_0"]), ("beta_0", zero)))
+        gamma = self._times("gamma", read["gamma_0"], 1.0)  # which may be updated before dx is made
+        straight = replace(op, inputs=(("gamma_0", gamma), ("beta_0", zero)))
         dx = _normalising(straight, self._name("dx"), read["dy_0"], middle, variance)
         added = ("_add_to_output_0", f"{tilted.name}/y_0")
         self.ops += [tilted, replace(dx, inputs=_sorted(dict((*dx.inputs, added))))]

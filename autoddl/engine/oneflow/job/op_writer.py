@@ -1,6 +1,8 @@
 """Write ops of a program into a job: those that it has nothing of, and what has changed of others.
 
-Rewrites (sbp.rewrites) say what is to be there; ops have the program's names afterwards.
+Rewrites (sbp.rewrites) say what is to be there; ops have the program's names afterwards. Where a job
+accumulates gradients (accumulation.py), variables and inputs are read behind what hands them on to every
+micro-batch, and so is what an added op makes of nothing, once per step.
 """
 
 from __future__ import annotations
@@ -9,18 +11,27 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autoddl.engine.oneflow.capture.reader import DTYPE_NUMBERS
+from autoddl.engine.oneflow.job import accumulation
 from autoddl.engine.oneflow.job.attributes import attribute
 from autoddl.engine.oneflow.job.job_writer import JobWriter
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.ops_and_tensors import AGAIN, UNREAD
 
+REPEAT = "repeat"
 
-def write_changes(job: Any, before: Program, after: Program, graph_name: str) -> None:
-    """Make the job of one program that of another.
+
+def write_changes(
+    job: Any, before: Program, after: Program, graph_name: str, *, micro_batches: int = 1
+) -> None:
+    """Make the job of one program, of one of so many micro-batches, that of another.
 
     An op that is added gets the scope of the op before it.
     """
     writer, like = JobWriter(job, graph_name), None
+    sources = {lbn: name for name, lbn in writer.lbn.items()}
+    for op in job.net.op:
+        if op.user_conf.op_type_name in (REPEAT, "unpack") and accumulation.source(op) in sources:
+            writer.lbn[sources[accumulation.source(op)]] = op.user_conf.output["out"].s[0]
     for planned in after.ops:
         first = before.op.get(planned.name)
         if planned.name.startswith(AGAIN):
@@ -29,12 +40,25 @@ def write_changes(job: Any, before: Program, after: Program, graph_name: str) ->
             continue
         if first is None:
             add(writer, planned, writer.ops[like or before.ops[0].name], after)
+            if micro_batches > 1 and not planned.inputs:
+                _repeat(writer, planned, micro_batches)
             continue
         like = planned.name
         if first != planned:
             _change(writer, planned)
             if first.type != planned.type:
                 _describe(writer, planned, after)
+
+
+def _repeat(writer: JobWriter, planned: Op, count: int) -> None:
+    """Hand on what an op makes once per step to every micro-batch."""
+    ((_, made),) = planned.outputs
+    name = f"{planned.name}-{REPEAT}"
+    writer.lbn[made] = f"{name}/out_0"
+    ports = {"in": [made]}, {"out": [writer.lbn[made]]}
+    op = writer.add(name, REPEAT, writer.ops[planned.name], *ports)
+    op.user_conf.attr["repeat_num"].at_int32 = count
+    writer.descs[writer.lbn[made]].CopyFrom(writer.descs[made])
 
 
 def add(writer: JobWriter, planned: Op, like: Any, program: Program) -> None:

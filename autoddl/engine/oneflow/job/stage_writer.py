@@ -227,7 +227,7 @@ class Recomputation:
             return self._is_forward(accumulation.source(self.writer.ops[name]).split("/")[0])
         if name.startswith("autoddl-transfer-"):
             source = accumulation.source(self.writer.ops[name]).split("/")[0]
-            while source.startswith("autoddl-"):
+            while source.startswith("autoddl-") and source not in self.program.op:
                 source = accumulation.source(self.writer.ops[source]).split("/")[0]
             name = source
         if accumulation.is_inserted(self.writer.ops[name]):

@@ -35,6 +35,7 @@ from autoddl.plan.value import PlanValue
 from autoddl.sbp.program import Program
 from autoddl.sbp.program.ops_and_tensors import SEED
 from autoddl.sbp.rewrites.halves import HALF, halves, second
+from autoddl.sbp.rewrites.in_parts.masks_in_stages import in_each_stage
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import is_synchronised, synchronised
 from autoddl.sbp.rewrites.in_parts.whole_masks import has_whole_masks, with_whole_masks
 from autoddl.sbp.rewrites.recomputed_layers import in_layers, recomputes
@@ -184,10 +185,11 @@ def planned_job(
         program = synchronised(program)
     if has_whole_masks(plan.program):
         program = with_whole_masks(program, alike=plan.engine.masks_alike)
+        program, _ = in_each_stage(program, plan.stage_of)
     if recomputes(plan.program):
         program = in_layers(program)
     if program is not traced:
-        write_changes(job, traced, program, twin.name)
+        write_changes(job, traced, program, twin.name, micro_batches=plan.micro_batches)
     if plan.duplex:
         half, program = program, halves(program)
         write_halves(job, half, program, twin.name)

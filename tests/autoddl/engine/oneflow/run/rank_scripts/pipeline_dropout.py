@@ -1,6 +1,6 @@
 """Dropout in two stages on two ranks, or on one rank with the engine's own accumulation; writes losses.
 
-The engine draws the masks of all micro-batches one after the other, from the seed of each dropout.
+On four ranks each stage has two, for halves of each micro-batch, and draws the masks whole. The engine draws the masks of all micro-batches one after the other, from the seed of each dropout.
 """
 
 import json
@@ -12,8 +12,12 @@ import oneflow as flow
 from oneflow import nn
 
 import autoddl
+from autoddl.engine.oneflow.run import agree
+from autoddl.sbp.rewrites.in_parts.whole_masks import with_whole_masks
+from autoddl.sbp.rewrites.micro_batch import micro_batch
 from experiments.models.training import TrainGraph, mean_squared_error, seed_weights
 from tests.support.budgets import LITTLE
+from tests.support.unlike_parts import parted
 
 MICRO_BATCHES = 4
 
@@ -34,6 +38,13 @@ stages = {}
 if flow.env.get_world_size() == 1:
     graph.config.set_gradient_accumulation_steps(MICRO_BATCHES)
     losses = [float(graph(x, y).numpy().mean()) for _ in range(4)]
+elif flow.env.get_world_size() == 4:
+    micro = micro_batch(autoddl.capture(graph, x, y), MICRO_BATCHES)
+    program = with_whole_masks(micro, alike=True)
+    plan = autoddl.Plan.of(agree.from_rank_0(lambda: parted(program, ["2", "2"], MICRO_BATCHES)))
+    stages = {name: stage for name, stage in plan.stage_of.items() if "drawn-" in name}
+    step = plan.apply(graph)
+    losses = [float(step(x, y).to_local().numpy()) for _ in range(4)]
 else:
     plan = autoddl.optimize(
         graph, x, y, budget=LITTLE, mesh="1", pipeline=2, micro_batches=MICRO_BATCHES

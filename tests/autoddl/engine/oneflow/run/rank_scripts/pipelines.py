@@ -23,6 +23,7 @@ from autoddl.planner.assemble import staged_plan
 from autoddl.planner.stages.staged_assignment import Staged
 from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.sbp.program.forward_positions import positions
+from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from experiments.lib.oneflow_problems import read
 from experiments.models import build
@@ -171,7 +172,8 @@ def planned(case, graph, inputs):
     if "parts" in case:
         program = autoddl.capture(graph, *inputs)
         count = case["micro_batches"]
-        given = micro_batch(program, count), case["parts"], count
+        micro = micro_batch(program, count)
+        given = synchronised(micro) if case.get("in_parts") else micro, case["parts"], count
         return autoddl.Plan.of(agree.from_rank_0(lambda: parted(*given, **case["by"])))
     options = {
         "mesh": case["mesh"], "pipeline": case["pipeline"], "micro_batches": case["micro_batches"],
