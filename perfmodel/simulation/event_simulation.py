@@ -156,9 +156,9 @@ class Works:
         """Return the same works with collectives that go through a queue."""
         graph, (kind, size) = self.graph, queue.collectives
         turn = launch_queue.in_turn(graph.waits, graph.first, graph.later)
-        chain, none_away = np.where(queue.is_op, 0, -1), np.zeros_like(turn)
+        chain = np.where(queue.is_op, 0, -1)
         wave, layer = launch_queue.places(
-            graph.first, graph.later, turn, chain, kind != launch_queue.NONE, none_away
+            graph.first, graph.later, turn, chain, kind != launch_queue.NONE
         )
         order = launch_queue.in_queue(turn, wave, layer, kind)
         launch, launch_s = launch_queue.launches(order, wave, kind, size, queue.limits)

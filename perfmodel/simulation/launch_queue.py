@@ -96,12 +96,11 @@ def in_turn(waits: Ints, first: Ints, later: Ints) -> Ints:
 
 @compiled
 def places(
-    first: Ints, later: Ints, order: Ints, chain: Ints, is_collective: Flags, away: Ints
+    first: Ints, later: Ints, order: Ints, chain: Ints, is_collective: Flags
 ) -> tuple[Ints, Ints]:
     """Return the wave of each work and its layer in there, for works in an order in which they may run.
 
-    In this order the works of a chain go one behind the other. Before what does not come first there are
-    so many works of other devices `away` on the longest way.
+    In this order the works of a chain go one behind the other.
     """
     count = len(order)
     wave, layer, last = np.zeros(count, np.int64), np.zeros(count, np.int64), np.full(count, -1)
@@ -109,15 +108,15 @@ def places(
         before = last[chain[work]] if chain[work] >= 0 else -1
         if before >= 0:
             since, way = _behind(wave[before], layer[before], is_collective[before])
-            if (since, way + away[work]) > (wave[work], layer[work]):
-                wave[work], layer[work] = since, way + away[work]
+            if (since, way) > (wave[work], layer[work]):
+                wave[work], layer[work] = since, way
         if chain[work] >= 0:
             last[chain[work]] = work
         since, way = _behind(wave[work], layer[work], is_collective[work])
         for k in range(first[work], first[work + 1]):
             other = later[k]
-            if (since, way + away[other]) > (wave[other], layer[other]):
-                wave[other], layer[other] = since, way + away[other]
+            if (since, way) > (wave[other], layer[other]):
+                wave[other], layer[other] = since, way
     return wave, layer
 
 

@@ -94,8 +94,6 @@ def _copied(name: str, stage: int) -> str:
     return f"{PREFIX}{stage}-{name.removeprefix(PREFIX)}"
 
 
-
-
 def _moved(program: Program, stage_of: Stages, item: Redistribution) -> Iterator[Redistribution]:
     """Yield a redistribution for each stage that has its own of what is moved."""
     readers: dict[str, list[tuple[str, str]]] = {}

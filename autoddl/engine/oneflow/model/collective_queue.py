@@ -49,7 +49,7 @@ def queue(rank: RankTasks) -> list[Queued]:
     order, request = execution_order(rank), rank.tasks.request
     first, later = Ragged.sorted(rank.before.items, rank.before.row, len(order))
     chains = merged_chains(rank)
-    wave, layer = places(first, later, order, chains, request != NONE, rank.tasks.away)
+    wave, layer = places(first, later, order, chains, request != NONE)
     return [
         Queued(rank.requests[request[task]], task, int(wave[task]), int(layer[task]))
         for task in in_queue(order, wave, layer, request).tolist()

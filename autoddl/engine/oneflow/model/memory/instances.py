@@ -103,7 +103,6 @@ class Instances:
                 task["inserted"],
                 soon,
                 task["request"],
-                task["away"],
             ),
             buffers,
             self.compute_stream,

@@ -70,8 +70,7 @@ class Tasks:
     `first` to that of the next; the last `first` is that of none. `shares` is the buffer that one reads
     whose memory its result may be, or NONE, and `writes` tells whether it writes there. `inserted` are
     the ops that replace boxings, `updates` the parts of the optimizer, `soon` sums of gradients, which
-    run as soon as they can. `request` is the place among a rank's requests, or NONE, and
-    `away` how many tasks of other ranks stand before one.
+    run as soon as they can. `request` is the place among a rank's requests, or NONE.
     """
 
     order: Ints
@@ -86,7 +85,6 @@ class Tasks:
     inserted: Flags
     soon: Flags
     request: Ints
-    away: Ints
 
     def __len__(self) -> int:
         return len(self.order)

@@ -64,7 +64,6 @@ class _Task(NamedTuple):
     inserted: bool
     writes: bool
     request: int
-    away: int
 
 
 class _Buffer(NamedTuple):
@@ -201,13 +200,11 @@ class Templates:
     def _task(
         self, group: int, reads: tuple[int, ...] = (), after: tuple[int, ...] = (), *,
         merged: bool = False, transfer: bool = False, inserted: bool = False,
-        shared: int = NONE, writes: bool = False, request: int = NONE, away: int = 0,
+        shared: int = NONE, writes: bool = False, request: int = NONE,
     ) -> int:  # fmt: skip
         tasks, buffers = self.starts[-1]
         first = len(self.buffers) - buffers
-        self.tasks.append(
-            _Task(group, shared, first, merged, transfer, inserted, writes, request, away)
-        )
+        self.tasks.append(_Task(group, shared, first, merged, transfer, inserted, writes, request))
         self.reads.append(reads)
         self.after.append(after)
         return len(self.tasks) - 1 - tasks
@@ -297,23 +294,18 @@ class Templates:
             [self._transferred(source, size) for _ in range(group)] if cut else [source] * group
         )
         kept, received = pieces[0], []
-        begun = self._producer(source)
         for piece in pieces[1:]:
             sent = self._transfer((piece,))
-            self._transfer(after=(self._transfer(after=(sent,)),))
-            arriving = self._transfer()  # on another rank, at about that time
-            arrived = self._transfer(after=(arriving, begun), away=2)
-            self._transfer(after=(arrived,))
+            came = self._transfer(after=(sent,))  # from another rank, which sends at the same time
+            self._transfer(after=(came,))
             received.append(self._buffer(BOXING, size, reused=False))
         self._transfer((kept, *received))
         result, *_ = [self._buffer(BOXING, each) for each in made]
         return result
 
-    def _transfer(
-        self, reads: tuple[int, ...] = (), after: tuple[int, ...] = (), *, away: int = 0
-    ) -> int:
+    def _transfer(self, reads: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> int:
         """Add a part of a boxing; it comes `after` tasks that leave something in host memory."""
-        return self._task(4, reads, after, transfer=True, away=away)
+        return self._task(4, reads, after, transfer=True)
 
     def _transferred(self, source: int, size: int, *, reused: bool = True) -> int:
         self._transfer((source,))

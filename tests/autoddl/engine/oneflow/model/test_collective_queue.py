@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from autoddl.engine.model import CollectiveQueue
 from autoddl.engine.oneflow.job.parameter_gathers import gathers_behind
@@ -29,17 +27,13 @@ from tests.support.rows import lists
 MB = 1 << 20
 
 
-@given(task_graphs(), st.integers(0, 3))
-def test_waves_and_layers_are_those_of_oneflows_walk(rank: RankTasks, most: int) -> None:
-    rank.tasks.away = np.arange(len(rank.tasks)) % (most + 1)
+@given(task_graphs())
+def test_waves_and_layers_are_those_of_oneflows_walk(rank: RankTasks) -> None:
     assert {one.task: (one.wave, one.layer) for one in queue(rank)} == literally(rank)
 
 
 def literally(rank: RankTasks) -> dict[int, tuple[int, int]]:
-    """Return the wave and layer in which OneFlow meets each request: breadth first, again and again.
-
-    Tasks of other ranks before one put it off by a layer each.
-    """
+    """Return the wave and layer in which OneFlow meets each request: breadth first, again and again."""
     before = [set(row) for row in lists(rank.before)]
     last: dict[int, int] = {}
     chains = merged_chains(rank).tolist()
@@ -51,11 +45,8 @@ def literally(rank: RankTasks) -> dict[int, tuple[int, int]]:
     done, met, wave = set[int](), dict[int, tuple[int, int]](), 0
     while len(done) < len(before):
         left = {n for n in range(len(before)) if n not in done}
-        visited, due, layer = set[int](), dict[int, int](), 0
-        while ready := {n for n in left - visited if before[n] <= done | (visited - requests)}:
-            for task in ready:
-                due.setdefault(task, layer + (int(rank.tasks.away[task]) if before[task] else 0))
-            walk = {n for n in ready if due[n] == layer}
+        visited, layer = set[int](), 0
+        while walk := {n for n in left - visited if before[n] <= done | (visited - requests)}:
             met |= {task: (wave, layer) for task in walk & requests}
             visited |= walk
             layer += 1

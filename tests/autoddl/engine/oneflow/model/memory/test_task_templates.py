@@ -28,7 +28,7 @@ BOXINGS: dict[tuple[str, str], tuple[int, list[tuple[int, bool]], int]] = {
     ("B", "S0"): (1, [(HALF, True)], 0),
     ("S1", "B"): (3, [(HALF, True), (MIB, False), (MIB, True)], 2),  # packed and unpacked
     ("P", "S1"): (3, [(MIB, True), (HALF, False), (HALF, True)], 2),
-    ("S0", "S1"): (9, [(HALF // 2, True)] * 2 + [(HALF // 2, False), (HALF, True)], 3),
+    ("S0", "S1"): (6, [(HALF // 2, True)] * 2 + [(HALF // 2, False), (HALF, True)], 3),
     ("B", "P"): (1, [(MIB, False)], 0),  # zeros
 }
 

@@ -1,6 +1,7 @@
 """Dropout in two stages on two ranks, or on one rank with the engine's own accumulation; writes losses.
 
-On four ranks each stage has two, for halves of each micro-batch, and draws the masks whole. The engine draws the masks of all micro-batches one after the other, from the seed of each dropout.
+On four ranks each stage has two, for halves of each micro-batch, and draws the masks whole. The engine
+draws the masks of all micro-batches one after the other, from the seed of each dropout.
 """
 
 import json
