@@ -38,6 +38,8 @@ STAGES = 0.5  # of the budget for stages where whole steps have spent it and non
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
 # statistics in parts, which mostly are
 FIRST = 0.6
+# The same with stages, where single ops are tried with the best number of micro-batches alone
+STAGED_IN_PARTS = 0.8
 
 
 def best(request: Request, count: int) -> tuple[PlanValue, ...]:
@@ -195,12 +197,23 @@ def _staged(request: Request, race: Race, allowance: Allowance, least: int = 1) 
         AutoDDLError: no candidate has a plan; what was wrong with the first one.
     """
     micro = cache(partial(_micro_batch, request))
+    before = race.best
     if _in_parts(request, request.program) is not request.program:
         parted = cache(lambda count: _in_parts(request, micro(count)))
         trials = staged_trials(request, parted, least, in_parts=True)
-        race.run(trials, allowance.next(FIRST * allowance.seconds), stop_gap=request.stop_gap)
+        race.run(
+            trials, allowance.next(STAGED_IN_PARTS * allowance.seconds), stop_gap=request.stop_gap
+        )
         allowance = allowance.next(allowance.left_s())
     trials = staged_trials(request, micro, least)
+    if race.best is not None and race.best is not before:  # then these are tried as single ops
+        best = race.best.candidate
+        numbers = (best.stages, best.micro_batches), (0, best.micro_batches)
+        trials = (
+            trial
+            for trial in trials
+            if (trial.candidate.stages, trial.candidate.micro_batches) in numbers
+        )
     race.run(trials, allowance, stop_gap=request.stop_gap)
     if race.best is not None:
         return race
