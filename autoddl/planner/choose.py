@@ -32,8 +32,7 @@ from autoddl.search.solvers.named import SOLVERS
 
 TOO_LARGE = "too many states"
 # What the best plan had to beat, as baselines
-WHOLE_BATCH, ONE_STAGE, IN_PARTS = "one batch", "one stage", "in parts"
-RECOMPUTED = 0.5  # of the budget, as for stages, for layers that are computed again
+WHOLE_BATCH, ONE_STAGE, IN_PARTS, KEPT = "one batch", "one stage", "in parts", "nothing again"
 STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
 # statistics in parts, which mostly are
@@ -74,11 +73,14 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
         if whole:
             seconds = allowance.seconds / (2 if auto else 1)
             _with_halves(request, race, allowance.next(seconds))
-            if race.best is not None and _is_short(request, race.best):
-                _with_layers_again(request, race, allowance)
+            if race.best is not None and _is_short(request, race.best) and _may_repeat(request):
+                _with_layers_again(request, race, allowance.next(seconds))
+                allowance = allowance.next(seconds)
     except InfeasibleError as error:
-        race = Race(race.keep)
-        told = _with_layers_again(request, race, allowance) or error
+        race, told = Race(race.keep), error
+        if _may_repeat(request):
+            allowance = allowance.next(allowance.seconds)
+            told = _with_layers_again(request, race, allowance) or error
         staged = request.pipeline != 1 and request.search in SOLVERS and request.timed
         if not staged or not any(staged_trials(request, partial(micro_batch, request.program))):
             if race.best is None:
@@ -86,7 +88,7 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
             return race
         rest = allowance.next(max(allowance.left_s(), STAGES * allowance.seconds))
         try:
-            return _staged(request, race, rest, _least_stages(error, request))
+            return _staged(request, race, rest, _least_stages(told, request))
         except AutoDDLError as why:
             if race.best is not None:
                 return race
@@ -111,17 +113,24 @@ def _is_short(request: Request, best: Solution) -> bool:
     return not best.settled or best.candidate.way != request.ways_of()[0]
 
 
+def _may_repeat(request: Request) -> bool:
+    """Tell whether layers may be computed again where memory is short, and there are some."""
+    return request.recompute == AUTO and in_layers(request.program) is not request.program
+
+
 def _with_layers_again(
     request: Request, race: Race, allowance: Allowance
 ) -> InfeasibleError | None:
-    """Search plans whose layers are computed again, if that is open; return why there is none."""
-    if request.recompute == AUTO and in_layers(request.program) is not request.program:
-        again = replace(request, recompute=LAYERS, duplex=False)
-        seconds = max(allowance.left_s(), RECOMPUTED * allowance.seconds)
-        try:
-            _with_halves(again, race, allowance.next(seconds))
-        except InfeasibleError as error:
-            return error
+    """Search plans whose layers are computed again, as if that was asked for; return why there is none.
+
+    So the best is never slower than what "layers" brings.
+    """
+    own = Race(race.keep)
+    try:
+        _with_halves(replace(request, recompute=LAYERS, duplex=False), own, allowance)
+    except InfeasibleError as error:
+        return error
+    race.join(own)
     return None
 
 
@@ -216,7 +225,9 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
     best, baselines = race.winners[-1], race.winners[0].baselines
     for before, after in pairwise(race.winners):
         name = WHOLE_BATCH if after.candidate.duplex else ONE_STAGE
-        if before.candidate.in_parts and not (
+        if after.candidate.recomputed and not before.candidate.recomputed:
+            name = KEPT
+        elif before.candidate.in_parts and not (
             after.candidate.in_parts or after.candidate.pipelined
         ):
             name = IN_PARTS

@@ -148,6 +148,17 @@ class Race:
                 self.found.update({winner.candidate: finer} if self.keep > 1 else {})
         self.winners.append(best)
 
+    def join(self, other: Race) -> None:
+        """Take in what another race over the same devices has found."""
+        self.found |= other.found
+        self.outcomes |= other.outcomes
+        self.failures += other.failures
+        self.untried += other.untried
+        mine, best = self.best, other.best
+        if best is not None and (mine is None or best.judged_s < mine.judged_s):
+            self.best = best
+            self.winners += other.winners
+
     def can_win(self, candidate: Candidate, judged_s: float) -> bool:
         """Tell whether a solution is better than the best so far; axes and halves must be worth it."""
         if self.best is None:
