@@ -11,13 +11,14 @@ from itertools import pairwise
 from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
-from autoddl.plan.value import PlanValue
+from autoddl.plan.value import ROOMY, PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, too_large
 from autoddl.planner.plan_options import AUTO, LAYERS
 from autoddl.planner.race import Race, Solution
 from autoddl.planner.request import Request
 from autoddl.planner.stages.staged_trial import staged_trials
+from autoddl.planner.whole.fewer_layers import with_fewer, with_layers
 from autoddl.planner.whole.halved import can_be_worth, halved
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
 from autoddl.sbp.program import Program
@@ -28,11 +29,13 @@ from autoddl.sbp.rewrites.recomputed_layers import in_layers
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.dropout import LOCAL_MASKS
 from autoddl.search.budget import Allowance
+from autoddl.search.reductions.objective import TIME
 from autoddl.search.solvers.named import SOLVERS
 
 TOO_LARGE = "too many states"
 # What the best plan had to beat, as baselines
-WHOLE_BATCH, ONE_STAGE, IN_PARTS, KEPT = "one batch", "one stage", "in parts", "nothing again"
+WHOLE_BATCH, ONE_STAGE, IN_PARTS = "one batch", "one stage", "in parts"
+NONE_AGAIN, ALL_AGAIN = "nothing again", "all layers again"
 STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
 # statistics in parts, which mostly are
@@ -123,13 +126,16 @@ def _with_layers_again(
 ) -> InfeasibleError | None:
     """Search plans whose layers are computed again, as if that was asked for; return why there is none.
 
-    So the best is never slower than what "layers" brings.
+    So the best is never slower than what "layers" brings. Then as few of its layers as fit are.
     """
     own = Race(race.keep)
     try:
         _with_halves(replace(request, recompute=LAYERS, duplex=False), own, allowance)
     except InfeasibleError as error:
         return error
+    best = own.best
+    if best is not None and request.objective == TIME:
+        own.enter(with_fewer(request, _kept_program(request, best), best))
     race.join(own)
     return None
 
@@ -137,10 +143,7 @@ def _with_layers_again(
 def _whole_or_in_parts(request: Request, race: Race, allowance: Allowance) -> Race:
     """Search plans whose BatchNorm and dropout are in parts, and then those that gather what they see."""
     again = in_layers if request.recompute == LAYERS else lambda program: program
-    parted, allow = request.program, request.allow
-    parted = parted if LOCAL_STATISTICS in allow else synchronised(parted)
-    if LOCAL_MASKS not in allow:
-        parted = with_whole_masks(parted, alike=request.engine.masks_alike)
+    parted = _in_parts(request)
     given = replace(request, program=again(request.program))
     if parted is request.program:
         return _unstaged(given, race, allowance)
@@ -148,6 +151,20 @@ def _whole_or_in_parts(request: Request, race: Race, allowance: Allowance) -> Ra
         first = allowance.next(FIRST * allowance.seconds)
         _unstaged(replace(request, program=again(parted)), race, first)
     return _unstaged(given, race, allowance.next(allowance.left_s()))
+
+
+def _kept_program(request: Request, solution: Solution) -> Program:
+    """Return the program of a solution without stages as it is where nothing is computed again."""
+    return _in_parts(request) if solution.candidate.in_parts else request.program
+
+
+def _in_parts(request: Request) -> Program:
+    """Return the program with what may be in parts so, the same if there is nothing."""
+    parted = request.program
+    parted = parted if LOCAL_STATISTICS in request.allow else synchronised(parted)
+    if LOCAL_MASKS in request.allow:
+        return parted
+    return with_whole_masks(parted, alike=request.engine.masks_alike)
 
 
 def _least_stages(error: InfeasibleError, request: Request) -> int:
@@ -224,14 +241,19 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
     """
     best, baselines = race.winners[-1], race.winners[0].baselines
     for before, after in pairwise(race.winners):
-        name = WHOLE_BATCH if after.candidate.duplex else ONE_STAGE
-        if after.candidate.recomputed and not before.candidate.recomputed:
-            name = KEPT
-        elif before.candidate.in_parts and not (
-            after.candidate.in_parts or after.candidate.pipelined
-        ):
+        name, old, new = ONE_STAGE, before.candidate, after.candidate
+        if new.duplex:
+            name = WHOLE_BATCH
+        elif not new.pipelined and new.recomputed != old.recomputed:
+            name = ALL_AGAIN if old.recomputed else NONE_AGAIN
+        elif not new.pipelined and old.in_parts and not new.in_parts:
             name = IN_PARTS
         baselines = replace(before.row, name=name), *baselines
+    if best.candidate.recomputed:
+        kept = with_layers(request, _kept_program(request, best), best, 0).found
+        baselines = kept.estimate(ROOMY), *baselines
+    elif best.found.recomputed:
+        baselines = best.found.with_nothing_again().estimate(ROOMY), *baselines
     several = len(race.outcomes) > 1 or best.candidate.pipelined
     report = report_of(
         best.result,

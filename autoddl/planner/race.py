@@ -159,6 +159,13 @@ class Race:
             self.best = best
             self.winners += other.winners
 
+    def enter(self, solution: Solution) -> None:
+        """Take in a solution that was made of another one, if it is better than the best."""
+        if self.best is None or solution.judged_s < self.best.judged_s:
+            self.best = solution
+            self.winners.append(solution)
+            self.found |= {solution.candidate: solution} if self.keep > 1 else {}
+
     def can_win(self, candidate: Candidate, judged_s: float) -> bool:
         """Tell whether a solution is better than the best so far; axes and halves must be worth it."""
         if self.best is None:

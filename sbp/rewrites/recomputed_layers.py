@@ -31,11 +31,34 @@ def recomputes(program: Program) -> bool:
     return any(op.name.startswith(AGAIN) for op in program.ops)
 
 
-def in_layers(program: Program) -> Program:
-    """Return a program whose layers are computed again; the same if it has none, or was captured so."""
+def layers_of(program: Program) -> dict[str, list[Op]]:
+    """Return the forward ops of each layer."""
+    found: dict[str, list[Op]] = {}
+    for op in program.ops:
+        if op.phase == "forward" and numbered(op.module) is not None:
+            found.setdefault(layer_path(op.module), []).append(op)
+    return found
+
+
+def layers_again(program: Program) -> list[str]:
+    """Return the layers of which a program makes something again, the first of the forward pass first."""
+    found = {layer_path(op.module) for op in program.ops if op.name.startswith(AGAIN)}
+    return [layer for layer in layers_of(program) if layer in found]
+
+
+def in_layers(program: Program, only: Collection[str] | None = None) -> Program:
+    """Return a program whose layers, all or `only` these, are computed again.
+
+    It is the same if it has none, or was captured so.
+    """
     if any(op.name.startswith(CAPTURED) for op in program.ops):
         return program
-    every = {op.name: op for ops in _layers(program).values() for op in _copied(program, ops)}
+    every = {
+        op.name: op
+        for layer, ops in layers_of(program).items()
+        if only is None or layer in only
+        for op in _copied(program, ops)
+    }
     if not every:
         return program
     made = {name for op in every.values() for _, name in op.outputs}
@@ -53,15 +76,6 @@ def in_layers(program: Program) -> Program:
         ops.append(_reading(op, made))
     tensors = [replace(program.tensor[name], name=AGAIN + name) for name in layer_of]
     return replace(program, ops=tuple(ops), tensors=(*program.tensors, *tensors))
-
-
-def _layers(program: Program) -> dict[str, list[Op]]:
-    """Return the forward ops of each layer."""
-    found: dict[str, list[Op]] = {}
-    for op in program.ops:
-        if op.phase == "forward" and numbered(op.module) is not None:
-            found.setdefault(layer_path(op.module), []).append(op)
-    return found
 
 
 def _copied(program: Program, layer: Sequence[Op]) -> Iterator[Op]:

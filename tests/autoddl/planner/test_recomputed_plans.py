@@ -13,8 +13,11 @@ from autoddl.api import Plan
 from autoddl.engine import engines
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan import codec
-from autoddl.sbp.rewrites.recomputed_layers import recomputes
-from autoddl.search.budget import Budget
+from autoddl.planner import choose
+from autoddl.planner.race import Race
+from autoddl.planner.request import Request
+from autoddl.sbp.rewrites.recomputed_layers import layers_again, recomputes
+from autoddl.search.budget import Allowance, Budget
 from tests.support.programs import Builder, activation, linear, mse, transformer
 
 DEEP = replace(transformer(layers=4, batch=16), device="cuda")
@@ -37,7 +40,7 @@ def test_it_takes_less_memory_and_more_time(kept: Plan, again: Plan) -> None:
     assert recomputes(again.program) and not recomputes(kept.program)
     assert again.estimate.memory_bytes < 0.6 * kept.estimate.memory_bytes
     assert kept.estimate.step_s < again.estimate.step_s < 1.5 * kept.estimate.step_s
-    assert "makes what is inside layers again" in str(again)
+    assert "makes what is inside 4 of 4 layers again: " in str(again)
     assert Plan.of(codec.decode(codec.encode(again), "plan", engines.model)) == again
 
 
@@ -50,6 +53,51 @@ def test_memory_decides_by_itself(kept: Plan, again: Plan) -> None:
     assert without.compute_stream and without.estimate.step_s > found.estimate.step_s
     roomy = autoddl.optimize(DEEP, memory=kept.estimate.memory_bytes, **OPTIONS)
     assert not recomputes(roomy.program)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Plan]:
+    """Return plans on one device, where memory depends on nothing but what is made again."""
+    options = {**OPTIONS, "mesh": "1", "memory": "1TB"}
+    return {how: autoddl.optimize(DEEP, recompute=how, **options) for how in ("none", "layers")}
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_just_as_many_layers_as_it_takes(alone: dict[str, Plan], share: float) -> None:
+    most, least = (alone[how].estimate for how in ("none", "layers"))
+    limit = int(least.memory_bytes + share * (most.memory_bytes - least.memory_bytes))
+    found = autoddl.optimize(DEEP, **{**OPTIONS, "mesh": "1", "memory": limit})
+    layers = layers_again(found.program)
+    every = layers_again(alone["layers"].program)
+    assert layers == every[: len(layers)] and 0 < len(layers) < len(every)
+    assert found.estimate.memory_bytes <= limit
+    assert most.step_s < found.estimate.step_s < least.step_s
+    fewer = (len(every) - len(layers) + 1) / len(every)  # of what they free; one less is too much
+    assert least.memory_bytes + fewer * (most.memory_bytes - least.memory_bytes) > limit
+    rows = {row.name: row for row in found.baselines}
+    assert rows["in more memory"].step_s == pytest.approx(most.step_s)
+    assert rows["in more memory"].memory_bytes == most.memory_bytes
+    assert rows["all layers again"].step_s == pytest.approx(least.step_s)
+    more = found.estimate.step_s / most.step_s - 1
+    told = f"inside {len(layers)} of 4 layers again: "
+    assert told in str(found) and f"({more:.1%}) more per step" in str(found)
+    assert Plan.of(codec.decode(codec.encode(found), "plan", engines.model)) == found
+
+
+def test_it_is_searched_as_if_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the same seconds, and whatever was found without: so it is never slower."""
+    limit, tried = 1_500_000, dict[str, list[tuple[float, bool]]]()
+    first = choose._whole_or_in_parts
+
+    def noted(request: Request, race: Race, allowance: Allowance) -> Race:
+        if request.recompute == "layers":
+            tried.setdefault(how, []).append((round(allowance.seconds, 6), race.best is None))
+        return first(request, race, allowance)
+
+    monkeypatch.setattr(choose, "_whole_or_in_parts", noted)
+    for how in ("auto", "layers"):
+        autoddl.optimize(DEEP, memory=limit, recompute=how, **OPTIONS)
+    assert tried["auto"] == tried["layers"] == [(0.2, True)]
 
 
 def test_what_no_recomputation_meets_is_told_with_the_least(again: Plan) -> None:

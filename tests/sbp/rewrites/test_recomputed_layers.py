@@ -11,7 +11,7 @@ from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.blocks import layer_path, numbered
 from autoddl.sbp.program.ops_and_tensors import AGAIN
 from autoddl.sbp.rewrites.recomputation import PREFIX as CAPTURED
-from autoddl.sbp.rewrites.recomputed_layers import in_layers, recomputes
+from autoddl.sbp.rewrites.recomputed_layers import in_layers, layers_again, layers_of, recomputes
 from tests.sbp.rewrites.test_halves import drawn
 from tests.support.programs import Builder, activation, linear, mse, transformer
 from tests.support.simulated import run_program
@@ -73,6 +73,20 @@ def test_what_the_backward_pass_does_not_read_is_not_made_again() -> None:
     assert of_layer == list(range(len(names) // 2))  # the last layer comes first
     assert kinds.count("gelu") == 2  # one of two in each of two layers
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("program", [DEEP, stack(3)])
+def test_some_layers_are_made_again_as_all_are(program: Program) -> None:
+    every = in_layers(program)
+    layers = layers_again(every)
+    assert layers == [layer for layer in layers_of(program) if "blocks" in layer]
+    some, values = in_layers(program, layers[:2]), drawn(program)
+    assert layers_again(some) == layers[:2]
+    assert copies(some) == [n for n in copies(every) if every.op[n].module.split(".")[2] in "01"]
+    expected, found = run_program(program, values), run_program(some, values)
+    for name in (program.loss, *(p.gradient for p in program.parameters)):
+        np.testing.assert_array_equal(found[str(name)], expected[str(name)])
+    assert in_layers(program, layers) == every and in_layers(program, ()) is program
 
 
 def test_copies_wait_for_what_their_first_reader_needs_besides() -> None:
