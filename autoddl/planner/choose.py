@@ -25,7 +25,7 @@ from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
 from autoddl.sbp.rewrites.in_parts.whole_masks import with_whole_masks
 from autoddl.sbp.rewrites.micro_batch import check_stages, micro_batch
-from autoddl.sbp.rewrites.recomputed_layers import in_layers
+from autoddl.sbp.rewrites.recomputed_layers import in_layers, kept_by_modules
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.dropout import LOCAL_MASKS
 from autoddl.search.budget import Allowance
@@ -65,10 +65,13 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
     if not auto and (request.pipeline not in (None, 1) or not whole):
         return _staged(request, race, allowance)
     if request.recompute == LAYERS and in_layers(request.program) is request.program:
+        kept = ", ".join(
+            f"{name} ({size:,} B)" for name, size in kept_by_modules(request.program)[:3]
+        )
         raise AutoDDLError(
             f"recompute: got {LAYERS!r} for a program without layers, modules of numbered lists "
             "(nn.ModuleList, nn.Sequential) of which the backward pass reads what is inside; allowed are "
-            "'auto' and 'none'"
+            f"'auto' and 'none'; in such a list could be {kept or 'nothing that the backward pass reads'}"
         )
     if request.duplex is True:
         return _unstaged(halved(request), race, allowance)

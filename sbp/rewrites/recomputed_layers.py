@@ -46,6 +46,22 @@ def layers_again(program: Program) -> list[str]:
     return [layer for layer in layers_of(program) if layer in found]
 
 
+def kept_by_modules(program: Program) -> list[tuple[str, int]]:
+    """Return modules with the bytes that the backward pass reads of their results, the most first.
+
+    They are those that could be made again, whole as on one device.
+    """
+    sizes: dict[str, int] = {}
+    for op in program.ops:
+        if op.phase == "forward" and op.module and can_repeat(op):
+            for _, name in op.outputs:
+                readers = program.consumers.get(name, ())
+                if any(reader.phase != "forward" for reader, _ in readers):
+                    size = program.tensor[name].size_bytes
+                    sizes[op.module] = sizes.get(op.module, 0) + size
+    return sorted(sizes.items(), key=lambda item: -item[1])
+
+
 def in_layers(program: Program, only: Collection[str] | None = None) -> Program:
     """Return a program whose layers, all or `only` these, are computed again.
 
