@@ -22,7 +22,7 @@ class Candidate:
     """Stages, micro-batches, the mesh of each stage, how boxings run; `duplex`: halves in turn.
 
     No stages stand for any number, on parts of any size of the devices of `mesh`. `in_parts` are
-    BatchNorm and dropout (sbp.rewrites.in_parts), and so many layers are `recomputed`.
+    BatchNorm and dropout (sbp.rewrites.in_parts), and so many ops are `recomputed`.
     """
 
     stages: int

@@ -18,8 +18,8 @@ from autoddl.planner.plan_options import AUTO, LAYERS
 from autoddl.planner.race import Race, Solution
 from autoddl.planner.request import Request
 from autoddl.planner.stages.staged_trial import staged_trials
-from autoddl.planner.whole.fewer_layers import with_fewer, with_layers
 from autoddl.planner.whole.halved import can_be_worth, halved
+from autoddl.planner.whole.less_again import with_again, with_less
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
@@ -35,7 +35,7 @@ from autoddl.search.solvers.named import SOLVERS
 TOO_LARGE = "too many states"
 # What the best plan had to beat, as baselines
 WHOLE_BATCH, ONE_STAGE, IN_PARTS = "one batch", "one stage", "in parts"
-NONE_AGAIN, ALL_AGAIN = "nothing again", "all layers again"
+NONE_AGAIN, ALL_AGAIN = "nothing again", "whole layers again"
 STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
 # statistics in parts, which mostly are
@@ -129,7 +129,7 @@ def _with_layers_again(
 ) -> InfeasibleError | None:
     """Search plans whose layers are computed again, as if that was asked for; return why there is none.
 
-    So the best is never slower than what "layers" brings. Then as few of its layers as fit are.
+    So the best is never slower than what "layers" brings. Then as little of it as fits is.
     """
     own = Race(race.keep)
     try:
@@ -138,7 +138,7 @@ def _with_layers_again(
         return error
     best = own.best
     if best is not None and request.objective == TIME:
-        own.enter(with_fewer(request, _kept_program(request, best), best))
+        own.enter(with_less(request, _kept_program(request, best), best))
     race.join(own)
     return None
 
@@ -253,7 +253,7 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
             name = IN_PARTS
         baselines = replace(before.row, name=name), *baselines
     if best.candidate.recomputed:
-        kept = with_layers(request, _kept_program(request, best), best, 0).found
+        kept = with_again(request, _kept_program(request, best), best, ()).found
         baselines = kept.estimate(ROOMY), *baselines
     elif best.found.recomputed:
         baselines = best.found.with_nothing_again().estimate(ROOMY), *baselines

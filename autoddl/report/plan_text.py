@@ -13,7 +13,7 @@ from autoddl.errors import one_line
 from autoddl.plan.search_report import PlanTrial
 from autoddl.plan.value import ROOMY, Estimate, ModuleCost, PlanValue
 from autoddl.sbp.program.blocks import pattern
-from autoddl.sbp.rewrites.recomputed_layers import layers_again, layers_of
+from autoddl.sbp.rewrites.recomputed_layers import layers_again, layers_of, ops_again
 from autoddl.units import bytes_text, runs_text, seconds_text
 
 WIDTH = 120
@@ -60,11 +60,11 @@ def plan_table(plan: PlanValue) -> str:
 
 def _again(plan: PlanValue) -> str:
     """Return what is computed again, and what that takes, "" for nothing."""
-    layers = len(layers_again(plan.program))
+    ops, layers = len(ops_again(plan.program)), len(layers_again(plan.program))
     stages = [number for number, part in enumerate(plan.parts) if part.recomputed]
-    if layers:
+    if ops:
         of = len(layers_of(plan.program))
-        text = f"the backward pass makes what is inside {layers} of {of} layers again"
+        text = f"the backward pass runs {ops} ops inside {layers} of {of} layers again"
     elif stages:
         text = f"the backward pass of stages {runs_text(stages)} makes all forward results again"
     else:

@@ -62,8 +62,13 @@ def kept_by_modules(program: Program) -> list[tuple[str, int]]:
     return sorted(sizes.items(), key=lambda item: -item[1])
 
 
+def ops_again(program: Program) -> list[str]:
+    """Return the forward ops that a program runs again, by their own names."""
+    return [op.name.removeprefix(AGAIN) for op in program.ops if op.name.startswith(AGAIN)]
+
+
 def in_layers(program: Program, only: Collection[str] | None = None) -> Program:
-    """Return a program whose layers, all or `only` these, are computed again.
+    """Return a program whose layers are computed again, of all their ops or `only` of these.
 
     It is the same if it has none, or was captured so.
     """
@@ -71,9 +76,9 @@ def in_layers(program: Program, only: Collection[str] | None = None) -> Program:
         return program
     every = {
         op.name: op
-        for layer, ops in layers_of(program).items()
-        if only is None or layer in only
+        for ops in layers_of(program).values()
         for op in _copied(program, ops)
+        if only is None or op.name in only
     }
     if not every:
         return program

@@ -17,7 +17,7 @@ from autoddl.plan import codec
 from autoddl.planner import choose
 from autoddl.planner.race import Race
 from autoddl.planner.request import Request
-from autoddl.sbp.rewrites.recomputed_layers import layers_again, recomputes
+from autoddl.sbp.rewrites.recomputed_layers import ops_again, recomputes
 from autoddl.search.budget import Allowance, Budget
 from tests.support.programs import Builder, activation, linear, mse, transformer
 
@@ -41,7 +41,7 @@ def test_it_takes_less_memory_and_more_time(kept: Plan, again: Plan) -> None:
     assert recomputes(again.program) and not recomputes(kept.program)
     assert again.estimate.memory_bytes < 0.6 * kept.estimate.memory_bytes
     assert kept.estimate.step_s < again.estimate.step_s < 1.5 * kept.estimate.step_s
-    assert "makes what is inside 4 of 4 layers again: " in str(again)
+    assert f"runs {len(ops_again(again.program))} ops inside 4 of 4 layers again: " in str(again)
     assert Plan.of(codec.decode(codec.encode(again), "plan", engines.model)) == again
 
 
@@ -49,7 +49,7 @@ def test_memory_decides_by_itself(kept: Plan, again: Plan) -> None:
     limit = again.estimate.memory_bytes
     found = autoddl.optimize(DEEP, memory=limit, **OPTIONS)
     assert recomputes(found.program) and found.estimate.memory_bytes <= limit
-    assert found.estimate.step_s == pytest.approx(again.estimate.step_s, rel=0.02)
+    assert kept.estimate.step_s < found.estimate.step_s < again.estimate.step_s
     without = autoddl.optimize(DEEP, memory=limit, recompute="none", **OPTIONS)
     assert without.compute_stream and without.estimate.step_s > found.estimate.step_s
     roomy = autoddl.optimize(DEEP, memory=kept.estimate.memory_bytes, **OPTIONS)
@@ -64,23 +64,21 @@ def alone() -> dict[str, Plan]:
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_just_as_many_layers_as_it_takes(alone: dict[str, Plan], share: float) -> None:
+def test_just_as_much_as_it_takes(alone: dict[str, Plan], share: float) -> None:
     most, least = (alone[how].estimate for how in ("none", "layers"))
     limit = int(least.memory_bytes + share * (most.memory_bytes - least.memory_bytes))
     found = autoddl.optimize(DEEP, **{**OPTIONS, "mesh": "1", "memory": limit})
-    layers = layers_again(found.program)
-    every = layers_again(alone["layers"].program)
-    assert layers == every[: len(layers)] and 0 < len(layers) < len(every)
-    assert found.estimate.memory_bytes <= limit
-    assert most.step_s < found.estimate.step_s < least.step_s
-    fewer = (len(every) - len(layers) + 1) / len(every)  # of what they free; one less is too much
-    assert least.memory_bytes + fewer * (most.memory_bytes - least.memory_bytes) > limit
+    ops, every = ops_again(found.program), ops_again(alone["layers"].program)
+    assert set(ops) < set(every)
+    assert 0.9 * limit < found.estimate.memory_bytes <= limit
+    even = least.step_s + share * (most.step_s - least.step_s)
+    assert most.step_s < found.estimate.step_s < even  # what is cheap is made again
     rows = {row.name: row for row in found.baselines}
     assert rows["in more memory"].step_s == pytest.approx(most.step_s)
     assert rows["in more memory"].memory_bytes == most.memory_bytes
-    assert rows["all layers again"].step_s == pytest.approx(least.step_s)
+    assert rows["whole layers again"].step_s == pytest.approx(least.step_s)
     more = found.estimate.step_s / most.step_s - 1
-    told = f"inside {len(layers)} of 4 layers again: "
+    told = f"runs {len(ops)} ops inside "
     assert told in str(found) and f"({more:.1%}) more per step" in str(found)
     assert Plan.of(codec.decode(codec.encode(found), "plan", engines.model)) == found
 

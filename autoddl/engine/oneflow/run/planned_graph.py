@@ -37,7 +37,7 @@ from autoddl.sbp.program.ops_and_tensors import SEED
 from autoddl.sbp.rewrites.halves import HALF, halves, second
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import is_synchronised, synchronised
 from autoddl.sbp.rewrites.in_parts.whole_masks import has_whole_masks, with_whole_masks
-from autoddl.sbp.rewrites.recomputed_layers import in_layers, layers_again
+from autoddl.sbp.rewrites.recomputed_layers import in_layers, ops_again
 from autoddl.sbp.state import broadcast
 
 logger = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ def planned_job(
         program = synchronised(program)
     if has_whole_masks(plan.program):
         program = with_whole_masks(program, alike=plan.engine.masks_alike)
-    if again := layers_again(plan.program):
+    if again := ops_again(plan.program):
         program = in_layers(program, again)
     if program is not traced:
         write_changes(job, traced, program, twin.name)

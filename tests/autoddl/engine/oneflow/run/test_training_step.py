@@ -146,7 +146,7 @@ def test_layers_that_are_computed_again_change_no_loss(launched: Launched) -> No
     for model, losses in told.items():
         alone = one[model]["alone"]
         assert abs(alone[0] - alone[-1]) > 0.01
-        for kind in ("kept", "again", "first again"):
+        for kind in ("kept", "again", "half again"):
             assert losses[kind] == pytest.approx(alone, abs=1e-5)
 
 
