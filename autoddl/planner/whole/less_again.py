@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -27,10 +27,10 @@ from autoddl.planner.race import Solution
 from autoddl.planner.request import Request
 from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.whole.one_stage import OneStage
-from autoddl.sbp.program import Program
+from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.blocks import layer_path
 from autoddl.sbp.program.ops_and_tensors import AGAIN
-from autoddl.sbp.rewrites.recomputed_layers import in_layers, layers_again
+from autoddl.sbp.rewrites.recomputed_layers import in_layers
 from autoddl.sbp.shards import local_bytes
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.reductions.saved_tensors import SavedTensors
@@ -119,36 +119,42 @@ def with_again(
 
 def _turns(assigned: Assigned) -> Sequence[Collection[str]]:
     """Return the ops that are run again: all, then fewer and fewer, down to none."""
-    program = assigned.problem.program
-    layers = {
-        layer: [op for op in program.ops if _is_copy(op.name) and layer_path(op.module) == layer]
-        for layer in layers_again(program)
-    }
+    layers: dict[str, list[Op]] = {}  # the last one comes first
+    for op in assigned.problem.program.ops:
+        if _is_copy(op.name):
+            layers.setdefault(layer_path(op.module), []).append(op)
     seconds, sizes = _seconds(assigned), _sizes(assigned)
-    orders, turns = cache(_Copies.in_turn), []
+    in_turn = cache(_Copies.in_turn)  # most layers are alike
+    turns = [
+        (-rate, number, turn, ops, rest)
+        for number, ops in enumerate(layers.values())
+        for turn, (rate, rest) in enumerate(in_turn(_copies(assigned, ops, seconds, sizes)))
+    ]
     now = {op.name for ops in layers.values() for op in ops}
-    for number, ops in enumerate(layers.values()):
-        place = {name: n for n, op in enumerate(ops) for _, name in op.outputs}
-        copies = _Copies(
-            tuple(float(f"{seconds[op.name]:.6g}") for op in ops),
-            tuple(sum(sizes[name] for _, name in op.outputs) for op in ops),
-            tuple(tuple(place[name] for _, name in op.inputs if name in place) for op in ops),
-            tuple(
-                any(
-                    not _is_copy(reader.name)
-                    for _, name in op.outputs
-                    for reader, _ in program.consumers.get(name, ())
-                )
-                for op in ops
-            ),
-        )
-        for turn, (rate, rest) in enumerate(orders(copies)):
-            turns.append((-rate, -number, turn, ops, rest))
-    found = [frozenset(name.removeprefix(AGAIN) for name in now)]
+    found = [_originals(now)]
     for *_, ops, rest in sorted(turns, key=lambda each: each[:3]):
-        now -= {op.name for n, op in enumerate(ops) if n not in rest}
-        found.append(frozenset(name.removeprefix(AGAIN) for name in now))
+        now -= {op.name for number, op in enumerate(ops) if number not in rest}
+        found.append(_originals(now))
     return found
+
+
+def _copies(
+    assigned: Assigned, ops: Sequence[Op], seconds: Mapping[str, float], sizes: Mapping[str, int]
+) -> _Copies:
+    """Return what is known of the copies of a layer."""
+    readers = assigned.problem.program.consumers
+    place = {name: number for number, op in enumerate(ops) for _, name in op.outputs}
+    read = {n for n in place if any(not _is_copy(op.name) for op, _ in readers.get(n, ()))}
+    return _Copies(
+        tuple(float(f"{seconds[op.name]:.6g}") for op in ops),
+        tuple(sum(sizes[name] for _, name in op.outputs) for op in ops),
+        tuple(tuple(place[name] for _, name in op.inputs if name in place) for op in ops),
+        tuple(any(name in read for _, name in op.outputs) for op in ops),
+    )
+
+
+def _originals(copies: Collection[str]) -> frozenset[str]:
+    return frozenset(name.removeprefix(AGAIN) for name in copies)
 
 
 def _is_copy(name: str) -> bool:

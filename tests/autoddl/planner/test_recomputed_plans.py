@@ -50,6 +50,8 @@ def test_memory_decides_by_itself(kept: Plan, again: Plan) -> None:
     found = autoddl.optimize(DEEP, memory=limit, **OPTIONS)
     assert recomputes(found.program) and found.estimate.memory_bytes <= limit
     assert kept.estimate.step_s < found.estimate.step_s < again.estimate.step_s
+    every = autoddl.optimize(DEEP, memory=limit, recompute="layers", **OPTIONS)
+    assert {name: every.signatures[name] for name in found.signatures} == dict(found.signatures)
     without = autoddl.optimize(DEEP, memory=limit, recompute="none", **OPTIONS)
     assert without.compute_stream and without.estimate.step_s > found.estimate.step_s
     roomy = autoddl.optimize(DEEP, memory=kept.estimate.memory_bytes, **OPTIONS)
