@@ -122,6 +122,8 @@ def test_what_no_recomputation_meets_is_told_with_the_least(again: Plan) -> None
     found = re.match(text, str(told.value))
     assert found is not None and "\n" not in str(told.value), str(told.value)
     least = int(found[1].replace(",", ""))
+    with pytest.raises(InfeasibleError, match="with all layers computed again, needs at least "):
+        autoddl.optimize(DEEP, memory=least // 2, **OPTIONS)
     assert least < again.estimate.memory_bytes
     assert autoddl.optimize(DEEP, memory=least, **OPTIONS).estimate.memory_bytes <= least
 
