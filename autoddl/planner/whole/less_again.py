@@ -86,14 +86,14 @@ class _Copies:
 def with_less(request: Request, program: Program, every: Solution) -> Solution:
     """Return a solution that makes as little again as fits; `every` does all that it can of a program."""
     turns, best, fits = _turns(every.found.assigned(0)), every, 0
-    too_many = len(turns)
+    too_many, middle = len(turns), len(turns) - 1  # nothing again comes first
     while too_many - fits > max(1, len(turns) // PARTS):
-        middle = (fits + too_many) // 2
         found = with_again(request, program, every, turns[middle])
         if request.limit_bytes is None or found.row.memory_bytes <= request.limit_bytes:
             best, fits = found, middle
         else:
             too_many = middle
+        middle = (fits + too_many) // 2
     return best
 
 
