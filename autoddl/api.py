@@ -236,8 +236,9 @@ def optimize(
             than one device's (OneFlow repeats masks on shards that draw from one seed).
         recompute: with "layers" the backward pass makes the results inside each layer again (activation
             checkpointing; layers are modules of numbered lists), which takes less memory and more
-            time. "auto" does so where nothing fits into memory without. Stages of a pipeline decide by
-            themselves.
+            time. "auto" does so where memory is short, if that is faster, and with no more results than
+            it takes; planning may then take two to three times the budget, since this is searched as long
+            as the rest. Stages of a pipeline decide by themselves.
         pipeline: the number of stages, each on an equal part of the devices; with a number `mesh` is
             that of each stage. "auto" chooses it, 1 included, and the mesh of each stage; so is it on
             devices of several kinds. Else there is one stage, and more only where memory demands it.

@@ -25,6 +25,9 @@ from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.shards import shard_slices
 from autoddl.sbp.state import NdSbp
 
+ROOMY = "in more memory"
+"""The baseline that has the same states, and computes nothing again."""
+
 
 @dataclass(frozen=True)
 class Transfer:

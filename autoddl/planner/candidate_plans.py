@@ -22,8 +22,7 @@ class Candidate:
     """Stages, micro-batches, the mesh of each stage, how boxings run; `duplex`: halves in turn.
 
     No stages stand for any number, on parts of any size of the devices of `mesh`. `in_parts` are
-    BatchNorm and dropout (sbp.rewrites.in_parts), and layers are computed again with
-    `recomputed`.
+    BatchNorm and dropout (sbp.rewrites.in_parts), and so many ops are `recomputed`.
     """
 
     stages: int
@@ -32,7 +31,7 @@ class Candidate:
     way: StreamUse
     duplex: bool = False
     in_parts: bool = False
-    recomputed: bool = False
+    recomputed: int = 0
 
     @property
     def place(self) -> tuple[int, int, Mesh]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from autoddl.compiled import clock_s
 from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
-from autoddl.plan.value import PlanValue
+from autoddl.plan.value import ROOMY, PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, too_large
 from autoddl.planner.plan_options import AUTO, LAYERS
@@ -19,21 +19,23 @@ from autoddl.planner.race import Race, Solution
 from autoddl.planner.request import Request
 from autoddl.planner.stages.staged_trial import staged_trials
 from autoddl.planner.whole.halved import can_be_worth, halved
+from autoddl.planner.whole.less_again import with_again, with_less
 from autoddl.planner.whole.whole_step import OnMesh, WholeStep
 from autoddl.sbp.program import Program
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
 from autoddl.sbp.rewrites.in_parts.whole_masks import with_whole_masks
 from autoddl.sbp.rewrites.micro_batch import check_stages, micro_batch
-from autoddl.sbp.rewrites.recomputed_layers import in_layers
+from autoddl.sbp.rewrites.recomputed_layers import in_layers, kept_by_modules
 from autoddl.sbp.rules.batchnorm import LOCAL_STATISTICS
 from autoddl.sbp.rules.dropout import LOCAL_MASKS
 from autoddl.search.budget import Allowance
+from autoddl.search.reductions.objective import TIME
 from autoddl.search.solvers.named import SOLVERS
 
 TOO_LARGE = "too many states"
 # What the best plan had to beat, as baselines
 WHOLE_BATCH, ONE_STAGE, IN_PARTS = "one batch", "one stage", "in parts"
-RECOMPUTED = 0.5  # of the budget, as for stages, for layers that are computed again
+NONE_AGAIN, ALL_AGAIN = "nothing again", "whole layers again"
 STAGES = 0.5  # of the budget for stages where whole steps have spent it and none of them fits
 # Of the budget for the whole batch where halves may be better, which have twice the ops; and for
 # statistics in parts, which mostly are
@@ -65,10 +67,13 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
     if not auto and (request.pipeline not in (None, 1) or not whole):
         return _staged(request, race, allowance)
     if request.recompute == LAYERS and in_layers(request.program) is request.program:
+        kept = ", ".join(
+            f"{name} ({size:,} B)" for name, size in kept_by_modules(request.program)[:3]
+        )
         raise AutoDDLError(
             f"recompute: got {LAYERS!r} for a program without layers, modules of numbered lists "
             "(nn.ModuleList, nn.Sequential) of which the backward pass reads what is inside; allowed are "
-            "'auto' and 'none'"
+            f"'auto' and 'none'; in such a list could be {kept or 'nothing that the backward pass reads'}"
         )
     if request.duplex is True:
         return _unstaged(halved(request), race, allowance)
@@ -76,11 +81,14 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
         if whole:
             seconds = allowance.seconds / (2 if auto else 1)
             _with_halves(request, race, allowance.next(seconds))
-            if race.best is not None and _is_short(request, race.best):
-                _with_layers_again(request, race, allowance)
+            if race.best is not None and _is_short(request, race.best) and _may_repeat(request):
+                _with_layers_again(request, race, allowance.next(seconds))
+                allowance = allowance.next(seconds)
     except InfeasibleError as error:
-        race = Race(race.keep)
-        told = _with_layers_again(request, race, allowance) or error
+        race, told = Race(race.keep), error
+        if _may_repeat(request):
+            allowance = allowance.next(allowance.seconds)
+            told = _with_layers_again(request, race, allowance) or error
         staged = request.pipeline != 1 and request.search in SOLVERS and request.timed
         if not staged or not any(staged_trials(request, partial(micro_batch, request.program))):
             if race.best is None:
@@ -88,7 +96,7 @@ def _raced(request: Request, race: Race, allowance: Allowance) -> Race:
             return race
         rest = allowance.next(max(allowance.left_s(), STAGES * allowance.seconds))
         try:
-            return _staged(request, race, rest, _least_stages(error, request))
+            return _staged(request, race, rest, _least_stages(told, request))
         except AutoDDLError as why:
             if race.best is not None:
                 return race
@@ -113,17 +121,27 @@ def _is_short(request: Request, best: Solution) -> bool:
     return not best.settled or best.candidate.way != request.ways_of()[0]
 
 
+def _may_repeat(request: Request) -> bool:
+    """Tell whether layers may be computed again where memory is short, and there are some."""
+    return request.recompute == AUTO and in_layers(request.program) is not request.program
+
+
 def _with_layers_again(
     request: Request, race: Race, allowance: Allowance
 ) -> InfeasibleError | None:
-    """Search plans whose layers are computed again, if that is open; return why there is none."""
-    if request.recompute == AUTO and in_layers(request.program) is not request.program:
-        again = replace(request, recompute=LAYERS, duplex=False)
-        seconds = max(allowance.left_s(), RECOMPUTED * allowance.seconds)
-        try:
-            _with_halves(again, race, allowance.next(seconds))
-        except InfeasibleError as error:
-            return error
+    """Search plans whose layers are computed again, as if that was asked for; return why there is none.
+
+    So the best is never slower than what "layers" brings. Then as little of it as fits is.
+    """
+    own = Race(race.keep)
+    try:
+        _with_halves(replace(request, recompute=LAYERS, duplex=False), own, allowance)
+    except InfeasibleError as error:
+        return error
+    best = own.best
+    if best is not None and request.objective == TIME:
+        own.enter(with_less(request, _kept_program(request, best), best))
+    race.join(own)
     return None
 
 
@@ -140,11 +158,16 @@ def _whole_or_in_parts(request: Request, race: Race, allowance: Allowance) -> Ra
     return _unstaged(given, race, allowance.next(allowance.left_s()))
 
 
+def _kept_program(request: Request, solution: Solution) -> Program:
+    """Return the program of a solution without stages as it is where nothing is computed again."""
+    whole = request.program
+    return _in_parts(request, whole) if solution.candidate.in_parts else whole
+
+
 def _in_parts(request: Request, program: Program) -> Program:
-    """Return a program with BatchNorm and dropout in parts; the same where there is none to be exact."""
-    allow = request.allow
-    parted = program if LOCAL_STATISTICS in allow else synchronised(program)
-    if LOCAL_MASKS in allow:
+    """Return a program with what may be in parts so, the same if there is nothing."""
+    parted = program if LOCAL_STATISTICS in request.allow else synchronised(program)
+    if LOCAL_MASKS in request.allow:
         return parted
     return with_whole_masks(parted, alike=request.engine.masks_alike)
 
@@ -239,11 +262,19 @@ def _made(request: Request, race: Race, seconds: float) -> PlanValue:
     """
     best, baselines = race.winners[-1], race.winners[0].baselines
     for before, after in pairwise(race.winners):
-        name = WHOLE_BATCH if after.candidate.duplex else ONE_STAGE
-        alike = before.candidate.pipelined == after.candidate.pipelined
-        if alike and before.candidate.in_parts and not after.candidate.in_parts:
+        name, old, new = ONE_STAGE, before.candidate, after.candidate
+        if new.duplex:
+            name = WHOLE_BATCH
+        elif not new.pipelined and new.recomputed != old.recomputed:
+            name = ALL_AGAIN if old.recomputed else NONE_AGAIN
+        elif new.pipelined == old.pipelined and old.in_parts and not new.in_parts:
             name = IN_PARTS
         baselines = replace(before.row, name=name), *baselines
+    if best.candidate.recomputed:
+        kept = with_again(request, _kept_program(request, best), best, ()).found
+        baselines = kept.estimate(ROOMY), *baselines
+    elif best.found.recomputed:
+        baselines = best.found.with_nothing_again().estimate(ROOMY), *baselines
     several = len(race.outcomes) > 1 or best.candidate.pipelined
     report = report_of(
         best.result,

@@ -148,6 +148,24 @@ class Race:
                 self.found.update({winner.candidate: finer} if self.keep > 1 else {})
         self.winners.append(best)
 
+    def join(self, other: Race) -> None:
+        """Take in what another race over the same devices has found."""
+        self.found |= other.found
+        self.outcomes |= other.outcomes
+        self.failures += other.failures
+        self.untried += other.untried
+        mine, best = self.best, other.best
+        if best is not None and (mine is None or best.judged_s < mine.judged_s):
+            self.best = best
+            self.winners += other.winners
+
+    def enter(self, solution: Solution) -> None:
+        """Take in a solution that was made of another one, if it is better than the best."""
+        if self.best is None or solution.judged_s < self.best.judged_s:
+            self.best = solution
+            self.winners.append(solution)
+            self.found |= {solution.candidate: solution} if self.keep > 1 else {}
+
     def can_win(self, candidate: Candidate, judged_s: float) -> bool:
         """Tell whether a solution is better than the best so far; axes and halves must be worth it."""
         if self.best is None:

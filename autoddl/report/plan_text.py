@@ -11,9 +11,9 @@ from rich.table import Table
 
 from autoddl.errors import one_line
 from autoddl.plan.search_report import PlanTrial
-from autoddl.plan.value import Estimate, ModuleCost, PlanValue
+from autoddl.plan.value import ROOMY, Estimate, ModuleCost, PlanValue
 from autoddl.sbp.program.blocks import pattern
-from autoddl.sbp.rewrites.recomputed_layers import recomputes
+from autoddl.sbp.rewrites.recomputed_layers import layers_again, layers_of, ops_again
 from autoddl.units import bytes_text, runs_text, seconds_text
 
 WIDTH = 120
@@ -36,8 +36,8 @@ def plan_table(plan: PlanValue) -> str:
         console.print(
             "boxings are ops of the compute stream: their results are reused, nothing overlaps"
         )
-    if recomputes(plan.program):
-        console.print("the backward pass makes what is inside layers again")
+    if again := _again(plan):
+        console.print(again)
     if plan.duplex:
         console.print("the batch goes through the step as two halves in turn, updates come once")
     if over := _undivided(plan):
@@ -56,6 +56,24 @@ def plan_table(plan: PlanValue) -> str:
             "of more seconds"
         )
     return out.getvalue().rstrip()
+
+
+def _again(plan: PlanValue) -> str:
+    """Return what is computed again, and what that takes, "" for nothing."""
+    ops, layers = len(ops_again(plan.program)), len(layers_again(plan.program))
+    stages = [number for number, part in enumerate(plan.parts) if part.recomputed]
+    if ops:
+        of = len(layers_of(plan.program))
+        text = f"the backward pass runs {ops} ops inside {layers} of {of} layers again"
+    elif stages:
+        text = f"the backward pass of stages {runs_text(stages)} makes all forward results again"
+    else:
+        return ""
+    for row in plan.baselines:
+        if row.name == ROOMY:
+            more = plan.estimate.step_s - row.step_s
+            text += f": {seconds_text(more)} ({more / row.step_s:.1%}) more per step"
+    return text
 
 
 def comparison(plan: PlanValue, measured_s: dict[str, float] | None = None) -> Table:

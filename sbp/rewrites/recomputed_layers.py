@@ -31,11 +31,55 @@ def recomputes(program: Program) -> bool:
     return any(op.name.startswith(AGAIN) for op in program.ops)
 
 
-def in_layers(program: Program) -> Program:
-    """Return a program whose layers are computed again; the same if it has none, or was captured so."""
+def layers_of(program: Program) -> dict[str, list[Op]]:
+    """Return the forward ops of each layer."""
+    found: dict[str, list[Op]] = {}
+    for op in program.ops:
+        if op.phase == "forward" and numbered(op.module) is not None:
+            found.setdefault(layer_path(op.module), []).append(op)
+    return found
+
+
+def layers_again(program: Program) -> list[str]:
+    """Return the layers of which a program makes something again, the first of the forward pass first."""
+    found = {layer_path(op.module) for op in program.ops if op.name.startswith(AGAIN)}
+    return [layer for layer in layers_of(program) if layer in found]
+
+
+def kept_by_modules(program: Program) -> list[tuple[str, int]]:
+    """Return modules with the bytes that the backward pass reads of their results, the most first.
+
+    They are those that could be made again, whole as on one device.
+    """
+    sizes: dict[str, int] = {}
+    for op in program.ops:
+        if op.phase == "forward" and op.module and can_repeat(op):
+            for _, name in op.outputs:
+                readers = program.consumers.get(name, ())
+                if any(reader.phase != "forward" for reader, _ in readers):
+                    size = program.tensor[name].size_bytes
+                    sizes[op.module] = sizes.get(op.module, 0) + size
+    return sorted(sizes.items(), key=lambda item: -item[1])
+
+
+def ops_again(program: Program) -> list[str]:
+    """Return the forward ops that a program runs again, by their own names."""
+    return [op.name.removeprefix(AGAIN) for op in program.ops if op.name.startswith(AGAIN)]
+
+
+def in_layers(program: Program, only: Collection[str] | None = None) -> Program:
+    """Return a program whose layers are computed again, of all their ops or `only` of these.
+
+    It is the same if it has none, or was captured so.
+    """
     if any(op.name.startswith(CAPTURED) for op in program.ops):
         return program
-    every = {op.name: op for ops in _layers(program).values() for op in _copied(program, ops)}
+    every = {
+        op.name: op
+        for ops in layers_of(program).values()
+        for op in _copied(program, ops)
+        if only is None or op.name in only
+    }
     if not every:
         return program
     made = {name for op in every.values() for _, name in op.outputs}
@@ -53,15 +97,6 @@ def in_layers(program: Program) -> Program:
         ops.append(_reading(op, made))
     tensors = [replace(program.tensor[name], name=AGAIN + name) for name in layer_of]
     return replace(program, ops=tuple(ops), tensors=(*program.tensors, *tensors))
-
-
-def _layers(program: Program) -> dict[str, list[Op]]:
-    """Return the forward ops of each layer."""
-    found: dict[str, list[Op]] = {}
-    for op in program.ops:
-        if op.phase == "forward" and numbered(op.module) is not None:
-            found.setdefault(layer_path(op.module), []).append(op)
-    return found
 
 
 def _copied(program: Program, layer: Sequence[Op]) -> Iterator[Op]:

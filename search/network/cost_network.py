@@ -27,6 +27,7 @@ from autoddl.perfmodel.step_cost import StepPrices
 from autoddl.ragged import Ragged
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Parameter, Program
+from autoddl.sbp.rewrites.recomputed_layers import recomputes
 from autoddl.sbp.rules.candidates import NdSignature
 from autoddl.sbp.state import NdSbp, broadcast
 from autoddl.search.network.evaluator import Arrays, Floats, Incidence, Ints, costs_of, states_of
@@ -267,8 +268,9 @@ class CostNetwork:
             return
         largest = np.argsort(-self._least_bytes, kind="stable")[:3].tolist()
         names = ", ".join(f"{self._held_by(v)} ({self._least_bytes[v]:,} B)" for v in largest)
+        again = ", with all layers computed again," if recomputes(self.program) else ""
         raise InfeasibleError(
-            f"memory {limit_bytes:,} B per device on mesh {self.mesh}: every assignment needs at "
+            f"memory {limit_bytes:,} B per device on mesh {self.mesh}: every assignment{again} needs at "
             f"least {least:,} B, {least - limit_bytes:,} B more; largest per device: {names}; "
             "give more memory or devices, or a smaller batch"
         )

@@ -96,6 +96,13 @@ class Staged(StageMoves):
         other.in_flight = tuple(in_flight)
         return other
 
+    def with_nothing_again(self) -> Staged:
+        """Return the same stages, none of which makes its forward results again."""
+        other = self.with_in_flight(self.in_flight)
+        other.__dict__.pop("planned", None)
+        other.recomputed = ()
+        return other
+
     @property
     def pipelined(self) -> bool:
         """Tell whether there are several stages or micro-batches."""

@@ -17,6 +17,7 @@ from autoddl.planner.whole.assigned import Assigned
 from autoddl.planner.whole.one_stage import OneStage
 from autoddl.planner.within_memory import until_it_fits
 from autoddl.sbp.lazy import LazyTuple
+from autoddl.sbp.rewrites.recomputed_layers import recomputes
 from autoddl.search.baselines import BASELINES, NEEDS, assignments
 from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork
@@ -158,6 +159,7 @@ class ProblemSearch:
         if needed[-1] <= limit:
             return replace(result, lower_bound_s=min(each.lower_bound_s for each in results))
         what = "the plan with the least memory that was found" if self.chooses else result.solver
+        what += ", with all layers computed again," if recomputes(self.problem.program) else ""
         remedy = "or a smaller batch" if self.chooses else "or plan with search='coordinate'"
         error = InfeasibleError(
             f"memory {limit:,} B per device on mesh {self.problem.mesh}: {what} needs "

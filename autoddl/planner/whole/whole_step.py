@@ -16,7 +16,7 @@ from autoddl.sbp.layout import Layout
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import is_synchronised
 from autoddl.sbp.rewrites.in_parts.whole_masks import has_whole_masks
-from autoddl.sbp.rewrites.recomputed_layers import recomputes
+from autoddl.sbp.rewrites.recomputed_layers import ops_again
 from autoddl.search.baselines import assignments
 from autoddl.search.budget import Allowance
 from autoddl.search.network.cost_network import CostNetwork
@@ -70,7 +70,7 @@ class WholeStep(Contender):
             Candidate(
                 1, 1, place.mesh, way, duplex=request.duplex is True,
                 in_parts=is_synchronised(request.program) or has_whole_masks(request.program),
-                recomputed=recomputes(request.program),
+                recomputed=len(ops_again(request.program)),
             ),
         )  # fmt: skip
 

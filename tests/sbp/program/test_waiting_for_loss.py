@@ -8,6 +8,8 @@ import pytest
 
 from autoddl.sbp.program import Program
 from autoddl.sbp.program import waiting_for_loss as walks
+from autoddl.sbp.program.ops_and_tensors import AGAIN
+from autoddl.sbp.rewrites.recomputed_layers import in_layers
 from tests.support.programs import transformer
 
 PROGRAM = transformer(layers=2, batch=4, length=2, vocabulary=64)
@@ -24,3 +26,12 @@ def test_what_waits_for_the_loss_reads_it_or_what_does(program: Program) -> None
     wanted = behind if program.loss is None else late
     assert set(walks.waiting_for_loss(program).nonzero()[0].tolist()) == wanted
     assert wanted
+
+
+def test_copies_of_forward_ops_wait_for_it() -> None:
+    again = in_layers(PROGRAM)
+    late = {again.ops[i].name for i in walks.waiting_for_loss(again).nonzero()[0]}
+    copies = {op.name for op in again.ops if op.name.startswith(AGAIN)}
+    assert copies and copies <= late
+    kept = {PROGRAM.ops[i].name for i in walks.waiting_for_loss(PROGRAM).nonzero()[0]}
+    assert kept <= late - copies

@@ -11,7 +11,13 @@ from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.blocks import layer_path, numbered
 from autoddl.sbp.program.ops_and_tensors import AGAIN
 from autoddl.sbp.rewrites.recomputation import PREFIX as CAPTURED
-from autoddl.sbp.rewrites.recomputed_layers import in_layers, recomputes
+from autoddl.sbp.rewrites.recomputed_layers import (
+    in_layers,
+    layers_again,
+    layers_of,
+    ops_again,
+    recomputes,
+)
 from tests.sbp.rewrites.test_halves import drawn
 from tests.support.programs import Builder, activation, linear, mse, transformer
 from tests.support.simulated import run_program
@@ -73,6 +79,22 @@ def test_what_the_backward_pass_does_not_read_is_not_made_again() -> None:
     assert of_layer == list(range(len(names) // 2))  # the last layer comes first
     assert kinds.count("gelu") == 2  # one of two in each of two layers
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("program", [DEEP, stack(3)])
+def test_some_ops_are_run_again_as_all_are(program: Program) -> None:
+    every = in_layers(program)
+    assert layers_again(every) == [layer for layer in layers_of(program) if "blocks" in layer]
+    names = [name for name in ops_again(every) if "blocks.1" not in name]
+    only = {name for n, name in enumerate(names) if n % 3}
+    some, values = in_layers(program, only), drawn(program)
+    assert set(ops_again(some)) == only and layers_again(some) == layers_again(every)[::2]
+    for op in some.ops:
+        assert not any(name.startswith(AGAIN) for _, name in op.inputs if name not in some.producer)
+    expected, found = run_program(program, values), run_program(some, values)
+    for name in (program.loss, *(p.gradient for p in program.parameters)):
+        np.testing.assert_array_equal(found[str(name)], expected[str(name)])
+    assert in_layers(program, ops_again(every)) == every and in_layers(program, ()) is program
 
 
 def test_copies_wait_for_what_their_first_reader_needs_besides() -> None:

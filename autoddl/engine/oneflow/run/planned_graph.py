@@ -38,7 +38,7 @@ from autoddl.sbp.rewrites.halves import HALF, halves, second
 from autoddl.sbp.rewrites.in_parts.masks_in_stages import in_each_stage
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import is_synchronised, synchronised
 from autoddl.sbp.rewrites.in_parts.whole_masks import has_whole_masks, with_whole_masks
-from autoddl.sbp.rewrites.recomputed_layers import in_layers, recomputes
+from autoddl.sbp.rewrites.recomputed_layers import in_layers, ops_again
 from autoddl.sbp.state import broadcast
 
 logger = logging.getLogger(__name__)
@@ -186,8 +186,8 @@ def planned_job(
     if has_whole_masks(plan.program):
         program = with_whole_masks(program, alike=plan.engine.masks_alike)
         program, _ = in_each_stage(program, plan.stage_of)
-    if recomputes(plan.program):
-        program = in_layers(program)
+    if again := ops_again(plan.program):
+        program = in_layers(program, again)
     if program is not traced:
         write_changes(job, traced, program, twin.name, micro_batches=plan.micro_batches)
     if plan.duplex:

@@ -1,5 +1,5 @@
-"""Four steps of models as their graphs say (one process), or under random plans with and without
-layers that are computed again.
+"""Four steps of models as their graphs say (one process), or under random plans without, with all and
+with half of what is inside layers computed again.
 
 Rank 0 writes to the given folder the losses of each, and what the engine changed.
 """
@@ -17,12 +17,17 @@ from autoddl.engine.oneflow.run.agree import from_rank_0
 from autoddl.perfmodel import profile as profiles
 from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.rewrites.recomputed_layers import in_layers
+from autoddl.sbp.rewrites.recomputed_layers import in_layers, ops_again
 from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib.oneflow_problems import build
 from experiments.proofs.execution_ranks import fresh
 
-MODELS = {"gpt": {}, "bert": {"dropout": 0.1}, "resnet50": {"blocks": (1,), "batch": 16}}
+MODELS = {
+    "gpt": {},
+    "bert": {"dropout": 0.1, "layers": 2},
+    "resnet50": {"blocks": (1,), "batch": 16},
+}
+KINDS = ("kept", "again", "half again")
 STEPS = 4
 
 
@@ -35,13 +40,15 @@ def train(folder):
     told = {}
     for model, sizes in MODELS.items():
         losses = {}
-        for kind in ("alone",) if flow.env.get_world_size() == 1 else ("kept", "again"):
+        for kind in ("alone",) if flow.env.get_world_size() == 1 else KINDS:
             graph, inputs = fresh(model, **sizes)
             if kind == "alone":
                 losses[kind] = [float(graph(*inputs).numpy()) for _ in range(STEPS)]
                 continue
             program = autoddl.capture(graph, *inputs)
-            program = in_layers(program) if kind == "again" else program
+            every = in_layers(program)
+            some = in_layers(program, ops_again(every)[1::2])
+            program = {"kept": program, "again": every, "half again": some}[kind]
             step = Plan.of(from_rank_0(partial(random_plan, program, 1))).apply(graph)
             losses[kind] = [float(step(*inputs).numpy()) for _ in range(STEPS)]
             assert step.changed_signatures == [], step.changed_signatures
