@@ -137,6 +137,8 @@ class Limits(NamedTuple):
     """Types of ops that run on meshes of one axis alone."""
     refused: Mapping[str, frozenset[str]]
     """By op type the labels of right signatures that the engine refuses (registry.labelled)."""
+    writes_once: frozenset[str] = frozenset()
+    """Types of devices on which no op may write to a variable in every micro-batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,5 +167,7 @@ class EngineModel:
 
         Papers price each collective by itself, so there is no queue.
         """
-        limits = self.limits._replace(any_order=True, one_axis=frozenset(), refused={})
+        limits = self.limits._replace(
+            any_order=True, one_axis=frozenset(), refused={}, writes_once=frozenset()
+        )
         return replace(self, name=None, limits=limits, collectives={})

@@ -22,6 +22,7 @@ from autoddl.sbp.layout import Layout, Path, Redistribution
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.program import Program
 from autoddl.sbp.rules.candidates import NdSignature
+from autoddl.sbp.rules.registry import written
 from autoddl.sbp.shards import shard_slices
 from autoddl.sbp.state import NdSbp
 
@@ -334,6 +335,14 @@ class PlanValue:
                 f"plan: made for the compute stream of CUDA devices, on {self.device!r} there is none; "
                 "plan with compute_stream=False"
             )
+        if self.micro_batches > 1 and self.device in self.engine.limits.writes_once:
+            writing = [op.name for op in self.program.ops if op.phase == "forward" and written(op)]
+            if writing:
+                raise AutoDDLError(
+                    f"plan: op {writing[0]} writes to a variable in each of {self.micro_batches} "
+                    f"micro-batches, with which {self.engine.title} aborts on {self.device} devices; plan "
+                    "with micro_batches=1 (and recompute='auto' for memory), or write a script of it"
+                )
         return self.engine.name
 
     def check_graph(self, program: Program) -> None:

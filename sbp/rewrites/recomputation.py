@@ -14,15 +14,14 @@ from dataclasses import replace
 from autoddl.sbp.layout import Layout, Redistribution
 from autoddl.sbp.program import Op, Program
 from autoddl.sbp.program.ops_and_tensors import RANDOM
-from autoddl.sbp.rules.registry import find
+from autoddl.sbp.rules.registry import written
 
 PREFIX = "Sys-Checkpointing-Fake-Fw-Op_"
 
 
 def can_repeat(op: Op) -> bool:
     """Tell whether an op can be run once more with the same results: it draws and writes nothing."""
-    rule = find(op.type)
-    return op.type not in RANDOM and not (rule and rule.writes & {o for o, _ in op.inputs})
+    return op.type not in RANDOM and not written(op)
 
 
 def recomputed(layout: Layout, dropped: Collection[str]) -> Layout:

@@ -208,6 +208,14 @@ def find(op_type: str) -> OpRule | None:
     return _REGISTRY.get(op_type)
 
 
+def written(op: Op) -> frozenset[str]:
+    """Return the inputs that an op updates in place; statistics that it normalises by stay as they are."""
+    rule = find(op.type)
+    if rule is None or not op.attr.get("training", True):
+        return frozenset()
+    return rule.writes & {operand for operand, _ in op.inputs}
+
+
 def all_rules() -> tuple[OpRule, ...]:
     """Return every registered rule, sorted by op type."""
     return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))

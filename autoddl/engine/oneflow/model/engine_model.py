@@ -48,6 +48,7 @@ ONEFLOW = EngineModel(
         any_order=False,
         one_axis=frozenset(f"{PREFIX}{kind}_update" for kind in ("sgd", "momentum", "adam")),
         refused=_refused(),
+        writes_once=frozenset({"cuda"}),  # else it aborts (Oneflow-Inc/oneflow issue 9075)
     ),
     streams=(SEPARATE_STREAMS, COMPUTE_STREAM),
     schedule=CREDITS,
