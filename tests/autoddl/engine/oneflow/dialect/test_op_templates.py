@@ -41,6 +41,7 @@ ON_ROWS: dict[str, Callable[[Any, Any], Any]] = {
     "mean": lambda flow, x: x.mean(dim=1) * x.mean(dim=(0, 1)),
     "triangles": lambda flow, x: flow.tril(x, 1) - flow.triu(x),
     "hard": lambda flow, x: flow.nn.functional.hardswish(x) + flow.nn.functional.hardsigmoid(x),
+    "relu6": lambda flow, x: flow.nn.ReLU6()(9 * x) - flow.nn.Hardtanh(-0.5, 1.0)(x),
     "soft": lambda flow, x: flow.nn.functional.softplus(x) + flow.nn.functional.logsigmoid(x),
     "gelus": lambda flow, x: (
         flow.nn.functional.gelu(x, approximate="tanh") + flow.nn.functional.quick_gelu(x)
