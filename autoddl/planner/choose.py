@@ -13,8 +13,8 @@ from autoddl.errors import AutoDDLError, InfeasibleError
 from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import PlanValue
 from autoddl.planner.assemble import plan_of, report_of
-from autoddl.planner.batch_statistics import check_statistics
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, too_large
+from autoddl.planner.channel_statistics import check_statistics
 from autoddl.planner.plan_options import AUTO, LAYERS
 from autoddl.planner.race import Race, Solution
 from autoddl.planner.request import Request

@@ -29,7 +29,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class ConvNorm(nn.Sequential):
+class GroupedConvNorm(nn.Sequential):
     """Convolution without bias, in groups, that keeps the size (but for the stride), and batch norm."""
 
     def __init__(
@@ -51,11 +51,11 @@ class InvertedResidual(nn.Module):
     def __init__(self, before: int, after: int, *, wider: int, stride: int) -> None:
         super().__init__()
         inner = before * wider
-        widen = [ConvNorm(before, inner, 1)] if wider != 1 else []
+        widen = [GroupedConvNorm(before, inner, 1)] if wider != 1 else []
         self.body = nn.Sequential(
             *widen,
-            ConvNorm(inner, inner, 3, stride=stride, groups=inner),
-            ConvNorm(inner, after, 1, act=False),
+            GroupedConvNorm(inner, inner, 3, stride=stride, groups=inner),
+            GroupedConvNorm(inner, after, 1, act=False),
         )
         self.added = before == after and stride == 1
 
@@ -70,14 +70,14 @@ class MobileNet(nn.Module):
         self, *, stages: tuple[tuple[int, ...], ...], classes: int, stem: int, last: int
     ) -> None:
         super().__init__()
-        layers: list[nn.Module] = [ConvNorm(3, stem, 3, stride=2)]
+        layers: list[nn.Module] = [GroupedConvNorm(3, stem, 3, stride=2)]
         before = stem
         for wider, after, count, first in stages:
             for i in range(count):
                 stride = first if i == 0 else 1
                 layers.append(InvertedResidual(before, after, wider=wider, stride=stride))
                 before = after
-        self.blocks = nn.Sequential(*layers, ConvNorm(before, last, 1))
+        self.blocks = nn.Sequential(*layers, GroupedConvNorm(before, last, 1))
         self.pool = nn.AdaptiveAvgPool2d((1, 1))
         self.head = nn.Linear(last, classes)
 

@@ -7,6 +7,7 @@ it is CUDA's: such a model is traced and priced on the CPU, never run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import oneflow as flow
@@ -128,7 +129,8 @@ class ResNet(nn.Module):
         basic: bool = False,
     ) -> None:
         super().__init__()
-        layer, block = (FusedConvNorm, FusedBottleneck) if fused else (ConvNorm, Bottleneck)
+        layer = FusedConvNorm if fused else ConvNorm
+        block: Callable[..., nn.Module] = FusedBottleneck if fused else Bottleneck
         factors = {"squeeze_factor": squeeze_factor, "width_factor": width_factor}
         if basic:
             block, factors = Basic, {}
