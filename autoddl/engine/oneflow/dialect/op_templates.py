@@ -119,4 +119,6 @@ TEMPLATES: Mapping[str, Template] = {
     "upsample_nearest_2d": Template(layer.upsampled, ""),
     "arange": Template(w.made("arange"), "positions"),
     "constant": Template(w.made("full"), "constant"),
+    **{name: Template(w.drawn, "drawn") for name in ("uniform", "normal", "randperm")},
+    "bernoulli": Template(w.chosen, "chosen"),
 }  # fmt: skip
