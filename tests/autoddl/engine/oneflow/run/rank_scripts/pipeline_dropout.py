@@ -1,6 +1,7 @@
-"""Dropout in two stages on two ranks, or on one rank with the engine's own accumulation; writes losses.
+"""Dropout and stochastic depth in two stages, or on one rank with the engine's own accumulation.
 
-The engine draws the masks of all micro-batches one after the other, from the seed of each dropout.
+The engine draws the masks of all micro-batches one after the other, from the seed of each op. Rank 0
+writes losses.
 """
 
 import json
@@ -13,6 +14,7 @@ from oneflow import nn
 
 import autoddl
 from experiments.models.training import TrainGraph, mean_squared_error, seed_weights
+from experiments.models.transformer import DropPath
 from tests.support.budgets import LITTLE
 
 MICRO_BATCHES = 4
@@ -25,6 +27,7 @@ model = nn.Sequential(
     nn.Linear(16, 16),
     nn.Dropout(0.5),
     nn.Linear(16, 8),
+    DropPath(0.3),
 )
 seed_weights(model, 1, scale=0.3)
 graph = TrainGraph(model, mean_squared_error, "plain_sgd")
