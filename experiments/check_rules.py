@@ -27,6 +27,7 @@ from autoddl.sbp.rules import registry
 from experiments.lib import cli
 from experiments.lib.ranks import ROOT
 from experiments.models import ZOO
+from experiments.proofs.execution import MODELS
 
 TABLE = ROOT / "autoddl" / "engine" / "oneflow" / "model" / "refused.json"
 DOCUMENT = ROOT / "docs" / "op_rules.md"
@@ -60,7 +61,9 @@ class Report(Protocol):
 @click.option("--engine", is_flag=True)
 @click.option("--execution", is_flag=True)
 @click.option("--only", "op_types", default="", help="op types, with commas; default all")
-@cli.listed("--models", ZOO, help="whose ops the engine is asked about, too, or that are executed")
+@cli.listed(
+    "--models", MODELS, ZOO, help="whose ops the engine is asked about, too, or that are executed"
+)
 @click.option("--plans", default=15, show_default=True, help="to execute of every model and mesh")
 @click.option("--duplex", is_flag=True, help="execute plans of two halves of the batch in turn")
 @cli.folder("out/proofs")

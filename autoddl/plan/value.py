@@ -340,8 +340,8 @@ class PlanValue:
             if writing:
                 raise AutoDDLError(
                     f"plan: op {writing[0]} writes to a variable in each of {self.micro_batches} "
-                    f"micro-batches, with which {self.engine.title} aborts on {self.device} devices; plan "
-                    "with micro_batches=1 (and recompute='auto' for memory), or write a script of it"
+                    f"micro-batches, with which {self.engine.title} aborts on {self.device} devices; "
+                    "plan with micro_batches=1 (and recompute='auto' for memory), or write a script of it"
                 )
         return self.engine.name
 

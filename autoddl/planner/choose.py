@@ -14,6 +14,7 @@ from autoddl.plan.search_report import Outcome
 from autoddl.plan.value import ROOMY, PlanValue
 from autoddl.planner.assemble import plan_of, report_of
 from autoddl.planner.candidate_plans import Candidate, meshes_and_ways, too_large
+from autoddl.planner.channel_statistics import check_statistics
 from autoddl.planner.plan_options import AUTO, LAYERS
 from autoddl.planner.race import Race, Solution
 from autoddl.planner.request import Request
@@ -209,7 +210,9 @@ def _unstaged(request: Request, race: Race, allowance: Allowance) -> Race:
 def _micro_batch(request: Request, count: int) -> Program:
     """Return the program of a micro-batch that goes through stages."""
     check_stages(request.program)
-    return micro_batch(request.program, count, allow=request.allow)
+    part = micro_batch(request.program, count, allow=request.allow)
+    check_statistics(part, count)
+    return part
 
 
 def _staged(request: Request, race: Race, allowance: Allowance, least: int = 1) -> Race:

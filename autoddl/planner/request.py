@@ -12,6 +12,7 @@ from autoddl.engine.model import EngineModel, StreamUse
 from autoddl.errors import AutoDDLError, shown
 from autoddl.perfmodel import profile as profiles
 from autoddl.perfmodel.profile import Profile
+from autoddl.planner.channel_statistics import check_statistics
 from autoddl.planner.memory_limits import memory_limits
 from autoddl.planner.missing_rules import Ask, engine_signatures
 from autoddl.planner.plan_options import ANY, AUTO, EQUAL, LAYERS, Options
@@ -122,6 +123,7 @@ def read(
     Raises:
         AutoDDLError: in one line, which option is wrong, and what is allowed.
     """
+    check_statistics(program)
     asked, cluster = options, ranks if options.cluster is None else options.cluster
     staged = _staged(asked, accumulated)
     if accumulated > 1:

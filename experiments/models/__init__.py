@@ -30,6 +30,16 @@ ZOO: dict[str, tuple[str, dict[str, Any]]] = {
     "bert_moe": ("bert_moe", {"kind": "sgmoe"}),
     "vit_moe": ("vit_moe", {"kind": "switch"}),
 }
+# Models of the zoo with what experts put inside a layer: BatchNorm, dropout in every place, stochastic
+# depth. Their parity is proven beside the zoo's.
+LAYERED: dict[str, tuple[str, dict[str, Any]]] = {
+    "resnet18": ("resnet", {"basic": True}),
+    "unet_norm": ("unet", {"norm": True}),
+    "mobilenet": ("mobilenet", {}),
+    "bert_dropout": ("bert", {"dropout": 0.1}),
+    "gpt_dropout": ("gpt", {"dropout": 0.1}),
+    "vit_drop_path": ("vit", {"layers": 2, "drop_path": 0.3}),
+}
 # Models that are priced, not run: their kernels are CUDA's, or tables are updated by rows.
 PRICED: dict[str, tuple[str, dict[str, Any]]] = {
     "fused_gpt": ("fused_transformer", {}),
@@ -44,7 +54,7 @@ def build(name: str, size: str = "toy", **overrides: Any) -> tuple[Any, tuple[An
     Raises:
         AutoDDLError: no such model, or no such size of it.
     """
-    known = {**ZOO, **PRICED}
+    known = {**ZOO, **LAYERED, **PRICED}
     if name not in known:
         raise AutoDDLError(f"model {name!r}: the zoo has {', '.join(known)}")
     file, arguments = known[name]

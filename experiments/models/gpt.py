@@ -32,9 +32,10 @@ SIZES = {
 class CausalAttention(nn.Module):
     """Softmax attention over `heads` heads; q, k and v come from one projection."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.heads = heads
+        self.drop = nn.Dropout(dropout)
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
@@ -44,42 +45,55 @@ class CausalAttention(nn.Module):
         qkv = self.qkv(x).reshape(batch, length, self.heads, 3 * size).permute(0, 2, 1, 3)
         q, k, v = (qkv[..., i * size : (i + 1) * size] for i in range(3))
         scores = flow.matmul(q, k.transpose(-1, -2)) * (1.0 / math.sqrt(size))
-        mixed = flow.matmul(flow.softmax(scores, dim=-1), v)
+        mixed = flow.matmul(self.drop(flow.softmax(scores, dim=-1)), v)
         return self.proj(mixed.permute(0, 2, 1, 3).reshape(batch, length, width))
 
 
 class CausalBlock(nn.Module):
-    """CausalAttention and a four times wider MLP, each after a LayerNorm, with residuals."""
+    """CausalAttention and a four times wider MLP, each after a LayerNorm, with residuals.
 
-    def __init__(self, width: int, heads: int) -> None:
+    `dropout` is that of both results and of the weights of attention.
+    """
+
+    def __init__(self, width: int, heads: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.ln1 = nn.LayerNorm(width)
-        self.attention = CausalAttention(width, heads)
+        self.attention = CausalAttention(width, heads, dropout=dropout)
+        self.drop = nn.Dropout(dropout)
         self.ln2 = nn.LayerNorm(width)
         self.fc1 = nn.Linear(width, 4 * width)
         self.act = nn.GELU()
         self.fc2 = nn.Linear(4 * width, width)
 
     def forward(self, x: flow.Tensor) -> flow.Tensor:
-        x = x + self.attention(self.ln1(x))
-        return x + self.fc2(self.act(self.fc1(self.ln2(x))))
+        x = x + self.drop(self.attention(self.ln1(x)))
+        return x + self.drop(self.fc2(self.act(self.fc1(self.ln2(x)))))
 
 
 class GPT(nn.Module):
     """Token ids (batch, sequence) → logits (batch, sequence, vocabulary)."""
 
     def __init__(
-        self, *, layers: int, width: int, heads: int, sequence: int, vocabulary: int
+        self,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        sequence: int,
+        vocabulary: int,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.drop = nn.Dropout(dropout)
         self.token = nn.Embedding(vocabulary, width)
         self.position = nn.Parameter(flow.zeros(sequence, width))
-        self.blocks = nn.ModuleList([CausalBlock(width, heads) for _ in range(layers)])
+        blocks = [CausalBlock(width, heads, dropout=dropout) for _ in range(layers)]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, ids: flow.Tensor) -> flow.Tensor:
-        x = self.token(ids) + self.position
+        x = self.drop(self.token(ids) + self.position)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

@@ -1,4 +1,4 @@
-"""ResNet with bottleneck blocks and batch normalisation, plain and wide.
+"""ResNet with basic or bottleneck blocks and batch normalisation, plain and wide.
 
 Batch normalisation in training uses the statistics of the whole batch, so cutting the batch gives
 other numbers than one device does. With `fused` layers normalisation, addition and ReLU are one kernel;
@@ -7,6 +7,7 @@ it is CUDA's: such a model is traced and priced on the CPU, never run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import oneflow as flow
@@ -20,6 +21,7 @@ RESNET50: dict[str, Any] = {"blocks": (3, 4, 6, 3), "image": 224, "classes": 100
 SIZES: dict[str, dict[str, Any]] = {
     "toy": {"blocks": (2, 1), "image": 16, "classes": 16, "channels": 8, "batch": 8},
     "resnet50": {**RESNET50, "channels": 64},
+    "resnet18": {**RESNET50, "blocks": (2, 2, 2, 2), "channels": 64, "basic": True},
     "wide_resnet50_2": {**RESNET50, "channels": 64, "squeeze_factor": 2, "width_factor": 2},
     # A Wide-ResNet of Alpa's evaluation, by its number of parameters.
     "wide_resnet_250m": {**RESNET50, "channels": 160, "width_factor": 2},
@@ -37,6 +39,22 @@ class ConvNorm(nn.Sequential):
             nn.BatchNorm2d(after),
         ]
         super().__init__(*layers, *([nn.ReLU()] if relu else []))
+
+
+class Basic(nn.Module):
+    """Two 3×3 convolutions beside a shortcut, projected where the shape changes."""
+
+    def __init__(self, before: int, channels: int, *, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            ConvNorm(before, channels, 3, stride=stride),
+            ConvNorm(channels, channels, 3, relu=False),
+        )
+        self.shortcut = _shortcut(before, channels, stride)
+        self.act = nn.ReLU()
+
+    def forward(self, x: flow.Tensor) -> flow.Tensor:
+        return self.act(self.body(x) + self.shortcut(x))
 
 
 class Bottleneck(nn.Module):
@@ -108,23 +126,22 @@ class ResNet(nn.Module):
         squeeze_factor: int = 1,
         width_factor: int = 1,
         fused: bool = False,
+        basic: bool = False,
     ) -> None:
         super().__init__()
-        layer, block = (FusedConvNorm, FusedBottleneck) if fused else (ConvNorm, Bottleneck)
+        layer = FusedConvNorm if fused else ConvNorm
+        block: Callable[..., nn.Module] = FusedBottleneck if fused else Bottleneck
+        factors = {"squeeze_factor": squeeze_factor, "width_factor": width_factor}
+        if basic:
+            block, factors = Basic, {}
         self.stem = nn.Sequential(layer(3, channels, 7, stride=2), nn.MaxPool2d(3, 2, padding=1))
         layers = []
         before = channels
         for stage, count in enumerate(blocks):
             for i in range(count):
-                made = block(
-                    before,
-                    channels * 2**stage,
-                    stride=2 if stage > 0 and i == 0 else 1,
-                    squeeze_factor=squeeze_factor,
-                    width_factor=width_factor,
-                )
-                layers.append(made)
-                before = channels * 2**stage * EXPANSION
+                stride = 2 if stage > 0 and i == 0 else 1
+                layers.append(block(before, channels * 2**stage, stride=stride, **factors))
+                before = channels * 2**stage * (1 if basic else EXPANSION)
         self.blocks = nn.Sequential(*layers)
         self.pool = nn.AdaptiveAvgPool2d((1, 1))
         self.head = nn.Linear(before, classes)
@@ -139,7 +156,7 @@ def build(*, optimizer: str = "sgd", **sizes: Any) -> Built:
     Images are (batch, 3, image, image) float32, labels (batch,) int64. `blocks` counts the blocks of
     each stage; `channels` is the first stage's base width, which doubles from stage to stage;
     `squeeze_factor` widens the outputs of a block's first convolution and `width_factor` those of
-    its second. Fused layers are CUDA's.
+    its second. Fused layers are CUDA's; basic blocks have none of these.
     """
     sizes = SIZES["toy"] | sizes
     inputs = labelled_images(sizes.pop("batch"), 3, sizes.pop("image"), sizes["classes"])

@@ -98,12 +98,32 @@ class DenseFeedForward(nn.Module):
         return self.fc2(self.act(self.fc1(x)))
 
 
+class DropPath(nn.Module):
+    """Stochastic depth: what a block adds is left out for samples that are drawn, and larger for others.
+
+    OneFlow's ops of one kind begin with one seed in each step: blocks of one rate leave out the same
+    samples, on one device, too.
+
+    Source: Huang et al., Deep Networks with Stochastic Depth (ECCV 2016).
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.kept = 1 - rate
+
+    def forward(self, x: flow.Tensor) -> flow.Tensor:
+        if self.kept == 1 or not self.training:
+            return x
+        drawn = flow.rand(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device)
+        return x.div(self.kept) * (drawn + self.kept).floor()
+
+
 class EncoderBlock(nn.Module):
     """Attention and a feed-forward layer with residuals.
 
     The LayerNorms stand before each (`pre_norm`, as in ViT) or after each (as in BERT).
     `feed_forward` makes the layer from its width, for example a mixture of experts. `dropout` is that
-    of both results and of the weights of attention.
+    of both results and of the weights of attention, `drop_path` that of whole results.
     """
 
     def __init__(
@@ -115,18 +135,20 @@ class EncoderBlock(nn.Module):
         epsilon: float = 1e-5,
         feed_forward: FeedForward | None = None,
         dropout: float = 0.0,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         self.pre_norm = pre_norm
         self.ln1 = nn.LayerNorm(width, eps=epsilon)
         self.attention = Attention(width, heads, dropout=dropout)
         self.drop = nn.Dropout(dropout)
+        self.path = DropPath(drop_path)
         self.ln2 = nn.LayerNorm(width, eps=epsilon)
         self.feed_forward = (feed_forward or DenseFeedForward)(width)
 
     def forward(self, x: flow.Tensor, bias: flow.Tensor | None = None) -> flow.Tensor:
         if self.pre_norm:
-            x = x + self.drop(self.attention(self.ln1(x), bias=bias))
-            return x + self.drop(self.feed_forward(self.ln2(x)))
-        x = self.ln1(x + self.drop(self.attention(x, bias=bias)))
-        return self.ln2(x + self.drop(self.feed_forward(x)))
+            x = x + self.path(self.drop(self.attention(self.ln1(x), bias=bias)))
+            return x + self.path(self.drop(self.feed_forward(self.ln2(x))))
+        x = self.ln1(x + self.path(self.drop(self.attention(x, bias=bias))))
+        return self.ln2(x + self.path(self.drop(self.feed_forward(x))))

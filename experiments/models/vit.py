@@ -31,7 +31,10 @@ CHANNELS = 3
 
 
 class ViT(nn.Module):
-    """Images (batch, 3, image, image) → logits (batch, classes)."""
+    """Images (batch, 3, image, image) → logits (batch, classes).
+
+    The last block is left out for a sample with probability `drop_path`, those before it less often.
+    """
 
     def __init__(
         self,
@@ -43,16 +46,18 @@ class ViT(nn.Module):
         patch: int,
         classes: int,
         feed_forward: FeedForward | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         tokens = (image // patch) ** 2 + 1
         self.patches = nn.Conv2d(CHANNELS, width, patch, stride=patch)
         self.token = nn.Parameter(flow.zeros(1, 1, width))
         self.position = nn.Parameter(flow.zeros(tokens, width))
+        options: dict[str, Any] = {"epsilon": 1e-6, "feed_forward": feed_forward}
         self.blocks = nn.ModuleList(
             [
-                EncoderBlock(width, heads, pre_norm=True, epsilon=1e-6, feed_forward=feed_forward)
-                for _ in range(layers)
+                EncoderBlock(width, heads, pre_norm=True, drop_path=rate, **options)
+                for rate in (drop_path * layer / layers for layer in range(1, layers + 1))
             ]
         )
         self.norm = nn.LayerNorm(width, eps=1e-6)

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 import autoddl
 from autoddl.api import Plan
 from autoddl.engine.oneflow.capture.shadow import modules
+from autoddl.engine.oneflow.model.engine_model import ONEFLOW
 from autoddl.engine.oneflow.run.agree import from_rank_0
 from autoddl.perfmodel import profile as profiles
 from autoddl.plan.value import PlanValue
@@ -28,6 +29,7 @@ from autoddl.planner.assemble import make_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.rewrites.halves import halves
 from autoddl.sbp.rewrites.in_parts.sync_batchnorm import synchronised
+from autoddl.sbp.rewrites.in_parts.whole_masks import with_whole_masks
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from autoddl.search.network.cost_network import CostNetwork
 from autoddl.search.rivals.random_sampling import random_assignment
@@ -54,7 +56,8 @@ def main(argv: list[str]) -> None:
 
 
 def fresh(model: str, **sizes: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a new toy graph with reproducible weights, and its inputs."""
+    """Return a new toy graph with reproducible weights and random numbers, and its inputs."""
+    flow.manual_seed(1)
     graph, inputs = models.build(model, **sizes)
     for root in modules(graph):
         seed_weights(root, 1)
@@ -97,7 +100,9 @@ def run_plans(folder: Path, place: str, model: str, seeds: list[int]) -> None:
             profile, overlap=dict.fromkeys(profile.levels, 1.0)
         )  # so ops get an order
         program = halves(micro_batch(program, 2)) if duplex else program
-        in_parts = synchronised(program)  # every other plan has statistics of BatchNorm in parts
+        in_parts = program
+        if not duplex:  # halves have none; else every other plan has BatchNorm and dropout in parts
+            in_parts = with_whole_masks(synchronised(program), alike=ONEFLOW.masks_alike)
         problems = [
             builder.build(one, Mesh.parse(mesh), profile)
             for one in ([program] if in_parts is program else [program, in_parts])
@@ -117,6 +122,7 @@ def run_plans(folder: Path, place: str, model: str, seeds: list[int]) -> None:
                 "loss": _distance(losses, reference["losses"]), "weights": max(far.values()),
                 "moved": max(moved), "changed": len(step.changed_signatures),
                 "redistributions": len(plan.redistributions), "ordered": len(plan.layout.after),
+                "more": len(plan.program.ops) - len(program.ops),
                 "seconds": round(time.perf_counter() - begin, 2),
             }  # fmt: skip
             rows_of(folder, model, place).add(plan_row(model, place, seed, **figures))

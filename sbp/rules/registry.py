@@ -209,7 +209,7 @@ def find(op_type: str) -> OpRule | None:
 
 
 def written(op: Op) -> frozenset[str]:
-    """Return the inputs that an op updates in place; statistics that it normalises by stay as they are."""
+    """Return the inputs that an op updates in place; not the statistics that are given to it."""
     rule = find(op.type)
     if rule is None or not op.attr.get("training", True):
         return frozenset()

@@ -19,12 +19,16 @@ TOYS: dict[str, tuple[str, dict[str, Any]]] = {
     "alexnet": ("alexnet", {}),
     "vgg": ("vgg", {}),
     "resnet": ("resnet", {"blocks": (1, 1)}),
+    "basic resnet": ("resnet", {"basic": True}),
+    "mobilenet": ("mobilenet", {}),
     "unet with norm": ("unet", {"norm": True, "depth": 1}),
 }
 BLOCK_OPS = {
     "alexnet": {"conv2d", "max_pool_2d_grad"},
     "vgg": {"conv2d", "max_pool_2d_grad"},
     "resnet": {"normalization", "normalization_grad", "adaptive_avg_pool2d_grad", "add_n"},
+    "basic resnet": {"normalization_grad", "max_pool_2d_grad", "add_n"},
+    "mobilenet": {"hardtanh", "normalization_grad", "add_n"},
     "unet with norm": {
         "deconv2d", "concat", "split_like", "max_pool_2d", "normalization_grad",
     },
@@ -35,10 +39,12 @@ MILLIONS = {
     ("vgg", "vgg13"): 133.0,
     ("vgg", "vgg19"): 143.7,
     ("vgg", "vgg19_million"): 4236.6,
+    ("resnet", "resnet18"): 11.7,
     ("resnet", "resnet50"): 25.6,
     ("resnet", "wide_resnet50_2"): 68.9,
     ("resnet", "wide_resnet_250m"): 254.0,
     ("unet", "unet"): 31.0,
+    ("mobilenet", "mobilenet_v2"): 3.5,
 }
 
 
@@ -100,3 +106,16 @@ def test_running_statistics_are_buffers_that_capture_leaves_alone() -> None:
     for mean in means:
         assert program.tensor[mean.tensor].role == "buffer"
         assert (mean.update, mean.gradient, mean.states) == (None, None, ())
+
+
+def test_mobilenets_convolve_each_channel_by_itself() -> None:
+    from autoddl.engine.oneflow.capture.reader import capture
+
+    graph, inputs = build("mobilenet", **size_of("mobilenet", "toy"))
+    program = capture(graph, *inputs)
+    groups = {
+        program.tensor[dict(op.inputs)["in_0"]].shape[1]: op.attr["groups"]
+        for op in program.ops
+        if op.type == "conv2d" and op.attr["groups"] > 1
+    }
+    assert groups == {8: 8, 16: 16}

@@ -109,3 +109,41 @@ def test_llama_does_not_look_ahead() -> None:
     assert np.allclose(before[:, :5], after[:, :5], atol=1e-6)
     assert not np.allclose(before[:, 5:], after[:, 5:], atol=1e-3)
     assert before.shape == (8, 8, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "kind", "count"),
+    [
+        ("bert", {"dropout": 0.1}, "dropout", 1 + 3), ("gpt", {"dropout": 0.1}, "dropout", 1 + 2 * 3),
+        ("gpt", {}, "dropout", 0), ("vit", {"drop_path": 0.3}, "uniform", 2), ("vit", {}, "uniform", 0),
+    ],
+)  # fmt: skip
+def test_what_is_random_is_in_every_place(
+    name: str, sizes: dict[str, Any], kind: str, count: int
+) -> None:
+    import autoddl
+
+    graph, inputs = module(name).build(**sizes)
+    types = [op.type for op in autoddl.capture(graph, *inputs).ops if op.phase == "forward"]
+    assert types.count(kind) == count
+
+
+def test_stochastic_depth_keeps_what_a_block_adds_on_average() -> None:
+    import oneflow as flow
+
+    from experiments.models.transformer import DropPath
+
+    flow.manual_seed(0)
+    path, x = DropPath(0.25), flow.ones(4000, 2, 3)
+    drawn = path(x).numpy()
+    assert np.all(drawn == drawn[:, :1, :1])  # whole samples
+    assert set(np.unique(drawn)) == {0.0, np.float32(1 / 0.75)}
+    assert drawn.mean() == pytest.approx(1.0, abs=0.05)
+    path.eval()
+    assert path(x) is x
+
+
+def test_later_blocks_are_left_out_more_often() -> None:
+    graph, _ = module("vit").build(layers=4, drop_path=0.4)
+    kept = [block.path.kept for block in graph.model.blocks]
+    assert kept == pytest.approx([0.9, 0.8, 0.7, 0.6])

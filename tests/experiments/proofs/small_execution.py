@@ -7,5 +7,5 @@ from experiments import models
 from experiments.proofs.execution_ranks import main
 from tests.experiments.proofs.small_zoo import SMALL_ZOO
 
-with mock.patch.dict(models.ZOO, SMALL_ZOO):
+with mock.patch.dict(models.ZOO, SMALL_ZOO), mock.patch.dict(models.LAYERED, SMALL_ZOO):
     main(sys.argv[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.models import ZOO
+from experiments.models import LAYERED, ZOO
 
 _SIZES: dict[str, dict[str, Any]] = {
     "mlp": {},
@@ -13,7 +13,12 @@ _SIZES: dict[str, dict[str, Any]] = {
     "llama": {},
     "dlrm": {"tables": (16, 32)},
     "bert_moe": {"kind": "switch"},
+    "mobilenet": {"stages": ((2, 8, 1, 1),)},
+    "bert_dropout": {},
+    "vit_drop_path": {},
 }
 SMALL_ZOO = {
-    name: (file, {**given, **_SIZES[name]}) for name, (file, given) in ZOO.items() if name in _SIZES
+    name: (file, {**given, **_SIZES[name]})
+    for name, (file, given) in (ZOO | LAYERED).items()
+    if name in _SIZES
 }

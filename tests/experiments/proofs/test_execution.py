@@ -13,7 +13,7 @@ from autoddl.errors import AutoDDLError
 from autoddl.sbp.mesh import Mesh
 from experiments import models
 from experiments.lib.frames import Row
-from experiments.models import ZOO, build
+from experiments.models import LAYERED, ZOO, build
 from experiments.proofs import execution
 from experiments.proofs.execution import TOLERANCE, ExecutionReport, plan_row, reference_of, rows_of
 from tests.experiments.proofs.small_zoo import SMALL_ZOO
@@ -24,11 +24,13 @@ SMALL = Path(__file__).parent / "small_execution.py"
 # The full proof takes whole toys, all on four ranks.
 RUNS = (
     ("mlp", "2x2"), ("resnet50", "2"), ("unet", "2"), ("llama", "2"), ("dlrm", "2"), ("bert_moe", "2"),
+    ("mobilenet", "2"), ("bert_dropout", "2x2"), ("vit_drop_path", "2"),
 )  # fmt: skip
-
+IN_PARTS = ("resnet50", "mobilenet", "bert_dropout")  # what every other plan has
 # Those of RUNS as they are in the zoo, and those made of layers that others have, too.
 ALIKE = (
-    "mlp", "llama", "alexnet", "vgg13", "vgg19", "wide_resnet", "bert", "dnabert", "vit",
+    "mlp", "llama", "alexnet", "vgg13", "vgg19", "wide_resnet", "bert", "dnabert", "vit", "unet_norm",
+    "gpt_dropout",
 )  # fmt: skip
 
 
@@ -54,11 +56,13 @@ def test_random_plans_are_in_parity(
     model: str, mesh: str, tmp_path: Path, in_living_ranks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execution, "RANKS", Mesh.parse(mesh).size)
-    report = execution.run(tmp_path, seed=SEED, plans=1, models=[model], meshes=[mesh])
+    plans = 2 if model in IN_PARTS else 1
+    report = execution.run(tmp_path, seed=SEED, plans=plans, models=[model], meshes=[mesh])
     assert report.faults == ()
-    (result,) = report.runs
-    assert result["redistributions"] > 0
-    assert result["moved"] > 10 * TOLERANCE  # else parity would say little
+    assert [result["more"] > 0 for result in report.runs] == [False, True][:plans]
+    for result in report.runs:
+        assert result["redistributions"] > 0
+        assert result["moved"] > 10 * TOLERANCE  # else parity would say little
 
 
 @pytest.mark.oneflow
@@ -73,8 +77,9 @@ def test_their_models_have_all_ops_of_the_zoo(monkeypatch: pytest.MonkeyPatch) -
         return found
 
     assert [model for model, _ in RUNS] == list(SMALL_ZOO)
-    others = types(model for model in ZOO if model not in ALIKE)
-    monkeypatch.setattr(models, "ZOO", SMALL_ZOO)
+    others = types(model for model in ZOO | LAYERED if model not in ALIKE)
+    for name in ("ZOO", "LAYERED"):
+        monkeypatch.setattr(models, name, SMALL_ZOO)
     assert types(SMALL_ZOO) >= others
 
 

@@ -95,6 +95,7 @@ TEMPLATES: Mapping[str, Template] = {
     "elementwise_minimum": Template(w.function("flow.minimum", "x_0", "y_0"), ""),
     "elu": Template(w.with_options("F.elu", "alpha"), ""),
     "leaky_relu": Template(w.with_options("F.leaky_relu", "alpha"), ""),
+    "hardtanh": Template(w.with_options("F.hardtanh", "min_val", "max_val"), ""),
     "softplus": Template(w.with_options("F.softplus", "beta", "threshold"), ""),
     "fast_gelu": Template(lambda op: call("F.gelu", op.args["in_0"], approximate="tanh"), ""),
     "tril": Template(w.with_options("flow.tril", "diagonal"), ""),
@@ -118,4 +119,6 @@ TEMPLATES: Mapping[str, Template] = {
     "upsample_nearest_2d": Template(layer.upsampled, ""),
     "arange": Template(w.made("arange"), "positions"),
     "constant": Template(w.made("full"), "constant"),
+    **{name: Template(w.drawn, "drawn") for name in ("uniform", "normal", "randperm")},
+    "bernoulli": Template(w.chosen, "chosen"),
 }  # fmt: skip

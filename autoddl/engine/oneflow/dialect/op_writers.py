@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from autoddl.codegen.source.expression import Expr, binary, call, compared, literal, ordered
+from autoddl.codegen.source.expression import Expr, binary, call, compared, literal, number, ordered
 from autoddl.codegen.templates import ScriptOp
 from autoddl.engine.oneflow.dialect.terms import dtype_text, sbp_text
 from autoddl.sbp.program import Op
@@ -165,6 +165,27 @@ def made(function: str, *args: object) -> Write:
         return call(f"flow.{function}", *values, dtype=dtype_text(op.dtype), **where)
 
     return write
+
+
+def drawn(op: ScriptOp) -> Expr:
+    """Write random numbers, the same on every device."""
+    attr, where = op.op.attr, {"placement": op.placement}
+    where["sbp"] = Expr(sbp_text(op.states[op.output]))
+    if op.op.type == "randperm":
+        return call("flow.randperm", attr["n"], **where)
+    if op.op.type == "uniform":
+        function, factor, shift = "flow.rand", attr["to"] - attr["from"], attr["from"]
+    else:
+        function, factor, shift = "flow.randn", attr["std"], attr["mean"]
+    made = call(function, tuple(attr["shape"]), dtype=dtype_text(op.dtype), **where)
+    made = made if factor == 1 else binary(made, "*", Expr(number(factor)))
+    return made if shift == 0 else binary(made, "+", Expr(number(shift)))
+
+
+def chosen(op: ScriptOp) -> Expr:
+    """Write zeros and ones that are drawn with one probability, or each with its own."""
+    p = op.floats("p")
+    return call("flow.bernoulli", op.args["in_0"], **({} if p < 0 else {"p": p}))
 
 
 def first(function: str) -> Write:

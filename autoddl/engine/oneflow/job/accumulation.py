@@ -18,6 +18,7 @@ from autoddl.engine.oneflow.capture.constants import is_constant
 
 _NONE = -1  # the number of an op whose name has none
 INSERTED = ("unpack", "repeat", "acc", "pack")
+_TICK = "UserSourceOpTickInput"  # of ops without inputs, which so have each micro-batch their own
 
 
 def is_inserted(op: Any) -> bool:
@@ -66,6 +67,8 @@ def micro_job(job: Any) -> Any:
             descs[source(op)].CopyFrom(descs[op.user_conf.output["out"].s[0]])
     kept = [op for op in found.net.op if not is_inserted(op)]
     for op in kept:
+        if _TICK in op.user_conf.input:
+            del op.user_conf.input[_TICK]
         for port in op.user_conf.input.values():
             port.s[:] = [made(s) for s in port.s]
         if op.WhichOneof("op_type") == "output_conf":

@@ -41,6 +41,7 @@ ON_ROWS: dict[str, Callable[[Any, Any], Any]] = {
     "mean": lambda flow, x: x.mean(dim=1) * x.mean(dim=(0, 1)),
     "triangles": lambda flow, x: flow.tril(x, 1) - flow.triu(x),
     "hard": lambda flow, x: flow.nn.functional.hardswish(x) + flow.nn.functional.hardsigmoid(x),
+    "relu6": lambda flow, x: flow.nn.ReLU6()(9 * x) - flow.nn.Hardtanh(-0.5, 1.0)(x),
     "soft": lambda flow, x: flow.nn.functional.softplus(x) + flow.nn.functional.logsigmoid(x),
     "gelus": lambda flow, x: (
         flow.nn.functional.gelu(x, approximate="tanh") + flow.nn.functional.quick_gelu(x)
@@ -55,6 +56,10 @@ ON_ROWS: dict[str, Callable[[Any, Any], Any]] = {
     "conv1d": lambda flow, x: flow.nn.functional.conv1d(x, flow.ones(3, 6, 3), padding=1),
     "arange": lambda flow, x: x + flow.arange(8, dtype=flow.float32),
     "ones": lambda flow, x: x + flow.ones(6, 8) - flow.zeros_like(x),
+    "bernoulli": lambda flow, x: (
+        x * flow.bernoulli(flow.ones(6, 8), p=0.3) + flow.bernoulli(flow.full((4, 1, 1), 0.6))
+    ),
+    "permutation": lambda flow, x: x.index_select(1, flow.randperm(6)),
 }
 ON_IMAGES: dict[str, Callable[[Any, Any], Any]] = {
     "max_pool": lambda flow, x: flow.nn.functional.max_pool2d(x, 3, stride=2, padding=1),
@@ -85,8 +90,10 @@ def loss_and_gradient(build: Callable[[], Any], x: np.ndarray, folder: Path) -> 
     flow.save(model.state_dict(), str(folder / "weights"))
     params = script.load_parameters(str(folder / "weights"))
     ((_, _, sbp, _),) = script.INPUTS.values()
+    flow.manual_seed(5)
     loss = script.loss_of(params, script.as_global(x, sbp))
     loss.backward()
+    flow.manual_seed(5)
     expected = model(inputs[0])
     expected.backward()
     found = script.as_whole(params["first.weight"].grad)
@@ -111,3 +118,26 @@ def test_a_script_computes_what_the_model_does(name: str, tmp_path: Path) -> Non
     expected, found = loss_and_gradient(Model, x, tmp_path)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["rand", "uniform", "randn", "normal"])
+def test_a_script_draws_as_the_model_does(kind: str, tmp_path: Path) -> None:
+    import oneflow as flow
+
+    class Model(flow.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = flow.nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            many = (4, 6, 2000)
+            drawn = {
+                "rand": lambda: flow.rand(*many), "uniform": lambda: flow.empty(*many).uniform_(-1, 2),
+                "randn": lambda: flow.randn(*many), "normal": lambda: flow.normal(1.0, 0.5, size=many),
+            }[kind]()  # fmt: skip
+            return ((self.first(x) * 0).sum(dim=-1, keepdim=True) + drawn).square().mean()
+
+    x = np.ones((4, 6, 8), dtype=np.float32)
+    _, (loss, _) = loss_and_gradient(Model, x, tmp_path)
+    mean_square = {"rand": 1 / 3, "uniform": 1.0, "randn": 1.0, "normal": 1.25}[kind]
+    assert float(loss) == pytest.approx(mean_square, rel=0.03) and float(loss) != mean_square

@@ -122,7 +122,8 @@ def test_halves_in_turn_train_as_the_batch_does(launched: Launched) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(
-    ("model", "ranks"), [("resnet50", 2), ("resnet50", 4), ("bert", 2), ("bert", 4)]
+    ("model", "ranks"),
+    [("resnet50", 2), ("resnet50", 4), ("bert", 2), ("bert", 4), ("vit", 2), ("vit", 4)],
 )
 def test_what_is_in_parts_trains_as_on_one_device(
     launched: Launched, model: str, ranks: int

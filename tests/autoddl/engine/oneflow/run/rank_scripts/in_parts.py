@@ -1,4 +1,4 @@
-"""Five steps of a model as its graph says (one process), or with BatchNorm and dropout in parts (more).
+"""Ten steps of a model as its graph says (one process), or with BatchNorm and dropout in parts (more).
 
 Rank 0 writes to the given folder losses, weights and running statistics, and what the engine changed.
 """
@@ -23,9 +23,13 @@ from autoddl.search.rivals.random_sampling import random_assignment
 from experiments.lib.oneflow_problems import build
 from experiments.proofs.execution_ranks import fresh, variables
 
-STEPS, MESHES, SEED = 5, {2: "2", 4: "2x2"}, 2
-MODELS = {"resnet50": {"blocks": (1,), "batch": 16}, "bert": {"dropout": 0.1}}
-ALONE = {"normalization": "x_0", "dropout_grad": "dy_0"}  # what is cut, by type of op
+STEPS, MESHES, SEED = 10, {2: "2", 4: "2x2"}, 2
+MODELS = {
+    "resnet50": {"blocks": (1,), "batch": 16}, "bert": {"dropout": 0.1},
+    "vit": {"layers": 2, "drop_path": 0.3},
+}  # fmt: skip
+# what is cut, by type of op: of stochastic depth what was drawn
+ALONE = {"normalization": "x_0", "dropout_grad": "dy_0", "floor": "x_0"}
 
 
 def random_plan(program, mesh):

@@ -1,7 +1,7 @@
-"""Dropout in two stages on two ranks, or on one rank with the engine's own accumulation; writes losses.
+"""Dropout and stochastic depth in two stages, or on one rank with the engine's own accumulation.
 
 On four ranks each stage has two, for halves of each micro-batch, and draws the masks whole. The engine
-draws the masks of all micro-batches one after the other, from the seed of each dropout.
+draws the masks of all micro-batches one after the other, from the seed of each op. Rank 0 writes losses.
 """
 
 import json
@@ -17,6 +17,7 @@ from autoddl.engine.oneflow.run import agree
 from autoddl.sbp.rewrites.in_parts.whole_masks import with_whole_masks
 from autoddl.sbp.rewrites.micro_batch import micro_batch
 from experiments.models.training import TrainGraph, mean_squared_error, seed_weights
+from experiments.models.transformer import DropPath
 from tests.support.budgets import LITTLE
 from tests.support.unlike_parts import parted
 
@@ -30,6 +31,7 @@ model = nn.Sequential(
     nn.Linear(16, 16),
     nn.Dropout(0.5),
     nn.Linear(16, 8),
+    DropPath(0.3),
 )
 seed_weights(model, 1, scale=0.3)
 graph = TrainGraph(model, mean_squared_error, "plain_sgd")
