@@ -44,7 +44,8 @@ if flow.env.get_world_size() == 1:
 elif flow.env.get_world_size() == 4:
     micro = micro_batch(autoddl.capture(graph, x, y), MICRO_BATCHES)
     program = with_whole_masks(micro, alike=True)
-    plan = autoddl.Plan.of(agree.from_rank_0(lambda: parted(program, ["2", "2"], MICRO_BATCHES)))
+    made = agree.from_rank_0(lambda: parted(program, ["2", "2"], MICRO_BATCHES, bounds=[6]))
+    plan = autoddl.Plan.of(made)
     stages = {name: stage for name, stage in plan.stage_of.items() if "drawn-" in name}
     step = plan.apply(graph)
     losses = [float(step(x, y).to_local().numpy()) for _ in range(4)]
